@@ -146,8 +146,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// The default of tracing makes no tracer; the same value does when somebody
-// wrote it.
+// The default tracing setting does not create a tracer, but the same value set by a user does.
 func TestDefaultTracing(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{false, true} {

@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// goldenInput is testdata/<case>/in.json.
+// goldenInput is the content of testdata/<case>/in.json.
 type goldenInput struct {
 	ID              node.ID           `json:"id"`
 	Variables       map[string]string `json:"variables"`
@@ -85,8 +85,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A user's settings merge over what is rendered, as ISTIO_BOOTSTRAP_OVERRIDE
-// has them. docs/compatibility.md names the files as examples.
+// User settings are merged over the rendered bootstrap, as with ISTIO_BOOTSTRAP_OVERRIDE.
+// docs/compatibility.md refers to the files as examples.
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
@@ -109,7 +109,7 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// readInput is the input that a golden case describes.
+// readInput returns the input of a golden case.
 func readInput(t *testing.T, file string) Input {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -148,14 +148,13 @@ func renderUsual(t *testing.T, file string) []byte {
 	return rendered
 }
 
-// onlyTracer is the field that has the control plane's HTTP filters trace
-// without a provider of their own. Envoy calls it deprecated; nothing in a
-// bootstrap takes its place.
+// onlyTracer is the field that makes the control plane's HTTP filters trace without their own
+// provider. Envoy has deprecated it, but there is no replacement in the bootstrap.
 const onlyTracer = "'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
 var complaint = regexp.MustCompile(`(?i)deprecated|\[(warning|error|critical)\]`)
 
-// validate has the real Envoy check a bootstrap, and accepts no warning.
+// validate lets the real Envoy validate a bootstrap. A warning is a failure.
 func validate(t *testing.T, envoy, file string, args ...string) {
 	t.Helper()
 	file, err := filepath.Abs(file)
@@ -177,7 +176,7 @@ func validate(t *testing.T, envoy, file string, args ...string) {
 	}
 }
 
-// refused tells why Envoy does not take a bootstrap.
+// refused returns Envoy's reason for rejecting a bootstrap.
 func refused(t *testing.T, envoy, doc string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.json")
@@ -187,7 +186,7 @@ func refused(t *testing.T, envoy, doc string) error {
 	return exec.Command(envoy, "--mode", "validate", "-c", file, "-l", "off", "--use-dynamic-base-id").Run()
 }
 
-// writeCertificate writes the files that the golden cases name.
+// writeCertificate writes the files to which the golden cases refer.
 func writeCertificate(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

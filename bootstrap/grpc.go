@@ -11,25 +11,23 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// GRPCInput is all that the bootstrap of applications with gRPC of their own
-// depends on.
+// GRPCInput is the input of RenderGRPC.
 type GRPCInput struct {
 	// Node is the id of the proxy.
 	Node node.ID
-	// Metadata is the metadata of the proxy; keys without a type are left out.
+	// Metadata is the metadata of the proxy. Keys without a field are omitted.
 	Metadata *node.Metadata
-	// Locality is where the cloud says the proxy is: it counts when no label
-	// does.
+	// Locality is the locality reported by the cloud. It applies if no label sets one.
 	Locality Locality
 	// Socket is the absolute path of the agent's ADS socket.
 	Socket string
-	// CertDir is where the agent keeps key and certificates as files. Empty:
-	// it does not, and the application has no identity of the mesh.
+	// CertDir is the directory to which the agent writes key and certificates. If empty, there are
+	// no files and the application has no mesh identity.
 	CertDir string
 }
 
-// RenderGRPC returns the bootstrap, as JSON, by which gRPC libraries find the
-// control plane without an Envoy between: over the agent's ADS socket.
+// RenderGRPC returns the JSON bootstrap with which gRPC libraries connect to the control plane
+// directly, without Envoy, over the agent's ADS socket.
 func RenderGRPC(in GRPCInput) ([]byte, error) {
 	switch {
 	case in.Metadata == nil:
@@ -42,7 +40,7 @@ func RenderGRPC(in GRPCInput) ([]byte, error) {
 	metadata.Generator = "grpc"
 	rendered := object{
 		"xds_servers": []any{object{
-			// As a URL: gRPC decodes what is escaped.
+			// Encoded as a URL, because gRPC decodes escapes.
 			"server_uri":      (&url.URL{Scheme: "unix", Path: filepath.Clean(in.Socket)}).String(),
 			"channel_creds":   []any{object{"type": "insecure"}},
 			"server_features": []any{"xds_v3"},

@@ -107,7 +107,7 @@ func TestRenderGRPC(t *testing.T) {
 	}
 }
 
-// streamOnce is an ADS server that tells who the first stream is.
+// streamOnce is an ADS server that records the node of the first stream.
 type streamOnce struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	first chan *corev3.Node
@@ -126,7 +126,7 @@ func (s *streamOnce) StreamAggregatedResources(stream discoveryv3.AggregatedDisc
 	return nil
 }
 
-// dial lets gRPC's own library read a bootstrap, and look for a service.
+// dial lets gRPC's own library load a bootstrap and resolve a service.
 func dial(t *testing.T, doc []byte) *grpc.ClientConn {
 	t.Helper()
 	builder, err := xds.NewXDSResolverWithConfigForTesting(doc)
@@ -142,14 +142,14 @@ func dial(t *testing.T, doc []byte) *grpc.ClientConn {
 	return conn
 }
 
-// gRPC's own library takes the bootstrap, finds the socket, whatever its path
-// looks like, and says who it is.
+// gRPC's own library accepts the bootstrap, finds the socket even if its path contains special
+// characters, and sends the node.
 func TestRenderGRPCIsWhatGRPCReads(t *testing.T) {
 	t.Parallel()
 	for name, certDir := range map[string]string{"plain": "", "with certificates": "/var/lib/istio/data"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "a b%20c") // that of the test is too long for a socket
+			dir, err := os.MkdirTemp("", "a b%20c") // t.TempDir is too long for a socket
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +184,7 @@ func TestRenderGRPCIsWhatGRPCReads(t *testing.T) {
 	}
 }
 
-// What the test above rests on: gRPC refuses a bootstrap with a mistake.
+// The test above relies on gRPC rejecting an invalid bootstrap.
 func TestGRPCRefusesASpoiltBootstrap(t *testing.T) {
 	t.Parallel()
 	in := grpcInput("/etc/istio/proxy/XDS")

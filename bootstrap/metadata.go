@@ -26,25 +26,23 @@ const (
 	defaultCluster = "istio-proxy"
 )
 
-// MetadataInput is what the metadata of a node is made of.
+// MetadataInput is the input of NodeMetadata.
 type MetadataInput struct {
-	// Variables are the environment variables ISTIO_META_* and
-	// ISTIO_METAJSON_*. They win over the proxyMetadata of the ProxyConfig.
+	// Variables are the environment variables ISTIO_META_* and ISTIO_METAJSON_*. They take
+	// precedence over the proxyMetadata of the ProxyConfig.
 	Variables map[string]string
 	// Labels and Annotations are those of the pod.
 	Labels, Annotations map[string]string
-	// PlatformLabels are those of the machine in its cloud: they count as
-	// static labels, over those of ISTIO_METAJSON_LABELS.
+	// PlatformLabels are the labels that the cloud assigns to the machine. They count as static
+	// labels and take precedence over ISTIO_METAJSON_LABELS.
 	PlatformLabels map[string]string
-	// Own are the fields that the agent knows itself; a field that is set
-	// here wins over a variable.
+	// Own are the fields that the agent sets itself. They take precedence over variables.
 	Own node.Metadata
-	// ProxyConfig is carried in the metadata, and proxyMetadata is read.
+	// ProxyConfig is included in the metadata. Its proxyMetadata supplies variables.
 	ProxyConfig *meshv1alpha1.ProxyConfig
 }
 
-// NodeMetadata puts the metadata of a node together. The warnings name
-// variables that were left out.
+// NodeMetadata returns the metadata of a node. The warnings name the variables that were ignored.
 func NodeMetadata(in MetadataInput) (*node.Metadata, []string, error) {
 	variables := maps.Clone(in.ProxyConfig.GetProxyMetadata())
 	if variables == nil {
@@ -81,8 +79,8 @@ func NodeMetadata(in MetadataInput) (*node.Metadata, []string, error) {
 	return m, warnings, keepEmpty(m, raw)
 }
 
-// keepEmpty has the metadata render what was given for a key whose field is
-// empty all the same: control planes tell "false" from nothing.
+// keepEmpty keeps the original value of keys whose field is empty, so that the metadata renders
+// them: control planes distinguish "false" from an absent key.
 func keepEmpty(m *node.Metadata, raw map[string]any) error {
 	doc, err := json.Marshal(m)
 	if err != nil {
@@ -104,8 +102,7 @@ func keepEmpty(m *node.Metadata, raw map[string]any) error {
 	return nil
 }
 
-// ServerName is the name that a control plane at this address has in its
-// certificate.
+// ServerName returns the name expected in the certificate of a control plane at this address.
 func ServerName(discoveryAddress string) string {
 	host, _, err := net.SplitHostPort(discoveryAddress)
 	if err != nil {
@@ -117,8 +114,8 @@ func ServerName(discoveryAddress string) string {
 	return host
 }
 
-// rawMetadata reads the two families of variables. Members of a JSON variable
-// go to the top level; a plain variable of the same key wins.
+// rawMetadata reads both families of variables. The members of a JSON variable are added at the top
+// level; a plain variable with the same key takes precedence.
 func rawMetadata(variables map[string]string) (raw map[string]any, static map[string]string, warnings []string) {
 	raw = map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -143,7 +140,7 @@ func rawMetadata(variables map[string]string) (raw map[string]any, static map[st
 			maps.Copy(raw, members)
 		}
 	}
-	// Istio has the labels at the top level too; whatever else is there wins.
+	// As in Istio, the labels also appear at the top level, unless another value has the same key.
 	for key, value := range static {
 		if _, ok := raw[key]; !ok {
 			raw[key] = value
@@ -157,7 +154,7 @@ func rawMetadata(variables map[string]string) (raw map[string]any, static map[st
 	return raw, static, warnings
 }
 
-// setOwn lays the fields that are set in own over raw.
+// setOwn copies the non-empty fields of own to raw.
 func setOwn(raw map[string]any, own node.Metadata) error {
 	doc, err := json.Marshal(own)
 	if err != nil {
@@ -173,7 +170,7 @@ func setOwn(raw map[string]any, own node.Metadata) error {
 	return nil
 }
 
-// labels lays the pod's labels over the static ones.
+// labels merges the labels; those of the pod take precedence over the static ones.
 func labels(static, pod map[string]string) map[string]string {
 	merged := map[string]string{}
 	maps.Copy(merged, static)
@@ -185,7 +182,7 @@ func labels(static, pod map[string]string) map[string]string {
 	return merged
 }
 
-// locality splits the locality label in region, zone and subzone.
+// locality splits the locality label into region, zone and subzone.
 func locality(labels map[string]string) object {
 	result := object{}
 	parts := strings.SplitN(labels[localityLabel], "/", 3)
@@ -197,7 +194,7 @@ func locality(labels map[string]string) object {
 	return result
 }
 
-// localityOf is the locality of the labels, else that of the cloud.
+// localityOf returns the locality of the labels, or else the one of the cloud.
 func localityOf(in Input) object {
 	if in.Metadata.Labels[localityLabel] != "" {
 		return locality(in.Metadata.Labels)
@@ -211,8 +208,8 @@ func localityOf(in Input) object {
 	return result
 }
 
-// serviceCluster is the cluster of the node: the name under which Envoy
-// speaks of itself.
+// serviceCluster returns the cluster of the node, the service name under which Envoy identifies
+// itself.
 func serviceCluster(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) string {
 	inNamespace := func(name string) string {
 		if m.Namespace == "" {
@@ -249,13 +246,13 @@ func serviceCluster(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) string {
 	}
 }
 
-// proxyConfigJSON is the ProxyConfig as deterministic proto JSON.
+// proxyConfigJSON returns the ProxyConfig as deterministic proto JSON.
 func proxyConfigJSON(pc *meshv1alpha1.ProxyConfig) (json.RawMessage, error) {
 	doc, err := protojson.Marshal(pc)
 	if err != nil {
 		return nil, fmt.Errorf("node metadata PROXY_CONFIG: %w", err)
 	}
-	// protojson varies its white space on purpose.
+	// protojson deliberately varies its white space.
 	var value any
 	if err := json.Unmarshal(doc, &value); err != nil {
 		return nil, fmt.Errorf("node metadata PROXY_CONFIG: %w", err)
@@ -266,8 +263,7 @@ func proxyConfigJSON(pc *meshv1alpha1.ProxyConfig) (json.RawMessage, error) {
 	return doc, nil
 }
 
-// ParsePodInfo reads a file of the downward API: one key="quoted value" on
-// each line.
+// ParsePodInfo parses a file of the downward API: one key="quoted value" per line.
 func ParsePodInfo(data string) (map[string]string, error) {
 	values := map[string]string{}
 	for i, line := range strings.Split(data, "\n") {

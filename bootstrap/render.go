@@ -17,16 +17,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// The files that agent and Envoy share, relative to their working directory.
+// Files shared by agent and Envoy, relative to their working directory.
 const (
-	// SDSSocket is where the agent serves secrets.
+	// SDSSocket is the socket on which the agent serves secrets.
 	SDSSocket = "./var/run/secrets/workload-spiffe-uds/socket"
-	// XDSSocketName is the name of the ADS socket in the configPath.
+	// XDSSocketName is the file name of the ADS socket in the configPath.
 	XDSSocketName = "XDS"
 )
 
-// The names of the static clusters. SDSCluster is a contract with every
-// control plane: the listeners and clusters it sends refer to it.
+// Names of the static clusters. SDSCluster is a contract with every control plane: the listeners
+// and clusters that it sends refer to this name.
 const (
 	XDSCluster        = "xds-grpc"
 	SDSCluster        = "sds-grpc"
@@ -34,61 +34,59 @@ const (
 	PrometheusCluster = "prometheus_stats"
 )
 
-// Input is all that a bootstrap depends on.
+// Input is the input of Render.
 type Input struct {
 	// Node is the id of the proxy.
 	Node node.ID
-	// Metadata is the metadata of the proxy. Its annotations, labels,
-	// addresses and the two listener ports are used here too.
+	// Metadata is the metadata of the proxy. Its annotations, labels, addresses and listener ports
+	// also affect the bootstrap.
 	Metadata *node.Metadata
 	// ProxyConfig is the resolved and validated configuration of the proxy.
 	ProxyConfig *meshv1alpha1.ProxyConfig
-	// BindAddress is where all listening ports bind and where all local
-	// targets are; empty binds the admin port to the loopback address and
-	// the others to all addresses.
+	// BindAddress is the address of all listening ports and all local targets. If empty, the admin
+	// port binds to the loopback address and the others to all addresses.
 	BindAddress string
-	// StateOfTheWorld selects the older kind of ADS instead of delta.
+	// StateOfTheWorld selects the state-of-the-world variant of ADS instead of delta.
 	StateOfTheWorld bool
-	// TracingSet tells that somebody has set tracing of the ProxyConfig. The
-	// default names a server that few meshes have, so it makes no tracer.
+	// TracingSet reports whether the user has set the tracing field of the ProxyConfig. The default
+	// names a server that few meshes have, so it does not create a tracer.
 	TracingSet bool
-	// HostIP is the address of the node: it takes the place of $(HOST_IP) in
-	// the addresses of telemetry servers.
+	// HostIP is the address of the node. It replaces $(HOST_IP) in the addresses of telemetry
+	// servers.
 	HostIP string
-	// SystemRoots is the file of the system's root certificates: telemetry
-	// servers are verified with it when their TLS settings name no other.
+	// SystemRoots is the file of the system's root certificates. It verifies telemetry servers
+	// whose TLS settings name no other roots.
 	SystemRoots string
-	// DualStack lets the first address of the proxy choose the family of the
-	// local ports when it has addresses of both.
+	// DualStack makes the first address of the proxy determine the family of the local ports if it
+	// has addresses of both families.
 	DualStack bool
-	// Locality is where the cloud says the proxy is: it counts when no label
-	// does.
+	// Locality is the locality reported by the cloud. It applies if no label sets one.
 	Locality Locality
-	// XDSRootCert is the file that the control plane is verified with, for
-	// templates.
+	// XDSRootCert is the file of root certificates that verify the control plane. Only templates
+	// use it.
 	XDSRootCert string
-	// Metrics says who may read metrics, and where.
+	// Metrics configures additional access to metrics.
 	Metrics Metrics
 }
 
-// Metrics are the ports that metrics are read from beyond the usual one.
+// Metrics configures the ports that serve metrics, in addition to the default one.
 type Metrics struct {
-	// SecurePort serves Envoy's metrics, SecureMergedPort those that the agent
-	// merges, to peers with a certificate of the mesh. 0: there is no such port.
+	// SecurePort serves Envoy's metrics and SecureMergedPort the merged metrics of the agent, to
+	// peers with a certificate of the mesh. 0 disables the port.
 	SecurePort, SecureMergedPort int
-	// LocalOnly keeps the usual port, which asks for no certificate, to peers on
-	// this machine.
+	// LocalOnly restricts the default port, which requires no certificate, to peers on this
+	// machine.
 	LocalOnly bool
 }
 
-// Locality is a place in a cloud.
+// Locality is the location of a machine in a cloud.
 type Locality struct{ Region, Zone, SubZone string }
 
 // object is a JSON object; json.Marshal sorts its keys.
 type object = map[string]any
 
-// Render returns Envoy's bootstrap as JSON. A template that the ProxyConfig
-// names is up to the caller, and RenderTemplate.
+// Render returns Envoy's bootstrap as JSON. It ignores a template named by the ProxyConfig; see
+// RenderTemplate.
 func Render(in Input) ([]byte, error) {
 	pc := in.ProxyConfig
 	switch {
@@ -127,7 +125,7 @@ func Render(in Input) ([]byte, error) {
 				"max_active_downstream_connections": maxConnections,
 			},
 		}}},
-		// For listeners without a socket, which the control plane may send.
+		// Required by listeners without a socket, which the control plane may send.
 		"bootstrap_extensions": []any{object{
 			"name": "envoy.bootstrap.internal_listener",
 			"typed_config": object{
@@ -155,13 +153,13 @@ func Render(in Input) ([]byte, error) {
 	return marshal(rendered)
 }
 
-// addresses are the two sides of the ports of agent and Envoy: where a
-// listener for others binds, and where the local ports are found.
+// addresses are the addresses of the agent's and Envoy's ports: wildcard for listeners that accept
+// remote peers, local for local ports.
 type addresses struct {
 	wildcard, local string
-	// dnsFamily is which addresses Envoy looks up.
+	// dnsFamily selects the address families that Envoy resolves.
 	dnsFamily string
-	// both has listeners on the IPv6 wildcard take IPv4 connections too.
+	// both makes listeners on the IPv6 wildcard also accept IPv4 connections.
 	both bool
 }
 
@@ -189,9 +187,9 @@ func addressesOf(in Input) (addresses, error) {
 	}
 }
 
-// LocalAddress is where the local ports of agent and Envoy are found: the bind
-// address, or a loopback address. That is of IPv6 when the proxy has no other
-// address, or with dual stack when its first address is one.
+// LocalAddress returns the address of the local ports of agent and Envoy: the bind address, or else
+// a loopback address. The loopback address is IPv6 if the proxy has only IPv6 addresses, or if
+// dualStack is set and its first address is IPv6.
 func LocalAddress(bind string, ips []string, dualStack bool) string {
 	switch {
 	case bind != "":
@@ -208,7 +206,7 @@ func isIPv6(ip string) bool {
 	return parsed != nil && parsed.To4() == nil
 }
 
-// OnlyIPv6 tells whether there are addresses and all of them are IPv6.
+// OnlyIPv6 reports whether ips is not empty and contains only IPv6 addresses.
 func OnlyIPv6(ips []string) bool {
 	for _, ip := range ips {
 		if !isIPv6(ip) {
@@ -223,8 +221,8 @@ func dynamicResources(stateOfTheWorld bool) object {
 	if stateOfTheWorld {
 		api = "GRPC"
 	}
-	// A timeout of 0 waits for the first configuration for as long as it
-	// takes: an Envoy without listeners must not call itself ready.
+	// A timeout of 0 waits for the first configuration without limit: an Envoy without listeners
+	// must not report itself as ready.
 	overADS := object{"ads": object{}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"}
 	return object{
 		"lds_config": overADS,
@@ -235,8 +233,8 @@ func dynamicResources(stateOfTheWorld bool) object {
 			"set_node_on_first_message_only": true,
 			"grpc_services": []any{object{"envoy_grpc": object{
 				"cluster_name": XDSCluster,
-				// The agent paces the dialling of the control plane, so
-				// Envoy may come back to the agent quickly.
+				// The agent limits the rate of connections to the control plane, so Envoy may
+				// reconnect to the agent quickly.
 				"retry_policy": object{"retry_back_off": object{"base_interval": "0.2s", "max_interval": "2s"}},
 			}}},
 		},

@@ -13,19 +13,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// The ports of Envoy's own listeners unless the metadata names others.
+// Default ports of Envoy's own listeners. The metadata can override them.
 const (
 	DefaultStatusPort     = 15021
 	DefaultPrometheusPort = 15090
 )
 
-// maxConnectionsKey is the runtime key that once limited the connections of
-// an Envoy. Envoy wants a resource monitor instead and warns at this key, so a
-// user's value goes there.
+// maxConnectionsKey is the runtime key that formerly limited the connections of an Envoy. Envoy now
+// expects a resource monitor and warns about this key, so a user's value is moved there.
 const maxConnectionsKey = "overload.global_downstream_max_connections"
 
-// runtimeLayer returns the static runtime layer and the limit on downstream
-// connections. A user's value replaces ours; an empty one removes the key.
+// runtimeLayer returns the static runtime layer and the limit on downstream connections. User
+// values override the defaults; an empty value removes the key.
 func runtimeLayer(values map[string]string) (object, int64, error) {
 	layer := defaultRuntime()
 	limit := int64(1<<31 - 1)
@@ -47,8 +46,8 @@ func runtimeLayer(values map[string]string) (object, int64, error) {
 	return layer, limit, nil
 }
 
-// runtimeValue is a value as Envoy reads it: a guard is switched by a boolean,
-// the text "false" leaves it on.
+// runtimeValue converts a value to the type that Envoy expects. A runtime guard needs a boolean:
+// the text "false" would leave it enabled.
 func runtimeValue(value string) any {
 	switch value {
 	case "true", "false":
@@ -59,15 +58,15 @@ func runtimeValue(value string) any {
 
 func defaultRuntime() object {
 	return object{
-		// Routes and matchers of a mesh may hold long regular expressions.
+		// Routes and matchers of a mesh may contain long regular expressions.
 		"re2.max_program_size.error_level": "32768",
-		// A fragment in a path is cut off, not answered with 400.
+		// Strip a fragment from a path instead of responding with 400.
 		"envoy.reloadable_features.http_reject_path_with_fragment": false,
 	}
 }
 
 func clusters(pc *meshv1alpha1.ProxyConfig, addrs addresses) []any {
-	// path.Join would drop the "./" of a relative path; Envoy takes either.
+	// path.Join would drop the "./" of a relative path; Envoy accepts both forms.
 	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
 	return []any{
 		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false), maxStatsReaders, maxStatsWaiting),
@@ -101,28 +100,28 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 	return cluster
 }
 
-// Limits of what others can cost through the plaintext ports 15021 and 15090. There
-// is no limit on their connections, as a stranger could exhaust it and lock out the
-// kubelet. Instead each connection is cheap and is closed soon when it is idle.
+// Limits on the cost that other machines can cause through the plaintext ports 15021 and 15090. The
+// number of connections is not limited, because a stranger could exhaust the limit and lock out the
+// kubelet. Instead, each connection is cheap, and idle ones are closed soon.
 const (
-	// maxStatsReaders bounds the answers with metrics that Envoy holds in memory, as
-	// its admin port makes each of them as a whole. Other scrapes wait for a place.
+	// maxStatsReaders is the maximum number of metrics responses that Envoy holds in memory: its
+	// admin port builds each of them as a whole. Other scrapes wait.
 	maxStatsReaders, maxStatsWaiting = 16, 1024
-	// maxReadinessConnections bounds the connections to the agent. Requests beyond
-	// it wait, which takes a moment only: the agent answers at once.
+	// maxReadinessConnections is the maximum number of connections to the agent. Further requests
+	// wait only briefly, since the agent responds at once.
 	maxReadinessConnections, maxReadinessWaiting = 32, 65536
 
-	publicBuffer     = 16 << 10 // bytes that are read ahead, or wait to be read
+	publicBuffer     = 16 << 10 // bytes read ahead or waiting to be read
 	publicHeadersKB  = 8
-	publicStreams    = 16 // of one HTTP/2 connection
+	publicStreams    = 16 // per HTTP/2 connection
 	publicHeaderTime = "5s"
 	publicTime       = "10s" // for a whole request
 	publicStall      = "15s" // without progress
 	publicIdle       = "20s" // without a request
 )
 
-// limited bounds the requests that a cluster has open and waiting. Requests of the
-// ports that ask for a certificate have a priority, and so limits, of their own.
+// limited limits the open and waiting requests of a cluster. Requests through the ports that
+// require a certificate use a different priority, which has its own limits.
 func limited(cluster object, connections, waiting int) object {
 	cluster["circuit_breakers"] = object{"thresholds": []any{
 		object{"priority": "DEFAULT", "max_connections": connections, "max_pending_requests": waiting},
@@ -132,7 +131,7 @@ func limited(cluster object, connections, waiting int) object {
 	return cluster
 }
 
-// public bounds what peers without a certificate cost a listener.
+// public limits the cost that peers without a certificate can cause to a listener.
 func public(listener object) object {
 	listener["per_connection_buffer_limit_bytes"] = publicBuffer
 	manager := listener["filter_chains"].([]any)[0].(object)["filters"].([]any)[0].(object)["typed_config"].(object)
@@ -171,15 +170,13 @@ func prefixRoute(prefix, cluster string) object {
 	return object{"match": object{"prefix": prefix}, "route": object{"cluster": cluster}}
 }
 
-// exactRoute serves one path and nothing else of a cluster. Who scrapes says
-// how long that may take, so Envoy sets no limit of its own. The name that the
-// scraper uses for this host says nothing to the agent, which refuses names that
-// are not its own.
+// exactRoute serves a single path of a cluster. Envoy sets no timeout, since the scraper has its
+// own. The host name is rewritten, because the agent rejects names other than its own.
 func exactRoute(path, cluster string) object {
 	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "priority": "HIGH", "timeout": "0s", "host_rewrite_literal": "localhost"}}
 }
 
-// staticListener serves routes.
+// staticListener returns a listener that serves the routes.
 func staticListener(name string, address object, statPrefix string, routes ...any) object {
 	return object{
 		"name":    name,
@@ -204,8 +201,7 @@ func staticListener(name string, address object, statPrefix string, routes ...an
 	}
 }
 
-// mutual has a listener ask its peers for a certificate of the mesh, and show
-// the workload's own.
+// mutual makes a listener require a mesh certificate from its peers and present the workload's own.
 func mutual(listener object) object {
 	chains := listener["filter_chains"].([]any)
 	chains[0].(object)["transport_socket"] = object{
@@ -231,7 +227,7 @@ func portOr(port node.Port, fallback int) int {
 	return int(port)
 }
 
-// listen is a port for others.
+// listen returns the address of a port for remote peers.
 func (a addresses) listen(port int) object {
 	address := object{"address": a.wildcard, "port_value": port}
 	if a.both {

@@ -12,8 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// The annotations of a pod that change which stats Envoy keeps. Each replaces
-// the list of the ProxyConfig, except the tags, which are added.
+// Pod annotations that change which stats Envoy keeps. Each replaces the list of the ProxyConfig,
+// except the tags, which are added.
 const (
 	annotationPrefixes = "sidecar.istio.io/statsInclusionPrefixes"
 	annotationSuffixes = "sidecar.istio.io/statsInclusionSuffixes"
@@ -21,9 +21,9 @@ const (
 	annotationTags     = "sidecar.istio.io/extraStatTags"
 )
 
-// statsConfig keeps Envoy's stats few: what readiness and operators need,
-// and what the user asks for. With hundreds of clusters the default would be
-// a hundred thousand of them, in every Envoy.
+// statsConfig limits Envoy's stats to those that readiness and operators need and those that the
+// user requests. With hundreds of clusters, Envoy's default would be a hundred thousand stats per
+// Envoy.
 func statsConfig(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) object {
 	return object{
 		"use_all_default_tags": false,
@@ -33,15 +33,14 @@ func statsConfig(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) object {
 }
 
 const (
-	// address is what stands for an address in a stat's name.
+	// address matches an address in the name of a stat.
 	address = `((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))`
-	// httpPrefix is what stands for an HTTP connection manager.
+	// httpPrefix matches the prefix of an HTTP connection manager.
 	httpPrefix = `((?:(?:inbound|outbound)_)?` + address + `;?)`
 )
 
-// statsTags are the parts of a stat's name that become labels. Envoy tries
-// each expression on each stat that it keeps, those with a fixed start only on
-// the stats that have it.
+// statsTags returns the parts of stat names that become labels. Envoy tries each expression on
+// every stat that it keeps; expressions with a fixed prefix are tried only on stats that have it.
 func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 	tags := []any{
 		tag("cluster_name", `^cluster\.((.+?(\..+?\.svc\.cluster\.local)?)\.)`),
@@ -70,8 +69,8 @@ func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 
 func tag(name, regex string) object { return object{"tag_name": name, "regex": regex} }
 
-// stats are the names that become labels, and the stats that Envoy keeps:
-// those of the user, and those that something here needs.
+// stats are the tags that become labels and the matchers of the stats that Envoy keeps. They come
+// from the user and from the components that need them.
 type stats struct{ tags, prefixes, suffixes, regexps []string }
 
 func statsOf(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) stats {
@@ -87,7 +86,7 @@ func statsOf(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) stats {
 			"cluster_manager", "listener_manager", "server", "cluster."+XDSCluster, "wasm"),
 		suffixes: append(user(annotationSuffixes, matcher.GetInclusionSuffixes()),
 			"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied",
-			// The requests of each listener, inbound and outbound.
+			// Request counters of each inbound and outbound listener.
 			".downstream_rq_total", ".downstream_rq_2xx", ".downstream_rq_3xx", ".downstream_rq_4xx", ".downstream_rq_5xx"),
 		regexps: user(annotationRegexps, matcher.GetInclusionRegexps()),
 	}
@@ -102,7 +101,8 @@ func statsOf(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) stats {
 	return s
 }
 
-// inclusions are the stats that Envoy keeps; all others are not even made.
+// inclusions returns the matchers of the stats that Envoy keeps. Envoy does not create any other
+// stats.
 func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 	s := statsOf(pc, m)
 	var patterns []any
@@ -121,8 +121,7 @@ func inclusions(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 	return patterns
 }
 
-// expandPodIP puts one entry for each address of the proxy in place of an
-// entry with {pod_ip}.
+// expandPodIP replaces each entry that contains {pod_ip} with one entry per address of the proxy.
 func expandPodIP(entries []string, ips []string) []string {
 	var expanded []string
 	for _, entry := range entries {

@@ -14,38 +14,38 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// The clusters of the two services. Access log filters of the control plane
-// refer to the second.
+// Clusters of the two telemetry services. Access log filters of the control plane refer to the
+// second.
 const (
 	metricsCluster   = "envoy_metrics_service"
 	accessLogCluster = "envoy_accesslog_service"
 )
 
-// hostIP is the host of an address that stands for the address of the node.
+// hostIP is a placeholder for the address of the node.
 const hostIP = "$(HOST_IP)"
 
-// remote is a server that Envoy sends telemetry to.
+// remote is a server to which Envoy sends telemetry.
 type remote struct {
-	// cluster is its name in Envoy, field and tlsField are the places of its
-	// address and of its TLS settings in the ProxyConfig.
+	// cluster is its name in Envoy; field and tlsField are the paths of its address and TLS
+	// settings in the ProxyConfig.
 	cluster, field, tlsField string
 	address                  string
 	tls                      *networkingv1alpha3.ClientTLSSettings
 	keepalive                *networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive
-	// sni is that of ISTIO_MUTUAL unless the user names another.
+	// sni is the default SNI for ISTIO_MUTUAL.
 	sni     string
 	http2   bool
-	refresh string // of its address; empty is Envoy's default
+	refresh string // DNS refresh interval; empty means Envoy's default
 
-	host         string // from address
+	host         string // host of address
 	systemRoots  string
 	certificates certificates
 }
 
-// telemetry is what the bootstrap has of tracing, metrics and access logs.
+// telemetry is the part of the bootstrap for tracing, metrics and access logs.
 type telemetry struct {
 	clusters, sinks []any
-	tracing         object // nil for none
+	tracing         object // nil if none
 }
 
 func telemetryOf(in Input, dnsFamily string) (telemetry, error) {
@@ -94,13 +94,13 @@ func telemetryOf(in Input, dnsFamily string) (telemetry, error) {
 	return t, nil
 }
 
-// MetricsService is the metrics service of a ProxyConfig in its current or
-// its old field, nil for none.
+// MetricsService returns the metrics service of a ProxyConfig from its current or its deprecated
+// field, or nil if there is none.
 func MetricsService(pc *meshv1alpha1.ProxyConfig) *meshv1alpha1.RemoteService {
 	if s := pc.GetEnvoyMetricsService(); s.GetAddress() != "" {
 		return s
 	}
-	//lint:ignore SA1019 users still have the old field in their files
+	//lint:ignore SA1019 users still set the deprecated field
 	if address := pc.GetEnvoyMetricsServiceAddress(); address != "" {
 		return &meshv1alpha1.RemoteService{Address: address}
 	}
@@ -114,8 +114,8 @@ func service(cluster, field string, s *meshv1alpha1.RemoteService) remote {
 	}
 }
 
-// remoteCluster is a cluster whose address is looked up, and looked up again
-// as its DNS record says.
+// remoteCluster returns a cluster whose address is resolved by DNS and refreshed according to the
+// TTL of the record.
 func remoteCluster(r remote, nodeIP, dnsFamily string) (object, error) {
 	host, port, err := splitAddress(r.field+".address", r.address, nodeIP)
 	if err != nil {
@@ -132,7 +132,7 @@ func remoteCluster(r remote, nodeIP, dnsFamily string) (object, error) {
 		dns["dns_refresh_rate"] = r.refresh
 	}
 	delete(cluster, "type")
-	// A telemetry server that is away does not delay the start.
+	// A telemetry server that is unreachable does not delay the start.
 	cluster["wait_for_warm_on_init"] = false
 	cluster["cluster_type"] = object{"name": "envoy.clusters.dns", "typed_config": dns}
 	socket, err := tlsSocket(r.tls, r)
@@ -170,7 +170,7 @@ func tcpKeepalive(r remote) (object, error) {
 	return keepalive, nil
 }
 
-// splitAddress reads host:port; the host $(HOST_IP) is the node's address.
+// splitAddress parses host:port and replaces the host $(HOST_IP) with the node's address.
 func splitAddress(field, address, nodeIP string) (string, int, error) {
 	fail := func(err error) (string, int, error) {
 		return "", 0, fmt.Errorf("ProxyConfig %s is %q: %w", field, address, err)
@@ -192,7 +192,7 @@ func splitAddress(field, address, nodeIP string) (string, int, error) {
 	return host, int(port), nil
 }
 
-// SplitAddress reads an address of the ProxyConfig as Render does.
+// SplitAddress parses an address of the ProxyConfig like Render does.
 func SplitAddress(field, address, nodeIP string) (host, port string, err error) {
 	host, n, err := splitAddress(field, address, nodeIP)
 	return host, strconv.Itoa(n), err

@@ -15,16 +15,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/template"
 )
 
-// Template is a template of the bootstrap that a user has written.
+// Template is a user's template of the bootstrap.
 type Template struct {
-	// Path is the file it came from. One that ends in .yaml or .yaml.tmpl
-	// makes YAML, any other JSON.
+	// Path is the file of the template. The output is YAML if the name ends in .yaml or .yaml.tmpl,
+	// and JSON otherwise.
 	Path string
 	Text []byte
 }
 
-// Output is the name of the file that Envoy reads: it knows the language by
-// the name.
+// Output returns the name of the file for Envoy, which detects the format by the extension.
 func (t Template) Output() string {
 	if t.yaml() {
 		return "envoy-rev.yaml"
@@ -36,8 +35,8 @@ func (t Template) yaml() bool {
 	return strings.HasSuffix(t.Path, ".yaml") || strings.HasSuffix(t.Path, ".yaml.tmpl")
 }
 
-// RenderTemplate returns what a user's template makes of the parameters that
-// it knows from Istio. The warnings are sentences.
+// RenderTemplate executes a user's template with the parameters that Istio defines. The warnings
+// are sentences.
 func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err error) {
 	params, err := templateParams(in)
 	if err != nil {
@@ -52,11 +51,11 @@ func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err er
 	return doc, t.doubts(doc), nil
 }
 
-// check refuses what Envoy could not even read.
+// check rejects output that Envoy could not parse.
 func (t Template) check(doc []byte) error {
 	const (
 		cure = "mind commas, quotes, and parameters that are not set"
-		// Reading YAML takes many times its size; a longer one is left to Envoy.
+		// Parsing YAML takes many times its size in memory. Longer documents are not checked here.
 		longest = 1 << 20
 	)
 	if t.yaml() && len(doc) > longest {
@@ -85,7 +84,7 @@ func (t Template) check(doc []byte) error {
 	return nil
 }
 
-// removed are words of older bootstraps that stock Envoy does not know.
+// removed returns words in older bootstraps that stock Envoy does not support.
 func removed() []struct{ word, what string } {
 	return []struct{ word, what string }{
 		{"envoy.tracers.opencensus", "the OpenCensus tracer: use envoy.tracers.opentelemetry"},
@@ -98,7 +97,7 @@ func removed() []struct{ word, what string } {
 	}
 }
 
-// doubts are sentences about what Envoy will refuse, or what looks forgotten.
+// doubts returns warnings about settings that Envoy will reject or that look forgotten.
 func (t Template) doubts(doc []byte) []string {
 	var sentences []string
 	add := func(at int, format string, args ...any) {
@@ -116,8 +115,8 @@ func (t Template) doubts(doc []byte) []string {
 	return sentences
 }
 
-// lineAt is the line of a document that holds a byte: its number from 1, and
-// its beginning.
+// lineAt returns the line of a document that contains the byte at offset at: its number, from 1,
+// and its beginning.
 func lineAt(doc []byte, at int) (number int, text string) {
 	const most = 120
 	at = min(max(at, 0), len(doc))

@@ -88,7 +88,7 @@ func TestTemplateGolden(t *testing.T) {
 			})
 		})
 	}
-	// The parameters of Istio 1.18.
+	// The parameters defined by Istio 1.18.
 	all := strings.Fields(`nodeID nodeType cluster region zone sub_zone meta_json_str metadata config runtime_flags xds_type metadata_discovery
 		pilot_SAN discovery_host discovery_address pilot_grpc_address xds_root_cert localhost wildcard dns_lookup_family outlier_log_path
 		envoy_status_port envoy_prometheus_port statsd zipkin lightstep lightstepToken datadog openCensusAgent openCensusAgentContexts
@@ -105,7 +105,7 @@ func TestTemplateGolden(t *testing.T) {
 	}
 }
 
-// A template can make what is made without one.
+// A template can generate the same bootstrap as Render.
 func TestTemplateRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"usual", "usual-ipv6"} {
@@ -181,7 +181,7 @@ func TestTemplateErrors(t *testing.T) {
 	}
 }
 
-// What an Envoy of another make wanted, ours refuses: the sentence is right.
+// Stock Envoy rejects the settings of other Envoy builds, so the warning is correct.
 func TestTemplateRemoved(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
@@ -214,9 +214,9 @@ func TestTemplateOutput(t *testing.T) {
 	}
 }
 
-// Whatever a template is, it makes a document that can be read, or an error.
+// Any template results in a document that can be parsed, or in an error.
 func FuzzTemplate(f *testing.F) {
-	// Short ones: with whole templates the engine would minimize for minutes.
+	// Use short seeds: with whole templates, the engine would minimize for minutes.
 	f.Add([]byte(`{"id": "{{ .nodeID }}", "m": {{ .meta_json_str }}, "r": {{ .runtime_flags }}}`), false)
 	f.Add([]byte(`{"p": {{ .config.ProxyAdminPort }}{{ range .inclusionSuffix }}, "{{ . }}": {{ toJSON . }}{{ end }}}`), false)
 	f.Add([]byte("a: {{ .metadata.Namespace | quote }}\nb:\n{{ indent 2 .localhost }}"), true)
@@ -232,7 +232,7 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// A waypoint always has delta, for its template too.
+// A waypoint always uses delta, also with a template.
 func TestTemplateOfWaypoint(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]string{node.Sidecar: "GRPC", node.Waypoint: "DELTA_GRPC"} {

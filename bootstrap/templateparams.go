@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// templateMetadata is the node metadata as templates see it: the fields of
-// node.Metadata, and those that have another name in Istio.
+// templateMetadata is the node metadata as templates see it: the fields of node.Metadata, plus
+// aliases for fields that have another name in Istio.
 type templateMetadata struct {
 	*node.Metadata
 	ProxyConfig                                *meshv1alpha1.ProxyConfig
@@ -27,8 +27,8 @@ type templateMetadata struct {
 	StsPort, XDSRootCert                       string
 }
 
-// templateParams are the parameters of templates, under the names they have in
-// Istio. One that is not set is left out, so that {{ if }} tells.
+// templateParams returns the parameters of templates under their Istio names. Unset parameters are
+// omitted, so that {{ if }} detects them.
 func templateParams(in Input) (map[string]any, error) {
 	pc, m := in.ProxyConfig, in.Metadata
 	if pc == nil || m == nil {
@@ -101,8 +101,8 @@ func metadataOf(in Input) *templateMetadata {
 	}
 }
 
-// templateRuntime is the runtime layer with the limit on connections, which a
-// template has no other parameter for.
+// templateRuntime returns the runtime layer including the limit on connections, for which templates
+// have no other parameter.
 func templateRuntime(in Input) object {
 	layer := defaultRuntime()
 	layer[maxConnectionsKey] = "2147483647"
@@ -114,7 +114,7 @@ func templateRuntime(in Input) object {
 	return layer
 }
 
-// params collects parameters; the first error ends it.
+// params collects parameters and keeps the first error.
 type params struct {
 	values map[string]any
 	in     Input
@@ -139,7 +139,7 @@ func (p *params) list(name string, values []string) {
 	}
 }
 
-// address renders host:port as an address of Envoy.
+// address adds host:port as an Envoy address.
 func (p *params) address(name, field, address string) {
 	if address == "" || p.err != nil {
 		return
@@ -150,13 +150,13 @@ func (p *params) address(name, field, address string) {
 	}
 }
 
-// socket renders the TLS settings of a server as its transport socket.
+// socket adds the TLS settings of a server as its transport socket.
 func (p *params) socket(name string, r remote) {
 	if r.tls == nil || p.err != nil {
 		return
 	}
 	r.systemRoots, r.certificates = p.in.SystemRoots, ownCertificates(p.in.Metadata)
-	r.host, _, _ = net.SplitHostPort(r.address) // its error is that of address
+	r.host, _, _ = net.SplitHostPort(r.address) // address reports the error
 	socket, err := tlsSocket(r.tls, r)
 	if p.err = err; err == nil && socket != nil {
 		p.values[name] = asJSON(socket)
@@ -178,8 +178,8 @@ func (p *params) service(name string, r remote) {
 	}
 }
 
-// tracing returns the parameters of the tracer, also of those that Envoy no
-// longer has: a template may ask for one and make something else of it.
+// tracing adds the parameters of the tracer, including tracers that Envoy has removed: a template
+// may use them for another purpose.
 func (p *params) tracing(tracing *meshv1alpha1.Tracing) {
 	r := remote{tls: tracing.GetTlsSettings(), tlsField: "tracing.tlsSettings", sni: "tracer"}
 	switch t := tracing.GetTracer().(type) {
@@ -235,7 +235,7 @@ func openCensusContexts(contexts []meshv1alpha1.Tracing_OpenCensusAgent_TraceCon
 	return names
 }
 
-// asJSON renders values that JSON can always hold.
+// asJSON renders a value that can always be marshalled.
 func asJSON(v any) string {
 	doc, err := json.Marshal(v)
 	if err != nil {

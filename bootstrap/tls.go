@@ -16,9 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// tlsSocket returns the transport socket of a telemetry cluster, or nil for
-// plaintext. Certificates of SIMPLE and MUTUAL are read from their files,
-// those of ISTIO_MUTUAL are the workload's own.
+// tlsSocket returns the transport socket of a telemetry cluster, or nil for plaintext. SIMPLE and
+// MUTUAL read certificates from the configured files; ISTIO_MUTUAL uses the workload's own.
 func tlsSocket(s *networkingv1alpha3.ClientTLSSettings, r remote) (object, error) {
 	if s == nil || s.GetMode() == networkingv1alpha3.ClientTLSSettings_DISABLE {
 		return nil, nil
@@ -80,8 +79,8 @@ func tlsSocket(s *networkingv1alpha3.ClientTLSSettings, r remote) (object, error
 	return object{"name": "envoy.transport_sockets.tls", "typed_config": context}, nil
 }
 
-// fileValidation trusts the roots of a file, or those of the system. Of the
-// latter anybody can have a certificate, so the name is always checked there.
+// fileValidation trusts the roots in a file, or those of the system. Anyone can obtain a
+// certificate from a system root, so the name is always checked for those.
 func fileValidation(s *networkingv1alpha3.ClientTLSSettings, r remote, sni string) (object, error) {
 	names := s.GetSubjectAltNames()
 	if roots := cmp.Or(r.certificates.roots, s.GetCaCertificates()); roots != "" {
@@ -105,7 +104,7 @@ func fileValidation(s *networkingv1alpha3.ClientTLSSettings, r remote, sni strin
 	return context, nil
 }
 
-// validation wants one of the names in the peer's certificate; none means any.
+// validation requires one of the names in the peer's certificate; no names means any.
 func validation(names []string) object {
 	var matchers []any
 	for _, name := range names {
@@ -123,9 +122,9 @@ func validation(names []string) object {
 	return object{"match_typed_subject_alt_names": matchers}
 }
 
-// sdsSecret names a secret that the agent serves. Envoy waits a second for it
-// with everything else: telemetry must not hold up the start. A secret that
-// comes later is taken all the same.
+// sdsSecret returns the SDS configuration of a secret that the agent serves. Envoy waits at most
+// one second for it during initialization, so that telemetry does not delay the start. A secret
+// that arrives later is still used.
 func sdsSecret(name string) object {
 	return object{
 		"name": name,
@@ -142,19 +141,19 @@ func sdsSecret(name string) object {
 	}
 }
 
-// certificates are files that the metadata of the node names: they win over
-// those of TLS settings.
+// certificates are the files that the node's metadata names. They take precedence over those of the
+// TLS settings.
 type certificates struct{ chain, key, roots string }
 
 func ownCertificates(m *node.Metadata) certificates {
 	return certificates{chain: m.TLSClientCertChain, key: m.TLSClientKey, roots: m.TLSClientRootCert}
 }
 
-// File is a file that Envoy reads at its start, and the field that names it.
+// File is a file that Envoy reads on start, and the field that names it.
 type File struct{ Field, Path string }
 
-// Files are the files that the TLS settings of the ProxyConfig name, or the
-// metadata in their place. Envoy does not start without them.
+// Files returns the files named by the TLS settings of the ProxyConfig, or by the metadata instead.
+// Envoy does not start if one is missing.
 func Files(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []File {
 	var files []File
 	add := func(field string, s *networkingv1alpha3.ClientTLSSettings) {

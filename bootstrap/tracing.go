@@ -14,14 +14,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 )
 
-// Envoy's tracers of OpenCensus, Stackdriver and Lightstep are gone; what
-// took their place is an OpenTelemetry provider of the mesh config.
+// Envoy has removed the OpenCensus, Stackdriver and Lightstep tracers. The replacement is an
+// OpenTelemetry provider in the mesh config.
 const openTelemetryAdvice = "send spans to an OpenTelemetry collector instead: set tracing.openCensusAgent.address to its OTLP gRPC port " +
 	"(usually 4317), or name an opentelemetry provider in extensionProviders of the mesh config"
 
-// tracerOf returns the tracer that the HTTP filters use unless the control
-// plane names another, and where its spans go; no provider means none. How
-// many requests are sampled, and their tags, is up to the control plane.
+// tracerOf returns the server that receives spans and the tracer that the HTTP filters use by
+// default. A nil provider means no tracing. The control plane can override the tracer and sets the
+// sampling rate and the tags.
 func tracerOf(in Input) (remote, object, error) {
 	tracing := in.ProxyConfig.GetTracing()
 	if !in.TracingSet && proto.Equal(tracing, meshconfig.DefaultProxyConfig().GetTracing()) {
@@ -82,7 +82,7 @@ func provider(tracer string, config object) object {
 	return object{"name": "envoy.tracers." + tracer, "typed_config": config}
 }
 
-// grpcTarget takes a name of gRPC's resolvers for host:port.
+// grpcTarget converts a gRPC target name to host:port.
 func grpcTarget(target string) (string, error) {
 	address := target
 	if rest, ok := strings.CutPrefix(address, "dns://"); ok {
@@ -97,8 +97,7 @@ func grpcTarget(target string) (string, error) {
 	return address, nil
 }
 
-// Replaced returns a sentence for each field of the ProxyConfig that works in
-// another way than its name says.
+// Replaced returns a sentence for each field of the ProxyConfig whose effect differs from its name.
 func Replaced(pc *meshv1alpha1.ProxyConfig) []string {
 	const sentence = "ProxyConfig tracing.%s: Envoy has no such tracer any more; spans go to %s as OTLP over gRPC, and requests carry " +
 		"the W3C header traceparent: have an OpenTelemetry collector take them there"

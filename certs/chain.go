@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// ParseChain reads all certificates of a PEM text, in their order. Text between
-// the blocks is allowed; a block of another type or one that cannot be read is
-// an error, so that nothing is left out silently.
+// ParseChain parses all certificates of a PEM text, in order. Text between the blocks is allowed.
+// It returns an error for a block of another type and for a malformed block, so that nothing is
+// silently ignored.
 func ParseChain(data []byte) ([]*x509.Certificate, error) {
 	begun := bytes.Count(data, []byte("-----BEGIN "))
 	var chain []*x509.Certificate
@@ -43,7 +43,7 @@ func ParseChain(data []byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// EncodeChain returns the certificates as PEM, in their order.
+// EncodeChain returns the certificates as PEM, in order.
 func EncodeChain(chain ...*x509.Certificate) []byte {
 	var out bytes.Buffer
 	for _, c := range chain {

@@ -16,21 +16,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// maxCSR bounds a certificate request in bytes: one with an RSA 8192 key and a
-// long identity needs less than half of it.
+// maxCSR is the maximum size of a certificate request in bytes. A request with an RSA 8192 key and
+// a long identity needs less than half of it.
 const maxCSR = 16 << 10
 
-// oidSubjectAltName is the object identifier of the extension that holds names.
+// oidSubjectAltName is the object identifier of the subject alternative name extension.
 var oidSubjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// NewCSR returns a PEM certificate request for the identity: an empty subject
-// and a critical subject alternative name with the one URI.
+// NewCSR returns a PEM certificate request for the identity, with an empty subject and a critical
+// subject alternative name that contains a single URI.
 func NewCSR(key crypto.Signer, id ID) ([]byte, error) {
 	if err := id.Validate(); err != nil {
 		return nil, fmt.Errorf("making certificate request: %w", err)
 	}
-	// x509 marks the extension of a request as not critical, so that it is
-	// spelled out here. Tag 6 of GeneralName is uniformResourceIdentifier.
+	// Package x509 would mark the extension of a request as not critical, so it is encoded here.
+	// Tag 6 of GeneralName is uniformResourceIdentifier.
 	names, err := asn1.Marshal([]asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte(id.String())}})
 	if err != nil {
 		return nil, fmt.Errorf("encoding names of the certificate request: %w", err)
@@ -44,8 +44,8 @@ func NewCSR(key crypto.Signer, id ID) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
 }
 
-// ParseCSR reads one PEM certificate request and checks that it is signed with
-// the key it asks a certificate for.
+// ParseCSR parses one PEM certificate request and verifies that it is signed with the private key
+// of its public key.
 func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > maxCSR {
 		return nil, fmt.Errorf("the certificate request has %d bytes; at most %d are read", len(data), maxCSR)

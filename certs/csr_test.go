@@ -80,7 +80,7 @@ func TestParseCSRRefuses(t *testing.T) {
 	good := newCSR(t)
 	block, _ := pem.Decode(good)
 	forged := bytes.Clone(block.Bytes)
-	// A byte of the name is changed, so that the signature no longer holds.
+	// Changing a byte of the name invalidates the signature.
 	at := bytes.Index(forged, []byte("default"))
 	forged[at] = 'x'
 	for name, tc := range map[string]struct {

@@ -17,7 +17,7 @@ const (
 	maxURI         = 2048
 )
 
-// scheme is the start of each identity.
+// scheme is the prefix of each identity.
 const scheme = "spiffe://"
 
 // ID is the identity of a workload.
@@ -32,8 +32,8 @@ func (id ID) String() string {
 	return scheme + id.TrustDomain + "/ns/" + id.Namespace + "/sa/" + id.ServiceAccount
 }
 
-// Validate checks that the identity has all its parts and that each of them
-// may be part of a SPIFFE URI.
+// Validate returns an error unless the identity has all its parts and each of them is valid in a
+// SPIFFE URI.
 func (id ID) Validate() error {
 	if err := ValidateTrustDomain(id.TrustDomain); err != nil {
 		return err
@@ -50,8 +50,8 @@ func (id ID) Validate() error {
 	return nil
 }
 
-// ValidateTrustDomain checks a trust domain: 1 to 255 lower-case letters,
-// digits, dots, dashes and underscores.
+// ValidateTrustDomain returns an error unless td has 1 to 255 lower-case letters, digits, dots,
+// dashes and underscores.
 func ValidateTrustDomain(td string) error {
 	if td == "" {
 		return fmt.Errorf("the trust domain is empty")
@@ -86,7 +86,7 @@ func isLower(c byte) bool { return c >= 'a' && c <= 'z' }
 
 func isPlain(c byte) bool { return c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_' }
 
-// ParseID reads an identity of the form spiffe://td/ns/x/sa/y, and no other.
+// ParseID parses an identity of the form spiffe://td/ns/x/sa/y. It rejects all other forms.
 func ParseID(s string) (ID, error) {
 	rest, ok := strings.CutPrefix(s, scheme)
 	if !ok {
@@ -103,9 +103,8 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// CertificateID returns the identity that a certificate was issued for. A
-// certificate has exactly one URI among its subject alternative names, as the
-// SPIFFE standard demands.
+// CertificateID returns the identity of a certificate. The certificate must have exactly one URI
+// among its subject alternative names, as the SPIFFE standard requires.
 func CertificateID(cert *x509.Certificate) (ID, error) {
 	if n := len(cert.URIs); n != 1 {
 		return ID{}, fmt.Errorf("the certificate has %d URI names; a workload certificate has exactly one", n)
@@ -113,5 +112,5 @@ func CertificateID(cert *x509.Certificate) (ID, error) {
 	return ParseID(cert.URIs[0].String())
 }
 
-// maxText is how many bytes of a peer's text an error quotes.
+// maxText is the maximum number of bytes of a peer's text that an error quotes.
 const maxText = 300

@@ -15,10 +15,10 @@ import (
 	"fmt"
 )
 
-// KeyType names an algorithm and size of a private key.
+// KeyType is an algorithm and size of a private key.
 type KeyType string
 
-// The key types that can be made. The empty KeyType means ECDSAP256.
+// Supported key types. The empty KeyType means ECDSAP256.
 const (
 	ECDSAP256 KeyType = "P256"
 	ECDSAP384 KeyType = "P384"
@@ -27,7 +27,7 @@ const (
 	RSA4096   KeyType = "RSA4096"
 )
 
-// Validate checks that keys of the type can be made.
+// Validate returns an error if the key type is not supported.
 func (t KeyType) Validate() error {
 	switch t {
 	case ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096, "":
@@ -37,7 +37,7 @@ func (t KeyType) Validate() error {
 	}
 }
 
-// NewKey makes a private key.
+// NewKey creates a private key.
 func NewKey(t KeyType) (crypto.Signer, error) {
 	switch t {
 	case ECDSAP256, "":
@@ -55,8 +55,7 @@ func NewKey(t KeyType) (crypto.Signer, error) {
 	}
 }
 
-// TypeOf returns the type of a key, or an empty one if keys like it cannot be
-// made.
+// TypeOf returns the type of a key, or "" if the type is not supported.
 func TypeOf(key crypto.Signer) KeyType {
 	switch k := key.Public().(type) {
 	case *ecdsa.PublicKey:
@@ -88,9 +87,9 @@ func MarshalKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// ParseKey reads an ECDSA or RSA private key from PEM: PKCS#8 ("PRIVATE KEY"),
-// PKCS#1 ("RSA PRIVATE KEY") or SEC 1 ("EC PRIVATE KEY"). Blocks before the key,
-// such as "EC PARAMETERS", are passed over.
+// ParseKey parses an ECDSA or RSA private key from PEM: PKCS#8 ("PRIVATE KEY"), PKCS#1 ("RSA
+// PRIVATE KEY") or SEC 1 ("EC PRIVATE KEY"). It skips blocks before the key, such as "EC
+// PARAMETERS".
 func ParseKey(data []byte) (crypto.Signer, error) {
 	for {
 		block, rest := pem.Decode(data)
@@ -111,7 +110,7 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 			continue
 		}
 		if err != nil {
-			// The cause is left out: nothing of a key may end in a log.
+			// The cause is omitted, because it might contain key material.
 			return nil, fmt.Errorf("the PEM block %q does not hold a readable private key", block.Type)
 		}
 		switch k := key.(type) {

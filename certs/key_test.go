@@ -69,8 +69,8 @@ func TestTypeOfOtherKeys(t *testing.T) {
 	}
 }
 
-// FuzzParseKey checks that what is read can be written and read again, and that
-// errors hold nothing of the key.
+// FuzzParseKey checks that a parsed key can be encoded and parsed again, and that errors contain no
+// key material.
 func FuzzParseKey(f *testing.F) {
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {

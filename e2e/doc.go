@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package e2e holds tests only: those that run the real programs with the
-// real Envoy, and the rules of the repository as tests (repo_test.go).
+// Package e2e contains only tests: end-to-end tests that run the real programs with the real Envoy,
+// and tests that enforce the rules of the repository (repo_test.go).
 //
-// Nobody imports it. The tests take the programs from bin/, where make build
-// puts them, and Envoy from ENVOY, bin/envoy or PATH. They run no goroutine
-// that outlives its test, and write only to temporary directories.
+// No package imports it. The tests use the programs in bin/, where make build installs them, and
+// Envoy from ENVOY, bin/envoy or PATH. They leave no goroutines running, and write only to
+// temporary directories.
 package e2e

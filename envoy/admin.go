@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// adminTimeout bounds a request to the admin port when its context allows more.
+	// adminTimeout is the upper limit for a request to the admin port, even if its context allows
+	// more.
 	adminTimeout = 3 * time.Second
-	// adminMaxBody bounds what is read of an answer. The filters used here select a few lines,
-	// ActiveConnections one or two for each listener.
+	// adminMaxBody is the maximum number of bytes read from a response. The filters used in this
+	// package select a few lines; ActiveConnections selects one or two per listener.
 	adminMaxBody = 4 << 20
 )
 
@@ -36,9 +37,8 @@ func NewAdmin(address string) *Admin {
 	return &Admin{
 		address: address,
 		client: &http.Client{
-			// No proxy of the environment: the port is on this machine. No
-			// connection is kept: requests are rare, and an idle one would
-			// count as a connection of Envoy.
+			// Ignore the proxy settings of the environment: the port is on this machine. Do not
+			// keep connections alive: requests are rare, and Envoy would count an idle connection.
 			Transport:     &http.Transport{Proxy: nil, DisableKeepAlives: true, DisableCompression: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Timeout:       adminTimeout,
@@ -58,8 +58,8 @@ func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, er
 	return parseStats(body), nil
 }
 
-// DrainListeners asks Envoy to drain its listeners, only the inbound ones if so
-// wished. Envoy goes on serving and does not exit: the agent decides when.
+// DrainListeners asks Envoy to drain its listeners, or only the inbound ones if inboundOnly is set.
+// Envoy keeps serving and does not exit; the agent decides when to stop it.
 func (a *Admin) DrainListeners(ctx context.Context, inboundOnly bool) error {
 	query := "graceful&skip_exit"
 	if inboundOnly {
@@ -69,9 +69,9 @@ func (a *Admin) DrainListeners(ctx context.Context, inboundOnly bool) error {
 	return err
 }
 
-// ActiveConnections returns how many connections are open on Envoy's listeners.
-// The admin port does not count, nor do listeners on one of ignorePorts (the
-// readiness and metrics ports, which probes and scrapes hold open).
+// ActiveConnections returns the number of open connections on Envoy's listeners. It excludes the
+// admin port and listeners on ignorePorts, such as the readiness and metrics ports, whose
+// connections probes and scrapers keep open.
 func (a *Admin) ActiveConnections(ctx context.Context, ignorePorts ...int) (uint64, error) {
 	stats, err := a.Stats(ctx, `^listener\..*downstream_cx_active$`)
 	if err != nil {
@@ -88,7 +88,7 @@ func sumConnections(stats map[string]uint64, ignorePorts []int) uint64 {
 		if !found || !active || listener == "admin" || strings.HasPrefix(listener, "admin.") {
 			continue
 		}
-		// worker_N repeats the listener's number for each thread.
+		// Entries with worker_N repeat the listener's count for each thread.
 		if strings.Contains(listener, ".worker_") || ignored(listener, ignorePorts) {
 			continue
 		}
@@ -97,7 +97,8 @@ func sumConnections(stats map[string]uint64, ignorePorts []int) uint64 {
 	return sum
 }
 
-// ignored tells whether a listener's name in statistics, "0.0.0.0_15021" or "[__]_15021", ends in one of the ports.
+// ignored reports whether the listener name used in statistics, such as "0.0.0.0_15021" or
+// "[__]_15021", ends in one of the ports.
 func ignored(listener string, ports []int) bool {
 	for _, port := range ports {
 		if strings.HasSuffix(listener, "_"+strconv.Itoa(port)) {
@@ -117,7 +118,7 @@ func (a *Admin) do(ctx context.Context, method, path, query string) (string, err
 	if err != nil {
 		return "", fmt.Errorf("ask envoy's admin port: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	body, err := io.ReadAll(io.LimitReader(resp.Body, adminMaxBody))
 	if err != nil {
 		return "", fmt.Errorf("read the answer of envoy's admin port to %s: %w", path, err)
@@ -128,12 +129,13 @@ func (a *Admin) do(ctx context.Context, method, path, query string) (string, err
 	return string(body), nil
 }
 
-// parseStats reads lines "name: number"; others (histograms, text) are left out.
+// parseStats parses lines of the form "name: number" and skips all others, such as histograms and
+// text values.
 func parseStats(body string) map[string]uint64 {
 	stats := map[string]uint64{}
 	lines := bufio.NewScanner(strings.NewReader(body))
 	for lines.Scan() {
-		// Names may hold colons, so the last one separates.
+		// Names may contain colons, so split at the last one.
 		i := strings.LastIndex(lines.Text(), ": ")
 		if i < 0 {
 			continue

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fakeAdmin serves an admin port and returns a client of it.
+// fakeAdmin serves an admin port and returns a client for it.
 func fakeAdmin(t *testing.T, handler http.HandlerFunc) *Admin {
 	t.Helper()
 	server := httptest.NewServer(handler)

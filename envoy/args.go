@@ -10,32 +10,35 @@ import (
 	"time"
 )
 
-// Log formats that log collectors of a mesh already parse.
+// Log formats that the log collectors of a mesh can already parse.
 const (
 	textLogFormat = "%Y-%m-%dT%T.%fZ\t%l\tenvoy %n %g:%#\t%v\tthread=%t"
 	jsonLogFormat = `{"level":"%l","time":"%Y-%m-%dT%T.%fZ","scope":"envoy %n","msg":"%j","caller":"%g:%#","thread":%t}`
 )
 
-// ArgsInput is what Envoy's command line depends on.
+// ArgsInput is the input of Args.
 type ArgsInput struct {
 	// ConfigFile is the path of the bootstrap.
 	ConfigFile string
-	// DrainDuration is how long Envoy closes connections gracefully; whole seconds.
+	// DrainDuration is the time over which Envoy closes connections gracefully. It is rounded down
+	// to whole seconds.
 	DrainDuration time.Duration
 	// IPv6Only is true when every address of the workload is IPv6.
 	IPv6Only bool
-	// LogLevel is a list as of --proxyLogLevel: "warning,misc:error". Empty leaves Envoy's default.
+	// LogLevel is a list in the format of --proxyLogLevel, such as "warning,misc:error". If empty,
+	// Envoy uses its default.
 	LogLevel string
-	// ComponentLogLevel is used when LogLevel names no component: "misc:error,upstream:debug".
+	// ComponentLogLevel applies if LogLevel names no component. Example:
+	// "misc:error,upstream:debug".
 	ComponentLogLevel string
 	// JSONLog selects JSON log lines instead of text.
 	JSONLog bool
-	// OverrideYAML is merged by Envoy over the bootstrap. Empty for none.
+	// OverrideYAML is configuration that Envoy merges over the bootstrap. Empty means none.
 	OverrideYAML string
-	// Concurrency is the number of worker threads. 0 leaves it to Envoy: one for each CPU.
+	// Concurrency is the number of worker threads. 0 means Envoy's default of one per CPU.
 	Concurrency int
-	// HotRestart leaves out the argument that rules hot restart out; Process adds
-	// those that it needs, see HotRestart.
+	// HotRestart omits the argument that disables hot restart. Process adds the arguments that hot
+	// restart needs; see [HotRestart].
 	HotRestart bool
 }
 
@@ -64,22 +67,25 @@ func Args(in ArgsInput) []string {
 	}{
 		// The bootstrap that the agent wrote.
 		{true, []string{"-c", in.ConfigFile}},
-		// How long Envoy itself spreads the closing of connections; the agent's own deadline decides when it ends.
+		// The time over which Envoy spreads the closing of connections. The agent's own deadline
+		// ends the drain.
 		{true, []string{"--drain-time-s", strconv.Itoa(int(in.DrainDuration / time.Second))}},
-		// Ask every client to leave as soon as the drain begins: the time is too short to ask at random.
+		// Ask every client to leave as soon as the drain begins. The drain is too short to select
+		// clients at random.
 		{true, []string{"--drain-strategy", "immediate"}},
 		// The address family of "local address" in logs and headers.
 		{true, []string{"--local-address-ip-version", family}},
-		// Access logs reach their reader within a second.
+		// Flush access logs within a second.
 		{true, []string{"--file-flush-interval-msec", "1000"}},
-		// One Envoy for each agent: no shared memory, no base id that two Envoys of a host could fight for.
+		// Each agent runs its own Envoy: no shared memory, and no base id that could conflict with
+		// another Envoy on the host.
 		{!in.HotRestart, []string{"--disable-hot-restart"}},
-		// An older Envoy starts with a newer bootstrap.
+		// Allow an older Envoy to start with a newer bootstrap.
 		{true, []string{"--allow-unknown-static-fields"}},
 		{true, []string{"--log-format", format}},
 		{level != "", []string{"-l", level}},
 		{components != "", []string{"--component-log-level", components}},
-		// After -c: Envoy merges it over the file.
+		// Placed after -c: Envoy merges it over the file.
 		{in.OverrideYAML != "", []string{"--config-yaml", in.OverrideYAML}},
 		{concurrency != "", []string{"--concurrency", concurrency}},
 	}
@@ -92,15 +98,14 @@ func Args(in ArgsInput) []string {
 	return argv
 }
 
-// LogLevels are the levels of Envoy's log.
+// LogLevels returns the log levels of Envoy.
 func LogLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
 }
 
-// ParseLogLevel splits a --proxyLogLevel list: an entry without a colon is the
-// level (the last one wins), "component:level" is a component's. Entries of any
-// other shape, and levels that Envoy does not have and would end over, are
-// returned as dropped, for the caller to warn about.
+// ParseLogLevel splits a --proxyLogLevel list. An entry without a colon sets the level; the last
+// one wins. An entry "component:level" sets the level of a component. It returns malformed entries
+// and levels that Envoy would reject as dropped, so that the caller can log a warning.
 func ParseLogLevel(list string) (level, components string, dropped []string) {
 	var byComponent []string
 	for entry := range strings.SplitSeq(list, ",") {

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// binaryPoll is how often Envoy's binary is looked at. A poll sees what a watch
-// of its directory does not: a link further up that points elsewhere.
+// binaryPoll is the interval at which Envoy's binary is checked for changes. Polling also detects a
+// changed symlink in a parent directory, which a watch of the binary's directory misses.
 const binaryPoll = time.Second
 
-// watchBinary asks for a hot restart when the binary is another one and has not
-// changed since the last look.
+// watchBinary requests a hot restart when the binary has been replaced and has not changed since
+// the last poll.
 func (p *Process) watchBinary(ctx context.Context) {
 	ticker := time.NewTicker(binaryPoll)
 	defer ticker.Stop()
@@ -36,7 +36,8 @@ func (p *Process) watchBinary(ctx context.Context) {
 	}
 }
 
-// identity tells a file from another one in its place; nil is no file.
+// identity identifies a file, so that a replacement at the same path is detected. The nil value
+// means that there is no file.
 type identity struct {
 	info os.FileInfo
 }

@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// childAttributes ties Envoy to the agent. Its own process group keeps a
-// terminal's interrupt from reaching Envoy before the agent has drained it; the
-// parent death signal ends it with an agent that was killed.
+// childAttributes ties Envoy to the agent. A separate process group keeps a terminal's interrupt
+// from reaching Envoy before the agent has drained it. The parent death signal kills Envoy if the
+// agent is killed.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// raiseFileLimit raises the soft limit of open files to the hard one, for the
-// agent and for all that it starts, and returns it. Go raises it for the agent
-// alone and gives children what was before, unless it is set by a call.
+// raiseFileLimit raises the soft limit of open files to the hard limit, for the agent and all its
+// children, and returns the new limit. The Go runtime raises the limit for the agent only and
+// restores the original limit in children, unless the program sets it explicitly.
 func raiseFileLimit() (uint64, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -10,11 +10,12 @@ import (
 	"syscall"
 )
 
-// childAttributes keeps a terminal's interrupt from reaching Envoy before the
-// agent has drained it. Only Linux can also tie its life to the agent's.
+// childAttributes keeps a terminal's interrupt from reaching Envoy before the agent has drained it.
+// Only Linux can also tie Envoy's lifetime to the agent's.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// raiseFileLimit is for Linux: elsewhere a hard limit may be one that cannot be set.
+// raiseFileLimit returns an error. It is supported on Linux only: other systems may report a hard
+// limit that cannot be set.
 func raiseFileLimit() (uint64, error) {
 	return 0, errors.New("the limit of open files is raised on Linux only")
 }

@@ -10,39 +10,41 @@ import (
 )
 
 const (
-	// drainCallTimeout bounds the call that begins the drain: an Envoy that
-	// hangs must not hold up the end.
+	// drainCallTimeout is the timeout of the call that begins the drain, so that an Envoy that
+	// hangs does not delay shutdown.
 	drainCallTimeout = time.Second
-	// pollEvery is how often open connections are counted.
+	// pollEvery is the interval at which open connections are counted.
 	pollEvery = time.Second
-	// pollFailures is after how many unanswered counts in a row the wait ends:
-	// an Envoy that does not answer would be waited for in vain.
+	// pollFailures is the number of consecutive failed counts after which the wait ends, since
+	// Envoy no longer responds.
 	pollFailures = 3
-	// drainAgainEvery is how often an Envoy that is to drain is asked whether it is ready to.
+	// drainAgainEvery is the interval at which an Envoy to be drained is asked whether it is ready.
 	drainAgainEvery = 50 * time.Millisecond
 
 	defaultKillAfter   = 5 * time.Second
 	defaultMaxDuration = time.Hour
 )
 
-// DrainConfig says how Envoy ends.
+// DrainConfig configures how Envoy is drained and stopped.
 type DrainConfig struct {
 	// InboundOnly drains only inbound listeners, so that a sidecar's
 	// application can still reach others while it finishes its work.
 	InboundOnly bool
-	// Duration is how long Envoy goes on serving after the drain has begun. Not used with ExitOnZero.
+	// Duration is how long Envoy keeps serving after the drain has begun. It is ignored with
+	// ExitOnZero.
 	Duration time.Duration
-	// ExitOnZero ends the drain as soon as no connection is open.
+	// ExitOnZero ends the drain as soon as no connections are open.
 	ExitOnZero bool
-	// MinDuration is waited before connections are counted the first time.
+	// MinDuration is the time to wait before the first count of connections.
 	MinDuration time.Duration
-	// MaxDuration bounds a drain with ExitOnZero, MinDuration included. 0: one hour.
+	// MaxDuration is the maximum duration of a drain with ExitOnZero, including MinDuration. 0
+	// means one hour.
 	MaxDuration time.Duration
-	// IgnorePorts are listener ports whose connections do not count: readiness and metrics.
+	// IgnorePorts are the listener ports whose connections are not counted: readiness and metrics.
 	IgnorePorts []int
-	// KillAfter is the time between SIGTERM and SIGKILL. 0: five seconds.
+	// KillAfter is the time between SIGTERM and SIGKILL. 0 means five seconds.
 	KillAfter time.Duration
-	// Now, when closed, ends Envoy at once: no drain, no SIGTERM. nil: never.
+	// Now, when closed, kills Envoy at once, without a drain or SIGTERM. nil means never.
 	Now <-chan struct{}
 }
 
@@ -59,10 +61,9 @@ func (d DrainConfig) withDefaults() (DrainConfig, error) {
 	return d, nil
 }
 
-// Drain has Envoy drain its listeners as the configuration says and returns
-// when that is over; Envoy goes on serving. There is one drain: another
-// call meanwhile waits for the same, and afterwards Drain returns at once. That ctx
-// is done ends a wait, never the drain.
+// Drain drains Envoy's listeners as configured and returns when the drain is over. Envoy keeps
+// serving. There is only one drain: a concurrent call waits for the same drain, and a later call
+// returns at once. If ctx is done, the wait ends but the drain continues.
 func (p *Process) Drain(ctx context.Context) {
 	if p.draining.Swap(true) {
 		select {
@@ -72,7 +73,7 @@ func (p *Process) Drain(ctx context.Context) {
 		return
 	}
 	defer close(p.drained)
-	p.settle() // an Envoy that serves afterwards is drained
+	p.settle() // an Envoy that serves after this point is drained
 	var ended <-chan struct{}
 	if c := p.current.Load(); c != nil {
 		ended = c.ended
@@ -80,11 +81,10 @@ func (p *Process) Drain(ctx context.Context) {
 	p.drain(context.WithoutCancel(ctx), ended)
 }
 
-// Draining tells whether a drain has begun.
+// Draining reports whether a drain has begun.
 func (p *Process) Draining() bool { return p.draining.Load() }
 
-// drain returns when the time for the drain is over, when Envoy has ended or
-// when Drain.Now is closed.
+// drain returns when the drain period is over, when Envoy has exited or when Drain.Now is closed.
 func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 	d, log := p.cfg.Drain, p.cfg.Logger
 	begin := time.Now()
@@ -92,7 +92,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 	if d.ExitOnZero && p.cfg.Admin != nil {
 		limit = max(d.MaxDuration, d.MinDuration)
 	}
-	// The one deadline: nothing below waits longer.
+	// This deadline limits every wait below.
 	ctx, cancel := context.WithDeadline(ctx, begin.Add(max(limit, drainCallTimeout)))
 	defer cancel()
 	log.Info("envoy drains", "pid", p.PID(), "duration", limit)
@@ -133,7 +133,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-// drainAgain drains an Envoy that came after the one that was drained.
+// drainAgain drains an Envoy that replaced the drained one.
 func (p *Process) drainAgain(ctx context.Context, c *child) {
 	if p.cfg.Admin == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// obedient is a child that ends on SIGTERM.
+// obedient returns a child that exits on SIGTERM.
 const obedient = `trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`
 
 func TestDrainWithHangingAdmin(t *testing.T) {
@@ -48,7 +48,7 @@ func TestDrainServesForItsDuration(t *testing.T) {
 	})
 	cancel, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
-	began := time.Now() // the drain begins later, and Envoy hears of it later still
+	began := time.Now() // the drain begins later, and Envoy is notified even later
 	cancel()
 	if err := <-result; err != nil {
 		t.Errorf("Run() = %v, want nil", err)
@@ -64,7 +64,7 @@ func TestDrainServesForItsDuration(t *testing.T) {
 func TestDrainUntilNoConnection(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		open func(asked int64) string // the answer to the n-th count
+		open func(asked int64) string // returns the response to the n-th count
 		max  time.Duration
 		asks int64
 	}{

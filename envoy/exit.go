@@ -14,17 +14,17 @@ import (
 	"syscall"
 )
 
-// ExitError says how an Envoy ended that nobody had asked to.
+// ExitError describes an unexpected exit of Envoy.
 type ExitError struct {
-	// Code is the exit code, -1 when a signal ended it.
+	// Code is the exit code, or -1 if a signal ended Envoy.
 	Code int
-	// Signal is the signal that ended it, 0 when none did.
+	// Signal is the signal that ended Envoy, or 0 if none did.
 	Signal syscall.Signal
-	// OOM is true when the kernel reports that it killed for want of memory meanwhile.
+	// OOM is true if the kernel reports an out-of-memory kill during Envoy's lifetime.
 	OOM bool
 }
 
-// Error returns a sentence that says what happened and where to look.
+// Error returns a sentence that says what happened and where to find details.
 func (e *ExitError) Error() string {
 	switch {
 	case e.OOM:
@@ -40,7 +40,7 @@ func (e *ExitError) Error() string {
 	}
 }
 
-// cause is the value of the metric's label.
+// cause returns the value of the metric's cause label.
 func (e *ExitError) cause() string {
 	switch {
 	case e.OOM:
@@ -54,7 +54,8 @@ func (e *ExitError) cause() string {
 	}
 }
 
-// exitError describes the end of a process. oomKilled tells whether the kernel killed for want of memory while it ran.
+// exitError returns an ExitError for the exited process. oomKilled reports whether the kernel's
+// out-of-memory killer acted while it ran.
 func exitError(state *os.ProcessState, oomKilled bool) *ExitError {
 	e := &ExitError{Code: state.ExitCode()}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -64,8 +65,8 @@ func exitError(state *os.ProcessState, oomKilled bool) *ExitError {
 	return e
 }
 
-// oomKills returns how often the kernel has killed in the agent's cgroup, which
-// is Envoy's too, for want of memory; 0 when that cannot be known.
+// oomKills returns the number of out-of-memory kills in the agent's cgroup, which Envoy shares. It
+// returns 0 if the number is unknown.
 func oomKills() uint64 {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -74,7 +75,8 @@ func oomKills() uint64 {
 	return oomKillsIn("/sys/fs/cgroup", string(own))
 }
 
-// oomKillsIn reads the count below root, the cgroup file system. own is the text of /proc/self/cgroup.
+// oomKillsIn reads the number of kills below root, the mount point of the cgroup file system. own
+// is the content of /proc/self/cgroup.
 func oomKillsIn(root, own string) uint64 {
 	for _, path := range memoryFiles(root, own) {
 		text, err := os.ReadFile(path)
@@ -94,12 +96,13 @@ func oomKillsIn(root, own string) uint64 {
 	return 0
 }
 
-// memoryFiles lists where the count may be: the cgroup that /proc names, as the
-// host sees it, then the root, which is the container's own in its namespace.
+// memoryFiles lists the files that may contain the number of kills: first in the cgroup named in
+// /proc, as seen by the host, then in the root, which is the container's own cgroup within its
+// namespace.
 func memoryFiles(root, own string) []string {
 	var files []string
 	for line := range strings.Lines(own) {
-		// "0::/path" for version 2, "4:memory:/path" for version 1.
+		// The format is "0::/path" for version 2 and "4:memory:/path" for version 1.
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// sharedMemory is where Envoy keeps the memory that its processes share,
-	// followed by ten times the base id.
+	// sharedMemory is the path prefix of the memory that Envoy's processes share. Ten times the
+	// base id follows.
 	sharedMemory = "/dev/shm/envoy_shared_memory_"
 	baseIDScale  = 10
-	// socketRing is how many names Envoy has for the sockets of its processes:
-	// the fourth in a row gets those of the first.
+	// socketRing is the number of distinct socket names that Envoy uses for consecutive processes:
+	// the fourth process reuses the names of the first.
 	socketRing = 3
 
-	// flagInitializing is set in the flags of the shared memory by a process that
-	// starts, and cleared when it has taken over.
+	// flagInitializing is a bit in the flags of the shared memory. A starting process sets it and
+	// clears it when it has taken over.
 	flagInitializing = 1
 )
 
-// flagsOffset returns where the flags of the shared memory are, 0 when its layout
-// is not known. It holds its size, the version of the protocol, two mutexes of
-// the C library and the flags, in this order; all but the mutexes have 8 bytes.
+// flagsOffset returns the offset of the flags in the shared memory, or 0 if the layout is unknown.
+// The memory contains its size, the protocol version, two mutexes of the C library and the flags,
+// in this order. All fields except the mutexes are 8 bytes long.
 func flagsOffset(memory []byte) int {
 	const others, flags = 3 * 8, 8
 	for _, mutex := range []int{40, 48} { // x86-64, aarch64
@@ -43,27 +43,27 @@ func flagsOffset(memory []byte) int {
 	return 0
 }
 
-// maxSockets is how long HotRestart.Sockets may be: the kernel takes 107 bytes,
-// and "_udp_parent_" and ten digits follow.
+// maxSockets is the maximum length of HotRestart.Sockets. The kernel allows 107 bytes, and Envoy
+// appends "_udp_parent_" and ten digits.
 const maxSockets = 107 - 22
 
-// line is a row of Envoys of which each takes over from the one before.
+// line is a sequence of Envoy processes in which each takes over from the previous one.
 type line struct {
 	sockets  string
 	baseID   uint32
 	shutdown time.Duration
-	// shared is the path of the memory that they share.
+	// shared is the path of the memory that the processes share.
 	shared string
 }
 
-// newLine chooses a base id that no other Envoy of the machine has.
+// newLine returns a line with a base id that no other Envoy on the machine uses.
 func newLine(sockets string, shutdown time.Duration) (*line, error) {
 	for {
 		var random [4]byte
 		if _, err := rand.Read(random[:]); err != nil {
 			return nil, fmt.Errorf("choose a base id for envoy: %w", err)
 		}
-		// Ten times as much is a positive number of 32 bits for Envoy.
+		// Ten times the base id must be a positive 32-bit number for Envoy.
 		l := &line{sockets: sockets, baseID: binary.NativeEndian.Uint32(random[:]) >> 5, shutdown: shutdown}
 		l.shared = sharedMemory + strconv.Itoa(l.scaled(0))
 		if _, err := os.Lstat(l.shared); errors.Is(err, os.ErrNotExist) {
@@ -76,7 +76,7 @@ func newLine(sockets string, shutdown time.Duration) (*line, error) {
 
 func (l *line) scaled(epoch int) int { return int(l.baseID)*baseIDScale + epoch%socketRing }
 
-// args are the arguments of one Envoy of the line; none without a line.
+// args returns the hot restart arguments of the Envoy with this epoch. A nil line has none.
 func (l *line) args(epoch int) []string {
 	if l == nil {
 		return nil
@@ -84,15 +84,15 @@ func (l *line) args(epoch int) []string {
 	return []string{
 		"--base-id", strconv.FormatUint(uint64(l.baseID), 10),
 		"--restart-epoch", strconv.Itoa(epoch),
-		// Files instead of abstract names, which Envoy prefers: any process that may
-		// send to those, in a pod even the application, would receive the listeners.
+		// Use socket files instead of Envoy's default, abstract socket names: any process that can
+		// send to those could receive the listeners. In a pod, this includes the application.
 		"--socket-path", l.sockets,
-		// When the new one ends the old one, counted from the takeover.
+		// The time from the takeover until the new Envoy terminates the old one.
 		"--parent-shutdown-time-s", strconv.Itoa(int(l.shutdown / time.Second)),
 	}
 }
 
-// socket is the name of a socket: role is parent or child.
+// socket returns the name of a socket. The role is "parent" or "child".
 func (l *line) socket(role string, epoch int) string {
 	return fmt.Sprintf("%s_%s_%d", l.sockets, role, l.scaled(epoch))
 }
@@ -130,12 +130,12 @@ func (l *line) flags() (flags uint64, offset int, err error) {
 	return binary.NativeEndian.Uint64(data[offset:]), offset, nil
 }
 
-// initialized says that no Envoy of the line is starting. One that is killed
-// while it starts leaves the flag behind, and every other would refuse to start.
+// initialized clears the flag of an Envoy that was killed during its start. While the flag is set,
+// every other Envoy would refuse to start.
 func (l *line) initialized() error {
 	flags, offset, err := l.flags()
 	if err != nil || flags&flagInitializing == 0 {
-		return nil // unknown memory is left alone
+		return nil // do not touch memory of unknown layout
 	}
 	file, err := os.OpenFile(l.shared, os.O_WRONLY, 0)
 	if err != nil {
@@ -148,22 +148,22 @@ func (l *line) initialized() error {
 	return nil
 }
 
-// cleanSockets removes the sockets whose names begin with a path, and the shared
-// memory that belongs to them: those of an agent that was killed, too.
+// cleanSockets removes the sockets whose names begin with the path, and the shared memory that
+// belongs to them, including those left by an agent that was killed.
 func cleanSockets(sockets string) {
-	// Only the names that Envoy gives: the path is the agent's own.
+	// Match only names that Envoy creates: the path belongs to the agent.
 	for _, role := range []string{"parent", "child", "udp_parent", "udp_child"} {
 		prefix := sockets + "_" + role + "_"
 		names, err := filepath.Glob(escapeGlob(prefix) + "*")
 		if err != nil {
-			continue // no pattern that was escaped is a bad one
+			continue // cannot happen: an escaped pattern is valid
 		}
 		for _, name := range names {
 			id, err := strconv.Atoi(strings.TrimPrefix(name, prefix))
 			if err != nil {
 				continue
 			}
-			// What cannot be removed now is when another agent starts here.
+			// The next agent with this path removes what cannot be removed now.
 			_ = os.Remove(sharedMemory + strconv.Itoa(id-id%baseIDScale))
 			_ = os.Remove(name)
 		}

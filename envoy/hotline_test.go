@@ -72,7 +72,7 @@ func TestSharedMemory(t *testing.T) {
 			if is, known := l.initializing(); is || !known {
 				t.Errorf("initializing: %t, %t after the repair", is, known)
 			}
-			// Another Envoy may lay it out in another way: hands off.
+			// Another Envoy may use a different layout, so it must not be changed.
 			binary.NativeEndian.PutUint64(memory, uint64(size)+8)
 			for what, other := range map[string][]byte{"another size": append(memory, make([]byte, 8)...), "a size that is not its own": memory, "nothing": nil} {
 				if err := os.WriteFile(l.shared, other, 0o600); err != nil {
@@ -86,7 +86,7 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// What a killed agent left is removed, and nothing else.
+// The files of a killed agent are removed, and no others.
 func TestCleanSockets(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a[b]c")
@@ -151,7 +151,7 @@ func TestHotRestartConfig(t *testing.T) {
 	}
 }
 
-// The datagrams are those of a real Envoy.
+// The datagrams were recorded from a real Envoy.
 func requests() map[string]protowire.Number {
 	return map[string]protowire.Number{
 		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02\x12\x00":                             requestAdmin,

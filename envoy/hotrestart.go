@@ -18,19 +18,19 @@ import (
 
 const (
 	defaultTakeover = time.Minute
-	// takeoverPoll is how often a new Envoy is asked whether it has taken over.
+	// takeoverPoll is the interval at which a new Envoy is asked whether it has taken over.
 	takeoverPoll = 20 * time.Millisecond
-	// settleTime is how long a drain waits for a takeover that is on its way.
+	// settleTime is how long a drain waits for a takeover in progress.
 	settleTime = 2 * time.Second
-	// retirement is how much longer than it should the old Envoy may take to end.
+	// retirement is the extra time that the old Envoy may take to exit.
 	retirement = 10 * time.Second
-	// firstRetry grows up to lastRetry: an Envoy that has lost its admin port
-	// to one that failed is replaced without being asked.
+	// firstRetry doubles up to lastRetry. It is the delay before replacing an Envoy that lost its
+	// admin port to a failed successor. This replacement needs no request.
 	firstRetry = time.Minute
 	lastRetry  = 16 * time.Minute
 )
 
-// The values of the label result.
+// Values of the result label.
 const (
 	resultOK      = "ok"
 	resultRefused = "refused"
@@ -38,34 +38,35 @@ const (
 	resultUnready = "unready"
 )
 
-// HotRestart says how an Envoy takes over from the one before it.
+// HotRestart configures how an Envoy takes over from the previous one.
 type HotRestart struct {
-	// Sockets is the path with which the names of the Unix sockets begin by which
-	// two Envoys speak. Its directory belongs to the agent alone. Empty: no hot restarts.
+	// Sockets is the path prefix of the Unix sockets through which two Envoys communicate. Only the
+	// agent may have access to its directory. If empty, hot restart is disabled.
 	Sockets string
-	// Drain is how long the old Envoy goes on with its connections; whole seconds, at least one.
+	// Drain is how long the old Envoy keeps serving its connections: whole seconds, at least one.
 	Drain time.Duration
-	// Timeout bounds a takeover, from the start of the new Envoy. 0: one minute.
+	// Timeout limits the duration of a takeover, from the start of the new Envoy. 0 means one
+	// minute.
 	Timeout time.Duration
-	// Possible names what a hot restart has to wait for, such as a control plane
-	// that is away; nil when there is nothing. Optional.
+	// Possible returns an error that names what a hot restart must wait for, such as an unreachable
+	// control plane, or nil if it can proceed. Optional.
 	Possible func() error
 }
 
-// hotRestarts is the state of the hot restarts.
+// hotRestarts is the state of hot restarts.
 type hotRestarts struct {
 	HotRestart
-	// requests holds the reason of the one that waits for its turn.
+	// requests contains the reason of the pending request.
 	requests chan string
-	// next is the Envoy that is about to take over, nil if there is none.
+	// next is the Envoy that is starting to take over, or nil.
 	next atomic.Pointer[successor]
 }
 
-// successor is an Envoy that starts to take over.
+// successor is an Envoy that has been started to take over.
 type successor struct {
 	*child
-	refusal atomic.Pointer[string] // why the agent has ended it
-	over    chan struct{}          // closed when it serves, or never will
+	refusal atomic.Pointer[string] // why the agent killed it
+	over    chan struct{}          // closed when it serves or has failed to
 }
 
 func newHotRestarts(cfg *Config) (*hotRestarts, error) {
@@ -93,7 +94,7 @@ func newHotRestarts(cfg *Config) (*hotRestarts, error) {
 	return h, nil
 }
 
-// prepare removes what an agent left that was killed, and checks what Envoy needs.
+// prepare removes the files of a killed agent and checks Envoy's requirements.
 func (h *hotRestarts) prepare() error {
 	if info, err := os.Stat("/dev/shm"); err != nil || !info.IsDir() {
 		return errors.New("hot restart needs the directory /dev/shm, in which envoy keeps memory that its processes share: mount one, or leave out --hot-restart")
@@ -106,9 +107,9 @@ func (h *hotRestarts) clean() { cleanSockets(h.Sockets) }
 
 func (h *hotRestarts) newLine() (*line, error) { return newLine(h.Sockets, h.Drain) }
 
-// HotRestart asks for a new Envoy that takes over from the one that runs. One
-// can wait while another is under way. It tells whether that is so: not, when
-// one waits already, nor when the configuration has no HotRestart.
+// HotRestart requests a new Envoy that takes over from the running one. One request can be pending
+// while a hot restart is in progress. HotRestart returns false if a request is already pending or
+// hot restart is not configured.
 func (p *Process) HotRestart(reason string) bool {
 	if p.hot == nil {
 		return false
@@ -121,8 +122,8 @@ func (p *Process) HotRestart(reason string) bool {
 	}
 }
 
-// Rejected says that the Envoy with a process id rejects what others accept. One
-// that is about to take over is ended, for then the old one goes on.
+// Rejected reports that the Envoy with this process id rejected configuration that other proxies
+// accept. If this Envoy has not taken over yet, it is killed and the old one keeps serving.
 func (p *Process) Rejected(pid int, typeURL, reason string) {
 	if p.hot == nil {
 		return
@@ -131,7 +132,7 @@ func (p *Process) Rejected(pid int, typeURL, reason string) {
 	if next == nil || next.process.Pid != pid {
 		return
 	}
-	// Once it has taken over it is all there is.
+	// After the takeover, it is the only Envoy.
 	if starting, known := next.line.initializing(); known && !starting {
 		return
 	}
@@ -140,7 +141,7 @@ func (p *Process) Rejected(pid int, typeURL, reason string) {
 	p.signal(next.child, syscall.SIGKILL)
 }
 
-// settle waits for a takeover that is on its way, for a while.
+// settle waits up to settleTime for a takeover in progress.
 func (p *Process) settle() {
 	if p.hot == nil {
 		return
@@ -150,22 +151,21 @@ func (p *Process) settle() {
 	}
 }
 
-// attempt is a hot restart under way.
+// attempt is a hot restart in progress.
 type attempt struct {
 	cancel context.CancelFunc
 	result chan outcome
 }
 
-// serve watches over an Envoy and those that take over from it, until the last
-// one has ended.
+// serve supervises an Envoy and its successors until the last one has exited.
 func (p *Process) serve(ctx, beside context.Context, c *child) error {
 	var (
-		under   *attempt // nil: none
+		under   *attempt // nil if none is in progress
 		retired = make(chan struct{})
 		retry   <-chan time.Time // set while the admin port is lost
 		delays  = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetry), backoff.WithMaxInterval(lastRetry), backoff.WithMaxElapsedTime(0))
 	)
-	close(retired) // there is no old one
+	close(retired) // initially there is no old Envoy
 	for {
 		var requests <-chan string
 		var result <-chan outcome
@@ -178,13 +178,12 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 		default:
 			gone = retired
 		}
-		// The one that serves ended; the agent ends, or at once; a hot restart is
-		// asked for, or the old one has gone so that one may be; one is over; the
-		// admin port should come back.
+		// Events: the serving Envoy exited; the agent shuts down, gracefully or at once; a hot
+		// restart was requested, or is possible now that the old Envoy has exited; a hot restart
+		// completed; it is time to retry after losing the admin port.
 		select {
 		case <-c.ended:
-			// Another one may have taken over a moment ago, although this is not
-			// known yet.
+			// A successor may have taken over a moment ago without its result having arrived yet.
 			next, done := p.settled(beside, c, under)
 			if next == c {
 				return p.ended(c)
@@ -228,7 +227,7 @@ func (p *Process) attempt(beside context.Context, c *child, reason string) *atte
 	return a
 }
 
-// abandon ends a hot restart that is under way, if there is one.
+// abandon cancels the hot restart in progress, if there is one.
 func (p *Process) abandon(a *attempt) {
 	if a == nil {
 		return
@@ -242,8 +241,8 @@ func (p *Process) abandon(a *attempt) {
 	}
 }
 
-// settled waits a moment for a hot restart that is under way, because the agent or
-// the Envoy that serves ends. It returns the Envoy that serves, as switchTo does.
+// settled waits briefly for the hot restart in progress, because the agent or the serving Envoy is
+// terminating. It returns the Envoy that serves, like switchTo.
 func (p *Process) settled(beside context.Context, c *child, a *attempt) (*child, chan struct{}) {
 	if a == nil {
 		return c, nil
@@ -256,15 +255,15 @@ func (p *Process) settled(beside context.Context, c *child, a *attempt) (*child,
 	return p.switchTo(beside, c, <-a.result)
 }
 
-// over notes that nobody is about to take over any more.
+// over records that no Envoy is starting to take over any more.
 func (p *Process) over() {
 	if next := p.hot.next.Swap(nil); next != nil {
 		close(next.over)
 	}
 }
 
-// switchTo draws the conclusion of a hot restart: which Envoy serves now, and, if
-// it is another one, a channel that is closed when the old one has gone.
+// switchTo handles the outcome of a hot restart. It returns the Envoy that serves now and, if that
+// is a new one, a channel that is closed when the old one has exited.
 func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*child, chan struct{}) {
 	defer p.over()
 	log := p.cfg.Logger

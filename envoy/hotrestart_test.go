@@ -22,12 +22,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// hotDrain is how long the old Envoy of a test drains.
+// hotDrain is how long the old Envoy in a test drains.
 const hotDrain = time.Second
 
-// startHot runs an Envoy that others can take over from. Its binary is a script
-// that tests may replace; the content of the file "extra" beside it is laid over
-// the bootstrap of an Envoy that starts, and not of one that only validates it.
+// startHot runs an Envoy that supports hot restart. Its binary is a script that tests may replace.
+// The content of the file "extra" next to it is merged over the bootstrap of an Envoy that starts,
+// but not of one that only validates it.
 func startHot(t *testing.T, edit func(*Config)) (*realEnvoy, context.CancelFunc, <-chan error) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "envoy")
@@ -72,7 +72,7 @@ exec ` + real + ` "$@"
 `
 }
 
-// writeBinary puts a program in another one's place at once.
+// writeBinary atomically replaces a program.
 func writeBinary(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o700); err != nil {
@@ -91,7 +91,7 @@ func (e *realEnvoy) hotResults(result string) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// hotRestart has a new Envoy take over.
+// hotRestart makes a new Envoy take over.
 func (e *realEnvoy) hotRestart(t *testing.T) {
 	t.Helper()
 	before := e.PID()
@@ -101,7 +101,7 @@ func (e *realEnvoy) hotRestart(t *testing.T) {
 	eventually(t, "another envoy to take over", func() bool { return e.PID() != before })
 }
 
-// load is clients that count what fails, and a probe that does.
+// load consists of clients and a probe that count failures.
 type load struct {
 	stop     context.CancelFunc
 	clients  sync.WaitGroup
@@ -131,13 +131,13 @@ func (e *realEnvoy) load(t *testing.T) *load {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%2 == 0}, Timeout: patience}
 		t.Cleanup(client.CloseIdleConnections)
 		run(10*time.Millisecond, func() error {
-			// Go sends a POST once only.
+			// Go does not retry a POST.
 			resp, err := client.Post(fmt.Sprintf("http://%s:8080/", e.address), "", nil)
 			if err != nil {
 				return err
 			}
 			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close() // it was read to its end
+			_ = resp.Body.Close() // it has been read to the end
 			if err == nil && string(body) != "hello" {
 				err = fmt.Errorf("%s: %q", resp.Status, body)
 			}
@@ -185,7 +185,7 @@ func TestRealHotRestart(t *testing.T) {
 	if r, err := e.admin.Readiness(t.Context()); err != nil || r.Epoch != 3 {
 		t.Errorf("epoch %d, %v, want 3", r.Epoch, err)
 	}
-	// One waits its turn while another is under way, and only one.
+	// One request can be pending while another is in progress.
 	held.Store(true)
 	e.HotRestart("held")
 	eventually(t, "a hot restart to be under way", asked.Load)
@@ -201,15 +201,14 @@ func TestRealHotRestart(t *testing.T) {
 	}
 }
 
-// waitsForever keeps an Envoy from getting ready: it waits for configuration
-// from nobody.
+// waitsForever keeps an Envoy from becoming ready: it waits for configuration that never arrives.
 const waitsForever = `{dynamic_resources: {lds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 0s},
   ads_config: {api_type: DELTA_GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: nobody}}]}},
   static_resources: {clusters: [{name: nobody, type: STATIC, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
   "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}},
   load_assignment: {cluster_name: nobody, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: /nowhere}}}}]}]}}]}}`
 
-// An Envoy that fails leaves the old one serving, and room for the next.
+// If a new Envoy fails, the old one keeps serving and another hot restart is possible.
 func TestRealHotRestartFails(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -252,7 +251,7 @@ func TestRealHotRestartFails(t *testing.T) {
 	}
 }
 
-// What is known before anything is started costs the old Envoy nothing.
+// Problems that are found before the start do not affect the old Envoy.
 func TestRealHotRestartRefused(t *testing.T) {
 	t.Parallel()
 	log := &output{}
@@ -266,10 +265,10 @@ func TestRealHotRestartRefused(t *testing.T) {
 		{strings.Replace(good, `case "$*" in`, `case "$*" in *--hot-restart-version) echo 10.96; exit;;`, 1), "its hot restart version is 10.96, that of the one that runs is 11.104"},
 		{strings.Replace(good, `case "$*" in`, `case "$*" in *validate) echo no such filter; exit 1;;`, 1), "no such filter"},
 	} {
-		// Nobody asks for these: the binary is another one.
+		// These hot restarts are not requested: the binary changes.
 		writeBinary(t, e.cfg.Binary, c.script)
 		refused++
-		// A binary that changes while one is refused can be refused twice.
+		// A binary that changes during a refusal may be refused twice.
 		eventually(t, "a refusal over "+c.want, func() bool {
 			return e.hotResults(resultRefused) >= refused && strings.Contains(log.String(), c.want)
 		})
@@ -292,8 +291,8 @@ func (e *realEnvoy) Epoch(t *testing.T) int {
 	return r.Epoch
 }
 
-// The agent takes the place of an old Envoy that dies while it drains; otherwise
-// the new one would follow it.
+// The agent replaces an old Envoy that dies while it drains; otherwise the new one would exit as
+// well.
 func TestRealHotRestartOldOneDies(t *testing.T) {
 	t.Parallel()
 	e, cancel, result := startHot(t, nil)
@@ -309,7 +308,7 @@ func TestRealHotRestartOldOneDies(t *testing.T) {
 		killed++
 		l := e.load(t)
 		select {
-		case <-time.After(2 * hotDrain): // goodbye is said after one
+		case <-time.After(2 * hotDrain): // the termination request is sent after hotDrain
 		case err := <-result:
 			t.Fatalf("Run() = %v", err)
 		}
@@ -333,8 +332,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// An old Envoy that dies after the new one has taken over, but before the agent
-// knows of it, takes nobody with it.
+// An old Envoy that dies after the takeover, but before the agent has noticed the takeover, does
+// not affect the new one.
 func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	var old atomic.Pointer[child]
@@ -347,11 +346,11 @@ func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 				return resp, err
 			}
 			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close() // it was read to its end
+			_ = resp.Body.Close() // it has been read to the end
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 			took := bytes.Contains(body, []byte("server.hot_restart_epoch: 1\n")) && bytes.Contains(body, []byte("listener_manager.workers_started: 1\n"))
 			if took && held.CompareAndSwap(false, true) {
-				// The agent does not hear of it while the old one dies.
+				// The agent does not notice while the old one dies.
 				if err := old.Load().process.Signal(syscall.SIGKILL); err != nil {
 					return nil, err
 				}
@@ -378,8 +377,8 @@ func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// A new Envoy that crashes is started again like any other, as the first of a
-// line of its own; the old one finishes its connections.
+// A new Envoy that crashes is restarted like any other, as the first of its own line; the old one
+// completes its connections.
 func TestRealHotRestartNewOneDies(t *testing.T) {
 	t.Parallel()
 	e, _, _ := startHot(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
@@ -421,7 +420,7 @@ func TestRealHotRestartEnds(t *testing.T) {
 	}
 }
 
-// A drain that has begun goes on in whichever Envoy comes after.
+// A drain in progress continues in the next Envoy.
 func TestRealEnvoyIsDrainedAgain(t *testing.T) {
 	t.Parallel()
 	e, _, _ := startEnvoy(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
@@ -438,13 +437,13 @@ func TestRealEnvoyIsDrainedAgain(t *testing.T) {
 	eventually(t, "a refusal", func() bool { return hot.hotResults(resultRefused) == 1 })
 }
 
-// keptAlive tells whether Envoy keeps a connection open after a request.
+// keptAlive reports whether Envoy keeps a connection open after a request.
 func (e *realEnvoy) keptAlive(t *testing.T) bool {
 	t.Helper()
 	resp, err := http.Get(fmt.Sprintf("http://%s:8080/", e.address))
 	if err != nil {
-		return true // it is not there yet
+		return true // not listening yet
 	}
-	_ = resp.Body.Close() // only the head matters
+	_ = resp.Body.Close() // only the header matters
 	return !resp.Close
 }

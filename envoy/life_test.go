@@ -55,11 +55,11 @@ func TestRealEnvoyIsStartedAgain(t *testing.T) {
 	}
 }
 
-// noAnswer reports whether Envoy's admin port did not answer: the process may be gone
-// before its end is noticed.
+// noAnswer reports whether Envoy's admin port did not respond: the process may be gone before its
+// exit is detected.
 func noAnswer(err error) bool { return strings.HasPrefix(err.Error(), "ask envoy's admin port: ") }
 
-// A question that is on its way when Envoy ends is answered at once.
+// A request that is in progress when Envoy exits returns at once.
 func TestReadyEndsWithEnvoy(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}), make(chan struct{})
@@ -71,7 +71,7 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) { c.Admin = admin })
 	_, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
-	<-p.Started() // the output may come before
+	<-p.Started() // the output may arrive earlier
 	answer := make(chan error, 1)
 	go func() { answer <- p.Ready(t.Context()) }()
 	select {
@@ -93,8 +93,7 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	}
 }
 
-// An Envoy that lacks configuration is not ready; one that has been ready once
-// stays so.
+// An Envoy that lacks configuration is not ready. One that has been ready once remains ready.
 func TestReadyNeedsConfiguration(t *testing.T) {
 	t.Parallel()
 	admin := fakeAdmin(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -109,7 +108,7 @@ func TestReadyNeedsConfiguration(t *testing.T) {
 	})
 	cancel, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
-	<-p.Started() // the output may come before
+	<-p.Started() // the output may arrive earlier
 	if err := p.Ready(t.Context()); !errors.Is(err, want) {
 		t.Errorf("without configuration: %v", err)
 	}
@@ -127,14 +126,14 @@ func TestReadyNeedsConfiguration(t *testing.T) {
 	}
 }
 
-// A drain that comes before the end leaves nothing for the end to wait for.
+// If a drain has completed before shutdown, shutdown does not wait again.
 func TestRealEnvoyDrainsBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	const duration = 5 * time.Second
 	e, cancel, result := startEnvoy(t, func(c *Config) { c.Drain = DrainConfig{InboundOnly: true, Duration: duration} })
 	begun := time.Now()
 	gone, leave := context.WithCancel(t.Context())
-	go e.Drain(gone) // who asked first goes away: the drain goes on
+	go e.Drain(gone) // the first caller gives up, but the drain continues
 	eventually(t, "the drain", e.Draining)
 	leave()
 	e.Drain(t.Context())
@@ -156,14 +155,14 @@ func TestRealEnvoyDrainsBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// An end in the middle of a drain waits for the rest of it, no longer.
+// A shutdown during a drain waits only for the rest of the drain.
 func TestEndDuringDrain(t *testing.T) {
 	t.Parallel()
 	const duration = 600 * time.Millisecond
 	p, out := shell(t, obedient, func(c *Config) { c.Drain.Duration = duration })
 	cancel, result := begin(t, p)
 	eventually(t, "the start", isUp(out))
-	<-p.Started() // the output may come before
+	<-p.Started() // the output may arrive earlier
 	begun := time.Now()
 	go p.Drain(t.Context())
 	eventually(t, "the drain", p.Draining)
@@ -176,7 +175,8 @@ func TestEndDuringDrain(t *testing.T) {
 	}
 }
 
-// Probes that hold IPv6 listeners open do not hold up the end, and what never closes does so for a while only.
+// Probes that keep IPv6 listeners open do not delay shutdown; other open connections delay it only
+// for a limited time.
 func TestRealEnvoyOnIPv6LeavesInTime(t *testing.T) {
 	t.Parallel()
 	port := freeIPv6Port(t)
@@ -203,7 +203,7 @@ func TestRealEnvoyOnIPv6LeavesInTime(t *testing.T) {
 		if lasted := time.Since(begun); (lasted >= bound) != (ignore == nil) || lasted > 3*bound {
 			t.Errorf("%s: the drain lasted %s", name, lasted)
 		}
-		_ = conn.Close() // envoy has ended
+		_ = conn.Close() // envoy has exited
 	}
 }
 
@@ -222,7 +222,7 @@ func ipv6Listener(port int) string {
   typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}]}]}`, port)
 }
 
-// Envoy gets the hard limit of open files though the agent was given less.
+// Envoy gets the hard limit of open files although the agent was started with a lower one.
 func TestRealEnvoyGetsTheHardLimitOfFiles(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -239,7 +239,7 @@ func TestRealEnvoyGetsTheHardLimitOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = agent.Process.Kill() // it never ends by itself
+		_ = agent.Process.Kill() // it never exits by itself
 		_ = agent.Wait()
 	}()
 	line, err := bufio.NewReader(stdout).ReadString('\n')

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// roleVariable makes the test binary play an agent, see runAsAgent.
+// roleVariable makes the test binary act as an agent; see runAsAgent.
 const roleVariable = "OUTRIGGER_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// printVersion plays an Envoy asked for its version, see fakeVersion.
+// printVersion acts as an Envoy that prints its version; see fakeVersion.
 func printVersion() int {
 	text, err := os.ReadFile(os.Args[0] + ".says")
 	if err != nil {
@@ -49,8 +49,8 @@ func printVersion() int {
 	return 0
 }
 
-// runAsAgent runs a child that never ends, the one of its arguments if there
-// are any, prints its process id and waits to be killed.
+// runAsAgent runs a child that never exits, or the command in its arguments, prints its process id
+// and waits to be killed.
 func runAsAgent() {
 	child := []string{"/bin/sleep", "1000"}
 	if len(os.Args) > 1 {
@@ -89,11 +89,11 @@ func findEnvoy(t *testing.T) string {
 	return ""
 }
 
-// patience is how long tests wait for what must come.
+// patience is the timeout of tests for events that must happen.
 const patience = 2 * time.Minute
 
-// kill signals an Envoy and reports whether it was still there. Another process
-// that has its number by now is safe.
+// kill signals an Envoy and reports whether it was still running. It never signals another process
+// with a reused id.
 func kill(t *testing.T, c *child, sig syscall.Signal) bool {
 	t.Helper()
 	if c == nil {
@@ -106,7 +106,7 @@ func kill(t *testing.T, c *child, sig syscall.Signal) bool {
 	return err == nil
 }
 
-// eventually waits until ok is true.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -118,7 +118,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// output is a writer that several goroutines may use.
+// output is a writer that is safe for concurrent use.
 type output struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
@@ -141,7 +141,7 @@ func testLogger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// bothLoggers writes to the test's log and to a buffer.
+// bothLoggers returns a logger that writes to the test's log and to a buffer.
 func bothLoggers(t *testing.T, to *output) *slog.Logger {
 	t.Helper()
 	return slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), to), &slog.HandlerOptions{Level: slog.LevelDebug}))

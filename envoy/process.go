@@ -21,62 +21,62 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// pipeGrace is how long Run waits for the last output of an Envoy that has
-// ended, should something else still hold its pipe.
+// pipeGrace is how long Run waits for the last output of an Envoy that has exited, in case another
+// process still has its pipe open.
 const pipeGrace = time.Second
 
-// answerGrace is how long the output of a program that was asked something is waited
-// for once it has ended: longer than a starved machine needs to read a line.
+// answerGrace is how long to wait for the output of a program after it has exited. It is longer
+// than an overloaded machine needs to read a line.
 const answerGrace = 5 * time.Second
 
-// Config is what a Process needs.
+// Config is the configuration of a Process.
 type Config struct {
-	// Binary is the path of Envoy, or its name on PATH.
+	// Binary is the path of Envoy, or its name in PATH.
 	Binary string
-	// Args are the arguments as of Args, without the program's name.
+	// Args are the arguments returned by [Args], without the program's name.
 	Args []string
-	// Dir is the working directory. Empty: the agent's.
+	// Dir is the working directory. If empty, it is the agent's.
 	Dir string
-	// Env is the environment. nil: the agent's.
+	// Env is the environment. If nil, it is the agent's.
 	Env []string
-	// Admin is asked to drain. nil: the drain is only a wait.
+	// Admin is used to drain Envoy. If nil, the drain only waits.
 	Admin *Admin
-	// Configured returns nil, or why the Envoy with a process id lacks
-	// configuration that it needs. It is asked until that Envoy has been ready
-	// once. nil: nothing is asked.
+	// Configured returns an error that says which required configuration the Envoy with this
+	// process id lacks, or nil. It is called until that Envoy has been ready once. Optional.
 	Configured func(pid int) error
-	// Drain says how Envoy ends.
+	// Drain configures how Envoy is stopped.
 	Drain DrainConfig
-	// Restart says how often an Envoy that crashed is started again. Zero: never.
+	// Restart limits how often a crashed Envoy is restarted. The zero value disables restarts.
 	Restart Restart
-	// HotRestart lets another Envoy take over from the one that runs. Zero: never.
+	// HotRestart lets a new Envoy take over from the running one. The zero value disables hot
+	// restarts.
 	HotRestart HotRestart
-	// Stdout and Stderr take Envoy's output. nil discards it. An *os.File is
-	// handed to Envoy as it is.
+	// Stdout and Stderr receive Envoy's output. nil discards it. Envoy inherits an *os.File
+	// directly.
 	Stdout, Stderr io.Writer
 	// Logger is required.
 	Logger *slog.Logger
-	// Registerer takes the metrics. nil: none.
+	// Registerer registers the metrics. nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Process is the one Envoy of the agent: the same one until it ends, or, within
-// the budget of Restart and by hot restarts, one after the other.
+// Process runs the agent's Envoy. The underlying process may be replaced by restarts, within the
+// budget of Restart, and by hot restarts.
 type Process struct {
 	cfg         Config
 	exits       *prometheus.CounterVec
 	restarts    prometheus.Counter
 	hotRestarts *prometheus.CounterVec
 	hot         *hotRestarts          // nil without HotRestart
-	current     atomic.Pointer[child] // the one that serves; nil before the first start
+	current     atomic.Pointer[child] // the serving Envoy; nil before the first start
 	started     chan struct{}
 	run         atomic.Bool
 	draining    atomic.Bool    // a drain has begun; there is only one
-	drained     chan struct{}  // closed when it is over
-	beside      sync.WaitGroup // what runs beside the Envoy that serves, within Run
+	drained     chan struct{}  // closed when the drain is over
+	beside      sync.WaitGroup // goroutines that run beside the serving Envoy within Run
 }
 
-// New checks the configuration. It starts nothing.
+// New checks the configuration and returns a Process. It does not start Envoy.
 func New(cfg Config) (*Process, error) {
 	if cfg.Binary == "" {
 		return nil, errors.New("no envoy binary is configured: set binaryPath of the proxy configuration")
@@ -128,7 +128,7 @@ func New(cfg Config) (*Process, error) {
 	return p, nil
 }
 
-// PID returns the process id of Envoy, 0 before it has started.
+// PID returns the process id of Envoy, or 0 before the first start.
 func (p *Process) PID() int {
 	if c := p.current.Load(); c != nil {
 		return c.process.Pid
@@ -136,13 +136,12 @@ func (p *Process) PID() int {
 	return 0
 }
 
-// Started is closed once Envoy has been started.
+// Started returns a channel that is closed once Envoy has been started.
 func (p *Process) Started() <-chan struct{} { return p.started }
 
-// Run starts Envoy and returns when it has ended. When ctx is done, Envoy is
-// drained and stopped as the configuration says, and Run returns nil. When Envoy
-// ends by itself, Run starts it again within the budget of Restart, or returns
-// an error that holds an *ExitError. Run can be called once.
+// Run starts Envoy and returns when it has exited. When ctx is done, Run drains and stops Envoy as
+// configured and returns nil. If Envoy exits by itself, Run restarts it within the budget of
+// Restart, or returns an error that wraps an *ExitError. Run can be called only once.
 func (p *Process) Run(ctx context.Context) error {
 	if p.run.Swap(true) {
 		return errors.New("this envoy process has been run before")
@@ -159,7 +158,7 @@ func (p *Process) Run(ctx context.Context) error {
 		if err := p.hot.prepare(); err != nil {
 			return err
 		}
-		defer p.hot.clean() // after the wait below: nobody uses them any more
+		defer p.hot.clean() // runs after the wait below, when nothing uses the files any more
 	}
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer p.beside.Wait()
@@ -170,8 +169,8 @@ func (p *Process) Run(ctx context.Context) error {
 	return p.keep(ctx, beside)
 }
 
-// keep starts Envoy, and again within the budget. What runs beside it ends with
-// the context beside.
+// keep starts Envoy and restarts it within the budget. Goroutines that run beside Envoy end when
+// the context beside is done.
 func (p *Process) keep(ctx, beside context.Context) error {
 	budget := budget{Restart: p.cfg.Restart}
 	for {
@@ -193,23 +192,24 @@ func (p *Process) keep(ctx, beside context.Context) error {
 	}
 }
 
-// again tells whether Envoy's end, or that it could not be started, is one for
-// which the budget of Restart is there.
+// again reports whether the exit of Envoy, or the failure to start it, may be followed by a restart
+// within the budget.
 func (p *Process) again(ctx context.Context, err error) bool {
 	if p.cfg.Restart.Count == 0 || ctx.Err() != nil || closed(p.cfg.Drain.Now) {
 		return false
 	}
 	if crash := (*ExitError)(nil); errors.As(err, &crash) {
-		// Code 0: somebody told Envoy to end, over its admin port or by SIGTERM.
+		// Exit code 0 means that Envoy was stopped on purpose, through its admin port or by
+		// SIGTERM.
 		return crash.Code != 0
 	}
-	// A binary that is being replaced is missing or busy for a moment. The first
-	// start has no such excuse.
+	// A binary that is being replaced can be missing or busy for a moment. This does not apply to
+	// the first start.
 	missing := (*startError)(nil)
 	return errors.As(err, &missing) && p.current.Load() != nil
 }
 
-// startError says that Envoy could not be executed.
+// startError reports that Envoy could not be executed.
 type startError struct {
 	binary string
 	err    error
@@ -219,8 +219,8 @@ func (e *startError) Error() string { return fmt.Sprintf("start envoy %s: %s", e
 
 func (e *startError) Unwrap() error { return e.err }
 
-// once runs one Envoy from its start to its end, or a row of them of which each
-// takes over from the one before.
+// once runs one Envoy from start to exit, or a sequence of Envoys in which each takes over from the
+// previous one.
 func (p *Process) once(ctx, beside context.Context) error {
 	var line *line
 	if p.hot != nil {
@@ -244,7 +244,7 @@ func (p *Process) once(ctx, beside context.Context) error {
 	if p.hot != nil {
 		return p.serve(ctx, beside, c)
 	}
-	// Ended by itself, asked to end, or asked to end at once.
+	// Events: Envoy exited by itself; it must stop gracefully; it must stop at once.
 	select {
 	case <-c.ended:
 		return p.ended(c)
@@ -254,9 +254,9 @@ func (p *Process) once(ctx, beside context.Context) error {
 	return p.stop(ctx, c)
 }
 
-// stop takes Envoy down in its three steps, each cut short by Drain.Now.
+// stop stops Envoy in three steps: drain, SIGTERM, SIGKILL. Drain.Now cuts each step short.
 func (p *Process) stop(ctx context.Context, c *child) error {
-	// The context is done, but what follows needs one that is not.
+	// The context is done, but the steps below need one that is not.
 	ctx = context.WithoutCancel(ctx)
 	drain := p.cfg.Drain
 	if !closed(drain.Now) {
@@ -285,8 +285,8 @@ func (p *Process) stop(ctx context.Context, c *child) error {
 	return nil
 }
 
-// obeyed tells whether Envoy ended as one that was asked to. While it drains that
-// can be: systemd, for one, may send SIGTERM to the agent and to Envoy alike.
+// obeyed reports whether Envoy exited as after a request to stop. This can happen during a drain:
+// for example, systemd may send SIGTERM to both the agent and Envoy.
 func obeyed(state *os.ProcessState) bool {
 	if state == nil {
 		return false
@@ -295,7 +295,7 @@ func obeyed(state *os.ProcessState) bool {
 	return e.Signal == syscall.SIGTERM || e.Signal == 0 && e.Code == 0
 }
 
-// ended reports an Envoy that ended without having been asked to.
+// ended returns the error for an Envoy that exited without a request to stop.
 func (p *Process) ended(c *child) error {
 	if c.crash != nil {
 		p.count(c.crash.cause())
@@ -314,23 +314,23 @@ func (p *Process) signal(c *child, sig syscall.Signal) {
 // child is a started Envoy.
 type child struct {
 	process *os.Process
-	// previous is how the Envoy before this one crashed, nil if there was none.
+	// previous describes the crash of the preceding Envoy, or is nil if there was none.
 	previous *ExitError
-	ready    atomic.Bool // it was ready once
-	// held is true while its admin port may be another's, or nobody's.
+	ready    atomic.Bool // it has been ready at least once
+	// held is true while its admin port may belong to another Envoy or to none.
 	held atomic.Bool
 	line *line // nil without HotRestart
-	// epoch is how many came before it in its line.
+	// epoch is the number of preceding Envoys in its line.
 	epoch int
 
-	// What follows may be read once ended is closed.
+	// The fields below may be read once ended is closed.
 	ended chan struct{}
 	state *os.ProcessState
-	crash *ExitError // how it ended, should nobody have asked it to; nil when that is not known
+	crash *ExitError // how it exited if no stop was requested; nil if unknown
 	err   error
 }
 
-// end says how it ended, should nobody have asked it to.
+// end returns a description of its exit, assuming that no stop was requested.
 func (c *child) end() error {
 	if c.crash == nil {
 		return fmt.Errorf("wait for envoy: %w", c.err)
@@ -338,9 +338,9 @@ func (c *child) end() error {
 	return c.crash
 }
 
-// start starts Envoy from a goroutine that stays on one thread until Envoy has
-// ended: the kernel's parent death signal is sent when the thread that forked
-// ends, not the process, and the runtime ends idle threads.
+// start starts Envoy from a goroutine that stays locked to one thread until Envoy has exited. The
+// kernel sends the parent death signal when the forking thread ends, not the process, and the Go
+// runtime ends idle threads.
 func (p *Process) start(line *line, epoch int) (*child, error) {
 	cmd := exec.Command(p.cfg.Binary, slices.Concat(p.cfg.Args, line.args(epoch))...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env

@@ -22,7 +22,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// shell returns a process that runs a shell script in Envoy's place. The script says "up" once it is ready.
+// shell returns a process that runs a shell script instead of Envoy. The script prints "up" when it
+// is ready.
 func shell(t *testing.T, script string, edit func(*Config)) (*Process, *output) {
 	t.Helper()
 	out := &output{}
@@ -40,7 +41,7 @@ func shell(t *testing.T, script string, edit func(*Config)) (*Process, *output) 
 	return p, out
 }
 
-// begin runs a process and returns how to end it and where its result comes.
+// begin runs a process. It returns a function that stops it and a channel that receives its result.
 func begin(t *testing.T, p *Process) (context.CancelFunc, <-chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -165,7 +166,7 @@ func TestCrashWhileDraining(t *testing.T) {
 		p, out := shell(t, `echo up; exec sleep 1000`, func(c *Config) { c.Drain.Duration = time.Hour })
 		cancel, result := begin(t, p)
 		eventually(t, "the start", isUp(out))
-		<-p.Started() // the output may come before
+		<-p.Started() // the output may arrive earlier
 		cancel()
 		kill(t, p.current.Load(), signal)
 		err := <-result
@@ -242,11 +243,11 @@ func TestChildDiesWithAgent(t *testing.T) {
 	if err := agent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = agent.Wait() // it was killed: that is its error
+	_ = agent.Wait() // it was killed, so an error is expected
 	eventually(t, "the end of the child", func() bool { return !alive(pid) })
 }
 
-// alive tells whether a process runs; one that nobody has waited for yet does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

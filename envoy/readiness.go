@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// readinessFilter selects everything that readiness depends on, so that one request answers it.
+// readinessFilter selects all statistics that readiness depends on, so that one request is enough.
 const readinessFilter = `^((cluster_manager\.cds|listener_manager\.lds)\.update_(success|rejected|time)|server\.(state|hot_restart_epoch)|listener_manager\.workers_started)$`
 
-// deathNotice is how long Ready waits to learn of Envoy's end once its admin port has refused.
+// deathNotice is how long Ready waits for Envoy's exit after its admin port has refused a
+// connection.
 const deathNotice = 100 * time.Millisecond
 
-// The values of the gauge server.state.
+// Values of the server.state gauge.
 const (
 	stateLive            = 0
 	stateDraining        = 1
@@ -24,21 +25,22 @@ const (
 	stateInitializing    = 3
 )
 
-// Readiness is what Envoy says of itself. Err turns it into an answer.
+// Readiness is the state that Envoy reports. Err evaluates it.
 type Readiness struct {
-	// CDSUpdated and LDSUpdated count the configurations accepted, CDSRejected and LDSRejected those refused.
+	// CDSUpdated and LDSUpdated count accepted configurations; CDSRejected and LDSRejected count
+	// rejected ones.
 	CDSUpdated, LDSUpdated, CDSRejected, LDSRejected uint64
 	// State is Envoy's own state: live, draining, pre-initializing, initializing or unknown.
 	State string
-	// Live tells whether State is live.
+	// Live reports whether State is live.
 	Live bool
-	// WorkersStarted tells whether the worker threads accept connections.
+	// WorkersStarted reports whether the worker threads accept connections.
 	WorkersStarted bool
-	// Epoch is how many hot restarts came before this Envoy.
+	// Epoch is the number of hot restarts that preceded this Envoy.
 	Epoch int
 }
 
-// Readiness asks Envoy once how far it is. The error says that it did not answer.
+// Readiness queries Envoy's state once. It returns an error if Envoy does not respond.
 func (a *Admin) Readiness(ctx context.Context) (Readiness, error) {
 	stats, err := a.Stats(ctx, readinessFilter)
 	if err != nil {
@@ -53,7 +55,7 @@ func (a *Admin) Readiness(ctx context.Context) (Readiness, error) {
 		WorkersStarted: stats["listener_manager.workers_started"] == 1,
 	}
 	if r.Epoch = int(stats["server.hot_restart_epoch"]); r.Epoch > 0 {
-		// The counters hold those of the Envoy before it, the times do not.
+		// Counters include those of the preceding Envoy; times do not.
 		if stats["cluster_manager.cds.update_time"] == 0 {
 			r.CDSUpdated = 0
 		}
@@ -83,7 +85,8 @@ func stateName(state uint64) string {
 	}
 }
 
-// Err returns nil when Envoy is ready to serve, and otherwise a sentence that says what it lacks.
+// Err returns nil if Envoy is ready to serve. Otherwise it returns an error that says what is
+// missing.
 func (r Readiness) Err() error {
 	cds, lds := r.CDSUpdated > 0, r.LDSUpdated > 0
 	switch {
@@ -109,12 +112,11 @@ func rejected(what string, times uint64) error {
 	return fmt.Errorf("envoy has rejected every configuration of its %s so far (%d): its log and the control plane's status name the resource and the reason", what, times)
 }
 
-// Ready returns nil when the Envoy that runs now is ready, and otherwise a
-// sentence. An Envoy that has ended is not, from the moment of its end; what
-// an earlier Envoy said does not count for this one: the error of one that was
-// started again and was not ready since is never a context.DeadlineExceeded.
-// While another one takes over, and after one that failed to, it still is what
-// it was when the takeover began: ready.
+// Ready returns nil if the running Envoy is ready, and otherwise an error that says why not. An
+// Envoy that has exited is not ready. The state of an earlier Envoy does not count: the error for
+// an Envoy that was restarted and has not been ready since is never a context.DeadlineExceeded.
+// During a takeover, and after a failed one, Envoy keeps the state it had when the takeover began:
+// ready.
 func (p *Process) Ready(ctx context.Context) error {
 	c := p.current.Load()
 	if c == nil {
@@ -131,13 +133,14 @@ func (p *Process) Ready(ctx context.Context) error {
 	go func() {
 		select {
 		case <-c.ended:
-			cancel() // nobody is there to answer any more
+			cancel() // no process can respond any more
 		case <-asking.Done():
 		}
 	}()
 	state, err := p.cfg.Admin.Readiness(asking)
 	if err != nil && ctx.Err() == nil && c.ready.Load() {
-		// Its connections end a moment before its process does, whose end tells why.
+		// Envoy's connections close shortly before the process exits. Its exit explains the
+		// failure.
 		wait(deathNotice, c.ended, ctx.Done())
 	}
 	if err == nil {

@@ -47,8 +47,8 @@ const listenerYAML = `
         - {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
 `
 
-// addresses counts the loopback addresses that tests have taken. Each Envoy gets
-// its own, so that fixed ports never clash.
+// addresses counts the loopback addresses in use by tests. Each Envoy gets its own, so that fixed
+// ports never conflict.
 var addresses atomic.Uint32
 
 // realEnvoy is an Envoy with an inbound and an outbound listener.
@@ -139,7 +139,7 @@ func TestRealEnvoyDrainsAndStops(t *testing.T) {
 				t.Fatalf("%s into the drain: %v", time.Since(begun), err)
 			}
 		}
-		time.Sleep(50 * time.Millisecond) // the pace of the client
+		time.Sleep(50 * time.Millisecond) // interval between the client's requests
 	}
 	if err := <-result; err != nil {
 		t.Errorf("Run() = %v, want nil", err)
@@ -169,7 +169,7 @@ func TestRealEnvoyLeavesWithItsLastConnection(t *testing.T) {
 	select {
 	case err := <-result:
 		t.Fatalf("envoy ended with an open connection: %v", err)
-	case <-time.After(1500 * time.Millisecond): // longer than one round of counting
+	case <-time.After(1500 * time.Millisecond): // longer than one interval between counts
 	}
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// shortLife is how long an Envoy must have lived to be started again without a delay.
+	// shortLife is the minimum lifetime of an Envoy that is restarted without delay.
 	shortLife = 5 * time.Second
-	// firstDelay doubles with each short life in a row, up to lastDelay.
+	// firstDelay doubles with each consecutive short life, up to lastDelay.
 	firstDelay = 100 * time.Millisecond
 	lastDelay  = 5 * time.Second
 
-	// maxRestarts bounds what is remembered.
+	// maxRestarts is the maximum Count and limits the memory of a budget.
 	maxRestarts = 1000
 )
 
@@ -26,13 +26,13 @@ const (
 // was stopped on purpose and is not restarted, nor is one that crashes while the agent
 // shuts down.
 type Restart struct {
-	// Count is how many restarts any Window may hold. 0: Envoy is never started again.
+	// Count is the maximum number of restarts within any Window. 0 disables restarts.
 	Count int
-	// Window is the time that slides along.
+	// Window is the length of the sliding window.
 	Window time.Duration
 }
 
-// ParseRestart reads a budget such as "3/10m", or "off".
+// ParseRestart parses a budget such as "3/10m", or "off".
 func ParseRestart(text string) (Restart, error) {
 	if text == "off" {
 		return Restart{}, nil
@@ -47,7 +47,7 @@ func ParseRestart(text string) (Restart, error) {
 	return r, nil
 }
 
-// String returns what ParseRestart reads.
+// String returns the budget in the format that ParseRestart accepts.
 func (r Restart) String() string {
 	if r.Count == 0 {
 		return "off"
@@ -62,15 +62,16 @@ func (r Restart) check() error {
 	return nil
 }
 
-// budget is what is left of a Restart.
+// budget is the remaining budget of a Restart.
 type budget struct {
 	Restart
-	taken  []time.Time // the restarts of the last Window, at most Count
-	delays int         // short lives in a row
+	taken  []time.Time // times of the restarts in the last Window, at most Count
+	delays int         // number of consecutive short lives
 }
 
-// take takes one restart, if there is one left, for an Envoy that lived from
-// begin to now, and tells how many are left then and how long to wait before.
+// take consumes one restart, if the budget allows it, for an Envoy that lived from begin to now. It
+// returns the number of remaining restarts and the delay before the restart; within is false if the
+// budget is exhausted.
 func (b *budget) take(begin, now time.Time) (left int, delay time.Duration, within bool) {
 	for len(b.taken) > 0 && now.Sub(b.taken[0]) >= b.Window {
 		b.taken = b.taken[1:]

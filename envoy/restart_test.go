@@ -63,16 +63,16 @@ func TestBudgetSlides(t *testing.T) {
 		delay      time.Duration
 		within     bool
 	}{
-		{0, 10 * time.Minute, 1, 0, true},                                           // a long life: at once
-		{11 * time.Minute, 11*time.Minute + time.Second, 0, firstDelay, true},       // a short one
-		{12 * time.Minute, 12*time.Minute + time.Second, 0, 0, false},               // used up
-		{19 * time.Minute, 20*time.Minute - 1, 0, 0, false},                         // still
-		{20*time.Minute - time.Second, 20 * time.Minute, 0, 2 * firstDelay, true},   // the first has left the window
-		{20 * time.Minute, 20*time.Minute + time.Second, 0, 0, false},               // used up again
-		{40*time.Minute - time.Second, 40 * time.Minute, 1, 4 * firstDelay, true},   // all have left it
-		{40 * time.Minute, 40*time.Minute + shortLife, 0, 0, true},                  // a long life ends the delays
-		{60*time.Minute - time.Second, 60 * time.Minute, 1, firstDelay, true},       // from the beginning
-		{120*time.Minute - time.Second, 120 * time.Minute, 1, 2 * firstDelay, true}, // and on
+		{0, 10 * time.Minute, 1, 0, true},                                           // a long life: no delay
+		{11 * time.Minute, 11*time.Minute + time.Second, 0, firstDelay, true},       // a short life
+		{12 * time.Minute, 12*time.Minute + time.Second, 0, 0, false},               // budget exhausted
+		{19 * time.Minute, 20*time.Minute - 1, 0, 0, false},                         // still exhausted
+		{20*time.Minute - time.Second, 20 * time.Minute, 0, 2 * firstDelay, true},   // the first restart has left the window
+		{20 * time.Minute, 20*time.Minute + time.Second, 0, 0, false},               // exhausted again
+		{40*time.Minute - time.Second, 40 * time.Minute, 1, 4 * firstDelay, true},   // all restarts have left the window
+		{40 * time.Minute, 40*time.Minute + shortLife, 0, 0, true},                  // a long life resets the delay
+		{60*time.Minute - time.Second, 60 * time.Minute, 1, firstDelay, true},       // starts with the first delay
+		{120*time.Minute - time.Second, 120 * time.Minute, 1, 2 * firstDelay, true}, // continues to double
 	} {
 		left, delay, within := b.take(start.Add(step.begin), start.Add(step.end))
 		if left != step.left || delay != step.delay || within != step.within {
@@ -132,7 +132,7 @@ func TestNoRestart(t *testing.T) {
 		cancel()
 		select {
 		case err := <-result:
-			// nil between two of them, the crash within one.
+			// A nil error separates two Envoys; crash is the exit of one.
 			if exit := (*ExitError)(nil); err != nil && !errors.As(err, &exit) {
 				t.Errorf("Run() = %v", err)
 			}
@@ -142,8 +142,8 @@ func TestNoRestart(t *testing.T) {
 	})
 }
 
-// A binary that is replaced is not there for a moment: a restart waits for it,
-// a first start does not.
+// A binary is missing for a moment while it is replaced: a restart waits for it, a first start does
+// not.
 func TestRestartOfMissingBinary(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "envoy")

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// The fields of Envoy's HotRestartMessage that are needed here.
+// Fields of Envoy's HotRestartMessage that are used here.
 const (
 	fieldRequest   = 1
 	fieldReply     = 2
@@ -26,14 +26,14 @@ const (
 	replyStats     = 3
 )
 
-// standIn replaces an old Envoy that exited before the new one had ended it. Until then
-// the new Envoy asks the old one for listeners and statistics: it would wait forever for
-// a lost answer, and would exit if no process received its goodbye. standIn returns
-// after the goodbye, or when next has exited.
+// standIn replaces an old Envoy that exited before the new one terminated it. Until then, the new
+// Envoy requests listeners and statistics from the old one. It would wait forever for a lost
+// response, and would exit if no process received its termination request. standIn returns after
+// the termination request, or when next has exited.
 func (p *Process) standIn(ctx context.Context, old, next *child) {
 	own := old.line.socket("parent", old.epoch)
 	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}
-	// The name is a dead process's.
+	// The socket name belongs to a process that has exited.
 	_ = os.Remove(own)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: own, Net: "unixgram"})
 	if err != nil {
@@ -48,11 +48,12 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 		case <-next.ended:
 		case <-ctx.Done():
 		}
-		_ = conn.Close() // nothing is left to lose
+		_ = conn.Close() // closing cannot lose data
 	})
-	// Should it wait for an answer of the dead one: this will do for any.
+	// The new Envoy may be waiting for a response from the old one. This response suits any
+	// request.
 	answer := emptyStats()
-	_, _ = conn.WriteToUnix(answer, peer) // if it has gone, the read ends
+	_, _ = conn.WriteToUnix(answer, peer) // if the peer has exited, the read ends
 	buffer := make([]byte, 1<<16)
 	for {
 		n, _, err := conn.ReadFromUnix(buffer)
@@ -61,15 +62,15 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 		}
 		switch requestOf(buffer[:n]) {
 		case requestListen, requestAdmin, requestStats:
-			_, _ = conn.WriteToUnix(answer, peer) // as above
+			_, _ = conn.WriteToUnix(answer, peer) // see above
 		case requestGoodbye:
 			return
 		}
 	}
 }
 
-// emptyStats is a reply with no statistics in it. To an Envoy that asked for a
-// listener it means that there is none.
+// emptyStats returns a response without statistics. To an Envoy that requested a listener, it means
+// that there is none.
 func emptyStats() []byte {
 	message := wire.Append(nil, fieldReply, wire.Append(nil, replyStats, ""))
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
@@ -77,7 +78,7 @@ func emptyStats() []byte {
 
 var errNoRequest = errors.New("the datagram is no request")
 
-// requestOf returns the kind of a request, 0 for anything else.
+// requestOf returns the kind of a request, or 0 if the datagram is not a request.
 func requestOf(datagram []byte) (kind protowire.Number) {
 	if len(datagram) < 8 {
 		return 0

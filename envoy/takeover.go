@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// rehearsalTimeout bounds what a new Envoy is asked before it is started.
+	// rehearsalTimeout limits the checks of a new binary before it is started.
 	rehearsalTimeout = 30 * time.Second
-	// askTimeout bounds one question to the admin port during a takeover.
+	// askTimeout is the timeout of one request to the admin port during a takeover.
 	askTimeout = time.Second
-	// adminPatience bounds how long an admin port is asked that is slow.
+	// adminPatience is how long requests to a slow admin port are retried.
 	adminPatience = time.Minute
 )
 
-// outcome is how a hot restart ended.
+// outcome is the result of a hot restart.
 type outcome struct {
-	next   *child // the Envoy that serves now, nil if it is the old one
-	result string // of the metric
+	next   *child // the Envoy that serves now, or nil if it is the old one
+	result string // value of the metric's label
 	err    error
 	took   time.Duration
-	// since is when it had not taken over yet.
+	// since is a time at which it had not taken over yet.
 	since time.Time
 }
 
-// takeOver has a new Envoy take over from c. What can be known before is, for
-// the new one shuts the admin port of the old one early: after its bootstrap is
-// read, before it has any configuration. The old one stops accepting much later,
-// when the workers of the new one do. That is the point of no return.
+// takeOver starts a new Envoy that takes over from c. It first checks everything that can be
+// checked, because the new Envoy shuts down the admin port of the old one early: after reading its
+// bootstrap, before it has any configuration. The old Envoy stops accepting connections much later,
+// when the workers of the new one start to accept. That is the point of no return.
 func (p *Process) takeOver(ctx context.Context, c *child) outcome {
 	refused := func(err error) outcome { return outcome{result: resultRefused, err: err} }
 	if err := p.possible(ctx, c); err != nil {
@@ -75,7 +75,7 @@ func (p *Process) takeOver(ctx context.Context, c *child) outcome {
 
 var errDraining = errors.New("envoy drains: it is about to end")
 
-// possible waits until nothing is in the way of a hot restart.
+// possible waits until nothing prevents a hot restart.
 func (p *Process) possible(ctx context.Context, c *child) error {
 	told := ""
 	for {
@@ -103,7 +103,7 @@ func (p *Process) possible(ctx context.Context, c *child) error {
 	}
 }
 
-// rehearse asks the new binary all that can be asked without starting it.
+// rehearse performs all checks of the new binary that do not require starting it as a proxy.
 func (p *Process) rehearse(ctx context.Context, c *child) error {
 	version, err := CheckVersion(ctx, p.cfg.Binary)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Process) rehearse(ctx context.Context, c *child) error {
 	return err
 }
 
-// ask runs the binary with arguments with which it prints something and ends.
+// ask runs the binary with arguments that make it print something and exit, and returns the output.
 func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, p.cfg.Binary, args...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
@@ -138,12 +138,12 @@ func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
 		err = ctx.Err()
 	}
 	last := strings.TrimSpace(string(out))
-	last = last[strings.LastIndexByte(last, '\n')+1:] // after its log lines, the reason
+	last = last[strings.LastIndexByte(last, '\n')+1:] // the reason follows its log lines
 	return "", fmt.Errorf("run %s %s: %w%s", p.cfg.Binary, strings.Join(args[max(0, len(args)-2):], " "), err, said([]byte(last)))
 }
 
-// awaitTakeover waits until the workers of the new Envoy accept, which is when it
-// tells the old one to stop. It returns a time when that was still to come, too.
+// awaitTakeover waits until the workers of the new Envoy accept connections, which is when it tells
+// the old one to stop. before is a time at which the takeover had not happened yet.
 func (p *Process) awaitTakeover(ctx context.Context, c *child, next *successor) (r Readiness, before time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.hot.Timeout)
 	defer cancel()
@@ -178,13 +178,12 @@ func nextEnded(next *successor) error {
 	return fmt.Errorf("the new envoy ended before it had taken over: %w", next.end())
 }
 
-// fellThrough ends an Envoy that did not take over, and finds out what it has
-// left of the old one.
+// fellThrough kills an Envoy that did not take over, and determines what the old Envoy has lost.
 func (p *Process) fellThrough(ctx context.Context, c *child, next *successor, err error) outcome {
 	ctx = context.WithoutCancel(ctx)
 	blind := !p.hasAdmin(ctx, c)
 	if next.hasTakenOver(blind) && !closed(next.ended) {
-		// Just now: to end it would end the service.
+		// It took over just now: killing it would interrupt the service.
 		return outcome{next: next.child, result: resultUnready, err: err}
 	}
 	cause := "unstopped"
@@ -192,13 +191,13 @@ func (p *Process) fellThrough(ctx context.Context, c *child, next *successor, er
 		cause = next.crash.cause()
 	}
 	if !closed(next.ended) {
-		// Never SIGTERM: with it, an Envoy tells the one before it to end.
+		// Never send SIGTERM: it makes an Envoy tell its predecessor to exit.
 		p.signal(next.child, syscall.SIGKILL)
 		<-next.ended
 		blind = !p.hasAdmin(ctx, c)
 	}
 	if next.hasTakenOver(blind) && !closed(c.ended) {
-		// The old one accepts no connection any more: this is a crash, and counted as one.
+		// The old Envoy no longer accepts connections: handle this as a crash.
 		return outcome{next: next.child, result: resultFailed, err: err}
 	}
 	p.count(cause)
@@ -206,15 +205,15 @@ func (p *Process) fellThrough(ctx context.Context, c *child, next *successor, er
 	return outcome{result: resultFailed, err: errors.Join(err, next.line.initialized())}
 }
 
-// hasTakenOver tells whether the point of no return is behind an Envoy: its flag
-// is cleared although it was set, for it came as far as to take the admin port.
+// hasTakenOver reports whether the Envoy is past the point of no return: it has taken the admin
+// port, and the flag that it sets before that is clear again.
 func (n *successor) hasTakenOver(adminTaken bool) bool {
 	starting, known := n.line.initializing()
 	return known && !starting && adminTaken
 }
 
-// hasAdmin reports whether the admin port is that of c. A slow answer says nothing
-// about that, so it asks until it gets one.
+// hasAdmin reports whether the admin port belongs to c. It retries until it gets a response, since
+// a slow response does not identify the owner.
 func (p *Process) hasAdmin(ctx context.Context, c *child) bool {
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
@@ -231,7 +230,8 @@ func (p *Process) hasAdmin(ctx context.Context, c *child) bool {
 	}
 }
 
-// retire sees the old Envoy off: the new one ends it when its time is over.
+// retire waits for the old Envoy to exit. The new one terminates it when its time is over. If that
+// fails, retire signals the old Envoy itself.
 func (p *Process) retire(ctx context.Context, old *child, out outcome) {
 	next := out.next
 	wait(p.hot.Drain-time.Since(out.since), old.ended, ctx.Done())

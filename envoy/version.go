@@ -16,32 +16,34 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// The oldest Envoy that understands what the agent and the control plane write.
+// The oldest supported version of Envoy, which understands the configuration of the agent and the
+// control plane.
 const (
 	minMajor = 1
 	minMinor = 36
 )
 
-// maxMinor is the newest Envoy 1.x that the project is tested with.
+// maxMinor is the minor version of the newest Envoy 1.x that the project is tested with.
 const maxMinor = 40
 
-// versionTimeout bounds `envoy --version`, which prints and exits.
+// versionTimeout limits the run time of `envoy --version`.
 const versionTimeout = 10 * time.Second
 
-// envoy prints "<path>  version: <revision>/<version>/<Clean|Modified>/<RELEASE|DEBUG>/<TLS library>".
+// versionPattern matches the output of `envoy --version`: "<path>  version:
+// <revision>/<version>/<Clean|Modified>/<RELEASE|DEBUG>/<TLS library>".
 var versionPattern = regexp.MustCompile(`/(\d{1,5})\.(\d{1,5})\.(\d{1,5})(-[0-9A-Za-z.-]+)?/(?:([0-9A-Za-z]+)/([0-9A-Za-z]+))?`)
 
 // Version is the version of an Envoy binary.
 type Version struct {
 	Major, Minor, Patch int
-	// Full is the version as the binary spells it, for example "1.37.0-dev".
+	// Full is the version as printed by the binary, for example "1.37.0-dev".
 	Full string
-	// Build is how it was built, for example "Clean/RELEASE"; empty if it does not say.
+	// Build describes the build, for example "Clean/RELEASE". It is empty if unknown.
 	Build string
 }
 
-// Untested returns why the project's tests do not cover this Envoy, and "" if
-// they do: another version, a pre-release, or a build of changed source.
+// Untested returns the reason why the project's tests do not cover this Envoy, or "" if they do.
+// Possible reasons are another version, a pre-release and a build from modified source.
 func (v Version) Untested() string {
 	switch {
 	case v.Major != minMajor || v.Minor < minMinor || v.Minor > maxMinor:
@@ -54,10 +56,10 @@ func (v Version) Untested() string {
 	return ""
 }
 
-// String returns the version as the binary spells it.
+// String returns the version as printed by the binary.
 func (v Version) String() string { return v.Full }
 
-// CheckVersion asks the binary for its version and refuses one that is too old.
+// CheckVersion runs the binary to determine its version and returns an error if it is too old.
 func CheckVersion(ctx context.Context, binary string) (Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -86,18 +88,18 @@ func CheckVersion(ctx context.Context, binary string) (Version, error) {
 	return v, nil
 }
 
-// answer runs a program that prints something and ends, and returns what it printed. A
-// script may leave a program behind that holds its pipe.
+// answer runs a program that prints something and exits, and returns its output. It does not wait
+// for background processes that a script leaves with the pipe open.
 func answer(cmd *exec.Cmd) ([]byte, error) {
 	cmd.WaitDelay = answerGrace
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the program itself has ended well
+		err = nil // the program itself has succeeded
 	}
 	return out, err
 }
 
-// said appends what a program printed to an error about it, shortened.
+// said formats a program's output, shortened, for appending to an error.
 func said(out []byte) string {
 	text := strings.TrimSpace(string(out))
 	if text == "" {
@@ -125,5 +127,5 @@ func parseVersion(out string) (Version, error) {
 	return v, nil
 }
 
-// maxOutput is how many bytes of what Envoy printed an error quotes.
+// maxOutput is the maximum number of bytes of Envoy's output that an error quotes.
 const maxOutput = 200

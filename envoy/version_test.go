@@ -39,7 +39,7 @@ func TestCheckVersion(t *testing.T) {
 	for name, c := range map[string]struct {
 		says string
 		fail bool
-		want []string // parts of the error; none: no error
+		want []string // parts of the error; none means no error
 	}{
 		"new enough": {says: "envoy  version: abc/1.36.0/Clean/RELEASE/BoringSSL"},
 		"next major": {says: "envoy  version: abc/2.0.0/Clean/RELEASE/BoringSSL"},
@@ -74,7 +74,7 @@ func TestCheckVersionWithoutBinary(t *testing.T) {
 	}
 }
 
-// A script in Envoy's place may start a program that keeps its output open.
+// A script instead of Envoy may start a program that keeps its output open.
 func TestCheckVersionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "envoy")
@@ -118,8 +118,8 @@ func TestCheckVersionOfRealEnvoy(t *testing.T) {
 	}
 }
 
-// fakeVersion returns a program, the test binary under another name, that prints
-// text when it is asked for its version.
+// fakeVersion returns a program, the test binary under another name, that prints the text instead
+// of a version.
 func fakeVersion(t *testing.T, text string, fail bool) string {
 	t.Helper()
 	self, err := os.Executable()

@@ -17,39 +17,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeDelay is how long the output of an ended process is still read when
-// something that it started holds the other end.
+// pipeDelay is how long to read the output of an exited process while one of its children keeps the
+// pipe open.
 const pipeDelay = 500 * time.Millisecond
 
-// command is what to run.
+// command is a command to run.
 type command struct {
 	path string
 	args []string // without the program's name
 	env  []string
 	dir  string
-	// files are inherited, from descriptor 3 on.
+	// files are inherited by the process, starting at descriptor 3.
 	files []*os.File
 }
 
-// child is a running process, the leader of its own process group: a signal
-// of the terminal does not reach it, and it dies with us.
+// child is a running process, the leader of its own process group: signals of the terminal do not
+// reach it. It is killed if this process dies.
 type child struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has ended
+	exited chan struct{} // closed when the process has exited
 	exit   exit          // valid once exited is closed
 
 	mu   sync.Mutex // guards gone
-	gone bool       // the process id is no longer ours
+	gone bool       // the process id is no longer valid
 }
 
-// exit says how a process ended.
+// exit describes how a process ended.
 type exit struct {
-	code   int // -1 after a signal
+	code   int // -1 if ended by a signal
 	signal syscall.Signal
 	err    error // it could not be started or waited for
 }
 
-// String is the predicate of a sentence about the process.
+// String returns the predicate of a sentence about the process.
 func (e exit) String() string {
 	switch {
 	case e.err != nil:
@@ -60,8 +60,7 @@ func (e exit) String() string {
 	return fmt.Sprintf("ended with exit code %d", e.code)
 }
 
-// startChild starts a process. Its output, both streams, goes to out, line by
-// line as it comes.
+// startChild starts a process. Both its output streams are copied to out.
 func startChild(c command, out io.Writer) (*child, error) {
 	p := &child{cmd: exec.Command(c.path, c.args...), exited: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = c.env, c.dir
@@ -76,9 +75,9 @@ func startChild(c command, out io.Writer) (*child, error) {
 	return p, nil
 }
 
-// live starts the process, waits for its end and ends what is left of its
-// group. It keeps its thread for as long: the kernel sends the death signal
-// of a child when the thread that started it ends.
+// live starts the process, waits for it to exit and kills the rest of its process group. It keeps
+// its thread locked until then: the kernel sends the parent death signal when the thread that
+// started the child ends.
 func (p *child) live(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -88,7 +87,7 @@ func (p *child) live(started chan<- error) {
 	}
 	started <- nil
 	awaitExit(p.cmd.Process.Pid)
-	p.signal(syscall.SIGKILL) // what the process started and left behind
+	p.signal(syscall.SIGKILL) // kill processes that it has left behind
 	p.mu.Lock()
 	p.gone = true
 	p.mu.Unlock()
@@ -96,8 +95,8 @@ func (p *child) live(started chan<- error) {
 	close(p.exited)
 }
 
-// awaitExit waits until a process has ended and leaves it to be waited for,
-// so that its id, and with it the id of its group, is not given to another.
+// awaitExit waits until a process has exited but does not reap it, so that its process id and its
+// process group id are not reused.
 func awaitExit(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -123,12 +122,12 @@ func (p *child) signal(s syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.gone {
-		_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have ended by itself
+		_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have exited already
 	}
 }
 
-// stop asks the process to end, and kills it when it has not ended after
-// grace or when kill is closed. It returns when the process is gone.
+// stop asks the process to terminate, and kills it after grace or when kill is closed. It returns
+// when the process is gone.
 func (p *child) stop(grace time.Duration, kill <-chan struct{}) {
 	p.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)

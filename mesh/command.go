@@ -18,20 +18,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
 
-// Host is what a process has that runs a mesh for a person.
+// Host describes the environment in which a user runs a mesh.
 type Host struct {
 	Out io.Writer
-	// EnvoyFlag and EnvoyVariable name an Envoy; the former wins.
+	// EnvoyFlag and EnvoyVariable are paths of an Envoy; the flag takes precedence.
 	EnvoyFlag, EnvoyVariable string
-	// Dumb is true for a terminal that only takes lines.
+	// Dumb is true for a terminal that supports only plain lines.
 	Dumb bool
-	// NoColor forbids colours.
+	// NoColor disables colours.
 	NoColor bool
 }
 
-// Up runs a mesh until ctx is done, or nobody reads the output any more. The
-// programs are those beside this one. It sets the fields of cfg that follow from
-// the host.
+// Up runs a mesh until ctx is done or the output is closed by its reader. It uses the programs in
+// the directory of this one. It sets the fields of cfg that depend on the host.
 func Up(ctx context.Context, cfg Config, host Host) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -47,7 +46,7 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 	}
 	cfg.Envoy, err = findEnvoy(ctx, host.EnvoyFlag, host.EnvoyVariable, cfg.Programs)
 	if ctx.Err() != nil {
-		return nil // ended before anything began
+		return nil // cancelled before the start
 	}
 	if err != nil {
 		cfg.Problems = []Problem{{Text: err.Error()}}
@@ -59,8 +58,8 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 	return m.Run(ctx)
 }
 
-// findEnvoy returns the absolute path of an Envoy that is new enough: the one
-// of the flag, of the environment, beside this program, or on PATH.
+// findEnvoy returns the absolute path of a sufficiently new Envoy from the flag, the environment,
+// this program's directory, or PATH.
 func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, error) {
 	path, err := "", error(nil)
 	switch {
@@ -85,8 +84,7 @@ func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, err
 	return path, nil
 }
 
-// whileRead ends the mesh when nobody reads its output any more, as in
-// outrigger up | head.
+// whileRead ends the mesh when the reader of its output is gone, as in outrigger up | head.
 type whileRead struct {
 	io.Writer
 	end func()
@@ -101,7 +99,7 @@ func (w whileRead) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// newDisplay finds out whether the output is a terminal.
+// newDisplay determines whether the output is a terminal.
 func newDisplay(host Host) Display {
 	d := Display{Out: host.Out}
 	if f, ok := host.Out.(*os.File); ok {

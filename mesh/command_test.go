@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Output that nobody reads any more ends the mesh as a signal does.
+// If the reader of the output is gone, the mesh ends as on a signal.
 func TestOutputThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -26,7 +26,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	ended := false
 	written := func() error { _, err := (whileRead{w, func() { ended = true }}).Write([]byte("x")); return err }
 	err = written()
-	// A process that another test is just starting has the other end for a moment.
+	// A process that another test is just starting may have the other end open for a moment.
 	for deadline := time.Now().Add(2 * time.Minute); err == nil && time.Now().Before(deadline); err = written() {
 		time.Sleep(time.Millisecond)
 	}
@@ -35,7 +35,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	}
 }
 
-// fakeEnvoy writes a program that says the version of an Envoy.
+// fakeEnvoy writes a program that prints the version of an Envoy.
 func fakeEnvoy(t *testing.T, dir, version string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")

@@ -14,14 +14,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/memkey"
 )
 
-// Times that processes get to end. All but the control plane end at the same
-// time; together everything is gone within ten seconds.
+// Grace periods of processes. All processes except the control plane terminate at the same time;
+// the whole shutdown takes less than ten seconds.
 const (
 	graceWorkload = 6 * time.Second
 	graceControl  = 2 * time.Second
 )
 
-// controlCommand is how the control plane is run.
+// controlCommand returns the command of the control plane.
 func (u *Mesh) controlCommand(s *state, rule string) command {
 	address := u.mesh.controlAddress()
 	return command{
@@ -44,15 +44,15 @@ func (u *Mesh) controlCommand(s *state, rule string) command {
 	}
 }
 
-// agentCommand is how the agent of a workload is run.
+// agentCommand returns the command of a workload's agent.
 func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.cfg.Envoy))
 	if err != nil {
 		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
 	}
-	// The agent's private key is on disk only encrypted with a key that exists in
-	// this process and in the agent, so that an agent that is started again can
-	// prove itself while the control plane does not answer.
+	// The agent's private key is stored on disk only in encrypted form. The encryption key exists
+	// only in this process and in the agent, so that a restarted agent can authenticate while the
+	// control plane is unavailable.
 	key, err := memkey.New()
 	if err != nil {
 		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
@@ -78,8 +78,8 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 	}, nil
 }
 
-// appCommand is how the application of a workload is run. It gets the
-// caller's environment with the variables of the mesh on top.
+// appCommand returns the command of a workload's application. It runs in the caller's environment,
+// with the variables of the mesh added.
 func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 	argv := u.mesh.argv(w)
 	program, err := resolve(u.mesh.dir(), argv[0])
@@ -88,14 +88,13 @@ func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 	}
 	env := u.cfg.Environ
 	for _, v := range append(u.mesh.environment(w), variable{markVariable, s.dir}) {
-		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two counts
+		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two duplicates wins
 	}
 	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil
 }
 
-// cleanEnv returns the environment of Outrigger's own programs: of the caller's only
-// PATH and TMPDIR, so that the same mesh file results in the same mesh for every
-// user.
+// cleanEnv returns the environment of Outrigger's own programs. It includes only PATH and TMPDIR of
+// the caller, so that the same mesh file results in the same mesh for every user.
 func (u *Mesh) cleanEnv(vars ...variable) []string {
 	var env []string
 	for _, v := range u.cfg.Environ {

@@ -15,8 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode reads the text of a mesh file strictly: unknown and repeated fields
-// and values of the wrong type are problems. It fills in no default.
+// decode parses a mesh file strictly: unknown and duplicate fields and values of the wrong type are
+// problems. It does not set defaults.
 func decode(data []byte) (*meshFile, []Problem) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -39,25 +39,25 @@ func decode(data []byte) (*meshFile, []Problem) {
 	return m, r.problems
 }
 
-// yamlLine finds the line in a message of the YAML parser.
+// yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)`)
 
 func syntaxProblem(err error) Problem {
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
-		line, _ := strconv.Atoi(m[1]) // digits by the expression
+		line, _ := strconv.Atoi(m[1]) // digits, according to the expression
 		return Problem{Line: line, Text: "not valid YAML: " + m[2]}
 	}
 	return Problem{Text: "not valid YAML: " + err.Error()}
 }
 
-// reader walks a YAML tree and gathers the problems.
+// reader walks a YAML tree and collects problems.
 type reader struct{ problems []Problem }
 
 func (r *reader) add(line int, format string, args ...any) {
 	r.problems = append(r.problems, Problem{Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// field is what to do with the value of one field of an object.
+// field defines how to read one field of an object.
 type field struct {
 	name string
 	read func(n *yaml.Node)
@@ -129,7 +129,7 @@ func (r *reader) workload(i int, n *yaml.Node) *workload {
 	return w
 }
 
-// valueOf returns the value of a field of an object, or nil.
+// valueOf returns the value of a field, or nil.
 func valueOf(n *yaml.Node, name string) *yaml.Node {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
@@ -143,7 +143,7 @@ func valueOf(n *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// follow returns the node that an alias stands for.
+// follow returns the node that an alias refers to.
 func follow(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -151,7 +151,7 @@ func follow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// object reads a mapping whose fields are known.
+// object reads a mapping with known fields.
 func (r *reader) object(n *yaml.Node, where string, fields []field) {
 	known := make(map[string]func(*yaml.Node), len(fields))
 	names := make([]string, len(fields))
@@ -167,7 +167,7 @@ func (r *reader) object(n *yaml.Node, where string, fields []field) {
 	})
 }
 
-// pairs calls f for each pair of a mapping; a repeated key is a problem.
+// pairs calls f for each pair of a mapping and reports duplicate keys.
 func (r *reader) pairs(n *yaml.Node, where string, f func(k, v *yaml.Node)) {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
@@ -197,7 +197,7 @@ func (r *reader) list(n *yaml.Node, where string, f func(i int, n *yaml.Node)) {
 	}
 }
 
-// text reads a scalar as it is written: 1, true and "1" need no quotes.
+// text reads a scalar as written: 1, true and "1" need no quotes.
 func (r *reader) text(n *yaml.Node, where string) string {
 	n = follow(n)
 	if n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
@@ -235,7 +235,7 @@ func (r *reader) prefix(n *yaml.Node) netip.Prefix {
 	return p.Masked()
 }
 
-// variables reads a mapping of names to texts and keeps its order.
+// variables reads a mapping of names to strings and keeps its order.
 func (r *reader) variables(n *yaml.Node, where string) []variable {
 	var vars []variable
 	r.pairs(n, where, func(k, v *yaml.Node) {
@@ -257,7 +257,7 @@ func (r *reader) settings(n *yaml.Node) map[string]any {
 	return m
 }
 
-// describe names a value in a message.
+// describe describes a value for an error message.
 func describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:

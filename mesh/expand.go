@@ -5,9 +5,9 @@ package mesh
 
 import "strings"
 
-// expand replaces $(NAME) by its value, as Kubernetes does in the command of
-// a container: a name without a value stays as it is written, and $$ stands
-// for one dollar sign, so that $$(NAME) gives $(NAME).
+// expand replaces $(NAME) with its value, like Kubernetes in the command of a container. A name
+// without a value remains unchanged. $$ stands for a single dollar sign, so that $$(NAME) yields
+// $(NAME).
 func expand(text string, vars map[string]string) string {
 	var b strings.Builder
 	for {
@@ -41,9 +41,8 @@ func expand(text string, vars map[string]string) string {
 	}
 }
 
-// environment returns the variables that outrigger sets for the application of
-// a workload and those of its env, expanded in order: a variable may use the
-// ones before it.
+// environment returns the variables that outrigger sets for the application of a workload, followed
+// by those of its env. They are expanded in order: a variable may refer to earlier ones.
 func (m *meshFile) environment(w *workload) []variable {
 	proxy := "http://" + hostPort(w.address, m.proxyPort)
 	vars := []variable{
@@ -54,7 +53,7 @@ func (m *meshFile) environment(w *workload) []variable {
 		{"MESH_DIR", m.dir()},
 		{"HTTP_PROXY", proxy},
 		{"http_proxy", proxy},
-		// Some clients send requests for this machine to the proxy, too.
+		// Some clients also send requests for this machine to the proxy.
 		{"NO_PROXY", "localhost,127.0.0.1"},
 		{"no_proxy", "localhost,127.0.0.1"},
 	}
@@ -73,7 +72,7 @@ func (m *meshFile) environment(w *workload) []variable {
 	return vars
 }
 
-// argv returns the command of a workload, expanded.
+// argv returns the expanded command of a workload.
 func (m *meshFile) argv(w *workload) []string {
 	known := map[string]string{}
 	for _, v := range m.environment(w) {

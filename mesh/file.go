@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Names and ports that the parts of a mesh agree on.
+// Names and ports shared by the parts of a mesh.
 const (
 	rootNamespace    = "istio-system"
 	clusterDomain    = "cluster.local"
@@ -24,7 +24,7 @@ const (
 	defaultNamespace = "default"
 	defaultNetwork   = "127.1.0.0/24"
 
-	// proxyPortSetting is the field of MeshConfig with the port of outbound HTTP.
+	// proxyPortSetting is the MeshConfig field that sets the port of outbound HTTP.
 	proxyPortSetting = "proxyHttpPort"
 
 	controlHTTPPort    = 8080
@@ -40,12 +40,12 @@ const (
 	dnsPort        = 15053
 )
 
-// meshFile is a mesh file, checked and with its defaults filled in.
+// meshFile is a validated mesh file with defaults.
 type meshFile struct {
 	file        string         // absolute path
-	lines       map[string]int // of the fields that were given
-	configDir   string         // absolute path, "" for none
-	newConfig   bool           // configDir is not there yet
+	lines       map[string]int // line numbers of the fields that are set
+	configDir   string         // absolute path, or "" for none
+	newConfig   bool           // configDir does not exist yet
 	trustDomain string
 	settings    map[string]any // the user's MeshConfig
 	proxyPort   int            // settings.proxyHttpPort or its default
@@ -53,17 +53,17 @@ type meshFile struct {
 	workloads   []*workload
 }
 
-// workload is one entry of the list of workloads.
+// workload is an entry in the list of workloads.
 type workload struct {
 	line           int
-	where          string         // names the workload in messages
-	lines          map[string]int // of the fields that were given
+	where          string         // identifies the workload in messages
+	lines          map[string]int // line numbers of the fields that are set
 	name           string
 	namespace      string
 	service        string
 	serviceAccount string
 	labels         map[string]string
-	command        []string // as written, before expansion
+	command        []string // before expansion
 	env            []variable
 	dir            string
 	port           int
@@ -73,15 +73,14 @@ type workload struct {
 	readyPath      string
 }
 
-// variable is one variable of an environment.
+// variable is an environment variable.
 type variable struct{ name, value string }
 
-// listens reports whether the application serves a port. One that does not is
-// no endpoint of any service; it only asks others.
+// listens reports whether the application serves a port. One that does not is a client only and not
+// an endpoint of any service.
 func (w *workload) listens() bool { return w.port > 0 }
 
-// lineOf returns the line of a field, or of the workload when the field was
-// not given.
+// lineOf returns the line of a field, or of the workload if the field is not set.
 func (w *workload) lineOf(field string) int {
 	if l, ok := w.lines[field]; ok {
 		return l
@@ -89,35 +88,32 @@ func (w *workload) lineOf(field string) int {
 	return w.line
 }
 
-// selector returns the labels that select this workload and no other.
+// selector returns labels that match only this workload.
 func (w *workload) selector() map[string]string {
 	return map[string]string{workloadLabel: w.name}
 }
 
-// controlAddress is the address of the control plane: the first one of the
-// network.
+// controlAddress returns the address of the control plane, the first of the network.
 func (m *meshFile) controlAddress() netip.Addr { return m.network.Addr().Next() }
 
-// dir is the directory of the mesh file.
+// dir returns the directory of the mesh file.
 func (m *meshFile) dir() string { return filepath.Dir(m.file) }
 
-// Problem is one thing wrong with a mesh file or with the machine it shall
-// run on.
+// Problem is an error in a mesh file or on the machine that is to run it.
 type Problem struct {
-	// Line of the mesh file, 0 when the problem has no line.
+	// Line is the line in the mesh file, or 0 if the problem has none.
 	Line int
-	// Text is a sentence that names the place, the value and the cure.
+	// Text is a sentence that names the field, the value and the cure.
 	Text string
 }
 
-// Invalid is the error of a mesh that cannot be started. Its text lists every
-// problem.
+// Invalid is the error for a mesh that cannot be started. Its text lists all problems.
 type Invalid struct {
 	File     string
 	Problems []Problem
 }
 
-// Error lists the problems, one on each line.
+// Error lists the problems, one per line.
 func (e *Invalid) Error() string {
 	var b strings.Builder
 	noun := "problems"
@@ -135,8 +131,7 @@ func (e *Invalid) Error() string {
 	return b.String()
 }
 
-// maxMeshFile is the size of a mesh file, in bytes, far above any that a
-// person writes.
+// maxMeshFile is the maximum size of a mesh file in bytes, much larger than any handwritten file.
 const maxMeshFile = 4 << 20
 
 func readLimited(path string) ([]byte, error) {
@@ -154,8 +149,7 @@ func readLimited(path string) ([]byte, error) {
 	return data, nil
 }
 
-// load reads and checks a mesh file. The mesh is complete only when there are
-// no problems.
+// load reads and validates a mesh file. The mesh is complete only if there are no problems.
 func load(path string) (*meshFile, []Problem) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

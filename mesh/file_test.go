@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestInvalid reads each wrong mesh file and compares all problems with the
-// golden text beside it.
+// TestInvalid reads invalid mesh files and compares all problems with the golden text for each
+// file.
 func TestInvalid(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/invalid/*.yaml")
@@ -58,7 +58,7 @@ func TestMissingFile(t *testing.T) {
 	}
 }
 
-// write makes a mesh file with the given text.
+// write creates a mesh file with the given text.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -169,7 +169,7 @@ workloads:
 	}
 }
 
-// Agents on this machine name no cluster: only those in Kubernetes belong to one.
+// Agents on this machine have no cluster id: only those in Kubernetes belong to a cluster.
 func TestAgentsNameNoCluster(t *testing.T) {
 	t.Parallel()
 	m := mustLoad(t, "workloads:\n- {name: a, command: [sh], port: 9000}\n")
@@ -188,8 +188,8 @@ func TestAgentsNameNoCluster(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no text makes the reader fail, and what has no problem is
-// complete enough to generate from.
+// FuzzDecode checks that no text makes the reader fail, and that a file without problems is
+// complete enough to generate the configuration.
 func FuzzDecode(f *testing.F) {
 	f.Add("workloads:\n- {name: a, command: [sh], port: 9000}\n")
 	f.Add("a: &a [*a]\n? [x]\n: y\n")

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object is a Kubernetes style object, as a YAML file has it.
+// object is a Kubernetes-style object as found in YAML files.
 type object map[string]any
 
 func newObject(kind, namespace, name string, spec object) object {
@@ -24,9 +24,9 @@ func newObject(kind, namespace, name string, spec object) object {
 	}
 }
 
-// generated returns the configuration that makes the workloads known to the
-// control plane: a ServiceEntry for each service, and for each workload a
-// WorkloadEntry and a Sidecar with its inbound listener.
+// generated returns the configuration that registers the workloads with the control plane: a
+// ServiceEntry for each service and, for each workload, a WorkloadEntry and a Sidecar with its
+// inbound listener.
 func (m *meshFile) generated() ([]byte, error) {
 	var objects []object
 	services := map[string]bool{}
@@ -53,13 +53,12 @@ func (m *meshFile) generated() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// host is the host name of the workload's service.
+// host returns the host name of the workload's service.
 func (w *workload) host() string {
 	return fmt.Sprintf("%s.%s.svc.%s", w.service, w.namespace, clusterDomain)
 }
 
-// portName is the name of the service's port, by which a WorkloadEntry gives
-// its number.
+// portName returns the name of the service's port, which a WorkloadEntry maps to its port number.
 func (w *workload) portName() string { return strings.ToLower(w.protocol) }
 
 func (w *workload) portSpec() object {
@@ -96,8 +95,8 @@ func sidecar(w *workload) object {
 	})
 }
 
-// meshConfig returns the control plane's mesh config file: the user's settings
-// with what outrigger decides.
+// meshConfig returns the mesh config file of the control plane: the user's settings, with the
+// fields that outrigger sets.
 func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
 	config := maps.Clone(m.settings)
 	if config == nil {
@@ -118,8 +117,8 @@ func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
 	return text, nil
 }
 
-// proxyConfig returns the ProxyConfig of all agents: the user's defaultConfig
-// with what outrigger decides.
+// proxyConfig returns the ProxyConfig of all agents: the user's defaultConfig, with the fields that
+// outrigger sets.
 func (m *meshFile) proxyConfig(envoy string) map[string]any {
 	config := map[string]any{"concurrency": 1, "terminationDrainDuration": "1s"}
 	if own, ok := m.settings["defaultConfig"].(map[string]any); ok {
@@ -132,7 +131,7 @@ func (m *meshFile) proxyConfig(envoy string) map[string]any {
 	return config
 }
 
-// labelsFile returns the labels in the form of Kubernetes' downward API.
+// labelsFile formats labels like Kubernetes' downward API.
 func labelsFile(labels map[string]string) []byte {
 	var b strings.Builder
 	for _, k := range sortedKeys(labels) {

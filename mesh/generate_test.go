@@ -33,8 +33,8 @@ workloads:
 - {name: api-v2, service: api, namespace: back, command: [sh], port: 9002, servicePort: 8080, protocol: GRPC, labels: {version: v2}}
 `
 
-// TestGenerated decodes everything with Istio's own API, strictly, and
-// compares it with the golden file.
+// TestGenerated decodes everything strictly with Istio's own API and compares it with the golden
+// file.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
 	m := mustLoad(t, pairMesh)

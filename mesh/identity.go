@@ -21,12 +21,12 @@ const (
 	tokenIssuer   = "https://outrigger.mesh/up"
 	tokenAudience = "istio-ca"
 	tokenLife     = time.Hour
-	// clockCheck is how often the age of the tokens is looked at.
+	// clockCheck is the interval at which the age of the tokens is checked.
 	clockCheck = time.Minute
 )
 
-// issuer makes the tokens with which the workloads of one mesh show who they
-// are. Its key lives in memory only, as long as the mesh.
+// issuer issues the tokens with which the workloads of a mesh authenticate. Its key exists only in
+// memory, for the lifetime of the mesh.
 type issuer struct {
 	signer jose.Signer
 	public jose.JSONWebKey
@@ -52,7 +52,7 @@ func newIssuer() (*issuer, error) {
 	return &issuer{signer: signer, public: public}, nil
 }
 
-// token returns a token of a workload, valid from now on for tokenLife.
+// token returns a token for a workload that is valid for tokenLife from now.
 func (i *issuer) token(w *workload, now time.Time) (string, error) {
 	token, err := jwt.Signed(i.signer).Claims(jwt.Claims{
 		Issuer:    tokenIssuer,
@@ -68,8 +68,8 @@ func (i *issuer) token(w *workload, now time.Time) (string, error) {
 	return token, nil
 }
 
-// rule returns the JWTRule, as JSON, with which the control plane checks the
-// tokens. It holds only the public key.
+// rule returns the JWTRule, as JSON, with which the control plane verifies the tokens. It contains
+// only the public key.
 func (i *issuer) rule() (string, error) {
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{i.public}})
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
-// TestToken checks a token the way the control plane does: with the rule and
-// nothing else.
+// TestToken verifies a token like the control plane: with the rule only.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	i, err := newIssuer()
@@ -73,7 +72,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTokensAreRefreshed looks at a token before and after half of its life.
+// TestTokensAreRefreshed compares the token before and after half of its lifetime.
 func TestTokensAreRefreshed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +97,7 @@ func TestTokensAreRefreshed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.refreshTokens(ctx, s) }()
-		time.Sleep(tokenLife/2 - clockCheck) // of the bubble's clock
+		time.Sleep(tokenLife/2 - clockCheck) // of the synctest clock
 		synctest.Wait()
 		early := read()
 		time.Sleep(2 * clockCheck)

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// markVariable names the state directory in the environment of every
-// application, and so in that of whatever it starts.
+// markVariable contains the state directory. It is set in the environment of every application and
+// inherited by its descendants.
 const markVariable = "OUTRIGGER_UP_STATE"
 
-// leftWait bounds how long killed processes get to be gone.
+// leftWait is how long to wait until killed processes are gone.
 const leftWait = 2 * time.Second
 
-// killLeft kills what the applications of a mesh started and left behind in a
-// session of its own, where the signals to their groups do not reach. What
-// was started with another environment, or as another user, is not found.
+// killLeft kills processes that the applications of a mesh started in another session, where
+// signals to the process group do not reach them. It does not find processes with a cleared
+// environment or of another user.
 func killLeft(stateDir string) {
 	mark := []byte(markVariable + "=" + stateDir + "\x00")
 	for deadline := time.Now().Add(leftWait); time.Now().Before(deadline); {
@@ -30,13 +30,13 @@ func killLeft(stateDir string) {
 			return
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have exited already
 		}
 	}
 }
 
-// marked returns the processes whose environment holds a mark. Those that have
-// ended have none.
+// marked returns the processes whose environment contains the mark. Processes that have exited have
+// no environment.
 func marked(mark []byte) []int {
 	var pids []int
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -46,7 +46,7 @@ func marked(mark []byte) []int {
 	for _, dir := range dirs {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil || !bytes.Contains(append([]byte{0}, env...), append([]byte{0}, mark...)) {
-			continue // others' processes cannot be read
+			continue // processes of other users cannot be read
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && pid != os.Getpid() {
 			pids = append(pids, pid)

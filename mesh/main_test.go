@@ -29,8 +29,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestMain is also the programs that the tests run: they are links to the
-// test binary, told apart by their names.
+// TestMain also runs the programs that the tests start: they are links to the test binary,
+// distinguished by name.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "outrigger-control":
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
-// serveUntilSignal serves HTTP until a signal comes; then it ends well.
+// serveUntilSignal serves HTTP until it receives a signal, and then exits successfully.
 func serveUntilSignal(address string, h http.Handler) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,7 @@ func serveUntilSignal(address string, h http.Handler) int {
 	return 0
 }
 
-// fakeControl answers /ready and leaves a root. It fails as asked by a file.
+// fakeControl serves /ready and writes a root certificate. It fails if a file requests it.
 func fakeControl(args []string) int {
 	fmt.Println(`time=now level=INFO msg="not to be shown"`)
 	fmt.Println(`time=now level=WARN msg="invalid config" source=catalog.yaml:3`)
@@ -116,7 +116,7 @@ func fakeAgent() int {
 	return code
 }
 
-// fakeApp serves on $PORT; its arguments make it behave badly.
+// fakeApp serves on $PORT; its arguments select faulty behaviour.
 func fakeApp(args []string) int {
 	mode := append(args, "")[0]
 	fmt.Println("app says hello", strings.Join(args, " "))
@@ -142,7 +142,8 @@ func fakeApp(args []string) int {
 	return serveUntilSignal("127.0.0.1:"+os.Getenv("PORT"), mux)
 }
 
-// fakeRunner is an outrigger up without flags: programs directory, mesh file.
+// fakeRunner is outrigger up without flags. Its arguments are the programs directory and the mesh
+// file.
 func fakeRunner(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -160,7 +161,7 @@ func fakeRunner(args []string) int {
 	return 0
 }
 
-// programs makes a directory with the fakes.
+// programs creates a directory with the fake programs.
 func programs(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -176,11 +177,11 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// ports were given out by freePort: from a range that the kernel does not use
-// for outgoing connections, each once.
+// ports were returned by freePort: from a range that the kernel does not use for outgoing
+// connections, each only once.
 var ports atomic.Int32
 
-// freePort returns a port of 127.0.0.1 that nobody uses now, and no other test.
+// freePort returns a port on 127.0.0.1 that is neither in use nor assigned to another test.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for {
@@ -195,7 +196,7 @@ func freePort(t *testing.T) int {
 	}
 }
 
-// eventually waits until yes gives true.
+// eventually waits until yes returns true.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -207,7 +208,7 @@ func eventually(t *testing.T, what string, yes func() bool) {
 	}
 }
 
-// get returns the body of a page, "" on any error.
+// get returns the body of a page, or "" on any error.
 func get(url string) string {
 	client := newClient()
 	resp, err := client.Get(url)

@@ -19,29 +19,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config says what to run and how.
+// Config configures a mesh.
 type Config struct {
 	// File is the mesh file.
 	File string
-	// StateDir is kept at the end; "" means a temporary directory.
+	// StateDir is the state directory, which is kept at the end. "" means a temporary directory.
 	StateDir string
-	// Programs is the directory of outrigger-agent and outrigger-control.
+	// Programs is the directory that contains outrigger-agent and outrigger-control.
 	Programs string
 	// Envoy is the path of the Envoy to run.
 	Envoy string
 	// Environ is the environment of the applications.
 	Environ []string
-	// Timeout is how long the start may take; 0 means one minute.
+	// Timeout is the time limit for the start; 0 means one minute.
 	Timeout time.Duration
-	// Verbose shows everything that agents, Envoys and the control plane say.
+	// Verbose shows the complete output of agents, Envoys and the control plane.
 	Verbose bool
-	// Display is where a person reads.
+	// Display is where to show output to the user.
 	Display Display
-	// Kill, when closed, ends everything at once.
+	// Kill, when closed, kills all processes at once.
 	Kill <-chan struct{}
-	// Problems were found before, and are listed with the others.
+	// Problems are known problems, which are reported together with those that New finds.
 	Problems []Problem
-	// WorkDir shortens the paths that are shown.
+	// WorkDir is the directory relative to which paths are displayed.
 	WorkDir string
 }
 
@@ -54,8 +54,8 @@ type Mesh struct {
 	issuer *issuer
 }
 
-// New reads the mesh file and checks it and the machine. Its error is an
-// [Invalid] that lists everything that is wrong.
+// New reads the mesh file and validates the file and the machine. It returns an [Invalid] that
+// lists all problems.
 func New(cfg Config) (*Mesh, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
@@ -84,9 +84,8 @@ func New(cfg Config) (*Mesh, error) {
 	return &Mesh{cfg: cfg, mesh: m, issuer: issuer, client: newClient(), screen: newScreen(cfg.Display, names)}, nil
 }
 
-// Run starts the mesh, shows that it is ready and keeps it running until ctx
-// is done; then it ends everything and removes what it made. Its error says
-// why the mesh could not be started.
+// Run starts the mesh, shows when it is ready and keeps it running until ctx is done. Then it stops
+// all processes and removes its files. It returns an error if the mesh could not be started.
 func (u *Mesh) Run(ctx context.Context) (err error) {
 	began := time.Now()
 	s, err := openState(u.cfg.StateDir, os.TempDir())
@@ -105,7 +104,7 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = withdraw() }() // what is left behind is found to be stale
+	defer func() { _ = withdraw() }() // a file that remains is detected as stale
 	if err := u.writeState(s); err != nil {
 		return err
 	}
@@ -120,20 +119,20 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	controlCtx, stopControl := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopControl()
 
-	// The control plane: feeds its /ready to the agents; outlives them.
+	// The control plane: the agents wait for its /ready; it is stopped after them.
 	group.Go(func() error { return control.run(controlCtx) })
-	// The applications at once, the agents after the control plane is ready.
+	// The applications start at once, the agents once the control plane is ready.
 	var running sync.WaitGroup
 	for _, p := range workloads {
 		running.Add(1)
 		group.Go(func() error { defer running.Done(); return p.run(ctx) })
 	}
 	group.Go(func() error { running.Wait(); stopControl(); return nil })
-	// The tokens: new ones at half of their life.
+	// The tokens: refreshed at half of their lifetime.
 	group.Go(func() error { return u.refreshTokens(ctx, s) })
-	// The person: waits for everything to be ready, shows the table.
+	// The output: waits until everything is ready and shows the table.
 	group.Go(func() error { return u.announce(ctx, began, append([]*part{control}, workloads...)) })
-	// The end: says so as soon as it begins.
+	// The end: reports shutdown as soon as it begins.
 	group.Go(func() error {
 		<-ctx.Done()
 		u.screen.settle()
@@ -143,8 +142,8 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	return group.Wait()
 }
 
-// makeConfigDir makes the directory of the user's configuration if it is not
-// there: the first object can then be put into it while the mesh runs.
+// makeConfigDir creates the directory of the user's configuration if it does not exist, so that the
+// first object can be added while the mesh runs.
 func (u *Mesh) makeConfigDir() error {
 	if !u.mesh.newConfig {
 		return nil
@@ -158,7 +157,7 @@ func (u *Mesh) makeConfigDir() error {
 	return nil
 }
 
-// writeState writes what the programs read: configuration, labels, tokens.
+// writeState writes the files that the programs read: configuration, labels and tokens.
 func (u *Mesh) writeState(s *state) error {
 	objects, err := u.mesh.generated()
 	if err != nil {
@@ -196,13 +195,13 @@ func (u *Mesh) writeTokens(s *state, now time.Time) error {
 	return nil
 }
 
-// refreshTokens writes new tokens at half of their life. A write that fails
-// is shown and tried again: the old token is still good.
+// refreshTokens writes new tokens at half of their lifetime. A failed write is shown and retried,
+// since the old token is still valid.
 func (u *Mesh) refreshTokens(ctx context.Context, s *state) error {
 	tick := time.NewTicker(clockCheck)
 	defer tick.Stop()
-	// Without the monotonic clock, which stands still while a machine sleeps;
-	// tokens do not.
+	// Strip the monotonic clock reading, which stops while a machine sleeps; tokens expire
+	// nevertheless.
 	written := time.Now().Round(0)
 	for {
 		select {
@@ -222,7 +221,7 @@ func (u *Mesh) refreshTokens(ctx context.Context, s *state) error {
 	}
 }
 
-// copyRoot writes for an agent the root of the control plane's CA.
+// copyRoot writes the root certificate of the control plane's CA for an agent.
 func (u *Mesh) copyRoot(s *state, w *workload) error {
 	root, err := os.ReadFile(s.path("control", "ca", "root-cert.pem"))
 	if err != nil {

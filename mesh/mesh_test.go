@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// safeBuffer is a bytes.Buffer for several goroutines.
+// safeBuffer is a bytes.Buffer that is safe for concurrent use.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -40,8 +40,8 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// pairFile writes a mesh file with two workloads that run the fake
-// application, on a network that belongs to the test.
+// pairFile writes a mesh file with two workloads that run the fake application, on a network used
+// only by this test.
 func pairFile(t *testing.T, dir string, network int) (file string, port int) {
 	t.Helper()
 	port = freePort(t)
@@ -54,7 +54,7 @@ workloads:
 	return file, port
 }
 
-// start runs a mesh until the test ends it.
+// start runs a mesh until the end of the test.
 func start(t *testing.T, cfg Config) (stop func() error) {
 	t.Helper()
 	u, err := New(cfg)
@@ -127,8 +127,8 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// TestProblemsAreListedBeforeTheStart takes ports and expects all of them
-// named, with everything else.
+// TestProblemsAreListedBeforeTheStart occupies ports and expects all of them in the list of
+// problems.
 func TestProblemsAreListedBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	dir := programs(t)
@@ -190,8 +190,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesAKilledRun kills the runner itself; the next run removes
-// its directory, and the file that told of it.
+// TestNothingOutlivesAKilledRun kills the runner; the next run removes its directory and its
+// announcement.
 func TestNothingOutlivesAKilledRun(t *testing.T) {
 	t.Parallel()
 	dir, temp := programs(t), t.TempDir()
@@ -258,7 +258,7 @@ func TestScreenInPlace(t *testing.T) {
 	}
 }
 
-// TestMakesTheConfigDirectory runs a mesh whose configuration is yet to come.
+// TestMakesTheConfigDirectory runs a mesh whose configuration directory does not exist.
 func TestMakesTheConfigDirectory(t *testing.T) {
 	t.Parallel()
 	dir := programs(t)
@@ -275,7 +275,7 @@ func TestMakesTheConfigDirectory(t *testing.T) {
 	}
 }
 
-// TestTriesWhatIsServed suggests requests of paths that the applications serve.
+// TestTriesWhatIsServed checks that suggested requests use paths that the applications serve.
 func TestTriesWhatIsServed(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()

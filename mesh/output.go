@@ -15,28 +15,27 @@ import (
 )
 
 const (
-	maxLine    = 16 << 10 // bytes; a longer line is cut into several
-	maxLogFile = 16 << 20 // bytes; then the file becomes the .1 file
-	keptLines  = 20       // the last lines, shown when a start fails
+	maxLine    = 16 << 10 // bytes; a longer line is split
+	maxLogFile = 16 << 20 // bytes; then the file is rotated to .1
+	keptLines  = 20       // number of last lines shown when a start fails
 )
 
-// output takes what one part says: every line goes to the part's log file,
-// and the lines that a person should see to show.
+// output processes the output of one part. All lines are written to the part's log file; lines that
+// concern the user are also shown.
 type output struct {
 	path string
-	// quiet leaves out lines of a level below warning.
+	// quiet hides lines of a level below warning.
 	quiet bool
-	// muted is true from the begin of the end: what agents and Envoys say of
-	// their own end is no news.
+	// muted is true during shutdown: what agents and Envoys report about their own shutdown is not
+	// shown.
 	muted atomic.Bool
 	show  func(level level, text string)
-	// translate, when not nil, gives lines that are for the user, however
-	// quiet, a form for the user.
+	// translate rewrites lines that concern the user, even if quiet is set. Optional.
 	translate func(line string) (level level, text string, ok bool)
 
 	mu      sync.Mutex // guards what follows
 	partial []byte
-	last    []string // of this life, the newest at the end
+	last    []string // since the last start, the newest at the end
 	file    *os.File
 	written int64
 }
@@ -45,7 +44,7 @@ type output struct {
 type level int
 
 const (
-	levelNone level = iota // the line names none
+	levelNone level = iota // the line has no level
 	levelInfo
 	levelWarning
 	levelError
@@ -62,14 +61,14 @@ func newOutput(path string) (*output, error) {
 	return &output{path: path, file: f}, nil
 }
 
-// begin forgets the lines of the life before.
+// begin discards the lines of the previous run.
 func (o *output) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = nil
 }
 
-// Write takes a piece of output, in whatever pieces it comes.
+// Write processes output in chunks of any size.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,7 +86,7 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 }
 
-// flush ends a line that has no line end.
+// flush completes a line without a line end.
 func (o *output) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,7 +118,7 @@ func (o *output) line(text string) {
 	}
 }
 
-// log writes to the log file. A full disk stops the log, nothing else.
+// log writes to the log file. If the disk is full, only logging stops.
 func (o *output) log(text string) {
 	if o.file == nil {
 		return
@@ -145,7 +144,7 @@ func (o *output) close() {
 	}
 }
 
-// lastLines returns the end of this life's output, for a message.
+// lastLines returns the end of the output since the last start, for a message.
 func (o *output) lastLines() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,8 +155,8 @@ func (o *output) lastLines() string {
 	return b.String()
 }
 
-// reason returns the last error of this life. Without one, a process that ended
-// by itself had the last word if that is no log line of a lower level.
+// reason returns the last error since the last start. Without one, it returns the last line of a
+// process that exited by itself, unless that is a log line of a lower level.
 func (o *output) reason(e exit) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -178,8 +177,8 @@ var (
 	envoyLine = regexp.MustCompile(`^\[[^\]]*\]\[\d+\]\[([a-z]+)\](?:\[[^\]]*\])? ?`)
 )
 
-// classify reads the level of a line of an agent, an Envoy or a control
-// plane, and returns the line without time and level.
+// classify returns the level of a log line of an agent, an Envoy or a control plane, and the line
+// without time and level.
 func classify(line string) (level, string) {
 	if m := slogText.FindStringSubmatch(line); m != nil {
 		return levelOf(m[1]), strings.TrimPrefix(line, m[0])

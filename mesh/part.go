@@ -12,7 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// role says what a process is to the mesh.
+// role is the function of a process in the mesh.
 type role string
 
 const (
@@ -21,32 +21,32 @@ const (
 	roleAgent   role = "agent"
 )
 
-// restartPolicy says when an ended process is started again.
+// restartPolicy determines when an exited process is restarted.
 type restartPolicy struct {
-	first, most time.Duration // back-off, doubled after each end
-	stable      time.Duration // a life as long as this begins anew at first
-	startTries  int           // ends before the first time ready that make the start fail
+	first, most time.Duration // back-off, doubled after each exit
+	stable      time.Duration // a run of this duration resets the back-off
+	startTries  int           // number of exits before the process was first ready that make the start fail
 }
 
 func defaultRestart() restartPolicy {
 	return restartPolicy{first: 200 * time.Millisecond, most: 10 * time.Second, stable: 30 * time.Second, startTries: 3}
 }
 
-// part is one process of the mesh, kept running.
+// part is one process of the mesh, which is restarted when it exits.
 type part struct {
-	name    string // of the workload, or controlName
+	name    string // name of the workload, or controlName
 	role    role
 	command command
-	// after, when not nil, must be closed before the process starts.
+	// after must be closed before the process starts. Optional.
 	after <-chan struct{}
-	// prepare, when not nil, runs before each start.
+	// prepare runs before each start. Optional.
 	prepare func() error
-	// ready blocks until the process can do its work.
+	// ready blocks until the process is ready.
 	ready func(context.Context) error
-	// grace is how long the process may take to end.
+	// grace is how long the process may take to terminate.
 	grace   time.Duration
 	restart restartPolicy
-	kill    <-chan struct{} // closed: end now
+	kill    <-chan struct{} // closed to kill the process at once
 	out     *output
 	events  func(*part, event)
 
@@ -54,14 +54,14 @@ type part struct {
 	once       sync.Once
 }
 
-// event is a change in the life of a part.
+// event is a change in the state of a part.
 type event struct {
 	kind eventKind
 	took time.Duration // eventReady: since its start
 	exit exit          // eventEnded
-	why  string        // eventEnded: the last thing it said
-	wait time.Duration // eventEnded: until it is started again
-	life int           // how many times it was started, from 1
+	why  string        // eventEnded: the last error
+	wait time.Duration // eventEnded: delay until the restart
+	life int           // number of starts, from 1
 }
 
 type eventKind int
@@ -72,7 +72,7 @@ const (
 	eventEnded
 )
 
-// startError is the failure of a part that was never ready.
+// startError reports a part that was never ready.
 type startError struct {
 	part *part
 	exit exit
@@ -82,9 +82,8 @@ func (e *startError) Error() string {
 	return fmt.Sprintf("%sthe %s does not start: it %s%s", owner(e.part.name), e.part.role, e.exit, e.part.out.lastLines())
 }
 
-// run keeps the process running until ctx is done, and then ends it. It
-// returns an error only when the process ended startTries times without
-// having been ready once.
+// run keeps the process running until ctx is done and then terminates it. It returns an error only
+// if the process exits startTries times without having been ready.
 func (p *part) run(ctx context.Context) error {
 	if p.after != nil {
 		select {
@@ -117,7 +116,7 @@ func (p *part) run(ctx context.Context) error {
 	}
 }
 
-// live is one life of the process, from start to end.
+// live runs the process once, from start to exit.
 func (p *part) live(ctx context.Context, life int) exit {
 	if p.prepare != nil {
 		if err := p.prepare(); err != nil {

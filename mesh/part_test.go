@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// recorder keeps the events of a part.
+// recorder records the events of a part.
 type recorder struct {
 	mu   sync.Mutex
 	list []event
@@ -41,7 +41,7 @@ func (r *recorder) ended() []event {
 	return ended
 }
 
-// newTestPart makes a part that runs the fake application.
+// newTestPart returns a part that runs the fake application.
 func newTestPart(t *testing.T, r *recorder, args ...string) *part {
 	t.Helper()
 	out, err := newOutput(filepath.Join(t.TempDir(), "log"))
@@ -131,8 +131,7 @@ func equal(a, b []time.Duration) bool {
 	return true
 }
 
-// TestPartIsRestarted kills a part that was ready and waits for it to be
-// ready again.
+// TestPartIsRestarted kills a part that has been ready and waits until it is ready again.
 func TestPartIsRestarted(t *testing.T) {
 	t.Parallel()
 	var r recorder
@@ -178,7 +177,7 @@ func listenerPID(path string) int {
 // processes lists the processes whose command line names a path.
 func processes(path string) []int {
 	var pids []int
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is good
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, f := range files {
 		line, err := os.ReadFile(f)
 		if err != nil || !bytes.Contains(line, []byte(path)) {
@@ -221,9 +220,8 @@ func TestStragglerIsKilled(t *testing.T) {
 	}
 }
 
-// TestGroupIsKilled: what a process leaves behind ends with it.
-// With those that leave their output open everything is gone in ten seconds,
-// and some time is left for what the machine has to do.
+// TestGroupIsKilled checks that child processes are killed with their parent. Even if some keep the
+// output open, everything is gone within ten seconds, with a margin for the machine.
 func TestGraceAddsUp(t *testing.T) {
 	t.Parallel()
 	if all := graceWorkload + pipeDelay + graceControl + pipeDelay; all > 9*time.Second {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// certWait is how long the table waits for an Envoy to name its certificate.
+// certWait is how long the table waits for an Envoy to report its certificate.
 const certWait = 2 * time.Second
 
 // parts returns all processes of the mesh: the control plane, and for each
@@ -60,8 +60,8 @@ func (u *Mesh) workloadParts(s *state, w *workload) (app, agent *part, err error
 	return app, agent, nil
 }
 
-// appReady returns what waits until the application is ready: its ready path
-// answers, else its port is open, else it was started.
+// appReady returns a function that waits until the application is ready: its ready path responds
+// or, without one, its port is open. An application without a port is ready once it has started.
 func (u *Mesh) appReady(w *workload) func(context.Context) error {
 	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
 	switch {
@@ -110,7 +110,7 @@ func (u *Mesh) trackParts(control *part, workloads []*part) {
 	}
 }
 
-// show tells the person of an event.
+// show displays an event to the user.
 func (u *Mesh) show(p *part, e event) {
 	switch {
 	case e.kind == eventStarted && e.life == 1:
@@ -130,7 +130,7 @@ func (u *Mesh) show(p *part, e event) {
 	}
 }
 
-// announce waits until every part is ready and shows the table.
+// announce waits until every part is ready and displays the table.
 func (u *Mesh) announce(ctx context.Context, began time.Time, parts []*part) error {
 	timeout := time.NewTimer(u.cfg.Timeout)
 	defer timeout.Stop()
@@ -160,8 +160,8 @@ func (u *Mesh) announce(ctx context.Context, began time.Time, parts []*part) err
 	return nil
 }
 
-// notReady says which parts are not ready in time, with the last lines of
-// what they said.
+// notReady returns an error that names the parts that are not ready in time, with the last lines of
+// their output.
 func notReady(parts []*part, timeout time.Duration) error {
 	var errs []error
 	for _, p := range parts {
@@ -169,14 +169,14 @@ func notReady(parts []*part, timeout time.Duration) error {
 			continue
 		}
 		if p.after != nil && !isClosed(p.after) {
-			continue // it waits for another part
+			continue // it is waiting for another part
 		}
 		errs = append(errs, fmt.Errorf("%sthe %s is not ready after %s%s%s", owner(p.name), p.role, timeout, p.hint(), p.out.lastLines()))
 	}
 	return errors.Join(errs...)
 }
 
-// hint says what being ready means, where a person can change it.
+// hint explains the readiness condition, if the user can change it.
 func (p *part) hint() string {
 	if p.role != roleApp {
 		return ""
@@ -193,12 +193,12 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// describe returns the line of a workload in the table.
+// describe returns a workload's row of the table.
 func (u *Mesh) describe(ctx context.Context, w *workload) []string {
 	var cert certificate
 	admin := hostPort(w.address, adminPort)
 	err := poll(ctx, func(ctx context.Context) (ok bool) {
-		cert, ok, _ = askCertificate(ctx, u.client, admin) // asked again until there is one
+		cert, ok, _ = askCertificate(ctx, u.client, admin) // retried until there is one
 		return ok
 	})
 	if err != nil {
@@ -207,8 +207,8 @@ func (u *Mesh) describe(ctx context.Context, w *workload) []string {
 	return []string{w.name, w.address.String(), "ready", cert.identity, cert.expires.Local().Format("2006-01-02 15:04")}
 }
 
-// tries returns commands to try: a request through the Envoys of the first
-// workload and of another service, and where to look.
+// tries returns commands for the user to try: a request through the Envoys of the first workload
+// and of another service, and commands for inspection.
 func (u *Mesh) tries(ctx context.Context) []string {
 	first := u.mesh.workloads[0]
 	target := first
@@ -238,8 +238,8 @@ func (u *Mesh) tries(ctx context.Context) []string {
 	)
 }
 
-// servedPath returns a path that the application of a workload serves: / or its
-// ready path. It returns false if it serves neither, or does not speak HTTP/1.
+// servedPath returns a path that the application of a workload serves: / or its ready path. It
+// returns false if it serves neither or does not speak HTTP/1.
 func (u *Mesh) servedPath(ctx context.Context, w *workload) (string, bool) {
 	if !w.listens() || w.protocol != "HTTP" {
 		return "", false

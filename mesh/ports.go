@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// reservedPorts are the ports of agent and Envoy on the address of a workload,
-// beside that for outbound HTTP, which a mesh file can change.
+// reservedPorts are the ports that agent and Envoy use on the address of a workload, except the
+// configurable port for outbound HTTP.
 var reservedPorts = map[int]string{
 	adminPort:      "Envoy's admin port",
 	debugPort:      "the agent's debug port",
@@ -24,16 +24,16 @@ var reservedPorts = map[int]string{
 	prometheusPort: "Envoy's metrics port",
 }
 
-// listening is some ports on which one part of the mesh will listen.
+// listening is a set of ports on which one part of the mesh will listen.
 type listening struct {
 	address netip.Addr
 	ports   []int
 	line    int
-	what    string // of whom, for messages
+	what    string // name of the listener, for messages
 	cure    string
 }
 
-// ports lists everything that will listen, in the order of the mesh file.
+// ports lists all listeners, in the order of the mesh file.
 func (m *meshFile) ports() []listening {
 	const stop = "stop that program or "
 	all := []listening{{
@@ -58,7 +58,7 @@ func (m *meshFile) ports() []listening {
 	return all
 }
 
-// checkPorts tries to listen on everything that will listen.
+// checkPorts tries to listen on all ports.
 func (m *meshFile) checkPorts() []Problem {
 	r := &reader{}
 	for _, l := range m.ports() {
@@ -87,7 +87,7 @@ func (m *meshFile) checkPorts() []Problem {
 	return r.problems
 }
 
-// tryListen finds out whether a port is free.
+// tryListen returns an error if a port is not free.
 func tryListen(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

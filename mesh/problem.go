@@ -9,23 +9,23 @@ import (
 	"strings"
 )
 
-// What the control plane logs about the user's configuration.
+// Log messages of the control plane about the user's configuration.
 const (
 	msgProblem  = "a configuration object has a problem"
 	msgGone     = "a problem of a configuration object is gone"
 	msgNoEffect = "an object does not take full effect"
 )
 
-// configProblem returns a line of the control plane about the user's
-// configuration the form that the problems of the mesh file have:
-// file:line: kind namespace/name: reason. Other lines are not ok.
+// configProblem converts a log line of the control plane about the user's configuration to the
+// format of mesh file problems: file:line: kind namespace/name: reason. It returns false for other
+// lines.
 func (u *Mesh) configProblem(line string) (level, string, bool) {
 	attrs := logAttrs(line)
 	l, reason := levelWarning, attrs["reason"]
 	switch attrs["msg"] {
 	case msgProblem, msgNoEffect:
 	case msgGone:
-		fault, _, _ := strings.Cut(reason, ";") // what follows is the cure
+		fault, _, _ := strings.Cut(reason, ";") // the cure follows the semicolon
 		l, reason = levelInfo, "fixed: "+fault
 	default:
 		return levelNone, "", false
@@ -44,8 +44,8 @@ func (u *Mesh) configProblem(line string) (level, string, bool) {
 	return l, place + object + reason, true
 }
 
-// logAttrs parses a line of slog's text form: key=value, where the value may be
-// quoted. It stops at the first text that it cannot parse.
+// logAttrs parses a line in slog's text format: key=value, where the value may be quoted. It stops
+// at the first syntax error.
 func logAttrs(line string) map[string]string {
 	attrs := map[string]string{}
 	for {

@@ -20,8 +20,8 @@ const (
 	askTimeout   = 2 * time.Second
 )
 
-// newClient returns an HTTP client for questions to our own processes: no
-// proxy, no connection kept.
+// newClient returns an HTTP client for requests to the mesh's own processes, without proxy or
+// keepalive.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: askTimeout,
@@ -33,7 +33,7 @@ func newClient() *http.Client {
 	}
 }
 
-// poll asks again and again until the answer is yes or ctx is done.
+// poll calls yes repeatedly until it returns true or ctx is done.
 func poll(ctx context.Context, yes func(context.Context) bool) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -47,7 +47,8 @@ func poll(ctx context.Context, yes func(context.Context) bool) error {
 	return ctx.Err()
 }
 
-// answers reports whether a GET is answered with a status from 200 to most.
+// answers returns a function that reports whether a GET request is answered with a status from 200
+// to most.
 func answers(client *http.Client, url string, most int) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -58,12 +59,12 @@ func answers(client *http.Client, url string, most int) func(context.Context) bo
 		if err != nil {
 			return false
 		}
-		_ = resp.Body.Close() // nothing of the body is used
+		_ = resp.Body.Close() // the body is not used
 		return resp.StatusCode >= http.StatusOK && resp.StatusCode <= most
 	}
 }
 
-// listens reports whether somebody accepts connections at an address.
+// listens returns a function that reports whether an address accepts connections.
 func listens(address string) func(context.Context) bool {
 	d := net.Dialer{Timeout: askTimeout}
 	return func(ctx context.Context) bool {
@@ -76,13 +77,13 @@ func listens(address string) func(context.Context) bool {
 	}
 }
 
-// certificate is what an Envoy says about its own certificate.
+// certificate is what an Envoy reports about its certificate.
 type certificate struct {
 	identity string
 	expires  time.Time
 }
 
-// envoyCerts is the part of Envoy's /certs that is read here.
+// envoyCerts is the part of Envoy's /certs response that is used.
 type envoyCerts struct {
 	Certificates []struct {
 		CertChain []struct {
@@ -94,8 +95,8 @@ type envoyCerts struct {
 	} `json:"certificates"`
 }
 
-// askCertificate asks an Envoy for the certificate with which it shows its
-// SPIFFE identity. ok is false when it has none yet.
+// askCertificate requests an Envoy's certificate with its SPIFFE identity. ok is false if it has
+// none yet.
 func askCertificate(ctx context.Context, client *http.Client, admin string) (c certificate, ok bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/certs", nil)
 	if err != nil {
@@ -105,7 +106,7 @@ func askCertificate(ctx context.Context, client *http.Client, admin string) (c c
 	if err != nil {
 		return c, false, fmt.Errorf("ask for certificates: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // the body was read
+	defer func() { _ = resp.Body.Close() }() // the body has been read
 	var all envoyCerts
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&all); err != nil {
 		return c, false, fmt.Errorf("read the certificates of %s: %w", admin, err)

@@ -13,15 +13,15 @@ import (
 	"syscall"
 )
 
-// runningPrefix begins the name of the files that tell of running meshes.
+// runningPrefix is the name prefix of the files that announce running meshes.
 const runningPrefix = "outrigger-run-"
 
-// announce tells other commands of this user which config store the running
-// mesh reads, empty for none, where its control plane answers questions, and the
-// directory in which the control plane keeps the state of its stores: a line each
-// of a file that is locked as long as the process lives. The result removes it.
+// announce publishes a running mesh to other commands of this user, in a file that is locked for
+// the lifetime of the process. It contains one line each for the config store (may be empty), the
+// debug address of the control plane, and the directory in which the control plane keeps the state
+// of its stores. withdraw removes the file.
 func announce(temp, store, control, state string) (withdraw func() error, err error) {
-	if _, err := Running(temp); err != nil { // removes what killed runs left
+	if _, err := Running(temp); err != nil { // removes stale files
 		return nil, err
 	}
 	f, err := os.CreateTemp(temp, runningPrefix) // mode 0600
@@ -39,13 +39,12 @@ func announce(temp, store, control, state string) (withdraw func() error, err er
 	return withdraw, nil
 }
 
-// Running returns the URLs of the config stores of the meshes that this user
-// runs on this machine. Temp is the directory of temporary files.
+// Running returns the URLs of the config stores of the meshes that this user runs on this machine.
+// temp is the directory of temporary files.
 func Running(temp string) ([]string, error) { return announced(temp, 0) }
 
-// RunningState returns the directory in which the control plane of a mesh of this
-// user keeps the state of the store with this URL; empty if no mesh that runs here
-// reads it.
+// RunningState returns the directory in which the control plane of a running mesh keeps the state
+// of the store with this URL. It returns "" if no running mesh of this user uses the store.
 func RunningState(temp, store string) (string, error) {
 	stores, err := announcements(temp)
 	if err != nil {
@@ -59,12 +58,10 @@ func RunningState(temp, store string) (string, error) {
 	return "", nil
 }
 
-// RunningControls returns the addresses at which the control planes of these meshes
-// answer questions.
+// RunningControls returns the debug addresses of the control planes of these meshes.
 func RunningControls(temp string) ([]string, error) { return announced(temp, 1) }
 
-// announced returns one line of each file that tells of a running mesh, but for
-// empty ones.
+// announced returns the given line of each file that announces a running mesh, except empty lines.
 func announced(temp string, line int) ([]string, error) {
 	all, err := announcements(temp)
 	var out []string
@@ -76,7 +73,7 @@ func announced(temp string, line int) ([]string, error) {
 	return out, err
 }
 
-// announcements returns the lines of each file that tells of a running mesh.
+// announcements returns the lines of each file that announces a running mesh.
 func announcements(temp string) (all [][]string, err error) {
 	paths, err := filepath.Glob(filepath.Join(temp, runningPrefix+"*"))
 	if err != nil {
@@ -92,14 +89,14 @@ func announcements(temp string) (all [][]string, err error) {
 	return all, nil
 }
 
-// readAnnounced returns the text in the file of a running mesh of this user;
-// empty for others. What a killed run left behind is removed.
+// readAnnounced returns the content of the file of a running mesh, or "" if the mesh belongs to
+// another user or no longer runs. It removes stale files.
 func readAnnounced(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", nil //nolint:nilerr // it is gone, or somebody else's
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	info, err := f.Stat()
 	if err != nil {
 		return "", err

@@ -13,7 +13,7 @@ import (
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	temp := t.TempDir()
-	// A killed run's file is not locked; a link leads elsewhere.
+	// The file of a killed run is not locked; a link leads elsewhere.
 	stale := filepath.Join(temp, runningPrefix+"stale")
 	if err := os.WriteFile(stale, []byte("fs:///stale"), 0o600); err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestRunning(t *testing.T) {
 			t.Errorf("the state of %s is in %q, %v", store, got, err)
 		}
 	}
-	// One without a config directory has a control plane all the same.
+	// A mesh without a config directory also has a control plane.
 	alone, err := announce(temp, "", "127.77.51.10:15014", "/state/two")
 	if err != nil {
 		t.Fatal(err)

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Display says how to show things to a person.
+// Display configures the output for the user.
 type Display struct {
-	// Out gets everything: progress, the table, what the workloads say.
+	// Out receives all output: progress, the table, and the output of the workloads.
 	Out io.Writer
-	// Terminal allows progress lines that are updated in place.
+	// Terminal enables progress lines that are updated in place.
 	Terminal bool
 	// Height is the number of lines of the terminal, 0 if unknown.
 	Height int
-	// Color allows colours.
+	// Color enables colours.
 	Color bool
 }
 
-// Colours of a terminal.
+// Terminal colours.
 const (
 	colorRed    = "31"
 	colorGreen  = "32"
@@ -33,16 +33,16 @@ const (
 	colorGrey   = "90"
 )
 
-// screen shows lines and, below them while a mesh starts, one progress line
-// for each workload. It takes calls from any goroutine.
+// screen shows lines and, while a mesh starts, one progress line for each workload below them. It
+// is safe for concurrent use.
 type screen struct {
 	display Display
-	width   int // of the name column
+	width   int // width of the name column
 
 	mu    sync.Mutex // guards what follows
 	rows  []*row
-	drawn int  // progress lines that stand on the terminal now
-	done  bool // no progress lines any more
+	drawn int  // number of progress lines currently on the terminal
+	done  bool // progress lines are no longer shown
 }
 
 // row is the progress line of one workload or of the control plane.
@@ -60,7 +60,7 @@ func newScreen(d Display, names []string) *screen {
 	return s
 }
 
-// track adds a progress line with one state for each step.
+// track adds a progress line with one state per step.
 func (s *screen) track(name string, steps ...role) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +71,7 @@ func (s *screen) track(name string, steps ...role) {
 	s.rows = append(s.rows, r)
 }
 
-// progress changes one state of a progress line. Without a terminal it is a
-// line of its own.
+// progress changes one state of a progress line. Without a terminal, it prints a separate line.
 func (s *screen) progress(name string, step role, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,13 +95,13 @@ func (s *screen) progress(name string, step role, state string) {
 	s.draw()
 }
 
-// inPlace reports whether the progress lines can be updated where they stand:
-// on a terminal that is high enough. mu is held.
+// inPlace reports whether the progress lines can be updated in place, which requires a sufficiently
+// high terminal. The caller holds mu.
 func (s *screen) inPlace() bool {
 	return s.display.Terminal && (s.display.Height == 0 || len(s.rows) < s.display.Height)
 }
 
-// settle leaves the progress lines where they are; what follows comes below.
+// settle leaves the progress lines on the screen and continues below them.
 func (s *screen) settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,12 +111,12 @@ func (s *screen) settle() {
 	s.done, s.drawn = true, 0
 }
 
-// say shows lines of our own.
+// say shows a line of outrigger itself.
 func (s *screen) say(color, format string, args ...any) {
 	s.line(s.paint(color, fmt.Sprintf(format, args...)))
 }
 
-// child shows a line of a part.
+// child shows a line of a part's output.
 func (s *screen) child(p string, l level, text string) {
 	switch l {
 	case levelError:
@@ -156,7 +155,7 @@ func (s *screen) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// clear takes the progress lines from the terminal. mu is held.
+// clear removes the progress lines from the terminal. The caller holds mu.
 func (s *screen) clear() {
 	if s.drawn > 0 {
 		s.write(fmt.Sprintf("\x1b[%dA\x1b[J", s.drawn))
@@ -164,7 +163,7 @@ func (s *screen) clear() {
 	}
 }
 
-// draw puts the progress lines on the terminal. mu is held.
+// draw writes the progress lines to the terminal. The caller holds mu.
 func (s *screen) draw() {
 	var b strings.Builder
 	for _, r := range s.rows {
@@ -184,17 +183,17 @@ func (s *screen) draw() {
 
 func (s *screen) print(text string) { s.write(text + "\n") }
 
-// write ignores errors: the owner of Out may act on them.
+// write ignores errors, which the owner of Out may handle.
 func (s *screen) write(text string) { _, _ = io.WriteString(s.display.Out, text) }
 
-// stateStarting is a state that a terminal shows and a list of lines does not.
+// stateStarting is shown on a terminal but not printed as a separate line.
 const stateStarting = "starting"
 
-// agentLabel is what precedes a line of an agent or its Envoy.
+// agentLabel returns the label of output lines of an agent or its Envoy.
 func agentLabel(name string) string { return name + " agent" }
 
-// owner begins a message about a part of a workload; the control plane has
-// only one part.
+// owner returns the beginning of a message about a part of a workload. The control plane has only
+// one part.
 func owner(name string) string {
 	if name == controlName {
 		return ""
@@ -202,5 +201,5 @@ func owner(name string) string {
 	return name + ": "
 }
 
-// seconds shows a short time.
+// seconds formats a short duration.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

@@ -18,26 +18,24 @@ import (
 
 const (
 	statePrefix  = "outrigger-up-"
-	birthPrefix  = "outrigger-new-" // a state directory that is not locked yet
+	birthPrefix  = "outrigger-new-" // prefix of a state directory that is not locked yet
 	lockFile     = "lock"
 	stateDirMode = 0o700
 	fileMode     = 0o600
 )
 
-// state is the state directory of a running mesh. Its lock is held as long as
-// the process lives.
+// state is the state directory of a running mesh. It is locked for the lifetime of the process.
 type state struct {
 	dir  string
 	lock *os.File
 	keep bool
 }
 
-// openState makes and locks the state directory: dir, which is kept at the
-// end, or a temporary one, which is removed. It removes temporary ones that
-// killed runs left behind.
+// openState creates and locks the state directory: dir, which is kept at the end, or a temporary
+// one, which is removed. It also removes stale temporary directories.
 func openState(dir, temp string) (*state, error) {
 	if dir == "" {
-		temp, err := filepath.Abs(temp) // the programs run elsewhere
+		temp, err := filepath.Abs(temp) // the programs run in other directories
 		if err != nil {
 			return nil, fmt.Errorf("directory of temporary files: %w", err)
 		}
@@ -61,8 +59,8 @@ func openState(dir, temp string) (*state, error) {
 	return &state{dir: dir, lock: lock, keep: true}, nil
 }
 
-// newState makes a directory that bears the name of a state directory only
-// once it is locked: nobody can take it for a stale one.
+// newState creates a directory and renames it to the name of a state directory only after locking
+// it, so that no other process considers it stale.
 func newState(temp string) (*state, error) {
 	birth, err := os.MkdirTemp(temp, birthPrefix)
 	if err != nil {
@@ -79,7 +77,7 @@ func newState(temp string) (*state, error) {
 	return &state{dir: dir, lock: lock}, nil
 }
 
-// close removes a temporary state directory and gives up the lock.
+// close removes a temporary state directory and releases the lock.
 func (s *state) close() error {
 	killLeft(s.dir)
 	var err error
@@ -89,8 +87,8 @@ func (s *state) close() error {
 	return errors.Join(err, durable.Unlock(s.lock))
 }
 
-// lockDir takes the lock of a directory; it fails with EWOULDBLOCK when a
-// living process holds it. The kernel frees the lock of a dead one.
+// lockDir locks a directory. It returns EWOULDBLOCK if another process holds the lock. The kernel
+// releases the lock of a process that has exited.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, fileMode)
 	if err != nil {
@@ -102,9 +100,8 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// removeStale removes our own state directories whose lock is free, and what
-// their applications left behind. What cannot be removed stays: it harms
-// nobody.
+// removeStale removes this user's state directories that are not locked, and kills processes that
+// their applications left behind. It ignores failures, which are harmless.
 func removeStale(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, statePrefix+"*"))
 	if err != nil {
@@ -124,7 +121,7 @@ func removeStale(temp string) {
 		}
 		killLeft(dir)
 		_ = os.RemoveAll(dir)    // the next run tries again
-		_ = durable.Unlock(lock) // of a file that is gone
+		_ = durable.Unlock(lock) // the file has been removed
 	}
 }
 
@@ -138,8 +135,7 @@ func (s *state) workload(w *workload, elem ...string) string {
 	return s.path(append([]string{"workloads", w.name}, elem...)...)
 }
 
-// writeFile writes a file so that a reader sees the old or the new content,
-// and makes its directory.
+// writeFile writes a file atomically and creates its directory.
 func writeFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), stateDirMode); err != nil {
 		return err

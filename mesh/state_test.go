@@ -40,8 +40,7 @@ func TestStateIsPrivateAndRemoved(t *testing.T) {
 	}
 }
 
-// The programs run in directories of their own: a relative path would lead
-// each of them elsewhere.
+// The programs run in their own directories, where a relative path would be resolved differently.
 func TestStatePathIsAbsolute(t *testing.T) {
 	t.Parallel()
 	here, err := os.Getwd()
@@ -56,7 +55,7 @@ func TestStatePathIsAbsolute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.close() }) // the directory is one of the test
+	t.Cleanup(func() { _ = s.close() }) // the test removes the directory
 	if !filepath.IsAbs(s.dir) {
 		t.Errorf("state directory %s is not absolute", s.dir)
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// suggest ends a message about an unknown name: with the nearest known one,
-// or with all of them.
+// suggest returns the end of a message about an unknown name: the closest known name, or all of
+// them.
 func suggest(name string, known []string) string {
 	best, distance := "", max(2, len(name)/3)+1
 	for _, k := range known {
@@ -25,8 +25,8 @@ func suggest(name string, known []string) string {
 	return "the fields are " + strings.Join(sorted, ", ")
 }
 
-// edits counts the single letters to insert, remove or replace that lead from
-// a to b.
+// edits returns the edit distance of a and b: the number of characters to insert, remove or
+// replace.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -29,23 +29,21 @@ var (
 	variableName = regexp.MustCompile(`^[-._A-Za-z][-._A-Za-z0-9]*$`)
 )
 
-// protocols are the values of a workload's protocol; the service's port is
-// named by the same word in small letters.
+// protocols are the valid protocols of a workload. The port of the service has the same name in
+// lower case.
 var protocols = []string{"HTTP", "HTTP2", "GRPC"}
 
-// ownSettings are the fields of MeshConfig that outrigger sets itself, and
-// where a person sets them instead.
+// ownSettings maps the fields of MeshConfig that outrigger sets itself to a hint for the user.
 var ownSettings = map[string]string{
 	"configSources": "write config: at the top of the mesh file",
 	"trustDomain":   "write trustDomain: at the top of the mesh file",
 	"rootNamespace": "it is " + rootNamespace,
 }
 
-// ownProxySettings are the fields of its defaultConfig that outrigger sets
-// itself.
+// ownProxySettings are the fields of the MeshConfig's defaultConfig that outrigger sets itself.
 var ownProxySettings = []string{"binaryPath", "configPath", "controlPlaneAuthPolicy", "customConfigFile", "discoveryAddress", "proxyAdminPort", "statusPort"}
 
-// checkSettings checks the MeshConfig of a mesh file against Istio's API.
+// checkSettings validates the MeshConfig of a mesh file against Istio's API.
 func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
 	known := map[string]bool{}
 	fields := (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor().Fields()
@@ -77,13 +75,13 @@ func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
 	}
 }
 
-// protoPlace is what protojson puts in front of its reasons; its positions
-// belong to JSON that the person never saw.
+// protoPlace matches the prefix of protojson's errors. Its position refers to JSON that the user
+// has not seen.
 var protoPlace = regexp.MustCompile(`^proto:.\(line \d+:\d+\): `)
 
 func protoReason(err error) string { return protoPlace.ReplaceAllString(err.Error(), "") }
 
-// complete fills in the defaults and returns the problems of the values.
+// complete sets the defaults and returns the problems of the values.
 func (m *meshFile) complete() []Problem {
 	r := &reader{}
 	if m.trustDomain == "" {
@@ -119,8 +117,8 @@ func (m *meshFile) complete() []Problem {
 	return r.problems
 }
 
-// checkConfigDir reports a directory of configuration that can be neither read
-// nor made: the one above it must exist, so that a mistyped path is a problem.
+// checkConfigDir reports a configuration directory that can be neither read nor created. Its parent
+// must exist, so that a mistyped path is a problem.
 func (m *meshFile) checkConfigDir(r *reader) {
 	m.configDir = absolute(m.dir(), m.configDir)
 	info, err := os.Stat(m.configDir)
@@ -155,7 +153,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 	w.labels[workloadLabel] = w.name
 }
 
-// check returns the problems that can be seen in the workload alone.
+// check returns the problems of a single workload.
 func (w *workload) check(r *reader) {
 	at := func(field string) int { return w.lineOf(field) }
 	if _, given := w.lines["name"]; !given {
@@ -198,7 +196,7 @@ func (w *workload) check(r *reader) {
 
 func (m *meshFile) checkCommand(r *reader, w *workload) {
 	if _, given := w.lines["command"]; given && w.command == nil {
-		return // it is no list, which was said already
+		return // not a list, which has been reported already
 	}
 	if len(w.command) == 0 || w.command[0] == "" {
 		r.add(w.lineOf("command"), "%s: the command is missing: add command: with the program and its arguments, "+
@@ -216,8 +214,7 @@ func (m *meshFile) checkCommand(r *reader, w *workload) {
 	}
 }
 
-// resolve finds a program: relative to dir when its name has a slash, else on
-// PATH.
+// resolve finds a program: relative to dir if its name contains a slash, otherwise in PATH.
 func resolve(dir, program string) (string, error) {
 	if strings.Contains(program, "/") {
 		program = absolute(dir, program)
@@ -225,7 +222,7 @@ func resolve(dir, program string) (string, error) {
 	return exec.LookPath(program)
 }
 
-// assignAddresses assigns the next free address to each workload without one.
+// assignAddresses assigns the next free address to each workload that has none.
 func (m *meshFile) assignAddresses(r *reader) {
 	taken := map[netip.Addr]string{
 		m.controlAddress():                     "the control plane",
@@ -258,8 +255,8 @@ func (m *meshFile) assignAddresses(r *reader) {
 	}
 }
 
-// checkShared finds what workloads may not share: names, and ports of
-// 127.0.0.1; and what the workloads of one service must share.
+// checkShared validates workloads against each other: names and ports on 127.0.0.1 must be unique,
+// and the workloads of a service must agree.
 func (m *meshFile) checkShared(r *reader) {
 	names, ports, services := map[string]*workload{}, map[int]*workload{}, map[string]*workload{}
 	for _, w := range m.workloads {
@@ -296,7 +293,7 @@ func (m *meshFile) checkShared(r *reader) {
 	}
 }
 
-// labelProblem says what is wrong with a label, "" if nothing is.
+// labelProblem returns what is wrong with a label, or "" if it is valid.
 func labelProblem(key, value string) string {
 	prefix, name, ok := strings.Cut(key, "/")
 	if !ok {

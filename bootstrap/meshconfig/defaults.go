@@ -12,7 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// Default returns the MeshConfig of a mesh that configures nothing.
+// Default returns the MeshConfig of a mesh without configuration.
 func Default() *meshv1alpha1.MeshConfig {
 	return &meshv1alpha1.MeshConfig{
 		EnableTracing:            true,
@@ -65,8 +65,7 @@ func Default() *meshv1alpha1.MeshConfig {
 	}
 }
 
-// DefaultProxyConfig returns the ProxyConfig of a proxy that configures
-// nothing.
+// DefaultProxyConfig returns the ProxyConfig of a proxy without configuration.
 func DefaultProxyConfig() *meshv1alpha1.ProxyConfig {
 	return &meshv1alpha1.ProxyConfig{
 		ConfigPath:               "./etc/istio/proxy",

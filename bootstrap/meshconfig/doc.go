@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package meshconfig holds the defaults of MeshConfig and ProxyConfig, and
-// lays YAML over them.
+// Package meshconfig holds the defaults of MeshConfig and ProxyConfig and applies YAML overlays to
+// them.
 //
-// The control plane reads its mesh file with it, the agent resolves its
-// ProxyConfig with it, so that both sides agree on what an unset field means.
-// An overlay replaces whole top-level fields; what merges instead is listed at
-// Parse and ApplyProxyConfig. Unknown fields are tolerated: a newer control
-// plane may send fields that this program does not know.
+// The control plane reads its mesh file with this package and the agent resolves its ProxyConfig
+// with it, so that both sides agree on the meaning of an unset field. An overlay replaces whole
+// top-level fields; Parse and ApplyProxyConfig document the fields that merge instead. Unknown
+// fields are ignored, because a newer control plane may send fields that this program does not
+// know.
 //
-// The package is pure: no I/O, no goroutine; its results are new messages
-// that share nothing with its inputs.
+// The package is pure: no I/O and no goroutines. Its results are new messages that share nothing
+// with its inputs.
 package meshconfig

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// checkEnums refuses values that an enumeration does not have. The decoder
-// tolerates unknown fields, and would take such a value for none at all.
+// checkEnums rejects unknown enum values. The decoder ignores unknown fields and would silently
+// drop such a value.
 func checkEnums(field protoreflect.FieldDescriptor, value any, path string) error {
 	switch v := value.(type) {
 	case []any:
@@ -57,7 +57,7 @@ func checkEnums(field protoreflect.FieldDescriptor, value any, path string) erro
 	return nil
 }
 
-// fieldOf finds a field under either of its spellings, nil if there is none.
+// fieldOf returns the field with the given JSON or proto name, or nil if there is none.
 func fieldOf(message protoreflect.MessageDescriptor, key string) protoreflect.FieldDescriptor {
 	if field := message.Fields().ByJSONName(key); field != nil {
 		return field

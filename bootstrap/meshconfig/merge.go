@@ -18,11 +18,10 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// Parse lays MeshConfigs in YAML (or JSON) over the defaults, one after the
-// other, and validates the result. Top-level fields replace those beneath, with
-// these exceptions: defaultConfig merges as in ApplyProxyConfig,
-// defaultProviders merges field by field, extensionProviders merges by name, and
-// trustDomainAliases is sorted without duplicates.
+// Parse applies MeshConfigs in YAML (or JSON) to the defaults, in order, and validates the result.
+// Top-level fields replace earlier values, with these exceptions: defaultConfig merges as in
+// ApplyProxyConfig, defaultProviders merges field by field, extensionProviders merges by name, and
+// trustDomainAliases is sorted and deduplicated.
 func Parse(docs ...[]byte) (*meshv1alpha1.MeshConfig, error) {
 	mesh := Default()
 	for _, doc := range docs {
@@ -36,7 +35,7 @@ func Parse(docs ...[]byte) (*meshv1alpha1.MeshConfig, error) {
 	return mesh, nil
 }
 
-// apply lays one document over a MeshConfig.
+// apply applies one document to a MeshConfig.
 func apply(mesh *meshv1alpha1.MeshConfig, doc []byte) error {
 	fields, err := decode(doc)
 	if err != nil {
@@ -60,10 +59,10 @@ func apply(mesh *meshv1alpha1.MeshConfig, doc []byte) error {
 	return nil
 }
 
-// ApplyProxyConfig lays a ProxyConfig in YAML (or JSON) over base, which it
-// leaves as it is. Top-level fields replace those of base, sub-messages, lists
-// and maps as a whole; only proxyMetadata merges key by key. The result is not
-// validated, since further overlays may follow: see ValidateProxyConfig.
+// ApplyProxyConfig applies a ProxyConfig in YAML (or JSON) to a copy of base. Top-level fields,
+// including sub-messages, lists and maps, replace those of base as a whole; only proxyMetadata
+// merges key by key. The result is not validated, since further overlays may follow: see
+// ValidateProxyConfig.
 func ApplyProxyConfig(base *meshv1alpha1.ProxyConfig, doc string) (*meshv1alpha1.ProxyConfig, error) {
 	fields, err := decode([]byte(doc))
 	if err != nil {
@@ -79,8 +78,8 @@ func ApplyProxyConfig(base *meshv1alpha1.ProxyConfig, doc string) (*meshv1alpha1
 	return result, nil
 }
 
-// HasField tells whether a document sets a field; the path names its parents
-// first, as in "defaultConfig", "tracing". A document that cannot be read has none.
+// HasField reports whether a document sets a field. The path names the parents first, as in
+// "defaultConfig", "tracing". HasField returns false for a document that cannot be parsed.
 func HasField(doc []byte, path ...string) bool {
 	value, err := decode(doc)
 	if err != nil || len(path) == 0 {
@@ -102,7 +101,7 @@ func HasField(doc []byte, path ...string) bool {
 	return field != nil
 }
 
-// overlaySub lays one field of a document over a message of its own.
+// overlaySub applies one field of a document to a sub-message.
 func overlaySub(message protoreflect.Message, value any, path string) error {
 	if value == nil {
 		return nil
@@ -114,9 +113,9 @@ func overlaySub(message protoreflect.Message, value any, path string) error {
 	return overlay(message, fields, path+".")
 }
 
-// overlay sets each field of the document in the message, a null leaves the
-// field alone. One field is decoded at a time: that tells a field set to its
-// zero value from one not set, and an error can name the field.
+// overlay sets each field of the document in the message; a null leaves the field unchanged. It
+// decodes one field at a time, to distinguish a field set to its zero value from an unset one, and
+// to name the field in errors.
 func overlay(message protoreflect.Message, fields map[string]any, path string) error {
 	options := protojson.UnmarshalOptions{DiscardUnknown: true}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
@@ -154,8 +153,8 @@ func overlay(message protoreflect.Message, fields map[string]any, path string) e
 	return nil
 }
 
-// checkTexts refuses what is no text in a mapping of texts, such as true without
-// quotes. The value is not shown: proxyMetadata may hold secrets.
+// checkTexts rejects non-string values, such as an unquoted true, in a map of strings. The error
+// does not contain the value: proxyMetadata may hold secrets.
 func checkTexts(field protoreflect.FieldDescriptor, value any, path string) error {
 	if !field.IsMap() || field.MapValue().Kind() != protoreflect.StringKind {
 		return nil
@@ -172,8 +171,8 @@ func checkTexts(field protoreflect.FieldDescriptor, value any, path string) erro
 	return nil
 }
 
-// mergeProviders replaces the providers of base that set names again and
-// appends the others.
+// mergeProviders replaces the providers of base that have the same name as one in set and appends
+// the others.
 func mergeProviders(base, set []*meshv1alpha1.MeshConfig_ExtensionProvider) []*meshv1alpha1.MeshConfig_ExtensionProvider {
 	for _, provider := range set {
 		i := slices.IndexFunc(base, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool { return p.GetName() == provider.GetName() })
@@ -186,7 +185,7 @@ func mergeProviders(base, set []*meshv1alpha1.MeshConfig_ExtensionProvider) []*m
 	return base
 }
 
-// decode reads one YAML document that is a mapping, or empty.
+// decode parses one YAML document that is a mapping or empty.
 func decode(doc []byte) (map[string]any, error) {
 	var value any
 	if err := yaml.Unmarshal(doc, &value); err != nil {
@@ -202,7 +201,7 @@ func decode(doc []byte) (map[string]any, error) {
 	return fields, nil
 }
 
-// jsonable makes the keys of every mapping strings, as JSON wants them.
+// jsonable converts the keys of all mappings to strings, as JSON requires.
 func jsonable(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -225,7 +224,7 @@ func jsonable(value any) any {
 	return value
 }
 
-// take removes a field from a document under either of its spellings.
+// take removes a field from a document under any of its spellings and returns its value.
 func take(fields map[string]any, spellings ...string) any {
 	var value any
 	for _, key := range spellings {
@@ -237,8 +236,8 @@ func take(fields map[string]any, spellings ...string) any {
 	return value
 }
 
-// reason is the text of a protojson error without its prefix and position:
-// the position is in a JSON text that nobody wrote.
+// reason returns the text of a protojson error without its prefix and position. The position refers
+// to generated JSON text, which is of no use to the user.
 func reason(err error) string {
 	text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
 	if _, after, ok := strings.Cut(text, "): "); ok && strings.HasPrefix(text, "(line ") {

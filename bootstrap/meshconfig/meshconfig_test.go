@@ -194,8 +194,8 @@ func TestHasField(t *testing.T) {
 	}
 }
 
-// An extension provider that nothing can use does no harm: objects
-// that name it hear of it.
+// An extension provider that cannot be used is harmless: objects that refer to it report the
+// problem.
 func TestUnusableExtensionProvider(t *testing.T) {
 	t.Parallel()
 	if _, err := Parse([]byte("extensionProviders: [{name: a}, {name: b, zipkin: {}}]")); err != nil {

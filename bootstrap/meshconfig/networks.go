@@ -13,9 +13,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ParseNetworks reads MeshNetworks in YAML (or JSON) and validates them. All
-// that is wrong is reported at once; each line names the field, its value and
-// the cure. An empty document has no networks.
+// ParseNetworks parses MeshNetworks in YAML (or JSON) and validates them. The error lists all
+// problems; each line names the field, its value and the cure. An empty document has no networks.
 func ParseNetworks(doc []byte) (*meshv1alpha1.MeshNetworks, error) {
 	fields, err := decode(doc)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestParseNetworks(t *testing.T) {
 	}
 }
 
-// Documents lie over one another: the later ones win, and what merges merges.
+// Later documents override earlier ones, except for fields that merge.
 func TestParseOver(t *testing.T) {
 	t.Parallel()
 	got, err := Parse(

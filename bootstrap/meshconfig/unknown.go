@@ -11,9 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Unknown returns the fields of a document that a message does not have, with
-// their parents, such as "defaultConfig.statusPrt", sorted. A document that
-// cannot be read has none.
+// Unknown returns the sorted paths of the fields in a document that a message does not have, such
+// as "defaultConfig.statusPrt". It returns none for a document that cannot be parsed.
 func Unknown(doc []byte, message proto.Message) []string {
 	fields, err := decode(doc)
 	if err != nil {
@@ -47,8 +46,8 @@ func unknown(message protoreflect.MessageDescriptor, fields map[string]any, path
 	}
 }
 
-// below looks into a value that may be a message. Those of protobuf itself, such
-// as durations, have a spelling of their own.
+// below descends into a value that may be a message. Well-known types of protobuf, such as
+// durations, are skipped because they have their own JSON form.
 func below(field protoreflect.FieldDescriptor, value any, path string, out *[]string) {
 	fields, ok := value.(map[string]any)
 	if message := field.Message(); ok && message != nil && !strings.HasPrefix(string(message.FullName()), "google.protobuf.") {

@@ -15,8 +15,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ValidateProxyConfig checks a resolved ProxyConfig. All that is wrong is
-// reported at once; each line names the field, its value and the cure.
+// ValidateProxyConfig checks a resolved ProxyConfig. The error lists all problems; each line names
+// the field, its value and the cure.
 func ValidateProxyConfig(pc *meshv1alpha1.ProxyConfig) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -85,8 +85,8 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	return errors.Join(errs...)
 }
 
-// isDomain reports whether a trust domain is written like a DNS name. A dot
-// at the end is allowed, as Istio does.
+// isDomain reports whether a trust domain is written like a DNS name. Like Istio, it allows a
+// trailing dot.
 func isDomain(s string) bool {
 	const longest, longestLabel = 255, 63
 	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
@@ -102,7 +102,8 @@ func isDomain(s string) bool {
 	return len(s) <= longest
 }
 
-// CheckAddress wants host:port with a port from 1 to 65535.
+// CheckAddress returns an error unless the address has the form host:port with a port from 1 to
+// 65535.
 func CheckAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package node spells the handshake of agent and control plane: the node id
-// and the node metadata of Envoy's xDS node.
+// Package node defines the data that agent and control plane exchange in Envoy's xDS node: the node
+// id and the node metadata.
 //
-// The agent renders both into Envoy's bootstrap, the control plane parses
-// both from the first request of a stream. The shapes are Istio's, oddities
-// included: booleans are strings, lists are one string with commas, the ports
-// of a pod are JSON inside of a string. Reading is more lenient than writing:
-// it also takes the natural JSON type.
+// The agent renders both into Envoy's bootstrap; the control plane parses both from the first
+// request of a stream. The formats are Istio's, including their peculiarities: booleans are
+// strings, lists are comma-separated strings, and the ports of a pod are JSON inside a string.
+// Parsing is more lenient than rendering and also accepts the natural JSON types.
 //
-// The package is pure: no I/O, no goroutine, no protobuf, so that every
-// program may import it.
+// The package is pure and any program can import it: no I/O, no goroutines, no protobuf.
 package node

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The roles a proxy can have.
+// The roles of proxies.
 const (
 	Sidecar  = "sidecar"
 	Router   = "router"
@@ -18,29 +18,28 @@ const (
 	Ztunnel  = "ztunnel"
 )
 
-// Roles returns every role that a node id may name.
+// Roles returns all roles that are valid in a node id.
 func Roles() []string { return []string{Sidecar, Router, Waypoint, Ztunnel} }
 
 // ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".
 type ID struct {
 	// Role is one of Roles.
 	Role string
-	// IP is the first address of the proxy; empty when only the metadata
-	// names its addresses.
+	// IP is the first address of the proxy. It is empty if only the metadata contains addresses.
 	IP string
 	// Name is "<pod>.<namespace>".
 	Name string
-	// Domain is the DNS domain of the proxy, "default.svc.cluster.local".
+	// Domain is the DNS domain of the proxy, such as "default.svc.cluster.local".
 	Domain string
 }
 
-// String renders the id as Envoy's node has it.
+// String returns the id in the format of Envoy's node.
 func (id ID) String() string {
 	return id.Role + "~" + id.IP + "~" + id.Name + "~" + id.Domain
 }
 
-// Namespace is the part of the name behind its last dot. Namespaces hold no
-// dot, names of pods may.
+// Namespace returns the part of the name after its last dot. Namespaces contain no dots; pod names
+// may.
 func (id ID) Namespace() string {
 	if i := strings.LastIndexByte(id.Name, '.'); i >= 0 {
 		return id.Name[i+1:]
@@ -48,8 +47,7 @@ func (id ID) Namespace() string {
 	return ""
 }
 
-// ParseID reads a node id. The role must be known and the address, if there
-// is one, valid.
+// ParseID parses a node id. The role must be known, and the address must be valid or empty.
 func ParseID(s string) (ID, error) {
 	parts := strings.Split(s, "~")
 	if len(parts) != 4 {
@@ -67,9 +65,8 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// Addresses returns the addresses of a proxy: those of the metadata, else the
-// one of the id. Entries that are not addresses are left out; the result is
-// empty when none is left.
+// Addresses returns the addresses of a proxy from its metadata, or else from its id. It skips
+// invalid addresses; the result may be empty.
 func Addresses(id ID, m *Metadata) []string {
 	var ips []string
 	if m != nil {

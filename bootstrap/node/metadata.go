@@ -73,18 +73,17 @@ type Metadata struct {
 	OutlierLogPath      string   `json:"OUTLIER_LOG_PATH,omitempty"`
 	Credential          string   `json:"credential,omitempty"`
 
-	// Raw holds the keys that have no field above, in their natural JSON
-	// types. A key that has a field is rendered from here only while the field
-	// is empty, which tells "false" from nothing.
+	// Raw holds the keys that have no field above, in their natural JSON types. It may also contain
+	// a key that has a field; this value is rendered only if the field is empty, which preserves
+	// the difference between "false" and an absent key.
 	Raw map[string]any `json:"-"`
 }
 
-// typed is Metadata without its methods, so that encoding/json can be asked
-// for the fields alone.
+// typed is Metadata without its methods, so that encoding/json handles only the fields.
 type typed Metadata
 
-// MarshalJSON implements json.Marshaler: the fields, and Raw beneath them.
-// The output is deterministic.
+// MarshalJSON implements json.Marshaler. It renders the fields and adds the keys of Raw. The output
+// is deterministic.
 func (m Metadata) MarshalJSON() ([]byte, error) {
 	fields, err := marshal(typed(m))
 	if err != nil || len(m.Raw) == 0 {
@@ -112,8 +111,8 @@ func (m *Metadata) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ParseMetadata reads a JSON object. A value of the wrong shape is an error
-// that names its key; a key without a field goes to Raw.
+// ParseMetadata parses a JSON object. It returns an error that names the key if a value has the
+// wrong type. Keys without a field are stored in Raw.
 func ParseMetadata(data []byte) (*Metadata, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
@@ -143,7 +142,7 @@ func ParseMetadata(data []byte) (*Metadata, error) {
 	return m, nil
 }
 
-// keys maps the key of each field to the field's index.
+// keys maps the JSON key of each field to the field's index.
 func keys() map[string]int {
 	t := reflect.TypeFor[Metadata]()
 	index := make(map[string]int, t.NumField())
@@ -155,7 +154,7 @@ func keys() map[string]int {
 	return index
 }
 
-// marshal is json.Marshal without the escapes meant for HTML.
+// marshal is json.Marshal without HTML escaping.
 func marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -72,7 +72,7 @@ func TestMetadataShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As Istio's control plane reads them.
+	// The format that Istio's control plane expects.
 	want := `{"DNS_CAPTURE":"true","ENVOY_STATUS_PORT":15021,"EXTRA":"x","INSTANCE_IPS":"10.0.0.1,fd00::1",` +
 		`"LABELS":{"app":"\u003cshop\u003e"},"NAME":"pod-1","NUMBER":3,"PILOT_SAN":["istiod.istio-system.svc"],` +
 		`"POD_PORTS":"[{\"name\":\"http\",\"containerPort\":8080,\"protocol\":\"TCP\"},{\"containerPort\":9}]",` +
@@ -96,7 +96,7 @@ func TestMetadataShapes(t *testing.T) {
 	}
 }
 
-// What was given for a field that is empty is rendered all the same.
+// The original value of an empty field is rendered nevertheless.
 func TestMetadataEmptyFields(t *testing.T) {
 	t.Parallel()
 	got, err := json.Marshal(&Metadata{NodeName: "n", Raw: map[string]any{"DNS_CAPTURE": "false", "NODE_NAME": "loses"}})

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Bool is a boolean that JSON holds as the string "true" or "false".
+// Bool is a boolean that is encoded in JSON as the string "true" or "false".
 type Bool bool
 
 // MarshalJSON implements json.Marshaler.
@@ -20,7 +20,7 @@ func (b Bool) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatBool(bool(b))), nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A JSON boolean is read too.
+// UnmarshalJSON implements json.Unmarshaler. It also accepts a JSON boolean.
 func (b *Bool) UnmarshalJSON(data []byte) error {
 	s := string(data)
 	if strings.HasPrefix(s, `"`) {
@@ -40,13 +40,13 @@ func (b *Bool) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// List is a list of strings that JSON holds as one string with commas.
+// List is a list of strings that is encoded in JSON as one comma-separated string.
 type List []string
 
 // MarshalJSON implements json.Marshaler.
 func (l List) MarshalJSON() ([]byte, error) { return json.Marshal(strings.Join(l, ",")) }
 
-// UnmarshalJSON implements json.Unmarshaler. A JSON array is read too.
+// UnmarshalJSON implements json.Unmarshaler. It also accepts a JSON array.
 func (l *List) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '[' {
 		var items []string
@@ -64,10 +64,10 @@ func (l *List) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Port is a port number; 0 stands for none.
+// Port is a port number; 0 means none.
 type Port uint16
 
-// UnmarshalJSON implements json.Unmarshaler. A string is read too.
+// UnmarshalJSON implements json.Unmarshaler. It also accepts a string.
 func (p *Port) UnmarshalJSON(data []byte) error {
 	s := string(data)
 	if strings.HasPrefix(s, `"`) {
@@ -94,8 +94,7 @@ type PodPort struct {
 	Protocol      string `json:"protocol,omitempty"`
 }
 
-// PodPorts are the declared ports of a pod. JSON holds them as a string which
-// in turn holds a JSON array.
+// PodPorts are the declared ports of a pod. In JSON they are a string that contains a JSON array.
 type PodPorts []PodPort
 
 // MarshalJSON implements json.Marshaler.
@@ -107,7 +106,7 @@ func (p PodPorts) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(inner))
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A JSON array is read too.
+// UnmarshalJSON implements json.Unmarshaler. It also accepts a JSON array.
 func (p *PodPorts) UnmarshalJSON(data []byte) error {
 	inner := data
 	if len(data) > 0 && data[0] == '"' {

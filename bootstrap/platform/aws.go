@@ -14,16 +14,15 @@ import (
 
 const (
 	awsIPv6 = "http://[fd00:ec2::254]"
-	// awsTokenTTL is the life of a session, in seconds: three requests.
+	// awsTokenTTL is the lifetime of a session token, in seconds. It covers three requests.
 	awsTokenTTL = "60"
 )
 
-// awsRegion is how zones begin, those of local and wavelength zones too:
+// awsRegion matches the region at the beginning of a zone, including local and wavelength zones:
 // us-east-1a, us-gov-west-1b, us-west-2-lax-1a, us-east-1-wl1-bos-wlz-1.
 var awsRegion = regexp.MustCompile(`^[a-z]+(?:-[a-z]+)+-[0-9]+`)
 
-// askAWS asks the instance metadata service, with a session where there is
-// one.
+// askAWS queries the instance metadata service, with a session token if possible.
 func (c Config) askAWS(ctx context.Context) (Result, error) {
 	fallback := linkLocal
 	if c.IPv6 {
@@ -45,7 +44,7 @@ func (c Config) askAWS(ctx context.Context) (Result, error) {
 	err := joined(answers, nil)
 	if region == "" {
 		region = awsRegion.FindString(zone)
-		if region != "" && refused(answers[0].err, http.StatusNotFound) { // services from before 2020
+		if region != "" && refused(answers[0].err, http.StatusNotFound) { // older services, before 2020
 			err = joined(answers[1:], nil)
 		}
 	}
@@ -58,15 +57,15 @@ func (c Config) askAWS(ctx context.Context) (Result, error) {
 	}, err
 }
 
-// awsToken opens a session. From a container the answer may never come: half
-// of the time stays for a service that does without.
+// awsToken requests a session token. From a container, the response may never arrive, so half of
+// the time is reserved for requests without a token.
 func awsToken(ctx context.Context, c Config, s service) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout()/2)
 	defer cancel()
 	s.header = http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {awsTokenTTL}}
 	token, err := s.value(ctx, http.MethodPut, "/latest/api/token")
 	if err == nil && (token == "" || strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0) {
-		err = errors.New("the answer of /latest/api/token is no token") // which must not be logged
+		err = errors.New("the answer of /latest/api/token is no token") // the error must not contain the token
 	}
 	return token, err
 }

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// azurePath is asked in the oldest version that has all fields below: later
-	// ones add user data, which is nobody's business here.
+	// azurePath requests the oldest version that has all fields below. Newer versions include user
+	// data, which is not needed.
 	azurePath   = "/metadata/instance/compute?api-version=2019-08-15"
 	azurePrefix = "azure_"
 )
 
-// azureCompute is what is read of Azure's answer.
+// azureCompute is the part of Azure's response that is used.
 type azureCompute struct {
 	Name     string `json:"name"`
 	Location string `json:"location"`
 	Zone     string `json:"zone"`
 	VMID     string `json:"vmId"`
-	// Tags are name:value with semicolons between them, which neither may hold;
-	// TagsList is the same without that limit.
+	// Tags are semicolon-separated name:value pairs that can contain neither separator. TagsList
+	// holds the same tags without this limitation.
 	Tags     string `json:"tags"`
 	TagsList []struct {
 		Name  string `json:"name"`
@@ -34,7 +34,7 @@ type azureCompute struct {
 	} `json:"tagsList"`
 }
 
-// askAzure asks the instance metadata service.
+// askAzure queries the instance metadata service.
 func (c Config) askAzure(ctx context.Context) (Result, error) {
 	s := newService(c.Endpoints.Azure, linkLocal)
 	s.header = http.Header{"Metadata": {"true"}}
@@ -45,13 +45,13 @@ func (c Config) askAzure(ctx context.Context) (Result, error) {
 	return parseAzure(doc)
 }
 
-// parseAzure reads Azure's answer. With an error the result holds what could
-// be read.
+// parseAzure parses Azure's response. If it returns an error, the result contains the fields that
+// could be parsed.
 func parseAzure(doc []byte) (Result, error) {
 	result := Result{Name: Azure}
 	var vm azureCompute
 	err := json.Unmarshal(doc, &vm)
-	var mismatch *json.UnmarshalTypeError // of one field: the others were read
+	var mismatch *json.UnmarshalTypeError // concerns one field: the others were parsed
 	if err != nil {
 		err = fmt.Errorf("the answer of %s: %w", azurePath, err)
 		if !errors.As(err, &mismatch) {
@@ -89,7 +89,7 @@ func parseAzure(doc []byte) (Result, error) {
 	return result, err
 }
 
-// tags yields the tags of the machine in the order of the answer.
+// tags iterates over the tags of the machine in the order of the response.
 func (vm azureCompute) tags() func(yield func(name, value string) bool) {
 	return func(yield func(string, string) bool) {
 		if vm.TagsList != nil {

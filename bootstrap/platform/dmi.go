@@ -12,21 +12,21 @@ import (
 
 const (
 	defaultDMIDir = "/sys/class/dmi/id"
-	// maxDMI bounds what is read of a file; the kernel's are shorter.
+	// maxDMI is the maximum number of bytes read from a file. The kernel's files are shorter.
 	maxDMI = 256
-	// azureTag is in every machine of Azure, and in no other that runs on
-	// Microsoft's hypervisor or that Microsoft has built.
+	// azureTag identifies Azure machines. Other machines that run on Microsoft's hypervisor or are
+	// made by Microsoft do not have it.
 	azureTag  = "7783-7084-3265-9085-8269-3286-77"
 	ec2Vendor = "Amazon EC2"
 )
 
-// dmi is what the firmware says of the machine. Files that only root may read
-// are not needed.
+// dmi is what the firmware reports about the machine. It does not include files that only root may
+// read.
 type dmi struct {
 	vendor, product, version, bios, chassis string
 }
 
-// readDMI reads the kernel's files; what cannot be read is empty.
+// readDMI reads the kernel's files. Fields that cannot be read are empty.
 func readDMI(dir string) dmi {
 	if dir == "" {
 		dir = defaultDMIDir
@@ -34,9 +34,9 @@ func readDMI(dir string) dmi {
 	read := func(name string) string {
 		f, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
-			return "" // no firmware tables, or a sandbox without them
+			return "" // no firmware tables, or a sandbox hides them
 		}
-		defer func() { _ = f.Close() }() // only read: nothing can be lost
+		defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 		text, err := io.ReadAll(io.LimitReader(f, maxDMI))
 		if err != nil {
 			return ""
@@ -49,9 +49,9 @@ func readDMI(dir string) dmi {
 	}
 }
 
-// platform tells whose machine it is.
+// platform returns the cloud that the machine belongs to.
 func (d dmi) platform() string {
-	const google = "Google" // also builds laptops: the vendor alone says little
+	const google = "Google" // Google also builds laptops: the vendor alone is not sufficient
 	switch {
 	case d.chassis == azureTag:
 		return Azure
@@ -59,7 +59,7 @@ func (d dmi) platform() string {
 		return GCP
 	case d.vendor == ec2Vendor, d.bios == ec2Vendor:
 		return AWS
-	case d.vendor == "Xen" && strings.Contains(strings.ToLower(d.version), "amazon"): // the older instance types
+	case d.vendor == "Xen" && strings.Contains(strings.ToLower(d.version), "amazon"): // older instance types
 		return AWS
 	default:
 		return None

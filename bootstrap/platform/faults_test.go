@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// at is a configuration whose services are all at one address.
+// at returns a configuration in which all services have the same address.
 func at(t *testing.T, platform, url string) Config {
 	t.Helper()
 	return Config{Platform: platform, Endpoints: Endpoints{AWS: url, Azure: url, GCP: url}, DMIDir: t.TempDir(), Timeout: 10 * time.Second}
 }
 
-// Whatever answers, the agent starts: a warning, and nothing in the result
-// that is not what it should be.
+// The agent starts whatever the response: there is a warning, and the result contains no invalid
+// data.
 func TestDetectBadAnswers(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -102,7 +102,7 @@ func TestDetectBadAnswers(t *testing.T) {
 	}
 }
 
-// A document of which one field is damaged still tells the rest.
+// A document with one invalid field still provides the others.
 func TestDetectAzureInPart(t *testing.T) {
 	t.Parallel()
 	cfg := at(t, Azure, serve(t, azure(`{"name":7,"location":"westus","zone":"1/2","tagsList":[{"name":"A","value":"x\ny"},{"name":"B","value":"b"}]}`)).url)
@@ -118,13 +118,12 @@ func TestDetectAzureInPart(t *testing.T) {
 	}
 }
 
-// A service that does not answer costs the timeout and nothing more, and what
-// others have answered meanwhile counts.
+// A service that does not respond costs only the timeout, and other responses are still used.
 func TestDetectHanging(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
-	tokenless := func(w http.ResponseWriter, r *http.Request) { // as seen from a container: the answer gets lost
+	tokenless := func(w http.ResponseWriter, r *http.Request) { // as seen from a container: the response is lost
 		if r.Method == http.MethodPut {
 			hang(w, r)
 			return
@@ -148,7 +147,7 @@ func TestDetectHanging(t *testing.T) {
 	halfway := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Metadata-Flavor", "Google")
 		write(w, `{"loc`)
-		_ = http.NewResponseController(w).Flush() // the client may have gone
+		_ = http.NewResponseController(w).Flush() // the client may be gone
 		hang(w, r)
 	}
 	for name, tc := range map[string]struct {
@@ -186,7 +185,7 @@ func TestDetectHanging(t *testing.T) {
 	}
 }
 
-// Nobody listens: that is known at once, long before the timeout.
+// A refused connection is detected at once, long before the timeout.
 func TestDetectNobodyThere(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.77.41.2:0")
@@ -209,7 +208,7 @@ func TestDetectNobodyThere(t *testing.T) {
 	}
 }
 
-// The end of the context is the one error.
+// Detect returns an error only if ctx is done.
 func TestDetectCancelled(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 9)
@@ -227,7 +226,7 @@ func TestDetectCancelled(t *testing.T) {
 	}
 }
 
-// A redirect is an answer like any other that is not 200.
+// A redirect is treated like any other status than 200.
 func TestDetectFollowsNobody(t *testing.T) {
 	t.Parallel()
 	elsewhere := serve(t, aws("", awsValues()))
@@ -248,9 +247,9 @@ func TestDetectFollowsNobody(t *testing.T) {
 	}
 }
 
-// The proxy of the environment is for others. Go reads the environment once a
-// process, so the test runs in a process of its own; the host is no loopback
-// address, for those never go through a proxy.
+// The proxy settings of the environment are ignored. Go reads them only once per process, so the
+// test runs in a separate process. The host is not a loopback address, because those are never
+// proxied.
 func TestDetectWithoutProxy(t *testing.T) {
 	t.Parallel()
 	const variable = "http_proxy"
@@ -276,8 +275,8 @@ func TestDetectWithoutProxy(t *testing.T) {
 	}
 }
 
-// All requests are under way at once: the service answers none before it has
-// seen them all.
+// All requests are sent concurrently: the service responds to none before it has received all of
+// them.
 func TestDetectInParallel(t *testing.T) {
 	t.Parallel()
 	for platform, want := range map[string]int{AWS: 3, GCP: 9} {

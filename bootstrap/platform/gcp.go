@@ -16,7 +16,7 @@ import (
 
 const gcpIPv6 = "http://[fd20:ce::254]"
 
-// The keys of PLATFORM_METADATA that more than one place writes.
+// Keys of PLATFORM_METADATA that are set in several places.
 const (
 	gcpProject  = "gcp_project"
 	gcpNumber   = "gcp_project_number"
@@ -24,7 +24,7 @@ const (
 	gcpLocation = "gcp_location"
 )
 
-// gcp returns what GCP_METADATA says, or asks the metadata service.
+// gcp returns the data of GCP_METADATA if it is set, and otherwise queries the metadata service.
 func (c Config) gcp(ctx context.Context, static map[string]string) (result Result, err error) {
 	if static != nil {
 		result = Result{Name: GCP, Locality: gcpPlace(static[gcpLocation]), Metadata: static}
@@ -45,8 +45,8 @@ func (c Config) gcp(ctx context.Context, static map[string]string) (result Resul
 	return result, err
 }
 
-// askGCP asks the metadata service for one value each: the document that
-// holds all of them holds keys too.
+// askGCP queries the metadata service for individual values, because the document with all values
+// also contains keys.
 func (c Config) askGCP(ctx context.Context) (Result, error) {
 	result := Result{Name: GCP}
 	fallback := linkLocal
@@ -65,7 +65,7 @@ func (c Config) askGCP(ctx context.Context) (Result, error) {
 	const project, instance, attributes = "/computeMetadata/v1/project/", "/computeMetadata/v1/instance/", "/computeMetadata/v1/instance/attributes/"
 	answers := s.values(ctx,
 		instance+"zone", project+"project-id", project+"numeric-project-id", instance+"name", instance+"id",
-		// Most machines have not all of these.
+		// Most machines lack some of these.
 		attributes+"cluster-name", attributes+"cluster-location", attributes+"instance-template", attributes+"created-by")
 	value := func(i int) string { return answers[i].value }
 	zone := path.Base(value(0)) // projects/<number>/zones/<zone>
@@ -85,13 +85,13 @@ func (c Config) askGCP(ctx context.Context) (Result, error) {
 	result.Metadata = metadata(gcpProject, value(1), gcpNumber, value(2), "gcp_gce_instance", value(3), "gcp_gce_instance_id", value(4),
 		gcpCluster, value(5), gcpLocation, location, "gcp_gce_instance_template", value(7), "gcp_gce_instance_created_by", value(8))
 	err := errors.Join(joined(answers[:5], nil), joined(answers[5:], func(err error) bool {
-		return refused(err, http.StatusNotFound, http.StatusForbidden) // not there, or concealed
+		return refused(err, http.StatusNotFound, http.StatusForbidden) // missing or not accessible
 	}))
 	return result, err
 }
 
-// gcpPlace makes a locality of a zone or a region. Regions end with a digit
-// (us-central1), zones do not (us-central1-a).
+// gcpPlace returns the locality of a zone or a region. Regions end with a digit (us-central1),
+// zones do not (us-central1-a).
 func gcpPlace(location string) Locality {
 	if !validLocality(location) {
 		return Locality{}
@@ -106,7 +106,7 @@ func gcpPlace(location string) Locality {
 	return Locality{Region: location[:dash], Zone: location}
 }
 
-// parseGCPMetadata reads GCP_METADATA; nil when it is empty or says nothing.
+// parseGCPMetadata parses GCP_METADATA. It returns nil if the text is empty or contains no values.
 func parseGCPMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

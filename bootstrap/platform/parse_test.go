@@ -38,7 +38,7 @@ func TestAWSRegion(t *testing.T) {
 	}
 }
 
-// check tells what no result may hold.
+// check checks the invariants of every result.
 func check(t *testing.T, prefix string, got Result) {
 	t.Helper()
 	for key, value := range got.Metadata {
@@ -69,7 +69,7 @@ func FuzzGCPMetadata(f *testing.F) {
 		if static == nil {
 			return
 		}
-		got, err := Config{}.gcp(t.Context(), static) // static: nothing is asked
+		got, err := Config{}.gcp(t.Context(), static) // with static data, no request is sent
 		if err != nil || got.Name != GCP || len(got.Metadata) > 5 {
 			t.Errorf("%+v, %v", got, err)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The platforms, as CLOUD_PLATFORM names them.
+// Platforms as named by CLOUD_PLATFORM.
 const (
 	AWS   = "aws"
 	Azure = "azure"
@@ -19,69 +19,64 @@ const (
 	None  = "none"
 )
 
-// defaultTimeout is enough for a service on the same host, which answers
-// within milliseconds.
+// defaultTimeout is sufficient for a service on the same host, which responds within milliseconds.
 const defaultTimeout = time.Second
 
-// Config says how the platform is found.
+// Config configures Detect.
 type Config struct {
-	// Platform is CLOUD_PLATFORM: aws, azure, gcp or none, in any case. Empty:
-	// firmware and environment decide.
+	// Platform is CLOUD_PLATFORM: aws, azure, gcp or none, in any case. If empty, firmware and
+	// environment decide.
 	Platform string
 	Env      Env
-	// IPv6 asks AWS and Google under their IPv6 addresses, for hosts that have
-	// no other. Azure has none.
+	// IPv6 queries AWS and Google at their IPv6 addresses, for hosts that have no IPv4. Azure has
+	// no IPv6 address.
 	IPv6 bool
 	// Endpoints replace the addresses of the metadata services.
 	Endpoints Endpoints
-	// DMIDir is where the kernel shows what the firmware says. Empty:
+	// DMIDir is the directory in which the kernel exposes the firmware's data. If empty, it is
 	// /sys/class/dmi/id.
 	DMIDir string
-	// Timeout bounds all requests together. 0: one second.
+	// Timeout limits all requests together. 0 means one second.
 	Timeout time.Duration
-	// Logger gets the warnings. nil: nobody.
+	// Logger logs the warnings. nil discards them.
 	Logger *slog.Logger
 }
 
-// Env is what the environment says of the platform.
+// Env is the part of the environment that concerns the platform.
 type Env struct {
-	// GCPMetadata is GCP_METADATA: project id, project number, cluster name and
-	// cluster location with pipes between them. With it nothing is asked.
+	// GCPMetadata is GCP_METADATA: project id, project number, cluster name and cluster location,
+	// separated by pipes. If set, no request is sent.
 	GCPMetadata string
-	// GCEMetadataHost is GCE_METADATA_HOST: host or host:port of Google's
-	// metadata service. It says too that there is one.
+	// GCEMetadataHost is GCE_METADATA_HOST: host or host:port of Google's metadata service. If set,
+	// the platform is Google Cloud.
 	GCEMetadataHost string
-	// GKEClusterURL is GKE_CLUSTER_URL. Empty: made of project, location and
-	// cluster.
+	// GKEClusterURL is GKE_CLUSTER_URL. If empty, it is derived from project, location and cluster.
 	GKEClusterURL string
 	// GCPQuotaProject is GCP_QUOTA_PROJECT.
 	GCPQuotaProject string
 }
 
-// Endpoints are base URLs such as http://169.254.169.254; empty ones have
-// their well-known value.
+// Endpoints are base URLs such as http://169.254.169.254. Empty fields mean the well-known address.
 type Endpoints struct {
 	AWS, Azure, GCP string
 }
 
-// Result is what is known of the platform.
+// Result describes the platform.
 type Result struct {
 	// Name is aws, azure, gcp or none.
 	Name     string
 	Locality Locality
-	// Metadata is PLATFORM_METADATA; nil when nothing is known.
+	// Metadata is PLATFORM_METADATA, or nil if nothing is known.
 	Metadata map[string]string
 }
 
-// Locality is where a machine stands. What is not known is empty; no cloud
-// here has a SubZone.
+// Locality is the location of a machine. Unknown parts are empty; no supported cloud has a SubZone.
 type Locality struct {
 	Region, Zone, SubZone string
 }
 
-// Detect finds the platform. What its metadata service does not tell in time
-// is missing in the result and a warning in the log. The error is that of ctx,
-// the only reason to end early.
+// Detect detects the platform. If its metadata service does not respond in time, Detect logs a
+// warning and the result lacks the data. It returns an error only if ctx is done.
 func Detect(ctx context.Context, cfg Config) (Result, error) {
 	log := cfg.Logger
 	if log == nil {
@@ -122,7 +117,7 @@ func Detect(ctx context.Context, cfg Config) (Result, error) {
 	return result, nil
 }
 
-// choose returns the name of the platform. It sends nothing.
+// choose returns the name of the platform. It sends no requests.
 func choose(cfg Config, static bool) (string, error) {
 	var err error
 	switch name := strings.ToLower(cfg.Platform); name {

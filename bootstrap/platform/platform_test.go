@@ -23,11 +23,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// cloud is a metadata service on loopback that remembers what it was asked.
+// cloud is a metadata service on loopback that records its requests.
 type cloud struct {
 	url string
 	mu  sync.Mutex // guards asked
-	// asked are method and path of the requests.
+	// asked contains the method and path of each request.
 	asked []string
 }
 
@@ -54,20 +54,20 @@ func serve(t *testing.T, handler http.HandlerFunc) *cloud {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(listener) // ends when the server is closed
+		_ = server.Serve(listener) // returns when the server is closed
 	}()
 	t.Cleanup(func() {
-		_ = server.Close() // what hangs is meant to
+		_ = server.Close() // requests may hang on purpose
 		<-done
 	})
 	return c
 }
 
-// write answers with a text; a client that has gone does not mind.
+// write responds with a text and ignores errors.
 func write(w http.ResponseWriter, text string) { _, _ = w.Write([]byte(text)) }
 
-// aws is an instance metadata service. With a token it insists on sessions,
-// without one it has never heard of them.
+// aws returns an instance metadata service. If token is set, it requires sessions; otherwise it
+// does not support them.
 func aws(token string, values map[string]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -94,7 +94,7 @@ func aws(token string, values map[string]string) http.HandlerFunc {
 	}
 }
 
-// azure is an instance metadata service that answers with a document.
+// azure returns an instance metadata service that responds with a document.
 func azure(doc string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Metadata") != "true" || r.URL.Query().Get("api-version") == "" || r.Header.Get("X-Forwarded-For") != "" {
@@ -110,7 +110,7 @@ func azure(doc string) http.HandlerFunc {
 	}
 }
 
-// google is a metadata service with values below /computeMetadata/v1/.
+// google returns a metadata service with values below /computeMetadata/v1/.
 func google(values map[string]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Metadata-Flavor", "Google")
@@ -127,8 +127,7 @@ func google(values map[string]string) http.HandlerFunc {
 	}
 }
 
-// firmware makes a directory as the kernel shows it; pairs are files and what
-// they hold.
+// firmware creates a directory like the kernel's; pairs are file names and contents.
 func firmware(t *testing.T, pairs ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,13 +139,13 @@ func firmware(t *testing.T, pairs ...string) string {
 	return dir
 }
 
-// logged returns a logger and what it wrote.
+// logged returns a logger and a function that returns its output.
 func logged() (*slog.Logger, *bytes.Buffer) {
 	var b bytes.Buffer
 	return slog.New(slog.NewTextHandler(&b, nil)), &b
 }
 
-// awsValues are those of a machine in Oregon.
+// awsValues are the values of a machine in Oregon.
 func awsValues() map[string]string {
 	return map[string]string{"placement/region": "us-west-2", "placement/availability-zone": "us-west-2b", "instance-id": "i-0abc"}
 }
@@ -235,7 +234,7 @@ func TestDetectAsksTheCloud(t *testing.T) {
 	}
 }
 
-// What decides about the platform, and that it decides without the network.
+// The criteria for the platform, which is determined without network access.
 func TestDetectChooses(t *testing.T) {
 	t.Parallel()
 	vm := func(pairs ...string) []string { return pairs }
@@ -281,8 +280,7 @@ func TestDetectChooses(t *testing.T) {
 	}
 }
 
-// A machine of no cloud sends nothing, whatever listens; neither does one of
-// which all requests reached.
+// A machine outside the supported clouds sends no requests, nor does one with complete static data.
 func TestDetectSendsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -325,7 +323,7 @@ func TestDetectSendsNothing(t *testing.T) {
 	}
 }
 
-// Firmware leads to the service of its cloud, and to no other.
+// The firmware selects the service of its cloud and no other.
 func TestDetectByFirmware(t *testing.T) {
 	t.Parallel()
 	for want, dmi := range map[string][]string{
@@ -349,7 +347,7 @@ func TestDetectByFirmware(t *testing.T) {
 	}
 }
 
-// GCE_METADATA_HOST is asked instead of the well-known address.
+// GCE_METADATA_HOST replaces the well-known address.
 func TestMetadataHost(t *testing.T) {
 	t.Parallel()
 	c := serve(t, google(googleValues()))

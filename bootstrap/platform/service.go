@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// linkLocal is where all three clouds have their metadata service. It is an
-	// address, so that nothing has to be looked up.
+	// linkLocal is the base URL of the metadata service in all three clouds. It contains an
+	// address, so that no name must be resolved.
 	linkLocal = "http://169.254.169.254"
-	// maxValue bounds a value, maxDocument an answer that holds several, and
-	// maxHeader the head of either.
+	// maxValue is the maximum size of a response with one value, maxDocument of one with several
+	// values, and maxHeader of the header of either.
 	maxValue    = 1 << 10
 	maxDocument = 256 << 10
 	maxHeader   = 16 << 10
 )
 
-// statusError is an answer other than 200.
+// statusError reports a response status other than 200.
 type statusError struct {
 	path string
 	code int
@@ -37,7 +37,8 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("%s answers %d %s", e.path, e.code, http.StatusText(e.code))
 }
 
-// refused tells whether an error is an answer, and so no fault on the way.
+// refused reports whether an error is a response with one of the status codes, rather than a
+// transport error.
 func refused(err error, codes ...int) bool {
 	var status *statusError
 	if !errors.As(err, &status) {
@@ -51,10 +52,10 @@ func refused(err error, codes ...int) bool {
 	return len(codes) == 0
 }
 
-// service is a metadata service.
+// service is a client of a metadata service.
 type service struct {
 	base string
-	// header is sent with each request, wanted must be in each answer.
+	// header is sent with each request; each response must contain wanted.
 	header, wanted http.Header
 	client         *http.Client
 }
@@ -65,18 +66,18 @@ func newService(base, fallback string) service {
 	}
 	return service{base: strings.TrimSuffix(base, "/"), header: http.Header{}, client: &http.Client{
 		Transport: &http.Transport{
-			// Proxy stays nil: no proxy has the metadata of this machine.
+			// Proxy remains nil: a proxy would return the metadata of another machine.
 			DialContext:            (&net.Dialer{}).DialContext,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: maxHeader,
 		},
-		// A metadata service sends nobody elsewhere.
+		// A metadata service does not redirect.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// do requests a path and returns the body of the answer.
+// do sends a request and returns the body of the response.
 func (s service) do(ctx context.Context, method, path string, limit int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
 	if err != nil {
@@ -87,7 +88,7 @@ func (s service) do(ctx context.Context, method, path string, limit int64) ([]by
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	if resp.StatusCode != http.StatusOK {
 		return nil, &statusError{path: path, code: resp.StatusCode}
 	}
@@ -106,7 +107,7 @@ func (s service) do(ctx context.Context, method, path string, limit int64) ([]by
 	return body, nil
 }
 
-// value asks for a path whose answer is one value.
+// value requests a path whose response is one value.
 func (s service) value(ctx context.Context, method, path string) (string, error) {
 	body, err := s.do(ctx, method, path, maxValue)
 	if err != nil {
@@ -119,13 +120,13 @@ func (s service) value(ctx context.Context, method, path string) (string, error)
 	return text, nil
 }
 
-// answer is what came of one request.
+// answer is the result of one request.
 type answer struct {
 	value string
 	err   error
 }
 
-// values asks for several paths at once.
+// values requests several paths concurrently.
 func (s service) values(ctx context.Context, paths ...string) []answer {
 	answers := make([]answer, len(paths))
 	var wg sync.WaitGroup
@@ -136,8 +137,8 @@ func (s service) values(ctx context.Context, paths ...string) []answer {
 	return answers
 }
 
-// joined returns the error of several answers. Those without one do not count;
-// equal causes, such as the deadline, are reported once.
+// joined returns the combined error of several answers, without those that ignore accepts. Equal
+// causes, such as the deadline, are reported once.
 func joined(answers []answer, ignore func(error) bool) error {
 	var first error
 	more := 0
@@ -156,16 +157,16 @@ func joined(answers []answer, ignore func(error) bool) error {
 	return first
 }
 
-// printable returns a value that node metadata may contain: one line of text
-// that is not too long.
+// printable returns a value that node metadata may contain. It returns false unless the text is one
+// line of limited length.
 func printable(text string) (string, bool) {
 	text = strings.TrimSpace(text)
 	ok := len(text) <= maxValue && utf8.ValidString(text) && strings.IndexFunc(text, unicode.IsControl) < 0
 	return text, ok
 }
 
-// validLocality reports whether a text may be a region or a zone. Slashes separate
-// the parts of a locality, so they must not occur in one.
+// validLocality reports whether a text can be a region or a zone. It must not contain slashes,
+// which separate the parts of a locality.
 func validLocality(text string) bool {
 	for i, r := range text {
 		alphanumeric := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
@@ -176,7 +177,7 @@ func validLocality(text string) bool {
 	return text != ""
 }
 
-// metadata makes PLATFORM_METADATA of keys and values, without empty ones.
+// metadata returns PLATFORM_METADATA for pairs of keys and values, without empty values.
 func metadata(pairs ...string) map[string]string {
 	var m map[string]string
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -12,11 +12,11 @@ import (
 	text "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// budget is what one execution has used.
+// budget counts the resources used by one execution.
 type budget struct{ steps, depth, made int }
 
-// The functions that bound calls. A template cannot name them, for they are
-// added when it has been parsed.
+// Functions that enforce the budget. Templates cannot call them, because they are added after
+// parsing.
 const (
 	stepName  = "_step"
 	enterName = "_enter"
@@ -24,9 +24,9 @@ const (
 	outName   = "_out"
 )
 
-// bound changes what was parsed so that the budget counts it: the body of each
-// range and of each template begins with its number of actions, each template
-// with its depth, and what an action prints is weighed before.
+// bound instruments the parsed template so that the budget is enforced: the body of each range and
+// of each template begins by counting its actions, each template counts its depth, and the output
+// of each action is weighed before it is written.
 func (b *budget) bound(parsed *text.Template) {
 	parsed.Funcs(text.FuncMap{
 		stepName:  b.step,
@@ -57,7 +57,7 @@ func (b *budget) enter() (string, error) {
 	return "", nil
 }
 
-// scan counts the reading of a text.
+// scan charges for scanning texts.
 func (b *budget) scan(texts ...string) error {
 	n := 0
 	for _, s := range texts {
@@ -67,7 +67,7 @@ func (b *budget) scan(texts ...string) error {
 	return err
 }
 
-// spend counts bytes that a function is about to make.
+// spend charges for n bytes that a function is about to allocate.
 func (b *budget) spend(n int) error {
 	if n < 0 || n > maxMade-b.made {
 		return fmt.Errorf("the functions of the template make more than %d bytes", maxMade)
@@ -76,7 +76,7 @@ func (b *budget) spend(n int) error {
 	return nil
 }
 
-// text counts a text that a function has made out of one about as long.
+// text charges for a text that a function has made from one of similar length.
 func (b *budget) text(s string) (string, error) {
 	if len(s) > maxText {
 		return "", fmt.Errorf("a text has %d bytes, it may have %d", len(s), maxText)
@@ -84,7 +84,7 @@ func (b *budget) text(s string) (string, error) {
 	return s, b.spend(len(s))
 }
 
-// room asks for n bytes of text before they are made.
+// room charges for n bytes of text before they are allocated.
 func (b *budget) room(n int) error {
 	if n < 0 || n > maxText {
 		return fmt.Errorf("a text of %d bytes is asked for, it may have %d", n, maxText)
@@ -92,11 +92,11 @@ func (b *budget) room(n int) error {
 	return nil
 }
 
-// slot is what an element of a list costs beside its content.
+// slot is the overhead of a list element, in bytes.
 const slot = 16
 
-// weigh counts a value as if each part of it were written out. Lists may hold
-// a list many times, and a dict itself.
+// weigh charges for a value as if all its parts were written out. Lists may contain the same list
+// many times, and a dict may contain itself.
 func (b *budget) weigh(v any) error { return b.weighValue(reflect.ValueOf(v), 0) }
 
 func (b *budget) weighValue(v reflect.Value, depth int) error {
@@ -136,15 +136,15 @@ func (b *budget) weighValue(v reflect.Value, depth int) error {
 	return nil
 }
 
-// boundBody puts the count in front of a body.
+// boundBody inserts the counting action at the beginning of a body.
 func boundBody(body *parse.ListNode) {
 	cost := boundList(body)
 	number := &parse.NumberNode{NodeType: parse.NodeNumber, Pos: body.Pos, IsInt: true, Int64: int64(cost), Text: strconv.Itoa(cost)}
 	body.Nodes = append([]parse.Node{call(stepName, body.Pos, number)}, body.Nodes...)
 }
 
-// boundList bounds what is in a list and returns how many steps it takes
-// without the bodies that count themselves.
+// boundList instruments the nodes of a list and returns the number of its steps, excluding the
+// bodies that count themselves.
 func boundList(list *parse.ListNode) int {
 	if list == nil {
 		return 0

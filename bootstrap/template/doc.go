@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package template executes a user's template of Envoy's bootstrap: Go's
-// template language with the functions of Sprig that are common in such files.
+// Package template executes a user's template of Envoy's bootstrap: Go's template language with the
+// Sprig functions that are common in such files.
 //
-// Package bootstrap calls Render with the parameters. A mistake in a template,
-// such as an endless loop, must end in a sentence and not in a full memory, so
-// everything is bounded: steps, depth, what functions make, and the output.
-// Functions are pure: none reads a file, the environment, the clock, the
-// network or chance. There are no goroutines.
+// Package bootstrap calls Render with the parameters. A mistake in a template, such as an endless
+// loop, must result in an error and not exhaust memory. Therefore steps, depth, allocations of
+// functions and the output are limited. Functions are pure: they do not access files, the
+// environment, the clock, the network or random numbers. There are no goroutines.
 //
-// The engine is a copy of Go's text/template without calls of methods. Those
-// look methods up by name, which keeps the linker from dropping any method of
-// the whole program.
+// The engine is a copy of Go's text/template without method calls. Method calls look up methods by
+// name, which prevents the linker from dropping any unused method of the program.
 package template

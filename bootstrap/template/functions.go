@@ -18,12 +18,11 @@ import (
 	text "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// functions are toJSON and, under the names and with the results of Sprig, its
-// functions for texts, numbers, lists, dicts, JSON and regular expressions.
-// Not there: what is not pure (env, now, rand..., uuidv4, getHostByName, date
-// and duration functions), cryptography, semver, floating point arithmetic
-// beyond float64, round, ceil and floor, merge, deepCopy, url..., and the
-// typographic ones (wrap, abbrev, initials, snakecase and so on).
+// functions returns toJSON and Sprig's functions for strings, numbers, lists, dicts, JSON and
+// regular expressions, with the same names and results. Not included are functions that are not
+// pure (env, now, rand..., uuidv4, getHostByName, date and duration functions), cryptography,
+// semver, floating point arithmetic beyond float64, round, ceil and floor, merge, deepCopy, url...,
+// and typographic functions (wrap, abbrev, initials, snakecase and so on).
 func (b *budget) functions() text.FuncMap {
 	all := text.FuncMap{}
 	for _, part := range []text.FuncMap{
@@ -35,7 +34,7 @@ func (b *budget) functions() text.FuncMap {
 	return all
 }
 
-// builtins are those of the language that make texts, bounded.
+// builtins returns bounded versions of the language's functions that produce text.
 func (b *budget) builtins() text.FuncMap {
 	weighed := func(f func(args ...any) string) func(args ...any) (string, error) {
 		return func(args ...any) (string, error) {
@@ -57,7 +56,7 @@ func (b *budget) builtins() text.FuncMap {
 	}
 }
 
-// widths bounds the white space that a format asks for.
+// widths limits the padding that a format requests.
 func (b *budget) widths(format string) error {
 	sum := 0
 	for _, verb := range strings.Split(format, "%")[1:] {
@@ -138,12 +137,12 @@ func (b *budget) textFunctions() text.FuncMap {
 	}
 }
 
-// parts counts what a split makes.
+// parts charges for the result of a split.
 func (b *budget) parts(sep, s string) error {
 	return errors.Join(b.scan(s, sep), b.spend(4*slot*(strings.Count(s, sep)+1)))
 }
 
-// numbered is a split whose parts have the names _0, _1 and so on.
+// numbered splits a text into parts with the keys _0, _1 and so on.
 func (b *budget) numbered(sep string, n int, s string) (map[string]string, error) {
 	if err := b.parts(sep, s); err != nil {
 		return nil, err
@@ -155,7 +154,7 @@ func (b *budget) numbered(sep string, n int, s string) (map[string]string, error
 	return named, nil
 }
 
-// shapeFunctions make texts that can be much longer than what they get.
+// shapeFunctions returns functions whose result can be much longer than their arguments.
 func (b *budget) shapeFunctions() text.FuncMap {
 	indent := func(n int, s string) (string, error) {
 		if n < 0 {
@@ -214,7 +213,7 @@ func (b *budget) shapeFunctions() text.FuncMap {
 	}
 }
 
-// multiplied asks for n texts of some size, and more.
+// multiplied charges for n texts of the given size plus more bytes.
 func (b *budget) multiplied(n, size, more int) error {
 	if size > 0 && n > maxText/size {
 		return fmt.Errorf("a text of %d times %d bytes is asked for, it may have %d bytes", n, size, maxText)
@@ -222,7 +221,7 @@ func (b *budget) multiplied(n, size, more int) error {
 	return b.room(n*size + more)
 }
 
-// each joins what f makes of the values that are not nil.
+// each joins the results of f for the values that are not nil.
 func (b *budget) each(values []any, f func(any) string) (string, error) {
 	if err := b.weigh(values); err != nil {
 		return "", err
@@ -236,8 +235,8 @@ func (b *budget) each(values []any, f func(any) string) (string, error) {
 	return b.text(strings.Join(made, " "))
 }
 
-// strings are the elements of a list as texts, without nil; a single value is
-// a list of one.
+// strings returns the elements of a list as strings, without nil. A single value counts as a list
+// of one element.
 func (b *budget) strings(v any) ([]string, error) {
 	if err := b.weigh(v); err != nil {
 		return nil, err
@@ -267,7 +266,7 @@ func spell(v any) string {
 	case []byte:
 		return string(v)
 	}
-	return fmt.Sprint(v) // of errors and Stringers what they say
+	return fmt.Sprint(v) // errors and Stringers as their text
 }
 
 func (b *budget) regexFunctions() text.FuncMap {
@@ -306,10 +305,10 @@ func (b *budget) regexFunctions() text.FuncMap {
 	}
 }
 
-// regex compiles an expression for a text. Each byte of the text may match,
-// with every group.
+// regex compiles an expression and charges for matching it: each byte of the text may match, with
+// every group.
 func (b *budget) regex(regex, s string) (*regexp.Regexp, error) {
-	const longest = 1000 // of an expression, which costs a multiple of it
+	const longest = 1000 // maximum length of an expression, whose compilation costs a multiple of it
 	if len(regex) > longest {
 		return nil, fmt.Errorf("the regular expression has %d bytes, it may have %d", len(regex), longest)
 	}
@@ -346,5 +345,5 @@ func (b *budget) regexReplace(regex, s, repl string, expand bool) (string, error
 	return b.text(string(out) + s[end:])
 }
 
-// sortedKeys are the keys of a dict in an order that does not change.
+// sortedKeys returns the keys of a dict in sorted order.
 func sortedKeys(dict map[string]any) []string { return slices.Sorted(maps.Keys(dict)) }

@@ -12,7 +12,7 @@ import (
 	text "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// items are the elements of a list of any type, in a slice of their own.
+// items returns the elements of a list of any type as a new slice.
 func (b *budget) items(name string, list any) ([]any, error) {
 	value := reflect.ValueOf(list)
 	if value.Kind() != reflect.Slice && value.Kind() != reflect.Array {
@@ -116,7 +116,7 @@ func (b *budget) listFunctions() text.FuncMap {
 	}
 }
 
-// comparing counts comparisons of a value with others.
+// comparing charges for comparisons of a value with others.
 func (b *budget) comparing(v any, others int) error {
 	_, err := b.step(others / 16)
 	return errors.Join(err, b.weigh(v))
@@ -126,9 +126,9 @@ func holds(items []any, v any) bool {
 	return slices.ContainsFunc(items, func(item any) bool { return reflect.DeepEqual(v, item) })
 }
 
-// listParts take a part out of a list.
+// listParts returns functions that select parts of a list.
 func (b *budget) listParts() text.FuncMap {
-	// one returns the element that at chooses, nil of an empty list.
+	// one returns a function for the element that at selects, or nil for an empty list.
 	one := func(name string, at func(n int) int) func(any) (any, error) {
 		return func(list any) (any, error) {
 			value := reflect.ValueOf(list)
@@ -141,7 +141,7 @@ func (b *budget) listParts() text.FuncMap {
 			return value.Index(at(value.Len())).Interface(), nil
 		}
 	}
-	// some returns the elements from and to, nil of an empty list.
+	// some returns a function for the elements from and to, or nil for an empty list.
 	some := func(name string, from, to int) func(any) ([]any, error) {
 		return func(list any) ([]any, error) {
 			items, err := b.items(name, list)
@@ -206,7 +206,7 @@ func (b *budget) dictFunctions() text.FuncMap {
 		},
 		"unset":  func(d dict, key string) dict { delete(d, key); return d },
 		"hasKey": func(d dict, key string) bool { _, ok := d[key]; return ok },
-		// The order of keys and values is any in Sprig; here it is theirs.
+		// In Sprig, the order of keys and values is random. Here they are sorted by key.
 		"keys": func(dicts ...dict) ([]string, error) {
 			keys := []string{}
 			for _, d := range dicts {
@@ -252,7 +252,7 @@ func (b *budget) dictFunctions() text.FuncMap {
 	}
 }
 
-// dig follows keys into dicts of dicts: dig "a" "b" fallback dict.
+// dig looks up a path of keys in nested dicts: dig "a" "b" fallback dict.
 func dig(path []any) (any, error) {
 	if len(path) < 3 {
 		return nil, errors.New("dig wants one or more keys, a fallback and a dict")

@@ -14,25 +14,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// What a template may use. A bootstrap with everything in it has some 30 kB.
+// Limits of a template. A bootstrap with all features has some 30 kB.
 const (
 	maxSource = 1 << 20
 	maxOutput = 16 << 20
-	// maxSteps is how many actions are executed, maxDepth how deeply templates
-	// call each other and lists hold lists.
+	// maxSteps is the maximum number of executed actions, maxDepth the maximum depth of nested
+	// template calls and nested lists.
 	maxSteps = 1 << 18
 	maxDepth = 100
-	// maxMade is the size of all that functions return, in bytes, maxText that
-	// of one text.
+	// maxMade is the maximum total size of all values that functions return, in bytes; maxText is
+	// the maximum size of one text.
 	maxMade = 64 << 20
 	maxText = 4 << 20
 )
 
-// engineName is what the engine calls each template in its errors.
+// engineName is the name of every template in the engine's errors.
 const engineName = "bootstrap"
 
-// Render executes a template with its parameters. name is the file it came
-// from; each error names it, with the line.
+// Render executes a template with its parameters. name is the file of the template; errors contain
+// it, with the line.
 func Render(name string, source []byte, params map[string]any) ([]byte, error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("template %s has %d bytes, it may have %d", name, len(source), maxSource)
@@ -50,7 +50,7 @@ func Render(name string, source []byte, params map[string]any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// limited is a buffer that refuses to grow without end.
+// limited is a buffer of limited size.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -60,11 +60,11 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// place is how the engine begins its errors: line, column, the action.
+// place matches the prefix of the engine's errors: line, column and action.
 const place = `^template: ` + engineName + `:(\d+):(?:\d+:)? ?(?:executing ".*?" at (<(?s:.*?)>): )?`
 
-// shape makes an error of the engine one that names the file, the line, the
-// action, and what to do.
+// shape converts an error of the engine to one that names the file, the line, the action, and the
+// cure.
 func shape(name string, err error) error {
 	message := err.Error()
 	found := regexp.MustCompile(place).FindStringSubmatch(message)
@@ -77,7 +77,7 @@ func shape(name string, err error) error {
 	}
 	at := found[2]
 	if strings.Contains(at, enterName) || strings.Contains(at, stepName) {
-		at = "" // ours, not the user's
+		at = "" // an internal action, not the user's
 	}
 	if at != "" {
 		at = " at " + at
@@ -90,7 +90,7 @@ const (
 	noFunction = `function "(\w+)" not defined`
 )
 
-// cure says what to write instead, where that is known.
+// cure returns a suggestion for common errors, or "".
 func cure(message string) string {
 	if found := regexp.MustCompile(noFunction).FindStringSubmatch(message); found != nil {
 		switch found[1] {
@@ -112,10 +112,10 @@ func cure(message string) string {
 	return ""
 }
 
-// maxMessage is how many bytes of a message an error quotes.
+// maxMessage is the maximum number of bytes of a message that an error quotes.
 const maxMessage = 400
 
-// line returns a message as one line.
+// line returns a message as a single line.
 func line(message string) string {
 	return strings.ReplaceAll(clip.Text(message, maxMessage), "\n", `\n`)
 }

@@ -22,7 +22,7 @@ func parameters() map[string]any {
 	}
 }
 
-// Every function returns what the one of Sprig returns.
+// Every function has the same result as Sprig's.
 func TestSprig(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -51,7 +51,7 @@ func TestSprig(t *testing.T) {
 		`{{ regexMatch "^s.*p$" .name }} {{ mustRegexMatch "x" .name }} {{ regexFind "h." .name }} {{ mustRegexFind "h." .name }} {{ regexFindAll "[ho]" .name -1 }} {{ mustRegexFindAll "[ho]" .name 1 }} {{ regexQuoteMeta "a.b" }}`,
 		`{{ regexReplaceAll "a(x*)b" "-ab-axxb-" "${1}W" }} {{ mustRegexReplaceAll "a(x*)b" "-ab-axxb-" "$1W" }} {{ regexReplaceAll "" "abc" "-" }} {{ regexReplaceAllLiteral "a(x*)b" "-ab-axxb-" "${1}" }} {{ mustRegexReplaceAllLiteral "b*" "abbc" "-" }} {{ regexReplaceAll "b*" "abbc" "$0-" }}`,
 		`{{ regexSplit "z+" "pizza" -1 }} {{ mustRegexSplit "z" "pizza" 2 }}`,
-		// The language itself.
+		// The template language itself.
 		`{{ range $i, $e := .list }}{{ if $i }},{{ end }}{{ $e }}{{ else }}none{{ end }}{{ range 3 }}{{ . }}{{ end }}{{ with .zone }}x{{ else }}y{{ end }}`,
 		`{{ range .list }}{{ if eq . "a" }}{{ break }}{{ end }}{{ continue }}{{ end }}{{ define "t" }}[{{ . }}]{{ end }}{{ template "t" .name }}{{ block "u" 1 }}{{ . }}{{ end }}`,
 		`{{ .missing }}|{{ .dict.missing }}|{{ print .list 1 2 }}|{{ println "a" }}|{{ printf "%q %5.2f|%-4d|%%" .name .float .port }}|{{ html "<" }}{{ js "'" }}{{ urlquery "a b" }}|{{ len .list }}{{ index .list 1 }}`,
@@ -147,7 +147,7 @@ func TestRenderErrors(t *testing.T) {
 	}
 }
 
-// Mistakes that would fill the memory, or never end, end in a sentence.
+// Mistakes that would exhaust memory or never end result in an error.
 func TestRenderBounds(t *testing.T) {
 	t.Parallel()
 	const big = `{{ $b := repeat 1000000 "x" }}`
@@ -196,7 +196,7 @@ func TestRenderBounds(t *testing.T) {
 	}
 }
 
-// Whatever is written in a template, it ends, and in bounds.
+// Any template terminates within the limits.
 func FuzzRender(f *testing.F) {
 	for _, source := range []string{
 		`{"id": "{{ .name }}"{{ if .zone }}, "zone": {{ toJSON .zone }}{{ end }}}`,

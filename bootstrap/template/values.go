@@ -22,7 +22,7 @@ func numberFunctions() text.FuncMap {
 		"atoi": func(s string) int {
 			n, err := strconv.Atoi(s)
 			if err != nil {
-				return 0 // as Sprig
+				return 0 // like Sprig
 			}
 			return n
 		},
@@ -88,7 +88,7 @@ func choose(v any, values []any, better func(n, best int64) bool) int64 {
 	return best
 }
 
-// integer reads any value as a number, 0 for what is none.
+// integer converts a value to a number, or 0 if it is not one.
 func integer(v any) int64 {
 	switch value := indirect(v); value.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -151,7 +151,7 @@ func (b *budget) sequenceFunctions() text.FuncMap {
 	}
 }
 
-// sequence counts from start to before stop.
+// sequence returns the numbers from start up to but not including stop.
 func (b *budget) sequence(start, stop, step int) ([]int, error) {
 	numbers := []int{}
 	up := stop >= start
@@ -172,7 +172,7 @@ func (b *budget) sequence(start, stop, step int) ([]int, error) {
 	return numbers, b.spend(slot * int(count))
 }
 
-// seq counts as the command of this name does, including the end.
+// seq returns the same sequence as the seq command, including the end.
 func (b *budget) seq(params ...int) (string, error) {
 	start, step, end := 1, 1, 0
 	switch len(params) {
@@ -236,7 +236,7 @@ func (b *budget) jsonFunctions() text.FuncMap {
 		"fromJson": func(s string) (any, error) {
 			v, err := decode(s)
 			if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-				return nil, nil // as Sprig
+				return nil, nil // like Sprig
 			}
 			return v, err
 		},
@@ -254,7 +254,7 @@ func (b *budget) json(v any, encode func(any) ([]byte, error)) (string, error) {
 	return b.text(string(doc))
 }
 
-// valueFunctions are those for values of any type.
+// valueFunctions returns functions for values of any type.
 func (b *budget) valueFunctions() text.FuncMap {
 	filled := func(v any) bool { return !empty(v) }
 	return text.FuncMap{
@@ -304,7 +304,7 @@ func (b *budget) valueFunctions() text.FuncMap {
 	}
 }
 
-// empty tells whether a value is the zero value of its type; a struct never is.
+// empty reports whether a value is the zero value of its type; a struct never is.
 func empty(v any) bool {
 	switch value := reflect.ValueOf(v); value.Kind() {
 	case reflect.Invalid:

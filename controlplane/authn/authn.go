@@ -12,27 +12,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// ErrUnauthenticated is wrapped by each error of an Authenticator.
+// ErrUnauthenticated is wrapped by every error of an Authenticator.
 var ErrUnauthenticated = errors.New("unauthenticated")
 
-// ErrUnavailable is also wrapped if a method could not tell, because what it
-// needs to know is out of reach for the moment. The same call may succeed later.
+// ErrUnavailable is also wrapped if a method could not decide because a dependency is unavailable.
+// The same call may succeed later.
 var ErrUnavailable = errors.New("authentication is unavailable")
 
-// Caller is a peer whose identity was verified.
+// Caller is a peer with a verified identity.
 type Caller struct {
 	ID      certs.ID // its trust domain is always that of the mesh
-	Method  string   // what proved it: one of the constants below
-	Cluster string   // the cluster whose API server knows the caller; empty for other methods
-	Pod     Pod      // empty if the proof names none
-	Serial  *big.Int // number of the certificate that proved it; nil for other methods
+	Method  string   // the method that verified it: one of the constants below
+	Cluster string   // the cluster whose API server verified the caller; empty for other methods
+	Pod     Pod      // empty if the credential names none
+	Serial  *big.Int // serial number of the client certificate; nil for other methods
 }
 
-// Pod is the pod in which a caller runs, as far as its token tells.
+// Pod is the pod of a caller, as far as its token names it.
 type Pod struct {
 	Name string
 	UID  string
-	Node string // name of its node; only newer API servers tell
+	Node string // name of its node; only newer API servers provide it
 }
 
 // The values of Caller.Method.
@@ -42,13 +42,13 @@ const (
 	MethodClientCertificate = "client_certificate"
 )
 
-// Authenticator tells who makes the gRPC call that ctx belongs to.
+// Authenticator authenticates the caller of the gRPC call that ctx belongs to.
 type Authenticator interface {
 	Authenticate(ctx context.Context) (*Caller, error)
 }
 
-// Any returns an Authenticator that tries the given ones in their order and
-// takes the first success. Its error holds the reason of each of them.
+// Any returns an Authenticator that tries the given ones in order and returns the first success.
+// Its error contains the reason of each failure.
 func Any(methods ...Authenticator) Authenticator {
 	return anyOf(methods)
 }
@@ -76,8 +76,8 @@ func (a anyOf) Authenticate(ctx context.Context) (*Caller, error) {
 	return nil, &refusal{reason: reasons, unavailable: unavailable}
 }
 
-// Except returns an Authenticator that refuses callers of another one for which
-// denied returns an error.
+// Except returns an Authenticator that rejects the callers of method for which denied returns an
+// error.
 func Except(method Authenticator, denied func(*Caller) error) Authenticator {
 	return except{method, denied}
 }
@@ -99,7 +99,7 @@ func (e except) Authenticate(ctx context.Context) (*Caller, error) {
 	return caller, nil
 }
 
-// refusal is an error with a reason that may be shown to the caller.
+// refusal is an error whose reason may be sent to the caller.
 type refusal struct {
 	reason      string
 	unavailable bool
@@ -107,12 +107,12 @@ type refusal struct {
 
 func (r *refusal) Error() string { return ErrUnauthenticated.Error() + ": " + r.reason }
 
-// Is makes a refusal match the errors of this package.
+// Is reports whether a refusal matches an error of this package.
 func (r *refusal) Is(target error) bool {
 	return target == ErrUnauthenticated || r.unavailable && target == ErrUnavailable
 }
 
-// cannotTell is a refusal for the moment.
+// cannotTell returns a refusal that is temporary.
 func cannotTell(format string, args ...any) error {
 	return &refusal{reason: fmt.Sprintf(format, args...), unavailable: true}
 }
@@ -121,7 +121,7 @@ func refuse(format string, args ...any) error {
 	return &refusal{reason: fmt.Sprintf(format, args...)}
 }
 
-// reason returns the text of an error without the words that all of them share.
+// reason returns the text of an error without the common prefix.
 func reason(err error) string {
 	var r *refusal
 	if errors.As(err, &r) {

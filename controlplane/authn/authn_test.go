@@ -221,7 +221,7 @@ func FuzzParseJWTRule(f *testing.F) {
 	f.Add(`{"issuer":"a","jwksUri":"https://b"}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(strings.ToLower(text), "file") || strings.Contains(text, `\`) {
-			return // would read files of this machine
+			return // would read local files
 		}
 		cfg, err := authn.ParseJWTRule(text)
 		if err != nil {
@@ -235,7 +235,8 @@ func FuzzParseJWTRule(f *testing.F) {
 	})
 }
 
-// Except refuses by identity and certificate, and passes on what the method says.
+// TestExcept checks that Except rejects by identity and certificate, and returns the errors of the
+// method.
 func TestExcept(t *testing.T) {
 	t.Parallel()
 	denied := func(c *authn.Caller) error {
@@ -260,7 +261,7 @@ func TestExcept(t *testing.T) {
 	}
 }
 
-// fixed is an Authenticator with one answer.
+// fixed is an Authenticator with a constant result.
 type fixed struct {
 	caller *authn.Caller
 	err    error

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// cache keeps values for a short time, at most so many of them. When it is full,
-// the ones that are out of date go, and then any.
+// cache stores values for a limited time. When it is full, it removes expired entries, and then
+// arbitrary ones.
 type cache[V any] struct {
 	size int
 	ttl  time.Duration
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	entries map[[sha256.Size]byte]cached[V]
 }
@@ -49,8 +49,7 @@ func (c *cache[V]) put(key [sha256.Size]byte, value V, now time.Time) {
 	c.entries[key] = cached[V]{value, now.Add(c.ttl)}
 }
 
-// sweep makes room: a tenth of the cache, so that it is not swept for each
-// entry.
+// sweep removes a tenth of the entries, so that it does not run for each new entry.
 func (c *cache[V]) sweep(now time.Time) {
 	for k, e := range c.entries {
 		if !now.Before(e.until) {

@@ -16,18 +16,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// ClientCertificate authenticates by the certificate that the caller presented
-// in the TLS handshake.
+// ClientCertificate authenticates callers by their certificate in the TLS handshake.
 type ClientCertificate struct {
 	trustDomain string
 	aliases     []string
 }
 
-// NewClientCertificate returns an Authenticator that takes certificates of the
-// given trust domain, and those of its aliases: an alias is another name of the
-// same trust domain, so that its workloads get identities of the trust domain
-// itself. Which roots a certificate may lead to is decided by the TLS
-// configuration of the server.
+// NewClientCertificate returns an Authenticator that accepts certificates of the given trust domain
+// and of its aliases. An alias is another name of the same trust domain: its workloads get
+// identities of trustDomain. The TLS configuration of the server determines the accepted roots.
 func NewClientCertificate(trustDomain string, aliases ...string) (*ClientCertificate, error) {
 	for _, td := range append([]string{trustDomain}, aliases...) {
 		if err := certs.ValidateTrustDomain(td); err != nil {
@@ -50,8 +47,8 @@ func (c *ClientCertificate) Authenticate(ctx context.Context) (*Caller, error) {
 	return c.caller(&info.State, time.Now())
 }
 
-// caller looks at a connection. That the chain leads to a root was verified by
-// the handshake; what the handshake does not look at is checked here.
+// caller returns the caller of a connection. The handshake has verified the certificate chain;
+// caller checks what the handshake does not.
 func (c *ClientCertificate) caller(state *tls.ConnectionState, now time.Time) (*Caller, error) {
 	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return nil, refuse("client certificate: none was presented")
@@ -63,7 +60,7 @@ func (c *ClientCertificate) caller(state *tls.ConnectionState, now time.Time) (*
 	if leaf.IsCA {
 		return nil, refuse("client certificate: it is the certificate of an authority, not of a workload")
 	}
-	// A connection may live longer than the certificate that opened it.
+	// A connection may outlive the certificate that was used to open it.
 	if now.After(leaf.NotAfter.Add(defaultLeeway)) {
 		return nil, refuse("client certificate: it expired at %s; connect again with the renewed one", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// claims are what a token says.
+// claims are the claims of a token.
 type claims struct {
 	jwt.Claims
-	// Kubernetes is in the tokens that an API server makes.
+	// Kubernetes is set in tokens of an API server.
 	Kubernetes struct {
 		Namespace      string       `json:"namespace"`
 		ServiceAccount boundObject  `json:"serviceaccount"`
@@ -29,7 +29,7 @@ type boundObject struct {
 	UID  string `json:"uid"`
 }
 
-// id returns whose token it is. Where the token says it twice, both must agree.
+// id returns the identity in a token. If the token contains it twice, both must be equal.
 func (c *claims) id(trustDomain string) (certs.ID, error) {
 	namespace, account, ok := splitSubject(c.Subject)
 	id := certs.ID{TrustDomain: trustDomain, Namespace: namespace, ServiceAccount: account}
@@ -55,7 +55,7 @@ func (c *claims) pod() Pod {
 	return p
 }
 
-// splitSubject reads system:serviceaccount:<namespace>:<service account>.
+// splitSubject parses system:serviceaccount:<namespace>:<service account>.
 func splitSubject(subject string) (namespace, account string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, subjectPrefix)
 	if !ok {

@@ -25,35 +25,35 @@ import (
 
 const (
 	discoveryPath = "/.well-known/openid-configuration"
-	// maxDocument bounds the discovery document in bytes.
+	// maxDocument is the maximum size of the discovery document in bytes.
 	maxDocument  = 256 << 10
 	maxRedirects = 3
 	fetchTimeout = 10 * time.Second
 )
 
-// FetchConfig says how keys are fetched from a URL. The zero value is for an
-// issuer on the public net that serves its keys itself.
+// FetchConfig configures how keys are fetched from a URL. The zero value is for an issuer on the
+// public Internet that serves its own keys.
 type FetchConfig struct {
-	// AllowedHosts are the hosts that may be asked, as host or host:port (443
-	// if there is none). Empty means only the issuer's own.
+	// AllowedHosts are the hosts that may be contacted, as host or host:port (default port 443).
+	// Empty means only the host of the issuer.
 	AllowedHosts []string
-	// AllowLoopback allows addresses of this machine, and plain http to them.
+	// AllowLoopback allows loopback addresses, and plain HTTP to them.
 	AllowLoopback bool
-	// RootCAs verify the servers; nil means those of the system.
+	// RootCAs verify the servers; nil means the system roots.
 	RootCAs *x509.CertPool
-	// Refresh is how often keys are fetched; zero means 20 minutes.
+	// Refresh is the interval for fetching keys; zero means 20 minutes.
 	Refresh time.Duration
-	// MinRefresh is how soon they are fetched again for a token that is signed
-	// with an unknown key; zero means 10 s.
+	// MinRefresh is the minimum interval between fetches for tokens signed with an unknown key;
+	// zero means 10 s.
 	MinRefresh time.Duration
-	// MaxStale is for how long keys are trusted while they cannot be fetched
-	// again; zero means 24 hours.
+	// MaxStale is how long keys remain trusted while they cannot be fetched again; zero means 24
+	// hours.
 	MaxStale time.Duration
-	// Wait bounds how long a call waits for a fetch; zero means 5 s.
+	// Wait limits how long a call waits for a fetch; zero means 5 s.
 	Wait time.Duration
 }
 
-// fetcher gets documents from hosts of a list.
+// fetcher gets documents from allowed hosts.
 type fetcher struct {
 	client   *http.Client
 	allowed  []string // host:port
@@ -75,7 +75,7 @@ func newFetcher(cfg FetchConfig, issuer string) (*fetcher, error) {
 	f.client = &http.Client{
 		Timeout: fetchTimeout,
 		Transport: &http.Transport{
-			// No proxy: behind one, the address that is dialed would say nothing.
+			// No proxy: with one, the dialed address could not be checked.
 			Proxy:                  nil,
 			DialContext:            dialer.DialContext,
 			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
@@ -102,7 +102,7 @@ func defaultPort(scheme string) string {
 	return "443"
 }
 
-// hostPort brings a host into the form in which hosts are compared.
+// hostPort normalizes a host for comparison.
 func hostPort(host, port string) string {
 	h, p, err := net.SplitHostPort(host)
 	if err != nil {
@@ -111,8 +111,8 @@ func hostPort(host, port string) string {
 	return net.JoinHostPort(strings.ToLower(h), p)
 }
 
-// checkStart looks at the first URL that will be asked, so that a mistake in the
-// configuration is reported at the start.
+// checkStart checks the first URL that will be requested, so that a configuration error is reported
+// at startup.
 func (f *fetcher) checkStart(address, issuer string) error {
 	if address == "" {
 		address = issuer
@@ -124,7 +124,7 @@ func (f *fetcher) checkStart(address, issuer string) error {
 	return f.checkURL(u)
 }
 
-// checkURL decides whether a URL may be asked.
+// checkURL returns an error if a URL must not be requested.
 func (f *fetcher) checkURL(u *url.URL) error {
 	switch {
 	case u.User != nil:
@@ -146,8 +146,8 @@ func isLoopbackName(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// checkAddress looks at each address before it is connected to: a name of the
-// list may lead anywhere.
+// checkAddress checks each address before connecting, because an allowed name may resolve to any
+// address.
 func (f *fetcher) checkAddress(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -159,8 +159,8 @@ func (f *fetcher) checkAddress(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// metadataServers answer each process of a machine with the machine's secrets.
-// Those at link-local addresses are not listed.
+// metadataServers expose secrets of a machine to all of its processes. Those with link-local
+// addresses are not listed.
 var metadataServers = []netip.Addr{
 	netip.AddrFrom4([4]byte{100, 100, 100, 200}),                           // Alibaba Cloud
 	netip.AddrFrom4([4]byte{168, 63, 129, 16}),                             // Azure
@@ -168,10 +168,10 @@ var metadataServers = []netip.Addr{
 	netip.AddrFrom16([16]byte{0xfd, 0x00, 0x0e, 0xc2, 14: 0x02, 15: 0x54}), // AWS
 }
 
-// nat64 is the prefix under which IPv4 addresses are reached over IPv6.
+// nat64 is the prefix for IPv4 addresses that are reached over IPv6.
 var nat64 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x00, 0x64, 0xff, 0x9b}), 96)
 
-// forbidden says why keys must not be fetched from an address, "" if they may.
+// forbidden returns the reason why keys must not be fetched from an address, or "" if they may.
 func forbidden(ip netip.Addr, loopback bool) string {
 	ip = ip.Unmap().WithZone("")
 	if nat64.Contains(ip) {
@@ -193,11 +193,11 @@ func forbidden(ip netip.Addr, loopback bool) string {
 	return ""
 }
 
-// get fetches a document of bounded size.
+// get fetches a document of at most limit bytes.
 func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []byte, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("the URL cannot be read") // the error would quote a password in it
+		return nil, errors.New("the URL cannot be read") // the error could quote a password in the URL
 	}
 	if err := f.checkURL(u); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // only read, so the error is irrelevant
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("get %s: the answer has status %d", u.Redacted(), resp.StatusCode)
 	}
@@ -225,7 +225,7 @@ func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []
 	return body, nil
 }
 
-// discover asks an issuer where its keys are.
+// discover returns the URL of the keys from the discovery document of an issuer.
 func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
 	body, err := f.get(ctx, strings.TrimSuffix(issuer, "/")+discoveryPath, maxDocument)
 	if err != nil {
@@ -247,8 +247,8 @@ func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
 	return doc.JWKSURI, nil
 }
 
-// keys fetches the key set from a URL, or from where the issuer says if there
-// is none.
+// keys fetches the key set from a URL. If the URL is empty, it uses the one in the discovery
+// document of the issuer.
 func (f *fetcher) keys(ctx context.Context, address, issuer string) (*keySet, error) {
 	if address == "" {
 		var err error
@@ -267,5 +267,5 @@ func (f *fetcher) keys(ctx context.Context, address, issuer string) (*keySet, er
 	return set, nil
 }
 
-// maxText is how many bytes of a peer's text an error quotes.
+// maxText is the maximum number of bytes of a peer's text that an error quotes.
 const maxText = 200

@@ -39,7 +39,7 @@ func keySetText(t testing.TB) string {
 	return string(text)
 }
 
-// serve runs an issuer on an address of its own.
+// serve runs an issuer on a separate loopback address.
 func serve(t *testing.T, handler http.Handler, secure bool) *httptest.Server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.77.46.1:0")

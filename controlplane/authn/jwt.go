@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// defaultLeeway is by how much clocks may differ.
+	// defaultLeeway is the maximum clock difference.
 	defaultLeeway = time.Minute
-	// maxToken bounds a token in bytes, before anything of it is decoded.
+	// maxToken is the maximum size of a token in bytes, checked before decoding.
 	maxToken = 16 << 10
-	// subjectPrefix starts the subject of a token of a service account.
+	// subjectPrefix is the prefix of the subject of a service account token.
 	subjectPrefix = "system:serviceaccount:"
 )
 
-// defaultAlgorithms are those that are accepted if none are named.
+// defaultAlgorithms returns the algorithms that are accepted if none are configured.
 func defaultAlgorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.RS256, jose.EdDSA}
 }
 
-// knownAlgorithms are those that can be named. The list holds no symmetric
+// knownAlgorithms returns the algorithms that can be configured. It contains no symmetric
 // algorithm: with one, a public key could be used as the secret.
 func knownAlgorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{
@@ -42,25 +42,25 @@ func knownAlgorithms() []jose.SignatureAlgorithm {
 	}
 }
 
-// JWTConfig says which tokens are accepted. Issuer, Audiences and TrustDomain
-// are needed. The keys come from one of JWKS, JWKSFile and JWKSURL; if all are
-// empty, the issuer is asked where its keys are (OpenID Connect Discovery).
+// JWTConfig defines which tokens are accepted. Issuer, Audiences and TrustDomain are required. The
+// keys come from one of JWKS, JWKSFile and JWKSURL; if all are empty, from the discovery document
+// of the issuer (OpenID Connect Discovery).
 type JWTConfig struct {
 	Issuer      string        // exact value of the claim iss
-	Audiences   []string      // one of them must be in the claim aud
-	TrustDomain string        // of the identities that tokens are turned into
+	Audiences   []string      // at least one must be in the claim aud
+	TrustDomain string        // of the resulting identities
 	JWKS        []byte        // JSON Web Key Set with the public keys of the issuer
 	JWKSFile    string        // path of a file with the key set; read again when it changes
 	JWKSURL     string        // URL of the key set
 	Fetch       FetchConfig   // how URLs are fetched
-	Algorithms  []string      // of signatures; empty means ES256, ES384, RS256 and EdDSA
-	Leeway      time.Duration // by how much clocks may differ; zero means a minute
+	Algorithms  []string      // signature algorithms; empty means ES256, ES384, RS256 and EdDSA
+	Leeway      time.Duration // maximum clock difference; zero means a minute
 	Logger      *slog.Logger  // nil means slog.Default()
 	Metrics     *Metrics      // nil means none
 }
 
-// JWT authenticates by a signed token of a service account in the metadata
-// "authorization: Bearer ...". It answers for one issuer; [Any] joins several.
+// JWT authenticates callers by a signed service account token in the metadata "authorization:
+// Bearer ...". It supports one issuer; [Any] combines several.
 type JWT struct {
 	issuer      string
 	audiences   []string
@@ -70,8 +70,8 @@ type JWT struct {
 	keys        keySource
 }
 
-// NewJWT returns an Authenticator for the tokens of one issuer. Keys that are
-// given or in a file are read now; those behind a URL are fetched by Run.
+// NewJWT returns an Authenticator for the tokens of one issuer. Inline keys and keys in a file are
+// read immediately; Run fetches keys from a URL.
 func NewJWT(cfg JWTConfig) (*JWT, error) {
 	if cfg.Issuer == "" {
 		return nil, errors.New("authentication by token: the issuer is empty; name the one whose tokens are accepted")
@@ -132,7 +132,7 @@ func newKeySource(cfg JWTConfig) (keySource, error) {
 	}
 }
 
-// Run keeps the keys up to date until ctx is done.
+// Run updates the keys until ctx is done.
 func (j *JWT) Run(ctx context.Context) error { return j.keys.run(ctx) }
 
 // Authenticate implements Authenticator.
@@ -155,7 +155,7 @@ func (j *JWT) Authenticate(ctx context.Context) (*Caller, error) {
 	return &Caller{ID: id, Method: MethodJWT, Pod: c.pod()}, nil
 }
 
-// bearer returns the one bearer token of the call.
+// bearer returns the bearer token of the call. It returns an error unless there is exactly one.
 func bearer(ctx context.Context) (string, error) {
 	const prefix = "bearer "
 	var token string
@@ -177,8 +177,8 @@ func bearer(ctx context.Context) (string, error) {
 	return token, nil
 }
 
-// verify checks the signature and returns the claims. Errors of the library are
-// not passed on, because they may quote the token.
+// verify verifies the signature and returns the claims. It does not wrap errors of the library,
+// because they may quote the token.
 func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 	parsed, err := jwt.ParseSigned(token, j.algorithms)
 	if err != nil {
@@ -187,8 +187,8 @@ func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 	if len(parsed.Headers) != 1 {
 		return nil, refuse("jwt: the token has %d signatures; it must have one", len(parsed.Headers))
 	}
-	// Looked at before the signature, so that the tokens of another issuer
-	// neither cost a verification nor make this one fetch keys.
+	// Checked before the signature, so that tokens of other issuers neither require a verification
+	// nor cause a fetch of keys.
 	var claimed struct {
 		Issuer string `json:"iss"`
 	}
@@ -215,7 +215,7 @@ func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 	return &c, nil
 }
 
-// match returns what the token says if one of the keys has signed it, else nil.
+// match returns the payload of a token if one of the keys verifies its signature, otherwise nil.
 func match(token *jwt.JSONWebToken, set *keySet) json.RawMessage {
 	header := token.Headers[0]
 	for _, key := range set.keys {
@@ -233,7 +233,7 @@ func match(token *jwt.JSONWebToken, set *keySet) json.RawMessage {
 	return nil
 }
 
-// check compares the claims with what is expected.
+// check returns an error if the claims do not have the expected values.
 func (j *JWT) check(c *jwt.Claims, now time.Time) error {
 	if c.Issuer != j.issuer {
 		return refuse("jwt: the token is of another issuer than %s", j.issuer)

@@ -147,7 +147,7 @@ func TestJWTSignatures(t *testing.T) {
 	good := sign(t, jose.ES256, key, "k1", goodClaims())
 	parts := strings.Split(good, ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","typ":"JWT"}`)) + "." + parts[1] + "."
-	// The public key as the secret of a symmetric algorithm: the classic attack.
+	// The classic attack: the public key as the secret of a symmetric algorithm.
 	secret, err := x509.MarshalPKIXPublicKey(key.Public().(*ecdsa.PublicKey))
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// wantRefusal checks an error's reason, and that it quotes nothing of the token.
+// wantRefusal checks the reason of an error, and that it quotes nothing of the token.
 func wantRefusal(t *testing.T, err error, want, token string) {
 	t.Helper()
 	if !errors.Is(err, authn.ErrUnauthenticated) || !strings.Contains(err.Error(), want) {

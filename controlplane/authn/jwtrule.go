@@ -11,15 +11,13 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
-// ParseJWTRule reads the value of JWT_RULE: the JSON of a JWTRule of
-// RequestAuthentication. Keys are taken from jwks, from the file that a jwksUri
-// of the form file:///path names, from a jwksUri with https, or from where the
-// issuer says. The host of a jwksUri is allowed to be asked, because who wrote
-// the rule named it; that of the issuer always is. The caller sets the trust
-// domain.
+// ParseJWTRule parses the value of JWT_RULE: the JSON of a JWTRule of RequestAuthentication. Keys
+// come from jwks, from the file in a jwksUri of the form file:///path, from an https jwksUri, or
+// from the URL in the discovery document of the issuer. The hosts of the jwksUri and of the issuer
+// are allowed, because the author of the rule named them. The caller must set the trust domain.
 func ParseJWTRule(text string) (JWTConfig, error) {
 	var rule securityv1beta1.JWTRule
-	// Fields that only matter to Envoy (fromHeaders ...) may be of a newer API.
+	// Fields that only Envoy uses (fromHeaders ...) may belong to a newer API version.
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(text), &rule); err != nil {
 		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: %w", err)
 	}

@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	// maxKeySet bounds a key set in bytes, maxKeys in keys: a token without a
-	// key id is tried with each of them.
+	// maxKeySet is the maximum size of a key set in bytes, and maxKeys the maximum number of keys:
+	// a token without a key ID is verified with each of them.
 	maxKeySet = 1 << 20
 	maxKeys   = 100
-	// minRSA is the size of the smallest RSA key that is trusted, in bits.
+	// minRSA is the minimum size of a trusted RSA key in bits.
 	minRSA = 2048
 )
 
-// keySource returns the public keys of an issuer.
+// keySource provides the public keys of an issuer.
 type keySource interface {
-	// current returns the newest keys. It may wait a bounded time for the first.
+	// current returns the latest keys. It may wait for the first keys for a limited time.
 	current(ctx context.Context) (*keySet, error)
-	// newer looks for newer keys than those that the caller has, and returns
-	// nil if there are none. It may wait a bounded time.
+	// newer returns keys that are newer than those in have, or nil if there are none. It may wait
+	// for a limited time.
 	newer(ctx context.Context, have *keySet) *keySet
-	// run keeps the keys up to date until ctx is done.
+	// run updates the keys until ctx is done.
 	run(ctx context.Context) error
 }
 
-// keySet is a set of keys as it was read at one moment. It never changes.
+// keySet is an immutable set of keys.
 type keySet struct {
 	text []byte
 	keys []jose.JSONWebKey
 }
 
-// has reports whether the set may hold the key of that id.
+// has reports whether the set may contain the key with the given ID.
 func (s *keySet) has(id string) bool {
 	for _, k := range s.keys {
 		if k.KeyID == id {
@@ -56,8 +56,8 @@ func (s *keySet) has(id string) bool {
 	return false
 }
 
-// parseKeys reads a JSON Web Key Set. Keys that are of no use are an error if
-// strict, else they are left out: a stranger's set may hold more than we know.
+// parseKeys parses a JSON Web Key Set. Unusable keys are an error if strict is true; otherwise they
+// are ignored, because a third-party set may contain unsupported keys.
 func parseKeys(text []byte, strict bool) (*keySet, error) {
 	if len(text) > maxKeySet {
 		return nil, fmt.Errorf("it has more than %d bytes", maxKeySet)
@@ -113,20 +113,20 @@ func (f fixedKeys) run(ctx context.Context) error {
 	return nil
 }
 
-// fileKeys are the keys in a file. It is read again when it is another one than
-// before; while it cannot be read, the last good keys stay in force.
+// fileKeys are the keys in a file. The file is read again when it changes; while it cannot be read,
+// the last valid keys remain in use.
 type fileKeys struct {
 	path string
 	log  *slog.Logger
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	set     *keySet
-	info    fs.FileInfo // of the file that was read last, good or bad
-	retryAt time.Time   // when a file that was bad is read again; zero if it was good
+	info    fs.FileInfo // of the last file that was read, valid or not
+	retryAt time.Time   // when an invalid file is read again; zero if it was valid
 }
 
-// retryFile is how soon a file that could not be read is tried again.
+// retryFile is the delay before a file that could not be read is read again.
 const retryFile = time.Second
 
 func newFileKeys(path string, log *slog.Logger) (*fileKeys, error) {
@@ -156,7 +156,7 @@ func (f *fileKeys) run(ctx context.Context) error {
 	return nil
 }
 
-// look reads the file if it is another one than before.
+// look reads the file if it changed.
 func (f *fileKeys) look(now time.Time) {
 	info, err := os.Stat(f.path)
 	if err == nil && f.same(info) && (f.retryAt.IsZero() || now.Before(f.retryAt)) {
@@ -194,7 +194,7 @@ func readKeys(path string) (*keySet, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read, so the error is irrelevant
 	text, err := io.ReadAll(io.LimitReader(file, maxKeySet+1))
 	if err != nil {
 		return nil, err

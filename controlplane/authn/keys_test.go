@@ -58,7 +58,7 @@ func TestKeysInAFile(t *testing.T) {
 	expect("still gone", first, 4)
 	write(second)
 	f.mu.Lock()
-	f.retryAt = f.retryAt.Add(-2 * retryFile) // a second later
+	f.retryAt = f.retryAt.Add(-2 * retryFile) // simulates that a second has passed
 	f.mu.Unlock()
 	expect("there again", second, 5)
 }
@@ -80,8 +80,7 @@ func TestHalfWrittenFile(t *testing.T) {
 	}
 	now := time.Now()
 	f.look(now)
-	// Written to its end within the same tick of the clock, with equal size as
-	// far as the file system tells.
+	// Completed within the same clock tick, so that the file appears unchanged in the file system.
 	if err := os.WriteFile(path, []byte(next), 0o600); err != nil {
 		t.Fatal(err)
 	}

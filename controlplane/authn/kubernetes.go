@@ -26,48 +26,47 @@ const (
 	defaultNegativeTTL   = 10 * time.Second
 	defaultReviewTimeout = 5 * time.Second
 	defaultCacheSize     = 20_000
-	// maxReviews bounds how many reviews are under way; more wait.
+	// maxReviews is the maximum number of concurrent reviews; others wait.
 	maxReviews = 64
-	// clusterKey is the metadata in which an agent names its cluster.
+	// clusterKey is the metadata key in which an agent names its cluster.
 	clusterKey = "clusterid"
 )
 
-// Reviewer asks a Kubernetes API server about a token. An error that wraps
-// ErrUnauthenticated means that the token is no good; any other one that the
-// server could not be asked.
+// Reviewer asks a Kubernetes API server to review a token. An error that wraps ErrUnauthenticated
+// means that the token is invalid; any other error means that the server is unavailable.
 type Reviewer interface {
-	// Review asks whether the token is good for one of the audiences; none
-	// means those of the API server itself.
+	// Review checks whether the token is valid for at least one of the audiences; no audiences
+	// means those of the API server.
 	Review(ctx context.Context, token string, audiences []string) (Review, error)
 }
 
-// Review is what an API server says about a good token.
+// Review is the result of the review of a valid token.
 type Review struct {
 	Namespace      string
 	ServiceAccount string
 	Pod            Pod
 }
 
-// KubernetesConfig says which tokens are reviewed by whom.
+// KubernetesConfig configures the review of tokens.
 type KubernetesConfig struct {
-	TrustDomain string   // of the identities that tokens are turned into
-	Audiences   []string // one of them must be in the claim aud; empty means istio-ca
-	// AllowUnbound also takes tokens without an audience, as they were made for
-	// service accounts by old versions of Kubernetes.
+	TrustDomain string   // of the resulting identities
+	Audiences   []string // at least one must be in the claim aud; empty means istio-ca
+	// AllowUnbound also accepts tokens without an audience, which old versions of Kubernetes
+	// created for service accounts.
 	AllowUnbound bool
-	// Reviewer returns the API server of the cluster that a call names in the
-	// metadata "clusterid", or nil if it knows none. The name is empty if the
-	// call names none, and a stranger's word else.
+	// Reviewer returns the API server of the cluster that a call names in the metadata "clusterid",
+	// or nil if the cluster is unknown. The name is empty if the call names none; otherwise it is
+	// untrusted input.
 	Reviewer    func(cluster string) Reviewer
-	PositiveTTL time.Duration // for how long a good token is not reviewed again; zero means 10 s
-	NegativeTTL time.Duration // the same for a bad one; zero means 10 s
+	PositiveTTL time.Duration // how long a valid token is not reviewed again; zero means 10 s
+	NegativeTTL time.Duration // the same for an invalid token; zero means 10 s
 	Timeout     time.Duration // of a review; zero means 5 s
-	CacheSize   int           // results that are kept, of each kind; zero means 20,000
+	CacheSize   int           // maximum number of cached results of each kind; zero means 20,000
 	Logger      *slog.Logger  // nil means slog.Default()
 	Metrics     *Metrics      // nil means none
 }
 
-// Kubernetes authenticates by a token that an API server reviews.
+// Kubernetes authenticates callers by a token that an API server reviews.
 type Kubernetes struct {
 	cfg     KubernetesConfig
 	good    *cache[Review]
@@ -76,7 +75,8 @@ type Kubernetes struct {
 	slots   chan struct{}
 }
 
-// NewKubernetes returns an Authenticator that asks API servers.
+// NewKubernetes returns an Authenticator that uses token reviews. It returns an error if the
+// configuration is invalid.
 func NewKubernetes(cfg KubernetesConfig) (*Kubernetes, error) {
 	if cfg.Reviewer == nil {
 		return nil, errors.New("authentication by review of tokens: there is no API server to ask")
@@ -145,7 +145,7 @@ func (k *Kubernetes) Authenticate(ctx context.Context) (*Caller, error) {
 	return &Caller{ID: id, Method: MethodKubernetes, Cluster: cluster, Pod: r.Pod}, nil
 }
 
-// clusterOf returns the cluster that the call names, "" if it names none.
+// clusterOf returns the cluster that the call names, or "" if it names none.
 func clusterOf(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, clusterKey)
 	switch {
@@ -157,8 +157,8 @@ func clusterOf(ctx context.Context) (string, error) {
 	return values[0], nil
 }
 
-// precheck refuses without a review what no review can make good, and returns
-// the audiences to ask for. Nothing of what it reads is trusted.
+// precheck rejects tokens that no review can accept, and returns the audiences for the review. It
+// trusts nothing in the token.
 func (k *Kubernetes) precheck(token string, now time.Time) (audiences []string, err error) {
 	parsed, err := jwt.ParseSigned(token, knownAlgorithms())
 	if err != nil {
@@ -183,21 +183,21 @@ func (k *Kubernetes) precheck(token string, now time.Time) (audiences []string, 
 	return k.cfg.Audiences, nil
 }
 
-// request is one question to an API server.
+// request is a request for a token review.
 type request struct {
 	cluster   string
 	token     string
 	audiences []string
 }
 
-// key is the name of the request in the caches, which do not keep tokens. The
-// audiences follow from the token.
+// key returns the cache key of the request, so that the caches do not store tokens. The audiences
+// depend on the token.
 func (r request) key() [sha256.Size]byte {
 	return sha256.Sum256([]byte(fmt.Sprintf("%d:%s%s", len(r.cluster), r.cluster, r.token)))
 }
 
-// review returns what is known about a token, or asks. Calls with the same
-// token share one question, which goes on when one of them ends.
+// review returns the cached result for a token, or reviews it. Concurrent calls with the same token
+// share one review, which continues if one of them ends.
 func (k *Kubernetes) review(ctx context.Context, reviewer Reviewer, req request) (Review, error) {
 	key, now := req.key(), time.Now()
 	if r, ok := k.good.get(key, now); ok {
@@ -213,7 +213,7 @@ func (k *Kubernetes) review(ctx context.Context, reviewer Reviewer, req request)
 		defer cancel()
 		return k.ask(detached, reviewer, req, key)
 	})
-	// Cases: the answer came; the call ended.
+	// Cases: the review is complete; the call ended.
 	select {
 	case r := <-result:
 		if r.Err != nil {
@@ -225,9 +225,9 @@ func (k *Kubernetes) review(ctx context.Context, reviewer Reviewer, req request)
 	}
 }
 
-// ask puts the question and keeps the answer.
+// ask requests a review and caches the result.
 func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, key [sha256.Size]byte) (Review, error) {
-	// Cases: there is room for one more review; it took too long.
+	// Cases: a slot is free; the timeout expired.
 	select {
 	case k.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -253,7 +253,7 @@ func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, ke
 	}
 }
 
-// hide takes the parts of a token out of a text: an API server may quote it.
+// hide removes the parts of a token from a text, because an API server may quote the token.
 func hide(text, token string) string {
 	for _, part := range append([]string{token}, strings.Split(token, ".")...) {
 		if part != "" {
@@ -263,6 +263,6 @@ func hide(text, token string) string {
 	return text
 }
 
-// Refuse returns an error for a token that an API server calls no good. It wraps
-// ErrUnauthenticated; the caller receives the reason.
+// Refuse returns an error for a token that an API server rejects. It wraps ErrUnauthenticated; the
+// reason is sent to the caller.
 func Refuse(reason string) error { return refuse("%s", reason) }

@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 )
 
-// reviewer answers as a test says.
+// reviewer is a Reviewer whose answers a test sets.
 type reviewer struct {
 	asked     atomic.Int64
 	audiences atomic.Value
@@ -145,11 +145,11 @@ func TestKubernetesRemembers(t *testing.T) {
 		token := sign(t, jose.ES256, key, "", goodClaims())
 		for name, tc := range map[string]struct {
 			answer func(context.Context, string) (authn.Review, error)
-			want   int64 // questions of 100 calls at once, twice within 10 s and once later
+			want   int64 // reviews for 100 concurrent calls, twice within 10 s and once later
 		}{
 			"good":    {accepts, 2},
 			"refused": {refuses, 2},
-			"down":    {isDown, 3}, // not remembered, but shared
+			"down":    {isDown, 3}, // not cached, but shared
 		} {
 			r := &reviewer{answer: func(ctx context.Context, token string) (authn.Review, error) {
 				time.Sleep(time.Second)
@@ -198,7 +198,7 @@ func TestKubernetesIsBounded(t *testing.T) {
 		if most.Load() > 64 || time.Since(start) > 6*time.Second {
 			t.Errorf("%d reviews at once, %s in all", most.Load(), time.Since(start))
 		}
-		// Who ends his call does not end the question of the others.
+		// A call that ends does not cancel the review that it shares with others.
 		token := sign(t, jose.ES256, key, "", goodClaims())
 		r.answer = func(ctx context.Context, token string) (authn.Review, error) {
 			time.Sleep(time.Second)

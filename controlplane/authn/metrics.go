@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what authenticators ask of others. One serves all of them; nil
+// Metrics counts key fetches and token reviews. It is shared by all authenticators; a nil Metrics
 // counts nothing.
 type Metrics struct {
 	fetches *prometheus.CounterVec
@@ -17,7 +17,7 @@ type Metrics struct {
 	reviews *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics. A nil Registerer is fine.
+// NewMetrics registers the metrics. reg may be nil.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -19,29 +19,29 @@ const (
 	defaultMinRefresh = 10 * time.Second
 	defaultMaxStale   = 24 * time.Hour
 	defaultWait       = 5 * time.Second
-	// Pauses after a fetch that did not work.
+	// Minimum and maximum delay after a failed fetch.
 	firstRetry, maxRetry = time.Second, time.Minute
 )
 
-// remoteKeys are keys behind a URL. The goroutine of run fetches them; calls
-// only ask for it.
+// remoteKeys are keys fetched from a URL. The goroutine of run fetches them; calls only request a
+// fetch.
 type remoteKeys struct {
 	cfg     FetchConfig
 	issuer  string
 	fetch   func(context.Context) (*keySet, error)
 	log     *slog.Logger
 	metrics *Metrics
-	// wake asks run for a fetch. It holds one request, which serves all.
+	// wake asks run for a fetch. Its capacity is one, which is enough for all callers.
 	wake chan struct{}
-	// first is closed by run when there are keys.
+	// first is closed by run once there are keys.
 	first chan struct{}
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	set     *keySet
 	fetched time.Time     // last success
 	started time.Time     // last attempt
-	pending chan struct{} // closed at the end of the attempt that is asked for or runs; nil if there is none
+	pending chan struct{} // closed at the end of the requested or running fetch; nil if there is none
 }
 
 func newRemoteKeys(cfg JWTConfig) (*remoteKeys, error) {
@@ -93,7 +93,7 @@ func (r *remoteKeys) waitForFirst(ctx context.Context) error {
 	}
 	wait := time.NewTimer(r.cfg.Wait)
 	defer wait.Stop()
-	// Cases: the first keys came; the call ended; they take too long.
+	// Cases: the first keys were fetched; the call ended; the wait time is over.
 	select {
 	case <-r.first:
 		return nil
@@ -110,7 +110,7 @@ func (r *remoteKeys) newer(ctx context.Context, have *keySet) *keySet {
 	}
 	wait := time.NewTimer(r.cfg.Wait)
 	defer wait.Stop()
-	// Cases: the fetch ended; the call ended; it takes too long.
+	// Cases: the fetch ended; the call ended; the wait time is over.
 	select {
 	case <-pending:
 	case <-ctx.Done():
@@ -126,8 +126,8 @@ func (r *remoteKeys) newer(ctx context.Context, have *keySet) *keySet {
 	return r.set
 }
 
-// ask returns newer keys if there are, else the end of a fetch to wait for, or
-// neither if the last one was a moment ago.
+// ask returns newer keys if there are any, otherwise a channel that is closed at the end of a
+// fetch. It returns neither if the last fetch was too recent.
 func (r *remoteKeys) ask(have *keySet) (*keySet, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,7 +141,7 @@ func (r *remoteKeys) ask(have *keySet) (*keySet, <-chan struct{}) {
 		r.pending = make(chan struct{})
 		select {
 		case r.wake <- struct{}{}:
-		default: // one is asked for already
+		default: // a fetch is already requested
 		}
 	}
 	return nil, r.pending
@@ -157,14 +157,14 @@ func (r *remoteKeys) run(ctx context.Context) error {
 			return nil
 		}
 		r.end(set, err)
-		pause := r.cfg.Refresh - rand.N(r.cfg.Refresh/5+1) // jitter: many control planes start at once
+		pause := r.cfg.Refresh - rand.N(r.cfg.Refresh/5+1) // jitter, because many control planes may start at once
 		if err != nil {
 			pause = min(retry.NextBackOff(), pause)
 		} else {
 			retry.Reset()
 		}
 		timer := time.NewTimer(pause)
-		// Cases: the end; time to fetch; a token is signed with an unknown key.
+		// Cases: ctx is done; it is time to fetch; a token is signed with an unknown key.
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -184,12 +184,12 @@ func (r *remoteKeys) begin() {
 		r.pending = make(chan struct{})
 	}
 	select {
-	case <-r.wake: // this attempt is the answer
+	case <-r.wake: // this fetch serves the pending request
 	default:
 	}
 }
 
-// end notes what a fetch gave and tells those who wait.
+// end records the result of a fetch and notifies the waiting calls.
 func (r *remoteKeys) end(set *keySet, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,7 +50,7 @@ func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
 	return set, err
 }
 
-// follow runs remoteKeys against an issuer until the end of the test.
+// follow runs remoteKeys with an issuer until the end of the test.
 func follow(t *testing.T, i *issuer, reg prometheus.Registerer) *remoteKeys {
 	t.Helper()
 	m, err := NewMetrics(reg)
@@ -64,7 +64,7 @@ func follow(t *testing.T, i *issuer, reg prometheus.Registerer) *remoteKeys {
 	r.fetch = i.fetch
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = r.run(ctx) }() // it returns nil
+	go func() { defer close(done); _ = r.run(ctx) }() // always returns nil
 	t.Cleanup(func() { cancel(); <-done })
 	return r
 }
@@ -104,7 +104,7 @@ func TestFirstKeysDoNotCome(t *testing.T) {
 		if _, err := r.current(ctx); !errors.Is(err, ErrUnavailable) || time.Since(start) != time.Second {
 			t.Fatalf("got error %v after %s", err, time.Since(start))
 		}
-		// Pauses grow to a minute, so that an hour has about 60 attempts.
+		// The delay grows to a minute, so there are about 60 attempts per hour.
 		time.Sleep(time.Hour)
 		if n := i.asked.Load(); n < 40 || n > 130 {
 			t.Errorf("the issuer was asked %d times in an hour", n)
@@ -201,7 +201,7 @@ func TestUnknownKey(t *testing.T) {
 		if n := i.asked.Load(); n != 2 {
 			t.Errorf("100 tokens with an unknown key made %d fetches", n-1)
 		}
-		// A flood of tokens with keys that nobody knows.
+		// A flood of tokens with unknown keys.
 		before := i.asked.Load()
 		for range 6000 {
 			set, err := r.current(t.Context())

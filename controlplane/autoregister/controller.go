@@ -21,62 +21,59 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Store is the store of the entries, which tells when it was read.
+// Store is the store of the entries. Synced is closed after the initial read.
 type Store interface {
 	config.ReadWriter
 	Synced() <-chan struct{}
 }
 
-// Config is what a [Controller] needs.
+// Config configures a [Controller].
 type Config struct {
-	// Store holds the groups and the entries. [Controller.Hear] has to be
-	// registered with it before it runs.
+	// Store contains the groups and the entries. [Controller.Hear] must be registered with it
+	// before Run is called.
 	Store Store
-	// Instance names this replica in the entries. It is the best if a restart
-	// does not change it, and no other replica has the same.
+	// Instance is the name of this replica in the entries. It should survive restarts and be
+	// unique among the replicas.
 	Instance string
-	// Grace is how long the entry of a proxy that has left stays.
+	// Grace is the time for which the entry of a disconnected proxy is kept.
 	Grace time.Duration
-	// Orphaned is how long another replica may be silent before it has to show
-	// that it still has the proxies of its entries; 0 means 45 minutes, which is
-	// Istio's.
+	// Orphaned is the time for which another replica may be silent before it must prove that the
+	// proxies of its entries are still connected; 0 means 45 minutes, as in Istio.
 	Orphaned time.Duration
-	// StrictAddress takes only proxies whose address is the one from which their
-	// connection comes.
+	// StrictAddress refuses proxies whose address differs from the source address of their
+	// connection.
 	StrictAddress bool
 	Logger        *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
 const (
-	// returning is how long proxies have after a start to come back: several
-	// times the longest pause of an agent that cannot connect.
+	// returning is the time that proxies have to reconnect after a start. It is several times the
+	// longest reconnect delay of an agent.
 	returning = time.Minute
-	// slack is what another replica has beside twice the grace period before
-	// somebody else removes its entry.
+	// slack is added to twice the grace period before another replica's entry is removed.
 	slack    = 5 * time.Second
 	orphaned = 45 * time.Minute
 )
 
-// Bounds of the writes.
+// Limits of the writes.
 const (
 	workers   = 16
 	writeTime = 10 * time.Second
-	// Of all writes, in a second and at once.
+	// All writes: per second, and burst.
 	writesPerSecond, writesAtOnce = 200, 400
-	// Of one identity: entries that are new, in a second and at once; and
-	// entries in all.
+	// Per identity: new entries per second, burst, and total number of entries.
 	newPerSecond, newAtOnce, maxEntries = 20, 500, 10_000
-	// The pauses after a write that failed.
+	// The first and the longest delay after a failed write.
 	firstPause, longPause = 50 * time.Millisecond, 30 * time.Second
 )
 
-// ErrNoGroup means that a proxy names a WorkloadGroup that does not exist.
+// ErrNoGroup is returned for a proxy that names a WorkloadGroup that does not exist.
 var ErrNoGroup = errors.New("cannot find WorkloadGroup")
 
-// Controller keeps the entries of the proxies that are connected here. It is
-// safe for concurrent use.
+// Controller maintains the entries of the proxies that are connected to this replica. It is safe
+// for concurrent use.
 type Controller struct {
 	cfg     Config
 	store   Store
@@ -84,27 +81,27 @@ type Controller struct {
 	metrics *metrics
 	index   *Index
 	writes  *rate.Limiter
-	// wake has a token while there is work.
+	// wake contains a token while there is work.
 	wake chan struct{}
 
-	mu sync.Mutex // guards what follows
-	// ended is true once Run has returned; started is when it began.
+	mu sync.Mutex // guards the fields below
+	// ended is true once Run has returned; started is when it started.
 	ended   bool
 	started time.Time
-	// work are the entries that are looked after, ready those whose turn it is.
+	// work contains the entries to reconcile; ready is the queue of those that are due.
 	work  map[model.Key]*item
 	ready []model.Key
-	// proxies are the entries of those that are connected.
+	// proxies maps each connected proxy to its entry.
 	proxies map[*model.Proxy]model.Key
-	// blocked are the entries that cannot be made because of another.
+	// blocked maps an entry to the entries that cannot be created because of it.
 	blocked    map[model.Key]map[model.Key]bool
 	identities map[identity]*budget
-	// replicas are those that an item in work names, by their name in entries.
+	// replicas contains the replicas that an item in work names, by instance name.
 	replicas map[string]*replicaState
 }
 
-// replicaState says when a replica was last seen to take an entry, when it was
-// last asked whether it still has one, and how many items name it.
+// replicaState records when a replica last showed a sign of life, when it was last asked whether
+// it still has a proxy, and how many items name it.
 type replicaState struct {
 	seen, asked time.Time
 	items       int
@@ -114,41 +111,41 @@ type identity struct{ namespace, account string }
 
 func identityOf(p *model.Proxy) identity { return identity{p.Namespace, p.ServiceAccount} }
 
-// budget is what an identity may register.
+// budget limits the registrations of an identity.
 type budget struct {
-	entries int // of proxies that are connected
+	entries int // number of entries of connected proxies
 	fresh   *rate.Limiter
 }
 
-// item is one entry, and what is connected here that it is of.
+// item is one entry and the connections of its proxy to this replica.
 type item struct {
 	conns []*connection // the newest last
-	// claim is what this replica wrote last as the time of the connection, left
-	// as the time when the proxy has left.
+	// claim is the connection time, and left the disconnection time, that this replica last wrote
+	// into the entry.
 	claim, left string
-	// state is what the entry says of its proxy, since when this replica sees
-	// that.
+	// state is the connection state in the entry; since is when this replica first saw it.
 	state string
 	since time.Time
-	// replica is the one that the entry names, if named.
+	// replica is the replica that the entry names, if named is true.
 	replica string
 	named   bool
-	// told is why there is no entry, as it was logged.
+	// told is the reason why there is no entry, as last logged.
 	told     string
 	failures int
 
 	queued, running, again bool
-	timer                  *time.Timer // nil if none runs
+	timer                  *time.Timer // nil if not running
 }
 
 // connection is one stream of a proxy.
 type connection struct {
 	peer model.ConnectedProxy
-	// claimed means that the entry was given to this replica for it once.
+	// claimed is true if the entry was once assigned to this replica for this connection.
 	claimed bool
 }
 
-// New checks the configuration. Nothing runs before Run.
+// New returns a controller. It returns an error for an invalid configuration. The controller is
+// idle until Run is called.
 func New(cfg Config) (*Controller, error) {
 	switch {
 	case cfg.Store == nil || cfg.Instance == "":
@@ -173,13 +170,12 @@ func New(cfg Config) (*Controller, error) {
 	return c, err
 }
 
-// Index returns the entries of the store, as far as they are known.
+// Index returns an index of the entries that the store has reported.
 func (c *Controller) Index() *Index { return c.index }
 
-// Connect takes a proxy that has connected. One that may not be registered is
-// served like any other, and the log says why it is not; but it fails with
-// [ErrNoGroup] if neither the group nor an entry is there, as in Istio. It does
-// not wait for the store.
+// Connect registers a connected proxy. A proxy that may not be registered is served like any
+// other, and the reason is logged. As in Istio, Connect returns [ErrNoGroup] if neither the group
+// nor an entry exists. It does not wait for the store.
 func (c *Controller) Connect(p model.ConnectedProxy) error {
 	names := health.RegisteredNames(p.Proxy)
 	if len(names) == 0 {
@@ -218,7 +214,7 @@ func groupOf(p *model.Proxy) model.Key {
 	return model.Key{Kind: model.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}
 }
 
-// unwelcome says why a proxy can have no entry, whatever the group.
+// unwelcome returns why a proxy cannot have an entry in any group, or "".
 func (c *Controller) unwelcome(p model.ConnectedProxy) string {
 	if !p.Verified {
 		return "nobody has proved on this port who connects: have the agent use the TLS port of the control plane"
@@ -226,13 +222,13 @@ func (c *Controller) unwelcome(p model.ConnectedProxy) string {
 	return addressFault(p, c.cfg.StrictAddress)
 }
 
-// refuse tells that a proxy is not registered.
+// refuse logs and counts that a proxy is not registered.
 func (c *Controller) refuse(p *model.Proxy, kind, why string) {
 	c.metrics.refused.WithLabelValues(kind).Inc()
 	c.log.Warn("a proxy is served, but not registered as a workload of its group", "proxy", p.ID, "namespace", p.Namespace, "name", p.AutoRegisterGroup, "reason", why)
 }
 
-// Gone takes a proxy whose stream has ended. It does not wait.
+// Gone records that the stream of a proxy has ended. It does not block.
 func (c *Controller) Gone(p *model.Proxy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,8 +248,7 @@ func (c *Controller) Gone(p *model.Proxy) {
 	c.enqueue(key)
 }
 
-// Hear takes events of the store, before or after anything was registered. It
-// does not wait.
+// Hear processes events of the store, at any time. It does not block.
 func (c *Controller) Hear(events []config.Event) {
 	c.index.Hear(events)
 	c.mu.Lock()
@@ -274,7 +269,7 @@ func (c *Controller) Hear(events []config.Event) {
 			}
 			delete(c.blocked, key)
 			for _, other := range c.index.beside(e.Current()) {
-				c.enqueue(other) // they cannot both stay
+				c.enqueue(other) // two entries with the same address conflict
 			}
 		case model.WorkloadGroup:
 			for key, it := range c.work {
@@ -286,9 +281,9 @@ func (c *Controller) Hear(events []config.Event) {
 	}
 }
 
-// observe takes what an entry says of its proxy now. How long it says so counts
-// from here: clocks of others do not. A change shows that the replica that
-// has the entry is alive. The caller holds mu.
+// observe records the connection state in an entry. The age of the state is measured from its
+// first observation, because the clocks of other replicas may differ. A change proves that the
+// replica that owns the entry is alive. The caller holds mu.
 func (c *Controller) observe(key model.Key, stored *model.Config) {
 	state := ""
 	if stored != nil {
@@ -310,8 +305,7 @@ func (c *Controller) observe(key model.Key, stored *model.Config) {
 	}
 }
 
-// name records the replica that an entry names, and returns what is known of it.
-// The caller holds mu.
+// name records the replica that an entry names and returns its state. The caller holds mu.
 func (c *Controller) name(it *item, instance string) *replicaState {
 	if it.named && it.replica == instance {
 		return c.replicas[instance]
@@ -327,8 +321,8 @@ func (c *Controller) name(it *item, instance string) *replicaState {
 	return r
 }
 
-// unname records that an entry names no replica, and drops the replica if no other
-// entry names it. The caller holds mu.
+// unname records that an entry names no replica, and removes the replica if no other entry names
+// it. The caller holds mu.
 func (c *Controller) unname(it *item) {
 	if !it.named {
 		return
@@ -340,7 +334,7 @@ func (c *Controller) unname(it *item) {
 	}
 }
 
-// newest returns the connection that came last; nil if there is none.
+// newest returns the most recent connection, or nil if there is none.
 func (it *item) newest() *connection {
 	if len(it.conns) == 0 {
 		return nil
@@ -348,8 +342,8 @@ func (it *item) newest() *connection {
 	return it.conns[len(it.conns)-1]
 }
 
-// Run writes until ctx is done. What ends with ctx leaves no mark: proxies whose
-// streams end because this replica does, come back to it or to another.
+// Run writes entries until ctx is done. Streams that end during the shutdown are not recorded in
+// entries: their proxies reconnect to this replica or another.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.end()
 	select {
@@ -362,7 +356,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.mu.Unlock()
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
-		g.Go(func() error { // reads what is ready, feeds the store
+		g.Go(func() error { // takes keys from the queue and writes to the store
 			for {
 				key, ok := c.next(ctx)
 				if !ok {
@@ -375,7 +369,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// end stops the clocks.
+// end stops the timers.
 func (c *Controller) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

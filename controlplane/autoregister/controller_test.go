@@ -19,22 +19,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// in runs a test with a store of its own, in a time of its own.
+// in runs a test with a separate store in a synctest bubble.
 func in(t *testing.T, test func(m *mesh)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(newMesh(t, newStore())) })
 }
 
-// after lets time pass, and what is due then.
+// after advances the time and waits for what is due then.
 func after(d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// The entry has the metadata of the group over its template. What the proxy says
-// of itself fills in its address, and is no label: it would be an endpoint of the
-// services that it chooses.
+// TestEntry checks that an entry has the metadata and the template of the group. The proxy
+// determines its address but no labels, because labels select services.
 func TestEntry(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -66,8 +65,8 @@ func TestEntry(t *testing.T) {
 	})
 }
 
-// The network, locality and checks of the group count, and those of the proxy where
-// the group has none.
+// TestEntryFromTemplate checks that the network, locality and health checks of the group take
+// precedence over those of the proxy.
 func TestEntryFromTemplate(t *testing.T) {
 	g := group()
 	spec := g.Spec.(*networkingv1alpha3.WorkloadGroup)
@@ -94,8 +93,8 @@ func TestEntryFromTemplate(t *testing.T) {
 	}
 }
 
-// An entry goes when its proxy has been away for the grace period, and stays when
-// it comes back before.
+// TestGrace checks that an entry is removed after its proxy has been disconnected for the grace
+// period, and kept if the proxy reconnects earlier.
 func TestGrace(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -127,8 +126,8 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// A proxy that moves to another replica keeps its entry, however late the first
-// one hears that the stream has ended.
+// TestTakeOver checks that a proxy that moves to another replica keeps its entry, however late the
+// first replica detects the end of the stream.
 func TestTakeOver(t *testing.T) {
 	for _, late := range []time.Duration{0, grace / 2, 3 * time.Hour} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// Of two streams of one proxy any that is left keeps the entry.
+// TestOlderStreamStays checks that either of two streams of a proxy keeps the entry.
 func TestOlderStreamStays(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -179,8 +178,8 @@ func TestOlderStreamStays(t *testing.T) {
 	})
 }
 
-// An entry whose replica has crashed goes if nobody has its proxy, and stays if
-// somebody has. A replica that comes back knows its own sooner.
+// TestCrash checks that the entry of a crashed replica is removed if no replica has its proxy, and
+// kept otherwise. A replica that restarts recognizes its own entries sooner.
 func TestCrash(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -211,8 +210,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestReplicasAreForgotten: a replica is remembered while an entry names it, so that
-// names of replicas that are gone do not accumulate.
+// TestReplicasAreForgotten checks that the state of a replica exists only while an entry names it,
+// so that names of removed replicas do not accumulate.
 func TestReplicasAreForgotten(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -235,8 +234,8 @@ func TestReplicasAreForgotten(t *testing.T) {
 	})
 }
 
-// A mark that a replica wrote before it crashed counts, but not before proxies
-// could have come back.
+// TestCrashAfterMark checks that a mark applies that a replica wrote before it crashed, but not
+// before proxies had time to reconnect.
 func TestCrashAfterMark(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -258,7 +257,7 @@ func TestCrashAfterMark(t *testing.T) {
 	})
 }
 
-// Replicas that have the same name do not remove each other's entries.
+// TestSameName checks that replicas with the same name do not remove each other's entries.
 func TestSameName(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -275,7 +274,7 @@ func TestSameName(t *testing.T) {
 	})
 }
 
-// Times that another clock wrote make no difference.
+// TestClocks checks that times from other clocks have no effect.
 func TestClocks(t *testing.T) {
 	for _, at := range []string{"1970-01-01T00:00:00Z", "2200-01-01T00:00:00.000000001Z", "yesterday"} {
 		t.Run(at, func(t *testing.T) {
@@ -306,7 +305,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// A proxy whose group does not exist is warned; the group may come later.
+// TestNoGroup checks that a proxy whose group does not exist is warned, and registered when the
+// group is created.
 func TestNoGroup(t *testing.T) {
 	in(t, func(m *mesh) {
 		one := m.replica("one")
@@ -314,7 +314,7 @@ func TestNoGroup(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		p := machine("10.0.0.1")
-		one.Gone(p.Proxy) // discovery tells of each
+		one.Gone(p.Proxy) // discovery reports each
 		p.Proxy.AutoRegisterGroup = ""
 		if err := one.Connect(p); err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestNoGroup(t *testing.T) {
 	})
 }
 
-// The address is where others reach the workload.
+// TestAddress checks that the registered address is one at which others reach the workload.
 func TestAddress(t *testing.T) {
 	for _, test := range []struct {
 		address, source string

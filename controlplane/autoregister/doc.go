@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package autoregister keeps the WorkloadEntry objects of machines that join a
-// WorkloadGroup by themselves: an entry comes with the proxy, and goes a while
-// after it.
+// Package autoregister maintains the WorkloadEntry objects of machines that register with a
+// WorkloadGroup. An entry is created when its proxy connects and removed some time after the proxy
+// has disconnected.
 //
-// Discovery calls a [Controller] when a proxy connects and when its stream has
-// ended; the config store tells it of groups and entries. For each entry the
-// controller compares what is connected here with what is in the store, and
-// writes what differs. It receives its own writes and of those of other
-// replicas alike, so that it makes no difference who wrote, in which order, or
-// how often something was tried.
+// Discovery calls a [Controller] when a proxy connects and when its stream ends; the config store
+// notifies it of changes to groups and entries. For each entry, the controller compares the
+// connections of this replica with the stored entry and writes the difference. It handles its own
+// writes like those of other replicas, so that the result does not depend on who wrote, in which
+// order, or how often a write was repeated.
 //
-// Names and annotations are Istio's. A replica that has the stream of a proxy
-// writes its own name into the entry; the one that wrote last has it. Who sees an
-// entry that is marked as left, while its proxy is connected here, takes it back
-// at once: a mark is also the question whether anybody has the proxy, which is
-// how entries are found whose replica has crashed. Times in the annotations are
-// for users: how long something lasts each replica measures by itself, so that
-// clocks may differ and jump. Each write and removal names the version of the
-// entry that it was decided on.
+// Names and annotations are those of Istio. The replica that serves the stream of a proxy writes
+// its own name into the entry; the last writer owns the entry. A replica that finds an entry
+// marked as disconnected while its proxy is connected there reclaims the entry at once. The mark
+// therefore also serves to ask all replicas whether they serve the proxy, which detects the
+// entries of a crashed replica. The times in the annotations are informational: each replica
+// measures durations itself, so that clocks may differ and jump. Each write and removal is
+// conditional on the version of the entry that it is based on.
 //
-// [Index] tells the labels of a proxy as its entry has them.
+// [Index] returns the labels of a proxy from its entry.
 package autoregister

@@ -19,22 +19,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The annotations of an entry that came by registration, as in Istio. The times
-// have the form of RFC 3339.
+// The annotations of a registered entry, as in Istio. Times have the format of RFC 3339.
 const (
 	groupAnnotation        = "istio.io/autoRegistrationGroup"
 	controllerAnnotation   = "istio.io/workloadController"
 	connectedAnnotation    = "istio.io/connectedAt"
 	disconnectedAnnotation = "istio.io/disconnectedAt"
-	// contentAnnotation names what registration wrote: as long as that would be
-	// the same, what a person changes in the entry stays.
+	// contentAnnotation contains a hash of the registered content. While the hash is the same,
+	// changes that users make to the entry are kept.
 	contentAnnotation = "outrigger-mesh/registered"
 )
 
-// reserved are the annotations that a group cannot give its entries.
+// reserved are the annotations that a group cannot set on its entries.
 var reserved = []string{groupAnnotation, controllerAnnotation, connectedAnnotation, disconnectedAnnotation, contentAnnotation}
 
-// addressOf returns the address under which a proxy is registered: its first.
+// addressOf returns the address with which a proxy is registered, the first one that it reports.
 func addressOf(p model.ConnectedProxy) netip.Addr {
 	if len(p.Proxy.IPs) == 0 {
 		return netip.Addr{}
@@ -42,7 +41,7 @@ func addressOf(p model.ConnectedProxy) netip.Addr {
 	return parse(p.Proxy.IPs[0])
 }
 
-// parse reads an address; one that is none is not valid.
+// parse parses an address. It returns the zero Addr if the address is invalid.
 func parse(address string) netip.Addr {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -51,8 +50,7 @@ func parse(address string) netip.Addr {
 	return ip.Unmap()
 }
 
-// addressFault says why a proxy may not have an entry with its address; empty if
-// it may.
+// addressFault returns why a proxy may not have an entry with its address, or "".
 func addressFault(p model.ConnectedProxy, strict bool) string {
 	ip := addressOf(p)
 	switch {
@@ -66,13 +64,13 @@ func addressFault(p model.ConnectedProxy, strict bool) string {
 	return ""
 }
 
-// accountOf returns the service account of the workloads of a group: as the tools
-// of Istio take it, default where it names none.
+// accountOf returns the service account of the workloads of a group. As in Istio's tools, it is
+// "default" unless the group sets it.
 func accountOf(group *networkingv1alpha3.WorkloadGroup) string {
 	return cmp.Or(group.GetTemplate().GetServiceAccount(), "default")
 }
 
-// isRegistered reports whether an entry came by registration.
+// isRegistered reports whether an entry was created by registration.
 func isRegistered(c *model.Config) bool { return c != nil && c.Annotations[groupAnnotation] != "" }
 
 func entrySpec(c *model.Config) *networkingv1alpha3.WorkloadEntry {
@@ -91,14 +89,13 @@ func groupSpec(c *model.Config) *networkingv1alpha3.WorkloadGroup {
 	return spec
 }
 
-// localityLabel is for what has no field for it; an entry has.
+// localityLabel sets the locality of objects without a locality field. Entries have one.
 const localityLabel = "istio-locality"
 
-// entryOf returns the entry of a proxy of a group: the metadata of the group over
-// its template, with the address of the proxy and its proven service account.
-// Labels decide of which services a workload is an endpoint, so those that the
-// proxy claims have no part in it. Its network and locality count where the group
-// names none.
+// entryOf returns the entry of a proxy of a group: the metadata and the template of the group,
+// with the address of the proxy and its verified service account. It ignores labels that the proxy
+// reports, because labels determine the services of a workload. It uses the network and locality
+// of the proxy only if the group sets none.
 func entryOf(key model.Key, p model.ConnectedProxy, group *model.Config) *model.Config {
 	g := groupSpec(group)
 	spec := &networkingv1alpha3.WorkloadEntry{}
@@ -132,23 +129,22 @@ func entryOf(key model.Key, p model.ConnectedProxy, group *model.Config) *model.
 	return c
 }
 
-// contentOf returns a hash of what registration writes.
+// contentOf returns a hash of the registered content.
 func contentOf(c *model.Config) string {
 	h := fnv.New64a()
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(entrySpec(c))
 	if err != nil {
-		return "" // text that is not UTF-8, which validation refuses
+		return "" // invalid UTF-8, which validation rejects
 	}
-	_, _ = h.Write(raw) // a hash takes everything
+	_, _ = h.Write(raw) // writing to a hash never fails
 	for _, name := range slices.Sorted(maps.Keys(c.Annotations)) {
 		_, _ = fmt.Fprintf(h, "%q=%q", name, c.Annotations[name])
 	}
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// renew brings an entry to what registration writes now, unless it wrote the
-// same before: then what users changed stays. Labels that a person gave the
-// object always stay.
+// renew updates an entry to the content that registration produces now. If that has not changed,
+// it keeps the changes of users. It always keeps labels that users added to the object.
 func renew(c, now *model.Config) {
 	if c.Annotations[contentAnnotation] == now.Annotations[contentAnnotation] {
 		return

@@ -24,22 +24,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 const grace = 10 * time.Second
 
-// mesh is a store and the replicas that work on it.
+// mesh is a store and its replicas.
 type mesh struct {
 	t     *testing.T
 	store config.Store
-	// faulty stands before the store of all replicas.
+	// faulty wraps the store for all replicas.
 	faulty *faulty
 
 	mu       sync.Mutex // guards replicas
 	replicas map[*replica]bool
 }
 
-// faulty is a store whose writes fail while err is set, before they are done or
-// after. Each takes twice the delay, and is visible after the first.
+// faulty is a store whose writes fail while err is set, before or after they are performed. Each
+// takes twice the delay, and is visible after the first one.
 type faulty struct {
 	config.Store
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	err   error
 	lies  bool // fails after the write
 	delay time.Duration
@@ -47,14 +47,14 @@ type faulty struct {
 	before func()
 }
 
-// set makes writes fail; nil lets them be done again.
+// set makes writes fail; nil makes them succeed again.
 func (f *faulty) set(err error, lies bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err, f.lies = err, lies
 }
 
-// write does a write.
+// write performs a write.
 func (f *faulty) write(do func() (string, error)) (string, error) {
 	time.Sleep(f.delay)
 	f.mu.Lock()
@@ -118,7 +118,7 @@ type replica struct {
 	done   chan error
 }
 
-// replica starts one; what is in the store it hears first.
+// replica starts a replica. It first receives the objects of the store.
 func (m *mesh) replica(instance string, alter ...func(*Config)) *replica {
 	m.t.Helper()
 	cfg := Config{Store: m.faulty, Instance: instance, Grace: grace}
@@ -146,7 +146,7 @@ func (m *mesh) replica(instance string, alter ...func(*Config)) *replica {
 	return r
 }
 
-// crash ends a replica without a word to anybody.
+// crash stops a replica without notification.
 func (r *replica) crash() {
 	r.mesh.mu.Lock()
 	running := r.mesh.replicas[r]
@@ -169,7 +169,7 @@ func entryKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name}
 }
 
-// group returns the group web of the service account web.
+// group returns the group web with the service account web.
 func group() *model.Config {
 	return &model.Config{Key: groupKey("web"), APIVersion: "networking.istio.io/v1", Spec: &networkingv1alpha3.WorkloadGroup{
 		Metadata: &networkingv1alpha3.WorkloadGroup_ObjectMeta{
@@ -190,7 +190,7 @@ func (m *mesh) create(c *model.Config) {
 	}
 }
 
-// patch changes an object, as a person does.
+// patch changes an object, as a user does.
 func (m *mesh) patch(key model.Key, change func(*model.Config)) {
 	m.t.Helper()
 	if _, err := m.store.Patch(m.t.Context(), key, func(c *model.Config) error { change(c); return nil }); err != nil {
@@ -215,7 +215,7 @@ func machine(address string) model.ConnectedProxy {
 	}
 }
 
-// connect registers a new stream, and returns what ends it.
+// connect registers a new stream, and returns a function that ends it.
 func (r *replica) connect(p model.ConnectedProxy) (leave func()) {
 	r.mesh.t.Helper()
 	if err := r.Connect(p); err != nil {
@@ -224,7 +224,7 @@ func (r *replica) connect(p model.ConnectedProxy) (leave func()) {
 	return func() { r.Gone(p.Proxy) }
 }
 
-// entry returns an entry of the store; nil if there is none.
+// entry returns an entry of the store, or nil if it does not exist.
 func (m *mesh) entry(name string) *model.Config { return m.store.Get(entryKey(name)) }
 
 // wantEntries compares the entries of the store.
@@ -247,8 +247,8 @@ func (m *mesh) wantEntries(what string, names ...string) {
 	}
 }
 
-// wantHeld checks who has an entry; an empty instance means that it is marked as
-// left.
+// wantHeld checks which replica owns an entry; an empty instance means that it is marked as
+// disconnected.
 func (m *mesh) wantHeld(what, name, instance string) {
 	m.t.Helper()
 	c := m.entry(name)

@@ -13,10 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Index finds WorkloadEntry objects by name and by address. It is safe for
-// concurrent use.
+// Index finds WorkloadEntry objects by name and by address. It is safe for concurrent use.
 type Index struct {
-	mu        sync.RWMutex // guards what follows
+	mu        sync.RWMutex // guards the fields below
 	byKey     map[model.Key]*model.Config
 	byAddress map[netip.Addr]map[model.Key]*model.Config
 }
@@ -26,7 +25,7 @@ func NewIndex() *Index {
 	return &Index{byKey: map[model.Key]*model.Config{}, byAddress: map[netip.Addr]map[model.Key]*model.Config{}}
 }
 
-// Hear takes events of the store; those of other kinds say nothing.
+// Hear processes events of the store. It ignores objects of other kinds.
 func (x *Index) Hear(events []config.Event) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -55,10 +54,9 @@ func (x *Index) Hear(events []config.Event) {
 	}
 }
 
-// Labels returns the labels of a proxy as its WorkloadEntry has them: the one that
-// it names, or that registration gave it, or else the oldest of its namespace
-// that has one of its addresses and not another service account. Nil means that
-// there is none. The map is the caller's.
+// Labels returns the labels in the WorkloadEntry of a proxy: the entry that it names, or its
+// registered entry, or else the oldest entry in its namespace that has one of its addresses and no
+// other service account. It returns nil if there is none. The caller may modify the map.
 func (x *Index) Labels(proxy *model.Proxy) map[string]string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -70,7 +68,7 @@ func (x *Index) Labels(proxy *model.Proxy) map[string]string {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, c.Labels) // those of the object win, as for endpoints
+	maps.Copy(labels, c.Labels) // labels of the object take precedence, as for endpoints
 	return labels
 }
 
@@ -99,13 +97,13 @@ func (x *Index) of(proxy *model.Proxy) *model.Config {
 	return nil
 }
 
-// fits reports whether an entry is of no other service account than a proxy.
+// fits reports whether an entry has no other service account than a proxy.
 func fits(c *model.Config, proxy *model.Proxy) bool {
 	account := entrySpec(c).GetServiceAccount()
 	return account == "" || account == proxy.ServiceAccount
 }
 
-// beside returns the other entries that have the address of an entry.
+// beside returns the other entries with the address of an entry.
 func (x *Index) beside(c *model.Config) []model.Key {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -118,9 +116,9 @@ func (x *Index) beside(c *model.Config) []model.Key {
 	return keys
 }
 
-// claimant returns an entry of another identity that has an address: the oldest;
-// nil if there is none. An entry of the same namespace without a service account
-// is not known to be of another.
+// claimant returns the oldest entry of another identity with the same address, or nil if there is
+// none. An entry of the same namespace without a service account may have the same identity and is
+// not returned.
 func (x *Index) claimant(own *model.Config) *model.Config {
 	spec := entrySpec(own)
 	x.mu.RLock()

@@ -9,18 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why a proxy is not registered, as the metric names it.
+// The reasons why a proxy is not registered, as values of the metric's label.
 const (
 	refusedProxy    = "proxy"    // not authenticated, or no address of its own
-	refusedGroup    = "group"    // missing
-	refusedIdentity = "identity" // another service account than the group's
-	refusedAddress  = "address"  // of another identity's workload
-	refusedName     = "name"     // of the entry is taken
-	refusedInvalid  = "invalid"  // what the proxy says of itself
-	refusedFlood    = "flood"    // too many of its service account
+	refusedGroup    = "group"    // does not exist
+	refusedIdentity = "identity" // the service account differs from that of the group
+	refusedAddress  = "address"  // belongs to a workload of another identity
+	refusedName     = "name"     // the entry name is taken
+	refusedInvalid  = "invalid"  // the proxy reports invalid values
+	refusedFlood    = "flood"    // too many registrations of its service account
 )
 
-// metrics has Istio's names where there are such.
+// metrics uses Istio's names where they exist.
 type metrics struct {
 	success, updates, unregistered, deletes, errors prometheus.Counter
 	refused                                         *prometheus.CounterVec

@@ -14,12 +14,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// After any sequence of machines that connect, leave, come back elsewhere and
-// have two streams, of replicas that crash and return under the same or another
-// name, of a store that is slow, or fails before or after it has written, and of removed and marked entries, the entries are
-// exactly those of the machines that are connected, each held by a replica to
-// which its machine is connected. At no time has a machine that is connected to a
-// replica that lives, and was for a while, no entry.
+// TestProperty applies random sequences of events: machines connect, disconnect, reconnect
+// elsewhere and have two streams; replicas crash and restart under the same or another name; the
+// store is slow, or fails before or after a write; entries are removed and marked. Finally, the
+// entries must be exactly those of the connected machines, each owned by a replica of its machine.
+// At no time may a machine lack an entry that has been connected to a live replica for a while.
 func TestProperty(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -34,11 +33,11 @@ type scene struct {
 	replicas [2]*replica
 	lives    int
 	streams  []*ended
-	// since is from when on a machine is connected, and nobody was in its way.
+	// since is the time from which a machine has been connected without a conflict.
 	since map[string]time.Time
 }
 
-// ended is a stream that is open.
+// ended is an open stream.
 type ended struct {
 	machine, replica int
 	leave            func()
@@ -79,14 +78,14 @@ func (s *scene) leave(i int) {
 
 func (s *scene) upTo(d time.Duration) time.Duration { return time.Duration(s.rand.Int64N(int64(d))) }
 
-// step does one thing.
+// step performs one event.
 func (s *scene) step() {
 	switch n := s.rand.IntN(20); {
 	case n < 8:
 		s.connect(s.rand.IntN(machines), s.rand.IntN(2))
 	case n < 14 && len(s.streams) > 0:
 		s.leave(s.rand.IntN(len(s.streams)))
-	case n < 15: // the machines of a replica that crashes go to the other, come back later, or never
+	case n < 15: // the machines of a replica that crashes move to the other, come back later, or never
 		i := s.rand.IntN(2)
 		s.replicas[i].crash()
 		var stay []*ended
@@ -127,7 +126,7 @@ func (s *scene) step() {
 	}
 }
 
-// any returns an entry of the store; nil if there is none.
+// any returns a random entry of the store, or nil if there is none.
 func (s *scene) any() *model.Config {
 	list := s.m.store.List(model.WorkloadEntry, "")
 	if len(list) == 0 {
@@ -136,7 +135,7 @@ func (s *scene) any() *model.Config {
 	return list[s.rand.IntN(len(list))]
 }
 
-// holders returns the replicas to which machines are connected.
+// holders returns the replicas that each machine is connected to.
 func (s *scene) holders() map[string][]string {
 	out := map[string][]string{}
 	for _, st := range s.streams {
@@ -164,7 +163,7 @@ func (s *scene) play(t *testing.T) {
 			}
 		}
 	}
-	// Until the last who is not asked yet has been asked; one may just be.
+	// Wait until the last replica has been asked; one may have been asked just now.
 	after(3 * orphaned)
 	wrong := s.wrong()
 	for range 3 {
@@ -183,8 +182,7 @@ func (s *scene) play(t *testing.T) {
 	s.m.wantEntries("at the end", names...)
 }
 
-// wrong returns an entry that is not held by a replica of its machine; empty if
-// there is none.
+// wrong returns an entry that is not owned by a replica of its machine, or "" if there is none.
 func (s *scene) wrong() string {
 	for name, at := range s.holders() {
 		c := s.m.entry(name)

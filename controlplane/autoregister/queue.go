@@ -13,7 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// item returns what is known of an entry. The caller holds mu.
+// item returns the item of an entry. It creates the item if it does not exist. The caller holds
+// mu.
 func (c *Controller) item(key model.Key) *item {
 	it := c.work[key]
 	if it == nil {
@@ -23,8 +24,9 @@ func (c *Controller) item(key model.Key) *item {
 	return it
 }
 
-// enqueue has an entry looked at. One at which somebody looks is looked at again
-// after that, so that nobody else writes it meanwhile. The caller holds mu.
+// enqueue schedules the reconciliation of an entry. An entry that a worker is processing is
+// processed again afterwards, so that no two workers write it at the same time. The caller holds
+// mu.
 func (c *Controller) enqueue(key model.Key) {
 	it := c.work[key]
 	switch {
@@ -43,15 +45,15 @@ func (c *Controller) enqueue(key model.Key) {
 	c.notify()
 }
 
-// notify tells a worker that there is work. It never blocks.
+// notify wakes a worker. It never blocks.
 func (c *Controller) notify() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // a token is there already
+	default: // a token is already there
 	}
 }
 
-// next waits for an entry to look at; false means that ctx is done.
+// next waits for an entry to reconcile. It returns false when ctx is done.
 func (c *Controller) next(ctx context.Context) (model.Key, bool) {
 	for {
 		select {
@@ -69,14 +71,14 @@ func (c *Controller) next(ctx context.Context) (model.Key, bool) {
 		it := c.work[key]
 		it.queued, it.running = false, true
 		if len(c.ready) > 0 {
-			c.notify() // for another worker
+			c.notify() // wakes another worker
 		}
 		c.mu.Unlock()
 		return key, true
 	}
 }
 
-// attend looks at an entry, and says when that is to be done again.
+// attend reconciles an entry and schedules the next reconciliation.
 func (c *Controller) attend(ctx context.Context, key model.Key) {
 	again, err := c.reconcile(ctx, key)
 	gone := !isRegistered(c.store.Get(key))
@@ -94,7 +96,7 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 			it.told = err.Error()
 		}
 		if it.failures++; raced {
-			it.failures = min(it.failures, 4) // the store answers, and has something newer
+			it.failures = min(it.failures, 4) // the store responds, but has a newer version
 		}
 		again = pause(it.failures)
 	} else {
@@ -116,8 +118,7 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 	}
 }
 
-// pause returns the time until the next try; several that failed together do not
-// come back together.
+// pause returns the delay before the next attempt, with jitter.
 func pause(failures int) time.Duration {
 	d := min(firstPause<<min(failures-1, 16), longPause)
 	return d/2 + rand.N(d)

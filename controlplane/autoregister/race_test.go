@@ -12,8 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// A machine that comes back to another replica while its entry is being removed
-// keeps it.
+// TestReturnsWhileRemoved checks that a machine that reconnects to another replica during the
+// removal of its entry keeps it.
 func TestReturnsWhileRemoved(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -39,7 +39,8 @@ func TestReturnsWhileRemoved(t *testing.T) {
 	})
 }
 
-// A replica that lives shows that with one entry, however many it has.
+// TestLivingReplicaIsAskedOnce checks that a live replica proves that with one entry, however many
+// it has.
 func TestLivingReplicaIsAskedOnce(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())

@@ -13,20 +13,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// sight is what one look at an entry goes by.
+// sight is the state that a reconciliation of an entry is based on.
 type sight struct {
 	key    model.Key
 	stored *model.Config // nil if there is none
-	conn   *connection   // the newest here; nil if there is none
+	conn   *connection   // the newest connection to this replica; nil if there is none
 	claim  string
 	left   string
-	// lasted is for how long the entry says of its proxy what it does; young is
-	// how long proxies still have to come back after the start.
+	// lasted is the time since the connection state in the entry last changed. young is the
+	// remaining time for proxies to reconnect after the start.
 	lasted, young time.Duration
 }
 
-// reconcile brings an entry to what is connected here, and returns the time after
-// which that is to be looked at again; 0 means when something happens.
+// reconcile updates an entry to the connections of this replica. It returns the delay after which
+// the entry must be reconciled again; 0 means only after the next event.
 func (c *Controller) reconcile(ctx context.Context, key model.Key) (time.Duration, error) {
 	stored := c.store.Get(key)
 	c.mu.Lock()
@@ -43,7 +43,7 @@ func (c *Controller) reconcile(ctx context.Context, key model.Key) (time.Duratio
 	return c.hold(ctx, s)
 }
 
-// hold sees to the entry of a proxy that is connected here.
+// hold reconciles the entry of a proxy that is connected to this replica.
 func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
 	peer := s.conn.peer
 	group := c.store.Get(groupOf(peer.Proxy))
@@ -74,14 +74,14 @@ func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
 	return c.claim(ctx, s, now)
 }
 
-// owns reports whether an entry is that of the proxy which is connected.
+// owns reports whether an entry is that of the connected proxy.
 func (s sight) owns() bool {
 	proxy := s.conn.peer.Proxy
 	return s.stored.Annotations[groupAnnotation] == proxy.AutoRegisterGroup && fits(s.stored, proxy) &&
 		parse(entrySpec(s.stored).GetAddress()) == addressOf(s.conn.peer)
 }
 
-// describe says whose an entry is.
+// describe describes the workload of an entry for messages.
 func describe(c *model.Config) string {
 	spec := entrySpec(c)
 	text := fmt.Sprintf("service account %q of namespace %s at %s", spec.GetServiceAccount(), c.Namespace, spec.GetAddress())
@@ -91,8 +91,7 @@ func describe(c *model.Config) string {
 	return text
 }
 
-// forbidden says why a proxy may not be in its group; no reason means that it
-// may.
+// forbidden returns why a proxy may not be in its group. An empty reason means that it may.
 func forbidden(p model.ConnectedProxy, group *model.Config) (kind, why string) {
 	g := groupSpec(group)
 	if g == nil {
@@ -104,11 +103,11 @@ func forbidden(p model.ConnectedProxy, group *model.Config) (kind, why string) {
 	return "", ""
 }
 
-// inTheWay returns the entry because of which there can be no entry: an address is
-// one workload's. Where two came together, the older one stays.
+// inTheWay returns an entry that prevents the proxy's entry because it has the same address, or
+// nil. If both exist already, the older one stays.
 func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
-	// Held while looking: else the end of the other could be heard between that
-	// and the note which says who waits for it.
+	// The lock covers both the lookup and the record in blocked. Otherwise, the removal of the
+	// other entry could be missed between them.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	other := c.index.claimant(now)
@@ -122,7 +121,7 @@ func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
 	return other
 }
 
-// refuseOnce tells that a proxy is not registered, if that is new.
+// refuseOnce logs and counts that a proxy is not registered, unless the reason was logged before.
 func (c *Controller) refuseOnce(s sight, kind, why string) {
 	c.mu.Lock()
 	it := c.work[s.key]
@@ -155,7 +154,8 @@ func (c *Controller) create(ctx context.Context, s sight, now *model.Config) (ti
 	return 0, nil
 }
 
-// allowed takes one new entry of an identity.
+// allowed reports whether an identity may create an entry now, and counts the entry against its
+// limit.
 func (c *Controller) allowed(id identity) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,14 +163,14 @@ func (c *Controller) allowed(id identity) bool {
 	return b == nil || b.fresh.Allow()
 }
 
-// claim writes into the entry that its proxy is connected here, if that is news,
-// and what has changed of the group and of the proxy.
+// claim writes into the entry that its proxy is connected to this replica, unless it says so
+// already, and applies changes of the group and of the proxy.
 func (c *Controller) claim(ctx context.Context, s sight, now *model.Config) (time.Duration, error) {
 	a := s.stored.Annotations
 	connected := a[connectedAnnotation] != "" && a[disconnectedAnnotation] == ""
 	here := connected && s.claimsIt(c.cfg.Instance)
 	if connected && !here && s.conn.claimed && s.lasted < c.cfg.Orphaned {
-		return c.cfg.Orphaned - s.lasted, nil // it has connected to another replica since
+		return c.cfg.Orphaned - s.lasted, nil // the proxy has connected to another replica since
 	}
 	next := s.stored.Clone()
 	at := a[connectedAnnotation]
@@ -192,14 +192,14 @@ func (c *Controller) claim(ctx context.Context, s sight, now *model.Config) (tim
 	return 0, nil
 }
 
-// claimsIt reports whether an entry says what this replica wrote into it. The
-// name alone would not be enough: another may have the same.
+// claimsIt reports whether an entry contains what this replica wrote. It also compares the time,
+// because another replica may have the same name.
 func (s sight) claimsIt(instance string) bool {
 	a := s.stored.Annotations
 	return s.claim != "" && a[controllerAnnotation] == instance && a[connectedAnnotation] == s.claim
 }
 
-// claimed notes that this replica has an entry.
+// claimed records that this replica owns an entry.
 func (c *Controller) claimed(s sight, at string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,8 +207,8 @@ func (c *Controller) claimed(s sight, at string) {
 	it.claim, it.left, it.told, s.conn.claimed = at, "", "", true
 }
 
-// refused makes of a write that the rules for objects forbid a proxy that is not
-// registered: trying again would change nothing.
+// refused handles the error of a write. If the entry is invalid, it reports the proxy as not
+// registered and returns nil, because a retry would not help.
 func (c *Controller) refused(s sight, err error) error {
 	if !errors.Is(err, config.ErrInvalid) {
 		return err
@@ -217,11 +217,11 @@ func (c *Controller) refused(s sight, err error) error {
 	return nil
 }
 
-// release sees to the entry of a proxy that is not connected here.
+// release reconciles the entry of a proxy that is not connected to this replica.
 func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error) {
 	if !isRegistered(s.stored) {
 		if s.claim != "" && s.stored == nil && s.lasted < returning {
-			return returning - s.lasted, nil // it was created, and may not be visible yet
+			return returning - s.lasted, nil // the entry was created, but may not be visible yet
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -231,7 +231,7 @@ func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error
 	a := s.stored.Annotations
 	if at := a[disconnectedAnnotation]; at != "" {
 		wait := c.cfg.Grace
-		if at != s.left { // another replica has marked it, and removes it
+		if at != s.left { // another replica has set the mark, and removes the entry
 			wait = max(c.question(), s.lasted+s.young)
 		}
 		if s.lasted < wait {
@@ -261,14 +261,13 @@ func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error
 	return c.cfg.Grace, nil
 }
 
-// question is how long a replica has to show that it has an entry, and after it
-// is removed if nobody does.
+// question returns the time for which a replica can claim an entry before the entry is removed.
 func (c *Controller) question() time.Duration { return 2*c.cfg.Grace + slack }
 
-// orphanage returns how much longer an entry of a proxy that is not connected here
-// is believed; 0 means no longer. What this replica wrote before it restarted is,
-// while proxies may come back. Another replica is asked by one entry first: if it
-// takes that back, it lives, and all its entries are right.
+// orphanage returns the remaining time for which the entry of a proxy that is not connected to
+// this replica is trusted; 0 means that it has expired. Entries that this replica wrote before a
+// restart are trusted while proxies may reconnect. Other replicas are first tested with a single
+// entry: if the replica reclaims it, the replica is alive and all its entries are valid.
 func (c *Controller) orphanage(s sight) time.Duration {
 	instance := s.stored.Annotations[controllerAnnotation]
 	if instance == c.cfg.Instance {
@@ -294,7 +293,7 @@ func (c *Controller) orphanage(s sight) time.Duration {
 	return 0
 }
 
-// stamp returns a time for an annotation, which is not that of before.
+// stamp returns a time for an annotation that differs from the previous one.
 func stamp(before string) string {
 	now := time.Now().UTC()
 	if text := now.Format(time.RFC3339Nano); text != before {
@@ -303,7 +302,7 @@ func stamp(before string) string {
 	return now.Add(time.Nanosecond).Format(time.RFC3339Nano)
 }
 
-// remove removes an entry as it was seen.
+// remove deletes the version of an entry that the decision is based on.
 func (c *Controller) remove(ctx context.Context, s sight, why string) error {
 	err := c.write(ctx, func(ctx context.Context) error { return c.store.Delete(ctx, s.key, s.stored.ResourceVersion) })
 	if err != nil {
@@ -321,7 +320,7 @@ func (c *Controller) update(ctx context.Context, next *model.Config) error {
 	})
 }
 
-// write waits until it may write.
+// write calls do when the rate limit allows it.
 func (c *Controller) write(ctx context.Context, do func(context.Context) error) error {
 	if err := c.writes.Wait(ctx); err != nil {
 		return fmt.Errorf("waiting to write: %w", err)

@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entry returns an entry that a person wrote.
+// entry returns an entry as a user writes it.
 func entry(namespace, name, account, address string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
@@ -32,8 +32,8 @@ func logged(b *bytes.Buffer) func(*Config) {
 	return func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(b, nil)) }
 }
 
-// A proxy that may not be in its group is served, and is in no endpoints; the log
-// says why.
+// TestRefuses checks that a proxy that may not be in its group is served but is no endpoint, and
+// that the log contains the reason.
 func TestRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		before *model.Config // another entry; may be nil
@@ -98,7 +98,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// An address that is free again is taken.
+// TestAddressComesFree checks that an address can be registered again after its entry is removed.
 func TestAddressComesFree(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -117,8 +117,8 @@ func TestAddressComesFree(t *testing.T) {
 	})
 }
 
-// Of two identities that come with one address at the same time one gets it, and
-// the other when that is gone.
+// TestAddressRace checks that one of two identities that register the same address at the same
+// time gets it, and the other after the first one has disconnected.
 func TestAddressRace(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -143,8 +143,8 @@ func TestAddressRace(t *testing.T) {
 	})
 }
 
-// A group that changes changes the entries of those that are connected. What a
-// person changed in an entry stays until then; labels of the object stay.
+// TestGroupChanges checks that a change of the group changes the entries of connected proxies.
+// Changes of users to an entry stay until then; labels of the object always stay.
 func TestGroupChanges(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -198,8 +198,8 @@ func TestGroupChanges(t *testing.T) {
 	})
 }
 
-// Many new machines of one identity come in one after the other, and those of
-// another are not held up.
+// TestFlood checks that many new machines of one identity are registered gradually, and do not
+// delay those of others.
 func TestFlood(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -235,7 +235,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A store that takes no writes for a while costs time, and one line of the log.
+// TestStoreFails checks that a store that rejects writes for a while causes a delay and one log
+// line.
 func TestStoreFails(t *testing.T) {
 	var log bytes.Buffer
 	in(t, func(m *mesh) {
@@ -259,7 +260,7 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// What hands over in the middle of a write loses nothing.
+// TestEndsWithContext checks that a shutdown during a write loses nothing.
 func TestEndsWithContext(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())

@@ -22,8 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// secrets are texts that must be in no log, in the forms in which they could
-// get there.
+// secrets are texts that must not be in any log, in the encodings in which they could occur.
 type secrets []string
 
 func (s *secrets) key(t *testing.T, text []byte) {
@@ -35,7 +34,7 @@ func (s *secrets) key(t *testing.T, text []byte) {
 		}
 		text = rest
 		encoded := base64.StdEncoding.EncodeToString(block.Bytes)
-		// The middle: the ends are the same for all keys of one kind.
+		// The middle, because the ends are the same for all keys of one type.
 		*s = append(*s, encoded[len(encoded)/3:len(encoded)/3+24], string(block.Bytes[len(block.Bytes)/3:len(block.Bytes)/3+16]))
 		if key, err := certs.ParseKey(pem.EncodeToMemory(block)); err == nil {
 			s.private(t, key)
@@ -63,7 +62,7 @@ func (s secrets) check(t *testing.T, log string) {
 	}
 }
 
-// TestAudit asks in each way that is granted and refused, and reads the log.
+// TestAudit makes requests that are granted and refused in all ways, and checks the log.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	var hidden secrets
@@ -87,7 +86,7 @@ func TestAudit(t *testing.T) {
 
 	for want, ask := range map[codes.Code]func() error{
 		codes.InvalidArgument: func() error {
-			c.csr = string(keyPEM(t, key)) // a key in the place of a request
+			c.csr = string(keyPEM(t, key)) // a key instead of a request
 			_, err := c.ask()
 			return err
 		},
@@ -133,8 +132,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestNoKeyInTheLogOfARotation goes through roots, bad files and a store that
-// fails, with a log of everything.
+// TestNoKeyInTheLogOfARotation checks the complete log of root rotations, invalid files and a
+// failing store.
 func TestNoKeyInTheLogOfARotation(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Defaults of Config; those of the reference where it has the setting.
+// Defaults of Config; they equal those of Istio for the settings that Istio has.
 const (
 	defaultRootTTL = 10 * 365 * 24 * time.Hour
 	defaultCheck   = time.Hour
@@ -25,57 +25,56 @@ const (
 	defaultPoll    = 10 * time.Second
 )
 
-// Config describes an Authority.
+// Config is the configuration of an Authority.
 type Config struct {
-	Dir         string // keeps a self-signed root and what is known about a rotation; made with mode 0700
-	Store       Store  // keeps them instead of Dir; nil means Dir
-	PluginDir   string // holds a plugged-in authority, which goes before a self-signed one; empty or without files means none
-	TrustDomain string // of all identities that are certified
+	Dir         string // stores a self-signed root and the state of a rotation; created with mode 0700
+	Store       Store  // replaces Dir; nil means Dir
+	PluginDir   string // directory of a plugged-in authority, which takes precedence over a self-signed one; empty or without files means none
+	TrustDomain string // of all issued identities
 	Root        RootConfig
-	MaxTTL      time.Duration         // longest life of a leaf; zero means 90 days
-	Propagation time.Duration         // from the day a root is given out until it signs; zero means until each workload has a leaf that came with it
-	Poll        time.Duration         // how often the store and the plugged-in files are looked at; zero means 10 s
+	MaxTTL      time.Duration         // maximum lifetime of a leaf; zero means 90 days
+	Propagation time.Duration         // from the distribution of a root until it signs; zero means until each workload has renewed its leaf
+	Poll        time.Duration         // interval for reading the store and the plugged-in files; zero means 10 s
 	Logger      *slog.Logger          // nil means slog.Default()
 	Registerer  prometheus.Registerer // nil means no metrics
 }
 
-// RootConfig describes the roots that are made here.
+// RootConfig configures self-signed roots.
 type RootConfig struct {
 	KeyType certs.KeyType // empty means ECDSA P-256
-	TTL     time.Duration // life of a root; zero means 10 years
-	Check   time.Duration // how often the age of the root is checked; zero means 1 h, negative never
-	Grace   int           // a root is renewed when so many percent of its life are left; zero means 20
+	TTL     time.Duration // lifetime of a root; zero means 10 years
+	Check   time.Duration // interval for checking the age of the root; zero means 1 h, negative never
+	Grace   int           // percentage of the lifetime that remains when a root is renewed; zero means 20
 }
 
-// Authority signs certificates. Any number of goroutines may use it.
+// Authority signs certificates. It is safe for concurrent use.
 type Authority struct {
 	cfg     Config
 	store   Store
 	plugin  *plugin // nil without PluginDir
 	metrics *authorityMetrics
-	poke    chan struct{} // holds at most one wish for a look
+	poke    chan struct{} // holds at most one pending request to reload
 
-	// state is what signs now. It is never changed, but for its counter of the
-	// longest life.
+	// state is the current state. It is immutable, except for its counter of the longest lifetime.
 	state atomic.Pointer[state]
 
-	// mu guards what the next state is made of. It is held while the store is
-	// read or written; signing does not need it.
+	// mu guards the inputs of the next state. It is held while the store is read or written;
+	// signing does not need it.
 	mu        sync.Mutex
-	kept      Material // as the store has it, or should have it
-	version   string   // of the store, on which kept is based
-	unsaved   bool     // kept holds what could not be saved yet
+	kept      Material // what the store contains, or should contain
+	version   string   // version of the store that kept is based on
+	unsaved   bool     // kept contains changes that could not be saved yet
 	extra     map[string]extraRoots
 	settled   settled
-	grown     bool      // the longest life of a leaf is not written down yet
-	nextCheck time.Time // when to look at the life of a self-signed root
+	grown     bool      // the longest lifetime of a leaf was not saved yet
+	nextCheck time.Time // when to check the lifetime of a self-signed root
 	said      said
 
-	unwatched bool // for tests: changes of files are found by looking only
+	unwatched bool // for tests: detect changes of files only by polling
 }
 
-// Open loads the authority, or makes a self-signed root if there is none.
-// Nothing is renewed and no file is looked at again before Run.
+// Open loads the authority, or creates a self-signed root if there is none. Renewal and reloading
+// of files start with Run.
 func Open(ctx context.Context, cfg Config) (*Authority, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("opening certificate authority: %w", err)
@@ -104,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Authority, error) {
 	return a, nil
 }
 
-// complete checks the configuration and fills in defaults.
+// complete validates the configuration and sets defaults.
 func (c *Config) complete() error {
 	if c.Dir == "" && c.Store == nil {
 		return errors.New("the directory is empty")
@@ -140,7 +139,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// place names the directory in errors; a Store names itself.
+// place returns the directory for error messages; errors of a Store name the Store themselves.
 func (a *Authority) place() string {
 	if a.cfg.Store != nil {
 		return ""
@@ -148,32 +147,30 @@ func (a *Authority) place() string {
 	return " in " + a.cfg.Dir
 }
 
-// TrustDomain returns the trust domain of all identities that are certified.
+// TrustDomain returns the trust domain of all issued identities.
 func (a *Authority) TrustDomain() string { return a.cfg.TrustDomain }
 
-// RootPEM returns all roots that are to be trusted, as PEM: those that sign,
-// those that will sign, and those that did as long as certificates below them
-// are valid.
+// RootPEM returns all trusted roots as PEM: the current roots, the next ones, and previous ones as
+// long as certificates below them are valid.
 func (a *Authority) RootPEM() []byte { return a.state.Load().bundlePEM }
 
-// CRLPEM returns the certificate revocation lists as PEM; nil if there are none.
+// CRLPEM returns the certificate revocation lists as PEM, or nil if there are none.
 func (a *Authority) CRLPEM() []byte { return a.state.Load().crl.pem() }
 
-// Changed returns a channel that is closed when the roots, the revocation
-// lists or the signer change. Take the channel first, then what it is about.
+// Changed returns a channel that is closed when the roots, the revocation lists or the signer
+// change. To miss no change, get the channel before the value.
 func (a *Authority) Changed() <-chan struct{} { return a.state.Load().changed }
 
-// Reload asks Run to look at the store and the plugged-in files at once. It
-// does not wait.
+// Reload asks Run to read the store and the plugged-in files immediately. It does not wait.
 func (a *Authority) Reload() {
 	select {
 	case a.poke <- struct{}{}:
-	default: // one wish is enough
+	default: // a request is already pending
 	}
 }
 
-// SetRoots trusts further roots, given as PEM, in the place of those that the
-// same source gave before. An empty text takes them away.
+// SetRoots sets the additional roots of a source, as PEM, and replaces its previous ones. An empty
+// rootsPEM removes them. It returns an error if rootsPEM is invalid.
 func (a *Authority) SetRoots(source string, rootsPEM []byte) error {
 	var extra extraRoots
 	if len(rootsPEM) > 0 {

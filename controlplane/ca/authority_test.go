@@ -139,7 +139,7 @@ func checkLeaf(t *testing.T, a *ca.Authority, leaf *x509.Certificate) {
 	}
 }
 
-// foreignCSR is a request whose names were chosen freely.
+// foreignCSR returns a request with arbitrary names.
 func foreignCSR(t *testing.T, key crypto.Signer, tmpl *x509.CertificateRequest) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, tmpl, key)
@@ -247,7 +247,7 @@ func TestServerCertificateRenewsItself(t *testing.T) {
 		if !get().Equal(second) {
 			t.Error("it is renewed at each handshake")
 		}
-		// To the end of the root, and a second before it: still an answer.
+		// Shortly before the end of the root, there must still be a valid certificate.
 		time.Sleep(50*time.Hour - 12*time.Hour - 31*time.Minute)
 		if left := time.Until(get().NotAfter); left <= 0 {
 			t.Errorf("the certificate ran out %s ago", -left)

@@ -33,13 +33,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// wantShare is how much of the speed of a bare x509.CreateCertificate signing
-// must reach, with reading and checking of the request, audit and limits.
+// wantShare is the minimum speed of signing, relative to a bare x509.CreateCertificate. Signing
+// includes parsing and checking the request, auditing and limits.
 const wantShare = 0.7
 
-// BenchmarkSign compares one core that answers requests with the same core
-// that calls x509.CreateCertificate. They take turns, so that a machine that is
-// busy with other things disturbs both alike.
+// BenchmarkSign compares answering requests with calling x509.CreateCertificate on one core. The
+// two alternate, so that other load on the machine affects both equally.
 func BenchmarkSign(b *testing.B) {
 	for _, tc := range []struct{ issuer, leaf certs.KeyType }{
 		{certs.ECDSAP256, certs.ECDSAP256},
@@ -62,8 +61,8 @@ func BenchmarkSign(b *testing.B) {
 	}
 }
 
-// compare takes turns and reports how much of the speed of the first the
-// others have: the median of many turns.
+// compare alternates between the functions and reports the speed of the others relative to the
+// first: the median of many turns.
 func compare(b *testing.B, bare, sign, serve func() error) {
 	b.Helper()
 	const turn = 20
@@ -97,7 +96,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// bareSigner returns a function that does nothing but x509.CreateCertificate.
+// bareSigner returns a function that only calls x509.CreateCertificate.
 func bareSigner(b *testing.B, issuerType certs.KeyType, pub crypto.PublicKey) func() error {
 	b.Helper()
 	issuerKey := newKey(b, issuerType)
@@ -131,8 +130,8 @@ func bareSigner(b *testing.B, issuerType certs.KeyType, pub crypto.PublicKey) fu
 	}
 }
 
-// directService returns a function that asks a Service without a network. The
-// caller is known, all else is as in production.
+// directService returns a function that calls a Service without a network. The caller is fixed;
+// everything else is as in production.
 func directService(b *testing.B, a *ca.Authority) func(csr string) error {
 	b.Helper()
 	caller := &authn.Caller{ID: web(), Method: authn.MethodClientCertificate}
@@ -151,8 +150,8 @@ func directService(b *testing.B, a *ca.Authority) func(csr string) error {
 	}
 }
 
-// BenchmarkRenewal lets 10,000 agents renew: each dials, proves itself by the
-// certificate that it has, and checks what it gets.
+// BenchmarkRenewal lets 10,000 agents renew: each dials, authenticates with its current
+// certificate, and verifies the new one.
 func BenchmarkRenewal(b *testing.B) {
 	const agents = 10000
 	for b.Loop() {
@@ -166,8 +165,8 @@ func TestManyAgentsRenew(t *testing.T) {
 	renewAll(t, 200, 10*time.Minute)
 }
 
-// renewAll sends each agent a certificate that runs out after the given time,
-// and has all of them renewed over the network. It fails if one runs out.
+// renewAll issues each agent a certificate with the given lifetime and renews all of them over the
+// network. It fails if one expires.
 func renewAll(t testing.TB, agents int, life time.Duration) time.Duration {
 	t.Helper()
 	a := open(t, nil)
@@ -203,7 +202,7 @@ func renewAll(t testing.TB, agents int, life time.Duration) time.Duration {
 	return time.Since(start)
 }
 
-// inParallel calls f for each number below n, some at a time.
+// inParallel calls f for each number below n, several at a time.
 func inParallel(n int, f func(i int)) {
 	todo := make(chan int)
 	var wg sync.WaitGroup
@@ -221,7 +220,7 @@ func inParallel(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// renewing is an agent with a certificate that runs out soon.
+// renewing is an agent with a certificate that expires soon.
 type renewing struct {
 	id    certs.ID
 	csr   string
@@ -252,7 +251,7 @@ func newRenewing(t testing.TB, a *ca.Authority, i int, life time.Duration) *rene
 	return r
 }
 
-// renew dials as an agent does and takes the answer only if it verifies.
+// renew dials like an agent and accepts the answer only if it verifies.
 func (r *renewing) renew(ctx context.Context, address string, roots *x509.CertPool) error {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		RootCAs: roots, ServerName: "istiod.istio-system.svc", Certificates: []tls.Certificate{r.old}, MinVersion: tls.VersionTLS13,
@@ -260,7 +259,7 @@ func (r *renewing) renew(ctx context.Context, address string, roots *x509.CertPo
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // what counts was read
+	defer func() { _ = conn.Close() }() // everything needed was read
 	resp, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx,
 		&securityv1alpha1.IstioCertificateRequest{Csr: r.csr, ValidityDuration: 86400})
 	if err != nil {

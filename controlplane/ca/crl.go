@@ -11,17 +11,16 @@ import (
 	"fmt"
 )
 
-// maxCRL bounds a file of revocation lists in bytes: about 100,000 entries.
+// maxCRL is the maximum size of a file of revocation lists in bytes, about 100,000 entries.
 const maxCRL = 4 << 20
 
-// revocations are checked revocation lists. They are never changed; nil means
-// that there are none.
+// revocations are validated revocation lists. They are immutable; nil means that there are none.
 type revocations struct {
 	text    []byte
 	revoked map[string]bool // by issuer and serial number
 }
 
-// pem returns the lists as they were read.
+// pem returns the lists in their original encoding.
 func (r *revocations) pem() []byte {
 	if r == nil {
 		return nil
@@ -29,8 +28,7 @@ func (r *revocations) pem() []byte {
 	return r.text
 }
 
-// readCRL reads PEM revocation lists, each of which must be signed by one of
-// the given issuers.
+// readCRL parses PEM revocation lists. Each must be signed by one of the given issuers.
 func readCRL(text []byte, issuers []*x509.Certificate) (*revocations, error) {
 	if len(text) > maxCRL {
 		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", crlFile, len(text), maxCRL)
@@ -74,7 +72,7 @@ func signedByAny(list *x509.RevocationList, issuers []*x509.Certificate) bool {
 	return false
 }
 
-// good reports whether one of the chains has no revoked certificate.
+// good reports whether at least one of the chains has no revoked certificate.
 func (r *revocations) good(chains [][]*x509.Certificate) bool {
 	if r == nil || len(r.revoked) == 0 || len(chains) == 0 {
 		return true

@@ -3,9 +3,9 @@
 
 package ca
 
-// Unwatch makes that changes of plugged-in files are found by looking only: the
-// watcher of files is nothing that a fake clock could wait for.
+// Unwatch disables watching of plugged-in files, so that polling detects changes. A file watcher
+// does not work with a fake clock.
 func (a *Authority) Unwatch() { a.unwatched = true }
 
-// Phase returns where a rotation is.
+// Phase returns the phase of the rotation.
 func (a *Authority) Phase() string { return a.state.Load().phase }

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// FuzzSign has any bytes signed as a request: whatever they hold, a certificate
-// is for the caller, is no authority, and verifies.
+// FuzzSign has arbitrary bytes signed as a request. If a certificate is issued, it must be for the
+// caller, must not be a CA certificate, and must verify.
 func FuzzSign(f *testing.F) {
 	a := open(f, nil)
 	for _, kt := range []certs.KeyType{certs.ECDSAP256, certs.RSA2048} {
@@ -43,7 +43,7 @@ func FuzzSign(f *testing.F) {
 	})
 }
 
-// FuzzMaterial plugs any files in: what is taken can sign.
+// FuzzMaterial plugs in arbitrary files and checks that an accepted authority can sign.
 func FuzzMaterial(f *testing.F) {
 	key := newKey(f, certs.ECDSAP256)
 	keyText, err := certs.MarshalKey(key)

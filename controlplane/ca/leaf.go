@@ -22,25 +22,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Certificates of workloads differ in serial number, life, key and identity
-// only. They are put together here, byte for byte as x509.CreateCertificate
-// does it (a test compares), because that function verifies each signature it
-// has just made, which takes longer than everything else together. Instead, a
-// signer proves once that what it signs verifies; crypto/rsa checks its own
-// result by itself.
+// Certificates of workloads differ only in serial number, validity, key and identity. This file
+// encodes them with the same bytes as x509.CreateCertificate (a test compares), because that
+// function verifies each signature that it creates, which takes longer than everything else.
+// Instead, each signer proves once that its signatures can be verified; crypto/rsa checks its
+// results itself.
 
-// leafDER holds what all leaves of one issuer share.
+// leafDER contains the encoded parts that all leaves of one issuer share.
 type leafDER struct {
 	hash      crypto.Hash
 	algorithm []byte // AlgorithmIdentifier of the signature
 	issuer    []byte // Name
-	// extensions before the names, for keys that can encrypt (RSA) and others.
+	// Extensions before the names, for keys that can encrypt (RSA) and for other keys.
 	withRSA, withECDSA []byte
 }
 
-// leafRequest is what one leaf has for itself.
+// leafRequest contains the individual parts of one leaf.
 type leafRequest struct {
-	serial              *big.Int // nil means a new one
+	serial              *big.Int // nil means a new random one
 	id                  certs.ID
 	key                 crypto.PublicKey
 	notBefore, notAfter time.Time
@@ -76,8 +75,8 @@ func newLeafDER(issuer *x509.Certificate, key crypto.Signer) (leafDER, error) {
 	return d, err
 }
 
-// sharedExtensions encodes key usage, extended key usage, basic constraints
-// and the authority's key identifier.
+// sharedExtensions encodes key usage, extended key usage, basic constraints and the authority key
+// identifier.
 func sharedExtensions(issuer *x509.Certificate, keyUsage []byte) ([]byte, error) {
 	usages, err := asn1.Marshal([]asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 2}, {1, 3, 6, 1, 5, 5, 7, 3, 1}}) // clientAuth, serverAuth
 	if err != nil {
@@ -108,10 +107,9 @@ func sharedExtensions(issuer *x509.Certificate, keyUsage []byte) ([]byte, error)
 	return out, nil
 }
 
-// leaf signs a certificate of a workload and returns its DER.
+// leaf signs a certificate for a workload and returns its DER encoding.
 func (s *signer) leaf(r leafRequest) ([]byte, error) {
-	// The key is encoded anew, so that nothing of the request's own bytes is
-	// in the certificate.
+	// The key is re-encoded, so that the certificate contains no bytes of the request.
 	key, err := x509.MarshalPKIXPublicKey(r.key)
 	if err != nil {
 		return nil, err
@@ -138,8 +136,8 @@ func (s *signer) leaf(r leafRequest) ([]byte, error) {
 	return b.Bytes()
 }
 
-// tbs encodes what is signed. The subject is empty, so that the names are
-// critical (RFC 5280, 4.2.1.6).
+// tbs encodes the part that is signed. Because the subject is empty, the names are critical (RFC
+// 5280, 4.2.1.6).
 func (d *leafDER) tbs(r leafRequest, key []byte) ([]byte, error) {
 	extensions := d.withECDSA
 	if _, ok := r.key.(*rsa.PublicKey); ok {
@@ -167,7 +165,7 @@ func (d *leafDER) tbs(r leafRequest, key []byte) ([]byte, error) {
 	return b.Bytes()
 }
 
-// addURI encodes the extension subjectAltName with one URI, which is critical.
+// addURI encodes a critical subjectAltName extension with one URI.
 func addURI(b *cryptobyte.Builder, uri string) {
 	b.AddASN1(cbasn1.SEQUENCE, func(b *cryptobyte.Builder) {
 		b.AddASN1ObjectIdentifier(asn1.ObjectIdentifier{2, 5, 29, 17})
@@ -180,7 +178,7 @@ func addURI(b *cryptobyte.Builder, uri string) {
 	})
 }
 
-// addTime encodes a time as RFC 5280, 4.1.2.5 demands: UTCTime up to 2049.
+// addTime encodes a time according to RFC 5280, 4.1.2.5: UTCTime until 2049.
 func addTime(b *cryptobyte.Builder, t time.Time) {
 	if t = t.UTC(); t.Year() >= 1950 && t.Year() < 2050 {
 		b.AddASN1UTCTime(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// TestLeafIsWhatTheLibraryMakes compares what is signed, byte for byte.
+// TestLeafIsWhatTheLibraryMakes compares the signed bytes with those of the library.
 func TestLeafIsWhatTheLibraryMakes(t *testing.T) {
 	t.Parallel()
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}

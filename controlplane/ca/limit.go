@@ -11,24 +11,23 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// Why a caller must come back later, as the metric names it.
+// The reasons for rate limiting, as used by the metric.
 const (
 	refusedCaller   = "caller"
 	refusedIdentity = "identity"
 	refusedQueue    = "queue"
 )
 
-// maxBuckets bounds what is remembered of callers. Who is forgotten first has
-// not called for the longest time, and begins anew.
+// maxBuckets is the maximum number of callers that are tracked. The least recently used one is
+// evicted and starts over.
 const maxBuckets = 16384
 
-// Limit bounds how often somebody may ask; see ratelimit.Limit. Zero means the
-// default.
+// Limit is a rate limit; see ratelimit.Limit. Zero means the default.
 type Limit = ratelimit.Limit
 
-// limiter bounds how often each identity, and each address of an identity, may
-// ask. The second is what holds a flood: other workloads of the same identity
-// have other addresses and are still served.
+// limiter limits the request rate of each identity, and of each address of an identity. The second
+// limit stops a flood from one workload: other workloads with the same identity have other
+// addresses and are still served.
 type limiter struct {
 	caller, identity Limit
 	buckets          *ratelimit.Keyed[string]
@@ -38,15 +37,15 @@ func newLimiter(caller, identity Limit) *limiter {
 	return &limiter{caller: caller, identity: identity, buckets: ratelimit.NewKeyed[string](maxBuckets)}
 }
 
-// refusal tells a caller to come back.
+// refusal is the reason and the delay for a caller that must retry later.
 type refusal struct {
 	reason string
 	after  time.Duration
-	first  bool // since it was served last
+	first  bool // the first one since the last served request
 }
 
-// allowCaller takes a request of an identity from an address, or returns why
-// not. Who is refused here does not use up what others of the identity have.
+// allowCaller counts a request of an identity from an address. It returns nil if the request is
+// allowed. A refused request does not count against the limit of the identity.
 func (l *limiter) allowCaller(identity, address string, now time.Time) *refusal {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -55,12 +54,12 @@ func (l *limiter) allowCaller(identity, address string, now time.Time) *refusal 
 	return l.take(identity+" "+host, l.caller, refusedCaller, now)
 }
 
-// allowIdentity takes a request for an identity, or returns why not.
+// allowIdentity counts a request for an identity. It returns nil if the request is allowed.
 func (l *limiter) allowIdentity(identity string, now time.Time) *refusal {
 	return l.take(identity, l.identity, refusedIdentity, now)
 }
 
-// take takes a token from a bucket.
+// take takes a token from a bucket. It returns nil if there was one.
 func (l *limiter) take(key string, limit Limit, reason string, now time.Time) *refusal {
 	wait, refused := l.buckets.Take(key, limit, now)
 	if wait == 0 {
@@ -69,8 +68,8 @@ func (l *limiter) take(key string, limit Limit, reason string, now time.Time) *r
 	return &refusal{reason: reason, after: spread(wait), first: refused == 1}
 }
 
-// spread makes of a time the one to name: a second at least, and up to twice as
-// long, so that callers that are refused at the same time do not come back together.
+// spread returns a random delay between wait and twice wait, with wait at least a second, so that
+// callers that are refused at the same time do not retry together.
 func spread(wait time.Duration) time.Duration {
 	wait = max(wait, time.Second)
 	return wait + rand.N(wait)

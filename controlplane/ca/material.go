@@ -13,19 +13,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// The usual names of the two kinds of authority.
+// The kinds of authorities, for messages.
 const (
 	kindSelfSigned = "self-signed"
 	kindKept       = "kept" // in the store, and signed by another root
 	kindPlugged    = "plugged-in"
 )
 
-// layout names the parts of an authority. An empty name means that there is no
-// such part.
+// layout contains the names of the parts of an authority. An empty name means that there is no such
+// part.
 type layout struct{ key, cert, chain, root string }
 
-// layouts are those of Istio's cacerts and of a TLS Secret with its authority,
-// as cert-manager writes it. The first whose key or certificate is there counts.
+// layouts returns the layouts of Istio's cacerts and of a TLS Secret with its authority, as written
+// by cert-manager. The first one whose key or certificate exists is used.
 func layouts() []layout {
 	return []layout{
 		{keyFile, certFile, chainFile, rootFile},
@@ -33,11 +33,10 @@ func layouts() []layout {
 	}
 }
 
-// errNone says that there is no authority.
+// errNone means that there is no authority.
 var errNone = errors.New("no authority yet")
 
-// loadSigner reads and checks an authority. Each error names the part and what
-// can be done.
+// loadSigner parses and validates an authority. Its errors name the part and the fix.
 func loadSigner(m Material, l layout, trustDomain string) (*signer, error) {
 	keyPEM, hasKey := m[l.key]
 	certPEM, hasCert := m[l.cert]
@@ -79,8 +78,7 @@ func loadSigner(m Material, l layout, trustDomain string) (*signer, error) {
 	return s, nil
 }
 
-// text returns a part that is there and not empty. Istio keeps empty ones in
-// its Secret.
+// text returns a part, or nil if it is missing or empty. Istio writes empty parts into its Secret.
 func (m Material) text(name string) []byte {
 	if t := m[name]; len(bytes.TrimSpace(t)) > 0 {
 		return t
@@ -88,7 +86,7 @@ func (m Material) text(name string) []byte {
 	return nil
 }
 
-// check looks at the key and the certificate of the issuer.
+// check validates the key and the certificate of the issuer.
 func (s *signer) check(l layout) error {
 	if !certs.SamePublicKey(s.cert.PublicKey, s.key.Public()) {
 		return fmt.Errorf("%s does not belong to %s: restore the file that was replaced, so that both are of one pair", l.cert, l.key)
@@ -110,8 +108,8 @@ func (s *signer) check(l layout) error {
 	return nil
 }
 
-// findRoots reads the roots and finds the way from the issuer to one of them.
-// A self-signed issuer is its own root.
+// findRoots parses the roots and builds the chain from the issuer to one of them. A self-signed
+// issuer is its own root.
 func (s *signer) findRoots(m Material, l layout, between []*x509.Certificate) error {
 	text := m.text(l.root)
 	if text == nil {
@@ -148,7 +146,7 @@ func (s *signer) findRoots(m Material, l layout, between []*x509.Certificate) er
 	return nil
 }
 
-// between says where what lies between issuer and root belongs.
+// between returns the part of an error message that names the file for intermediate certificates.
 func (l layout) between() string {
 	if l.chain == "" {
 		return ""

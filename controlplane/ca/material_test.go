@@ -77,7 +77,7 @@ func TestOpenAtTheSameTime(t *testing.T) {
 	}
 }
 
-// issuer makes the certificate of an authority, signed by parent or itself.
+// issuer returns a CA certificate, signed by parent or by itself.
 func issuer(t *testing.T, key, parentKey crypto.Signer, parent *x509.Certificate, change func(*x509.Certificate)) *x509.Certificate {
 	t.Helper()
 	tmpl := &x509.Certificate{
@@ -172,7 +172,7 @@ func TestOpenLoadsOtherAuthorities(t *testing.T) {
 	pkcs1 := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey.(*rsa.PrivateKey))})
 	for name, tc := range map[string]struct {
 		files map[string][]byte
-		want  []*x509.Certificate // behind the leaf
+		want  []*x509.Certificate // the certificates after the leaf
 	}{
 		"RSA root, PKCS#1": {map[string][]byte{"ca-key.pem": pkcs1, "ca-cert.pem": certs.EncodeChain(self)}, []*x509.Certificate{self}},
 		"intermediate": {map[string][]byte{

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// authorityMetrics tell about roots and rotations.
+// authorityMetrics are the metrics of roots and rotations.
 type authorityMetrics struct {
 	rootExpiry, chainExpiry, nextStep, roots, rejected prometheus.Gauge
 	phase                                              *prometheus.GaugeVec
@@ -60,7 +60,7 @@ func newAuthorityMetrics(reg prometheus.Registerer) (*authorityMetrics, error) {
 	return m, register(reg, m.rootExpiry, m.chainExpiry, m.nextStep, m.roots, m.rejected, m.phase, m.steps, m.reloads)
 }
 
-// show sets the gauges to a state.
+// show sets the gauges from a state.
 func (m *authorityMetrics) show(s *state) {
 	first := s.signer.roots[0].NotAfter
 	for _, r := range s.signer.roots[1:] {
@@ -84,7 +84,7 @@ func (m *authorityMetrics) show(s *state) {
 	}
 }
 
-// serviceMetrics tell about requests.
+// serviceMetrics are the metrics of certificate requests.
 type serviceMetrics struct {
 	requests, issued, unauthenticated, parsing prometheus.Counter
 	errors, refused                            *prometheus.CounterVec

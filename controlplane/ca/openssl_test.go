@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// openssl runs the program of that name with files beside it.
+// openssl runs openssl with the files in its working directory.
 func openssl(t *testing.T, files map[string][]byte, args ...string) (string, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func needOpenSSL(t *testing.T) {
 	}
 }
 
-// verifiesByOpenSSL has a chain checked as a client's and as a server's.
+// verifiesByOpenSSL verifies a chain with openssl as a client's and as a server's.
 func verifiesByOpenSSL(t *testing.T, what string, at time.Time, roots []byte, elements [][]byte) {
 	t.Helper()
 	for _, purpose := range []string{"sslclient", "sslserver"} {
@@ -97,8 +97,8 @@ func TestOpenSSLVerifies(t *testing.T) {
 	})
 }
 
-// TestOpenSSLVerifiesDuringRotation keeps the answers of each phase and has
-// each verified by the roots of each other phase in which it is alive.
+// TestOpenSSLVerifiesDuringRotation records the answers of each phase and verifies each with the
+// roots of every other phase in which it is valid.
 func TestOpenSSLVerifiesDuringRotation(t *testing.T) {
 	t.Parallel()
 	needOpenSSL(t)

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 )
 
-// maxFile bounds a plugged-in file in bytes.
+// maxFile is the maximum size of a plugged-in file in bytes.
 const maxFile = 8 << 20
 
-// PluggedIn reports whether a directory holds the key of an authority, good or
-// not. Open then needs no answer of its Store.
+// PluggedIn reports whether a directory contains the key of an authority, valid or not. If so, Open
+// does not depend on its Store.
 func PluggedIn(dir string) bool {
 	for _, l := range layouts() {
 		if _, err := os.Stat(filepath.Join(dir, l.key)); dir != "" && err == nil {
@@ -25,19 +25,18 @@ func PluggedIn(dir string) bool {
 	return false
 }
 
-// plugin is the directory of a plugged-in authority. The authority's mu guards
-// it.
+// plugin is the directory of a plugged-in authority. It is guarded by the mu of the authority.
 type plugin struct {
 	dir         string
 	trustDomain string
 	hash        string  // of the files that were read last
-	rejected    string  // hash of files that were read and are not in force
-	good        *signer // from the last good files; nil means that there never were any
-	crl         []byte  // as it lies in the directory
+	rejected    string  // hash of files that were read but are not in use
+	good        *signer // from the last valid files; nil if there never were any
+	crl         []byte  // content of the file
 }
 
-// read looks at the files. It reports whether another authority is plugged in
-// than before. After an error, the last good one stays.
+// read reads the files and reports whether the plugged-in authority changed. After an error, the
+// last valid one remains in use.
 func (p *plugin) read() (changed bool, err error) {
 	m, err := p.files()
 	if err != nil {
@@ -79,7 +78,7 @@ func (p *plugin) load(m Material) (*signer, error) {
 	return nil, nil
 }
 
-// paths returns the files of every layout.
+// paths returns the paths of the files of all layouts.
 func (p *plugin) paths() []string {
 	names := []string{crlFile}
 	for _, l := range layouts() {
@@ -94,8 +93,7 @@ func (p *plugin) paths() []string {
 	return paths
 }
 
-// files reads the names that some layout knows. A directory that is not there
-// is an empty one.
+// files reads the files of all layouts. A missing directory is treated as empty.
 func (p *plugin) files() (Material, error) {
 	m := Material{}
 	for _, path := range p.paths() {

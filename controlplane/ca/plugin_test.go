@@ -51,7 +51,7 @@ func (p pki) below(t *testing.T, name string) pki {
 	return p
 }
 
-// files are those of Istio's cacerts.
+// files returns the files in the layout of Istio's cacerts.
 func (p pki) files(t *testing.T) map[string][]byte {
 	t.Helper()
 	return map[string][]byte{
@@ -60,7 +60,7 @@ func (p pki) files(t *testing.T) map[string][]byte {
 	}
 }
 
-// signsFor tells whether an authority's leaves are signed by an issuer now.
+// signsFor reports whether an authority currently signs with an issuer.
 func signsFor(t *testing.T, a *ca.Authority, issuer *x509.Certificate) bool {
 	t.Helper()
 	elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour)
@@ -84,7 +84,7 @@ func TestPluggedLayouts(t *testing.T) {
 	withChain["cert-chain.pem"] = certs.EncodeChain(deep.cert)
 	for name, tc := range map[string]struct {
 		files map[string][]byte
-		want  []*x509.Certificate // the answer behind the leaf
+		want  []*x509.Certificate // the certificates after the leaf
 	}{
 		"cacerts":           {p.files(t), []*x509.Certificate{p.cert, p.root}},
 		"two intermediates": {withChain, []*x509.Certificate{low.cert, deep.cert, p.root}},
@@ -171,9 +171,8 @@ func TestPluggedRefusedAtStart(t *testing.T) {
 	}
 }
 
-// TestPluggedReplaced walks an authority from self-signed to plugged in, to
-// another intermediate, and to another root, with workloads that learn of
-// roots only when they renew.
+// TestPluggedReplaced changes an authority from self-signed to plugged-in, to another intermediate,
+// and to another root, with workloads that receive roots only when they renew.
 func TestPluggedReplaced(t *testing.T) {
 	t.Parallel()
 	plugged, state := t.TempDir(), t.TempDir()
@@ -232,8 +231,8 @@ func TestPluggedReplaced(t *testing.T) {
 	})
 }
 
-// TestPluggedRestart starts again in the middle of a replacement, when the old
-// key is gone: the old root must still be trusted.
+// TestPluggedRestart restarts in the middle of a replacement, after the old key is gone. The old
+// root must still be trusted.
 func TestPluggedRestart(t *testing.T) {
 	t.Parallel()
 	plugged, state := t.TempDir(), t.TempDir()
@@ -265,11 +264,11 @@ func TestPluggedRestart(t *testing.T) {
 	if err := os.Remove(filepath.Join(state, "rotation.json")); err != nil {
 		t.Fatal(err)
 	}
-	open(t, change) // as the error says
+	open(t, change) // as the error message recommends
 }
 
-// TestPluggedRootGivenBefore is the way to replace a root by hand: put it into
-// root-cert.pem, wait, replace the key.
+// TestPluggedRootGivenBefore checks the manual replacement of a root: add it to root-cert.pem,
+// wait, replace the key.
 func TestPluggedRootGivenBefore(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()
@@ -296,9 +295,8 @@ func TestPluggedRootGivenBefore(t *testing.T) {
 	})
 }
 
-// TestPluggedRootTakenOut replaces a root by hand and takes the old one out of
-// root-cert.pem, once too early and once in time: it goes at once, and the log
-// says what that does.
+// TestPluggedRootTakenOut replaces a root manually and removes the old one from root-cert.pem, once
+// too early and once in time. The root is removed immediately, and the log states the consequences.
 func TestPluggedRootTakenOut(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -313,7 +311,7 @@ func TestPluggedRootTakenOut(t *testing.T) {
 			files["root-cert.pem"] = both
 			write(t, plugged, files)
 			a := replica(t, func(c *ca.Config) { c.PluginDir, c.Propagation, c.Logger = plugged, time.Hour, textLog(log) })
-			time.Sleep(48 * time.Hour) // what was signed before the first record is gone
+			time.Sleep(48 * time.Hour) // leaves from before the first record have expired
 			if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 10*time.Hour); err != nil {
 				t.Fatal(err)
 			}
@@ -377,8 +375,8 @@ func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	return a.metric(t, name)
 }
 
-// TestPluggedSecretIsWatched replaces the files as the kubelet does: one
-// symbolic link is turned from one directory to another.
+// TestPluggedSecretIsWatched replaces the files like the kubelet: it switches a symbolic link from
+// one directory to another.
 func TestPluggedSecretIsWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -429,7 +427,7 @@ func TestPluggedSecretIsWatched(t *testing.T) {
 	}
 }
 
-// crl makes a revocation list.
+// crl returns a revocation list.
 func (p pki) crl(t *testing.T, revoked ...*big.Int) []byte {
 	t.Helper()
 	return newCRL(t, p.cert, p.key, revoked...)

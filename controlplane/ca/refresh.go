@@ -14,15 +14,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// conflicts is how often a change is tried that others come before. Each of
-// them made the change that was needed, so that the second look finds it.
+// conflicts is the maximum number of attempts when others save first. Each of those normally makes
+// the required change, so that the second attempt finds nothing to do.
 const conflicts = 5
 
-// said holds what was said last about each kind of trouble, so that it is said
-// once.
+// said contains the last logged error of each kind, so that each error is logged once.
 type said struct{ save, material, plugin, crl, old, ending string }
 
-// say logs a trouble that was not said yet. No error means that it is over.
+// say logs an error that was not logged yet. A nil error means that the problem is resolved.
 func (a *Authority) say(last *string, message string, err error) {
 	if err == nil {
 		*last = ""
@@ -34,22 +33,22 @@ func (a *Authority) say(last *string, message string, err error) {
 	}
 }
 
-// decision is what follows from the store, the plugged-in files and the clock.
+// decision is the result of evaluating the store, the plugged-in files and the clock.
 type decision struct {
-	material Material // as it should be kept
+	material Material // to be saved
 	state    *state
 	steps    []step
-	made     bool // a root was made, which must not be lost
+	made     bool // a root was created, which must not be lost
 	due      time.Time
 }
 
-// settled names what the current state was made of, until when it is good.
+// settled identifies the inputs of the current state and when it must be recomputed.
 type settled struct {
 	version, plugged string
 	due              time.Time
 }
 
-// refresh makes the state anew if something is different. The caller holds mu.
+// refresh recomputes the state if its inputs changed. The caller holds mu.
 func (a *Authority) refresh(ctx context.Context) error {
 	var err error
 	for range conflicts {
@@ -67,7 +66,7 @@ func (a *Authority) attempt(ctx context.Context) error {
 	case loadErr != nil && a.state.Load() == nil && a.pluggedIn() == nil:
 		return loadErr
 	case loadErr != nil:
-		m = a.kept // go on with what is known
+		m = a.kept // continue with the known material
 	case a.unsaved && version == a.version:
 		m = a.kept
 	case a.lost(loaded):
@@ -97,7 +96,7 @@ func (a *Authority) attempt(ctx context.Context) error {
 	a.log(d)
 	a.publish(d.state)
 	if saveErr != nil && a.pluggedIn() != nil {
-		// What signs is not in the store; only the history is missing there.
+		// The signing key is not in the store; only the history is missing there.
 		a.say(&a.said.save, "which roots were trusted is not written down: a restart forgets those that were replaced", saveErr)
 		return nil
 	}
@@ -107,13 +106,13 @@ func (a *Authority) attempt(ctx context.Context) error {
 	return saveErr
 }
 
-// lost reports whether the store had what signs and has it no more.
+// lost reports whether the store had the signing key and has lost it.
 func (a *Authority) lost(loaded Material) bool {
 	return a.state.Load() != nil && a.pluggedIn() == nil && len(a.kept[keyFile]) > 0 &&
 		len(loaded[keyFile]) == 0 && len(loaded[certFile]) == 0
 }
 
-// isSettled reports whether a look would find the same.
+// isSettled reports whether recomputing the state would not change it.
 func (a *Authority) isSettled(version string) bool {
 	now := time.Now()
 	s := a.settled
@@ -135,7 +134,7 @@ func (a *Authority) pluggedHash() string {
 	return a.plugin.hash
 }
 
-// log tells of the steps that were taken.
+// log logs the steps of a decision.
 func (a *Authority) log(d *decision) {
 	if d.made {
 		log := a.cfg.Logger
@@ -163,22 +162,22 @@ func (a *Authority) log(d *decision) {
 	}
 }
 
-// keptPairs are the authorities of the store.
+// keptPairs are the current and the next authority in the store.
 type keptPairs struct{ self, next *signer }
 
-// loadKept reads the pairs. Where the clock says that the next one signs, the
-// first one is not needed, and may be half written.
+// loadKept loads the pairs. If the next one already signs according to the clock, the first one is
+// not needed and may be partially written.
 func (a *Authority) loadKept(m Material, rec *record, now time.Time) (p keptPairs, err error) {
 	p.next, err = loadSigner(m, layout{key: nextKeyFile, cert: nextCertFile}, a.cfg.TrustDomain)
 	if err != nil {
-		p.next = nil // it was never finished
+		p.next = nil // it was not written completely
 	} else {
 		p.next.kind = kindSelfSigned
 	}
 	l := layout{keyFile, certFile, chainFile, rootFile}
 	issuers, err := certs.ParseChain(m[certFile])
 	if err == nil && issuers[0].CheckSignatureFrom(issuers[0]) == nil {
-		l.root, l.chain = "", "" // root-cert.pem is written, not read
+		l.root, l.chain = "", "" // root-cert.pem is only written, never read
 	}
 	p.self, err = loadSigner(m, l, a.cfg.TrustDomain)
 	switch {
@@ -199,7 +198,7 @@ func (a *Authority) loadKept(m Material, rec *record, now time.Time) (p keptPair
 	return p, err
 }
 
-// decide finds out what should be.
+// decide computes the desired material and state.
 func (a *Authority) decide(m Material) (*decision, error) {
 	now := time.Now().UTC()
 	d := &decision{material: maps.Clone(m)}
@@ -232,7 +231,7 @@ func (a *Authority) decide(m Material) (*decision, error) {
 		}
 	}
 	if target.kind == kindPlugged {
-		known[0], known[2] = known[2], known[0] // of equal ones, the one from the files
+		known[0], known[2] = known[2], known[0] // of equal ones, prefer the one from the files
 	}
 	hadSigner := rec.Signer != ""
 	current := pick(known, rec.Signer)
@@ -251,7 +250,7 @@ func (a *Authority) decide(m Material) (*decision, error) {
 	return d, a.write(d, rec, kept)
 }
 
-// pick finds the signer with a fingerprint.
+// pick returns the signer with a fingerprint, or nil if there is none.
 func pick(known []*signer, print string) *signer {
 	for _, s := range known {
 		if s != nil && s.print == print {
@@ -261,9 +260,8 @@ func pick(known []*signer, print string) *signer {
 	return nil
 }
 
-// adopt takes over what an authority without a record trusted: the self-signed
-// root that a plugged-in authority replaces, else the roots that somebody put
-// into the file beside it.
+// adopt initializes the trusted roots of an authority without a record: the self-signed root that a
+// plugged-in authority replaces, otherwise the additional roots in the file next to it.
 func (a *Authority) adopt(m Material, rec *record, self *signer, now time.Time) error {
 	if a.pluggedIn() != nil {
 		rec.add(self.roots, time.Time{})
@@ -288,12 +286,12 @@ func (a *Authority) adopt(m Material, rec *record, self *signer, now time.Time) 
 	return nil
 }
 
-// target finds the authority that is to sign, and makes a root where there is
-// none or where it is about to run out.
+// target returns the authority that should sign. It creates a root if there is none or if the
+// current one is about to expire.
 func (a *Authority) target(d *decision, rec *record, kept *keptPairs, now time.Time) (*signer, error) {
 	check := !now.Before(a.nextCheck)
 	if check {
-		// Replicas that share a store do not all look at the same moment.
+		// The jitter prevents replicas that share a store from checking at the same time.
 		every := a.cfg.Root.Check
 		if every < 0 {
 			every = 24 * time.Hour
@@ -331,8 +329,7 @@ func (a *Authority) target(d *decision, rec *record, kept *keptPairs, now time.T
 	return s, d.material.put(layout{key: nextKeyFile, cert: nextCertFile}, s)
 }
 
-// warnOfEnd tells of an authority that is about to run out and is not renewed
-// here.
+// warnOfEnd logs a warning if an authority is about to expire and is not renewed automatically.
 func (a *Authority) warnOfEnd(s *signer, now time.Time) {
 	whole, rest := s.cert.NotAfter.Sub(s.cert.NotBefore), s.notAfter.Sub(now)
 	if s.kind == kindSelfSigned && a.cfg.Root.Check > 0 || rest > whole/100*time.Duration(a.cfg.Root.Grace) {
@@ -342,7 +339,7 @@ func (a *Authority) warnOfEnd(s *signer, now time.Time) {
 		fmt.Errorf("%s authority %s ends at %s", s.kind, s.cert.Subject, s.notAfter.UTC().Format(time.RFC3339)))
 }
 
-// put writes a pair into the material.
+// put adds a key and its certificate to the material.
 func (m Material) put(l layout, s *signer) error {
 	key, err := certs.MarshalKey(s.key)
 	if err != nil {
@@ -372,7 +369,7 @@ func (a *Authority) write(d *decision, rec *record, kept keptPairs) error {
 	return err
 }
 
-// revocations reads the lists. One that is bad leaves the last good ones.
+// revocations parses the revocation lists. If they are invalid, it returns the last valid ones.
 func (a *Authority) revocations(m Material, s *state) *revocations {
 	text := m.text(crlFile)
 	if a.pluggedIn() != nil {

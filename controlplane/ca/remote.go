@@ -16,25 +16,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Object identifiers of the extension that holds names, and of the attribute of
-// a request that holds extensions.
+// Object identifiers of the extension for names, and of the attribute of a request that contains
+// extensions.
 var (
 	oidSubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17}
 	oidExtensionRequest = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 9, 14}
 )
 
-// RemoteSigner has certificates signed elsewhere, by a name of a signer, for
-// example through the Kubernetes CertificateSigningRequest API.
+// RemoteSigner obtains certificates from external signers, identified by name, for example through
+// the Kubernetes CertificateSigningRequest API.
 type RemoteSigner interface {
-	// Sign returns PEM texts: the leaf first, then what is above it. The root
-	// may be left out if it is among those that SetRoots was given. Errors that
-	// wrap ErrRequest are the fault of the request.
+	// Sign returns PEM data: the leaf first, then its issuers. The root may be omitted if it was
+	// passed to SetRoots. An error that wraps ErrRequest is caused by the request.
 	Sign(ctx context.Context, csrPEM []byte, signerName string, ttl time.Duration) (chain [][]byte, err error)
 }
 
-// signRemotely has a request signed elsewhere. What the other side signs is
-// what the request says, so that it must say the identity and nothing else; and
-// what comes back must be a certificate for that identity and that key.
+// signRemotely has a request signed by an external signer. The signer certifies what the request
+// contains, so the request must contain only the identity. The returned certificate must match the
+// identity and the key.
 func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, signerName string, ttl time.Duration) (*Issued, error) {
 	csr, err := readRequest(csrPEM, id)
 	if err != nil {
@@ -43,7 +42,7 @@ func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, 
 	if err := checkPlain(csr, id); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	// Encoded anew: what stands around the request is none of the signer's business.
+	// Re-encoded, to remove any text around the request.
 	plain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr.Raw})
 	answer, err := s.cfg.Remote.Sign(ctx, plain, signerName, ttl)
 	if err != nil {
@@ -57,9 +56,8 @@ func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, 
 	return issued, nil
 }
 
-// checkPlain refuses requests that say more than the identity. An organization,
-// for example, is a group of users to Kubernetes, and a name of a kind that we
-// do not read may be a user to somebody else.
+// checkPlain rejects requests that contain more than the identity. An organization, for example, is
+// a group of users in Kubernetes, and a name of a type that we ignore may be a user elsewhere.
 func checkPlain(csr *x509.CertificateRequest, id certs.ID) error {
 	for _, name := range csr.Subject.Names {
 		if text, ok := name.Value.(string); !ok || text != "" {
@@ -82,8 +80,8 @@ func checkPlain(csr *x509.CertificateRequest, id certs.ID) error {
 	return checkAttributes(csr.RawTBSCertificateRequest)
 }
 
-// checkAttributes refuses a request with anything beside one list of extensions,
-// which is what the library has read: a signer may read more.
+// checkAttributes rejects a request with attributes other than a single list of extensions, which
+// is all that the library parses: a signer may parse more.
 func checkAttributes(request []byte) error {
 	var content struct {
 		Version         int
@@ -102,8 +100,7 @@ func checkAttributes(request []byte) error {
 	return nil
 }
 
-// checkAnswer reads what a signer returned and puts it into the form of our
-// own answers.
+// checkAnswer validates the answer of a signer and converts it to an Issued.
 func (s *Service) checkAnswer(answer [][]byte, csr *x509.CertificateRequest, id certs.ID) (*Issued, error) {
 	var chain []*x509.Certificate
 	for _, text := range answer {

@@ -28,14 +28,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// remote signs what requests say, as a Kubernetes signer does.
+// remote is a RemoteSigner that signs what requests contain, like a Kubernetes signer.
 type remote struct {
 	t      *testing.T
 	pki    pki
-	change func(*x509.Certificate) // of the leaf
+	change func(*x509.Certificate) // modifies the leaf
 	give   func(leaf *x509.Certificate) [][]byte
 	err    error
-	asked  chan string // the names that were asked for
+	asked  chan string // the requested signer names
 }
 
 func (r *remote) Sign(_ context.Context, csrPEM []byte, name string, ttl time.Duration) ([][]byte, error) {
@@ -156,8 +156,8 @@ func TestRemoteSignerByDefault(t *testing.T) {
 	}
 }
 
-// TestRemoteRequestsArePlain: what a remote signer signs is what the request
-// says, so that it may say nothing but the identity.
+// TestRemoteRequestsArePlain checks that requests to a remote signer contain only the identity,
+// because the signer certifies everything in the request.
 func TestRemoteRequestsArePlain(t *testing.T) {
 	t.Parallel()
 	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
@@ -179,7 +179,7 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 		"DNS name":       {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
 		"address":        {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
 		"two names":      {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
-		// The name of a user, to those who read otherName.
+		// A user name, for a signer that evaluates otherName.
 		"name of another kind": {x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: slices.Concat(
 			[]byte{0x30, byte(2 + len(id.String()) + 4), 0x86, byte(len(id.String()))}, []byte(id.String()), []byte{0xa0, 2, 5, 0})}}}, "nothing else"},
 		"other extension": {x509.CertificateRequest{URIs: uris, ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}}, "no extension"},
@@ -195,8 +195,8 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 	}
 }
 
-// TestRemoteRequestsHaveNoOtherAttribute: a signer may read extensions in places
-// where the library does not.
+// TestRemoteRequestsHaveNoOtherAttribute checks attributes in which a signer may find extensions
+// that the library ignores.
 func TestRemoteRequestsHaveNoOtherAttribute(t *testing.T) {
 	t.Parallel()
 	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
@@ -222,8 +222,8 @@ func TestRemoteRequestsHaveNoOtherAttribute(t *testing.T) {
 	}
 }
 
-// requestWith makes a certificate request with one more attribute, which the
-// library cannot.
+// requestWith returns a certificate request with an additional attribute, which the library cannot
+// create.
 func requestWith(t *testing.T, key crypto.Signer, id certs.ID, attribute []byte) []byte {
 	t.Helper()
 	csr, err := certs.ParseCSR(newCSR(t, key, id))

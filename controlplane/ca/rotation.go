@@ -13,61 +13,61 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// A root is replaced in three steps, so that at each moment everybody trusts
-// what anybody else presents:
+// A root is replaced in three steps, so that at any time every workload trusts the certificates
+// that others present:
 //
-//	add     the new root is given out beside the old one, which goes on signing
-//	switch  after the propagation time the new one signs
-//	remove  when the last certificate below the old root has run out, it is
-//	        not given out any more
+//	add     the new root is distributed in addition to the old one, which still signs
+//	switch  after the propagation time, the new root signs
+//	remove  when the last certificate below the old root has expired, the old root
+//	        is no longer distributed
 //
-// It is the same for a self-signed root that is renewed, for a plugged-in
-// authority that is replaced, and for a change from one kind to the other. A new
-// intermediate below a root that is trusted already signs at once.
+// The same steps apply to the renewal of a self-signed root, to the replacement of a plugged-in
+// authority, and to a change from one kind to the other. A new intermediate below a trusted root
+// signs immediately.
 //
-// The steps follow from the record and the clock alone, so that replicas that
-// share a Store take them at the same time, and a restart loses none.
+// The steps depend only on the record and the clock. Replicas that share a Store therefore take
+// them at the same time, and a restart loses none.
 
 const (
-	// skew is how far the clocks of two machines may be apart.
+	// skew is the maximum clock difference between two machines.
 	skew = 5 * time.Minute
-	// minPropagation is the shortest propagation time that is derived from the
-	// life of leaves: all replicas have read the record by then.
+	// minPropagation is the minimum propagation time that is derived from the lifetime of leaves:
+	// by then, all replicas have read the record.
 	minPropagation = time.Minute
 )
 
-// The steps of a rotation, as the metric names them.
+// The steps of a rotation, as used by the metric.
 const (
 	stepAdd    = "add"
 	stepSwitch = "switch"
 	stepRemove = "remove"
 )
 
-// record is what must be known over a restart, beside the keys. It is kept as
-// JSON in rotation.json.
+// record is the persistent state of the authority besides the keys. It is saved as JSON in
+// rotation.json.
 type record struct {
-	Signer      string    `json:"signer"`                      // fingerprint of the certificate that signs
+	Signer      string    `json:"signer"`                      // fingerprint of the signing certificate
 	Plugged     bool      `json:"pluggedIn,omitempty"`         // its key is not in the store
 	SignerRoots []string  `json:"signerRoots"`                 // fingerprints of its roots
 	Longest     duration  `json:"longestLife"`                 // of the leaves that it signed
-	Earlier     time.Time `json:"earlierLeavesUntil,omitzero"` // when the last leaf below its roots has run out that it did not sign, or nobody kept a record of
+	Earlier     time.Time `json:"earlierLeavesUntil,omitzero"` // when the last leaf below its roots expires that it did not sign or that was not recorded
 	Renewed     time.Time `json:"renewedBy,omitzero"`          // when each workload has a leaf that it signed
-	Next        string    `json:"next,omitempty"`              // fingerprint of the certificate that will sign
-	SwitchAt    time.Time `json:"switchAt,omitzero"`           // when it will
-	Roots       []root    `json:"roots"`                       // all that are trusted
+	Next        string    `json:"next,omitempty"`              // fingerprint of the next signing certificate
+	SwitchAt    time.Time `json:"switchAt,omitzero"`           // when Next becomes the signer
+	Roots       []root    `json:"roots"`                       // all trusted roots
 }
 
-// root is one root in the record.
+// root is one trusted root in the record.
 type root struct {
 	PEM   string    `json:"certificate"`
-	Added time.Time `json:"added,omitzero"` // when it was first given out; zero means long ago
-	Until time.Time `json:"until,omitzero"` // when the last leaf below it has run out; zero while it is in use
-	Kept  bool      `json:"kept,omitempty"` // somebody put it into root-cert.pem by hand, before there was a record
+	Added time.Time `json:"added,omitzero"` // when it was first distributed; zero means long ago
+	Until time.Time `json:"until,omitzero"` // when the last leaf below it expires; zero while it is in use
+	Kept  bool      `json:"kept,omitempty"` // was added to root-cert.pem manually, before there was a record
 
 	cert *x509.Certificate
 }
 
-// duration is written as a text such as 24h.
+// duration is encoded as text, for example 24h.
 type duration time.Duration
 
 // MarshalText implements encoding.TextMarshaler.
@@ -83,7 +83,7 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// parseRecord reads a record; none is an empty one.
+// parseRecord parses the record. It returns an empty record if there is none.
 func parseRecord(m Material) (*record, error) {
 	r := &record{}
 	text := m.text(recordFile)
@@ -104,32 +104,32 @@ func parseRecord(m Material) (*record, error) {
 	return r, nil
 }
 
-// encode returns the record for the store.
+// encode returns the JSON encoding of the record.
 func (r *record) encode() ([]byte, error) {
 	out, err := json.MarshalIndent(r, "", "  ")
 	return append(out, '\n'), err
 }
 
-// step is one that was taken, with the root that it is about.
+// step is a completed step, with the root that it concerns.
 type step struct {
 	name string
 	cert *x509.Certificate
-	// alive is until when certificates below a removed root may be valid, because
-	// somebody took it out of the files; zero if there are none.
+	// alive is until when certificates below a removed root may still be valid, because the root
+	// was removed from the files; zero if there are none.
 	alive time.Time
 }
 
-// situation is what decides about the next step.
+// situation is the input for the next step.
 type situation struct {
 	now         time.Time
-	target      *signer // what is to sign in the end
-	current     *signer // what signs by the record; nil if its key is gone
-	fresh       bool    // target was made a moment ago
+	target      *signer // desired signer
+	current     *signer // signer according to the record; nil if its key is gone
+	fresh       bool    // target was just created
 	propagation time.Duration
 	maxTTL      time.Duration
 }
 
-// advance takes the steps that are due.
+// advance takes the steps that are due and returns them.
 func (r *record) advance(in situation) (steps []step) {
 	before := r.SignerRoots
 	switch {
@@ -148,8 +148,8 @@ func (r *record) advance(in situation) (steps []step) {
 	return append(steps, r.prune(in, before)...)
 }
 
-// begin makes the first record of an authority. One that was there before may
-// have signed leaves of any life.
+// begin initializes the record of an authority. An authority that is not new may have signed leaves
+// of any lifetime.
 func (r *record) begin(in situation) {
 	r.Signer, r.SignerRoots = in.target.print, fingerprints(in.target.roots)
 	r.add(in.target.roots, time.Time{})
@@ -159,7 +159,7 @@ func (r *record) begin(in situation) {
 	}
 }
 
-// towards replaces what signs by the target.
+// towards starts or continues the replacement of the current signer by the target.
 func (r *record) towards(in situation) (steps []step) {
 	if r.Next != in.target.print {
 		r.Next = in.target.print
@@ -180,7 +180,7 @@ func (r *record) towards(in situation) (steps []step) {
 	return append(steps, step{name: stepSwitch, cert: in.target.cert})
 }
 
-// leave notes until when the leaves of what signed must be waited for.
+// leave records until when leaves of the previous signer may be valid.
 func (r *record) leave(in situation) {
 	r.Renewed = in.now.Add(time.Duration(r.Longest) + skew).Truncate(time.Second)
 	last := r.Renewed
@@ -198,7 +198,7 @@ func (r *record) leave(in situation) {
 		if k.Until.After(k.cert.NotAfter) {
 			k.Until = k.cert.NotAfter // no leaf outlives it
 		}
-		if slices.Contains(wanted, print) { // it stays in use, and has these leaves below it
+		if slices.Contains(wanted, print) { // remains in use, with these leaves below it
 			if k.Until.After(r.Earlier) {
 				r.Earlier = k.Until
 			}
@@ -207,8 +207,8 @@ func (r *record) leave(in situation) {
 	}
 }
 
-// switchTime tells when the target may sign: once its root was given out for
-// the propagation time, but while the old one has half of its rest left.
+// switchTime returns when the target may sign: after its root was distributed for the propagation
+// time, but no later than halfway through the remaining lifetime of the old one.
 func (r *record) switchTime(in situation) time.Time {
 	if in.current == nil || in.current.anchor.Equal(in.target.anchor) {
 		return in.now
@@ -241,7 +241,7 @@ func (r *record) find(print string) *root {
 	return nil
 }
 
-// add trusts roots, if they are not trusted yet.
+// add adds roots that are not trusted yet.
 func (r *record) add(roots []*x509.Certificate, now time.Time) {
 	for _, c := range roots {
 		if r.find(fingerprint(c)) == nil {
@@ -250,9 +250,9 @@ func (r *record) add(roots []*x509.Certificate, now time.Time) {
 	}
 }
 
-// prune removes the roots that nobody needs any more. A root that was given out
-// and never signed goes with the wish to sign with it, and one of before that
-// somebody took out of the files goes at once: it may have to.
+// prune removes the roots that are no longer needed. A root that was distributed but never signed
+// is removed when it is no longer the target. A previous root that was removed from the files is
+// removed immediately, because its removal may be urgent.
 func (r *record) prune(in situation, before []string) (steps []step) {
 	next := fingerprints(in.target.roots)
 	r.Roots = slices.DeleteFunc(r.Roots, func(k root) bool {
@@ -275,7 +275,7 @@ func (r *record) prune(in situation, before []string) (steps []step) {
 	return steps
 }
 
-// due returns when the next step is to be taken, zero if none is waited for.
+// due returns the time of the next step, or zero if none is pending.
 func (r *record) due() time.Time {
 	next := r.SwitchAt
 	for _, k := range r.Roots {
@@ -286,7 +286,7 @@ func (r *record) due() time.Time {
 	return next
 }
 
-// phase returns where the rotation is.
+// phase returns the phase of the rotation.
 func (r *record) phase() string {
 	if r.Next != "" {
 		return phaseAdd
@@ -299,7 +299,7 @@ func (r *record) phase() string {
 	return phaseSteady
 }
 
-// trusted returns the roots, those that sign first.
+// trusted returns the trusted roots, those of the signer first.
 func (r *record) trusted() []*x509.Certificate {
 	var first, rest []*x509.Certificate
 	for _, k := range r.Roots {

@@ -22,7 +22,7 @@ import (
 
 func textLog(b *syncBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
-// certsVerify checks the first certificate of a chain by roots.
+// certsVerify verifies the first certificate of a chain with the roots.
 func certsVerify(rootsPEM []byte, chain []*x509.Certificate) error {
 	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	opts.Roots.AppendCertsFromPEM(rootsPEM)
@@ -33,8 +33,8 @@ func certsVerify(rootsPEM []byte, chain []*x509.Certificate) error {
 	return err
 }
 
-// workload is an agent that renews its certificate at half of its life and
-// knows the roots that came with it, as one without a trust bundle does.
+// workload is an agent that renews its certificate at half of its lifetime and trusts the roots
+// that it received with it, like an agent without a trust bundle.
 type workload struct {
 	chain   []*x509.Certificate
 	roots   []byte
@@ -53,7 +53,7 @@ func (w *workload) renew(t *testing.T, a *ca.Authority, ttl time.Duration) {
 	w.renewAt = time.Now().Add(left/2 - rand.N(left/10+1))
 }
 
-// mesh is a set of workloads each of which must trust each other at all times.
+// mesh is a set of workloads that must trust each other at all times.
 type mesh []*workload
 
 func (m mesh) tick(t *testing.T, a *ca.Authority, ttl time.Duration) {
@@ -98,9 +98,9 @@ func phaseMetrics(t *testing.T, reg *prometheus.Registry) string {
 	return strings.Join(out, " ")
 }
 
-// TestSelfSignedRotation goes through the lives of two roots with workloads
-// that learn of roots only when they renew. Nobody may ever be without trust,
-// and a restart each few hours changes nothing.
+// TestSelfSignedRotation covers the lifetimes of two roots, with workloads that receive roots only
+// when they renew. All workloads must trust each other at all times, and a restart every few hours
+// must not change anything.
 func TestSelfSignedRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -158,7 +158,7 @@ func TestSelfSignedRotation(t *testing.T) {
 	}
 }
 
-// TestRotationSurvivesRestarts opens the directory anew in each hour.
+// TestRotationSurvivesRestarts reopens the directory every hour.
 func TestRotationSurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -198,7 +198,7 @@ func TestRenewalCanBeTurnedOff(t *testing.T) {
 	})
 }
 
-// TestServerCertificateFollowsTheRoot looks at what handshakes present.
+// TestServerCertificateFollowsTheRoot checks the certificates that handshakes present.
 func TestServerCertificateFollowsTheRoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// quiet is how long plugged-in files must be left alone before they are read:
-	// who replaces several of them does so in this time.
+	// quiet is how long plugged-in files must not change before they are read, so that several
+	// files can be replaced together.
 	quiet = 100 * time.Millisecond
-	// secondLook is when files that do not belong together are looked at again
-	// before anything is said about them.
+	// secondLook is the delay after which inconsistent files are read again before an error is
+	// reported.
 	secondLook = time.Second
-	// lookTimeout bounds what the store may take.
+	// lookTimeout limits the time for accessing the store.
 	lookTimeout = 5 * time.Second
 )
 
@@ -31,8 +31,8 @@ func (a *Authority) Run(ctx context.Context) error {
 	soon.Stop()
 	defer soon.Stop()
 	for pending := false; ; {
-		// Cases: the end; a plugged-in file changed, or events were lost; the
-		// files are quiet; somebody asks for a look; time for one.
+		// Cases: ctx is done; a plugged-in file changed, or events were lost; the files stopped
+		// changing; Reload was called; it is time to poll.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -57,12 +57,12 @@ func (a *Authority) Run(ctx context.Context) error {
 		case <-a.poke:
 		case <-look.C:
 		}
-		w.Aim() // first, so that nothing falls between
+		w.Aim() // first, so that no change is missed
 		look.Reset(a.look(ctx))
 	}
 }
 
-// look reads everything and returns when to look again.
+// look reads everything and returns the delay until the next time.
 func (a *Authority) look(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (a *Authority) look(ctx context.Context) time.Duration {
 		wait = min(wait, secondLook)
 	}
 	err := a.refresh(ctx)
-	if ctx.Err() == nil || err == nil { // at the end of the process, nothing is said
+	if ctx.Err() == nil || err == nil { // log nothing while the process ends
 		a.say(&a.said.material, "the certificate authority stays as it is, which is looked at again", err)
 	}
 	now := time.Now()
@@ -85,8 +85,8 @@ func (a *Authority) look(ctx context.Context) time.Duration {
 	return wait
 }
 
-// readPlugin reads the plugged-in files. It reports whether they are bad for
-// the first time: perhaps somebody is still at work there.
+// readPlugin reads the plugged-in files. It returns true if they are invalid for the first time,
+// because they may be in the middle of a replacement.
 func (a *Authority) readPlugin() (again bool) {
 	before := a.plugin.rejected
 	changed, err := a.plugin.read()
@@ -112,8 +112,8 @@ func (a *Authority) readPlugin() (again bool) {
 	return false
 }
 
-// watch follows the files of a plugged-in authority. Where that is not possible,
-// the authority looks from time to time, as it does anyway.
+// watch watches the files of a plugged-in authority. If that is not possible, polling still detects
+// changes.
 func (a *Authority) watch() *filewatch.Watch {
 	if a.plugin == nil || a.unwatched {
 		return &filewatch.Watch{}

@@ -18,18 +18,16 @@ import (
 )
 
 const (
-	// serverTTL is the life of a server's certificate.
+	// serverTTL is the lifetime of a server certificate.
 	serverTTL = 24 * time.Hour
-	// serverRetry is how long a renewal that did not work is left alone while
-	// the old certificate is still valid.
+	// serverRetry is the delay after a failed renewal while the old certificate is still valid.
 	serverRetry = time.Minute
 )
 
-// ServerCertificate returns the TLS configuration of a gRPC server whose
-// certificate is signed by the authority for the given names and addresses. The
-// certificate is renewed by a handshake once half of its life is over, or when
-// another root signs. A client may present a certificate of the mesh; if it
-// does, it must be valid and not revoked.
+// ServerCertificate returns the TLS configuration of a gRPC server, with a certificate for the
+// given names and addresses that the authority signs. The certificate is renewed during a handshake
+// once half of its lifetime is over, or when the signer changes. Client certificates are optional;
+// if presented, they must be valid certificates of the mesh and not revoked.
 func (a *Authority) ServerCertificate(dnsNames []string, ips []net.IP) (*tls.Config, error) {
 	if len(dnsNames)+len(ips) == 0 {
 		return nil, errors.New("making server certificate: there is neither a name nor an address to certify")
@@ -48,19 +46,19 @@ type serverCertificate struct {
 	dnsNames  []string
 	ips       []net.IP
 
-	// mu guards the fields below. Handshakes run at the same time, and only one
-	// of them may renew; the others wait the fraction of a millisecond it takes.
+	// mu guards the fields below. Handshakes run concurrently, and only one of them may renew; the
+	// others wait for a fraction of a millisecond.
 	mu      sync.Mutex
 	cert    *tls.Certificate
 	signer  string // fingerprint of the issuer
 	renewAt time.Time
-	// forClients is the configuration for the roots of state; a session can be
-	// resumed as long as they stay.
+	// forClients is the configuration for the roots of state. Sessions can be resumed as long as it
+	// does not change.
 	forClients *tls.Config
 	state      *state
 }
 
-// config makes the configuration for the roots of a state.
+// config returns a configuration for the roots of a state.
 func (s *serverCertificate) config(st *state) *tls.Config {
 	return &tls.Config{
 		GetCertificate:   s.get,
@@ -72,7 +70,7 @@ func (s *serverCertificate) config(st *state) *tls.Config {
 	}
 }
 
-// current returns the configuration for the roots of now.
+// current returns the configuration for the current roots.
 func (s *serverCertificate) current() *tls.Config {
 	st := s.authority.state.Load()
 	s.mu.Lock()

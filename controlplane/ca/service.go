@@ -34,47 +34,47 @@ import (
 const (
 	defaultTTL = 24 * time.Hour
 	maxTTL     = 90 * 24 * time.Hour
-	// maxPending bounds the requests that wait or are being signed: at some
-	// thousand a second, the last one waits a few seconds.
+	// maxPending is the maximum number of requests that wait or are being signed. At several
+	// thousand per second, the last one waits a few seconds.
 	maxPending = 10000
 )
 
-// ServiceConfig describes a Service.
+// ServiceConfig is the configuration of a Service.
 type ServiceConfig struct {
 	Authority    *Authority
-	Authenticate func(ctx context.Context) (*authn.Caller, error) // tells who is calling
-	DefaultTTL   time.Duration                                    // life of a certificate if the caller names none; zero means 24 h
-	MaxTTL       time.Duration                                    // a request for more is refused; zero means that of the authority
-	Denied       func(id certs.ID) error                          // tells why an identity gets no certificate; nil means that all do
-	Nodes        NodeAccounts                                     // who may ask for others
-	Remote       RemoteSigner                                     // signs requests that name a signer; nil means that they are refused
+	Authenticate func(ctx context.Context) (*authn.Caller, error) // returns the identity of the caller
+	DefaultTTL   time.Duration                                    // lifetime of a certificate if the request specifies none; zero means 24 h
+	MaxTTL       time.Duration                                    // maximum lifetime that may be requested; zero means that of the authority
+	Denied       func(id certs.ID) error                          // returns an error if an identity must not get a certificate; nil means that all may
+	Nodes        NodeAccounts                                     // callers that may request certificates for other identities
+	Remote       RemoteSigner                                     // signs requests that name a signer; nil means that they are rejected
 	RemoteName   string                                           // signer for requests that name none; empty means the authority
-	CallerLimit  Limit                                            // of one address of an identity; the default is 10 a second, 100 at once
-	TotalLimit   Limit                                            // of an identity; the default is 100 a second, 1,000 at once
-	MaxPending   int                                              // requests that wait or are being signed; zero means 10,000
+	CallerLimit  Limit                                            // for one address of an identity; the default is 10 per second, burst 100
+	TotalLimit   Limit                                            // for an identity; the default is 100 per second, burst 1,000
+	MaxPending   int                                              // maximum number of requests that wait or are being signed; zero means 10,000
 	Logger       *slog.Logger                                     // nil means slog.Default()
 	Registerer   prometheus.Registerer                            // nil means no metrics
 }
 
-// NodeAccounts describes who may ask for certificates of other identities: a
-// proxy that serves all workloads of its machine.
+// NodeAccounts defines who may request certificates for other identities: a proxy that serves all
+// workloads of its node.
 type NodeAccounts struct {
 	Trusted map[string]bool // by namespace/serviceaccount
-	// MayImpersonate checks that a workload of the identity is on the machine
-	// of the caller; its error is shown to the caller. Nil means that nobody may.
+	// MayImpersonate checks that a workload with the identity runs on the node of the caller. Its
+	// error is sent to the caller. Nil means that nobody may impersonate others.
 	MayImpersonate func(ctx context.Context, caller *authn.Caller, id certs.ID) error
 }
 
-// Service answers istio.v1.auth.IstioCertificateService.
+// Service implements istio.v1.auth.IstioCertificateService.
 type Service struct {
 	cfg     ServiceConfig
 	metrics *serviceMetrics
 	limits  *limiter
 	pending atomic.Int64
-	slots   chan struct{} // one for each processor: more at a time only wait for each other
+	slots   chan struct{} // one for each CPU, because more concurrency does not increase throughput
 }
 
-// NewService returns a Service. Nothing is served before Register.
+// NewService returns a Service. It must be registered with Register.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Authority == nil || cfg.Authenticate == nil {
 		return nil, errors.New("certificate service: it needs both an authority and a way to authenticate callers")
@@ -119,8 +119,8 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 // Register adds the service to a gRPC server, which must serve TLS.
 func (s *Service) Register(r grpc.ServiceRegistrar) { r.RegisterService(s.description(), s) }
 
-// CreateCertificate implements the RPC: it certifies the key of the request for
-// the identity that the caller has proved.
+// CreateCertificate implements the RPC: it certifies the key of the request for the authenticated
+// identity of the caller.
 func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
 	caller, log, err := s.admit(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Service) CreateCertificate(ctx context.Context, req *securityv1alpha1.I
 	return s.answer(ctx, caller, log, req)
 }
 
-// answer answers the request of a caller that was admitted.
+// answer handles the request of a caller that was admitted.
 func (s *Service) answer(ctx context.Context, caller *authn.Caller, log *slog.Logger, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
 	id, reason, err := s.identity(ctx, caller, field(req, "ImpersonatedIdentity"))
 	if err != nil {
@@ -160,8 +160,8 @@ func (s *Service) answer(ctx context.Context, caller *authn.Caller, log *slog.Lo
 	return resp, nil
 }
 
-// unproved makes the answer for a caller whose identity, or right to another
-// one, is not proved: come back, if what proves it is out of reach.
+// unproved returns the gRPC error for a caller that is not authenticated or not authorized. It is
+// Unavailable if the caller can retry.
 func unproved(err error) error {
 	if errors.Is(err, authn.ErrUnavailable) {
 		return status.Error(codes.Unavailable, err.Error())
@@ -169,13 +169,13 @@ func unproved(err error) error {
 	return status.Error(codes.Unauthenticated, err.Error())
 }
 
-// field returns a text of the request's metadata.
+// field returns a string of the request's metadata.
 func field(req *securityv1alpha1.IstioCertificateRequest, name string) string {
 	return req.GetMetadata().GetFields()[name].GetStringValue()
 }
 
-// authenticate refuses connections without TLS before it asks who is calling: a
-// token that travelled in plaintext proves nothing.
+// authenticate rejects connections without TLS before it authenticates the caller, because a token
+// sent in plaintext proves nothing.
 func (s *Service) authenticate(ctx context.Context) (*authn.Caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -187,8 +187,8 @@ func (s *Service) authenticate(ctx context.Context) (*authn.Caller, error) {
 	return s.cfg.Authenticate(ctx)
 }
 
-// identity returns whom to certify, and for the log why: the caller, or whom a
-// trusted node account asks for.
+// identity returns the identity to certify and, for the log, the reason: the identity of the
+// caller, or the one that a trusted node account requests.
 func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string) (certs.ID, string, error) {
 	if who == "" {
 		return caller.ID, "asked for its own identity", nil
@@ -218,22 +218,23 @@ func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string
 	return id, "asked for a workload on the node of " + account, nil
 }
 
-// ttl applies the limits to the life that the caller asks for, in seconds.
+// ttl returns the lifetime for a requested number of seconds. It returns an error if that exceeds
+// the maximum.
 func (s *Service) ttl(seconds int64) (time.Duration, error) {
 	if seconds <= 0 {
 		return s.cfg.DefaultTTL, nil
 	}
-	// Compared in seconds: a Duration of a large number would overflow.
+	// Compared in seconds, because a large number would overflow a Duration.
 	if seconds > int64(s.cfg.MaxTTL/time.Second) {
 		return 0, fmt.Errorf("the certificate is asked for %d seconds; at most %d are granted", seconds, int64(s.cfg.MaxTTL/time.Second))
 	}
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// errBusy says that too many requests wait.
+// errBusy means that too many requests are pending.
 var errBusy = errors.New("too many certificate requests wait to be signed")
 
-// sign waits for its turn and signs, here or elsewhere.
+// sign waits for a slot and signs the request, locally or remotely.
 func (s *Service) sign(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest, id certs.ID, ttl time.Duration) (*Issued, error) {
 	defer func() { s.metrics.pending.Set(float64(s.pending.Add(-1))) }()
 	if n := s.pending.Add(1); n > int64(s.cfg.MaxPending) {
@@ -258,7 +259,7 @@ func (s *Service) sign(ctx context.Context, req *securityv1alpha1.IstioCertifica
 	return s.cfg.Authority.Sign(ctx, []byte(req.GetCsr()), id, ttl)
 }
 
-// failed makes the answer for a request that was not signed.
+// failed returns the gRPC error for a request that was not signed.
 func (s *Service) failed(ctx context.Context, log *slog.Logger, err error) error {
 	switch {
 	case errors.Is(err, errBusy):
@@ -276,14 +277,14 @@ func (s *Service) failed(ctx context.Context, log *slog.Logger, err error) error
 	return status.Error(codes.Internal, err.Error())
 }
 
-// later tells the caller when to come back, in the two ways that clients read.
+// later returns a gRPC error with the retry delay in the two formats that clients understand.
 func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error {
 	s.metrics.refused.WithLabelValues(r.reason).Inc()
 	if r.first {
 		log.Warn("certificate requests come too often and are put off", "reason", r.reason, "duration", r.after.Round(time.Second))
 	}
 	seconds := int(math.Ceil(r.after.Seconds()))
-	// Without a gRPC call around it there is nobody who would read it.
+	// The error means that there is no gRPC call, and so nobody to read the trailer.
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", strconv.Itoa(seconds)))
 	text := map[string]string{
 		refusedCaller:   "this workload asks for certificates too often",
@@ -297,14 +298,13 @@ func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error
 	return st.Err()
 }
 
-// serialText writes a serial number as openssl does.
+// serialText formats a serial number like openssl.
 func serialText(n *big.Int) string { return fmt.Sprintf("%X", n) }
 
-// clip bounds what of a stranger's text ends in an error.
-// maxText is how many bytes of a peer's text an error quotes.
+// maxText is the maximum number of bytes of a peer's text that an error quotes.
 const maxText = 200
 
-// address returns where a call comes from, for the log.
+// address returns the remote address of a call, for the log.
 func address(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		return p.Addr.String()

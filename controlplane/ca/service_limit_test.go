@@ -29,13 +29,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// caller is a raw client with a token of its own.
+// caller is a raw client with its own token.
 type caller struct {
 	api  securityv1alpha1.IstioCertificateServiceClient
 	ctx  context.Context
 	id   certs.ID
 	csr  string
-	seen metadata.MD // of the last answer
+	seen metadata.MD // of the last response
 }
 
 func (a *authority) caller(t *testing.T, name string) *caller {
@@ -62,7 +62,7 @@ func (c *caller) ask(fields ...string) (*securityv1alpha1.IstioCertificateRespon
 	return c.api.CreateCertificate(c.ctx, req, grpc.Trailer(&c.seen))
 }
 
-// checkLater looks at an answer that tells to come back.
+// checkLater checks a response that asks the caller to retry later.
 func checkLater(t *testing.T, c *caller, err error, says string) {
 	t.Helper()
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), says) {
@@ -95,7 +95,7 @@ func TestFlood(t *testing.T) {
 		flood := *rude
 		wg.Go(func() {
 			for range 100 {
-				_, _ = flood.ask() // what it gets is counted below
+				_, _ = flood.ask() // the results are counted below
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func TestFloodOfAnIdentity(t *testing.T) {
 	checkLater(t, c, err, "workloads of this identity")
 }
 
-// slow is a remote signer that waits.
+// slow is a remote signer that blocks.
 type slow struct{ entered, leave chan struct{} }
 
 func (s slow) Sign(ctx context.Context, _ []byte, _ string, _ time.Duration) ([][]byte, error) {

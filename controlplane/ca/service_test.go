@@ -42,7 +42,7 @@ const issuerName = "https://issuer.test"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// syncBuffer is a log that several goroutines write.
+// syncBuffer is a log that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -152,7 +152,7 @@ func (a *authority) token(t testing.TB, key crypto.Signer, change func(*jwt.Clai
 	return token
 }
 
-// client returns a client of the agent's that trusts the authority.
+// client returns a client of the agent that trusts the authority.
 func (a *authority) client(t *testing.T, change func(*caclient.Config)) *caclient.Client {
 	t.Helper()
 	cfg := caclient.Config{
@@ -313,7 +313,7 @@ func TestPlaintextIsRefusedOnBothSides(t *testing.T) {
 	}
 }
 
-// TestRawRequests makes requests that the agent's client never makes.
+// TestRawRequests sends requests that the agent's client never sends.
 func TestRawRequests(t *testing.T) {
 	t.Parallel()
 	a := serve(t)

@@ -19,20 +19,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// ErrRequest is wrapped by the errors of Sign that are the fault of the caller.
+// ErrRequest is wrapped by the errors of Sign that are caused by the request.
 var ErrRequest = errors.New("certificate request refused")
 
-// Issued is a certificate that was signed.
+// Issued is an issued certificate.
 type Issued struct {
-	Chain    [][]byte // the leaf, the intermediates if there are any, and the roots, each element as PEM
+	Chain    [][]byte // the leaf, any intermediates, and the roots, each element as PEM
 	Serial   *big.Int
 	NotAfter time.Time
-	Signer   string // what signed, for messages
+	Signer   string // name of the signer, for messages
 }
 
-// Sign certifies the key of a PEM certificate request for the identity, which
-// the caller has authenticated. Of the request, only the key is used. Errors
-// that wrap ErrRequest are the fault of the request.
+// Sign certifies the key of a PEM certificate request for an identity that the caller of Sign has
+// authenticated. Only the key of the request is used. An error that wraps ErrRequest is caused by
+// the request.
 func (a *Authority) Sign(ctx context.Context, csrPEM []byte, id certs.ID, ttl time.Duration) (*Issued, error) {
 	if err := id.Validate(); err != nil {
 		return nil, fmt.Errorf("signing certificate: %w", err)
@@ -65,8 +65,8 @@ func (a *Authority) Sign(ctx context.Context, csrPEM []byte, id certs.ID, ttl ti
 	return issued, nil
 }
 
-// readRequest parses a request and checks its signature, its key, and that it
-// asks for no other identity.
+// readRequest parses a request and checks its signature and its key, and that it requests no other
+// identity.
 func readRequest(csrPEM []byte, id certs.ID) (*x509.CertificateRequest, error) {
 	csr, err := certs.ParseCSR(csrPEM)
 	if err != nil {
@@ -83,11 +83,11 @@ func readRequest(csrPEM []byte, id certs.ID) (*x509.CertificateRequest, error) {
 	return csr, nil
 }
 
-// life is from when until when a certificate is valid.
+// life is the validity period of a certificate.
 type life struct{ notBefore, notAfter time.Time }
 
-// life cuts a life to that of the signer: a certificate never outlives its
-// issuer.
+// life returns the validity period for a lifetime, limited to that of the signer, because a
+// certificate must not outlive its issuer.
 func (s *signer) life(ttl time.Duration, now time.Time) (life, error) {
 	if ttl <= 0 {
 		return life{}, fmt.Errorf("a certificate cannot live %s", ttl)
@@ -102,12 +102,12 @@ func (s *signer) life(ttl time.Duration, now time.Time) (life, error) {
 	if l.notAfter.After(s.notAfter) {
 		l.notAfter = s.notAfter
 	}
-	// Certificates hold whole seconds; the text of the log says the same.
+	// Certificates contain whole seconds; truncated here so that the log shows the same time.
 	l.notAfter = l.notAfter.Truncate(time.Second)
 	return l, nil
 }
 
-// issueServer signs a certificate of a server of the control plane.
+// issueServer signs a certificate for a server of the control plane.
 func (s *signer) issueServer(tmpl *x509.Certificate, pub crypto.PublicKey, ttl time.Duration) (*x509.Certificate, error) {
 	l, err := s.life(ttl, time.Now())
 	if err != nil {
@@ -129,15 +129,13 @@ func (s *signer) issueServer(tmpl *x509.Certificate, pub crypto.PublicKey, ttl t
 	return x509.ParseCertificate(der)
 }
 
-// trackTimeout bounds how long a certificate waits for the store.
+// trackTimeout limits how long signing a certificate waits for the store.
 const trackTimeout = 2 * time.Second
 
-// track returns the state to sign with and the life of the certificate. How
-// long the old root must be trusted after a rotation follows from the longest
-// life that was ever given; so a longer one than before is written down before
-// the certificate exists. That happens a handful of times in the life of a
-// root. A store that cannot be written does not keep workloads from their
-// certificates: it is tried again by Run.
+// track returns the state to sign with and the validity period of the certificate. After a
+// rotation, the old root must be trusted for the longest lifetime that was ever issued. A new
+// longest lifetime is therefore saved before the certificate is issued, which happens only a few
+// times per root. A failure to save does not prevent issuing; Run retries.
 func (a *Authority) track(ctx context.Context, ttl time.Duration) (*state, life, error) {
 	for {
 		st := a.state.Load()
@@ -158,7 +156,7 @@ func (a *Authority) track(ctx context.Context, ttl time.Duration) (*state, life,
 	}
 }
 
-// remember writes a new longest life down. The caller holds mu.
+// remember saves a new longest lifetime. The caller holds mu.
 func (a *Authority) remember(ctx context.Context, st *state, longest time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, trackTimeout)
 	defer cancel()
@@ -169,7 +167,7 @@ func (a *Authority) remember(ctx context.Context, st *state, longest time.Durati
 	}
 }
 
-// roundUp keeps the number of different lives small.
+// roundUp rounds up a lifetime to limit the number of distinct lifetimes.
 func roundUp(d time.Duration) time.Duration {
 	unit := time.Minute
 	switch {

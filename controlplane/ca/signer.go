@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// backdate is by how much the clock of a peer may be behind ours.
+	// backdate is the maximum delay of a peer's clock relative to ours.
 	backdate = 2 * time.Minute
-	// Sizes of RSA keys that are certified, in bits. Larger ones only cost.
+	// Minimum and maximum size in bits of RSA keys that are certified. Larger ones only cost time.
 	minRSA, maxRSA = 2048, 8192
 )
 
-// signer is a key with the certificates above it. It is never changed.
+// signer is a key with its certificate chain. It is immutable.
 type signer struct {
 	kind     string // self-signed or plugged-in, for messages
 	key      crypto.Signer
 	cert     *x509.Certificate   // the issuer
-	chain    []*x509.Certificate // between leaf and root: the issuer first; empty if it is a root
+	chain    []*x509.Certificate // between leaf and root, the issuer first; empty if the issuer is a root
 	roots    []*x509.Certificate
-	anchor   *x509.Certificate // the root that the chain leads to
-	notAfter time.Time         // the first end of issuer, chain and root
-	print    string            // of the issuer
+	anchor   *x509.Certificate // the root of the chain
+	notAfter time.Time         // the earliest expiry of issuer, chain and root
+	print    string            // fingerprint of the issuer
 
 	chainPEM []byte
 	der      leafDER
 }
 
-// fingerprint names a certificate.
+// fingerprint returns the hexadecimal SHA-256 hash of a certificate.
 func fingerprint(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	return hex.EncodeToString(sum[:])
@@ -56,8 +56,8 @@ func fingerprints(list []*x509.Certificate) []string {
 	return out
 }
 
-// complete makes what follows from key, certificate and roots, and proves that
-// certificates of the trust domain can be signed which verify.
+// complete sets the fields derived from key, certificate and roots, and checks that the signer can
+// issue valid certificates of the trust domain.
 func (s *signer) complete(trustDomain string) error {
 	s.print = fingerprint(s.cert)
 	s.notAfter = s.anchor.NotAfter
@@ -76,8 +76,8 @@ func (s *signer) complete(trustDomain string) error {
 	return s.probe(trustDomain)
 }
 
-// probe signs a certificate that nobody gets and verifies it. It finds, for
-// example, constraints that forbid the names of the mesh.
+// probe signs a certificate that is not used and verifies it. This detects, for example, name
+// constraints that exclude the names of the mesh.
 func (s *signer) probe(trustDomain string) error {
 	id := certs.ID{TrustDomain: trustDomain, Namespace: "probe", ServiceAccount: "probe"}
 	der, err := s.leaf(leafRequest{id: id, key: s.cert.PublicKey, notBefore: s.cert.NotBefore, notAfter: s.notAfter})
@@ -102,7 +102,7 @@ func (s *signer) probe(trustDomain string) error {
 	return nil
 }
 
-// same reports whether the two sign and answer alike.
+// same reports whether two signers have the same certificate, chain and roots.
 func (s *signer) same(o *signer) bool {
 	if s == nil || o == nil {
 		return s == o
@@ -116,7 +116,7 @@ func (s *signer) selfSigned() bool {
 	return len(s.chain) == 0 && s.cert.CheckSignatureFrom(s.cert) == nil
 }
 
-// newSelfSigned makes a root.
+// newSelfSigned creates a root.
 func newSelfSigned(cfg Config) (*signer, error) {
 	key, err := certs.NewKey(cfg.Root.KeyType)
 	if err != nil {
@@ -148,8 +148,8 @@ func newSelfSigned(cfg Config) (*signer, error) {
 	return s, s.complete(cfg.TrustDomain)
 }
 
-// newSerial returns a random number of 128 bits, with the highest bit set so
-// that it is never zero and always of the same length.
+// newSerial returns a random 128-bit number with the highest bit set, so that it is never zero and
+// always has the same length.
 func newSerial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -159,7 +159,7 @@ func newSerial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// checkKey refuses public keys that are too weak to be certified.
+// checkKey returns an error for public keys that are too weak to be certified.
 func checkKey(pub crypto.PublicKey) error {
 	switch k := pub.(type) {
 	case *ecdsa.PublicKey:

@@ -14,38 +14,37 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// The phases of a rotation, as the metric names them.
+// The phases of a rotation, as used by the metric.
 const (
 	phaseSteady = "steady" // one root, which signs
-	phaseAdd    = "add"    // the next root is given out and does not sign yet
-	phaseSwitch = "switch" // the next root signs, certificates below the old one are alive
+	phaseAdd    = "add"    // the next root is distributed but does not sign yet
+	phaseSwitch = "switch" // the next root signs; certificates below the old one are still valid
 )
 
 // extraRoots are roots that the authority does not sign with.
 type extraRoots []*x509.Certificate
 
-// state is what the authority is at one moment. Signing and handshakes read it
-// without a lock.
+// state is an immutable state of the authority. Signing and handshakes read it without a lock.
 type state struct {
 	signer   *signer
-	next     *signer // given out, does not sign yet; nil outside of that phase
+	next     *signer // distributed, but does not sign yet; nil in other phases
 	phase    string
-	switchAt time.Time           // when next begins to sign
+	switchAt time.Time           // when next starts to sign
 	trusted  []*x509.Certificate // the authority's own roots
 	crl      *revocations
 
-	// Made of the above and of the roots of others.
+	// Derived from the fields above and the additional roots.
 	bundle    []*x509.Certificate
 	bundlePEM []byte
 	pool      *x509.CertPool
-	changed   chan struct{} // closed when another state takes its place
+	changed   chan struct{} // closed when another state replaces this one
 
-	// longest is the longest life of a leaf that signer may have signed, in
-	// nanoseconds, as far as the store knows. See Authority.track.
+	// longest is the longest lifetime of a leaf that signer may have signed, in nanoseconds, as far
+	// as the store knows. See Authority.track.
 	longest atomic.Int64
 }
 
-// complete makes what follows from the roots.
+// complete sets the fields derived from the roots.
 func (s *state) complete(extra map[string]extraRoots) *state {
 	var all []*x509.Certificate
 	all = append(all, s.trusted...)
@@ -66,21 +65,20 @@ func (s *state) complete(extra map[string]extraRoots) *state {
 	return s
 }
 
-// withExtra returns a copy with other roots of others.
+// withExtra returns a copy with other additional roots.
 func (s *state) withExtra(extra map[string]extraRoots) *state {
 	c := &state{signer: s.signer, next: s.next, phase: s.phase, switchAt: s.switchAt, trusted: s.trusted, crl: s.crl}
 	c.longest.Store(s.longest.Load())
 	return c.complete(extra)
 }
 
-// same reports whether nobody could tell the two apart.
+// same reports whether two states are equivalent.
 func (s *state) same(o *state) bool {
 	return o != nil && s.signer.same(o.signer) && s.next.same(o.next) && s.phase == o.phase && s.switchAt.Equal(o.switchAt) &&
 		bytes.Equal(s.bundlePEM, o.bundlePEM) && bytes.Equal(s.crl.pem(), o.crl.pem())
 }
 
-// publish makes a state the current one and wakes those who wait for a change.
-// The caller holds mu.
+// publish makes a state the current one and notifies the receivers of Changed. The caller holds mu.
 func (a *Authority) publish(next *state) {
 	before := a.state.Load()
 	if before != nil && before.signer.print == next.signer.print {

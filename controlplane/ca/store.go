@@ -20,46 +20,44 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
-// Material is what a Store keeps: contents by the name of a file, or of a key
-// in the data of a Kubernetes Secret. Names that the authority does not know
-// are left as they are. It holds private keys.
+// Material is the content of a Store: data by file name, or by key in the data of a Kubernetes
+// Secret. Unknown names are preserved. It contains private keys.
 type Material map[string][]byte
 
-// Names in Material and in directories, as Istio has them, and
-// those of a rotation.
+// Names in Material and in directories: those of Istio, and those for rotation.
 const (
 	keyFile      = "ca-key.pem"
 	certFile     = "ca-cert.pem"
 	chainFile    = "cert-chain.pem"
 	rootFile     = "root-cert.pem"
 	crlFile      = "ca-crl.pem"
-	nextKeyFile  = "next-key.pem"  // of the root that will sign
+	nextKeyFile  = "next-key.pem"  // key of the next root
 	nextCertFile = "next-cert.pem" // its certificate
 	recordFile   = "rotation.json" // see record
 	lockFile     = ".lock"
 )
 
-// ErrConflict is wrapped by Save if somebody else saved since Load.
+// ErrConflict is wrapped by the error of Save if another replica saved since Load.
 var ErrConflict = errors.New("the authority was changed by somebody else")
 
-// Store keeps the material of an authority, for all replicas of a control
-// plane that share it. Its errors name the place and hold nothing of a key.
+// Store stores the material of an authority, shared by all replicas of a control plane. Its errors
+// name the location and contain no key data.
 type Store interface {
-	// Load returns what is kept and its version. If nothing is kept yet, both
-	// are empty and there is no error.
+	// Load returns the material and its version. If nothing is stored yet, both are empty and the
+	// error is nil.
 	Load(ctx context.Context) (m Material, version string, err error)
-	// Save replaces, as one change, what is kept in the given version; an empty
-	// version means that nothing is kept yet. It returns an error that wraps
-	// ErrConflict, and changes nothing, if another version is kept.
+	// Save atomically replaces the material of the given version; an empty version means that
+	// nothing is stored yet. If another version is stored, Save returns an error that wraps
+	// ErrConflict and changes nothing.
 	Save(ctx context.Context, m Material, version string) error
 }
 
 // dirStore is a Store in a directory.
 type dirStore struct{ dir string }
 
-// filesInOrder are the files in the order in which they are written, which
-// makes that a crash between two of them loses nothing: the pair that signs and
-// the pair that will come before the record that tells which is which.
+// filesInOrder returns the files in the order in which they are written. With this order, a crash
+// between two writes loses nothing: the current and the next pair are written before the record
+// that refers to them.
 func filesInOrder() []file {
 	return []file{
 		{keyFile, 0o600},
@@ -80,8 +78,8 @@ type file struct {
 
 // Load implements Store.
 func (d *dirStore) Load(context.Context) (Material, string, error) {
-	// A save writes several files under a lock. There is no lock, and none is
-	// made, where nobody saved yet.
+	// Save writes several files under a lock. Before the first Save, the lock file does not exist,
+	// and Load does not create it.
 	unlock, err := lock(filepath.Join(d.dir, lockFile), syscall.LOCK_SH)
 	if err == nil {
 		defer unlock()
@@ -89,7 +87,7 @@ func (d *dirStore) Load(context.Context) (Material, string, error) {
 	}
 	m, version, readErr := d.read()
 	if unlock, err := lock(filepath.Join(d.dir, lockFile), syscall.LOCK_SH); err == nil {
-		defer unlock() // the first save came in between
+		defer unlock() // the first save happened in between
 		return d.read()
 	}
 	return m, version, readErr
@@ -113,11 +111,11 @@ func (d *dirStore) read() (Material, string, error) {
 	return m, m.hash(), nil
 }
 
-// hash names the contents.
+// hash returns a hash of the material.
 func (m Material) hash() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		// A hash takes everything.
+		// Writing to a hash never fails.
 		_, _ = fmt.Fprintf(h, "%s %d\n", name, len(m[name]))
 		_, _ = h.Write(m[name])
 	}
@@ -144,14 +142,14 @@ func (d *dirStore) Save(_ context.Context, m Material, version string) error {
 	return d.write(before, m)
 }
 
-// write replaces the files that differ. All are on the disk under temporary
-// names before the first gets its own; those that are not wanted go last.
+// write replaces the files that differ. All are written to disk under temporary names before the
+// first is renamed; files that are no longer needed are removed last.
 func (d *dirStore) write(before, m Material) error {
 	type change struct{ from, to string }
 	var changes []change
 	defer func() {
 		for _, c := range changes {
-			_ = os.Remove(c.from) // only left over after an error, which is returned
+			_ = os.Remove(c.from) // exists only after an error, which is returned
 		}
 	}()
 	for _, f := range filesInOrder() {
@@ -179,8 +177,8 @@ func (d *dirStore) write(before, m Material) error {
 	return durable.SyncDir(d.dir)
 }
 
-// lock takes a lock between processes and returns the function that gives it
-// back. Who writes (LOCK_EX) makes the file.
+// lock acquires a lock between processes and returns the function that releases it. LOCK_EX creates
+// the file if needed.
 func lock(path string, how int) (unlock func(), err error) {
 	open := os.O_RDONLY
 	if how == syscall.LOCK_EX {
@@ -198,5 +196,5 @@ func lock(path string, how int) (unlock func(), err error) {
 	}, nil
 }
 
-// Equal reports whether both hold the same.
+// Equal reports whether both have the same content.
 func (m Material) Equal(o Material) bool { return maps.EqualFunc(m, o, bytes.Equal) }

@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// memory is a Store that replicas share, as a Kubernetes Secret is.
+// memory is a Store that replicas share, like a Kubernetes Secret.
 type memory struct {
 	mu      sync.Mutex // guards the fields below
 	m       ca.Material
@@ -70,7 +70,7 @@ func (s *memory) set(change func(*memory)) {
 func replica(t *testing.T, change func(*ca.Config)) *ca.Authority {
 	t.Helper()
 	a := open(t, func(c *ca.Config) {
-		c.Poll = 20 * time.Minute // the hours of these tests go by in milliseconds
+		c.Poll = 20 * time.Minute // with the fake clock, hours pass in milliseconds
 		change(c)
 	})
 	a.Unwatch()
@@ -117,7 +117,7 @@ func TestReplicasShareOneRoot(t *testing.T) {
 	}
 }
 
-// TestReplicasRotateTogether lets three replicas come to the end of a root.
+// TestReplicasRotateTogether runs three replicas until a root expires.
 func TestReplicasRotateTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestReplicasRotateTogether(t *testing.T) {
 			synctest.Wait()
 			if !agree(t, all, signers) {
 				apart++
-				time.Sleep(21 * time.Minute) // all have looked at the store again
+				time.Sleep(21 * time.Minute) // all replicas have read the store again
 				synctest.Wait()
 				if !agree(t, all, signers) {
 					t.Fatal("replicas that have read the same store have different roots or sign with different ones")
@@ -146,8 +146,8 @@ func TestReplicasRotateTogether(t *testing.T) {
 	})
 }
 
-// agree reports whether all distribute the same roots and sign with the same one. It
-// demands that all trust what each signs.
+// agree reports whether all distribute the same roots and sign with the same one. It fails the test
+// unless all trust what each one signs.
 func agree(t *testing.T, all []*ca.Authority, signers map[string]bool) bool {
 	t.Helper()
 	now := map[string]bool{}
@@ -215,7 +215,7 @@ func TestStoreThatFailsDoesNotEndSigning(t *testing.T) {
 		if n := strings.Count(log.String(), "the disk is full"); n < 1 || n > 2 {
 			t.Errorf("the log tells %d times of the full disk, want once or twice:\n%s", n, log)
 		}
-		// No root is given out that a restart would forget.
+		// No root is distributed that a restart would forget.
 		time.Sleep(320 * time.Hour)
 		if n := len(parse(t, a.RootPEM())); n != 1 {
 			t.Errorf("%d roots are given out while nothing can be saved", n)
@@ -232,8 +232,8 @@ func TestStoreThatFailsDoesNotEndSigning(t *testing.T) {
 	})
 }
 
-// TestCrashWhileWriting ends the writing of a directory after each file of
-// each step of a rotation, and starts again.
+// TestCrashWhileWriting interrupts the writing of a directory after each file of each step of a
+// rotation, and restarts.
 func TestCrashWhileWriting(t *testing.T) {
 	t.Parallel()
 	order := []string{"ca-key.pem", "ca-cert.pem", "next-key.pem", "next-cert.pem", "rotation.json", "root-cert.pem"}
@@ -284,7 +284,7 @@ func TestCrashWhileWriting(t *testing.T) {
 	})
 }
 
-// trusts checks that a leaf verifies with roots.
+// trusts checks that a leaf verifies with the roots.
 func trusts(t *testing.T, rootsPEM []byte, leafPEM ...[]byte) {
 	t.Helper()
 	if err := verify(t, rootsPEM, leafPEM...); err != nil {

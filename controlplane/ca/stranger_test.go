@@ -26,9 +26,8 @@ func stranger(t *testing.T, a *authority) *grpc.ClientConn {
 	return conn
 }
 
-// TestNothingIsReadOfAStranger opens a call and sends no byte of a request: the
-// answer comes all the same, so that no request of a stranger, of whatever size,
-// is waited for or kept.
+// TestNothingIsReadOfAStranger opens a call and sends no request. The call must still be rejected,
+// which shows that the request of an unauthenticated caller is neither awaited nor buffered.
 func TestNothingIsReadOfAStranger(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

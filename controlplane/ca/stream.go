@@ -17,13 +17,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 )
 
-// requestTimeout is how long a caller may take to send its request.
+// requestTimeout is the maximum time for a caller to send its request.
 const requestTimeout = 10 * time.Second
 
-// description is that of istio.v1.auth.IstioCertificateService, with its method
-// as a stream of one request; on the wire both are the same. gRPC reads the
-// request of an ordinary method before anybody can ask who sends it, and a
-// stranger could have it keep as many bytes as the largest message of ADS.
+// description returns the description of istio.v1.auth.IstioCertificateService with its method as a
+// stream of one request, which is the same on the wire. gRPC reads the request of a unary method
+// before the caller can be authenticated, so an unauthenticated caller could make it buffer as many
+// bytes as the largest ADS message.
 func (s *Service) description() *grpc.ServiceDesc {
 	d := securityv1alpha1.IstioCertificateService_ServiceDesc
 	return &grpc.ServiceDesc{
@@ -35,8 +35,7 @@ func (s *Service) description() *grpc.ServiceDesc {
 	}
 }
 
-// serve answers one call. Nothing of the request is read before the caller has
-// proved who it is.
+// serve handles one call. It reads the request only after the caller is authenticated.
 func (s *Service) serve(stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	caller, log, err := s.admit(ctx)
@@ -60,7 +59,7 @@ func receive(stream grpc.ServerStream, req *securityv1alpha1.IstioCertificateReq
 	go func() { done <- stream.RecvMsg(req) }()
 	timer := time.NewTimer(requestTimeout)
 	defer timer.Stop()
-	// Cases: the request came, or the call ended; it takes too long.
+	// Cases: the request was received, or the call ended; the timeout expired.
 	select {
 	case err := <-done:
 		return err
@@ -69,8 +68,8 @@ func receive(stream grpc.ServerStream, req *securityv1alpha1.IstioCertificateReq
 	}
 }
 
-// admit tells who is calling, and refuses callers that do not prove it or come
-// too often.
+// admit authenticates the caller. It rejects callers that are not authenticated or exceed their
+// rate limit.
 func (s *Service) admit(ctx context.Context) (*authn.Caller, *slog.Logger, error) {
 	s.metrics.requests.Inc()
 	from := address(ctx)
@@ -87,7 +86,7 @@ func (s *Service) admit(ctx context.Context) (*authn.Caller, *slog.Logger, error
 	return caller, log, nil
 }
 
-// logStranger tells of a caller that was refused. The program limits how often.
+// logStranger logs the rejection of a caller. The logger limits the rate.
 func (s *Service) logStranger(from string, err error) {
 	if errors.Is(err, authn.ErrUnavailable) {
 		s.cfg.Logger.Warn("certificate request deferred: the caller cannot be authenticated at the moment", "address", from, "reason", err.Error())

@@ -20,8 +20,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// While a caller cannot be authenticated or authorized, it receives an error that
-// asks it to retry: agents take UNAUTHENTICATED for a permanent answer.
+// TestAuthenticationIsUnavailable checks that a caller that cannot be authenticated or authorized
+// at the moment receives an error that asks for a retry, because agents treat UNAUTHENTICATED as
+// permanent.
 func TestAuthenticationIsUnavailable(t *testing.T) {
 	t.Parallel()
 	unavailable := fmt.Errorf("%w: nobody answers", authn.ErrUnavailable)

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// PrivateKey is a private key as PEM, which no log and no error shows.
+// PrivateKey is a private key in PEM format. Logs and errors never contain it.
 type PrivateKey []byte
 
 // String implements fmt.Stringer.
@@ -27,48 +27,48 @@ func (PrivateKey) String() string { return "[private key]" }
 // GoString implements fmt.GoStringer.
 func (PrivateKey) GoString() string { return "[private key]" }
 
-// Format implements fmt.Formatter, for the verbs that would print bytes.
+// Format implements fmt.Formatter, because some verbs would print the bytes.
 func (k PrivateKey) Format(s fmt.State, _ rune) {
-	_, _ = s.Write([]byte(k.String())) // nobody reads the error of a fmt.State
+	_, _ = s.Write([]byte(k.String())) // the error of a fmt.State is not used
 }
 
 // LogValue implements slog.LogValuer.
 func (k PrivateKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// MarshalText keeps the key out of JSON, too.
+// MarshalText keeps the key out of JSON and other text encodings.
 func (k PrivateKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// KeyPair is a certificate with its key.
+// KeyPair is a certificate and its private key.
 type KeyPair struct {
-	Chain      []byte // PEM, the leaf first
+	Chain      []byte // PEM, leaf first
 	Key        PrivateKey
 	OCSPStaple []byte // DER; nil if there is none
 	NotBefore  time.Time
-	NotAfter   time.Time // the first end of the chain
+	NotAfter   time.Time // the earliest expiry in the chain
 }
 
-// Roots are what peers are verified with.
+// Roots are the certificates that peers are verified with.
 type Roots struct {
 	PEM      []byte
 	CRL      []byte    // PEM; nil if there is none
-	NotAfter time.Time // the last end: until then some peer may verify
+	NotAfter time.Time // the latest expiry: until then some peers can be verified
 }
 
-// Credential is what a Secret holds. It never changes.
+// Credential is the parsed content of a Secret. It is immutable.
 type Credential struct {
 	Namespace string
 	Name      string
-	Pair      *KeyPair // nil without one
-	Roots     *Roots   // nil without any
-	Docker    *Docker  // nil without one
-	Warnings  []string // what is doubtful, without secrets
+	Pair      *KeyPair // nil if there is none
+	Roots     *Roots   // nil if there are none
+	Docker    *Docker  // nil if there is none
+	Warnings  []string // without secrets
 
-	// noPair, noRoots and noDocker say why the part is not there.
+	// noPair, noRoots and noDocker are why the part is missing.
 	noPair, noRoots, noDocker error
 }
 
-// Format implements fmt.Formatter: for a verb that does not fit, fmt would print
-// the bytes of the key and ask nobody.
+// Format implements fmt.Formatter. For a verb that does not fit, fmt would print the bytes of the
+// key.
 func (c Credential) Format(s fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(s, "credential %s/%s", c.Namespace, c.Name) // as above
 }
@@ -78,8 +78,7 @@ func (p KeyPair) Format(s fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(s, "key pair until %s", p.NotAfter.UTC().Format(time.RFC3339)) // as above
 }
 
-// Keys of a Secret that matter: of the type kubernetes.io/tls, and of Istio's
-// generic form.
+// The relevant keys of a Secret, for the type kubernetes.io/tls and for Istio's generic format.
 const (
 	keyTLSCert = "tls.crt"
 	keyTLSKey  = "tls.key"
@@ -92,7 +91,7 @@ const (
 	keyCRL     = "crl"
 )
 
-// DataKeys lists the keys of a Secret that matter; a source need not keep more.
+// DataKeys returns the relevant keys of a Secret. A source need not keep others.
 func DataKeys() []string {
 	return []string{keyTLSCert, keyTLSKey, keyTLSRoot, keyTLSCRL, keyOCSP, keyCert, keyKey, keyRoot, keyCRL, keyDocker}
 }
@@ -102,8 +101,8 @@ func Holds(data map[string][]byte) bool {
 	return slices.ContainsFunc(DataKeys(), func(k string) bool { return len(data[k]) > 0 })
 }
 
-// Parse reads and checks the data of a Secret. An error means that something of
-// it is broken; a part that is not there is none.
+// Parse parses and validates the data of a Secret. It returns an error if a part is invalid; a
+// missing part is no error.
 func Parse(namespace, name string, data map[string][]byte) (*Credential, error) {
 	c := &Credential{Namespace: namespace, Name: name}
 	if err := c.parsePair(data); err != nil {
@@ -126,7 +125,7 @@ func (c *Credential) fault(err error) error {
 	return fmt.Errorf("credential %s/%s: %w", c.Namespace, c.Name, err)
 }
 
-// parsePair takes the generic form before the other, as Istio does.
+// parsePair parses the generic format in preference to the other one, as Istio does.
 func (c *Credential) parsePair(data map[string][]byte) error {
 	cert, key, names := data[keyCert], data[keyKey], [2]string{keyCert, keyKey}
 	if len(cert) == 0 || len(key) == 0 {
@@ -198,7 +197,7 @@ func checkCRL(name string, text []byte) error {
 	return nil
 }
 
-// present names the keys of a Secret, without their values.
+// present lists the keys of a Secret, without their values.
 func present(data map[string][]byte) string {
 	const limit = 10
 	var names []string
@@ -215,7 +214,7 @@ func present(data map[string][]byte) string {
 	return strings.Join(names, ", ")
 }
 
-// doubts says what still works but will not for everybody.
+// doubts returns warnings about certificates that have expired or are not valid yet.
 func (c *Credential) doubts(now time.Time) []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -233,7 +232,7 @@ func (c *Credential) doubts(now time.Time) []string {
 	return out
 }
 
-// same reports whether two credentials would be served alike.
+// same reports whether two credentials result in the same resources.
 func (c *Credential) same(o *Credential) bool {
 	if c == nil || o == nil {
 		return c == o
@@ -260,23 +259,22 @@ func (c *Credential) same(o *Credential) bool {
 		bytes.Equal(docker(c.Docker), docker(o.Docker))
 }
 
-// ErrNotFound is wrapped by the errors of sources that hold no such credential.
+// ErrNotFound is wrapped by the error for a credential that does not exist.
 var ErrNotFound = errors.New("credential not found")
 
-// Source returns credentials.
+// Source provides credentials.
 type Source interface {
-	// Get returns the credential of a Secret. The error wraps ErrNotFound if
-	// there is no such Secret, and says what is wrong with it if there is.
+	// Get returns the credential of a Secret. The error wraps ErrNotFound if the Secret does not
+	// exist, and otherwise describes what is invalid.
 	Get(namespace, name string) (*Credential, error)
-	// OnChange adds a function that is called after each change of a Secret
-	// that Get would show, perhaps by several goroutines at once. OnChange is
-	// called before Run only.
+	// OnChange adds a function that is called after each change of a Secret that affects the
+	// result of Get, possibly from several goroutines at once. OnChange must be called before Run.
 	OnChange(func(namespace, name string))
-	// Synced is closed when all Secrets were read once.
+	// Synced returns a channel that is closed once all Secrets were read.
 	Synced() <-chan struct{}
 }
 
-// KeyPairOf returns the certificate and key that a reference means.
+// KeyPairOf returns the certificate and key that a reference denotes.
 func KeyPairOf(s Source, ref Reference) (*KeyPair, error) {
 	c, err := s.Get(ref.Namespace, ref.Name)
 	if err != nil {
@@ -288,8 +286,8 @@ func KeyPairOf(s Source, ref Reference) (*KeyPair, error) {
 	return c.Pair, nil
 }
 
-// RootsOf returns the roots that a reference means: for x-cacert those of the
-// Secret x-cacert, or if there is none, those of x.
+// RootsOf returns the roots that a reference denotes. For x-cacert, these are the roots in the
+// Secret x-cacert, or, if it does not exist, in x.
 func RootsOf(s Source, ref Reference) (*Roots, error) {
 	c, err := s.Get(ref.Namespace, ref.Name)
 	if base := strings.TrimSuffix(ref.Name, rootsSuffix); errors.Is(err, ErrNotFound) && ref.IsRoots() {

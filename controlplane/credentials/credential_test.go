@@ -29,7 +29,7 @@ type made struct {
 	signer    crypto.Signer
 }
 
-// certificate makes one that ends after a while.
+// certificate returns a certificate that expires after ttl.
 func certificate(t testing.TB, ttl time.Duration) made {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -124,7 +124,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Nothing that prints a credential prints its key.
+// TestKeysAreNotPrinted checks that no way of printing a credential prints its key.
 func TestKeysAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	a := certificate(t, time.Hour)
@@ -144,7 +144,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 		fmt.Fprintf(&printed, verb+verb+verb, *c, *c.Pair, c.Pair.Key)
 	}
 	block, _ := pem.Decode(a.key)
-	// Not from its beginning, which names the curve, as the certificate does.
+	// Skip the start, which names the curve and is also in the certificate.
 	part, raw := a.key[100:120], block.Bytes[40:60]
 	for name, text := range map[string]string{"JSON": string(asJSON), "log": log.String(), "fmt": printed.String()} {
 		for _, form := range []string{string(part), fmt.Sprintf("%x", part), fmt.Sprintf("%X", part), strings.Trim(fmt.Sprint(part), "[]"), fmt.Sprintf("%x", raw)} {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package credentials knows the TLS certificates, keys and roots that gateways
-// and DestinationRules name with credentialName: what a name means, what a
-// Secret must hold, who may refer to it, and where it comes from.
+// Package credentials manages the TLS certificates, keys and roots that gateways and
+// DestinationRules refer to with credentialName: the syntax of references, the content of Secrets,
+// the access rules, and the sources.
 //
-// A [Source] gives them. The one here reads the YAML of Secrets from a
-// directory; the one of Kubernetes is in controlplane/kube. Both keep what they
-// read in a [Table], which checks it and keeps the last good version of a
-// credential that goes bad. The generator of secrets asks [KeyPairOf] and
-// [RootsOf]; whether the caller may read Secrets at all is decided elsewhere.
+// [FileSource] reads Secrets in YAML from a directory; the [Source] for Kubernetes is in
+// controlplane/kube. Both store Secrets in a [Table], which validates them and keeps the last
+// valid version of a credential that becomes invalid. The generator of secrets calls [KeyPairOf]
+// and [RootsOf]. Whether a caller may read Secrets at all is decided elsewhere.
 //
-// Private keys stay in memory, and no text of a Secret ever gets into an error
-// or a log. FileSource.Run is the one goroutine.
+// Private keys stay in memory, and errors and logs never contain text of a Secret. FileSource.Run
+// is the only goroutine.
 package credentials

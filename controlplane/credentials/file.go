@@ -24,46 +24,46 @@ import (
 const (
 	defaultRescan = 30 * time.Second
 	quiet         = 50 * time.Millisecond
-	// busy bounds how long a directory that is never quiet is not read.
+	// busy is the longest time for which a directory that changes continuously is not read.
 	busy    = 10 * quiet
 	maxFile = 4 << 20
-	// othersMay are the bits of a mode with which others than the owner and its
-	// group may read a file, or the group may write it.
+	// othersMay are the permission bits that let others than the owner and its group read a file,
+	// or the group write it.
 	othersMay fs.FileMode = 0o027
 )
 
-// FileConfig describes a FileSource.
+// FileConfig configures a FileSource.
 type FileConfig struct {
-	Dir        string                // is read with its subdirectories: *.yaml and *.yml
-	Links      []string              // where links may lead to, beside Dir; "/" stands for all
-	Namespace  string                // of Secrets that name none; empty means default
-	Rescan     time.Duration         // how often the directory is looked at, in case an event was lost; zero means 30 s
+	Dir        string                // read recursively: *.yaml and *.yml
+	Links      []string              // directories, beside Dir, that links may lead to; "/" allows all
+	Namespace  string                // of Secrets without one; empty means default
+	Rescan     time.Duration         // interval of full scans, in case an event was lost; zero means 30 s
 	Logger     *slog.Logger          // nil means slog.Default()
-	Registerer prometheus.Registerer // nil means no metrics
+	Registerer prometheus.Registerer // nil disables metrics
 }
 
-// FileSource is the Source of a directory with the YAML of Secrets, which it
-// follows. Documents of other kinds are left to others. A file with Secrets must
-// have a mode with which only its owner and its group may read it.
+// FileSource is the Source of a directory with Secrets in YAML, which it watches. It ignores
+// documents of other kinds. Only the owner and the group of a file with Secrets may have read
+// permission.
 type FileSource struct {
 	*Table
 
 	cfg FileConfig
-	// seen is what each file last was, good or bad; Run's goroutine owns it.
+	// seen is the last state of each file, valid or not. Run's goroutine owns it.
 	seen map[string]*seenFile
-	// trouble is what could not be read at the last look, with the reason.
+	// trouble maps the paths that the last scan could not read to the reasons.
 	trouble map[string]string
 }
 
-// seenFile is a file as it was read.
+// seenFile is the state of a file when it was last read.
 type seenFile struct {
 	sum     [sha256.Size]byte
 	mode    fs.FileMode
-	secrets []secret // of the last good version
+	secrets []secret // of the last valid version
 	err     error
 }
 
-// NewFileSource returns the source of a directory, which has to exist.
+// NewFileSource returns the source of a directory, which must exist.
 func NewFileSource(cfg FileConfig) (*FileSource, error) {
 	info, err := os.Stat(cfg.Dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func NewFileSource(cfg FileConfig) (*FileSource, error) {
 	return &FileSource{Table: table, cfg: cfg, seen: map[string]*seenFile{}}, nil
 }
 
-// Run reads the directory and follows it until ctx is done.
+// Run reads and watches the directory until ctx is done.
 func (s *FileSource) Run(ctx context.Context) error {
 	var events chan fsnotify.Event
 	var faults chan error
@@ -96,7 +96,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 	if err != nil {
 		s.cfg.Logger.Warn("the directory of credentials cannot be watched; it is only looked at now and then", "path", s.cfg.Dir, "err", err)
 	} else {
-		defer func() { _ = watcher.Close() }() // nothing is left to do with it
+		defer func() { _ = watcher.Close() }() // an error has no effect any more
 		events, faults = watcher.Events, watcher.Errors
 	}
 	timer := time.NewTimer(s.cfg.Rescan)
@@ -108,8 +108,8 @@ func (s *FileSource) Run(ctx context.Context) error {
 		var since time.Time
 	wait:
 		for {
-			// Cases: the end; something happened; events were lost; it is
-			// quiet, or time to look at everything.
+			// Cases: ctx is done; a file event; an error, by which events may be lost; the
+			// directory is quiet, or a full scan is due.
 			select {
 			case <-ctx.Done():
 				return nil
@@ -127,7 +127,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 	}
 }
 
-// scan reads all files and brings the table up to date.
+// scan reads all files and updates the table.
 func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 	found := map[string]bool{}
 	trouble := map[string]string{}
@@ -136,8 +136,8 @@ func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 		Wanted:   func(name string) bool { ext := filepath.Ext(name); return ext == ".yaml" || ext == ".yml" },
 		Enter: func(dir string) bool {
 			if watcher != nil {
-				// The watch comes first, so that nothing falls between. Without it
-				// changes are seen a little later.
+				// Adding the watch before reading ensures that no change is missed. Without the
+				// watch, changes are found by the next full scan.
 				_ = watcher.Add(dir)
 			}
 			return true
@@ -158,14 +158,14 @@ func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 		if found[path] {
 			continue
 		}
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // else it cannot be read now
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // otherwise it is temporarily unreadable
 			delete(s.seen, path)
 		}
 	}
 	s.publish()
 }
 
-// read brings one file up to date. What is wrong with it is logged once.
+// read updates the state of one file. It logs each error once.
 func (s *FileSource) read(path string) {
 	f := s.seen[path]
 	if f == nil {
@@ -198,7 +198,7 @@ func (s *FileSource) read(path string) {
 	f.sum, f.mode, f.secrets, f.err = sum, mode, secrets, nil
 }
 
-// boundary is where links may lead to.
+// boundary returns the directories that links may lead to.
 func (s *FileSource) boundary() filetree.Boundary {
 	return filetree.Boundary{Root: s.cfg.Dir, Also: s.cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL"}
 }
@@ -214,8 +214,8 @@ func (s *FileSource) readFile(path string) (data []byte, mode fs.FileMode, err e
 	return data, info.Mode().Perm(), err
 }
 
-// publish puts what the files hold into the table. Of several Secrets of one
-// name, the one in the first file counts.
+// publish updates the table with the contents of the files. If several Secrets have the same name,
+// the one in the first file wins.
 func (s *FileSource) publish() {
 	paths := make([]string, 0, len(s.seen))
 	for path := range s.seen {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestLinksThatLeave reads no Secret outside of the directory unless a link may
-// lead there, says so once, and still forgets the Secrets of files that are gone.
+// TestLinksThatLeave checks that no Secret outside of the directory is read unless a link may lead
+// there, that this is logged once, and that Secrets of removed files are still removed.
 func TestLinksThatLeave(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

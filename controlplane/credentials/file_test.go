@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// record is a log that goroutines may share.
+// record is a log that is safe for concurrent use.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -60,7 +60,7 @@ func put(t *testing.T, path, text string, mode os.FileMode) {
 	}
 }
 
-// follow runs the source of a directory until the end of the test.
+// follow runs the source of a directory until the test ends.
 func follow(t *testing.T, dir string) (*FileSource, *record) {
 	t.Helper()
 	log := &record{}
@@ -118,7 +118,7 @@ func TestFileSource(t *testing.T) {
 	cert, key, _ := strings.Cut(plain, "|")
 	put(t, filepath.Join(dir, "a.yaml"), "# comment\n---\n"+secretYAML("one", a)+"---\nkind: Gateway\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: two, namespace: ns}\nstringData:\n  cert: |\n    "+cert+"\n  key: |\n    "+key+"\n", 0o600)
-	put(t, filepath.Join(dir, "mesh.yaml"), "kind: Gateway\nmetadata: {name: x}\n", 0o644) // no Secret: for all to read
+	put(t, filepath.Join(dir, "mesh.yaml"), "kind: Gateway\nmetadata: {name: x}\n", 0o644) // not a Secret, so all may read it
 	put(t, filepath.Join(dir, "note.txt"), secretYAML("text", a), 0o600)
 	s, log := follow(t, dir)
 	for _, name := range []string{"one", "two"} {
@@ -227,7 +227,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// As Kubernetes changes what is in a volume.
+// TestTurnedLink changes files as Kubernetes changes the content of a volume.
 func TestTurnedLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

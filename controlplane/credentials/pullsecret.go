@@ -12,8 +12,8 @@ import (
 // keyDocker is the key of a Secret of the type kubernetes.io/dockerconfigjson.
 const keyDocker = ".dockerconfigjson"
 
-// PullSecret is a docker config as JSON, with which images are pulled, and which
-// no log and no error shows.
+// PullSecret is a docker config in JSON, with which images are pulled. Logs and errors never
+// contain it.
 type PullSecret []byte
 
 // String implements fmt.Stringer.
@@ -22,15 +22,15 @@ func (PullSecret) String() string { return "[pull secret]" }
 // GoString implements fmt.GoStringer.
 func (PullSecret) GoString() string { return "[pull secret]" }
 
-// Format implements fmt.Formatter, for the verbs that would print bytes.
+// Format implements fmt.Formatter, because some verbs would print the bytes.
 func (p PullSecret) Format(s fmt.State, _ rune) {
-	_, _ = s.Write([]byte(p.String())) // nobody reads the error of a fmt.State
+	_, _ = s.Write([]byte(p.String())) // the error of a fmt.State is not used
 }
 
 // LogValue implements slog.LogValuer.
 func (p PullSecret) LogValue() slog.Value { return slog.StringValue(p.String()) }
 
-// MarshalText keeps the secret out of JSON, too.
+// MarshalText keeps the secret out of JSON and other text encodings.
 func (p PullSecret) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 func (c *Credential) parseDocker(data map[string][]byte) error {
@@ -52,7 +52,7 @@ func (c *Credential) parseDocker(data map[string][]byte) error {
 	return nil
 }
 
-// Docker is with what images are pulled.
+// Docker contains the docker config with which images are pulled.
 type Docker struct{ JSON PullSecret }
 
 // Format implements fmt.Formatter.
@@ -60,7 +60,7 @@ func (d Docker) Format(s fmt.State, _ rune) {
 	_, _ = s.Write([]byte(d.JSON.String())) // as above
 }
 
-// DockerOf returns the docker config that a reference means.
+// DockerOf returns the docker config that a reference denotes.
 func DockerOf(s Source, ref Reference) (*Docker, error) {
 	c, err := s.Get(ref.Namespace, ref.Name)
 	if err != nil {

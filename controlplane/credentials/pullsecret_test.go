@@ -44,8 +44,8 @@ func TestPullSecret(t *testing.T) {
 	}
 }
 
-// A certificate and a docker config may be in one Secret; one that has only a
-// docker config is no certificate.
+// TestPullSecretBesideOthers checks that a Secret may contain both a certificate and a docker
+// config, and that one with only a docker config is not a certificate.
 func TestPullSecretBesideOthers(t *testing.T) {
 	t.Parallel()
 	c, err := Parse("shop", "registry", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{}}`)})

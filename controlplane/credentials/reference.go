@@ -10,7 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// The schemes of the names that proxies ask for.
+// The schemes of the names that proxies request.
 const (
 	// SchemeKubernetes names a Secret in the cluster of the proxy.
 	SchemeKubernetes = "kubernetes"
@@ -18,19 +18,18 @@ const (
 	SchemeGateway = "kubernetes-gateway"
 
 	rootsSuffix = "-cacert"
-	maxName     = 253 // bytes of the name of an object
+	maxName     = 253 // maximum length of an object name in bytes
 )
 
-// Reference is a name that a proxy asks for, read.
+// Reference is a parsed resource name.
 type Reference struct {
 	Scheme    string // one of the constants above
 	Namespace string
-	Name      string // with the suffix -cacert, if roots are asked for
+	Name      string // includes the suffix -cacert if roots are requested
 }
 
-// ParseReference reads kubernetes://[namespace/]name,
-// kubernetes-gateway://namespace/name, or a bare name, which means
-// kubernetes://name. The namespace is that of the proxy if none is written.
+// ParseReference parses kubernetes://[namespace/]name, kubernetes-gateway://namespace/name, or a
+// bare name, which means kubernetes://name. The default namespace is that of the proxy.
 func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	ref := Reference{Scheme: SchemeKubernetes, Namespace: proxyNamespace}
 	rest := resource
@@ -59,7 +58,7 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	return ref, nil
 }
 
-// isName reports whether an object may have that name.
+// isName reports whether s is a valid object name.
 func isName(s string) bool {
 	if s == "" || len(s) > maxName {
 		return false
@@ -73,13 +72,13 @@ func isName(s string) bool {
 	return true
 }
 
-// IsRoots reports whether roots are asked for, and not a certificate with key.
+// IsRoots reports whether the reference denotes roots, and not a certificate with key.
 func (r Reference) IsRoots() bool {
 	return len(r.Name) > len(rootsSuffix) && strings.HasSuffix(r.Name, rootsSuffix)
 }
 
-// CheckNamespace refuses a reference to another namespace than that of the
-// proxy, unless a grant allows it. A nil grant allows nothing.
+// CheckNamespace returns an error for a reference to a namespace other than that of the proxy,
+// unless it is granted. A nil granted function grants nothing.
 func (r Reference) CheckNamespace(proxyNamespace string, granted func(Reference) bool) error {
 	if r.Namespace == proxyNamespace || granted != nil && granted(r) {
 		return nil
@@ -88,11 +87,10 @@ func (r Reference) CheckNamespace(proxyNamespace string, granted func(Reference)
 		r.Namespace, r.Name, proxyNamespace)
 }
 
-// Affects reports whether a change of a Secret changes what the reference
-// means.
+// Affects reports whether a change of a Secret affects what the reference denotes.
 func (r Reference) Affects(namespace, name string) bool {
 	return r.Namespace == namespace && (r.Name == name || r.IsRoots() && strings.TrimSuffix(r.Name, rootsSuffix) == name)
 }
 
-// maxText is how many bytes of a peer's text an error quotes.
+// maxText is the maximum number of bytes of a peer's text that an error quotes.
 const maxText = 300

@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Table holds credentials, checked. While a Secret is broken, the version of
-// before stays in force: who replaces a pair in two steps loses no connection.
+// Table stores validated credentials. While a Secret is invalid, its previous version stays in
+// use, so that replacing a certificate and its key in two steps breaks no connections.
 type Table struct {
 	log    *slog.Logger
 	broken prometheus.Counter
-	// handlers is written before the first change only.
+	// handlers must not be modified after the first change.
 	handlers []func(namespace, name string)
 	synced   chan struct{}
 	once     sync.Once // closes synced
@@ -30,12 +30,12 @@ type Table struct {
 type key struct{ namespace, name string }
 
 type entry struct {
-	good *Credential // nil if it never was
-	err  error       // what is wrong with the newest version; nil if nothing
+	good *Credential // nil if no version was valid
+	err  error       // error of the newest version; nil if it is valid
 }
 
-// NewTable returns an empty Table. A nil Logger means slog.Default(), a nil
-// Registerer no metrics; several tables may share one.
+// NewTable returns an empty Table. A nil Logger means slog.Default(); a nil Registerer disables
+// metrics. Several tables may share a Registerer.
 func NewTable(log *slog.Logger, reg prometheus.Registerer) (*Table, error) {
 	if log == nil {
 		log = slog.Default()
@@ -81,11 +81,11 @@ func (t *Table) OnChange(f func(namespace, name string)) { t.handlers = append(t
 // Synced implements Source.
 func (t *Table) Synced() <-chan struct{} { return t.synced }
 
-// SetSynced closes Synced. The owner of the table calls it.
+// SetSynced closes the channel of Synced. The owner of the table calls it.
 func (t *Table) SetSynced() { t.once.Do(func() { close(t.synced) }) }
 
-// Set puts a Secret into the table. Data is kept, not copied. A Secret without
-// any key of DataKeys is none of ours, and the same as no Secret.
+// Set stores a Secret. It keeps a reference to data without copying it. A Secret without any key
+// of DataKeys is treated as missing.
 func (t *Table) Set(namespace, name string, data map[string][]byte) {
 	if !Holds(data) {
 		t.Delete(namespace, name)
@@ -95,7 +95,7 @@ func (t *Table) Set(namespace, name string, data map[string][]byte) {
 	t.put(key{namespace, name}, c, err)
 }
 
-// put notes a version of a credential, good or bad.
+// put stores a version of a credential, valid or not.
 func (t *Table) put(k key, c *Credential, err error) {
 	t.mu.Lock()
 	before, known := t.entries[k]
@@ -126,7 +126,7 @@ func (t *Table) put(k key, c *Credential, err error) {
 
 func sameText(a, b error) bool { return b != nil && a.Error() == b.Error() }
 
-// Delete takes a Secret out of the table.
+// Delete removes a Secret from the table.
 func (t *Table) Delete(namespace, name string) {
 	k := key{namespace, name}
 	t.mu.Lock()
@@ -144,7 +144,7 @@ func (t *Table) tell(k key) {
 	}
 }
 
-// keys returns what the table holds.
+// keys returns the keys of all entries.
 func (t *Table) keys() []key {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -12,22 +12,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// secret is a Secret of a file.
+// secret is a Secret in a file.
 type secret struct {
 	key  key
 	data map[string][]byte
 }
 
-// lineNumber finds the place in an error of the YAML library.
+// lineNumber finds the line number in an error of the YAML library.
 var lineNumber = regexp.MustCompile(`\bline \d+`)
 
-// decode reads the Secrets of a file with YAML documents, and no other kind.
-// The library's errors are not passed on, because they may quote a value.
+// decode returns the Secrets in a file of YAML documents and ignores other kinds. It does not
+// return the errors of the library, because they may quote a value.
 func decode(file []byte, namespace string) ([]secret, error) {
 	var out []secret
 	for i, text := range documents(file) {
 		if !bytes.Contains(text, []byte("Secret")) {
-			continue // what is wrong with it is for others to say
+			continue // other readers report errors of these documents
 		}
 		var head struct {
 			APIVersion string `json:"apiVersion"`
@@ -58,7 +58,7 @@ func decode(file []byte, namespace string) ([]secret, error) {
 		}
 		data := map[string][]byte{}
 		maps.Copy(data, s.Data)
-		for k, v := range s.StringData { // wins, as in Kubernetes
+		for k, v := range s.StringData { // takes precedence, as in Kubernetes
 			data[k] = []byte(v)
 		}
 		out = append(out, secret{key{s.Metadata.Namespace, s.Metadata.Name}, data})
@@ -73,7 +73,7 @@ func place(err error) string {
 	return ""
 }
 
-// documents cuts a file at the lines that begin a YAML document.
+// documents splits a file into YAML documents.
 func documents(file []byte) [][]byte {
 	var out [][]byte
 	start, at := 0, 0

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package denylist holds the identities and certificates that the mesh refuses.
+// Package denylist contains the identities and certificates that the mesh refuses.
 //
-// A [List] is parsed from a text file and never changes. A [Follower] reads the
-// file again when it changes; a file with an error leaves the last good list in
-// force. Who asks: authentication and the certificate authority about one
-// caller, the generators about all entries.
+// A [List] is parsed from a text file and never changes. A [Follower] reads the file again when it
+// changes; if the file is invalid, the last valid list stays in force. Authentication and the
+// certificate authority look up single callers; the generators use all entries.
 //
-// The package refuses nothing by itself. It runs one goroutine, in
-// [Follower.Run].
+// The package itself refuses nothing. It runs one goroutine, in [Follower.Run].
 package denylist

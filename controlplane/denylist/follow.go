@@ -16,19 +16,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
-// every is the time between two looks at the file.
+// every is the interval at which the file is checked.
 const every = time.Second
 
-// Config describes a [Follower].
+// Config configures a [Follower].
 type Config struct {
 	Path     string // of the file
-	OnChange func() // called after another list is in force; must not wait
+	OnChange func() // called after the list has changed; must not block
 	Logger   *slog.Logger
-	// Registerer takes the metrics; nil means none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
-// Follower keeps the list of a file.
+// Follower watches the file of a list.
 type Follower struct {
 	cfg     Config
 	file    *filetree.Follower
@@ -36,8 +36,8 @@ type Follower struct {
 	metrics *metrics
 }
 
-// NewFollower reads the file. It returns an error if the file is missing or invalid:
-// a control plane that starts without the list would admit the denied identities.
+// NewFollower reads the file. It returns an error if the file is missing or invalid: a control
+// plane that starts without the list would admit the denied identities.
 func NewFollower(cfg Config) (*Follower, error) {
 	f := &Follower{cfg: cfg, metrics: newMetrics()}
 	f.file = filetree.NewFollower(filetree.FollowerConfig{Path: cfg.Path, MaxBytes: maxBytes, Every: every, Take: f.take, Report: f.report})
@@ -50,7 +50,7 @@ func NewFollower(cfg Config) (*Follower, error) {
 	return f, nil
 }
 
-// List returns the list in force. A nil Follower has none.
+// List returns the list in force, or nil for a nil Follower.
 func (f *Follower) List() *List {
 	if f == nil {
 		return nil
@@ -58,8 +58,8 @@ func (f *Follower) List() *List {
 	return f.current.Load()
 }
 
-// Err returns why the newest text of the file is not in force; nil if it is. A nil
-// Follower has no file.
+// Err returns why the newest version of the file is not in force, or nil if it is. It returns nil
+// for a nil Follower.
 func (f *Follower) Err() error {
 	if f == nil {
 		return nil
@@ -67,10 +67,10 @@ func (f *Follower) Err() error {
 	return f.file.Err()
 }
 
-// Run follows the file until ctx ends.
+// Run watches the file until ctx is done.
 func (f *Follower) Run(ctx context.Context) error { return f.file.Run(ctx) }
 
-// report logs why the file is not in force.
+// report logs why the newest version of the file is not in force.
 func (f *Follower) report(err error) {
 	if err == nil {
 		f.metrics.rejected.Set(0)
@@ -83,7 +83,7 @@ func (f *Follower) report(err error) {
 	f.cfg.Logger.Error("the deny list has an error and the last good one stays in force", "path", f.cfg.Path, "err", err)
 }
 
-// take puts the list of a text in force.
+// take parses a list and puts it in force.
 func (f *Follower) take(text []byte) error {
 	list, err := Parse(text)
 	if err != nil {

@@ -18,35 +18,36 @@ import (
 )
 
 const (
-	// MaxEntries bounds a list: every proxy gets all entries.
+	// MaxEntries is the maximum number of entries. The limit exists because every proxy receives
+	// all of them.
 	MaxEntries = 1000
-	// maxBytes bounds the file, comments included.
+	// maxBytes is the maximum size of the file, including comments.
 	maxBytes = 512 << 10
-	// maxSerial is the longest serial number in bytes (RFC 5280, 4.1.2.2).
+	// maxSerial is the maximum length of a serial number in bytes (RFC 5280, 4.1.2.2).
 	maxSerial = 20
 
 	anyAccount   = "*"
 	serialPrefix = "serial"
 )
 
-// List holds denied identities and serial numbers. A nil List is empty.
+// List contains denied identities and serial numbers. A nil List is empty.
 type List struct {
-	identities []certs.ID // an account of anyAccount stands for the whole namespace
+	identities []certs.ID // the account anyAccount denotes the whole namespace
 	serials    []string
 	denied     map[certs.ID]bool
 	numbers    map[string]bool
 	version    string
 }
 
-// Parse reads a list. Each line holds one entry; a line may be empty, and text
-// after "#" is a comment:
+// Parse parses a list. Each line contains one entry; lines may be empty, and text after "#" is a
+// comment:
 //
 //	spiffe://cluster.local/ns/shop/sa/web
 //	spiffe://cluster.local/ns/old/sa/*
 //	serial 3F2A9C
 //
-// An error names the line, and is about the whole text: a list of which a part
-// is left out would let somebody in.
+// An error names the line and rejects the whole text: an incomplete list would admit denied
+// identities.
 func Parse(text []byte) (*List, error) {
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("it has %d bytes; at most %d are read", len(text), maxBytes)
@@ -90,7 +91,7 @@ func (l *List) add(entry string) error {
 		l.numbers[serial] = true
 		return nil
 	}
-	// The name of an account cannot hold "*": it is checked with another one.
+	// "*" is not valid in an account name. Validate the rest with another name.
 	namespace, whole := strings.CutSuffix(entry, "/sa/"+anyAccount)
 	if whole {
 		entry = namespace + "/sa/any"
@@ -106,8 +107,8 @@ func (l *List) add(entry string) error {
 	return nil
 }
 
-// parseSerial reads a hexadecimal number, with or without colons, and returns it
-// as [SerialText] does.
+// parseSerial parses a hexadecimal number, with or without colons, and returns it in the format of
+// [SerialText].
 func parseSerial(text string) (string, error) {
 	digits := strings.ReplaceAll(text, ":", "")
 	n, ok := new(big.Int).SetString(digits, 16)
@@ -120,8 +121,8 @@ func parseSerial(text string) (string, error) {
 	return SerialText(n), nil
 }
 
-// SerialText returns a serial number as the lists of proxies have it: lower case
-// hexadecimal, two digits for each byte.
+// SerialText returns a serial number in the format that proxies compare: lower case hexadecimal,
+// two digits per byte.
 func SerialText(serial *big.Int) string { return hex.EncodeToString(serial.Bytes()) }
 
 func (l *List) hash() string {
@@ -130,7 +131,7 @@ func (l *List) hash() string {
 	}
 	h := sha256.New()
 	for _, id := range l.identities {
-		h.Write([]byte(id.String() + "\n")) // a hash never fails
+		h.Write([]byte(id.String() + "\n")) // writing to a hash never fails
 	}
 	for _, serial := range l.serials {
 		h.Write([]byte(serialPrefix + " " + serial + "\n"))
@@ -146,8 +147,7 @@ func (l *List) Len() int {
 	return len(l.denied) + len(l.numbers)
 }
 
-// Version returns a hash of the entries, whatever their order; "" for an empty
-// list.
+// Version returns a hash of the entries that does not depend on their order; "" for an empty list.
 func (l *List) Version() string {
 	if l == nil {
 		return ""
@@ -155,8 +155,8 @@ func (l *List) Version() string {
 	return l.version
 }
 
-// Serials returns the denied serial numbers as [SerialText] writes them, sorted.
-// The caller must not change them.
+// Serials returns the denied serial numbers in the format of [SerialText], sorted. The caller must
+// not modify them.
 func (l *List) Serials() []string {
 	if l == nil {
 		return nil
@@ -164,9 +164,9 @@ func (l *List) Serials() []string {
 	return l.serials
 }
 
-// Patterns returns the denied identities as URIs, sorted: exact ones, and
-// prefixes for whole namespaces. An entry of one of the trust domains counts for
-// all of them, because they are names of one trust domain.
+// Patterns returns the denied identities as URIs, sorted: exact ones, and prefixes for whole
+// namespaces. An entry in one of the trust domains applies to all of them, because they are
+// aliases.
 func (l *List) Patterns(trustDomains []string) (exact, prefixes []string) {
 	if l == nil {
 		return nil, nil
@@ -190,8 +190,8 @@ func (l *List) Patterns(trustDomains []string) (exact, prefixes []string) {
 	return slices.Compact(exact), slices.Compact(prefixes)
 }
 
-// Denies reports whether an identity is denied, under its own trust domain or
-// one of the others, which are names of the same one.
+// Denies reports whether an identity is denied under its own trust domain or one of the given
+// ones, which are aliases.
 func (l *List) Denies(id certs.ID, trustDomains []string) bool {
 	if l == nil || len(l.denied) == 0 {
 		return false
@@ -214,6 +214,5 @@ func (l *List) denies(id certs.ID) bool {
 	return l.denied[id] || l.denied[whole]
 }
 
-// DeniesSerial reports whether a serial number, as [SerialText] writes it, is
-// denied.
+// DeniesSerial reports whether a serial number, in the format of [SerialText], is denied.
 func (l *List) DeniesSerial(serial string) bool { return l != nil && l.numbers[serial] }

@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 	domains := []string{"cluster.local", "old.example"}
 	for text, want := range map[string]bool{
 		"spiffe://cluster.local/ns/shop/sa/web":  true,
-		"spiffe://old.example/ns/shop/sa/web":    true, // another name of the same trust domain
+		"spiffe://old.example/ns/shop/sa/web":    true, // an alias of the same trust domain
 		"spiffe://other.example/ns/shop/sa/web":  false,
 		"spiffe://cluster.local/ns/shop/sa/web2": false,
 		"spiffe://cluster.local/ns/old/sa/any":   true,
@@ -119,7 +119,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestFollower changes the file in good and bad ways.
+// TestFollower replaces the file by valid and invalid versions.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

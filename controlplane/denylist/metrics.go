@@ -25,7 +25,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// register adds the metrics to a registry; nil means none.
+// register registers the metrics; a nil registerer disables them.
 func (m *metrics) register(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
@@ -38,7 +38,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	return nil
 }
 
-// show counts the entries of the list that is in force.
+// show sets the metrics to the list in force.
 func (m *metrics) show(l *List) {
 	m.entries.Reset()
 	namespaces := 0

@@ -14,25 +14,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// route is a route of any kind while it is converted.
+// route is a route of any kind during its conversion.
 type route struct {
 	*model.Config
 	hostnames []string
-	// byHost is true if requests tell the host that they are for.
+	// byHost is true if requests contain the name of their host.
 	byHost bool
-	// unresolved is the first thing that a rule refers to and that is not there;
-	// dropped says which rules have no effect.
+	// unresolved is the first reference of a rule that cannot be resolved. dropped tells which
+	// rules have no effect.
 	unresolved, dropped fault
 }
 
-// attachment is a place at which a route takes requests.
+// attachment is a parent at which a route receives requests.
 type attachment struct {
 	listener *listener // nil for a Service
 	hosts    []string
 	service  *model.Service // nil for a listener
 	of       name           // of the service
 	port     uint32         // of the service; 0 means all
-	gateway  string         // the Istio Gateway of the listener; empty means the usual one
+	gateway  string         // the Istio Gateway of the listener; empty means the default one
 }
 
 func (r *route) unresolve(reason gatewayv1.RouteConditionReason, format string, args ...any) {
@@ -41,8 +41,8 @@ func (r *route) unresolve(reason gatewayv1.RouteConditionReason, format string, 
 	}
 }
 
-// attach finds where a route takes requests. What is to be said of each parent is
-// finished by finish, when the rules were read.
+// attach resolves the parents of a route. It returns the attachments and the status of each
+// parent, which finish completes after the rules were converted.
 func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (places []attachment, status []gatewayv1.RouteParentStatus) {
 	for _, ref := range parents {
 		ns := string(orElse(ref.Namespace, gatewayv1.Namespace(r.Namespace)))
@@ -54,7 +54,7 @@ func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (place
 		case group == groupGateway && kind == kindGateway:
 			g := c.gateways[to]
 			if g == nil {
-				continue // of another controller, or of nobody
+				continue // belongs to another controller, or to none
 			}
 			var at []attachment
 			at, why = c.attachToGateway(r, g, ref)
@@ -83,7 +83,7 @@ func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (place
 	return places, status
 }
 
-// attachToGateway finds the listeners that a parentRef means.
+// attachToGateway returns the listeners that a parentRef selects.
 func (c *converter) attachToGateway(r *route, g *gateway, ref gatewayv1.ParentReference) (places []attachment, why fault) {
 	named, allowed := false, false
 	for _, l := range g.listeners {
@@ -117,7 +117,7 @@ func (c *converter) attachToGateway(r *route, g *gateway, ref gatewayv1.ParentRe
 	return nil, fault{string(gatewayv1.RouteReasonNoMatchingListenerHostname), "no listener has a host in common with the route"}
 }
 
-// from says of which namespaces routes may attach.
+// from returns the namespaces from which routes may attach.
 func (l *listener) from() gatewayv1.FromNamespaces {
 	if l.AllowedRoutes == nil || l.AllowedRoutes.Namespaces == nil {
 		return gatewayv1.NamespacesFromSame
@@ -125,7 +125,7 @@ func (l *listener) from() gatewayv1.FromNamespaces {
 	return orElse(l.AllowedRoutes.Namespaces.From, gatewayv1.NamespacesFromSame)
 }
 
-// admits reports whether a listener takes routes of a namespace.
+// admits reports whether a listener accepts routes of a namespace.
 func (c *converter) admits(l *listener, namespace string) bool {
 	switch l.from() {
 	case gatewayv1.NamespacesFromAll:
@@ -147,7 +147,7 @@ func (c *converter) labelsOf(namespace string) map[string]string {
 	return map[string]string{"kubernetes.io/metadata.name": namespace}
 }
 
-// finish says of each parent what the rules showed.
+// finish adds the faults of the rules to the status of each parent.
 func (r *route) finish(status []gatewayv1.RouteParentStatus) gatewayv1.RouteStatus {
 	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "what the route refers to is there")
 	if r.unresolved.is() {

@@ -13,18 +13,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// nowhere is a host that never has a cluster: requests that are sent there get
-// 500, connections are closed.
+// nowhere is a host that never has a cluster: requests to it receive 500, and connections are
+// closed.
 const nowhere = "invalid-backend.invalid"
 
-// backendRef is a reference of a rule of any kind of route.
+// backendRef is a reference in a rule of any kind of route.
 type backendRef struct {
 	gatewayv1.BackendRef
 	filters []gatewayv1.HTTPRouteFilter
 }
 
-// destinations converts the backends of a rule; nil if there is none that takes
-// requests, so that all get 500.
+// destinations converts the backends of a rule. It returns nil if no backend accepts requests, so
+// that all requests receive 500.
 func (c *converter) destinations(r *route, refs []backendRef, at string) []*networkingv1alpha3.HTTPRouteDestination {
 	var out []*networkingv1alpha3.HTTPRouteDestination
 	valid := false
@@ -51,7 +51,7 @@ func (c *converter) destinations(r *route, refs []backendRef, at string) []*netw
 	if !valid {
 		return nil
 	}
-	// Of a single one the weight says nothing.
+	// The weight of a single destination is irrelevant.
 	if out = slices.DeleteFunc(out, func(d *networkingv1alpha3.HTTPRouteDestination) bool { return d.Weight == 0 }); len(out) == 1 {
 		out[0].Weight = 0
 	}
@@ -80,8 +80,8 @@ func astray() *networkingv1alpha3.Destination {
 	return &networkingv1alpha3.Destination{Host: nowhere, Port: &networkingv1alpha3.PortSelector{Number: 80}}
 }
 
-// destination resolves one reference; false means that it leads nowhere, and the
-// route says why.
+// destination resolves one reference. It returns false if the reference is invalid; the route then
+// contains the reason.
 func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, at string) (*networkingv1alpha3.Destination, bool) {
 	to := name{string(orElse(ref.Namespace, gatewayv1.Namespace(r.Namespace))), string(ref.Name)}
 	group, kind := string(deref(ref.Group)), string(orElse(ref.Kind, kindService))
@@ -95,7 +95,7 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 		s = c.service(to)
 	case group == "networking.istio.io" && kind == "Hostname":
 		s = c.entry(to.name)
-		if s == nil { // a service of the cluster, by its host
+		if s == nil { // a service of the cluster that is referenced by its host
 			n, host := c.serviceNamed(to.name, r.Namespace)
 			if host == to.name {
 				s = c.service(n)
@@ -117,7 +117,7 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 		r.unresolve(gatewayv1.RouteReasonBackendNotFound, "%s: the %s %s/%s has no port %d", at, kind, to.namespace, to.name, port)
 		return astray(), false
 	case c.insecure(to, s, port):
-		return astray(), false // the policy says why
+		return astray(), false // the status of the policy contains the reason
 	}
 	return &networkingv1alpha3.Destination{Host: s.Hostname, Port: &networkingv1alpha3.PortSelector{Number: port}}, true
 }

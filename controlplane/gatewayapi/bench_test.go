@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// many returns a Gateway and routes with four rules each, every one of its own host.
+// many returns a Gateway and routes with four rules each, each with a different host.
 func many(b *testing.B, routes int) Input {
 	b.Helper()
 	text := `
@@ -67,7 +67,7 @@ spec:
 	return in
 }
 
-// BenchmarkConvert is a change of one of 1000 routes, and one that is no concern.
+// BenchmarkConvert measures a change of one of 1000 routes, and one without effect.
 func BenchmarkConvert(b *testing.B) {
 	in := many(b, 1000)
 	for name, key := range map[string]model.Key{

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// condition makes a condition; its time is set when it is written.
+// condition returns a condition without a time, which is set when the condition is written.
 func condition[T, R ~string](of T, holds bool, reason R, message string) metav1.Condition {
 	status := metav1.ConditionTrue
 	if !holds {
@@ -19,7 +19,7 @@ func condition[T, R ~string](of T, holds bool, reason R, message string) metav1.
 	return metav1.Condition{Type: string(of), Status: status, Reason: string(reason), Message: clip(message)}
 }
 
-// clip keeps a message within what the API server takes.
+// clip shortens a message to the maximum length that the API server accepts.
 func clip(s string) string {
 	const most = 32 << 10
 	if len(s) > most {
@@ -28,8 +28,8 @@ func clip(s string) string {
 	return s
 }
 
-// mergeConditions puts conditions into those that are there: those of other types
-// stay, and what says the same keeps its time.
+// mergeConditions merges conditions into the existing ones. Conditions of other types stay, and
+// unchanged conditions keep their time.
 func mergeConditions(there, want []metav1.Condition, now metav1.Time) []metav1.Condition {
 	out := slices.Clone(there)
 	for _, w := range want {
@@ -47,8 +47,7 @@ func mergeConditions(there, want []metav1.Condition, now metav1.Time) []metav1.C
 	return out
 }
 
-// onlyConditions is mergeConditions, and drops those of types that are not among
-// the wanted ones.
+// onlyConditions is like mergeConditions, but removes conditions of other types.
 func onlyConditions(there, want []metav1.Condition, now metav1.Time) []metav1.Condition {
 	kept := slices.DeleteFunc(slices.Clone(there), func(c metav1.Condition) bool {
 		return !slices.ContainsFunc(want, func(w metav1.Condition) bool { return w.Type == c.Type })

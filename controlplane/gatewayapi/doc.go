@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package gatewayapi turns the objects of the Gateway API, and Kubernetes'
-// Ingress, into the Gateways, VirtualServices and DestinationRules that the rest
-// of the control plane serves, and says what their status is. It is pure: what it
-// needs to know beside the objects it asks functions for.
+// Package gatewayapi converts the objects of the Gateway API and Kubernetes Ingresses to the
+// Gateways, VirtualServices and DestinationRules that the rest of the control plane serves, and
+// computes their status. The conversion is pure: it obtains all other information through
+// functions.
 //
-// What an object means is what the specification of the Gateway API says (release
-// 1.6); names and annotations of the converted objects are Istio's.
+// The meaning of an object is defined by the specification of the Gateway API (release 1.6). The
+// names and annotations of converted objects are those of Istio.
 //
-//   - [Convert] converts everything; [View] converts only after changes that
-//     something depended on, and tells which converted objects differ.
-//   - [Merge] puts what is to be said of an object into the status that it has:
-//     what other controllers said stays, and what says the same is not written.
+//   - [Convert] converts all objects. [View] converts them again only after relevant changes,
+//     and returns which converted objects differ.
+//   - [Merge] merges a computed status into the stored one. Entries of other controllers stay,
+//     and an unchanged status is not written.
 package gatewayapi

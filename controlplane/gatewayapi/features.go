@@ -5,7 +5,7 @@ package gatewayapi
 
 import "slices"
 
-// Features are the names of what the GatewayClass says that it serves, sorted.
+// Features returns the names of the features that the status of the GatewayClass lists, sorted.
 func Features() []string {
 	out := []string{
 		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",

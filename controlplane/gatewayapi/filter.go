@@ -15,14 +15,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// filtered is what the filters of a rule say.
+// filtered is the result of the filters of a rule.
 type filtered struct {
 	headers  headers
 	mirrors  []*networkingv1alpha3.HTTPMirrorPolicy
 	cors     *networkingv1alpha3.CorsPolicy
 	redirect *gatewayv1.HTTPRequestRedirectFilter
 	rewrite  *gatewayv1.HTTPURLRewriteFilter
-	// invalid means that a filter is not known: requests may not pass without it.
+	// invalid means that a filter is unknown: requests must not pass without it.
 	invalid bool
 }
 
@@ -35,7 +35,7 @@ func (h *headers) orNil() *networkingv1alpha3.Headers {
 	return &networkingv1alpha3.Headers{Request: h.Request, Response: h.Response}
 }
 
-// filters reads the filters of a rule of an HTTPRoute.
+// filters converts the filters of a rule of an HTTPRoute.
 func (c *converter) filters(r *route, in []gatewayv1.HTTPRouteFilter, at string) *filtered {
 	out := &filtered{}
 	for i, f := range in {
@@ -69,7 +69,7 @@ func headerOperations(in *gatewayv1.HTTPHeaderFilter) *networkingv1alpha3.Header
 		for _, h := range from {
 			lower := strings.ToLower(string(h.Name))
 			if seen[lower] {
-				continue // the first counts
+				continue // the first one wins
 			}
 			seen[lower] = true
 			if *to == nil {
@@ -119,12 +119,12 @@ func cors(in *gatewayv1.HTTPCORSFilter) *networkingv1alpha3.CorsPolicy {
 	return out
 }
 
-// redirect converts a redirect for requests to a port of a listener.
+// redirect converts a redirect of requests to a listener port.
 func redirect(in *gatewayv1.HTTPRequestRedirectFilter, m match, port uint32, scheme string) *networkingv1alpha3.HTTPRedirect {
 	out := &networkingv1alpha3.HTTPRedirect{
 		Scheme: deref(in.Scheme), Authority: string(deref(in.Hostname)), RedirectCode: uint32(orElse(in.StatusCode, 302)),
 	}
-	// Without a port: that of the new scheme, else that of the listener.
+	// The default port is that of the new scheme, or else that of the listener.
 	switch {
 	case in.Port != nil:
 		out.RedirectPort = &networkingv1alpha3.HTTPRedirect_Port{Port: uint32(*in.Port)}
@@ -133,7 +133,7 @@ func redirect(in *gatewayv1.HTTPRequestRedirectFilter, m match, port uint32, sch
 	case port != 0 && port != wellKnown(scheme):
 		out.RedirectPort = &networkingv1alpha3.HTTPRedirect_Port{Port: port}
 	}
-	// The scheme itself tells that a port is the usual one.
+	// The scheme implies its default port.
 	if in.Port != nil && in.Scheme == nil && uint32(*in.Port) == wellKnown(scheme) {
 		out.Scheme = scheme
 	}
@@ -163,8 +163,8 @@ func wellKnown(scheme string) uint32 {
 	return 80
 }
 
-// rewrite converts a rewrite for the requests of a match. Prefixes are whole parts
-// of a path: /foo with the replacement "/" makes /bar of /foo/bar, not //bar.
+// rewrite converts a rewrite of the requests of a match. Prefixes are whole path segments:
+// replacing /foo by "/" turns /foo/bar into /bar, not //bar.
 func rewrite(in *gatewayv1.HTTPURLRewriteFilter, m match) *networkingv1alpha3.HTTPRewrite {
 	out := &networkingv1alpha3.HTTPRewrite{Authority: string(deref(in.Hostname))}
 	if in.Path == nil {
@@ -188,10 +188,10 @@ func rewrite(in *gatewayv1.HTTPURLRewriteFilter, m match) *networkingv1alpha3.HT
 	return out
 }
 
-// literal escapes what a substitution would take for a group.
+// literal escapes characters that a substitution would interpret as a group reference.
 func literal(s string) string { return strings.ReplaceAll(s, `\`, `\\`) }
 
-// timeouts converts the time limits and retries of a rule.
+// timeouts converts the timeouts and retries of a rule.
 func timeouts(out *networkingv1alpha3.HTTPRoute, in *gatewayv1.HTTPRouteTimeouts, retry *gatewayv1.HTTPRouteRetry) {
 	var each time.Duration
 	if in != nil {
@@ -203,7 +203,7 @@ func timeouts(out *networkingv1alpha3.HTTPRoute, in *gatewayv1.HTTPRouteTimeouts
 	if retry == nil && each == 0 {
 		return
 	}
-	policy := &networkingv1alpha3.HTTPRetry{Attempts: 2} // as without any
+	policy := &networkingv1alpha3.HTTPRetry{Attempts: 2} // as if it was not set
 	if retry != nil {
 		policy.Attempts = int32(min(orElse(retry.Attempts, 1), 1<<20))
 		on := []string{"connect-failure", "refused-stream", "reset-before-request"}
@@ -225,7 +225,7 @@ func timeouts(out *networkingv1alpha3.HTTPRoute, in *gatewayv1.HTTPRouteTimeouts
 	out.Retries = policy
 }
 
-// span reads a duration of the Gateway API; its syntax is one of Go's.
+// span parses a duration of the Gateway API, whose syntax is a subset of Go's.
 func span(d *gatewayv1.Duration) (time.Duration, bool) {
 	if d == nil {
 		return 0, false

@@ -15,67 +15,67 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// gateway is a Gateway of one of our classes.
+// gateway is a Gateway of one of the supported classes.
 type gateway struct {
 	object[gatewayv1.GatewaySpec]
 	listeners []*listener
-	// services are the hosts of the services that spec.addresses names, selector
-	// is that of the first.
+	// services are the hosts of the services in spec.addresses. selector is the selector of the
+	// first one.
 	services  []string
 	selector  map[string]string
 	addresses []gatewayv1.GatewayStatusAddress
-	// reason says why the Gateway as a whole is not accepted; empty if it is.
+	// reason is why the Gateway as a whole is not accepted, or empty if it is.
 	reason  gatewayv1.GatewayConditionReason
 	message string
 }
 
-// account returns the service account of the workloads of a Gateway, which is in
-// its namespace.
+// account returns the service account of the workloads of a Gateway. The account is in the
+// namespace of the Gateway.
 func (g *gateway) account() string {
 	return cmp.Or(g.Annotations[AccountAnnotation], g.Name+"-"+string(g.spec.GatewayClassName))
 }
 
-// listener is one of its listeners.
+// listener is a listener of a Gateway.
 type listener struct {
 	gatewayv1.Listener
 	of *gateway
-	// kinds are the routes that may attach.
+	// kinds are the kinds of routes that may attach.
 	kinds []gatewayv1.RouteGroupKind
-	// credentials are what TLS is ended with.
+	// credentials are the certificates with which TLS is terminated.
 	credentials []string
-	// ended are the hosts of TLSRoutes whose TLS the listener ends. Each has an Istio
-	// Gateway of its own: connections are told apart by nothing else afterwards.
+	// ended contains the hosts of TLSRoutes whose TLS the listener terminates. Each has its own
+	// Istio Gateway, because connections cannot be distinguished after TLS is terminated.
 	ended map[string]bool
-	// attached are the routes; namespaces theirs.
+	// attached is the number of attached routes; namespaces are their namespaces.
 	attached   int32
 	namespaces map[string]bool
-	// What is wrong with it; empty reasons mean nothing.
+	// The faults of the listener; an empty reason means none.
 	refused, conflict, unresolved fault
 }
 
-// fault is why a condition does not hold.
+// fault is the reason why a condition does not hold.
 type fault struct{ reason, message string }
 
 func (f fault) is() bool { return f.reason != "" }
 
-// serves reports whether proxies get the listener.
+// serves reports whether proxies receive the listener.
 func (l *listener) serves() bool {
 	broken := l.unresolved.is() && l.unresolved.reason != string(gatewayv1.ListenerReasonInvalidRouteKinds) && len(l.credentials) == 0
 	return l.of.reason == "" && !l.refused.is() && !l.conflict.is() && !broken
 }
 
-// gatewayName is the name of the Istio Gateway of a listener.
+// gatewayName returns the name of the Istio Gateway of a listener.
 func (l *listener) gatewayName() string {
 	return l.of.Name + "-" + suffix + "-" + string(l.Name)
 }
 
-// hostGatewayName is the name of the Istio Gateway of a host of ended.
+// hostGatewayName returns the name of the Istio Gateway of a host in ended.
 func (l *listener) hostGatewayName(host string) string {
-	// No label of a host ends in "-", so that different hosts have different names.
+	// No host label ends in "-", so that different hosts have different names.
 	return l.gatewayName() + "-" + strings.ReplaceAll(host, "*", "any-")
 }
 
-// readGateways finds the Gateways of our classes, and what is right with them.
+// readGateways reads and checks the Gateways of the supported classes.
 func (c *converter) readGateways() {
 	classes := map[string]bool{}
 	for _, o := range specs[gatewayv1.GatewayClassSpec](c, model.GatewayClass) {
@@ -91,8 +91,8 @@ func (c *converter) readGateways() {
 		}
 		g := &gateway{object: o}
 		for _, l := range o.spec.Listeners {
-			// No store lets a second one of a name in: what is said of it would be said
-			// of the first, and the status never be written for good.
+			// The API server rejects listeners with duplicate names. Their status entries would be
+			// indistinguishable, and the status would be rewritten forever.
 			if !slices.ContainsFunc(g.listeners, func(m *listener) bool { return m.Name == l.Name }) {
 				g.listeners = append(g.listeners, c.readListener(g, l))
 			}
@@ -115,8 +115,8 @@ func (g *gateway) reject(reason gatewayv1.GatewayConditionReason, format string,
 	}
 }
 
-// addresses finds where a Gateway takes requests: what spec.addresses says, or the
-// addresses of the Service that is named like the Gateway and its class.
+// addresses determines where a Gateway receives requests: at spec.addresses, or at the addresses
+// of the Service that is named after the Gateway and its class.
 func (c *converter) addresses(g *gateway) {
 	ip, host := gatewayv1.IPAddressType, gatewayv1.HostnameAddressType
 	add := func(values ...string) {
@@ -165,7 +165,7 @@ func (c *converter) addresses(g *gateway) {
 	}
 }
 
-// serviceNamed reads a name of a Service: short, or a host of the cluster.
+// serviceNamed parses the name of a Service, either a short name or a host of the cluster.
 func (c *converter) serviceNamed(text, namespace string) (n name, host string) {
 	short, rest, _ := strings.Cut(text, ".")
 	n = name{namespace, short}
@@ -175,9 +175,9 @@ func (c *converter) serviceNamed(text, namespace string) (n name, host string) {
 	return n, n.name + "." + n.namespace + ".svc." + c.in.Domain
 }
 
-// external returns the addresses at which a Service takes requests from outside
-// the cluster, or else inside. A Service that waits for its load balancer has none:
-// clients would take its cluster IP for the address that is to be used.
+// external returns the addresses of a Service that are reachable from outside the cluster, or else
+// those inside. A Service that waits for its load balancer has none, because clients would use its
+// cluster IP instead.
 func external(s *model.Service) []string {
 	var out []string
 	for _, list := range s.ExternalAddresses {
@@ -190,7 +190,7 @@ func external(s *model.Service) []string {
 		}
 	}
 	slices.SortFunc(out, func(a, b string) int {
-		if isIP(a) != isIP(b) { // addresses before names
+		if isIP(a) != isIP(b) { // addresses precede names
 			return cmp.Compare(b2i(isIP(b)), b2i(isIP(a)))
 		}
 		return cmp.Compare(a, b)
@@ -205,7 +205,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// routes of a protocol; a protocol that is missing is not served.
+// protocolKinds returns the kinds of routes of a listener's protocol. It returns false for an
+// unsupported protocol.
 func protocolKinds(l gatewayv1.Listener) ([]gatewayv1.Kind, bool) {
 	switch l.Protocol {
 	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType:
@@ -228,7 +229,7 @@ func tlsMode(l gatewayv1.Listener) gatewayv1.TLSModeType {
 	return orElse(l.TLS.Mode, gatewayv1.TLSModeTerminate)
 }
 
-// readListener checks what a listener says by itself.
+// readListener converts a listener and checks it by itself.
 func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	l := &listener{Listener: in, of: g, namespaces: map[string]bool{}, ended: map[string]bool{}}
 	kinds, served := protocolKinds(in)
@@ -238,7 +239,7 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	c.certificates(l)
 	c.frontend(l)
 	group := gatewayv1.Group(groupGateway)
-	l.kinds = []gatewayv1.RouteGroupKind{} // the definition demands a list
+	l.kinds = []gatewayv1.RouteGroupKind{} // the schema requires a list
 	if in.AllowedRoutes == nil || len(in.AllowedRoutes.Kinds) == 0 {
 		for _, kind := range kinds {
 			l.kinds = append(l.kinds, gatewayv1.RouteGroupKind{Group: &group, Kind: kind})
@@ -247,7 +248,7 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	}
 	for _, k := range in.AllowedRoutes.Kinds {
 		if orElse(k.Group, groupGateway) != groupGateway || !slices.Contains(kinds, k.Kind) {
-			if !l.unresolved.is() { // without a certificate it is closed, whatever else is wrong
+			if !l.unresolved.is() { // the listener is not served without a certificate
 				l.unresolved = fault{
 					string(gatewayv1.ListenerReasonInvalidRouteKinds),
 					fmt.Sprintf("allowedRoutes.kinds names %s, which is no route of a %s listener", k.Kind, in.Protocol),
@@ -260,7 +261,7 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	return l
 }
 
-// certificates resolves the references of a listener that ends TLS.
+// certificates resolves the certificate references of a listener that terminates TLS.
 func (c *converter) certificates(l *listener) {
 	secure := l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType
 	if !secure || tlsMode(l.Listener) == gatewayv1.TLSModePassthrough {
@@ -306,8 +307,8 @@ func (c *converter) certificate(n name) error {
 	return c.in.Certificate(n.namespace, n.name)
 }
 
-// frontend refuses a listener whose clients would have to show certificates: it
-// must not be open to everybody meanwhile.
+// frontend closes a listener with frontend validation, which is not supported: the listener must
+// not accept clients without verifying their certificates.
 func (c *converter) frontend(l *listener) {
 	if l.Protocol != gatewayv1.HTTPSProtocolType || l.of.spec.TLS == nil || l.of.spec.TLS.Frontend == nil {
 		return
@@ -325,7 +326,7 @@ func (c *converter) frontend(l *listener) {
 	}
 }
 
-// conflicts finds listeners of one port that cannot be told apart.
+// conflicts marks listeners of the same port that cannot be distinguished.
 func conflicts(all []*listener) {
 	class := func(l *listener) string {
 		switch l.Protocol {

@@ -22,8 +22,8 @@ func isIP(s string) bool {
 	return err == nil
 }
 
-// writeGateways makes an Istio Gateway of each listener, and the statuses. The
-// routes have attached before.
+// writeGateways builds an Istio Gateway for each listener, and the statuses. Routes must have been
+// attached before.
 func (c *converter) writeGateways() {
 	for _, n := range slices.SortedFunc(maps.Keys(c.gateways), compareNames) {
 		g := c.gateways[n]
@@ -77,9 +77,9 @@ func (c *converter) istioGateway(l *listener) *model.Config {
 	}
 }
 
-// bind is the address that the listeners are bound to: a loopback address is the
-// proxy's own, as workloads of one machine have them; others are those of what
-// stands before the proxies.
+// bind returns the address that the listeners bind to. A loopback address is that of a proxy that
+// shares a machine with others. All other addresses belong to a load balancer before the proxies
+// and are not bound.
 func (g *gateway) bind() string {
 	if len(g.addresses) != 1 {
 		return ""
@@ -87,7 +87,7 @@ func (g *gateway) bind() string {
 	return loopback(g.addresses[0].Value)
 }
 
-// loopback returns the address if it is a loopback address, else "".
+// loopback returns the address if it is a loopback address, or "".
 func loopback(address string) string {
 	if ip, err := netip.ParseAddr(address); err == nil && ip.IsLoopback() {
 		return ip.String()
@@ -95,7 +95,7 @@ func loopback(address string) string {
 	return ""
 }
 
-// serverHosts names the namespaces whose routes attach, and a host.
+// serverHosts returns a host with the namespaces whose routes may attach.
 func (l *listener) serverHosts(host string) []string {
 	if host == "" {
 		host = "*"
@@ -104,7 +104,7 @@ func (l *listener) serverHosts(host string) []string {
 	case gatewayv1.NamespacesFromAll:
 		return []string{"*/" + host}
 	case gatewayv1.NamespacesFromSelector:
-		out := []string{l.of.Namespace + "/" + host} // a server needs a host; nothing of that namespace attaches by itself
+		out := []string{l.of.Namespace + "/" + host} // a server needs a host; nothing attaches to this one
 		for _, ns := range slices.Sorted(maps.Keys(l.namespaces)) {
 			if ns != l.of.Namespace {
 				out = append(out, ns+"/"+host)
@@ -127,7 +127,7 @@ func (l *listener) serverTLS() *networkingv1alpha3.ServerTLSSettings {
 	return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialNames: l.credentials}
 }
 
-// status is what is to be said of a Gateway.
+// status returns the status of a Gateway.
 func (g *gateway) status() *gatewayv1.GatewayStatus {
 	out := &gatewayv1.GatewayStatus{Addresses: g.addresses, Listeners: []gatewayv1.ListenerStatus{}}
 	valid, serving := 0, 0

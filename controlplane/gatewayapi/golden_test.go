@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// objects reads YAML. Objects without a creation time are as old as their place:
-// the first is the oldest.
+// objects decodes YAML. Objects without a creation time are ordered by position: the first is the
+// oldest.
 func objects(t testing.TB, text string) map[model.Kind][]*model.Config {
 	t.Helper()
 	list, problems := codec.Decode("in.yaml", []byte(text))
@@ -44,7 +44,7 @@ func objects(t testing.TB, text string) map[model.Kind][]*model.Config {
 	return out
 }
 
-// readable reads any text; false means that none of its objects can be converted.
+// readable decodes text. It returns false if none of its objects can be converted.
 func readable(text []byte) (map[model.Kind][]*model.Config, bool) {
 	list, _ := codec.Decode("in.yaml", text)
 	out := map[model.Kind][]*model.Config{}
@@ -54,8 +54,8 @@ func readable(text []byte) (map[model.Kind][]*model.Config, bool) {
 	return out, len(list) > 0
 }
 
-// input is one for the objects of a text. Every namespace has the label team with
-// its own name; the Secrets are good but those whose name begins with "bad".
+// input returns the input for the objects of a text. Every namespace has the label team with its
+// own name. Secrets are valid unless their name starts with "bad".
 func input(t testing.TB, text string) Input {
 	t.Helper()
 	all := objects(t, text)
@@ -83,7 +83,7 @@ func input(t testing.TB, text string) Input {
 	}
 }
 
-// show writes the result of a conversion as text.
+// show formats the result of a conversion as text.
 func show(t testing.TB, r *Result) string {
 	t.Helper()
 	var b strings.Builder
@@ -111,8 +111,7 @@ func show(t testing.TB, r *Result) string {
 	return b.String()
 }
 
-// TestConvert converts testdata/*.yaml and compares with the .want file beside
-// each.
+// TestConvert converts testdata/*.yaml and compares the results with the .want files.
 func TestConvert(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.yaml")

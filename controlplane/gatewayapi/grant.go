@@ -12,7 +12,7 @@ import (
 // grant allows references from objects of a kind and namespace.
 type grant struct {
 	from gatewayv1.ReferenceGrantFrom
-	// namespace is that of the grant, and of what may be referred to.
+	// namespace is the namespace of the grant and of the objects that may be referenced.
 	namespace string
 	to        gatewayv1.ReferenceGrantTo
 }
@@ -27,17 +27,17 @@ func (c *converter) readGrants() {
 	}
 }
 
-// reference is one from an object to one that may be in another namespace.
+// reference is a reference from an object to another, possibly in another namespace.
 type reference struct {
-	kind      model.Kind // of what refers
+	kind      model.Kind // of the referring object
 	namespace string
-	group     string // of what is referred to
+	group     string // of the referenced object
 	toKind    string
 	to        name
 }
 
-// allowed reports whether a reference is one within a namespace, or allowed by a
-// grant of the namespace that it goes to.
+// allowed reports whether a reference stays within a namespace, or a grant in the target namespace
+// allows it.
 func (c *converter) allowed(r reference) bool {
 	if r.namespace == r.to.namespace {
 		return true

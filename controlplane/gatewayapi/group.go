@@ -14,19 +14,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// groupKey is what routes share that become one VirtualService: requests go by
-// the rules of all of them, the most specific first.
+// groupKey identifies the routes that become one VirtualService. Requests are matched against the
+// rules of all of them, the most specific first.
 type groupKey struct {
-	// gateway is the Istio Gateway, as namespace/name; "mesh" for a Service.
+	// gateway is the Istio Gateway, as namespace/name, or "mesh" for a Service.
 	gateway string
 	host    string
-	// consumer is the namespace whose callers alone the routes are for; empty for
-	// all.
+	// consumer is the only namespace whose callers use the routes; empty means all namespaces.
 	consumer string
 	layer    layer
 }
 
-// layer is what a VirtualService routes by.
+// layer is the protocol layer at which a VirtualService routes.
 type layer int
 
 const (
@@ -43,9 +42,9 @@ type entry struct {
 	tcp   *networkingv1alpha3.TCPRoute
 }
 
-// weight is how specific a match is, and whose it is.
+// weight determines the precedence of a match.
 type weight struct {
-	path     int // the kind of path: higher is first
+	path     int // kind of the path match; higher values come first
 	length   int
 	method   bool
 	headers  int
@@ -54,7 +53,7 @@ type weight struct {
 	position int // in the route
 }
 
-// precedence orders matches as the specification of HTTPRoute says.
+// precedence orders matches as the specification of HTTPRoute requires.
 func precedence(a, b weight) int {
 	return cmp.Or(
 		cmp.Compare(b.path, a.path), cmp.Compare(b.length, a.length), cmp.Compare(b2i(b.method), b2i(a.method)),
@@ -62,16 +61,16 @@ func precedence(a, b weight) int {
 	)
 }
 
-// group is one VirtualService to be.
+// group is a VirtualService to be built.
 type group struct {
 	key     groupKey
 	entries []entry
 	parents []string
-	routes  []*model.Config // each once
+	routes  []*model.Config // without duplicates
 }
 
-// join adds the entries of a route to the VirtualService of each host at which it
-// takes requests.
+// join adds the entries of a route to the VirtualService of each host at which the route receives
+// requests.
 func (c *converter) join(r *route, at attachment, of layer, entries []entry) {
 	if at.listener != nil && !at.listener.serves() {
 		return
@@ -102,7 +101,7 @@ func (c *converter) join(r *route, at attachment, of layer, entries []entry) {
 	}
 }
 
-// writeGroups makes the VirtualServices. Each is named after its oldest route.
+// writeGroups builds the VirtualServices. Each is named after its oldest route.
 func (c *converter) writeGroups() {
 	groups := make([]*group, 0, len(c.groups))
 	for _, g := range c.groups {
@@ -136,7 +135,7 @@ func (g *group) virtualService() *networkingv1alpha3.VirtualService {
 	out := &networkingv1alpha3.VirtualService{Hosts: []string{g.key.host}, Gateways: []string{g.key.gateway}}
 	of, _, atGateway := strings.Cut(g.key.gateway, "/")
 	switch {
-	case atGateway: // its proxies are those of its namespace
+	case atGateway: // the proxies of the Gateway are in its namespace
 		out.ExportTo = []string{of}
 	case g.key.consumer != "":
 		out.ExportTo = []string{"."}
@@ -145,7 +144,7 @@ func (g *group) virtualService() *networkingv1alpha3.VirtualService {
 		switch {
 		case e.route != nil:
 			out.Http = append(out.Http, e.route)
-		case e.tls != nil && len(out.Tls) == 0: // the oldest route has the host
+		case e.tls != nil && len(out.Tls) == 0: // the oldest route wins the host
 			out.Tls = append(out.Tls, e.tls)
 		case e.tcp != nil && len(out.Tcp) == 0:
 			out.Tcp = append(out.Tcp, e.tcp)

@@ -38,8 +38,7 @@ func (c *converter) grpcRule(r *route, in *gatewayv1.GRPCRouteRule, position int
 		base.Route = c.destinations(r, refs, fmt.Sprintf("spec.rules[%d].backendRefs", position))
 	}
 	if base.Route == nil {
-		// A client of gRPC makes UNAVAILABLE of it, as the specification wants: of
-		// the statuses of HTTP, 503 stands for that.
+		// The specification requires UNAVAILABLE, which gRPC clients derive from HTTP status 503.
 		base.DirectResponse = &networkingv1alpha3.HTTPDirectResponse{Status: 503}
 	}
 	out := &rule{make: func(match, uint32, string) *networkingv1alpha3.HTTPRoute {
@@ -56,8 +55,8 @@ func (c *converter) grpcRule(r *route, in *gatewayv1.GRPCRouteRule, position int
 	return out
 }
 
-// grpcFilters returns the filters of a GRPCRoute as those of an HTTPRoute, which are
-// called the same.
+// grpcFilters converts the filters of a GRPCRoute to those of an HTTPRoute, which have the same
+// names.
 func grpcFilters(in []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 	var out []gatewayv1.HTTPRouteFilter
 	for _, f := range in {

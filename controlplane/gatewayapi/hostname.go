@@ -5,9 +5,9 @@ package gatewayapi
 
 import "strings"
 
-// intersect returns the more specific one of two host names of which one covers the
-// other; false means that they have nothing in common. Empty covers everything; a
-// wildcard covers names with at least one label more.
+// intersect returns the more specific of two host names of which one matches the other. It returns
+// false if they do not overlap. An empty name matches everything; a wildcard matches names with at
+// least one more label.
 func intersect(a, b string) (string, bool) {
 	switch {
 	case a == "" || a == "*":
@@ -27,7 +27,7 @@ func covers(wildcard, host string) bool {
 	return ok && strings.HasSuffix(host, suffix) && host != suffix && host != wildcard
 }
 
-// hostnames returns where a route with some hosts takes requests of a listener.
+// hostnames returns the hosts for which a route receives requests of a listener.
 func hostnames(listener string, route []string) []string {
 	if len(route) == 0 {
 		route = []string{""}

@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The kinds of path, by precedence. The specification leaves the place of regular
-// expressions open; they come before what takes every path.
+// The kinds of path matches by precedence. The specification leaves the precedence of regular
+// expressions open; here they precede matches of all paths.
 const (
 	pathAll = iota
 	pathRegex
@@ -39,8 +39,8 @@ func (c *converter) httpRoutes() {
 	}
 }
 
-// requests converts the rules of a route that is about requests, wherever it is
-// attached, and gives its status.
+// requests converts the rules of an HTTP or gRPC route for all its parents, and returns its
+// status.
 func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, count int, convert func(i int) *rule) gatewayv1.RouteStatus {
 	places, status := c.attach(r, parents)
 	if len(status) == 0 {
@@ -56,22 +56,22 @@ func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, coun
 	return r.finish(status)
 }
 
-// rule is a rule of an HTTPRoute or GRPCRoute, for each of its matches.
+// rule is a rule of an HTTPRoute or GRPCRoute with its matches.
 type rule struct {
 	matches []match
 	// make returns the route of a match at a port.
 	make func(m match, port uint32, scheme string) *networkingv1alpha3.HTTPRoute
 }
 
-// match is one of the matches of a rule.
+// match is one match of a rule.
 type match struct {
 	weight
 	in *networkingv1alpha3.HTTPMatchRequest
-	// prefix is the path prefix without the slash at its end, if it is one.
+	// prefix is the path prefix without a trailing slash, for prefix matches.
 	prefix string
 }
 
-// entriesOf returns the rules as one place takes them.
+// entriesOf returns the rules as entries for one attachment.
 func entriesOf(rules []*rule, at attachment) []entry {
 	port, scheme := at.port, "http"
 	if l := at.listener; l != nil {
@@ -99,7 +99,7 @@ func entriesOf(rules []*rule, at attachment) []entry {
 	return out
 }
 
-// httpRule reads one rule.
+// httpRule converts one rule.
 func (c *converter) httpRule(r *route, in *gatewayv1.HTTPRouteRule, position int) *rule {
 	base := &networkingv1alpha3.HTTPRoute{Name: fmt.Sprintf("%s.%s.%d", r.Namespace, r.Name, position)}
 	if in.Name != nil {
@@ -147,7 +147,7 @@ func (c *converter) httpRule(r *route, in *gatewayv1.HTTPRouteRule, position int
 	return out
 }
 
-// unserved is the answer of a rule that cannot be followed.
+// unserved returns the response of a rule that cannot be applied.
 func unserved() *networkingv1alpha3.HTTPDirectResponse {
 	return &networkingv1alpha3.HTTPDirectResponse{Status: 500}
 }
@@ -180,7 +180,7 @@ func httpMatch(in gatewayv1.HTTPRouteMatch) match {
 		m.setPrefix(value)
 	}
 	for _, h := range in.Headers {
-		// Of several for one header the first counts.
+		// The first of several matches for the same header wins.
 		if lower := strings.ToLower(string(h.Name)); m.in.Headers[lower] == nil {
 			m.addHeader(lower, h.Value, orElse(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression)
 		}

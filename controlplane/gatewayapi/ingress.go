@@ -23,15 +23,15 @@ const (
 	defaultIngressService  = "istio-ingressgateway"
 )
 
-// ingressPath is one path of one Ingress at a host.
+// ingressPath is one path of an Ingress at a host.
 type ingressPath struct {
 	weight
 	route *networkingv1alpha3.HTTPRoute
 	from  *model.Config
 }
 
-// ingresses converts the Ingresses that are ours: a Gateway of each, and a
-// VirtualService of each host, with the paths of all Ingresses that name it.
+// ingresses converts the Ingresses of this control plane: each to a Gateway, and each host to a
+// VirtualService with the paths of all Ingresses that name it.
 func (c *converter) ingresses() {
 	mode := c.in.Mesh.GetIngressControllerMode()
 	if mode == meshv1alpha1.MeshConfig_OFF {
@@ -67,12 +67,12 @@ func (c *converter) ingresses() {
 	}
 }
 
-// ingressPrecedence orders paths: the longest, then Exact, then the oldest.
+// ingressPrecedence orders paths: the longest first, then exact paths, then the oldest.
 func ingressPrecedence(a, b weight) int {
 	return cmp.Or(cmp.Compare(b.length, a.length), cmp.Compare(b.path, a.path), older(a.of, b.of), cmp.Compare(a.position, b.position))
 }
 
-// ownsIngress decides whether an Ingress is for this control plane.
+// ownsIngress reports whether an Ingress belongs to this control plane.
 func (c *converter) ownsIngress(o object[kubenetworkingv1.IngressSpec]) bool {
 	if class, ok := o.Annotations[ingressClassAnnotation]; ok {
 		return class == cmp.Or(c.in.Mesh.GetIngressClass(), "istio")
@@ -125,8 +125,8 @@ func (c *converter) ingressGateway(o object[kubenetworkingv1.IngressSpec]) *mode
 	return &model.Config{Key: model.Key{Namespace: c.in.IngressNamespace, Name: ingressGatewayName(o.Config)}, Spec: spec}
 }
 
-// ingressPaths adds the paths of an Ingress to their hosts. Its default backend
-// takes what no path of it takes.
+// ingressPaths adds the paths of an Ingress to their hosts. The default backend receives requests
+// that match no path of the Ingress.
 func (c *converter) ingressPaths(o object[kubenetworkingv1.IngressSpec], hosts map[string][]ingressPath) {
 	position := 0
 	add := func(host string, uri *networkingv1alpha3.StringMatch, w weight, backend *kubenetworkingv1.IngressBackend, at string) {
@@ -188,8 +188,8 @@ func ingressMatch(p *kubenetworkingv1.HTTPIngressPath) (*networkingv1alpha3.Stri
 	return exactly(path), weight{path: pathExact, length: len(path)}
 }
 
-// ingressBackend returns where a backend sends requests; nil if it names nothing
-// that takes them.
+// ingressBackend returns the destination of a backend, or nil if it names none that accepts
+// requests.
 func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *kubenetworkingv1.IngressBackend, at string) *networkingv1alpha3.Destination {
 	if b.Service == nil {
 		c.problem(o.Config, at+": resources are not served: write a service")
@@ -216,7 +216,7 @@ func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *ku
 	return &networkingv1alpha3.Destination{Host: host, Port: &networkingv1alpha3.PortSelector{Number: port}}
 }
 
-// ingressAddresses are where the requests of Ingresses are taken from outside.
+// ingressAddresses returns the external addresses that accept the requests of Ingresses.
 func (c *converter) ingressAddresses() []string {
 	s := c.service(name{c.in.IngressNamespace, cmp.Or(c.in.Mesh.GetIngressService(), defaultIngressService)})
 	if s == nil || len(s.ExternalAddresses) == 0 {
@@ -225,7 +225,7 @@ func (c *converter) ingressAddresses() []string {
 	return external(s)
 }
 
-// ingressStatus says where the requests of Ingresses are taken.
+// ingressStatus returns the status of Ingresses, which lists these addresses.
 func (c *converter) ingressStatus() *kubenetworkingv1.IngressStatus {
 	out := &kubenetworkingv1.IngressStatus{}
 	for _, a := range c.ingressAddresses() {

@@ -15,17 +15,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Names of Istio that others depend on.
+// Names of Istio that other software depends on.
 const (
-	// Controller takes GatewayClasses, and signs what is said of routes at
-	// Gateways; MeshController signs what is said of routes at Services.
+	// Controller is the controller name of GatewayClasses, and of the status of routes at
+	// Gateways. MeshController is that of the status of routes at Services.
 	Controller     = "istio.io/gateway-controller"
 	MeshController = "istio.io/mesh-controller"
-	// AccountAnnotation names the service account of the workloads of a Gateway.
-	// Without it the account is called like the Gateway and its class, with a
-	// hyphen between.
+	// AccountAnnotation names the service account of the workloads of a Gateway. The default
+	// account has the name of the Gateway and its class, separated by a hyphen.
 	AccountAnnotation = "gateway.istio.io/service-account"
-	// NameLabel is on the workloads that are a Gateway, in its namespace.
+	// NameLabel labels the workloads of a Gateway, in its namespace.
 	NameLabel = "gateway.networking.k8s.io/gateway-name"
 
 	semanticsAnnotation = "internal.istio.io/route-semantics"
@@ -40,63 +39,61 @@ const (
 	kindSecret   = "Secret"
 )
 
-// Input is what is converted, and what has to be known for it.
+// Input contains the input of a conversion.
 type Input struct {
 	// List returns all objects of a kind.
 	List func(model.Kind) []*model.Config
-	// Service returns a Service of a cluster, nil if there is none; nil means that
-	// there is no cluster.
+	// Service returns a Service of a cluster, or nil if it does not exist. A nil function means
+	// that there is no cluster.
 	Service func(namespace, name string) *model.Service
-	// Selector returns the labels by which a Service chooses its workloads; nil means
-	// that nobody knows.
+	// Selector returns the pod selector of a Service. A nil function means that selectors are
+	// unknown.
 	Selector func(namespace, name string) map[string]string
-	// NamespaceLabels returns the labels of a namespace; nil means that only the
-	// label with its name is known.
+	// NamespaceLabels returns the labels of a namespace. A nil function means that only the label
+	// with its name is known.
 	NamespaceLabels func(name string) map[string]string
-	// Certificate says what is wrong with a Secret as a certificate with key; nil
+	// Certificate returns an error if a Secret is not a valid certificate with key. A nil function
 	// means that no Secrets are served.
 	Certificate func(namespace, name string) error
-	// Mesh are the mesh wide settings; nil means none.
+	// Mesh contains the mesh-wide settings; nil means the defaults.
 	Mesh *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".
 	Domain string
-	// IngressNamespace is where the Gateways of Ingresses are, and the service
-	// that takes their requests; empty means "istio-system".
+	// IngressNamespace is the namespace of the Gateways of Ingresses and of the service that
+	// receives their requests; empty means "istio-system".
 	IngressNamespace string
 }
 
-// Result is what the objects were converted to. It is never written to again.
+// Result is the result of a conversion. It must not be modified.
 type Result struct {
-	// Objects are sorted by name in each kind.
+	// Objects contains the converted objects of each kind, sorted by name.
 	Objects map[model.Kind][]*model.Config
-	// Origin names the object that a converted one was made of.
+	// Origin maps a converted object to the object that it was converted from.
 	Origin map[model.Key]model.Key
-	// Status is what is to be said of each object: a pointer to the status of its
-	// kind.
+	// Status contains the status of each object, as a pointer to the status type of its kind.
 	Status map[model.Key]any
-	// Problems are what the status has no room for.
+	// Problems are the problems that the status cannot express.
 	Problems []model.Problem
 
-	// What the result depends on beside the objects: names of services, whether
-	// one of them was looked for among the ServiceEntry objects, Secrets, and
-	// whether labels of namespaces were asked for.
+	// The inputs that the result depends on in addition to the objects: the names of Services,
+	// whether one of them was looked up among ServiceEntry objects, Secrets, and whether namespace
+	// labels were used.
 	services, secrets   map[name]bool
 	entries, namespaces bool
-	// credentials are the Secrets of the Gateways of each service account.
+	// credentials contains the Secrets of the Gateways of each service account.
 	credentials map[name]map[name]bool
 }
 
-// Grants reports whether the workloads of a service account may have a Secret: a
-// listener of a Gateway of that account refers to it, in the namespace of the
-// Gateway or with a ReferenceGrant.
+// Grants reports whether the workloads of a service account may read a Secret: a listener of a
+// Gateway with that account refers to it, in the Gateway's namespace or with a ReferenceGrant.
 func (r *Result) Grants(namespace, account, secretNamespace, secret string) bool {
 	return r.credentials[name{namespace, account}][name{secretNamespace, secret}]
 }
 
-// name names an object of a kind that is known.
+// name identifies an object whose kind is known from the context.
 type name struct{ namespace, name string }
 
-// Kinds are the kinds that are converted.
+// Kinds returns the kinds that are converted.
 func Kinds() []model.Kind {
 	return []model.Kind{
 		model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
@@ -104,15 +101,15 @@ func Kinds() []model.Kind {
 	}
 }
 
-// converter is one conversion.
+// converter performs one conversion.
 type converter struct {
 	in       Input
 	result   *Result
 	grants   []grant
 	gateways map[name]*gateway
 	groups   map[groupKey]*group
-	hosts    map[string]*model.Service // of ServiceEntry objects; nil until asked for
-	// secured are the policies by the service that they are for.
+	hosts    map[string]*model.Service // of ServiceEntry objects; nil until first used
+	// secured contains the policies of each service.
 	secured map[name][]*securing
 }
 
@@ -146,8 +143,7 @@ func Convert(in Input) *Result {
 	return c.result
 }
 
-// specs returns the objects of a kind, oldest first, with the defaults of the
-// Gateway API in place.
+// specs returns the objects of a kind, oldest first, with the defaults of the Gateway API applied.
 func specs[T any](c *converter, kind model.Kind) []object[T] {
 	var out []object[T]
 	for _, o := range c.in.List(kind) {
@@ -166,13 +162,13 @@ type object[T any] struct {
 	spec *T
 }
 
-// older is the order in which objects compete: the oldest, then by namespace and
+// older defines the precedence of conflicting objects: the oldest first, then by namespace and
 // name.
 func older(a, b *model.Config) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// sourceKeys returns the keys of objects, sorted, each once.
+// sourceKeys returns the keys of objects, sorted and without duplicates.
 func sourceKeys(objects []*model.Config) []model.Key {
 	out := make([]model.Key, 0, len(objects))
 	for _, o := range objects {
@@ -182,7 +178,7 @@ func sourceKeys(objects []*model.Config) []model.Key {
 	return slices.Compact(out)
 }
 
-// add adds a converted object, which comes from one object unless it says more.
+// add adds a converted object. Its only origin is from, unless made.From already lists several.
 func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config) {
 	made.Kind = kind
 	made.Created, made.Source, made.Generation = from.Created, from.Source, from.Generation
@@ -198,8 +194,8 @@ func (c *converter) add(kind model.Kind, from *model.Config, made *model.Config)
 	c.result.Objects[kind] = append(c.result.Objects[kind], made)
 }
 
-// service returns a Service, of a cluster or of a ServiceEntry object that is named
-// like one.
+// service returns a Service of a cluster, or one that a ServiceEntry with the host of a Service
+// defines.
 func (c *converter) service(n name) *model.Service {
 	c.result.services[n] = true
 	if c.in.Service != nil {
@@ -236,7 +232,7 @@ func (c *converter) entry(host string) *model.Service {
 	return c.hosts[host]
 }
 
-// problem notes what has no place in the status of an object.
+// problem records a problem that the status of an object cannot express.
 func (c *converter) problem(object *model.Config, reason string) {
 	p := model.Problem{Object: object.Key, Source: object.Source, Reason: reason, Warning: true}
 	if !slices.Contains(c.result.Problems, p) {

@@ -13,21 +13,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Listeners of plain HTTP that share a port are one listener of Envoy, and the
-// specification wants them apart all the same: a request is for the listener with
-// the most specific host, and for no other one, even if that one has no route for
-// it.
+// HTTP listeners that share a port are a single Envoy listener, but the specification requires
+// isolation: a request belongs to the listener with the most specific host only, even if that
+// listener has no route for it.
 
-// within reports whether another listener of the port takes over part of the
-// hosts of this one.
+// within reports whether the hosts of the listener are a subset of those of a wider listener on
+// the same port.
 func (l *listener) within(wider *listener) bool {
 	own, others := string(deref(l.Hostname)), string(deref(wider.Hostname))
 	return l != wider && l.Port == wider.Port && l.Protocol == gatewayv1.HTTPProtocolType && wider.Protocol == gatewayv1.HTTPProtocolType &&
 		own != "" && (others == "" || covers(others, own))
 }
 
-// owns reports whether requests for a host, or for all hosts of a wildcard, are
-// those of the listener.
+// owns reports whether requests for a host, or for all hosts of a wildcard, belong to the
+// listener.
 func (l *listener) owns(host string) bool {
 	return !slices.ContainsFunc(l.of.listeners, func(m *listener) bool {
 		own := string(deref(m.Hostname))
@@ -35,8 +34,8 @@ func (l *listener) owns(host string) bool {
 	})
 }
 
-// isolate answers 404 for hosts of listeners that have no route for all of them,
-// where requests would go to a wider listener otherwise.
+// isolate adds a 404 response to listeners without a route for their whole hostname. Otherwise, a
+// wider listener would receive the requests that no route matches.
 func (c *converter) isolate() {
 	for _, n := range slices.SortedFunc(maps.Keys(c.gateways), compareNames) {
 		g := c.gateways[n]

@@ -16,11 +16,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Merge puts what is to be said of an object into the status that it has: entries
-// and conditions of others stay. It reports whether the status differs then from
-// what it was; neither is altered.
+// Merge merges a computed status into the stored one. Entries and conditions of other controllers
+// stay. It reports whether the result differs from the stored status. It modifies neither
+// argument.
 func Merge(there, want any, now time.Time) (status any, differs bool) {
-	at := metav1.NewTime(now.Truncate(time.Second)) // as the API server keeps it
+	at := metav1.NewTime(now.Truncate(time.Second)) // the precision of the API server
 	switch want := want.(type) {
 	case *gatewayv1.GatewayClassStatus:
 		old := copyOf[gatewayv1.GatewayClassStatus](there)
@@ -47,7 +47,7 @@ func Merge(there, want any, now time.Time) (status any, differs bool) {
 	return status, !same(there, status)
 }
 
-// same compares two statuses; one that says nothing is like none.
+// same compares two statuses. An empty status equals a missing one.
 func same(there, status any) bool {
 	if there == nil || reflect.ValueOf(there).IsNil() {
 		return saysNothing(status)
@@ -73,7 +73,7 @@ func saysNothing(status any) bool {
 	return false
 }
 
-// copyOf returns a copy of a status, empty if there is none.
+// copyOf returns a copy of a status, or an empty one if there is none.
 func copyOf[T any](there any) *T {
 	if v, ok := there.(*T); ok && v != nil {
 		c, _ := model.CloneSpec(v).(*T)
@@ -101,7 +101,7 @@ func mergeGateway(old, want *gatewayv1.GatewayStatus, now metav1.Time) *gatewayv
 
 func ours(c gatewayv1.GatewayController) bool { return c == Controller || c == MeshController }
 
-// mergeRoute keeps what other controllers said, in its order.
+// mergeRoute keeps the entries of other controllers in their order.
 func mergeRoute(old, want gatewayv1.RouteStatus, now metav1.Time) gatewayv1.RouteStatus {
 	find := func(list []gatewayv1.RouteParentStatus, p gatewayv1.RouteParentStatus) int {
 		return slices.IndexFunc(list, func(q gatewayv1.RouteParentStatus) bool {
@@ -126,7 +126,7 @@ func mergeRoute(old, want gatewayv1.RouteStatus, now metav1.Time) gatewayv1.Rout
 	return next
 }
 
-// maxAncestors is what the definition of a policy takes.
+// maxAncestors is the maximum number of ancestors that the schema of a policy allows.
 const maxAncestors = 16
 
 func mergePolicy(old, want *gatewayv1.PolicyStatus, now metav1.Time) *gatewayv1.PolicyStatus {

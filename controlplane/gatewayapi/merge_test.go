@@ -16,9 +16,9 @@ func parent(controller gatewayv1.GatewayController, name string, conditions ...m
 	return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: controller, Conditions: conditions}
 }
 
-// What is merged a second time differs no more: a status is written once. Entries
-// of other controllers stay, our own of parents that are gone go, and a condition
-// keeps the time of its last change.
+// TestMergeRoute checks that a second merge changes nothing, so that a status is written once.
+// Entries of other controllers stay, our own entries of removed parents are removed, and a
+// condition keeps the time of its last change.
 func TestMergeRoute(t *testing.T) {
 	t.Parallel()
 	first, later := time.Unix(1000, 0), time.Unix(2000, 0)
@@ -79,7 +79,7 @@ func TestMergeGateway(t *testing.T) {
 	}
 }
 
-// A status that says nothing is not written where there is none.
+// TestMergeNothing checks that an empty status is not written to an object without one.
 func TestMergeNothing(t *testing.T) {
 	t.Parallel()
 	for _, want := range []any{&gatewayv1.TLSRouteStatus{}, &gatewayv1.TCPRouteStatus{}, &gatewayv1.GRPCRouteStatus{}, &gatewayv1.PolicyStatus{}, &kubenetworkingv1.IngressStatus{}} {

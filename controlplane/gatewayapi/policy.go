@@ -15,21 +15,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// securing is a BackendTLSPolicy as it holds for one target.
+// securing is a BackendTLSPolicy for one target.
 type securing struct {
 	object[gatewayv1.BackendTLSPolicySpec]
-	section string // name of a port; empty for all
+	section string // name of a port; empty means all
 	service *model.Service
-	// Faults; an empty reason means that there is none.
+	// Faults; an empty reason means none.
 	refused, unresolved fault
 }
 
-// systemRoots is the value of caCertificates that means those of the proxy's
-// machine.
+// systemRoots is the value of caCertificates for the root certificates of the proxy's machine.
 const systemRoots = "system"
 
-// readPolicies finds the policies of each service. For the same port the oldest
-// one holds, and one for a port before one for all.
+// readPolicies finds the policies of each service. A policy for a port takes precedence over one
+// for all ports; among policies for the same port, the oldest wins.
 func (c *converter) readPolicies() {
 	for _, o := range specs[gatewayv1.BackendTLSPolicySpec](c, model.BackendTLSPolicy) {
 		for _, target := range o.spec.TargetRefs {
@@ -54,7 +53,7 @@ func (c *converter) readPolicies() {
 	}
 }
 
-// policyOf returns the policy that holds for a port of a service; nil if none does.
+// policyOf returns the policy for a port of a service, or nil if there is none.
 func (c *converter) policyOf(n name, s *model.Service, port uint32) *securing {
 	var whole *securing
 	for _, p := range c.secured[n] {
@@ -69,15 +68,14 @@ func (c *converter) policyOf(n name, s *model.Service, port uint32) *securing {
 	return whole
 }
 
-// insecure reports whether a policy demands what cannot be done: the backend gets
-// no requests then.
+// insecure reports whether a policy cannot be enforced. The backend then receives no requests.
 func (c *converter) insecure(n name, s *model.Service, port uint32) bool {
 	p := c.policyOf(n, s, port)
 	return p != nil && p.refused.is()
 }
 
-// writePolicies makes a DestinationRule of each service with policies, and says in
-// their status at which Gateways they hold.
+// writePolicies builds a DestinationRule for each service with policies, and sets the status of
+// the policies for each Gateway.
 func (c *converter) writePolicies() {
 	names := make([]name, 0, len(c.secured))
 	for n := range c.secured {
@@ -138,8 +136,8 @@ func (p *securing) settings() *networkingv1alpha3.ClientTLSSettings {
 	return out
 }
 
-// say writes the conditions of a policy for each Gateway whose routes go to its
-// target. Which those are follows from the VirtualServices.
+// say sets the conditions of a policy for each Gateway with a route to its target, as determined
+// by the VirtualServices.
 func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, "the policy is accepted")
 	if p.refused.is() {
@@ -160,7 +158,7 @@ func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
 	}
 }
 
-// gatewaysOf are the Gateways with a route to a host, sorted.
+// gatewaysOf returns the Gateways with a route to a host, sorted.
 func (c *converter) gatewaysOf(host string) []name {
 	var out []name
 	for key, g := range c.groups {

@@ -18,13 +18,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// request is one as a match sees it.
+// request contains the parts of a request that matches depend on.
 type request struct {
 	path, method     string
 	headers, queries map[string]string
 }
 
-// matchedBy reports whether a request matches, by the words of the specification.
+// matchedBy reports whether a request matches according to the specification.
 func (q request) matchedBy(m gatewayv1.HTTPRouteMatch) bool {
 	value := *m.Path.Value
 	switch *m.Path.Type {
@@ -54,7 +54,7 @@ func (q request) matchedBy(m gatewayv1.HTTPRouteMatch) bool {
 	return true
 }
 
-// takenBy reports whether a request goes by a converted route.
+// takenBy reports whether a request matches a converted route.
 func (q request) takenBy(m *networkingv1alpha3.HTTPMatchRequest) bool {
 	all := func(want map[string]*networkingv1alpha3.StringMatch, got map[string]string) bool {
 		for name, v := range want {
@@ -71,14 +71,14 @@ func (q request) takenBy(m *networkingv1alpha3.HTTPMatchRequest) bool {
 	return path && (m.GetMethod() == nil || m.GetMethod().GetExact() == q.method) && all(m.GetHeaders(), q.headers) && all(m.GetQueryParams(), q.queries)
 }
 
-// rated is a match of a route that a request may go by.
+// rated is a matching route with the criteria of its precedence.
 type rated struct {
 	route *model.Config
 	rule  int
 	match gatewayv1.HTTPRouteMatch
 }
 
-// before is the precedence of the specification of HTTPRouteRule.matches.
+// before implements the precedence of the specification of HTTPRouteRule.matches.
 func (a rated) before(b rated) bool {
 	exact := func(r rated) int { return b2i(*r.match.Path.Type == gatewayv1.PathMatchExact) }
 	length := func(r rated) int { return len(strings.TrimSuffix(*r.match.Path.Value, "/")) }
@@ -116,8 +116,8 @@ func randomMatch(rnd *rand.Rand) gatewayv1.HTTPRouteMatch {
 	return m
 }
 
-// TestPrecedenceOfRequests sends random requests by random routes: they go where
-// the words of the specification say, whatever the order of the objects.
+// TestPrecedenceOfRequests routes random requests through random routes. The result must be that
+// of the specification, regardless of the order of objects.
 func TestPrecedenceOfRequests(t *testing.T) {
 	t.Parallel()
 	went := 0
@@ -185,8 +185,8 @@ func TestPrecedenceOfRequests(t *testing.T) {
 	}
 }
 
-// Converted objects have names of their own, also for hosts whose names differ in
-// nothing but dots.
+// TestNamesOfHosts checks that converted objects have unique names, even for hosts that differ
+// only in dots.
 func TestNamesOfHosts(t *testing.T) {
 	t.Parallel()
 	spec := &kubenetworkingv1.IngressSpec{IngressClassName: pointer("istio")}

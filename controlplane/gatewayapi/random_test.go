@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// fill sets random fields of a value; few texts are in use, so that objects name
-// each other, and most of them are wrong where they stand.
+// fill sets random fields of a value. It uses few texts, so that objects refer to each other; most
+// of them are invalid in their field.
 func fill(rnd *rand.Rand, v reflect.Value, depth int) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -61,8 +61,9 @@ func fill(rnd *rand.Rand, v reflect.Value, depth int) {
 	}
 }
 
-// TestRandomObjects converts objects that no store would let in: never a panic,
-// twice the same, and everything that is made has a key and an origin of its own.
+// TestRandomObjects converts objects that the API server would reject. The conversion must not
+// panic, two conversions must be equal, and each converted object must have a unique key and an
+// origin.
 func TestRandomObjects(t *testing.T) {
 	t.Parallel()
 	made := 0

@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The table of the specification of hostname, and its edges.
+// TestHostnames checks the table in the specification of hostname, and its edge cases.
 func TestHostnames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -38,8 +38,8 @@ func TestHostnames(t *testing.T) {
 	}
 }
 
-// The order of matches: exact path, longest prefix, method, headers, query, then
-// the oldest route, then its name, then the first rule.
+// TestPrecedence checks the order of matches: exact path, longest prefix, method, headers, query,
+// then the oldest route, then its name, then the first rule.
 func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	of := func(name string, age int) *model.Config {
@@ -68,8 +68,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// Every row of the table at HTTPPathModifier in the specification, for what the
-// rewrite says to Envoy.
+// TestRewriteOfPrefix checks every row of the table at HTTPPathModifier in the specification.
 func TestRewriteOfPrefix(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ prefix, replace, uri, match, rewrite string }{
@@ -119,8 +118,8 @@ func TestGrants(t *testing.T) {
 
 func pointer[T any](v T) *T { return &v }
 
-// The address of a Gateway is its load balancer's, once it has one, never the
-// cluster IP in the meantime.
+// TestGatewayAddress checks that the address of a Gateway is that of its load balancer, once it
+// has one, and never the cluster IP.
 func TestGatewayAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// tlsRoutes converts each TLSRoute to routes by the server name of a client.
+// tlsRoutes converts each TLSRoute to routes that match the SNI.
 func (c *converter) tlsRoutes() {
 	for _, o := range specs[gatewayv1.TLSRouteSpec](c, model.TLSRoute) {
 		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}

@@ -11,32 +11,30 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// KubernetesNamespace and KubernetesSecret name in a [model.Change] that labels of
-// a namespace, or a Secret, are others now. Neither is a configuration object.
+// KubernetesNamespace and KubernetesSecret are the kinds in a [model.Change] that mean that the
+// labels of a namespace, or a Secret, have changed. They are not configuration objects.
 const (
 	KubernetesNamespace model.Kind = "Namespace"
 	KubernetesSecret    model.Kind = "Secret"
 )
 
-// View keeps the newest conversion. Update and Get are for one goroutine.
+// View caches the newest conversion. Update and Get must be called from one goroutine.
 type View struct {
 	result atomic.Pointer[Result]
 	byKey  map[model.Key]*model.Config
 }
 
-// Result returns the newest conversion; nil before the first Update.
+// Result returns the newest conversion, or nil before the first Update.
 func (v *View) Result() *Result { return v.result.Load() }
 
-// DependsOn reports whether the newest conversion depends on something that
-// changed.
+// DependsOn reports whether a change affects the newest conversion.
 func (v *View) DependsOn(change model.Change) bool {
 	r := v.result.Load()
 	return r == nil || r.dependsOn(change)
 }
 
-// Update converts anew if a change touches something that the last conversion
-// depended on, and returns the change with the converted objects that differ now.
-// What says the same as before stays the same pointer.
+// Update converts the objects again if a change affects the last conversion. It returns the change
+// plus the converted objects that differ. Unchanged objects keep their pointers.
 func (v *View) Update(in Input, change model.Change) model.Change {
 	if !v.DependsOn(change) {
 		return change
@@ -66,10 +64,11 @@ func (v *View) Update(in Input, change model.Change) model.Change {
 	return change.Merge(model.Change{Keys: changed})
 }
 
-// Get returns a converted object; nil if there is none.
+// Get returns a converted object, or nil if it does not exist.
 func (v *View) Get(key model.Key) *model.Config { return v.byKey[key] }
 
-// dependsOn reports whether a change touches what was converted, or asked for.
+// dependsOn reports whether a change affects a converted object or another input of the
+// conversion.
 func (r *Result) dependsOn(change model.Change) bool {
 	if change.Touches(Kinds()...) {
 		return true
@@ -101,9 +100,8 @@ func (r *Result) dependsOn(change model.Change) bool {
 	return false
 }
 
-// Blame moves problems of converted objects to the objects that users wrote.
-// What a converted object names and is not there the status of its origin says
-// already.
+// Blame assigns problems of converted objects to the original objects. It drops problems about
+// missing references, which the status of the original reports.
 func (r *Result) Blame(problems []model.Problem) []model.Problem {
 	out := make([]model.Problem, 0, len(problems))
 	said := make(map[model.Problem]bool, len(problems))

@@ -15,7 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// apart returns the listeners of a proxy with redirected traffic, which Envoy takes.
+// apart returns the listeners of a proxy with redirected traffic and checks that Envoy accepts
+// them.
 func apart(t *testing.T, objects string) *xds.Set {
 	t.Helper()
 	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})
@@ -25,7 +26,7 @@ func apart(t *testing.T, objects string) *xds.Set {
 	return New(Config{}).Generate(mesh, proxy, xds.TypeListener)
 }
 
-// tells fails unless the problems are about these objects, in this order.
+// tells fails unless the problems belong to these objects, in this order.
 func tells(t *testing.T, set *xds.Set, want ...string) {
 	t.Helper()
 	var got []string
@@ -37,8 +38,8 @@ func tells(t *testing.T, set *xds.Set, want ...string) {
 	}
 }
 
-// TestServiceAtPortOfTheProxy: a service on a port where the proxy itself listens
-// loses its listener, and not the proxy its own.
+// TestServiceAtPortOfTheProxy checks that a service on a port of the proxy itself loses its
+// listener, and that the proxy keeps its own.
 func TestServiceAtPortOfTheProxy(t *testing.T) {
 	t.Parallel()
 	set := apart(t, `
@@ -65,8 +66,8 @@ spec: {hosts: [stream.test], addresses: [10.96.0.1], resolution: STATIC, ports: 
 	tells(t, set, "ServiceEntry/other/web", "ServiceEntry/other/web", "ServiceEntry/other/web", "ServiceEntry/other/web")
 }
 
-// TestSidecarNamesOneAddressTwice: of listeners of a Sidecar at one address, also
-// if it is written in two ways, one is served.
+// TestSidecarNamesOneAddressTwice checks that only one of several Sidecar listeners at the same
+// address is served, even if the address is written in different ways.
 func TestSidecarNamesOneAddressTwice(t *testing.T) {
 	t.Parallel()
 	set := apart(t, `
@@ -88,8 +89,8 @@ spec:
 	tells(t, set, "Sidecar/default/all")
 }
 
-// TestWorkloadAtPortOfTheProxy: an application that listens where its proxy takes
-// redirected traffic is not served, and everything else is.
+// TestWorkloadAtPortOfTheProxy checks that an application that listens at the port for redirected
+// traffic is not served, and that everything else is.
 func TestWorkloadAtPortOfTheProxy(t *testing.T) {
 	t.Parallel()
 	set := apart(t, `
@@ -111,8 +112,8 @@ spec:
 	tells(t, set, "ServiceEntry/default/web")
 }
 
-// TestServerNamesOverlap: the first chain keeps a name, later ones the rest of
-// theirs; names that TLS never sends are no reason to refuse all.
+// TestServerNamesOverlap checks that the first chain keeps a shared name and later chains keep
+// their other names. Names that cannot occur in TLS do not invalidate the others.
 func TestServerNamesOverlap(t *testing.T) {
 	t.Parallel()
 	set := apart(t, `

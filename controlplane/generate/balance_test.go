@@ -16,8 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// balancedMesh has one service with the endpoints and the policy that replace
-// ENDPOINTS and POLICY.
+// balancedMesh has one service. ENDPOINTS and POLICY are placeholders.
 const balancedMesh = `
 kind: ServiceEntry
 metadata: {name: web, namespace: default}
@@ -39,7 +38,7 @@ spec:
   http: [{route: [{destination: {host: web.example.com}}], retries: {attempts: 0}}]
 `
 
-// balanced returns the text of a mesh. An endpoint is "port" or "port locality".
+// balanced returns the text of a mesh. Each endpoint is "port" or "port locality".
 func balanced(policy string, endpoints ...string) string {
 	return resolved("STATIC", "127.0.0.1", policy, endpoints...)
 }
@@ -55,7 +54,7 @@ func resolved(resolution, address, policy string, endpoints ...string) string {
 
 const webURL = "http://web.example.com:8080/"
 
-// TestConsistentHash: requests with one value of the header go to one endpoint.
+// TestConsistentHash checks that requests with the same header value go to the same endpoint.
 func TestConsistentHash(t *testing.T) {
 	t.Parallel()
 	for i, algorithm := range []string{"", ", ringHash: {minimumRingSize: 2048}", ", maglev: {tableSize: 1009}"} {
@@ -84,8 +83,8 @@ func TestConsistentHash(t *testing.T) {
 	}
 }
 
-// TestOutlierEjection: an endpoint that fails gets no more requests, also one
-// whose failures only outlierDetectionHttpErrorCodes names.
+// TestOutlierEjection checks that a failing endpoint receives no more requests, even if only
+// outlierDetectionHttpErrorCodes counts its failures.
 func TestOutlierEjection(t *testing.T) {
 	t.Parallel()
 	for i, tc := range []struct {
@@ -96,8 +95,8 @@ func TestOutlierEjection(t *testing.T) {
 			t.Parallel()
 			policy := "{outlierDetection: {consecutive5xxErrors: 2, interval: 60s, baseEjectionTime: 300s, maxEjectionPercent: 100" + tc.codes + "}}"
 			b := newBalancing(t, fmt.Sprintf("127.77.56.%d", 20+i), balanced(policy, backend(t, "good"), failing(t, tc.status)), nil)
-			// The second failure ejects, in a thread of its own: until that has run,
-			// every other request meets the endpoint.
+			// The second failure ejects the endpoint asynchronously. Until then, every other
+			// request reaches it.
 			failures, answers := 0, 0 // answers since the last failure
 			for deadline := time.Now().Add(2 * time.Minute); answers < 100; {
 				if status, _ := b.get(t, webURL, ""); status == http.StatusOK {
@@ -116,7 +115,8 @@ func TestOutlierEjection(t *testing.T) {
 	}
 }
 
-// TestOverflow: what is beyond the limit is answered at once, and says so.
+// TestOverflow checks that requests beyond the limit are rejected at once, with the overflow
+// response flag.
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	arrived, release := make(chan struct{}), make(chan struct{})
@@ -156,7 +156,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestLocalityFailover: requests stay near until what is near fails.
+// TestLocalityFailover checks that requests go to the nearest endpoints until those fail.
 func TestLocalityFailover(t *testing.T) {
 	t.Parallel()
 	near := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("near")) }))
@@ -170,7 +170,7 @@ func TestLocalityFailover(t *testing.T) {
 	}
 	near.Close()
 	lost := 0
-	for ; lost < 20; lost++ { // the ones that find out
+	for ; lost < 20; lost++ { // requests that detect the failure
 		if status, _ := b.get(t, webURL, ""); status == http.StatusOK {
 			break
 		}
@@ -185,7 +185,7 @@ func TestLocalityFailover(t *testing.T) {
 	}
 }
 
-// TestLocalityShares: distribute decides how many requests go where.
+// TestLocalityShares checks that distribute determines the shares of the localities.
 func TestLocalityShares(t *testing.T) {
 	t.Parallel()
 	policy := `{loadBalancer: {simple: ROUND_ROBIN, localityLbSetting: {distribute: [{from: "eu/*", to: {"us/*": 80, "asia/*": 20}}]}}}`
@@ -197,13 +197,13 @@ func TestLocalityShares(t *testing.T) {
 		_, word := b.get(t, webURL, "")
 		count[word]++
 	}
-	// A share of 20 % of 500 is 100, with a deviation of 9.
+	// 20% of 500 is 100, with a standard deviation of 9.
 	if count["eu"] != 0 || count["us"]+count["asia"] != all || count["asia"] < 50 || count["asia"] > 150 {
 		t.Errorf("requests went to %v, want none to eu, 80 %% to us", count)
 	}
 }
 
-// TestLogicalDNS: the endpoint is a name that Envoy resolves.
+// TestLogicalDNS checks an endpoint whose name Envoy resolves.
 func TestLogicalDNS(t *testing.T) {
 	t.Parallel()
 	for i, resolution := range []string{"DNS", "DNS_ROUND_ROBIN"} {
@@ -214,8 +214,7 @@ func TestLogicalDNS(t *testing.T) {
 	}
 }
 
-// TestDynamicDNS: Envoy resolves the name that the request names, if it is one of
-// the service.
+// TestDynamicDNS checks that Envoy resolves the host of a request if it matches the service.
 func TestDynamicDNS(t *testing.T) {
 	t.Parallel()
 	port := backend(t, "dynamic")
@@ -236,7 +235,7 @@ spec:
 	}
 }
 
-// TestProxyProtocol: the endpoint hears the address of the client first.
+// TestProxyProtocol checks that the endpoint first receives the address of the client.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	for i, version := range []string{"V1", "V2"} {
@@ -260,15 +259,14 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// answerOnce reads the PROXY head of one connection, returns what it says, and
-// answers one request.
+// answerOnce reads the PROXY header of one connection, sends it to heads, and answers one request.
 func answerOnce(l net.Listener, version string, heads chan<- string) {
 	conn, err := l.Accept()
 	if err != nil {
 		heads <- err.Error()
 		return
 	}
-	defer func() { _ = conn.Close() }() // the client has its answer
+	defer func() { _ = conn.Close() }() // the client has its response
 	r := bufio.NewReader(conn)
 	if version == "V1" {
 		line, _ := r.ReadString('\n') // an error shows in the text

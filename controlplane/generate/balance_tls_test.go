@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// issuer is a certificate authority with its files.
+// issuer is a certificate authority and its files.
 type issuer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -59,7 +59,7 @@ func (i *issuer) issue(t *testing.T, name string) (pair tls.Certificate, chain, 
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: private, Leaf: cert}, chain, key
 }
 
-// revoke writes a list that revokes some certificates.
+// revoke writes a revocation list for the given certificates.
 func (i *issuer) revoke(t *testing.T, certs ...*x509.Certificate) string {
 	t.Helper()
 	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour)}
@@ -75,7 +75,8 @@ func (i *issuer) revoke(t *testing.T, certs ...*x509.Certificate) string {
 	return path
 }
 
-// certificate makes a certificate that the issuer signs, itself if there is none.
+// certificate returns a certificate that the issuer signs, or a self-signed one if the issuer is
+// nil.
 func certificate(t *testing.T, template *x509.Certificate, by *issuer) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -108,8 +109,7 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-// tlsServer is an application that speaks TLS. It answers with the server that
-// was asked for and the name of the client.
+// tlsServer is an application that uses TLS. It responds with the SNI and the name of the client.
 func tlsServer(t *testing.T, own tls.Certificate, clients *x509.CertPool) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,9 +117,9 @@ func tlsServer(t *testing.T, own tls.Certificate, clients *x509.CertPool) string
 		if len(r.TLS.PeerCertificates) > 0 {
 			client = r.TLS.PeerCertificates[0].Subject.CommonName
 		}
-		_, _ = fmt.Fprintf(w, "%s/%s rest", r.TLS.ServerName, client) // the client sees what is missing
+		_, _ = fmt.Fprintf(w, "%s/%s rest", r.TLS.ServerName, client) // the client detects missing data
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that are meant to be refused
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some handshakes are expected to fail
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}
 	if clients != nil {
 		s.TLS.ClientAuth, s.TLS.ClientCAs = tls.RequireAndVerifyClientCert, clients
@@ -129,8 +129,8 @@ func tlsServer(t *testing.T, own tls.Certificate, clients *x509.CertPool) string
 	return portOf(t, s.Listener.Addr())
 }
 
-// TestOriginatedTLS: TLS to servers that we did not write, checked as the rule
-// says; never plaintext in its place.
+// TestOriginatedTLS checks TLS to external servers, verified as the rule requires and never
+// replaced by plaintext.
 func TestOriginatedTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -26,13 +26,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// balancing is an Envoy in front of applications on loopback addresses.
+// balancing is an Envoy before applications on loopback addresses.
 type balancing struct {
 	client *http.Client
 }
 
-// newBalancing runs an Envoy with the objects of a text for the proxy at an
-// address. Mutual TLS of the mesh is off.
+// newBalancing runs an Envoy with the objects of a text, for the proxy at an address. Mutual TLS
+// of the mesh is disabled.
 func newBalancing(t *testing.T, address, text string, change func(*model.Proxy)) *balancing {
 	t.Helper()
 	binary := envoyBinary(t)
@@ -60,7 +60,7 @@ func newBalancing(t *testing.T, address, text string, change func(*model.Proxy))
 	}}}
 }
 
-// get asks for a page, and returns the status and the first word of the answer.
+// get requests a page, and returns the status and the first word of the response.
 func (b *balancing) get(t *testing.T, target, header string) (status int, word string) {
 	t.Helper()
 	status, body := get(t, b.client, target, header)
@@ -68,7 +68,7 @@ func (b *balancing) get(t *testing.T, target, header string) (status int, word s
 	return status, word
 }
 
-// failing is an application that always answers with a status.
+// failing is an application that always responds with a status.
 func failing(t *testing.T, status int) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
@@ -85,15 +85,14 @@ func portOf(t *testing.T, addr net.Addr) string {
 	return port
 }
 
-// secretsFromFiles does what the agent does: it serves the secrets that name
-// files. Envoy reads them itself, from a file for each secret.
+// secretsFromFiles replaces the agent: it serves the secrets that name files. Envoy reads each
+// secret from a file.
 func secretsFromFiles(t *testing.T, bootstrap []byte) []byte {
 	t.Helper()
 	return withSecrets(t, t.TempDir(), bootstrap, secretOf)
 }
 
-// withSecrets has Envoy read each secret that a configuration names from a file
-// of its own in a directory.
+// withSecrets makes Envoy read each secret of a configuration from a separate file in a directory.
 func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *testing.T, name string) map[string]any) []byte {
 	t.Helper()
 	var tree any
@@ -136,7 +135,7 @@ func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *te
 	return b
 }
 
-// secretOf returns the secret that a name of files stands for.
+// secretOf returns the secret that a file name refers to.
 func secretOf(t *testing.T, name string) map[string]any {
 	t.Helper()
 	file := func(path string) map[string]any { return map[string]any{"filename": path} }

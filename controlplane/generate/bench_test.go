@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The mesh of the benchmarks: 500 services, 600 clusters.
+// benchServices is the number of services of the benchmarks. They have 600 clusters.
 const benchServices = 500
 
 func BenchmarkCold(b *testing.B) {
@@ -32,7 +32,7 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkOneEndpoint is one moved endpoint: the snapshot, and all types of
+// BenchmarkOneEndpoint measures the move of one endpoint: building the snapshot and all types of
 // one proxy.
 func BenchmarkOneEndpoint(b *testing.B) {
 	w, g := newWorld(b, benchServices), New(Config{})
@@ -45,8 +45,8 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkOneEndpoint1000Proxies is one moved endpoint for 1000 proxies of
-// one namespace, each with an address of its own.
+// BenchmarkOneEndpoint1000Proxies measures the move of one endpoint for 1000 proxies of one
+// namespace, each with its own address.
 func BenchmarkOneEndpoint1000Proxies(b *testing.B) {
 	w, g := newWorld(b, benchServices), New(Config{})
 	proxies := make([]*model.Proxy, 1000)

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// streamMatch is one combination of what a chain matches: Envoy refuses a
-// listener in which two chains have one in common.
+// streamMatch is one combination of values that a filter chain matches. Envoy rejects a listener
+// in which two chains share a combination.
 type streamMatch struct {
 	name   string       // empty matches all
 	prefix netip.Prefix // zero matches all
 }
 
-// add adds a chain for what no chain before it matches.
+// add adds a chain for the connections that no earlier chain matches.
 func (p *planner) add(l *outboundListener, chain streamChain) {
 	prefixes := distinct(chain.prefixes)
-	var rest []streamChain // by what is left of the prefixes
+	var rest []streamChain // prefixes that no earlier chain matches
 	told := false
 	for _, name := range distinct(chain.serverNames) {
 		var left []netip.Prefix
@@ -60,8 +60,8 @@ func (p *planner) add(l *outboundListener, chain streamChain) {
 	}
 }
 
-// distinct returns the values of a list once each; the zero value, which matches
-// everything, for an empty list.
+// distinct returns the distinct values of a list. For an empty list it returns the zero value,
+// which matches everything.
 func distinct[T comparable](list []T) []T {
 	if len(list) == 0 {
 		return make([]T, 1)
@@ -77,10 +77,10 @@ func distinct[T comparable](list []T) []T {
 	return out
 }
 
-// serverNames returns the names as Envoy matches them, sorted: TLS sends small
-// letters, and "*" is every name, which is none to match. False means that none
-// of them can be matched: Envoy takes "*" only in front of a dot, and refuses
-// the listener otherwise.
+// serverNames returns the names in the form that Envoy matches, in lower case and sorted. The
+// result is empty if "*" is among them, because it matches every name. It returns false if none of
+// the names can be matched: Envoy accepts "*" only before a dot and otherwise rejects the
+// listener.
 func serverNames(names []string) (out []string, ok bool) {
 	for _, name := range names {
 		if name == "*" {

@@ -17,29 +17,28 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// clusterSource is everything that an outbound cluster is built from.
+// clusterSource contains everything that an outbound cluster is built from.
 type clusterSource struct {
 	cluster.Source
-	// The others are of no value unless Envoy resolves the endpoints, or what they
-	// speak decides what the cluster does.
+	// The remaining fields are zero unless Envoy resolves the endpoints or the protocol of the
+	// endpoints affects the cluster.
 	endpoints *snapshot.EndpointSet
 	peers     *snapshot.PeerAuthentications
 	locality  cluster.Locality
 }
 
-// named reports whether endpoints are part of the cluster, as Envoy resolves
-// their names.
+// named reports whether the cluster contains its endpoints because Envoy resolves their names.
 func (src clusterSource) named() bool {
 	r := src.Resolution()
 	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
-// list are the endpoints that show in the cluster.
+// list returns the endpoints that affect the cluster.
 func (src clusterSource) list() []*model.Endpoint {
 	return endpointsOf(src.endpoints, src.Rule, src.Subset, src.Port.Number)
 }
 
-// sources are the objects behind the cluster.
+// sources returns the objects that the cluster is built from.
 func (src clusterSource) sources() xds.Sources {
 	from := src.Sources()
 	if src.endpoints != nil {
@@ -49,7 +48,7 @@ func (src clusterSource) sources() xds.Sources {
 	return from
 }
 
-// assignment are the endpoints that Envoy resolves; nil for others.
+// assignment returns the endpoints that Envoy resolves, or nil for other kinds of clusters.
 func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignment {
 	if !src.named() {
 		return nil
@@ -63,8 +62,8 @@ func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignme
 	return cla
 }
 
-// oneName leaves the first endpoint: Envoy takes no more where it resolves one
-// name for new connections.
+// oneName removes all but the first endpoint. Envoy accepts only one in a cluster that resolves a
+// single name for new connections.
 func oneName(cla *endpointv3.ClusterLoadAssignment) {
 	if len(cla.GetEndpoints()) == 0 {
 		return
@@ -74,7 +73,7 @@ func oneName(cla *endpointv3.ClusterLoadAssignment) {
 	cla.Endpoints = cla.GetEndpoints()[:1]
 }
 
-// source returns what the cluster of a reference is built from.
+// source returns the input of the cluster of a reference.
 func (s *target) source(ref clusterRef) clusterSource {
 	src := clusterSource{Source: ref.source(s)}
 	switch {
@@ -88,7 +87,7 @@ func (s *target) source(ref clusterRef) clusterSource {
 	return src
 }
 
-// allSecured reports whether a port has endpoints, and all speak mutual TLS.
+// allSecured reports whether a port has endpoints that all use mutual TLS.
 func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, port uint32) bool {
 	found := false
 	for _, ep := range list {
@@ -126,7 +125,7 @@ func (g *Generator) outboundClusters(s *target) *part {
 	v := g.view(s)
 	from := inputs{v, s.mesh.Accounts, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Config, s.mesh.Denied}
 	if v.passthrough {
-		from[6] = s.mesh.Endpoints // whether they are secured
+		from[6] = s.mesh.Endpoints // whether they use mutual TLS
 	}
 	return g.outbound.get(s.outbound, s.mesh.Sequence, from, func(prev *part) *part {
 		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters)+1)}
@@ -145,19 +144,19 @@ func (g *Generator) outboundClusters(s *target) *part {
 			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, cluster.BlackHole(), nil)
 		})
 		if prev != nil && slices.Equal(prev.resources, p.resources) && slices.Equal(prev.problems, p.problems) {
-			return prev // so that the sets that hold it stay too
+			return prev // so that the sets that contain it also stay the same
 		}
 		return p
 	})
 }
 
-// withoutNames is the problem of a service that has no name to resolve.
+// withoutNames returns the problem of a service that has no name to resolve.
 func withoutNames(ref clusterRef) model.Problem {
 	return model.Problem{Object: ref.service.Source, Reason: fmt.Sprintf(
 		"port %d of %s has no endpoint, so there is nothing to resolve: requests there are answered with 503; add an endpoint with the port", ref.port.Number, ref.service.Hostname)}
 }
 
-// add appends a resource, or the problem of the object that spoils it.
+// add appends a resource, or the problem of the object that makes it invalid.
 func (p *part) add(ref clusterRef, get func() (*xds.Resource, error)) {
 	r, err := get()
 	switch {

@@ -38,8 +38,8 @@ metadata: {name: b, namespace: default, creationTimestamp: "2026-01-02T00:00:00Z
 spec: {hosts: [b.example.com], http: [{route: [{destination: {host: b.example.com}}]}]}
 `
 
-// TestConflictsAreCounted makes a mesh of conflicts, and finds each kind that
-// metrics count once, at the younger object.
+// TestConflictsAreCounted builds a mesh with conflicts. Each kind of conflict that metrics count
+// must occur once, at the younger object.
 func TestConflictsAreCounted(t *testing.T) {
 	t.Parallel()
 	mesh := snapshot.Build(nil, inputOf(decode(t, conflictingMesh), &meshv1alpha1.MeshConfig{}), model.Change{All: true})

@@ -29,7 +29,7 @@ func denyList(t *testing.T, text string) *denylist.List {
 	return list
 }
 
-// eventually asks until the answer is as it should be.
+// eventually retries until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
@@ -39,8 +39,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestEnvoyDenies denies peers of a running Envoy: their connections end, new ones
-// are refused, and all others are served.
+// TestEnvoyDenies denies peers of a running Envoy: their connections are closed, new ones are
+// refused, and all others are served.
 func TestEnvoyDenies(t *testing.T) {
 	t.Parallel()
 	s := startGuarded(t, nil)
@@ -103,7 +103,7 @@ func TestEnvoyDenies(t *testing.T) {
 	s.put(t, snapshot.Input{Denied: denyList(t, text)})
 	refused := []string{"one", "exact", "whole"}
 	if minorVersion(t, envoyBinary(t)) < serialsFrom {
-		t.Log("this Envoy does not look at serial numbers") // docs/operations/security.md says so
+		t.Log("this Envoy does not look at serial numbers") // documented in docs/operations/security.md
 		refused = refused[1:]
 	}
 	for _, port := range ports {
@@ -118,7 +118,7 @@ func TestEnvoyDenies(t *testing.T) {
 	}
 	for who, pair := range first {
 		want := greeting
-		if who == "exact" || who == "whole" { // a denied serial number is seen with the client's first byte
+		if who == "exact" || who == "whole" { // a denied serial number is detected with the client's first byte
 			want = ""
 		}
 		eventually(t, fmt.Sprintf("%s is greeted with %q", who, want), func() bool { return s.greeted(pair) == want })
@@ -138,9 +138,8 @@ func TestEnvoyDenies(t *testing.T) {
 	eventually(t, "the other workload is accepted again", func() bool { return far() == http.StatusOK })
 }
 
-// TestDenied generates each case with a list and without: Envoy takes both, a list
-// is at the front of every chain that verifies clients, and an empty one changes
-// nothing.
+// TestDenied generates each case with and without a list. Envoy must accept both. A list must be
+// checked first in every chain that verifies clients, and an empty one must change nothing.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -182,7 +181,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// serialsFrom is the first Envoy 1.x that looks at serial numbers.
+// serialsFrom is the first Envoy 1.x that checks serial numbers.
 const serialsFrom = 37
 
 // startsWith reports whether the first filters of a chain have these names.
@@ -198,7 +197,7 @@ func startsWith(chain *listenerv3.FilterChain, names []string) bool {
 	return true
 }
 
-// verified reports whether a chain demands or takes certificates of clients.
+// verified reports whether a chain requires or accepts client certificates.
 func verified(t *testing.T, chain *listenerv3.FilterChain) bool {
 	t.Helper()
 	context := &tlsv3.DownstreamTlsContext{}

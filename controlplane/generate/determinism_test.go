@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestBytesAreEqual builds every case again and again, from shuffled and
-// copied objects, in new and old generators: the bytes never differ.
+// TestBytesAreEqual builds every case repeatedly, from shuffled and copied objects, with new and
+// old generators. The bytes must not differ.
 func TestBytesAreEqual(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {
@@ -41,8 +41,8 @@ func TestBytesAreEqual(t *testing.T) {
 	}
 }
 
-// TestIncrementalEqualsWhole takes the objects away and adds them again one by
-// one: the same objects always give the same bytes, whatever came before.
+// TestIncrementalEqualsWhole removes the objects and adds them again one by one. The same objects
+// must always result in the same bytes.
 func TestIncrementalEqualsWhole(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {

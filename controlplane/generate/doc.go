@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package generate makes the xDS resources of a proxy from a snapshot of the
-// mesh: clusters, endpoints, listeners and routes for a stock Envoy.
+// Package generate builds the xDS resources of a proxy from a snapshot of the mesh: clusters,
+// endpoints, listeners and routes for a stock Envoy.
 //
-// The streams of the control plane call [Generator.Generate]. What it gives is
-// a pure function of the snapshot and the proxy, in deterministic bytes; the
-// Generator only remembers results, so that proxies that see the same mesh
-// share one build and a change rebuilds what depends on it: a resource whose
-// bytes did not change is the same pointer as before. The package never
-// blocks on anything but a build that is already under way, does no I/O and
-// runs no goroutine.
+// The streams of the control plane call [Generator.Generate]. Its result is a pure function of the
+// snapshot and the proxy, serialized deterministically. The Generator caches results, so that
+// proxies with the same view of the mesh share one build. A change rebuilds only what depends on
+// it; a resource whose bytes did not change remains the same pointer. The package blocks only on a
+// build that is already in progress. It does no I/O and starts no goroutines.
 //
-// Proxies with VHDS, which are Envoys that speak delta, get virtual hosts as
-// resources of their own, others the same ones inside their routes.
+// Envoys that use the delta protocol receive virtual hosts as separate resources (VHDS). Other
+// proxies receive the same virtual hosts inside their routes.
 //
-// Served are sidecars, gateways, and clients of gRPC that are no Envoy; every
-// other proxy gets empty sets. The bundle of the mesh is for all. Secrets are no part of a snapshot:
-// the streams ask [KeyPair] and [Roots] for one at a time.
+// The package serves sidecars, gateways and proxyless gRPC clients. All other proxies receive
+// empty sets. Every proxy receives the trust bundle of the mesh. A snapshot contains no secrets:
+// the streams call [KeyPair] and [Roots] for each of them.
 package generate

@@ -9,10 +9,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// claimDomains sets the domains of the virtual hosts. A domain belongs to one
-// of them only, or Envoy refuses all: full names are given away first, then
-// short names, then addresses; within each the first host wins. With ports they
-// are those of requests that name the port.
+// claimDomains sets the domains of the virtual hosts. Envoy rejects a route configuration in which
+// two virtual hosts share a domain. Full names are therefore assigned first, then short names,
+// then addresses; within each group the first host wins. If withPorts is true, the domains include
+// the port.
 func claimDomains(hosts []*virtualHost, s *target, withPorts bool) {
 	claimed := make(map[string]bool)
 	claim := func(h *virtualHost, name string) {
@@ -61,8 +61,8 @@ func (h *virtualHost) claim(claimed map[string]bool, domain string) {
 	}
 }
 
-// shortNames are the names by which a proxy of this domain
-// ("default.svc.cluster.local") may call a service, beside the full one.
+// shortNames returns the names, other than the full one, by which a proxy with this DNS domain
+// ("default.svc.cluster.local") may call a service.
 func shortNames(host, proxyDomain string) []string {
 	namespace, suffix, _ := strings.Cut(proxyDomain, ".")
 	rest, ok := strings.CutSuffix(host, "."+suffix)

@@ -10,14 +10,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// shownElsewhere are fields whose effect no case can show, and what shows it.
+// shownElsewhere maps fields whose effect no case can show to the test that shows it.
 var shownElsewhere = map[string]string{
 	"istio.networking.v1alpha3.SidecarPort.name":      "only users read the name",
 	"istio.networking.v1alpha3.WorkloadEntry.network": "TestEndpointsByPlace: it needs networks of the mesh",
 }
 
-// effectCases show the effects of fields that no case of testdata sets, or not for
-// the proxy that has them. Files that are named do not exist.
+// effectCases show the effects of fields that no case of testdata sets for the proxy concerned.
+// The files that they name do not exist.
 func effectCases(t *testing.T) []testCase {
 	t.Helper()
 	sidecar := &model.Proxy{
@@ -112,7 +112,7 @@ spec:
   vmConfig: {env: [{name: A, value: b}, {name: C, valueFrom: HOST}]}
 `
 
-// effectDefault is for the whole namespace.
+// effectDefault applies to the whole namespace.
 const effectDefault = `---
 kind: Sidecar
 metadata: {name: all, namespace: default}

@@ -23,14 +23,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// fieldName is the message and JSON name of a field.
+// fieldName returns the message and JSON name of a field.
 func fieldName(fd protoreflect.FieldDescriptor) string {
 	return string(fd.ContainingMessage().FullName()) + "." + fd.JSONName()
 }
 
-// TestFieldsHaveEffect holds the warnings of validation against what is made of
-// objects: a field without a warning changes some resource of some case when it
-// is taken away, and one with the warning that it has no effect changes none.
+// TestFieldsHaveEffect compares the warnings of validation with the generated resources. Removing
+// a field without a warning must change a resource of some case. Removing a field with the warning
+// that it has no effect must change none.
 func TestFieldsHaveEffect(t *testing.T) {
 	t.Parallel()
 	effect := map[string]string{} // by field: the case that shows it
@@ -62,8 +62,8 @@ func TestFieldsHaveEffect(t *testing.T) {
 	}
 }
 
-// showEffects takes each field of an object away that is not known to have an
-// effect, and notes whether a resource or name differs then.
+// showEffects removes each field of an object that has no known effect, and records whether a
+// resource or name changes.
 func showEffects(t *testing.T, c *testCase, object int, effect map[string]string) {
 	t.Helper()
 	whole, ok := c.objects[object].Spec.(proto.Message)
@@ -101,7 +101,7 @@ func showEffects(t *testing.T, c *testCase, object int, effect map[string]string
 	})
 }
 
-// step leads from a message to one within it.
+// step leads from a message to a nested one.
 type step struct {
 	field protoreflect.FieldDescriptor
 	at    int
@@ -119,7 +119,7 @@ func (s step) in(m protoreflect.Message) protoreflect.Message {
 	}
 }
 
-// eachField calls f with each field that is set, the inner ones first.
+// eachField calls f for each field that is set, inner ones first.
 func eachField(m protoreflect.Message, path []step, f func([]step, protoreflect.FieldDescriptor)) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		within := func(s step, inner protoreflect.Message) { eachField(inner, append(slices.Clip(path), s), f) }
@@ -142,13 +142,13 @@ func eachField(m protoreflect.Message, path []step, f func([]step, protoreflect.
 	})
 }
 
-// outside reports whether a message is none of Istio's.
+// outside reports whether a message is not one of Istio's.
 func outside(md protoreflect.MessageDescriptor) bool {
 	return strings.HasPrefix(string(md.FullName()), "google.protobuf.")
 }
 
-// claims notes for each field of a spec whether validation leaves
-// it without the warning that it has no effect.
+// claims records for each field of a spec whether validation omits the warning that it has no
+// effect.
 func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 	var walk func(at protoreflect.Message, path string, depth int)
 	walk = func(at protoreflect.Message, path string, depth int) {
@@ -187,14 +187,14 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 	walk(spec.ProtoReflect(), "spec", 0)
 }
 
-// withoutEffect are the warnings that say of a field that it has no effect at all;
-// others say so of what stands beside it.
+// withoutEffect are the warnings that a field has no effect at all; other warnings concern related
+// fields.
 var withoutEffect = []string{
 	"has no effect in this version", "has no effect on a sidecar: remove it", "has no effect on a gateway: remove it",
 	"is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors",
 }
 
-// plain is the path of a field without positions and keys.
+// plain returns the path of a field without indexes and keys.
 func plain(path string) string {
 	var out strings.Builder
 	depth := 0
@@ -211,7 +211,7 @@ func plain(path string) string {
 	return out.String()
 }
 
-// anyScalar is a value that is not the default one.
+// anyScalar returns a value other than the default.
 func anyScalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:

@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// endpointSource is everything that the endpoints of a cluster are built from.
+// endpointSource contains everything that the endpoints of a cluster are built from.
 type endpointSource struct {
 	name      string
 	service   *model.Service
@@ -33,7 +33,7 @@ type endpointSource struct {
 	locality  cluster.Locality
 }
 
-// sources are the objects behind the endpoints.
+// sources returns the objects that the endpoints are built from.
 func (src endpointSource) sources() xds.Sources {
 	var from xds.Sources
 	from.Add(src.service.Source)
@@ -43,8 +43,8 @@ func (src endpointSource) sources() xds.Sources {
 	return from
 }
 
-// addEndpoints adds the objects that endpoints come from, and those that take mutual
-// TLS from some of them. Nil peers take it from none.
+// addEndpoints adds the objects that define the endpoints, and the PeerAuthentications that
+// disable mutual TLS for some of them. With nil peers it adds none of the latter.
 func addEndpoints(from *xds.Sources, list []*model.Endpoint, peers *snapshot.PeerAuthentications) {
 	for _, ep := range list {
 		from.Add(ep.EntryKey())
@@ -54,8 +54,8 @@ func addEndpoints(from *xds.Sources, list []*model.Endpoint, peers *snapshot.Pee
 	}
 }
 
-// list returns the endpoints as they are sent: with peers, which say whether they
-// speak mutual TLS; nil peers if the endpoints say so themselves.
+// list returns the endpoints to send, and the PeerAuthentications that decide whether they use
+// mutual TLS. The latter are nil if the endpoints themselves determine that.
 func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthentications) {
 	all := src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port))
 	if src.from.networks == nil {
@@ -64,8 +64,8 @@ func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthenticatio
 	return onlyIP(src.from.route(all, src.port, src.peers)), nil
 }
 
-// endpoints returns the EDS resources of a proxy: one for each EDS cluster, also
-// where it is empty, because Envoy waits for it.
+// endpoints returns the EDS resources of a proxy: one for each EDS cluster, even if it is empty,
+// because Envoy waits for it.
 func (g *Generator) endpoints(s *target) *xds.Set {
 	v := g.view(s)
 	at := viewpointOf(s)
@@ -97,7 +97,7 @@ func (g *Generator) endpoints(s *target) *xds.Set {
 	})
 }
 
-// endpointSetOf returns the endpoints of a service; nil if it has none.
+// endpointSetOf returns the endpoints of a service, or nil if it has none.
 func endpointSetOf(mesh *snapshot.Mesh, svc *model.Service) *snapshot.EndpointSet {
 	if svc.Resolution.ByName() {
 		return mesh.NamedEndpoints.Of(svc.ServiceKey)
@@ -105,8 +105,8 @@ func endpointSetOf(mesh *snapshot.Mesh, svc *model.Service) *snapshot.EndpointSe
 	return mesh.Endpoints.Of(svc.ServiceKey)
 }
 
-// NoEndpoints is the resource of a cluster that has no endpoints; nil when no
-// cluster can have the name.
+// NoEndpoints returns the EDS resource of a cluster without endpoints, or nil if no cluster can
+// have the name.
 func NoEndpoints(cluster string) *xds.Resource {
 	r, err := xds.New(xds.TypeEndpoint, cluster, &endpointv3.ClusterLoadAssignment{ClusterName: cluster})
 	if err != nil {
@@ -115,7 +115,7 @@ func NoEndpoints(cluster string) *xds.Resource {
 	return r
 }
 
-// endpointsOf returns the endpoints of a subset with a port of the service.
+// endpointsOf returns the endpoints of a subset that have a port of the service.
 func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subset string, port uint32) []*model.Endpoint {
 	list := set.OfPort(port)
 	if subset == "" {
@@ -131,8 +131,8 @@ func endpointsOf(set *snapshot.EndpointSet, rule *snapshot.DestinationRule, subs
 	return out
 }
 
-// onlyIP leaves out endpoints that are no addresses: one of them would make
-// Envoy refuse all endpoints of the cluster.
+// onlyIP removes endpoints without an IP address: a single one would make Envoy reject all
+// endpoints of the cluster.
 func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 	out := make([]*model.Endpoint, 0, len(list))
 	for _, ep := range list {
@@ -143,9 +143,8 @@ func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 	return out
 }
 
-// loadAssignment groups the endpoints of a service port by locality. The
-// endpoints come sorted by locality and stay in their order. Nil peers switch
-// mutual TLS off nowhere.
+// loadAssignment groups the endpoints of a service port by locality. The endpoints are sorted by
+// locality and keep their order. With nil peers, mutual TLS is disabled for none of them.
 func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.ClusterLoadAssignment {
 	cla := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	divisor := weightDivisor(list, port)
@@ -169,8 +168,8 @@ func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *sna
 	return cla
 }
 
-// weightDivisor returns what weights are divided by: Envoy refuses endpoints whose
-// weights are more than 32 bits together.
+// weightDivisor returns the divisor of the endpoint weights. Envoy rejects endpoints whose weights
+// add up to more than 32 bits.
 func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
 	var total, count uint64
 	for _, ep := range list {
@@ -182,7 +181,7 @@ func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
 	if total <= math.MaxUint32 {
 		return 1
 	}
-	return total/(math.MaxUint32-count) + 1 // what is rounded up to 1 fits too
+	return total/(math.MaxUint32-count) + 1 // leaves room for weights that are rounded up to 1
 }
 
 func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
@@ -203,13 +202,13 @@ func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentic
 	return out
 }
 
-// secured reports whether an endpoint speaks mutual TLS.
+// secured reports whether an endpoint uses mutual TLS.
 func secured(ep *model.Endpoint, peers *snapshot.PeerAuthentications) bool {
 	return ep.MutualTLS && (peers == nil || peers.Mode(ep.Namespace, ep.Labels, ep.Port) != snapshot.MutualTLSDisabled)
 }
 
-// localityOf splits "region/zone/subzone". Envoy counts the weight only of a
-// locality that is there, be it the unknown one.
+// localityOf splits "region/zone/subzone". Envoy applies the weight of a locality only if the
+// locality is set, even to empty values.
 func localityOf(s string) *corev3.Locality {
 	region, rest, _ := strings.Cut(s, "/")
 	zone, subzone, _ := strings.Cut(rest, "/")

@@ -17,28 +17,28 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// viewpoint is where a proxy is, as far as it decides which endpoints it gets.
-// For one service it holds only what matters to that service, so that proxies
-// share what is equal.
+// viewpoint describes the location of a proxy, as far as it determines the endpoints that the
+// proxy receives. The viewpoint of one service contains only what affects that service, so that
+// proxies can share results.
 type viewpoint struct {
 	cluster, network, node string
-	// visible are the networks whose endpoints it takes, with commas before,
-	// between and behind; empty means all.
+	// visible lists the networks whose endpoints the proxy uses, with commas before, between and
+	// after them. Empty means all networks.
 	visible string
 
-	// What follows is set for one service.
+	// The remaining fields are set for one service.
 
-	// clusterLocal and nodeLocal leave out endpoints elsewhere.
+	// clusterLocal and nodeLocal exclude endpoints of other clusters and nodes.
 	clusterLocal, nodeLocal bool
-	// networks is nil if the service has endpoints in no other network; secure
-	// says whether connections have mutual TLS, without which a gateway does not
-	// know whom they are for.
+	// networks is nil if all endpoints of the service are in the network of the proxy. secure
+	// reports whether connections use mutual TLS, without which a gateway cannot tell their
+	// destination.
 	networks *snapshot.Networks
 	secure   bool
 }
 
-// viewpointOf reads it from what the proxy says of itself; where it says
-// nothing, from what the registry knows of its address.
+// viewpointOf reads the viewpoint from the metadata of the proxy. Missing values come from the
+// registry entry of its address.
 func viewpointOf(s *target) viewpoint {
 	v := viewpoint{cluster: s.proxy.ClusterID}
 	if len(s.proxy.NetworkView) > 0 {
@@ -54,7 +54,7 @@ func viewpointOf(s *target) viewpoint {
 	if nodes && v.node == "" || networks && v.network == "" {
 		for _, i := range s.mesh.Instances.At(s.proxy.IPs) {
 			if i.Endpoint.Cluster != v.cluster {
-				continue // the address may be another's there
+				continue // the address may belong to another workload there
 			}
 			if nodes {
 				v.node = cmp.Or(v.node, i.Endpoint.Node)
@@ -67,7 +67,7 @@ func viewpointOf(s *target) viewpoint {
 	return v
 }
 
-// String is a part of keys. The values are quoted: a proxy may claim anything.
+// String returns a part of cache keys. The values are quoted because a proxy may claim any value.
 func (v viewpoint) String() string {
 	var b strings.Builder
 	for _, text := range []string{v.cluster, v.network, v.node, v.visible} {
@@ -76,8 +76,8 @@ func (v viewpoint) String() string {
 	return b.String()
 }
 
-// of returns what of the viewpoint matters to a cluster with some endpoints, which
-// may be nil.
+// of returns the part of the viewpoint that affects a cluster with the given endpoints, which may
+// be nil.
 func (v viewpoint) of(s *target, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
 	out := viewpoint{clusterLocal: v.cluster != "" && s.mesh.ClusterLocal.Has(ref.service.Hostname), nodeLocal: ref.service.NodeLocal}
 	if out.clusterLocal {
@@ -96,8 +96,7 @@ func (v viewpoint) of(s *target, ref clusterRef, set *snapshot.EndpointSet) view
 	return out
 }
 
-// securesTo reports whether connections to endpoints that speak mutual TLS have
-// it.
+// securesTo reports whether connections use mutual TLS to endpoints that support it.
 func securesTo(s *target, ref clusterRef) bool {
 	if tls := ref.policy().TLS; tls != nil {
 		return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL
@@ -106,7 +105,7 @@ func securesTo(s *target, ref clusterRef) bool {
 	return !ref.service.External && (auto == nil || auto.GetValue())
 }
 
-// seen returns the endpoints that the proxy takes.
+// seen returns the endpoints that the proxy uses.
 func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
 	if !v.clusterLocal && !v.nodeLocal && v.visible == "" {
 		return list
@@ -124,10 +123,10 @@ func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
 	return out
 }
 
-// route returns the endpoints of a port as they are reached: those of another
-// network through its gateways, which divide the weights among them. The list is
-// sorted by locality, and stays so. What has no mutual TLS is reached through no
-// gateway, and left out.
+// route returns the endpoints of a port in the way the proxy reaches them. Endpoints of another
+// network are replaced by its gateways, which share their weights; endpoints without mutual TLS
+// cannot be reached through a gateway and are omitted. The list is sorted by locality and stays
+// sorted.
 func (v viewpoint) route(list []*model.Endpoint, port uint32, peers *snapshot.PeerAuthentications) []*model.Endpoint {
 	scale := uint64(v.networks.Scale())
 	out := make([]*model.Endpoint, 0, len(list))

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// clusters are the services of a platform of a test.
+// clusters are the services of a test platform.
 type clusters []*registry.PlatformService
 
 func (c clusters) Services() []*registry.PlatformService { return c }
@@ -51,12 +51,12 @@ func serving(host string, change func(*model.Service), endpoints ...*model.Endpo
 	return &registry.PlatformService{Name: name, Service: s, Endpoints: registry.SortEndpoints(endpoints)}
 }
 
-// at returns an endpoint that speaks mutual TLS.
+// at returns an endpoint that supports mutual TLS.
 func at(address, cluster, network string) *model.Endpoint {
 	return &model.Endpoint{Address: address, Cluster: cluster, Network: network, ServiceAccount: "a", MutualTLS: true}
 }
 
-// showEndpoints renders the endpoints of a cluster: address*weight, and marks.
+// showEndpoints formats the endpoints of a cluster as address*weight with flags.
 func showEndpoints(t *testing.T, set *xds.Set, name string) string {
 	t.Helper()
 	r := set.Get(name)
@@ -98,7 +98,7 @@ func networkAt(address string, port uint32) *meshv1alpha1.Network {
 	}}
 }
 
-// placed returns a proxy somewhere.
+// placed returns a proxy at a location.
 func placed(change func(*model.Proxy)) *model.Proxy {
 	p := proxyAt("10.0.0.9")
 	p.ClusterID = "c1"
@@ -108,7 +108,7 @@ func placed(change func(*model.Proxy)) *model.Proxy {
 
 const webCluster = "outbound|80||web.shop.svc.cluster.local"
 
-// TestEndpointsByPlace has proxies at different places look at one service.
+// TestEndpointsByPlace compares the endpoints of one service for proxies at different locations.
 func TestEndpointsByPlace(t *testing.T) {
 	t.Parallel()
 	const web = "web.shop.svc.cluster.local"
@@ -181,8 +181,8 @@ func TestEndpointsByPlace(t *testing.T) {
 	}
 }
 
-// TestGatewaysDivideWeights has two gateways of a cluster and three of a network
-// share the weights of the endpoints of each locality.
+// TestGatewaysDivideWeights checks that the two gateways of a cluster and the three of a network
+// share the weights of each locality's endpoints.
 func TestGatewaysDivideWeights(t *testing.T) {
 	t.Parallel()
 	place := func(e *model.Endpoint, locality string) *model.Endpoint {
@@ -200,14 +200,15 @@ func TestGatewaysDivideWeights(t *testing.T) {
 		place(at("10.0.0.1", "c1", "east"), "r/z1"), place(at("10.0.0.2", "c2", "west"), "r/z1"), place(at("10.0.0.3", "c2", "west"), "r/z2"), place(at("10.0.0.4", "c4", "west"), "r/z2"))}
 	mesh := snapshot.Build(nil, in, model.Change{All: true})
 	proxy := placed(func(p *model.Proxy) { p.Network = "east" })
-	// The factor is 6, for two and for three gateways.
+	// The factor is 6, which two and three gateways can share.
 	want := "z1*12: 10.0.0.1*6 192.0.2.1:15443*3 192.0.2.2:15443*3 z2*12: 192.0.2.1:15443*5 192.0.2.2:15443*5 192.0.2.3:15443*2"
 	if diff := cmp.Diff(want, showEndpoints(t, New(Config{}).Generate(mesh, proxy, xds.TypeEndpoint), webCluster)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// Proxies of one place share the set, and those of two share what is equal.
+// TestPlacesShareResources checks that proxies at one location share the set, and that those at
+// different locations share equal resources.
 func TestPlacesShareResources(t *testing.T) {
 	t.Parallel()
 	local := func(s *model.Service) { s.NodeLocal = true }
@@ -237,7 +238,7 @@ func TestPlacesShareResources(t *testing.T) {
 			t.Errorf("%v: %q, want %q", from, got, want)
 		}
 	}
-	// A change of what says nothing about endpoints leaves the set as it is.
+	// A change without effect on endpoints keeps the set.
 	again := inputOf(nil, meshconfig.Default())
 	again.Networks, again.Platform = in.Networks, in.Platform
 	if next := snapshot.Build(mesh, again, model.Change{All: true}); g.Generate(next, proxy("n1", "east"), xds.TypeEndpoint) != set {
@@ -245,7 +246,8 @@ func TestPlacesShareResources(t *testing.T) {
 	}
 }
 
-// Weights are at most 32 bits together, or Envoy refuses all of them.
+// TestWeightsTogether checks that the weights add up to at most 32 bits, because Envoy rejects all
+// of them otherwise.
 func TestWeightsTogether(t *testing.T) {
 	t.Parallel()
 	for _, weights := range [][]uint32{{1, 2}, {math.MaxUint32, 1, 1}, {math.MaxUint32, math.MaxUint32, 5}, {math.MaxUint32, math.MaxUint32 / 2, 0}} {
@@ -268,7 +270,8 @@ func TestWeightsTogether(t *testing.T) {
 	}
 }
 
-// An endpoint that drains is sent as such, and one that is a path as a pipe.
+// TestDrainingAndSockets checks that a draining endpoint is sent with that status, and a path as a
+// pipe.
 func TestDrainingAndSockets(t *testing.T) {
 	t.Parallel()
 	drains, pipe := at("10.0.0.1", "c1", ""), at("unix:///run/web", "c1", "")

@@ -28,7 +28,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
-// envoyBinary finds the Envoy that the tests use, or skips the test.
+// envoyBinary returns the path of the Envoy for tests, or skips the test.
 func envoyBinary(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("ENVOY"); path != "" {
@@ -58,10 +58,9 @@ func TestEnvoyAccepts(t *testing.T) {
 	}
 }
 
-// newFields are fields that a supported Envoy may not know yet: the minor version
-// of 1.x that brought them, and the JSON to take away for older ones. Over xDS
-// Envoy ignores a field that it does not know, in a static file it does not.
-// docs/compatibility.md says what does not work with an older Envoy.
+// newFields are fields that a supported Envoy may not know yet: the minor version of 1.x that
+// added them, and the JSON to remove for older ones. Envoy ignores unknown fields over xDS, but
+// not in a static file. docs/compatibility.md lists what does not work with an older Envoy.
 var newFields = []struct {
 	since int
 	field *regexp.Regexp
@@ -69,8 +68,8 @@ var newFields = []struct {
 	{39, regexp.MustCompile(`"budgetInterval":"[0-9.]+s",?`)},
 }
 
-// validateWithEnvoy fails unless Envoy takes the resources of a proxy without a word
-// about deprecation.
+// validateWithEnvoy fails unless Envoy accepts the resources of a proxy without deprecation
+// warnings.
 func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
 	config := staticBootstrap(t, mesh, proxy)
@@ -95,7 +94,7 @@ func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *
 	}
 }
 
-// minorVersion returns x of Envoy 1.x.
+// minorVersion returns the x of Envoy 1.x.
 func minorVersion(t *testing.T, binary string) int {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binary, "--version").Output()
@@ -113,8 +112,8 @@ func minorVersion(t *testing.T, binary string) int {
 	return minor
 }
 
-// staticBootstrap puts all resources into one static configuration: routes
-// into the listeners, endpoints into the clusters.
+// staticBootstrap returns a static configuration with all resources: routes are embedded in
+// listeners, and endpoints in clusters.
 func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()
 	g := New(Config{})

@@ -12,15 +12,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// extensionSource is what the configuration of a plugin is made of.
+// extensionSource is the input of the configuration of a plugin.
 type extensionSource struct {
 	plugin *snapshot.WasmPlugin
 	old    bool
 }
 
-// extensions returns the ECDS resources of a proxy: the configurations of its plugins,
-// including those that none of its listeners can use. They contain references instead of
-// secrets: see [extension.PullSecret].
+// extensions returns the ECDS resources of a proxy: the configurations of its plugins, including
+// those that none of its listeners can use. They contain references instead of secrets; see
+// [extension.PullSecret].
 func (g *Generator) extensions(s *target) *xds.Set {
 	if len(s.plugins.List) == 0 {
 		return g.empty

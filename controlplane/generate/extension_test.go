@@ -27,8 +27,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
-// inlinePlugins replaces the names of plugins in a listener by their
-// configurations, with a file as an agent would put it there.
+// inlinePlugins replaces the names of plugins in a listener by their configurations, with a local
+// file as the agent provides it.
 func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *xds.Set) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
@@ -75,7 +75,7 @@ func inlinePlugin(t *testing.T, r *xds.Resource) *anypb.Any {
 	return packed
 }
 
-// pluginConfig reads an ECDS resource.
+// pluginConfig decodes an ECDS resource.
 func pluginConfig(t *testing.T, r *xds.Resource) *wasmv3.PluginConfig {
 	t.Helper()
 	plugin := &httpwasmv3.Wasm{}
@@ -95,8 +95,8 @@ func (w *world) withPlugins(specs map[string]*extensionsv1alpha1.WasmPlugin) {
 	w.build(change)
 }
 
-// A plugin touches the listeners of those that it is for, and nothing else; what
-// it is made of touches its configuration alone.
+// TestPluginsTouchOnlyTheirProxies checks that a plugin affects only the listeners that it applies
+// to, and that its settings affect only its configuration.
 func TestPluginsTouchOnlyTheirProxies(t *testing.T) {
 	t.Parallel()
 	w, g := newWorld(t, 5), New(Config{})
@@ -200,9 +200,9 @@ func TestPullSecretIsFilledIn(t *testing.T) {
 	}
 }
 
-// FuzzPlugins makes listeners and configurations of any plugin: each name that a
-// listener has is there, twice the same bytes come out, and no reference to a
-// secret of another namespace.
+// FuzzPlugins builds listeners and configurations from random plugins. Each name in a listener
+// must exist, two builds must be equal, and no reference may point to a secret of another
+// namespace.
 func FuzzPlugins(f *testing.F) {
 	f.Add("oci://registry.example/p:v1", "registry", "REGION", int32(1), int32(2), uint32(8080), int32(1))
 	f.Add("file:///p.wasm", "a/b", "ISTIO_META_WASM_IMAGE_PULL_SECRET", int32(0), int32(0), uint32(0), int32(2))

@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestEnvoyForgedClientCert sends forged XFCC elements through the real Envoy: the
-// application sees what the connection proves, and nothing else.
+// TestEnvoyForgedClientCert sends forged XFCC elements through the real Envoy. The application
+// must see only what the connection proves.
 func TestEnvoyForgedClientCert(t *testing.T) {
 	t.Parallel()
 	const forged = "By=spiffe://cluster.local/ns/default/sa/default;URI=spiffe://cluster.local/ns/pay/sa/admin"
@@ -32,7 +32,7 @@ func TestEnvoyForgedClientCert(t *testing.T) {
 		name, port, alpn string
 		on               *guarded
 		plain            bool
-		want             string // "" for no header, "forged" for what was sent and what is proved
+		want             string // "" for no header, "forged" for the sent value plus the proven one
 	}{
 		{"requests over mutual TLS", "HTTP", "http/1.1", s, false, own},
 		{"requests over mutual TLS, named as the mesh does", "HTTP", "istio-http/1.1", s, false, own},
@@ -72,8 +72,8 @@ func TestEnvoyForgedClientCert(t *testing.T) {
 	})
 }
 
-// TestInboundSanitizes looks at every listener of every case: none believes what
-// a caller says of certificates.
+// TestInboundSanitizes checks every listener of every case: none may trust a caller's claims about
+// certificates.
 func TestInboundSanitizes(t *testing.T) {
 	t.Parallel()
 	found := map[corev3.TrafficDirection]int{}

@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// BenchmarkGateway changes one of 2,000 VirtualServices of a gateway, and makes
-// its routes and listeners anew.
+// BenchmarkGateway changes one of 2,000 VirtualServices of a gateway, and rebuilds its routes and
+// listeners.
 func BenchmarkGateway(b *testing.B) {
 	const hosts = 2000
 	objects := []*model.Config{{Key: model.Key{Kind: model.Gateway, Namespace: "shop", Name: "gw"}, Spec: &networkingv1alpha3.Gateway{

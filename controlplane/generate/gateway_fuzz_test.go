@@ -20,8 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// chaos makes Gateways and VirtualServices of what users write, in all
-// combinations, right and wrong.
+// chaos builds Gateways and VirtualServices from valid and invalid values in random combinations.
 type chaos struct{ *rand.Rand }
 
 func (r chaos) one(list ...string) string { return list[r.IntN(len(list))] }
@@ -171,8 +170,8 @@ spec: {host: web.shop.svc.cluster.local, subsets: [{name: v1, labels: {version: 
 
 var edgeProxy = model.Proxy{Role: "router", ID: "edge.shop", Namespace: "shop", IPs: []string{"127.77.57.1"}, Labels: map[string]string{"app": "edge"}}
 
-// FuzzGateway makes listeners and routes of random objects: nothing panics, what
-// is made is valid and complete, and the same twice.
+// FuzzGateway builds listeners and routes from random objects. It must not panic, the result must
+// be valid and complete, and two builds must be equal.
 func FuzzGateway(f *testing.F) {
 	for seed := range uint64(300) {
 		f.Add(seed)
@@ -224,7 +223,7 @@ func FuzzGateway(f *testing.F) {
 	})
 }
 
-// uniqueMatches fails if two filter chains are for the same.
+// uniqueMatches fails if two filter chains have the same match.
 func uniqueMatches(t *testing.T, l *listenerv3.Listener) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -243,7 +242,7 @@ func uniqueMatches(t *testing.T, l *listenerv3.Listener) {
 	}
 }
 
-// TestEnvoyAcceptsGateways validates what random objects make with the real Envoy.
+// TestEnvoyAcceptsGateways validates the resources of random objects with the real Envoy.
 func TestEnvoyAcceptsGateways(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

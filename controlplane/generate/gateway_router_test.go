@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// gatewayCases are the cases of testdata whose proxy is at the edge.
+// gatewayCases returns the cases of testdata whose proxy is a gateway.
 func gatewayCases(t *testing.T) []testCase {
 	t.Helper()
 	cases := slices.DeleteFunc(testCases(t), func(c testCase) bool { return c.proxy.Role != "router" })
@@ -32,8 +32,8 @@ func gatewayCases(t *testing.T) []testCase {
 	return cases
 }
 
-// TestGatewayVHDS builds every case both ways: put together, the virtual hosts
-// are those that proxies without VHDS get whole.
+// TestGatewayVHDS builds every case with and without VHDS: the combined virtual hosts must equal
+// those without VHDS.
 func TestGatewayVHDS(t *testing.T) {
 	t.Parallel()
 	for _, c := range gatewayCases(t) {
@@ -88,7 +88,7 @@ func TestGatewayVHDS(t *testing.T) {
 	}
 }
 
-// routeNames are the routes that listeners ask for.
+// routeNames returns the names of the routes that listeners refer to.
 func routeNames(t *testing.T, listeners *xds.Set) []string {
 	t.Helper()
 	var names []string
@@ -105,8 +105,8 @@ func routeNames(t *testing.T, listeners *xds.Set) []string {
 	return names
 }
 
-// TestGatewaySharing changes objects one by one: sets that do not depend on them
-// stay the same pointer, and so do those of other replicas.
+// TestGatewaySharing changes objects one by one. Sets that do not depend on them must remain the
+// same pointer, also for other replicas.
 func TestGatewaySharing(t *testing.T) {
 	t.Parallel()
 	c := loadCase(t, "testdata/gateway-http")
@@ -181,7 +181,7 @@ spec:
 	}
 }
 
-// TestGatewayConfig narrows what a gateway gets.
+// TestGatewayConfig checks the options that restrict what a gateway receives.
 func TestGatewayConfig(t *testing.T) {
 	t.Parallel()
 	names := func(set *xds.Set) string {
@@ -213,7 +213,7 @@ func TestGatewayConfig(t *testing.T) {
 	}
 }
 
-// TestGatewayAddresses: a proxy without IPv4 listens on IPv6.
+// TestGatewayAddresses checks that a proxy without IPv4 listens on IPv6.
 func TestGatewayAddresses(t *testing.T) {
 	t.Parallel()
 	objects := decode(t, `
@@ -230,8 +230,7 @@ spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
 	}
 }
 
-// inMessage reports whether the configuration of a filter is of the type of msg,
-// and reads it.
+// inMessage reports whether the configuration of a filter has the type of msg, and decodes it.
 func inMessage(t *testing.T, packed *anypb.Any, msg proto.Message) bool {
 	t.Helper()
 	if !packed.MessageIs(msg) {

@@ -13,20 +13,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Config is what a Generator needs; the zero value is complete.
+// Config configures a Generator. The zero value is valid.
 type Config struct {
 	// GatewaysOwnNamespace restricts Gateways to proxies in their own namespace.
 	GatewaysOwnNamespace bool
-	// FilterGatewayClusters leaves proxies at the edge without the clusters of
-	// services that none of their routes leads to.
+	// FilterGatewayClusters omits from gateways the clusters of services that none of their routes
+	// lead to.
 	FilterGatewayClusters bool
-	// HTTP10 has all proxies take requests in HTTP/1.0.
+	// HTTP10 makes all proxies accept HTTP/1.0 requests.
 	HTTP10 bool
-	// RequestTimeout bounds requests of routes that set no timeout; 0 does not.
+	// RequestTimeout is the timeout of requests on routes that set none; 0 means no timeout.
 	RequestTimeout time.Duration
 }
 
-// Generator makes resources and remembers them. It is safe for concurrent use.
+// Generator builds resources and caches them. It is safe for concurrent use.
 type Generator struct {
 	cfg      Config
 	table    *xds.Table
@@ -40,35 +40,35 @@ type Generator struct {
 	empty    *xds.Set
 }
 
-// part are some of the resources of a set.
+// part is a part of the resources of a set.
 type part struct {
 	resources []*xds.Resource
 	problems  []model.Problem
 }
 
-// setKey says which proxies share a set: those with an equal key.
+// setKey identifies the proxies that share a set.
 type setKey struct {
 	typeURL string
 	vhds    bool
-	// proxyless is of the clients that are no Envoy.
+	// proxyless is true for gRPC clients without an Envoy.
 	proxyless bool
 	outbound  outboundKey
 	route     routeKey
 	inbound   inboundKey
 	router    routerKey
 	unknown   model.Key // see [target.unknownBy]
-	plugins   string    // which WasmPlugins, and where they stand
-	settings  string    // of the proxy alone
+	plugins   string    // the WasmPlugins and their positions
+	settings  string    // of the proxy itself
 }
 
-// New makes a Generator that remembers nothing yet.
+// New returns a Generator with an empty cache.
 func New(cfg Config) *Generator {
 	return &Generator{cfg: cfg, table: xds.NewTable(), empty: xds.NewSet(nil, nil, nil)}
 }
 
-// Generate returns all resources of a type for a proxy. Proxies that see the
-// same get the same *Set; as long as nothing changed that the set depends on,
-// or the change made no difference, it is the *Set of the last call.
+// Generate returns all resources of a type for a proxy. Proxies with the same view receive the
+// same *Set. If no input of the set has changed, or the change has no effect, Generate returns the
+// *Set of the last call.
 func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	if typeURL == xds.TypeProxyConfig {
 		return g.trust(mesh)
@@ -103,7 +103,8 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 	return g.empty
 }
 
-// deniedIn returns what refuses the peers that a snapshot denies; nil for none.
+// deniedIn returns the filters that refuse the peers on the deny list of a snapshot, or nil if the
+// list is empty.
 func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 	if mesh.Denied.Len() == 0 {
 		return nil

@@ -44,9 +44,8 @@ var goldenFiles = map[string]string{
 
 const goldenProblems = "want.problems.txt"
 
-// testCase is a folder of testdata: in.yaml holds the user objects, mesh.yaml
-// what differs from the default settings, proxy.yaml what differs from the
-// usual proxy.
+// testCase is a folder of testdata: in.yaml contains the user objects, mesh.yaml the differences
+// from the default settings, and proxy.yaml those from the default proxy.
 type testCase struct {
 	name    string
 	dir     string
@@ -92,8 +91,7 @@ func loadCase(t *testing.T, dir string) testCase {
 	return c
 }
 
-// decode reads objects without judging them: what is accepted from users is
-// narrower than what can be generated.
+// decode decodes objects without validation: the generator accepts more than users may write.
 func decode(t *testing.T, text string) []*model.Config {
 	t.Helper()
 	var out []*model.Config
@@ -128,7 +126,7 @@ func decode(t *testing.T, text string) []*model.Config {
 	return out
 }
 
-// read returns the content of a file, nothing when there is none.
+// read returns the content of a file, or nothing if it does not exist.
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -233,7 +231,7 @@ func render(t *testing.T, set *xds.Set) string {
 	return b.String()
 }
 
-// renderNames returns the name table as YAML, nothing when it is empty.
+// renderNames returns the name table as YAML, or nothing if it is empty.
 func renderNames(t *testing.T, set *xds.Set) string {
 	t.Helper()
 	if len(set.Resources) == 0 {
@@ -250,7 +248,7 @@ func renderNames(t *testing.T, set *xds.Set) string {
 	return string(b)
 }
 
-// nameTableOf reads the one resource of a set of names.
+// nameTableOf decodes the single resource of a set of names.
 func nameTableOf(t *testing.T, set *xds.Set) *nds.Table {
 	t.Helper()
 	a := &anypb.Any{}

@@ -18,22 +18,22 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Guard returns a hash of the parts of a resource that protect: who is let in,
-// how a peer is verified, and what is believed of a request. It is 0 if there
-// are none, and for nil. Two versions of a resource with equal guards differ in
-// routing and tuning only.
+// Guard returns a hash of the security settings of a resource: who is admitted, how peers are
+// verified, and which claims of a request are trusted. It returns 0 for a resource without such
+// settings and for nil. Two versions of a resource with equal guards differ only in routing and
+// tuning.
 //
-// Of clusters these are the TLS settings. Of routes and virtual hosts these are
-// the demand for TLS and the settings of filters that are not known to be
-// harmless. Of listeners it is everything but destinations, logs, traces, limits
-// of time and harmless filters, so that a field that is new counts.
+// For clusters, the hash covers the TLS settings. For routes and virtual hosts, it covers the TLS
+// requirement and the settings of filters that are not known to be harmless. For listeners, it
+// covers everything except destinations, logs, traces, timeouts and harmless filters, so that new
+// fields are included by default.
 func Guard(res *xds.Resource) uint64 {
 	if res == nil {
 		return 0
 	}
 	var a anypb.Any
 	if proto.Unmarshal(res.Any, &a) != nil {
-		return 0 // not of this package
+		return 0 // not a resource of this package
 	}
 	message, err := a.UnmarshalNew()
 	if err != nil {
@@ -61,18 +61,18 @@ type guard struct {
 	wrote  bool
 }
 
-// add adds a message.
+// add adds a message to the hash.
 func (g *guard) add(m proto.Message) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return // text that is not UTF-8, which Unmarshal has refused
+		return // invalid UTF-8, which Unmarshal has already rejected
 	}
 	g.text(string(b))
 }
 
 func (g *guard) text(s string) {
 	g.wrote = true
-	// A digest takes everything.
+	// Writing to a digest never fails.
 	_, _ = g.digest.WriteString(s)
 	_, _ = g.digest.Write([]byte{0})
 }
@@ -136,7 +136,7 @@ func (g *guard) host(host *routev3.VirtualHost) {
 	}
 }
 
-// filters adds the settings of filters, and where they apply.
+// filters adds the settings of filters and their scope to the hash.
 func (g *guard) filters(settings map[string]*anypb.Any, parent proto.Message) {
 	names := make([]string, 0, len(settings))
 	for name, s := range settings {
@@ -154,13 +154,12 @@ func (g *guard) filters(settings map[string]*anypb.Any, parent proto.Message) {
 	}
 }
 
-// harmless reports whether a filter of HTTP cannot refuse a request because of
-// who sends it.
+// harmless reports whether an HTTP filter cannot refuse a request because of its sender.
 func harmless(settings *anypb.Any) bool {
 	switch strings.TrimPrefix(settings.GetTypeUrl(), "type.googleapis.com/envoy.extensions.filters.http.") {
 	case "router.v3.Router", "fault.v3.HTTPFault", "grpc_stats.v3.FilterConfig", "grpc_web.v3.GrpcWeb", "compressor.v3.Compressor":
 		return true
-	case "cors.v3.Cors", "cors.v3.CorsPolicy": // a browser's own protection, which needs no cooperation of the server's
+	case "cors.v3.Cors", "cors.v3.CorsPolicy": // enforced by the browser, not by the server
 		return true
 	}
 	return false

@@ -30,16 +30,16 @@ metadata: {name: edge, namespace: default}
 spec: {hosts: ["pay.example.com"], gateways: [edge], http: [{route: [{destination: {host: pay.example.com, port: {number: 80}}}]}]}
 `
 
-// TestGuard checks that the guard of a resource changes with what protects a
-// workload, and not with routing or tuning.
+// TestGuard checks that the guard of a resource changes with its security settings, and not with
+// routing or tuning.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edge     bool
-		add      string // one more object
+		add      string // an additional object
 		old, new string // or a change of the world
-		want     string // resources of which the guard differs
-		changes  bool   // whether some resource differs at all
+		want     string // resources whose guard differs
+		changes  bool   // whether any resource differs
 	}{
 		"PeerAuthentication": {
 			add:  "kind: PeerAuthentication\nmetadata: {name: default, namespace: default}\nspec: {mtls: {mode: STRICT}}",
@@ -80,7 +80,7 @@ func TestGuard(t *testing.T) {
 				out := map[string]*xds.Resource{}
 				for i, set := range generateAll(New(Config{}), mesh, proxy) {
 					for _, res := range set.Resources {
-						if xds.Types[i] != xds.TypeEndpoint { // they have the names of clusters
+						if xds.Types[i] != xds.TypeEndpoint { // endpoints have the names of clusters
 							out[res.Name] = res
 						}
 					}
@@ -114,8 +114,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// What a proxy claims of its labels protects it until its workload is known, and
-// chooses nothing else.
+// TestClaimedLabelsProtect checks that the labels that a proxy claims select its security settings
+// until its workload is known, and nothing else.
 func TestClaimedLabelsProtect(t *testing.T) {
 	t.Parallel()
 	mesh := snapshot.Build(nil, inputOf(decode(t, guardWorld+"---\n"+
@@ -141,7 +141,7 @@ func TestClaimedLabelsProtect(t *testing.T) {
 	}
 }
 
-// Each listener has a guard, and the guard of a resource is the same each time.
+// TestGuardOfCases checks that each listener has a guard, and that guards are deterministic.
 func TestGuardOfCases(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {

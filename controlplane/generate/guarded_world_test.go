@@ -32,13 +32,13 @@ import (
 
 const forwardedCert = "X-Forwarded-Client-Cert"
 
-// guarded is the real Envoy of a workload. It has an identity of the mesh and
-// takes mutual TLS and plaintext in front of an application, which answers with
-// the content of x-forwarded-client-cert. Its listeners and clusters can change.
+// guarded is the real Envoy of a workload. It has an identity of the mesh and accepts mutual TLS
+// and plaintext before an application that responds with the value of x-forwarded-client-cert. Its
+// listeners and clusters can change.
 type guarded struct {
 	authority *issuer
-	own       string // files of its certificate and key, with ~ between
-	address   string // where the proxy is
+	own       string // files of its certificate and key, separated by ~
+	address   string // address of the proxy
 	ports     map[string]string
 	dir       string
 	objects   string
@@ -46,8 +46,8 @@ type guarded struct {
 	mesh      *snapshot.Mesh
 }
 
-// guardedObjects are a port for each way in: of requests, of streams, of what
-// does not say what it is, and a way out in plaintext.
+// guardedObjects define a port for each kind of inbound traffic (HTTP, streams, undeclared
+// protocol) and an outbound route in plaintext.
 const guardedObjects = `
 kind: Sidecar
 metadata: {name: frontend, namespace: default}
@@ -81,7 +81,7 @@ spec:
 func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 	t.Helper()
 	binary := envoyBinary(t)
-	// An address of this run alone: others may run at the same time.
+	// Use an address of this run only, because other runs may be in progress.
 	var random [3]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 	_, chain, key := s.identity(t, "spiffe://cluster.local/ns/default/sa/default")
 	s.own = chain + "~" + key
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, strings.Join(r.Header.Values(forwardedCert), ",")) // the client sees what is missing
+		_, _ = io.WriteString(w, strings.Join(r.Header.Values(forwardedCert), ",")) // the client detects missing data
 	}))
 	t.Cleanup(app.Close)
 	s.ports["APP"], s.ports["FAR"] = portOf(t, app.Listener.Addr()), s.serveFar(t)
@@ -122,8 +122,8 @@ func numberOf(t *testing.T, port string) uint64 {
 	return n
 }
 
-// put has the Envoy take what a snapshot says; of the input only what objects
-// and settings leave open counts.
+// put makes the Envoy apply a snapshot. Of the input, only what objects and settings do not define
+// is used.
 func (s *guarded) put(t *testing.T, in snapshot.Input) {
 	t.Helper()
 	objects := inputOf(decode(t, strings.TrimSpace(s.objects)), meshconfig.Default())
@@ -146,7 +146,7 @@ func (s *guarded) put(t *testing.T, in snapshot.Input) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Envoy looks at what is moved there.
+		// Envoy watches for files that are moved there.
 		write(t, filepath.Join(s.dir, name+".new"), b)
 		if err := os.Rename(filepath.Join(s.dir, name+".new"), filepath.Join(s.dir, name+".json")); err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func (s *guarded) bootstrap(t *testing.T) []byte {
 	return b
 }
 
-// secret is what the agent serves.
+// secret returns a secret as the agent serves it.
 func (s *guarded) secret(t *testing.T, name string) map[string]any {
 	t.Helper()
 	from := map[string]string{"ROOTCA": "file-root:" + s.authority.file, "default": "file-cert:" + s.own}[name]
@@ -178,7 +178,7 @@ func (s *guarded) secret(t *testing.T, name string) map[string]any {
 	return secret
 }
 
-// identity issues a certificate of a workload, and writes it and its key to files.
+// identity issues a workload certificate, and writes it and its key to files.
 func (s *guarded) identity(t *testing.T, id string) (pair tls.Certificate, chain, key string) {
 	t.Helper()
 	uri, err := url.Parse(id)
@@ -206,14 +206,14 @@ func (s *guarded) serveFar(t *testing.T) string {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "far")
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that are meant to be refused
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // some handshakes are expected to fail
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return portOf(t, server.Listener.Addr())
 }
 
-// greeting is what the application at the port FIRST says before its client does.
+// greeting is what the application at the port FIRST sends before its client does.
 const greeting = "220 ready"
 
 // serveGreeting is a server that speaks first.
@@ -230,7 +230,7 @@ func serveGreeting(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(conn, greeting) // the client sees what is missing
+			_, _ = io.WriteString(conn, greeting) // the client detects missing data
 			_ = conn.Close()
 		}
 	}()
@@ -252,9 +252,8 @@ func (s *guarded) greeted(pair tls.Certificate) string {
 	return string(got)
 }
 
-// client speaks to a port as a workload does whose application forges: with
-// mutual TLS of its own, and names of its choice for what is inside. A nil
-// certificate is plaintext.
+// client returns a client of a workload whose application forges headers: it uses its own mutual
+// TLS with the given ALPN names. A nil certificate means plaintext.
 func (s *guarded) client(pair *tls.Certificate, alpn ...string) *http.Client {
 	transport := &http.Transport{DisableKeepAlives: true}
 	if pair != nil {
@@ -263,7 +262,7 @@ func (s *guarded) client(pair *tls.Certificate, alpn ...string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 }
 
-// ask sends a request with a header, and returns the answer or the error.
+// ask sends a request with a header, and returns the response or the error.
 func (s *guarded) ask(t *testing.T, client *http.Client, scheme, port, forged string) (string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+"://"+net.JoinHostPort(s.address, s.ports[port])+"/", nil)
@@ -281,7 +280,7 @@ func answer(client *http.Client, req *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read below
+	defer func() { _ = resp.Body.Close() }() // the body is read below
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %d", resp.StatusCode)

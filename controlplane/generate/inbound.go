@@ -21,11 +21,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// transparentMark is the mark of packets to the application whose sender is the
-// caller: the rules of TPROXY lead the answers back by it.
+// transparentMark marks packets to the application that carry the address of the caller as their
+// source. The TPROXY rules route the responses back by this mark.
 const transparentMark = 1337
 
-// listener takes the connections to one port of the workload.
+// listener returns the listener of one port of the workload.
 func (in *ingress) listener(e ingressEntry) ownListener {
 	s, from := in.target, slices.Concat(e.from, in.peers)
 	l := &listenerv3.Listener{
@@ -49,8 +49,8 @@ func (in *ingress) listener(e ingressEntry) ownListener {
 	return ownListener{l, from}
 }
 
-// virtual takes all that is sent to the workload: to ports that are known, and
-// to others, which are handed on as they were dialled.
+// virtual returns the listener that receives all redirected inbound traffic. Connections to
+// unknown ports are forwarded to their original destination.
 func (in *ingress) virtual() ownListener {
 	s, from := in.target, slices.Clone(in.peers)
 	port := cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort)
@@ -93,7 +93,8 @@ func (in *ingress) virtual() ownListener {
 	return ownListener{l, from}
 }
 
-// toPorts matches connections to some ports; nil matches none.
+// toPorts returns a predicate that matches connections to the given ports. A nil list matches
+// none.
 func toPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
 	for _, p := range ports {
@@ -112,7 +113,7 @@ func toPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	}}
 }
 
-// atPort narrows a chain to a port of the workload.
+// atPort restricts a chain to a port of the workload.
 func atPort(chain *listenerv3.FilterChain, port uint32) {
 	if chain.GetFilterChainMatch() == nil {
 		chain.FilterChainMatch = &listenerv3.FilterChainMatch{}
@@ -120,7 +121,7 @@ func atPort(chain *listenerv3.FilterChain, port uint32) {
 	chain.FilterChainMatch.DestinationPort = wrapperspb.UInt32(port)
 }
 
-// passthrough are the chains for ports that no entry has.
+// passthrough returns the chains for ports that have no entry.
 func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.FilterChain {
 	s := in.target
 	var out []*listenerv3.FilterChain
@@ -151,23 +152,23 @@ func isHTTPChain(chain *listenerv3.FilterChain) bool {
 	return chain.GetFilters()[0].GetName() == "envoy.filters.network.http_connection_manager"
 }
 
-// inboundTarget is where chains lead to.
+// inboundTarget is the destination of inbound filter chains.
 type inboundTarget struct {
 	cluster string
-	port    uint32 // of the workload; 0 is any that is not known
-	// stat is a part of the names of counters; route names the routes.
+	port    uint32 // port of the workload; 0 means any unknown port
+	// stat is a part of the counter names; route is the name of the routes.
 	stat, route string
-	// operation is the name of the spans of requests; servicePort is of the
-	// virtual host.
+	// operation is the name of the spans of requests; servicePort is a part of the virtual host
+	// name.
 	operation   string
 	servicePort uint32
-	// grpcWeb is true if browsers call the application by gRPC-Web.
+	// grpcWeb is true if browsers call the application with gRPC-Web.
 	grpcWeb bool
-	// from receives the objects that the chains come from.
+	// from collects the objects that the chains are built from.
 	from *xds.Sources
 }
 
-// inboundChains are the filter chains of a port, by mutual TLS mode.
+// inboundChains returns the filter chains of a port according to its mutual TLS mode.
 func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
 		from: from, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
@@ -179,7 +180,7 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 	to.grpcWeb = e.protocol == model.ProtocolGRPCWeb
 	protocol := e.protocol
 	if e.tls != nil && protocol.Sniffed() {
-		protocol = model.ProtocolTCP // what is inside is not looked at
+		protocol = model.ProtocolTCP // the contents of the connection are not inspected
 	}
 	chains := modeChains(s, e.mode, protocol, to)
 	if e.tls != nil {
@@ -187,14 +188,14 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 		if e.protocol.IsHTTP() {
 			alpn = []string{"h2", "http/1.1"}
 		}
-		// It was tried when the port was read.
+		// ServerTLS cannot fail here: the settings were checked when the port was read.
 		chains[0].TransportSocket, _ = envoyconf.ServerTLS(s.mesh.Config, e.tls, alpn)
 	}
 	return chains
 }
 
-// modeChains are the filter chains for a mode and a protocol. Envoy takes the
-// chain with the most specific match, whatever the order.
+// modeChains returns the filter chains of a mutual TLS mode and protocol. Envoy selects the chain
+// with the most specific match, regardless of order.
 func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to inboundTarget) []*listenerv3.FilterChain {
 	if protocol.Sniffed() {
 		return detectChains(s, mode, to)
@@ -217,16 +218,16 @@ func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to 
 	if protocol.IsHTTP() {
 		return []*listenerv3.FilterChain{secured, clear}
 	}
-	// The application may speak TLS itself; only what says that it is mutual
-	// TLS of the mesh is terminated.
+	// The application may use TLS itself. Only connections that announce the mesh's mutual TLS by
+	// ALPN are terminated.
 	secured.FilterChainMatch.ApplicationProtocols = envoyconf.MeshALPN()
 	opaque := proto.Clone(clear).(*listenerv3.FilterChain)
 	opaque.Name, opaque.FilterChainMatch.TransportProtocol = "tls-passthrough", "tls"
 	return []*listenerv3.FilterChain{secured, opaque, clear}
 }
 
-// detectChains returns the filter chains of a port without a protocol: requests are
-// detected by ALPN or by their first bytes.
+// detectChains returns the filter chains of a port without a declared protocol. HTTP is detected
+// by ALPN or by the first bytes.
 func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*listenerv3.FilterChain {
 	http, stream := to.filters(s, true), to.filters(s, false)
 	chain := func(name string, filters []*listenerv3.Filter, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
@@ -258,7 +259,7 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 	}
 }
 
-// filters lead the connections to the application.
+// filters returns the network filters that forward connections to the application.
 func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 	if http {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb})

@@ -23,20 +23,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// ingress is how traffic reaches the workload of a proxy.
+// ingress describes how traffic reaches the workload of a proxy.
 type ingress struct {
 	target  *target
 	entries []ingressEntry
-	// fallback are the modes of ports that no entry has, when all traffic to the
-	// workload is redirected; that of port 0 holds for all that are not named.
+	// fallback contains the mutual TLS modes of ports without an entry, if all inbound traffic is
+	// redirected. The mode of port 0 applies to all ports that are not listed.
 	fallback []portMode
-	// addressed is true when an application is reached at the proxy's own
-	// address, so that the clusters depend on it.
+	// addressed is true if the application is reached at the proxy's own address, so that the
+	// clusters depend on that address.
 	addressed bool
-	// refused are ports to which nothing is let through.
+	// refused lists ports that accept no connections.
 	refused  []uint32
 	problems []model.Problem
-	// peers are the objects that say which connections the workload takes.
+	// peers are the PeerAuthentications that apply to the workload.
 	peers xds.Sources
 }
 
@@ -48,33 +48,33 @@ type portMode struct {
 
 // ingressEntry is one port of the workload.
 type ingressEntry struct {
-	bind     string // where the listener is, if it is bound
+	bind     string // address of the listener, if it is bound
 	port     uint32
 	protocol model.Protocol
 	mode     snapshot.MutualTLS
-	// target is where the application listens; nil is where the caller was going.
+	// target is the address of the application; nil means the original destination.
 	target *corev3.Address
-	// bound is true for a listener of its own, and not a part of the one that
-	// redirected traffic arrives at.
+	// bound is true for a separate listener, false for a part of the listener that receives
+	// redirected traffic.
 	bound bool
-	// host and servicePort are of the service that is reached here; empty and 0
-	// for ports that a Sidecar names.
+	// host and servicePort identify the service that is reached here. They are empty and 0 for
+	// ports that a Sidecar names.
 	host        string
 	servicePort uint32
-	// mixed is true if services say that the port speaks different kinds of HTTP:
-	// it is spoken to as the caller speaks.
+	// mixed is true if services declare different HTTP versions for the port. The proxy then uses
+	// the version of the caller.
 	mixed bool
-	// tls is that of the application's callers, in place of mutual TLS; pool is
-	// what holds for connections to the application. Both may be nil.
+	// tls replaces mutual TLS for the application's callers. pool configures connections to the
+	// application. Both may be nil.
 	tls  *networkingv1alpha3.ServerTLSSettings
 	pool *networkingv1alpha3.ConnectionPoolSettings
-	// service is the one that is reached here; nil for ports that a Sidecar names.
+	// service is the service that is reached here; nil for ports that a Sidecar names.
 	service *model.Service
-	// from are the objects that say so: the Sidecar, or services.
+	// from are the objects that define the port: the Sidecar, or services.
 	from xds.Sources
 }
 
-// statName is a part of the names of counters.
+// statName returns a part of the counter names.
 func (e ingressEntry) statName(s *target) string {
 	if e.bound {
 		return e.bind + "_" + envoyconf.Number(e.port)
@@ -82,9 +82,8 @@ func (e ingressEntry) statName(s *target) string {
 	return listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
 }
 
-// ingressOf finds out at which ports the workload is reached: those that its
-// Sidecar names, otherwise those of the services that it is an endpoint of, if
-// traffic is redirected.
+// ingressOf returns the inbound ports of the workload: those that its Sidecar names, otherwise
+// those of its services if traffic is redirected.
 func ingressOf(s *target) *ingress {
 	in := &ingress{target: s}
 	in.peers.AddConfigs(s.mesh.PeerAuthentications.Of(s.proxy.Namespace, s.proxy.OwnLabels())...)
@@ -106,8 +105,8 @@ func ingressOf(s *target) *ingress {
 	return in
 }
 
-// sparePort leaves out what would be at the port that redirected traffic arrives
-// at: connections to it are the proxy's own, and end.
+// sparePort removes the entries at the port that receives redirected traffic. Connections to it
+// come from the proxy itself and are closed.
 func (in *ingress) sparePort(port uint32) {
 	in.entries = slices.DeleteFunc(in.entries, func(e ingressEntry) bool {
 		if e.bound || e.port != port {
@@ -129,8 +128,8 @@ func (in *ingress) mode(port uint32) snapshot.MutualTLS {
 	return in.target.mesh.PeerAuthentications.Mode(in.target.proxy.Namespace, in.target.proxy.OwnLabels(), port)
 }
 
-// named reads the ingress listeners of the Sidecar; of several for one port the
-// first counts.
+// named reads the ingress listeners of the Sidecar. If several name the same port, the first one
+// wins.
 func (in *ingress) named() {
 	s := in.target
 	seen := make(map[uint32]bool)
@@ -150,8 +149,8 @@ func (in *ingress) named() {
 			case snapshot.MutualTLSStrict:
 				tls = nil
 			case snapshot.MutualTLSPermissive:
-				// No listener is better than one that takes plaintext where
-				// the author wants TLS.
+				// Omitting the listener is safer than accepting plaintext where the author
+				// requires TLS.
 				in.leave(i, port, "tls and mutual TLS of the mesh exclude each other, and the mode PERMISSIVE would take plaintext: "+
 					"set the mode of the port to DISABLE in a PeerAuthentication (spec.portLevelMtls)")
 				continue
@@ -160,7 +159,7 @@ func (in *ingress) named() {
 		bound := !s.intercepts() || l.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 		target, own, ok := in.destination(l.GetDefaultEndpoint(), port)
 		if !ok {
-			continue // validation tells the author
+			continue // reported by validation
 		}
 		if l.GetDefaultEndpoint() == "" && !bound {
 			target, own = nil, false
@@ -174,7 +173,7 @@ func (in *ingress) named() {
 		var from xds.Sources
 		from.AddConfigs(s.sidecar.Config)
 		if tls != nil {
-			from = append(from, in.peers...) // without them there would be no such port
+			from = append(from, in.peers...) // without them the port would not exist
 		}
 		in.entries = append(in.entries, ingressEntry{
 			from: from, bind: bind, port: port, target: target, bound: bound,
@@ -185,7 +184,7 @@ func (in *ingress) named() {
 	}
 }
 
-// leave reports an ingress listener that is left out.
+// leave reports that an ingress listener is omitted.
 func (in *ingress) leave(i int, port uint32, why string) {
 	of := in.target.sidecar.Config
 	in.refused = append(in.refused, port)
@@ -194,8 +193,8 @@ func (in *ingress) leave(i int, port uint32, why string) {
 	})
 }
 
-// served takes the ports of the services that the workload is an endpoint of.
-// Of several services with one port the oldest decides what it speaks.
+// served adds the ports of the services of the workload. If several services use a port, the
+// oldest one determines its protocol.
 func (in *ingress) served() {
 	instances := in.target.instances()
 	slices.SortStableFunc(instances, func(a, b snapshot.Instance) int { return a.Service.Created.Compare(b.Service.Created) })
@@ -210,7 +209,7 @@ func (in *ingress) served() {
 			host: i.Service.Hostname, servicePort: i.Endpoint.ServicePort, service: i.Service,
 		}
 		e.from.Add(i.Service.Source)
-		e.from.Add(i.Service.EndpointsFrom...) // one of them may name the workload
+		e.from.Add(i.Service.EndpointsFrom...) // one of them may select the workload
 		same := slices.IndexFunc(in.entries, func(o ingressEntry) bool { return o.port == port })
 		if same < 0 {
 			in.entries = append(in.entries, e)
@@ -228,7 +227,7 @@ func (in *ingress) served() {
 				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and counts: "+
 					"give both ports the same protocol", port, e.protocol, first.protocol, first.host),
 			}
-			if !slices.Contains(in.problems, p) { // an address may be of several endpoints
+			if !slices.Contains(in.problems, p) { // several endpoints may have the same address
 				in.problems = append(in.problems, p)
 			}
 		}
@@ -236,7 +235,7 @@ func (in *ingress) served() {
 	slices.SortFunc(in.entries, func(a, b ingressEntry) int { return cmp.Compare(a.port, b.port) })
 }
 
-// sidecar is the object that the entries come from; nil if none names any.
+// sidecar returns the Sidecar that defines the entries, or nil if none does.
 func (in *ingress) sidecar() *snapshot.Sidecar {
 	if len(in.target.sidecar.Ingress()) == 0 {
 		return nil
@@ -244,8 +243,8 @@ func (in *ingress) sidecar() *snapshot.Sidecar {
 	return in.target.sidecar
 }
 
-// target reads a defaultEndpoint. The wildcard address stands for the proxy's
-// own; an empty endpoint is the same port on the loopback address.
+// destination parses a defaultEndpoint. The wildcard address means the proxy's own address; an
+// empty endpoint means the same port on the loopback address.
 func (in *ingress) destination(endpoint string, port uint32) (address *corev3.Address, own, ok bool) {
 	if path, unix := envoyconf.UnixPath(endpoint); unix {
 		return envoyconf.PipeAddress(path), false, path != ""
@@ -268,7 +267,7 @@ func (in *ingress) destination(endpoint string, port uint32) (address *corev3.Ad
 	return envoyconf.SocketAddress(ip.String(), uint32(n)), false, true
 }
 
-// clusterKey decides the inbound clusters.
+// clusterKey returns the key of the inbound clusters.
 func (in *ingress) clusterKey() inboundKey {
 	key := inboundKey{modes: in.target.unknownKey()}
 	if s := in.pooled(); s != nil {
@@ -283,7 +282,7 @@ func (in *ingress) clusterKey() inboundKey {
 	return key
 }
 
-// pooled is the Sidecar that the inbound clusters depend on; nil for none.
+// pooled returns the Sidecar that the inbound clusters depend on, or nil.
 func (in *ingress) pooled() *snapshot.Sidecar {
 	if in.target.sidecar.InboundPool() != nil {
 		return in.target.sidecar
@@ -291,7 +290,7 @@ func (in *ingress) pooled() *snapshot.Sidecar {
 	return in.sidecar()
 }
 
-// namedBy is the Sidecar whose ingress counts; empty without one.
+// namedBy returns the key of the Sidecar that defines the ingress, or the zero key.
 func (in *ingress) namedBy() model.Key {
 	if s := in.sidecar(); s != nil {
 		return s.Config.Key
@@ -299,7 +298,7 @@ func (in *ingress) namedBy() model.Key {
 	return model.Key{}
 }
 
-// listenerKey decides the inbound listeners of the proxy, and its HTTP proxy.
+// listenerKey returns the key of the proxy's inbound listeners and HTTP proxy.
 func (in *ingress) listenerKey() inboundKey {
 	s := in.target
 	key := inboundKey{sidecar: in.namedBy(), port: httpProxyPort(s), modes: s.unknownKey() + string(s.proxy.Interception)}
@@ -316,15 +315,15 @@ func (in *ingress) listenerKey() inboundKey {
 	for _, f := range in.fallback {
 		key.modes += fmt.Sprintf(";%d/%d", f.mode, f.port)
 	}
-	for _, p := range in.problems { // the set tells of them
+	for _, p := range in.problems { // the set contains the problems
 		key.modes += fmt.Sprintf(";%q", p)
 	}
 	return key
 }
 
-// policy is what holds for connections to the application: what the Sidecar says
-// of the port, then of all, then the rule of the service. The object is added to
-// from.
+// policy returns the policy for connections to the application: the settings of the Sidecar for
+// the port, then those for all ports, then the DestinationRule of the service. It adds the object
+// that it uses to from.
 func (in *ingress) policy(e ingressEntry, from *xds.Sources) cluster.Policy {
 	s := in.target
 	pool := cmp.Or(e.pool, s.sidecar.InboundPool())
@@ -342,14 +341,14 @@ func (in *ingress) policy(e ingressEntry, from *xds.Sources) cluster.Policy {
 	return policy
 }
 
-// inboundCluster is a cluster, and the objects that it comes from.
+// inboundCluster is a cluster and the objects that it is built from.
 type inboundCluster struct {
 	message *clusterv3.Cluster
 	from    xds.Sources
 }
 
-// clusters lead from the inbound listeners to the application, and to wherever
-// redirected traffic was going.
+// clusters returns the clusters that lead from the inbound listeners to the application or to the
+// original destination.
 func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 	out := make([]inboundCluster, 0, len(in.entries)+3)
 	add := func(c *clusterv3.Cluster, from xds.Sources) { out = append(out, inboundCluster{c, from}) }

@@ -9,8 +9,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// instances returns what the workload of the proxy serves. Its addresses may be
-// those of somebody else too, in another cluster or network.
+// instances returns the service instances of the proxy's workload. Its addresses may also belong
+// to another workload in another cluster or network.
 func (s *target) instances() []snapshot.Instance {
 	elsewhere := func(theirs, own string) bool { return theirs != "" && own != "" && theirs != own }
 	return slices.DeleteFunc(s.mesh.Instances.At(s.proxy.IPs), func(i snapshot.Instance) bool {

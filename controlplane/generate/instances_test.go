@@ -14,9 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestAddressInTwoClusters: clusters whose networks are apart give the same
-// addresses. A proxy serves the ports of its own workload, and not those of who
-// has its address elsewhere.
+// TestAddressInTwoClusters checks clusters with separate networks that use the same addresses. A
+// proxy must serve the ports of its own workload only.
 func TestAddressInTwoClusters(t *testing.T) {
 	t.Parallel()
 	on := func(port uint32, cluster, network string) func(*model.Service) []*model.Endpoint {

@@ -34,13 +34,13 @@ func (g *Generator) listeners(s *target) *xds.Set {
 	})
 }
 
-// ownListener is a listener of one proxy, and the objects that it comes from.
+// ownListener is a listener of one proxy and the objects that it is built from.
 type ownListener struct {
 	message *listenerv3.Listener
 	from    xds.Sources
 }
 
-// listeners are those through which the workload is reached, and the HTTP proxy.
+// listeners returns the inbound listeners and the HTTP proxy.
 func (in *ingress) listeners() []ownListener {
 	s := in.target
 	var out []ownListener
@@ -58,7 +58,7 @@ func (in *ingress) listeners() []ownListener {
 	return out
 }
 
-// httpProxyPort is where the proxy takes requests as an HTTP proxy; 0 nowhere.
+// httpProxyPort returns the port of the HTTP proxy listener, or 0 if there is none.
 func httpProxyPort(s *target) uint32 {
 	if s.proxy.HTTPProxyPort != 0 {
 		return s.proxy.HTTPProxyPort
@@ -66,8 +66,8 @@ func httpProxyPort(s *target) uint32 {
 	return uint32(max(s.mesh.Config.GetProxyHttpPort(), 0))
 }
 
-// httpProxyAddress is the loopback address of the workload: its own when it
-// has one of its own, as workloads that share a machine do.
+// httpProxyAddress returns the loopback address of the workload. Workloads that share a machine
+// may each have their own.
 func httpProxyAddress(s *target) string {
 	if ip, err := netip.ParseAddr(s.proxy.IPs[0]); err == nil && ip.IsLoopback() {
 		return s.proxy.IPs[0]

@@ -18,16 +18,14 @@ const (
 	maxScopes = 20_000
 )
 
-// inputs are the parts of a snapshot that a result was made of, compared by
-// pointer.
+// inputs are the parts of a snapshot that a result was built from, compared by pointer.
 type inputs [7]any
 
-// memo remembers one result for each key and rebuilds it when its inputs
-// changed. It is safe for concurrent use; concurrent callers of one key wait
-// for one build.
+// memo caches one result for each key and rebuilds it when its inputs change. It is safe for
+// concurrent use; concurrent callers with the same key wait for one build.
 type memo[K comparable, V any] struct {
-	mu sync.Mutex // guards all below
-	// entries are ordered by the last request; nil before the first.
+	mu sync.Mutex // guards all fields below
+	// entries are ordered by their last request; nil before the first request.
 	entries *lru.Map[K, *memoEntry[V]]
 	newest  uint64
 }
@@ -40,8 +38,8 @@ type memoEntry[V any] struct {
 	used  uint64 // guarded by memo.mu
 }
 
-// get returns the result of a key for the snapshot with this sequence. The build
-// receives the result that it replaces.
+// get returns the result of a key for the snapshot with the given sequence. It passes the previous
+// result to build.
 func (m *memo[K, V]) get(key K, sequence uint64, from inputs, build func(prev V) V) V {
 	e := m.entry(key, sequence)
 	e.mu.Lock()
@@ -50,7 +48,7 @@ func (m *memo[K, V]) get(key K, sequence uint64, from inputs, build func(prev V)
 		return e.value
 	}
 	value := build(e.value)
-	if sequence >= e.at { // a late caller with an old snapshot replaces nothing
+	if sequence >= e.at { // a late caller with an old snapshot does not replace the entry
 		e.value, e.from, e.at = value, from, sequence
 	}
 	return value
@@ -75,8 +73,8 @@ func (m *memo[K, V]) entry(key K, sequence uint64) *memoEntry[V] {
 	return e
 }
 
-// dropUnused drops the results that nobody requested for the last snapshots. The
-// caller holds mu.
+// dropUnused drops the results that were not requested for the last snapshots. The caller holds
+// mu.
 func (m *memo[K, V]) dropUnused() {
 	for key, e := range m.entries.Oldest() {
 		if e.used+keepSnapshots >= m.newest {

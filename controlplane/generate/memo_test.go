@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// TestFullMemoDropsTheOldest: one result more than a memo holds drops the result
-// that was requested longest ago, and no other is built again.
+// TestFullMemoDropsTheOldest checks that a full memo drops the result that was requested longest
+// ago, and rebuilds no other.
 func TestFullMemoDropsTheOldest(t *testing.T) {
 	t.Parallel()
 	var m memo[int, int]
@@ -41,7 +41,8 @@ func TestFullMemoDropsTheOldest(t *testing.T) {
 	}
 }
 
-// TestMemoDropsWhatNobodyRequests follows results over snapshots.
+// TestMemoDropsWhatNobodyRequests checks that results without requests are dropped after some
+// snapshots.
 func TestMemoDropsWhatNobodyRequests(t *testing.T) {
 	t.Parallel()
 	var m memo[string, int]
@@ -59,8 +60,8 @@ func TestMemoDropsWhatNobodyRequests(t *testing.T) {
 	}
 }
 
-// TestEqualImportsShareAPlan: Sidecars that import the same and differ in other
-// things do not take the plan from each other's proxies at each call.
+// TestEqualImportsShareAPlan checks that Sidecars with equal imports and other differences do not
+// evict each other's plans.
 func TestEqualImportsShareAPlan(t *testing.T) {
 	t.Parallel()
 	objects := decode(t, `

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// registryExternal is how Istio writes the registry of ServiceEntry objects.
+	// registryExternal is Istio's name of the registry of ServiceEntry objects.
 	registryExternal = "External"
-	// clusterSetSuffix ends the hosts of services that several clusters share.
+	// clusterSetSuffix is the suffix of hosts that several clusters share.
 	clusterSetSuffix = ".clusterset.local"
 )
 
 // nameTableName is the name of the only resource of its type.
 const nameTableName = "name-table"
 
-// nameTable returns the one NDS resource: the names that the agent of a proxy
-// answers for. Names without an address are left out, and are asked elsewhere.
+// nameTable returns the single NDS resource, which contains the names that the agent of a proxy
+// resolves. It omits names without an address; they are resolved by the upstream DNS server.
 func (g *Generator) nameTable(s *target) *xds.Set {
 	v := g.view(s)
 	from := inputs{v}
 	if v.headless {
-		from[1] = s.mesh.Endpoints // changes often, and matters to nobody else
+		from[1] = s.mesh.Endpoints // changes often and affects headless services only
 	}
 	key := setKey{typeURL: xds.TypeNameTable, outbound: s.outbound}
 	key.outbound.rules += " " + strconv.Quote(sees(s.proxy)) + " " + strconv.Quote(s.proxy.Network)
@@ -42,37 +42,36 @@ func (g *Generator) nameTable(s *target) *xds.Set {
 	})
 }
 
-// isHeadless reports whether the endpoints of a service are what its name
-// stands for.
+// isHeadless reports whether the name of a service resolves to its endpoints.
 func isHeadless(svc *model.Service) bool { return svc.Headless }
 
-// tableOf returns the names of services as a proxy sees their addresses.
+// tableOf returns the names of services with their addresses as seen by a proxy.
 func tableOf(proxy *model.Proxy, services []*model.Service, endpoints *snapshot.Endpoints) *nds.Table {
 	t := &nds.Table{Hosts: make(map[string]nds.Host, len(services))}
 	for _, svc := range services {
 		if !utf8.ValidString(svc.Hostname) {
-			continue // the agent would refuse the whole table
+			continue // the agent would reject the whole table
 		}
 		host := hostOf(svc)
 		if isHeadless(svc) {
 			host.IPs = podsOf(t, proxy, svc, endpoints.Of(svc.ServiceKey))
 		} else {
 			for _, a := range svc.AddressesFor(proxy) {
-				if envoyconf.IsIP(a) { // and not a range
+				if envoyconf.IsIP(a) { // not a CIDR range
 					host.IPs = append(host.IPs, a)
 				}
 			}
 		}
 		there := t.Hosts[svc.Hostname]
 		if len(host.IPs) == 0 || there.Registry == nds.Kubernetes && host.Registry != nds.Kubernetes {
-			continue // what Kubernetes says of a name goes first
+			continue // the Kubernetes service takes precedence
 		}
 		t.Hosts[svc.Hostname] = host
 	}
 	return t
 }
 
-// hostOf says of a service all but its addresses.
+// hostOf returns the host of a service without its addresses.
 func hostOf(svc *model.Service) nds.Host {
 	if svc.Registry != model.RegistryKubernetes {
 		return nds.Host{Registry: registryExternal}
@@ -85,10 +84,9 @@ func hostOf(svc *model.Service) nds.Host {
 	return h
 }
 
-// podsOf returns the addresses of a headless service, and enters the pods that
-// have a name of their own, as the DNS server of Kubernetes does. Pods of another
-// network cannot be reached at their addresses. Of pods of the same name the one
-// in the cluster of the proxy is meant.
+// podsOf returns the addresses of a headless service. It also adds pods that have their own names,
+// as the DNS server of Kubernetes does. It omits pods of other networks, which cannot be reached
+// at their addresses. If several pods share a name, those in the cluster of the proxy win.
 func podsOf(t *nds.Table, proxy *model.Proxy, svc *model.Service, set *snapshot.EndpointSet) []string {
 	if set == nil {
 		return nil
@@ -106,8 +104,8 @@ func podsOf(t *nds.Table, proxy *model.Proxy, svc *model.Service, set *snapshot.
 		}
 		name, near := ep.Hostname+"."+domain, ep.Cluster == proxy.ClusterID
 		switch there, ok := t.Hosts[name]; {
-		case ok && there.Registry == nds.Kubernetes && there.Shortname != ep.Hostname: // the name of a service
-		case ok && there.Registry == nds.Kubernetes && slices.Contains(there.IPs, ep.Address): // one more port
+		case ok && there.Registry == nds.Kubernetes && there.Shortname != ep.Hostname: // the name belongs to a service
+		case ok && there.Registry == nds.Kubernetes && slices.Contains(there.IPs, ep.Address): // the same pod with another port
 		case own[name] && !near:
 		default:
 			own[name] = own[name] || near

@@ -56,8 +56,8 @@ func TestHostOf(t *testing.T) {
 	}
 }
 
-// The name of a headless service stands for its pods, and each pod that has a
-// name of its own is found by it.
+// TestHeadless checks that the name of a headless service resolves to its pods, and that named
+// pods have their own names.
 func TestHeadless(t *testing.T) {
 	t.Parallel()
 	const host = "mysql.shop.svc.cluster.local"
@@ -83,7 +83,8 @@ func TestHeadless(t *testing.T) {
 	}
 }
 
-// What Kubernetes says of a name goes before what a ServiceEntry says.
+// TestNameOfPodAndServiceEntry checks that names of Kubernetes take precedence over those of a
+// ServiceEntry.
 func TestNameOfPodAndServiceEntry(t *testing.T) {
 	t.Parallel()
 	pod := kubeService("a-0.a.shop.svc.cluster.local", "shop", "10.0.0.1")
@@ -95,7 +96,8 @@ func TestNameOfPodAndServiceEntry(t *testing.T) {
 	}
 }
 
-// Proxies with the same Sidecar scope share the table; unrelated changes do not affect it.
+// TestNameTableIsShared checks that proxies with the same Sidecar scope share the table, and that
+// unrelated changes do not affect it.
 func TestNameTableIsShared(t *testing.T) {
 	t.Parallel()
 	const entries = `
@@ -137,8 +139,8 @@ spec: {mtls: {mode: STRICT}}
 	}
 }
 
-// What was allocated to a service is for proxies whose agents answer DNS and
-// that want it, in the kinds of address that they have.
+// TestAllocatedNames checks that proxies receive addresses that were allocated to a service only
+// if their agents resolve names and request it, in the IP families that they support.
 func TestAllocatedNames(t *testing.T) {
 	t.Parallel()
 	in := inputOf(decode(t, `
@@ -174,8 +176,8 @@ spec: {hosts: [b.example.com, "*.wild.example.com"], resolution: NONE, ports: [{
 	}
 }
 
-// A proxy receives the address of the service in its own cluster, and pods that it
-// can reach; of those of one name the one in its cluster.
+// TestNamesOfClusters checks that a proxy receives the address of the service in its own cluster,
+// and reachable pods only. Of pods with the same name, it receives the one in its cluster.
 func TestNamesOfClusters(t *testing.T) {
 	t.Parallel()
 	svc := kubeService("reviews.shop.svc.cluster.local", "shop", "10.0.0.7")

@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestNarrowerRulesOfUnservedHost: of two VirtualServices for a host that no
-// service has, the one that goes less far counts, though it is younger.
+// TestNarrowerRulesOfUnservedHost checks that, of two VirtualServices for a host without a
+// service, the one with the narrower scope wins, even if it is younger.
 func TestNarrowerRulesOfUnservedHost(t *testing.T) {
 	t.Parallel()
 	mesh := snapshot.Build(nil, inputOf(decode(t, `kind: VirtualService

@@ -22,17 +22,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The ports that redirected traffic arrives at unless the mesh says otherwise.
+// Default ports that receive redirected traffic, unless the mesh settings override them.
 const (
 	outboundPort = 15001
 	inboundPort  = 15006
 )
 
-// plaintextHTTP are the protocols that Envoy finds in plaintext.
+// plaintextHTTP returns the application protocols that Envoy detects in plaintext connections.
 func plaintextHTTP() []string { return []string{"http/1.1", "h2c"} }
 
-// unknownTraffic is the cluster for what no service takes, and for what asked
-// for it.
+// unknownTraffic returns the cluster for traffic that matches no service: that of the egress proxy,
+// passthrough or the black hole.
 func (s *target) unknownTraffic() string {
 	if p := s.sidecar.OutboundPolicy(); p != nil {
 		if to := p.GetEgressProxy(); to.GetHost() != "" {
@@ -50,8 +50,8 @@ func (s *target) unknownTraffic() string {
 	return cluster.PassthroughName
 }
 
-// unknownBy names the Sidecar that says what becomes of unknown traffic; empty if
-// the mesh says so, or nobody does.
+// unknownBy returns the key of the Sidecar that sets the policy for unknown traffic, or the zero
+// key if no Sidecar does.
 func (s *target) unknownBy() model.Key {
 	if !s.intercepts() || s.sidecar.OutboundPolicy() == nil {
 		return model.Key{}
@@ -59,7 +59,7 @@ func (s *target) unknownBy() model.Key {
 	return s.sidecar.Config.Key
 }
 
-// unknownKey is equal for proxies that treat unknown traffic in the same way.
+// unknownKey returns a key that is equal for proxies that treat unknown traffic alike.
 func (s *target) unknownKey() string {
 	if !s.intercepts() {
 		return ""
@@ -67,7 +67,7 @@ func (s *target) unknownKey() string {
 	return s.unknownTraffic()
 }
 
-// wildcard sets the addresses of a listener that takes all.
+// wildcard sets the addresses of a listener that accepts connections at all addresses.
 func (s *target) wildcard(l *listenerv3.Listener, port uint32) {
 	addresses := familiesOf(s.proxy).wildcards()
 	l.Address = envoyconf.SocketAddress(addresses[0], port)
@@ -76,7 +76,7 @@ func (s *target) wildcard(l *listenerv3.Listener, port uint32) {
 	}
 }
 
-// listenerName is the name of a listener: its address and port.
+// listenerName returns the name of a listener, which consists of its address and port.
 func listenerName(address string, port uint32) string {
 	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() {
 		address = "[" + address + "]"
@@ -84,7 +84,8 @@ func listenerName(address string, port uint32) string {
 	return address + "_" + envoyconf.Number(port)
 }
 
-// outboundListener makes a listener of the plan; its objects are added to from.
+// outboundListener builds a listener of the plan. It adds the objects that the listener is built
+// from to from.
 func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
 	*from = append(*from, in.sources...)
 	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
@@ -98,7 +99,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	default:
 		l.Name, l.Address = listenerName(in.bind, in.port), envoyconf.SocketAddress(in.bind, in.port)
 	}
-	var whole *listenerv3.FilterChain // matches everything
+	var whole *listenerv3.FilterChain // matches every connection
 	named := false
 	for _, c := range in.chains {
 		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, c.stream)}}
@@ -116,15 +117,15 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	if in.routes != "" {
 		http := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{s.outboundHTTP(in, l.Name, from)}}
 		if in.bound && len(in.chains) == 0 {
-			l.FilterChains = append(l.FilterChains, http) // nothing else can come here
+			l.FilterChains = append(l.FilterChains, http) // no other connection can reach this listener
 			return l
 		}
 		http.FilterChainMatch = &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: plaintextHTTP()}
 		l.FilterChains = append(l.FilterChains, http)
 		for _, c := range in.chains {
 			if c.detect && len(c.prefixes) > 0 {
-				// Envoy looks at the address first, and does not come back for
-				// the chain of requests to all of them.
+				// Envoy matches the address first and does not fall back to the chain for requests
+				// to all addresses.
 				own := proto.Clone(http).(*listenerv3.FilterChain)
 				own.FilterChainMatch.PrefixRanges = cidrs(c.prefixes)
 				l.FilterChains = append(l.FilterChains, own)
@@ -149,14 +150,14 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 		s.detection(l)
 	}
 	if len(l.FilterChains) == 0 {
-		// A listener must have a chain of its own.
+		// A listener must have at least one chain of its own.
 		l.FilterChains, l.DefaultFilterChain = []*listenerv3.FilterChain{whole}, nil
 	}
 	return l
 }
 
-// detection sets how long a listener looks at the first bytes. Who waits for the
-// other side to speak first gets the chain for everything else after that time.
+// detection sets how long a listener inspects the first bytes of a connection. After this timeout,
+// connections in which the server speaks first use the chain for all other traffic.
 func (s *target) detection(l *listenerv3.Listener) {
 	l.ContinueOnListenerFiltersTimeout = true
 	if d, ok := envoyconf.Positive(s.mesh.Config.GetProtocolDetectionTimeout()); ok {
@@ -172,7 +173,7 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 	return out
 }
 
-// outboundHTTP is the filter for the requests of a listener.
+// outboundHTTP returns the filter that serves the requests of a listener.
 func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{
 		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
@@ -181,8 +182,8 @@ func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sourc
 	return envoyconf.HTTPFilter(hcm)
 }
 
-// virtualOutbound takes what the application sends anywhere, and gives it to
-// the listener for where it was going.
+// virtualOutbound returns the listener that receives all redirected outbound connections and hands
+// each to the listener of its original destination.
 func (s *target) virtualOutbound() ownListener {
 	var from xds.Sources
 	from.Add(s.unknownBy())
@@ -202,8 +203,7 @@ func (s *target) virtualOutbound() ownListener {
 	return ownListener{l, from}
 }
 
-// blackHoleChain ends connections to the proxy's own port: handed on they would
-// come back without an end.
+// blackHoleChain closes connections to the proxy's own port, which would otherwise loop forever.
 func blackHoleChain(name string, port uint32, s *target) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             name,

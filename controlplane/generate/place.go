@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// kindOf tells proxies of different kinds apart: not all can be served the same.
+// kindOf returns a key that distinguishes kinds of proxies that cannot share resources.
 func kindOf(v cluster.Viewer) string {
 	switch {
 	case v.Proxyless:
@@ -27,16 +27,16 @@ func kindOf(v cluster.Viewer) string {
 	return ""
 }
 
-// placeOf returns where a proxy is, as far as a service or rule makes a difference
-// of it; empty if none does, so that proxies of different places share. The proxy
-// that it gives has what only its endpoints say of its place.
+// placeOf returns the location of a proxy, as far as a service or rule depends on it. It returns
+// "" if none does, so that proxies at different locations share results. The returned proxy also
+// has the location that only its endpoints specify.
 func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 	setting := mesh.Config.GetLocalityLbSetting()
 	if !mesh.DestinationRules.Placed && len(mesh.Services.Distributions) == 0 && len(setting.GetDistribute()) == 0 {
 		return "", p
 	}
 	for _, at := range mesh.Instances.At(p.IPs) {
-		// An address alone may be that of another in another network.
+		// The address alone is not enough: a proxy in another network may have the same one.
 		ep := at.Endpoint
 		if ep.Namespace != p.Namespace || ep.Cluster != "" && ep.Cluster != p.ClusterID || ep.Locality == "" {
 			continue
@@ -63,13 +63,13 @@ func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 	return b.String(), p
 }
 
-// locality says which of the endpoints of a cluster a proxy prefers.
+// locality returns the locality preference of a proxy among the endpoints of a cluster.
 func (c clusterRef) locality(s *target) cluster.Locality {
 	return c.policy().Locality(c.service, s.mesh.Config, s.located)
 }
 
-// prefer orders the endpoints of a port as the proxy prefers them. The list is
-// what they were made of, in the same order.
+// prefer orders the endpoints of a port by the preference of the proxy. The list contains the
+// endpoints that the assignment was built from, in the same order.
 func prefer(cla *endpointv3.ClusterLoadAssignment, list []*model.Endpoint, port uint32, l cluster.Locality) {
 	if l == (cluster.Locality{}) {
 		return

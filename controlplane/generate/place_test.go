@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// placedMesh has a service that prefers what is near, one that does not, and one
-// with a Secret for proxies with a label.
+// placedMesh has a service that prefers near endpoints, one that does not, and one with a Secret
+// for proxies with a label.
 const placedMesh = `
 kind: ServiceEntry
 metadata: {name: near, namespace: default}
@@ -57,7 +57,8 @@ func proxyIn(locality string) *model.Proxy {
 	return p
 }
 
-// TestProxiesOfPlacesShare: only what a rule says of places differs between them.
+// TestProxiesOfPlacesShare checks that proxies at different locations differ only in what depends
+// on the location.
 func TestProxiesOfPlacesShare(t *testing.T) {
 	t.Parallel()
 	mesh, g := placedAt(t, placedMesh)
@@ -82,8 +83,7 @@ func TestProxiesOfPlacesShare(t *testing.T) {
 	}
 }
 
-// TestPlaceOfEndpoint: a proxy that does not say where it is is where its
-// endpoints are.
+// TestPlaceOfEndpoint checks that a proxy without a location uses that of its endpoints.
 func TestPlaceOfEndpoint(t *testing.T) {
 	t.Parallel()
 	mesh, g := placedAt(t, placedMesh)
@@ -96,8 +96,8 @@ func TestPlaceOfEndpoint(t *testing.T) {
 	}
 }
 
-// TestCredentialOfSidecar: a Secret needs a rule that selects the sidecar, and
-// there is never plaintext in its place.
+// TestCredentialOfSidecar checks that a Secret requires a rule that selects the sidecar, and that
+// it is never replaced by plaintext.
 func TestCredentialOfSidecar(t *testing.T) {
 	t.Parallel()
 	const name = "outbound|80||any.example.com"
@@ -109,8 +109,8 @@ func TestCredentialOfSidecar(t *testing.T) {
 	for _, tc := range []struct {
 		name, text string
 		proxy      *model.Proxy
-		want       bool // is there a cluster
-		secret     bool // does it name the Secret
+		want       bool // whether there is a cluster
+		secret     bool // whether it names the Secret
 	}{
 		{"selected", placedMesh, special, true, true},
 		{"another workload", placedMesh, proxyIn(""), true, false},

@@ -17,79 +17,80 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// plan are the outbound listeners of a proxy before they are messages: the
-// listeners and the routes that they name are both made of it.
+// plan describes the outbound listeners of a proxy. Both the listener messages and the routes that
+// they name are built from it.
 type plan struct {
 	listeners []*outboundListener // sorted by bind and port
 	problems  []model.Problem
 	own       string // as in planKey
 }
 
-// planKey decides the plan, together with the snapshot.
+// planKey determines the plan, together with the snapshot.
 type planKey struct {
 	outbound outboundKey
 	route    routeKey
-	// sidecar is the one whose egress listeners count; empty if they only import.
+	// sidecar is the Sidecar whose egress listeners apply. It is empty if the Sidecar only
+	// restricts imports.
 	sidecar model.Key
-	// loopback is where listeners are that the application connects to.
+	// loopback is the address of listeners that the application connects to directly.
 	loopback string
-	// own is the address of the proxy if it is one of a headless service.
+	// own is the address of the proxy if it is an endpoint of a headless service.
 	own string
 }
 
-// egress are the services that some listeners serve.
+// egress is a list of services and the listeners that serve them.
 type egress struct {
-	// spec is the listener of the Sidecar; nil serves every port.
+	// spec is the listener of the Sidecar; nil means listeners for every port.
 	spec     *networkingv1alpha3.IstioEgressListener
 	services []*model.Service
 }
 
-// outboundListener takes connections to one port, at one address or all.
+// outboundListener accepts connections to one port, at one address or at all addresses.
 type outboundListener struct {
 	// bind is an address, [anyAddress], or "unix://" and a path.
 	bind string
 	port uint32
-	// bound is true if the application connects to the listener itself.
+	// bound is true if the application connects to the listener directly.
 	bound bool
-	// routes is the name of the routes of requests; empty if requests are not
-	// looked for.
+	// routes is the name of the listener's routes. It is empty if the listener does not detect
+	// requests.
 	routes string
-	// host is set if the routes are those of this host alone.
+	// host is set if the routes serve only this host.
 	host string
-	// services are those whose requests the routes serve.
+	// services are the services whose requests the routes serve.
 	services []*model.Service
-	// detect is true if a service did not say what its port speaks.
+	// detect is true if a service does not declare the protocol of its port.
 	detect bool
-	// grpcWeb is true if a service takes requests of browsers in gRPC-Web.
+	// grpcWeb is true if a service accepts gRPC-Web requests of browsers.
 	grpcWeb bool
-	// locked is true for a listener that the Sidecar names: others leave it alone.
+	// locked is true for a listener that the Sidecar names. No other service is added to it.
 	locked bool
 	chains []streamChain
-	taken  map[streamMatch]int // chains by what they match
-	// from is the object that the listener is for, the first one of several.
+	taken  map[streamMatch]int // chains by their match
+	// from is the object that the listener is built for, the first one if there are several.
 	from model.Key
-	// sources are all objects that show in it, but for plugins.
+	// sources are all objects that the listener is built from, except plugins.
 	sources xds.Sources
 }
 
-// anyAddress stands for all addresses.
+// anyAddress is the bind address of listeners that accept connections to all addresses.
 const anyAddress = ""
 
-// streamChain says where connections go that nobody reads.
+// streamChain is the destination of connections that are not parsed as HTTP.
 type streamChain struct {
 	serverNames []string
 	prefixes    []netip.Prefix
 	stream      envoyconf.Stream
-	// byName is true if Envoy looks up the name that TLS asks for.
+	// byName is true if Envoy resolves the SNI of the connection.
 	byName bool
-	// detect is true if requests to these addresses are looked for.
+	// detect is true if requests to these addresses are detected.
 	detect bool
 	from   model.Key
-	// sources are the objects that it comes from, beside the service.
+	// sources are the objects that the chain is built from, except the service.
 	sources xds.Sources
 }
 
-// planner makes the plan of a proxy.
+// planner builds the plan of a proxy.
 type planner struct {
 	*target
 	view   *view
@@ -103,8 +104,8 @@ type listenerKey struct {
 	port uint32
 }
 
-// planOf returns the outbound listeners of a proxy. Without interception they are
-// those that its Sidecar names: everything else goes through the HTTP proxy.
+// planOf returns the outbound listeners of a proxy. Without interception, these are the listeners
+// that its Sidecar names; all other traffic uses the HTTP proxy.
 func (g *Generator) planOf(s *target) *plan {
 	v := g.view(s)
 	key := planKey{outbound: s.outbound, route: s.routeKey()}
@@ -114,7 +115,7 @@ func (g *Generator) planOf(s *target) *plan {
 	}
 	from := inputs{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
 	if explicit {
-		// Of others only what they import counts, which the target has: two of
+		// Of other Sidecars only the imports matter, which target contains: two Sidecars with
 		// equal imports share a plan.
 		key.sidecar, key.loopback, from[2] = s.sidecar.Config.Key, httpProxyAddress(s), s.sidecar
 	}
@@ -135,8 +136,8 @@ func (s *target) namesListeners() bool {
 	return slices.ContainsFunc(s.sidecar.Egress(), func(l *snapshot.EgressListener) bool { return l.Spec.GetPort() != nil })
 }
 
-// headlessAddress is the address at which the proxy is an endpoint of a
-// headless service; empty if it is not.
+// headlessAddress returns the address at which the proxy is an endpoint of a headless service, or
+// "" if there is none.
 func (s *target) headlessAddress() string {
 	for _, i := range s.instances() {
 		if i.Service.Headless {
@@ -168,8 +169,8 @@ func (p *planner) make(own string) *plan {
 	return p.plan
 }
 
-// egress divides what the proxy sees by listener: those of the Sidecar that
-// have a port, then everything else.
+// egress groups the visible services by listener: first the listeners of the Sidecar that have a
+// port, then everything else.
 func (p *planner) egress() []egress {
 	var named []egress
 	rest, all := egress{}, true
@@ -192,7 +193,7 @@ func (p *planner) egress() []egress {
 	}
 	switch {
 	case all && len(named) > 0:
-		return named // the Sidecar names every listener that there is
+		return named // the Sidecar names all listeners
 	case all:
 		rest.services = p.view.services
 	default:
@@ -202,7 +203,7 @@ func (p *planner) egress() []egress {
 	return append(named, rest)
 }
 
-// named adds a port of a service to the listener that the Sidecar names.
+// named adds a port of a service to a listener that the Sidecar names.
 func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	number := e.spec.GetPort().GetNumber()
 	path, unix := envoyconf.UnixPath(e.spec.GetBind())
@@ -218,7 +219,7 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 		bind = anyAddress
 	}
 	if bind != anyAddress && !unix && !envoyconf.IsIP(bind) {
-		return // validation tells the author
+		return // reported by validation
 	}
 	l := p.at(bind, number, svc)
 	l.bound, l.locked = bound, true
@@ -240,8 +241,7 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 	}
 }
 
-// anywhere adds a port of a service to the listeners that catch what the
-// application sends to its addresses.
+// anywhere adds a port of a service to the listeners that intercept connections to its addresses.
 func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 	switch {
 	case port.Protocol == model.ProtocolUDP:
@@ -279,8 +279,7 @@ func (p *planner) anywhere(svc *model.Service, port model.Port, own string) {
 	}
 }
 
-// stream4 adds a port of a service that is no HTTP to the listener of an
-// address.
+// stream4 adds a non-HTTP port of a service to the listener of an address.
 func (p *planner) stream4(bind string, svc *model.Service, port model.Port, ranges []netip.Prefix) {
 	l := p.open(bind, port.Number, svc)
 	if l == nil {
@@ -297,12 +296,11 @@ func (p *planner) stream4(bind string, svc *model.Service, port model.Port, rang
 	p.stream(l, svc, port, ranges)
 }
 
-// maxHeadless bounds the listeners that one port of one headless service gets;
-// connections to further endpoints pass through.
+// maxHeadless limits the number of listeners for one port of a headless service. Connections to
+// further endpoints use the passthrough cluster.
 const maxHeadless = 1000
 
-// headless returns the addresses of the endpoints of a service, but for that of
-// the proxy itself.
+// headless returns the endpoint addresses of a service, except that of the proxy itself.
 func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
 	var out []string
 	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
@@ -318,8 +316,8 @@ func (p *planner) headless(svc *model.Service, port model.Port, own string) []st
 	return out
 }
 
-// endpointsOf adds the objects behind the endpoints of a headless service to the
-// listeners of their addresses.
+// endpointsOf adds the objects that define the endpoints of a headless service to the sources of
+// the listeners of their addresses.
 func (p *planner) endpointsOf(svc *model.Service, port model.Port) {
 	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
 		if l := p.byKey[listenerKey{ep.Address, port.Number}]; l != nil && !l.locked {
@@ -329,7 +327,7 @@ func (p *planner) endpointsOf(svc *model.Service, port model.Port) {
 	}
 }
 
-// at returns the listener of an address and port, a new one if there is none.
+// at returns the listener of an address and port. It creates the listener if it does not exist.
 func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundListener {
 	key := listenerKey{bind, port}
 	if p.byKey[key] == nil {
@@ -339,7 +337,7 @@ func (p *planner) at(bind string, port uint32, svc *model.Service) *outboundList
 	return p.byKey[key]
 }
 
-// open is at for listeners that the Sidecar does not name; nil if it does.
+// open is like at, but returns nil if the Sidecar names the listener.
 func (p *planner) open(bind string, port uint32, svc *model.Service) *outboundListener {
 	if l := p.byKey[listenerKey{bind, port}]; l != nil && l.locked {
 		return nil
@@ -347,14 +345,14 @@ func (p *planner) open(bind string, port uint32, svc *model.Service) *outboundLi
 	return p.at(bind, port, svc)
 }
 
-// serve makes the listener look for requests.
+// serve makes the listener detect requests.
 func (l *outboundListener) serve(routes, host string, svc *model.Service) {
 	if l.routes != "" && l.routes != routes {
-		// Two hosts have one address: their requests are told apart by host.
+		// Two hosts share the address, so that requests are routed by host.
 		routes, host = envoyconf.HostPort(l.bind, l.port), ""
 	}
 	l.routes, l.host = routes, host
-	if n := len(l.services); n == 0 || l.services[n-1] != svc { // they come in order
+	if n := len(l.services); n == 0 || l.services[n-1] != svc { // services are added in order
 		l.services = append(l.services, svc)
 	}
 }

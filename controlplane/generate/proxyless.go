@@ -15,15 +15,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// A proxyless client is an application that reads xDS itself, through a gRPC
-// library. What such libraries take is less than what Envoy takes: the gRFCs
-// A27 (names, listeners), A28 (routes), A29 (TLS), A31 (timeouts), A32 (circuit
-// breaking), A33 (faults), A36 (servers), A37 (aggregates and DNS), A42 (hash
-// rings), A44 (retries) and A50 (outliers) say what.
+// A proxyless client is an application that uses xDS through a gRPC library. Such libraries
+// support only a part of what Envoy supports. The gRFCs A27 (names, listeners), A28 (routes), A29
+// (TLS), A31 (timeouts), A32 (circuit breaking), A33 (faults), A36 (servers), A37 (aggregates and
+// DNS), A42 (hash rings), A44 (retries) and A50 (outliers) define that part.
 //
-// A target "xds:///host:port" asks for the listener of that name. It leads to
-// the routes of one port of one service, whose name is that of its cluster. A
-// server asks for the listener of its address: see [ServerPrefix].
+// For a target "xds:///host:port", the client requests the listener of that name. The listener
+// leads to the routes of one port of one service; their name is that of the cluster. A server
+// requests the listener of its address; see [ServerPrefix].
 
 // proxyless returns the resources of a type for a proxyless client.
 func (g *Generator) proxyless(s *target, typeURL string) *xds.Set {
@@ -55,22 +54,21 @@ func (g *Generator) proxyless(s *target, typeURL string) *xds.Set {
 	return g.empty
 }
 
-// proxylessHosts are the hosts and ports that a client may dial.
+// proxylessHosts returns the hosts and ports that a client may dial.
 func proxylessHosts(b *routeBuilder) []*virtualHost {
 	return slices.DeleteFunc(b.hosts(), func(h *virtualHost) bool {
 		return strings.Contains(h.Name, "*") || h.Service != nil && !mayServeGRPC(h.Service, h.Port)
 	})
 }
 
-// mayServeGRPC reports whether a port speaks HTTP, or does not say what it speaks.
+// mayServeGRPC reports whether a port uses HTTP or does not declare its protocol.
 func mayServeGRPC(svc *model.Service, port uint32) bool {
 	return slices.ContainsFunc(svc.Ports, func(p model.Port) bool {
 		return p.Number == port && (p.Protocol.IsHTTP() || p.Protocol.Sniffed())
 	})
 }
 
-// proxylessListeners are one for each name by which a host and port can be
-// dialed.
+// proxylessListeners returns a listener for each name by which a client can dial a host and port.
 func (g *Generator) proxylessListeners(s *target) *part {
 	hosts := proxylessHosts(g.newRouteBuilder(s, g.view(s)))
 	claimDomains(hosts, s, true)
@@ -84,7 +82,7 @@ func (g *Generator) proxylessListeners(s *target) *part {
 	return p
 }
 
-// named is the object because of which the host is known.
+// named returns the object that defines the host.
 func (h *virtualHost) named() xds.Sources {
 	var from xds.Sources
 	if h.Service != nil {
@@ -95,7 +93,7 @@ func (h *virtualHost) named() xds.Sources {
 	return from
 }
 
-// take appends a resource, or the problem of the object behind a host.
+// take appends a resource, or the problem of the object that defines the host.
 func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 	switch {
 	case err == nil:
@@ -107,7 +105,7 @@ func (p *part) take(h *virtualHost, r *xds.Resource, err error) {
 	}
 }
 
-// apiListener leads a client to its routes.
+// apiListener returns a listener that leads a client to its routes.
 func apiListener(name, routes string) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     routes,

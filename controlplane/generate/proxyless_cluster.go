@@ -21,24 +21,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// certificateProvider is the plugin of the gRPC bootstrap that gives identity
-// and roots; Istio's agent writes the bootstrap with this name.
+// certificateProvider is the plugin of the gRPC bootstrap that provides the identity and the
+// roots. Istio's agent writes the bootstrap with this name.
 const certificateProvider = "default"
 
-// proxylessSource is everything that a cluster is built from.
+// proxylessSource contains everything that a cluster is built from.
 type proxylessSource struct{ clusterSource }
 
-// proxylessEndpointSource is everything that endpoints are built from.
+// proxylessEndpointSource contains everything that endpoints are built from.
 type proxylessEndpointSource struct{ endpointSource }
 
-// memberKey is one of the clusters that are made of one source.
+// memberKey identifies one of the clusters that are built from the same source.
 type memberKey struct {
 	proxylessSource
 	member string
 }
 
-// proxylessClusters are those of the services that a client sees, but for those
-// whose host is a wildcard: gRPC resolves no name that a request names.
+// proxylessClusters returns the clusters of the services that a client sees, except services with
+// a wildcard host: gRPC cannot resolve the host of a request.
 func (g *Generator) proxylessClusters(s *target, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
@@ -58,10 +58,10 @@ func (g *Generator) proxylessClusters(s *target, prev *xds.Set) *xds.Set {
 	return xds.NewSet(prev, p.resources, p.problems)
 }
 
-// members are the clusters of a name before their policy. What the client
-// resolves has one name in a cluster (gRFC A37): several are a cluster each, and
-// one in front of them that goes to the first that answers. No name at all is a
-// cluster without endpoints, so that calls fail at once.
+// members returns the clusters for a name, without their policy. A cluster of gRPC resolves a
+// single DNS name (gRFC A37), so that several names become one cluster each and an aggregate
+// cluster that uses the first one that is available. Without any name, members returns a cluster
+// without endpoints, so that calls fail at once.
 func (src proxylessSource) members(name string) []*clusterv3.Cluster {
 	names := src.names()
 	switch len(names) {
@@ -85,8 +85,8 @@ func (src proxylessSource) members(name string) []*clusterv3.Cluster {
 	}})
 }
 
-// names are those that the client resolves; none if the registry knows the
-// endpoints.
+// names returns the endpoints that the client resolves, or none if the registry provides
+// addresses.
 func (src proxylessSource) names() []*model.Endpoint {
 	if !src.named() {
 		return nil
@@ -106,16 +106,15 @@ func oneNameCluster(name string, ep *model.Endpoint) *clusterv3.Cluster {
 	}
 }
 
-// build sets what the policy says, as far as gRPC can do it.
+// build applies the parts of the policy that gRPC supports.
 func (src proxylessSource) build(c *clusterv3.Cluster) *clusterv3.Cluster {
 	p := src.Policy()
 	c.CircuitBreakers = p.CircuitBreakers()
 	proxylessBalance(c, p.Balancer.GetConsistentHash())
 	c.OutlierDetection = proxylessOutliers(p.Outlier)
-	// Mutual TLS only where a rule demands it: nobody knows whether the
-	// application made its channel with credentials that take it from here, and
-	// an endpoint that is no gRPC library tells it by ALPN names that gRPC does
-	// not send.
+	// Use mutual TLS only if a rule requires it: it is unknown whether the application created its
+	// channel with xDS credentials. Moreover, endpoints other than gRPC libraries detect mutual
+	// TLS by ALPN names that gRPC does not send.
 	if p.TLS.GetMode() == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL {
 		names := p.TLS.GetSubjectAltNames()
 		if len(names) == 0 {
@@ -129,9 +128,8 @@ func (src proxylessSource) build(c *clusterv3.Cluster) *clusterv3.Cluster {
 	return c
 }
 
-// proxylessBalance takes endpoints in turn, or by a hash, for which gRPC has the
-// ring alone (gRFC A42). The other ways are plugins that an application may lack,
-// and its library would refuse the cluster.
+// proxylessBalance sets round robin, or the hash ring, which is the only hash policy of gRPC (gRFC
+// A42). Other policies are plugins; a library that lacks one rejects the cluster.
 func proxylessBalance(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
 	c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	if hash == nil {
@@ -146,12 +144,13 @@ func proxylessBalance(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalance
 	c.LbPolicy, c.LbConfig = clusterv3.Cluster_RING_HASH, &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: ring}
 }
 
-// defaultFailures is how many failures in a row eject, if a rule does not say it.
+// defaultFailures is the number of consecutive failures that eject an endpoint if the rule sets
+// none.
 const defaultFailures = 5
 
-// proxylessOutliers ejects an endpoint of which every call of an interval failed,
-// if they were as many as the rule wants in a row: gRPC counts shares, and not
-// what comes in a row (gRFC A50). Nil ejects nothing.
+// proxylessOutliers ejects an endpoint if all calls of an interval failed and their number reaches
+// the limit of the rule. gRPC counts percentages and not consecutive failures (gRFC A50). It
+// returns nil if outlier detection is disabled.
 func proxylessOutliers(in *networkingv1alpha3.OutlierDetection) *clusterv3.OutlierDetection {
 	if in == nil {
 		return nil
@@ -176,7 +175,7 @@ func proxylessOutliers(in *networkingv1alpha3.OutlierDetection) *clusterv3.Outli
 		BaseEjectionTime:               in.GetBaseEjectionTime(),
 		EnforcingSuccessRate:           wrapperspb.UInt32(0),
 		EnforcingFailurePercentage:     wrapperspb.UInt32(100),
-		FailurePercentageThreshold:     wrapperspb.UInt32(99), // more than that
+		FailurePercentageThreshold:     wrapperspb.UInt32(99), // ejects above this percentage
 		FailurePercentageMinimumHosts:  wrapperspb.UInt32(1),
 		FailurePercentageRequestVolume: wrapperspb.UInt32(failures),
 	}
@@ -186,8 +185,8 @@ func proxylessOutliers(in *networkingv1alpha3.OutlierDetection) *clusterv3.Outli
 	return out
 }
 
-// proxylessTLS is mutual TLS with what the plugins of the gRPC bootstrap give,
-// with somebody who has one of the names, or is of the mesh if there are none.
+// proxylessTLS returns a mutual TLS context with the identity and roots of the gRPC bootstrap
+// plugins. The peer must have one of the names, or any identity of the mesh if there are none.
 func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
 	plugin := func(certificate string) *tlsv3.CertificateProviderPluginInstance {
 		return &tlsv3.CertificateProviderPluginInstance{InstanceName: certificateProvider, CertificateName: certificate}
@@ -206,8 +205,8 @@ func proxylessTLS(names []string) *tlsv3.CommonTlsContext {
 	}
 }
 
-// proxylessEndpoints are those of the services with known endpoints, as the
-// client sees them from where it is.
+// proxylessEndpoints returns the endpoints of the services whose endpoints are known, as seen from
+// the location of the client.
 func (g *Generator) proxylessEndpoints(s *target, at viewpoint, prev *xds.Set) *xds.Set {
 	p := &part{}
 	for _, ref := range g.view(s).clusters {
@@ -220,13 +219,13 @@ func (g *Generator) proxylessEndpoints(s *target, at viewpoint, prev *xds.Set) *
 		}}
 		if ref.found.ByName() {
 			if len(dialed(endpointsOf(src.endpoints, src.rule, src.subset, src.port), src.port)) > 0 {
-				continue // the client resolves them
+				continue // resolved by the client
 			}
 			src.endpoints = nil
 		}
 		src.from = at.of(s, ref, src.endpoints)
-		// A gateway to another network knows whom requests are for by an SNI that
-		// gRPC does not send: what is behind one is out of reach.
+		// A gateway of another network selects the destination by SNI, which gRPC does not send.
+		// Endpoints behind such gateways are unreachable.
 		src.from.secure = false
 		p.add(ref, func() (*xds.Resource, error) {
 			return g.table.Get(src, xds.TypeEndpoint, ref.name, func() (proto.Message, xds.Sources) {
@@ -244,8 +243,8 @@ func (g *Generator) proxylessEndpoints(s *target, at viewpoint, prev *xds.Set) *
 	return xds.NewSet(prev, p.resources, p.problems)
 }
 
-// dialed are the endpoints of a port that gRPC can dial: an address twice, or
-// one that is a path, would make it refuse all of them.
+// dialed returns the endpoints of a port that gRPC can dial. gRPC rejects all endpoints if an
+// address occurs twice or is a path.
 func dialed(list []*model.Endpoint, port uint32) []*model.Endpoint {
 	seen := map[string]bool{}
 	var out []*model.Endpoint
@@ -257,7 +256,7 @@ func dialed(list []*model.Endpoint, port uint32) []*model.Endpoint {
 		}
 		seen[at] = true
 		plain := *ep
-		plain.MutualTLS = false // there is nothing that it could be matched with
+		plain.MutualTLS = false // there is no transport socket match for it
 		out = append(out, &plain)
 	}
 	return slices.Clip(out)

@@ -16,13 +16,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// proxylessRoutes are one configuration for each host and port.
+// proxylessRoutes returns one route configuration for each host and port.
 func (g *Generator) proxylessRoutes(s *target, prev *xds.Set) *xds.Set {
 	b := g.newRouteBuilder(s, g.view(s))
-	// The builder makes routes for an Envoy: forGRPC adapts them.
+	// The builder builds routes for Envoy; forGRPC converts them.
 	p := &part{}
 	for _, h := range proxylessHosts(b) {
-		h.domains = []string{"*"} // a client subscribes to the routes of the host that it dials
+		h.domains = []string{"*"} // a client requests the routes of the host that it dials
 		vh := b.build(h)
 		if vh.VirtualHost == nil {
 			continue
@@ -44,7 +44,7 @@ func (g *Generator) proxylessRoutes(s *target, prev *xds.Set) *xds.Set {
 func forGRPC(r *routev3.Route) []*routev3.Route {
 	match := r.GetMatch()
 	if len(match.GetQueryParameters()) > 0 || !takesPOST(match) {
-		return nil // calls have no query, and are POST
+		return nil // calls have no query and always use POST
 	}
 	bySegments(match)
 	forAction(r.GetRoute())
@@ -52,8 +52,8 @@ func forGRPC(r *routev3.Route) []*routev3.Route {
 	return withoutValues(r)
 }
 
-// takesPOST takes what a match says of the method out of it, and reports whether
-// it lets POST through, which all calls are: gRPC shows matches no method.
+// takesPOST removes the method condition from a match and reports whether the condition allows
+// POST, the method of all calls. gRPC does not match methods.
 func takesPOST(match *routev3.RouteMatch) bool {
 	takes := true
 	match.Headers = slices.DeleteFunc(match.GetHeaders(), func(h *routev3.HeaderMatcher) bool {
@@ -79,8 +79,8 @@ func matches(m *matcherv3.StringMatcher, value string) bool {
 	return false
 }
 
-// bySegments puts an expression in the place of a prefix of whole segments, for
-// which gRPC would refuse all routes.
+// bySegments replaces a prefix of whole path segments with a regular expression. gRPC rejects all
+// routes if one has such a prefix.
 func bySegments(match *routev3.RouteMatch) {
 	prefix := match.GetPathSeparatedPrefix()
 	if prefix == "" {
@@ -88,14 +88,14 @@ func bySegments(match *routev3.RouteMatch) {
 	}
 	expr := regexp.QuoteMeta(prefix) + "(/.*)?"
 	if match.GetCaseSensitive() != nil && !match.GetCaseSensitive().GetValue() {
-		expr = "(?i)" + expr // gRPC counts the case for paths and prefixes only
+		expr = "(?i)" + expr // gRPC applies the case option to paths and prefixes only
 	}
 	match.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: expr}}
 }
 
-// forAction sets the timeout where gRPC looks for it (gRFC A31), whatever the
-// port is said to speak, and hashes by the channel what is to be hashed by the
-// address of the caller: it is the same thing for a client that is no proxy.
+// forAction sets the timeout where gRPC reads it (gRFC A31), regardless of the port's protocol. It
+// replaces hashing by the caller's address with hashing by channel, which is equivalent for a
+// client that is not a proxy.
 func forAction(action *routev3.RouteAction) {
 	if action == nil {
 		return
@@ -110,9 +110,9 @@ func forAction(action *routev3.RouteAction) {
 	}
 }
 
-// faultAlone drops what a route says to filters, but for the one that a client
-// may have: it would refuse all routes because of another. Who does not know this
-// one goes without.
+// faultAlone removes all filter settings of a route except the fault filter, which is the only one
+// that a client may support. Any other would make it reject all routes. Clients that do not
+// support the fault filter ignore it.
 func faultAlone(r *routev3.Route) {
 	fault := r.GetTypedPerFilterConfig()[envoyconf.FaultFilter]
 	r.TypedPerFilterConfig = nil
@@ -123,14 +123,13 @@ func faultAlone(r *routev3.Route) {
 	}
 }
 
-// maxWithout bounds the headers of a route that must not have a value.
+// maxWithout limits the number of headers of a route that must not have a given value.
 const maxWithout = 6
 
-// withoutValues makes a route of each way in which a call can lack the values
-// that it must not have. To gRPC a header that is not there matches nothing, not
-// even that it has another value, so each such header is one that is not there
-// or has another value. A route with more of them than anybody writes takes only
-// calls that have all headers.
+// withoutValues returns one route for each way in which a call can satisfy the inverted header
+// matches of a route. In gRPC, a missing header matches nothing, not even an inverted match. Each
+// such header therefore becomes two alternatives: the header is missing, or it has another value.
+// A route with more than maxWithout such headers matches only calls that have all of them.
 func withoutValues(r *routev3.Route) []*routev3.Route {
 	out := []*routev3.Route{r}
 	done := 0

@@ -22,12 +22,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// ServerPrefix begins the names of the listeners that servers ask for; the
-// address at which they listen, "host:port", follows. Istio's agent writes it into the gRPC
-// bootstrap (server_listener_resource_name_template).
+// ServerPrefix is the prefix of the listener names that servers request. The listen address,
+// "host:port", follows. Istio's agent writes it into the gRPC bootstrap
+// (server_listener_resource_name_template).
 const ServerPrefix = "xds.istio.io/grpc/lds/inbound/"
 
-// The label by which a workload says that it speaks mutual TLS of the mesh.
+// The label by which a workload declares that it supports mutual TLS of the mesh.
 const (
 	tlsModeLabel = "security.istio.io/tlsMode"
 	tlsModeIstio = "istio"
@@ -37,14 +37,13 @@ const (
 type server struct {
 	host string
 	port uint32
-	// secure is true if callers need mutual TLS of the mesh.
+	// secure is true if callers must use mutual TLS.
 	secure bool
-	peers  xds.Sources // the objects that say so
+	peers  xds.Sources // the objects that decide this
 }
 
-// serversOf are the addresses at which the application of a proxyless workload
-// says that it listens: every port is served, also one that nothing else knows
-// of. What is no address gets no listener.
+// serversOf returns the addresses at which the application of a proxyless workload declares to
+// listen. Every port is served, even if no service has it. Invalid addresses get no listener.
 func serversOf(s *target) []server {
 	var out []server
 	var peers xds.Sources
@@ -63,10 +62,10 @@ func serversOf(s *target) []server {
 	return out
 }
 
-// servesSecurely reports whether callers of a port need mutual TLS. gRPC cannot
-// tell it from plaintext, so that a server takes one of them: what is permissive
-// is mutual TLS for a workload that says that it speaks it, as its callers then
-// do too, otherwise plaintext.
+// servesSecurely reports whether callers of a port must use mutual TLS. A gRPC server cannot tell
+// mutual TLS from plaintext and accepts only one of them. PERMISSIVE therefore means mutual TLS
+// for workloads that declare to support it, because their callers then use it too, and plaintext
+// otherwise.
 func (s *target) servesSecurely(port uint32) bool {
 	switch s.mesh.PeerAuthentications.Mode(s.proxy.Namespace, s.proxy.OwnLabels(), port) {
 	case snapshot.MutualTLSStrict:
@@ -78,7 +77,7 @@ func (s *target) servesSecurely(port uint32) bool {
 	return s.proxy.OwnLabels()[tlsModeLabel] == tlsModeIstio
 }
 
-// serversKey decides the listeners of servers.
+// serversKey returns the key of the servers' listeners.
 func serversKey(servers []server) inboundKey {
 	var key inboundKey
 	for _, at := range servers {
@@ -87,7 +86,7 @@ func serversKey(servers []server) inboundKey {
 	return key
 }
 
-// serverListeners adds the listeners of servers.
+// serverListeners adds the listeners of servers to p.
 func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 	for _, at := range servers {
 		l := serverListener(at, g.deniedIn(s.mesh))
@@ -100,8 +99,8 @@ func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 	}
 }
 
-// serverListener takes what comes for a server. The library compares the address
-// with its own, byte by byte, and hands every request to the application.
+// serverListener returns the listener of a server. The library compares its address byte by byte
+// with that of the server, and passes every request to the application.
 func serverListener(at server, denied *envoyconf.Denied) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     "inbound_" + envoyconf.HostPort(at.host, at.port),
@@ -134,8 +133,8 @@ func toApplication() *routev3.RouteConfiguration {
 	}}}
 }
 
-// serverTLS demands a certificate of the mesh. Names cannot be demanded: gRPC
-// refuses a server's listener that does (gRFC A29), and checks the roots alone.
+// serverTLS requires a certificate of the mesh. It cannot restrict the names: gRPC rejects a
+// server listener that does (gRFC A29) and verifies the roots only.
 func serverTLS() *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",

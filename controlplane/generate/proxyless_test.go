@@ -36,9 +36,8 @@ func grpcAt(address string, change ...func(*model.Proxy)) *model.Proxy {
 	return p
 }
 
-// TestProxylessEndpointsByPlace has clients at different places look at one
-// service. No gateway to another network takes what they send, and an address
-// comes once.
+// TestProxylessEndpointsByPlace compares the endpoints of one service for clients at different
+// locations. Gateways to other networks are not used, and addresses are unique.
 func TestProxylessEndpointsByPlace(t *testing.T) {
 	t.Parallel()
 	const web = "web.shop.svc.cluster.local"
@@ -80,7 +79,7 @@ func TestProxylessEndpointsByPlace(t *testing.T) {
 	}
 }
 
-// TestProxylessLocalities: the nearest come first, with priorities from 0 on.
+// TestProxylessLocalities checks that the nearest localities come first, with priorities from 0.
 func TestProxylessLocalities(t *testing.T) {
 	t.Parallel()
 	mesh, g := placedAt(t, placedMesh)
@@ -117,8 +116,8 @@ spec:
     outlierDetection: {consecutiveGatewayErrors: 2}
 `
 
-// TestProxylessNames: a cluster has one name to resolve; several names are
-// clusters behind one that goes to the first that answers.
+// TestProxylessNames checks that a cluster has one name to resolve, and that several names become
+// an aggregate of clusters.
 func TestProxylessNames(t *testing.T) {
 	t.Parallel()
 	const name = "outbound|80||names.example.com"
@@ -170,7 +169,8 @@ func TestProxylessNames(t *testing.T) {
 	}
 }
 
-// TestProxylessOutliers: what counts in a row becomes a share of as many calls.
+// TestProxylessOutliers checks that a number of consecutive failures becomes a percentage of as
+// many calls.
 func TestProxylessOutliers(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]uint32{
@@ -193,7 +193,7 @@ func TestProxylessOutliers(t *testing.T) {
 	}
 }
 
-// TestForGRPC compares routes before and after.
+// TestForGRPC compares routes before and after conversion.
 func TestForGRPC(t *testing.T) {
 	t.Parallel()
 	const to = `,"route":{"cluster":"a","timeout":"1s"%s}`
@@ -242,8 +242,8 @@ metadata: {name: some, namespace: default}
 spec: {selector: {matchLabels: {app: strict}}, mtls: {mode: DISABLE}, portLevelMtls: {9090: {mode: STRICT}}}
 `
 
-// TestServerListeners: a workload has listeners for the ports that are known of
-// it, and clients share what they would share without.
+// TestServerListeners checks that a workload has listeners for its known ports, and that clients
+// still share resources.
 func TestServerListeners(t *testing.T) {
 	t.Parallel()
 	mesh, g := placedAt(t, proxylessServer)

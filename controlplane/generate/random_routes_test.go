@@ -27,7 +27,7 @@ func (w *randomWorld) targets() []*networkingv1alpha3.RouteDestination {
 
 func (w *randomWorld) maybePort() uint32 { return uint32(w.IntN(2)) * w.port() }
 
-// sidecarRoutes is a VirtualService whose matches look at all that a proxy has.
+// sidecarRoutes returns a VirtualService whose matches depend on all properties of a proxy.
 func (w *randomWorld) sidecarRoutes() *networkingv1alpha3.VirtualService {
 	vs := &networkingv1alpha3.VirtualService{Hosts: append(w.some("one.test", "*.two.test"), w.host()), ExportTo: w.some(".", "*", "a"), Gateways: w.some("mesh", "mesh", "a/o0")}
 	for range w.IntN(3) {
@@ -93,7 +93,7 @@ func (w *randomWorld) imported() []string {
 	return append(w.some("a/*", "./*", "*/one.test", "b/*"), w.one("*/*", "./*", "a/*", "~/*", "*/*.test"))
 }
 
-// proxy is any proxy.
+// proxy returns a random proxy.
 func (w *randomWorld) proxy() *model.Proxy {
 	p := &model.Proxy{
 		Role: w.one("sidecar", "sidecar", "sidecar", "sidecar", "router"), IPs: []string{w.one("10.0.0.1", "10.0.0.2", "10.0.0.3", "127.77.63.2", "127.77.63.3", "fd00::1")},

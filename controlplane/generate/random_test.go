@@ -17,11 +17,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestSharedGeneratorEqualsFresh follows random changes with one Generator for
-// many random proxies and with snapshots that keep what did not change. Each
-// proxy gets what a new Generator makes for it alone of a snapshot built anew:
-// nobody receives what belongs to another, or what is of yesterday, and its sources
-// are those of now.
+// TestSharedGeneratorEqualsFresh applies random changes with one Generator for many random
+// proxies, and with snapshots that reuse unchanged parts. Each proxy must receive what a new
+// Generator builds for it alone from a new snapshot: nothing of another proxy, nothing outdated,
+// and current sources.
 func TestSharedGeneratorEqualsFresh(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -65,7 +64,7 @@ func sharedEqualsFresh(t *testing.T, seed uint64, steps int) {
 	}
 }
 
-// differs says which resources and problems are not as they should be.
+// differs reports which resources and problems differ from the expected ones.
 func differs(t *testing.T, where string, want, got *xds.Set) {
 	t.Helper()
 	for _, r := range want.Resources {
@@ -98,8 +97,8 @@ func diffText(t *testing.T, want, got *xds.Resource) string {
 	return cmp.Diff(protojson.Format(unpack(t, want)), protojson.Format(unpack(t, got)))
 }
 
-// TestEnvoyAcceptsRandomMeshes passes what random proxies get of random meshes to
-// the real Envoy.
+// TestEnvoyAcceptsRandomMeshes validates the resources of random proxies in random meshes with the
+// real Envoy.
 func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -109,7 +108,7 @@ func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 			w := newRandomWorld(2000 + seed)
 			mesh := snapshot.Build(nil, w.input(), model.Change{All: true})
 			proxy := w.proxy()
-			proxy.Proxyless, proxy.VHDS = false, false // what one static configuration can show
+			proxy.Proxyless, proxy.VHDS = false, false // limited to what a static configuration can contain
 			validateWithEnvoy(t, binary, mesh, proxy)
 		})
 	}

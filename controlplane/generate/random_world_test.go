@@ -25,9 +25,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// randomWorld is a mesh of a few namespaces whose objects, services of clusters
-// and settings change at random. Few names and ports are in use, so that they
-// meet.
+// randomWorld is a mesh of a few namespaces whose objects, cluster services and settings change at
+// random. It uses few names and ports, so that they collide.
 type randomWorld struct {
 	chaos
 	objects  map[model.Key]*model.Config
@@ -54,7 +53,7 @@ func (w *randomWorld) input() snapshot.Input {
 	return in
 }
 
-// change alters some objects, and returns what it altered.
+// change alters some objects, and returns the change.
 func (w *randomWorld) change(n int) model.Change {
 	change := model.NewChange()
 	for range n {
@@ -133,7 +132,7 @@ func (w *randomWorld) locality() string {
 
 func (w *randomWorld) endpoints(key model.Key, svc *model.Service) []*model.Endpoint {
 	var out []*model.Endpoint
-	for range 1 + w.IntN(3) { // one at least: a service that lost all remembers whose they were
+	for range 1 + w.IntN(3) { // at least one: a service that lost all endpoints remembers their identities
 		base := model.Endpoint{
 			Address: w.address(), Namespace: key.Namespace, ServiceAccount: w.one("", "x", "y"), Labels: w.labels(), Weight: 1, Cluster: w.one("c1", "c2"),
 			Network: w.one("", "", "n1", "n2"), Node: w.one("", "node1", "node2"), Locality: w.locality(), MutualTLS: w.IntN(2) == 0,

@@ -23,16 +23,16 @@ import (
 const (
 	// httpProxyRoute is the name of the routes of the HTTP proxy listener.
 	httpProxyRoute = "http_proxy"
-	// vhdsSuffix ends the names of routes whose virtual hosts come apart.
+	// vhdsSuffix is the suffix of the names of routes whose virtual hosts are separate resources.
 	vhdsSuffix = ".vhds"
 )
 
-// unknownHostBody is what a request for a host that nobody knows gets.
+// unknownHostBody is the response body for a request with an unknown host.
 const unknownHostBody = "no service of the mesh answers for this host and port: " +
 	"check the host, the port and the namespace of the request, or declare the service with a ServiceEntry\n"
 
-// routes returns the RDS resources of a proxy: those of its outbound listeners
-// and of its HTTP proxy.
+// routes returns the RDS resources of a proxy: the routes of its outbound listeners and of its
+// HTTP proxy.
 func (g *Generator) routes(s *target) *xds.Set {
 	p := g.planOf(s)
 	if httpProxyPort(s) == 0 && p == &noPlan {
@@ -63,7 +63,7 @@ func (g *Generator) routes(s *target) *xds.Set {
 			if err != nil {
 				out.problems = append(out.problems, envoyconf.Left(model.Key{}, err))
 				if prev != nil {
-					r = prev.Get(config.GetName()) // the last good routes
+					r = prev.Get(config.GetName()) // keep the last valid routes
 				}
 				if r == nil {
 					continue
@@ -75,18 +75,17 @@ func (g *Generator) routes(s *target) *xds.Set {
 	})
 }
 
-// configuration is a route configuration before its virtual hosts are made.
+// configuration is a route configuration without its virtual hosts.
 type configuration struct {
 	name string
-	// withPorts is true if the port is a part of the host of requests, and
-	// decides.
+	// withPorts is true if virtual hosts match the port in the host of a request.
 	withPorts bool
 	hosts     func() []madeHost
-	// listener is the one that names the routes; nil for the HTTP proxy.
+	// listener is the listener that uses the routes; nil for the HTTP proxy.
 	listener *outboundListener
 }
 
-// services are the objects because of which there are the routes.
+// services returns the objects that require the route configuration.
 func (c configuration) services() xds.Sources {
 	var from xds.Sources
 	if c.listener != nil {
@@ -97,13 +96,13 @@ func (c configuration) services() xds.Sources {
 	return from
 }
 
-// madeHost is a virtual host, and the objects that it comes from.
+// madeHost is a virtual host and the objects that it is built from.
 type madeHost struct {
 	*routev3.VirtualHost
 	from xds.Sources
 }
 
-// configurations are those of the outbound listeners and of the HTTP proxy.
+// configurations returns the route configurations of the outbound listeners and of the HTTP proxy.
 func (b *routeBuilder) configurations(p *plan) []configuration {
 	var out []configuration
 	seen := map[string]bool{}
@@ -121,7 +120,7 @@ func (b *routeBuilder) configurations(p *plan) []configuration {
 	return out
 }
 
-// message is the configuration around the virtual hosts.
+// message returns the route configuration without virtual hosts.
 func (c configuration) message(vhds bool) *routev3.RouteConfiguration {
 	out := &routev3.RouteConfiguration{
 		Name:                           c.fullName(vhds),
@@ -135,9 +134,9 @@ func (c configuration) message(vhds bool) *routev3.RouteConfiguration {
 	return out
 }
 
-// fullName is the name of the configuration. It is another one with VHDS, so
-// that a listener that goes over from one to the other waits for what it goes
-// to: under one name Envoy would mix them.
+// fullName returns the name of the configuration. With VHDS it has another name, so that a
+// listener that switches waits for the new configuration. Envoy would mix the virtual hosts of
+// both under a single name.
 func (c configuration) fullName(vhds bool) string {
 	if vhds {
 		return c.name + vhdsSuffix
@@ -145,13 +144,12 @@ func (c configuration) fullName(vhds bool) string {
 	return c.name
 }
 
-// routesName is the name of the routes of a listener.
+// routesName returns the name of the routes of a listener.
 func (s *target) routesName(l *outboundListener) string {
 	return configuration{name: l.routes}.fullName(s.proxy.VHDS)
 }
 
-// port makes the virtual hosts of an outbound listener: one for each service,
-// and an answer for everything else.
+// port builds the virtual hosts of an outbound listener: one for each service, and a catch-all.
 func (b *routeBuilder) port(l *outboundListener) []madeHost {
 	served := make(map[*model.Service]bool, len(l.services))
 	for _, svc := range l.services {
@@ -175,7 +173,8 @@ func (b *routeBuilder) port(l *outboundListener) []madeHost {
 	return b.virtualHosts(hosts, b.unknown())
 }
 
-// hostsOf returns the hosts with a port, all for 0. They have no domains yet.
+// hostsOf returns the hosts with the given port, or all hosts for port 0. Their domains are not
+// set.
 func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 	if b.byPort == nil {
 		b.byPort = map[uint32][]*virtualHost{}
@@ -191,8 +190,8 @@ func (b *routeBuilder) hostsOf(port uint32) []*virtualHost {
 	return out
 }
 
-// unknown answers for hosts that nobody knows: it sends the requests to where
-// they were going, or refuses them.
+// unknown returns the virtual host for unknown hosts, which forwards requests to their original
+// destination or rejects them.
 func (b *routeBuilder) unknown() madeHost {
 	var from xds.Sources
 	from.Add(b.target.unknownBy())
@@ -228,23 +227,22 @@ func (g *Generator) newRouteBuilder(s *target, v *view) *routeBuilder {
 	}}
 }
 
-// virtualHost is a host and port that gets routes of its own.
+// virtualHost is a host and port with its own routes.
 type virtualHost struct {
 	route.Host
 	domains []string
 }
 
-// httpProxy makes the routes of the HTTP proxy: one virtual host for each
-// service and port, and an answer for everything else; sorted by name, but for
-// that answer.
+// httpProxy builds the routes of the HTTP proxy: one virtual host for each service and port,
+// sorted by name, followed by a catch-all.
 func (b *routeBuilder) httpProxy() []madeHost {
 	hosts := b.hostsOf(0)
 	claimDomains(hosts, b.target, true)
 	return b.virtualHosts(hosts, madeHost{VirtualHost: blockAll()})
 }
 
-// virtualHosts makes the virtual hosts that have a domain, sorted by name, and
-// last the one for everything else.
+// virtualHosts builds the virtual hosts that have a domain, sorted by name, followed by rest, the
+// catch-all.
 func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest madeHost) []madeHost {
 	var out []madeHost
 	all := false
@@ -264,8 +262,8 @@ func (b *routeBuilder) virtualHosts(hosts []*virtualHost, rest madeHost) []madeH
 	return out
 }
 
-// hosts returns what gets a virtual host, sorted, with unique names: services,
-// then hosts for which there is a VirtualService but no service.
+// hosts returns the hosts that need a virtual host, sorted, with unique names: services, then
+// hosts of VirtualServices that have no service.
 func (b *routeBuilder) hosts() []*virtualHost {
 	var out []*virtualHost
 	namespace, rules := b.target.proxy.Namespace, b.target.mesh.VirtualServices
@@ -286,7 +284,7 @@ func (b *routeBuilder) hosts() []*virtualHost {
 				continue
 			}
 			seen[host] = true
-			// Among several the one that goes less far counts, then the older.
+			// If there are several, the one with the narrower scope wins, then the older one.
 			of := cmp.Or(rules.ForSidecar(host, namespace, b.target.sidecar), vs)
 			out = append(out, &virtualHost{Host: route.Host{Name: host, Port: 80, Rules: of}})
 		}
@@ -300,7 +298,7 @@ func (b *routeBuilder) hosts() []*virtualHost {
 	return out
 }
 
-// servedBy reports whether a service has the host, or falls under it.
+// servedBy reports whether the host is that of a service, or matches its wildcard.
 func (b *routeBuilder) servedBy(host string) bool {
 	suffix, wild := strings.CutPrefix(host, "*")
 	if !wild {
@@ -309,9 +307,9 @@ func (b *routeBuilder) servedBy(host string) bool {
 	return slices.ContainsFunc(b.view.services, func(s *model.Service) bool { return strings.HasSuffix(s.Hostname, suffix) })
 }
 
-// build makes a virtual host; one without a message when no valid one can be made.
+// build builds a virtual host. The result has no message if the virtual host would be invalid.
 func (b *routeBuilder) build(h *virtualHost) madeHost {
-	b.TakeSources() // what was made before
+	b.TakeSources() // discard the sources of earlier hosts
 	vh := &routev3.VirtualHost{Name: envoyconf.HostPort(h.Name, h.Port), Domains: h.domains, IncludeRequestAttemptCount: true}
 	if h.Rules != nil {
 		vh.Routes = b.Routes(&h.Host)
@@ -346,7 +344,7 @@ func (b *routeBuilder) build(h *virtualHost) madeHost {
 	return madeHost{vh, from}
 }
 
-// blockAll answers for hosts that nobody knows.
+// blockAll returns the virtual host that rejects requests for unknown hosts.
 func blockAll() *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name:    "block_all",
@@ -359,7 +357,7 @@ func blockAll() *routev3.VirtualHost {
 	}
 }
 
-// inboundRoutes send everything to the application.
+// inboundRoutes returns routes that forward all requests to the application.
 func inboundRoutes(to inboundTarget) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:             to.route,

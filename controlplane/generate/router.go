@@ -23,29 +23,29 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// noPortTranslation is the label of a service whose ports say nothing about
-// where the gateways behind it listen.
+// noPortTranslation is the label of a Service whose target ports do not apply to the gateways
+// behind it.
 const noPortTranslation = "experimental.istio.io/disable-gateway-port-translation"
 
-// routerKey decides, with outboundKey, what a gateway listens for.
+// routerKey determines the listeners of a gateway, together with outboundKey.
 type routerKey struct {
-	labels    string // all of them: Gateways and VirtualServices select by them
+	labels    string // all labels, because Gateways and VirtualServices may select by any of them
 	namespace string
-	wildcard  string // where servers without an address of their own listen
-	targets   string // ports of its services, and where it takes them
+	wildcard  string // bind address of servers that have none
+	targets   string // service ports and their target ports
 }
 
-// router is a proxy at the edge in a snapshot.
+// router is a gateway in a snapshot.
 type router struct {
 	*target
 	key    routerKey
 	merged *gateway.Merged
 	view   *view
-	// timeout is that of [Config].
+	// timeout is the RequestTimeout of [Config].
 	timeout time.Duration
 }
 
-// router returns the resources of a proxy at the edge.
+// router returns the resources of a gateway.
 func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	r := g.newRouter(mesh, proxy)
 	switch typeURL {
@@ -68,7 +68,7 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	r := &router{target: newTarget(mesh, proxy), timeout: g.cfg.RequestTimeout}
 	r.settings = g.over(r.settings)
-	// Sidecar objects are not for gateways, not even those of a whole namespace.
+	// Sidecar objects do not apply to gateways, even if they select a whole namespace.
 	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
 	r.key = routerKey{
 		labels: project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
@@ -94,15 +94,13 @@ func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	return r
 }
 
-// targetPort is a port of a service of the gateway, and where the gateway takes
-// what comes for it.
+// targetPort is a port of a service of the gateway and the port at which the gateway listens.
 type targetPort struct {
 	service, proxy uint32
 	from           model.Key // the service
 }
 
-// targets returns the ports that the services of the gateway, those of its own
-// namespace, translate.
+// targets returns the target ports of the gateway's services in its own namespace.
 func (r *router) targets() []targetPort {
 	var out []targetPort
 	for _, i := range r.instances() {
@@ -115,7 +113,7 @@ func (r *router) targets() []targetPort {
 	return out
 }
 
-// source is what its listeners and routes are made of.
+// source returns the input of the gateway's listeners and routes.
 func (r *router) source() *gateway.Source {
 	in := &gateway.Source{
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
@@ -132,8 +130,8 @@ func (r *router) source() *gateway.Source {
 	return in
 }
 
-// routerSet remembers one set of a gateway. It depends on all that a
-// [gateway.Source] shows.
+// routerSet caches one set of a gateway. The set depends on everything that a [gateway.Source]
+// provides.
 func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Set) *xds.Set) *xds.Set {
 	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
 	if typeURL == xds.TypeListener {
@@ -182,7 +180,7 @@ func (g *Generator) routerRoutes(r *router) *xds.Set {
 	})
 }
 
-// routerHosts returns the virtual hosts of a proxy that takes them apart.
+// routerHosts returns the VHDS resources of a gateway.
 func (g *Generator) routerHosts(r *router) *xds.Set {
 	if !r.proxy.VHDS {
 		return g.empty
@@ -207,8 +205,8 @@ type named interface {
 	GetName() string
 }
 
-// putOrKeep adds the resource of a message; where none can be made of it the last
-// good one stays.
+// putOrKeep adds the resource of a message. If the message is invalid, it adds the last valid
+// resource instead.
 func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg named, from xds.Sources) {
 	res, err := g.table.Put(typeURL, msg.GetName(), msg, from)
 	if err != nil {
@@ -222,8 +220,8 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg name
 	}
 }
 
-// routerClusters returns the clusters of all services that the proxy sees, and
-// those to which it hands mutual TLS on.
+// routerClusters returns the clusters of all services that the gateway sees, and those for
+// AUTO_PASSTHROUGH servers.
 func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.target)
 	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key}
@@ -242,7 +240,7 @@ func (g *Generator) routerClusters(r *router) *xds.Set {
 		for _, p := range r.merged.Passthroughs(in) {
 			res := byName[envoyconf.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname)]
 			if res == nil {
-				continue // there is none that could be secured as its rule says
+				continue // no cluster can satisfy the TLS settings of the rule
 			}
 			opaque, err := g.renamed(res, xds.TypeCluster, p, func(m proto.Message) proto.Message { return p.Opaque(m.(*clusterv3.Cluster)) })
 			if err != nil {
@@ -255,14 +253,14 @@ func (g *Generator) routerClusters(r *router) *xds.Set {
 	})
 }
 
-// renamedSource is what a resource is made of that is another one with changes.
+// renamedSource is the input of a resource that is a modified copy of another.
 type renamedSource struct {
 	from     *xds.Resource
 	name     string
 	gateways string
 }
 
-// renamed makes of a resource the one of a passthrough.
+// renamed converts a resource to that of a passthrough.
 func (g *Generator) renamed(from *xds.Resource, typeURL string, p gateway.Passthrough, change func(proto.Message) proto.Message) (*xds.Resource, error) {
 	packed := &anypb.Any{}
 	if err := proto.Unmarshal(from.Any, packed); err != nil {
@@ -277,8 +275,8 @@ func (g *Generator) renamed(from *xds.Resource, typeURL string, p gateway.Passth
 	})
 }
 
-// routerEndpoints returns the endpoints of its clusters: those to which mutual TLS
-// is handed on have the same as the ones of the port.
+// routerEndpoints returns the endpoints of the gateway's clusters. Passthrough clusters have the
+// same endpoints as the regular cluster of their port.
 func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	all := g.endpoints(r.target)
 	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key}
@@ -294,7 +292,7 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 		for _, p := range r.merged.Passthroughs(r.source()) {
 			res := all.Get(envoyconf.OutboundName(p.Port.Number, p.Subset, p.Service.Hostname))
 			if res == nil {
-				continue // Envoy resolves them
+				continue // resolved by Envoy
 			}
 			same, err := g.renamed(res, xds.TypeEndpoint, p, func(m proto.Message) proto.Message {
 				cla := m.(*endpointv3.ClusterLoadAssignment)
@@ -311,8 +309,8 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	})
 }
 
-// needed says which clusters a gateway gets: all, unless it is to have only those
-// of the services that its routes lead to.
+// needed returns a predicate that selects the clusters of a gateway: all, or only those that its
+// routes lead to if FilterGatewayClusters is set.
 func (g *Generator) needed(r *router) func(cluster string) bool {
 	if !g.cfg.FilterGatewayClusters {
 		return func(string) bool { return true }

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// everySetting has all set that can be.
+// everySetting returns settings in which every field is set.
 func everySetting() model.ProxySettings {
 	return model.ProxySettings{
 		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true,
@@ -47,7 +47,8 @@ func caseOf(t *testing.T, name string) testCase {
 	return loadCase(t, "testdata/"+name)
 }
 
-// Envoy takes listeners and routes with every setting, whatever the traffic.
+// TestEnvoyAcceptsSettings checks that Envoy accepts listeners and routes with every setting, for
+// all kinds of traffic.
 func TestEnvoyAcceptsSettings(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -60,8 +61,8 @@ func TestEnvoyAcceptsSettings(t *testing.T) {
 	}
 }
 
-// Proxies with equal settings share their resources, and those with others do not
-// get them; what does not depend on settings is shared by all.
+// TestSettingsShare checks that proxies with equal settings share their resources, that others do
+// not receive them, and that all share what does not depend on settings.
 func TestSettingsShare(t *testing.T) {
 	t.Parallel()
 	c := caseOf(t, "intercept-redirect")
@@ -91,7 +92,7 @@ func TestSettingsShare(t *testing.T) {
 	}
 }
 
-// managers are the connection managers of the listeners of a proxy.
+// managers returns the connection managers of a proxy's listeners.
 func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*hcmv3.HttpConnectionManager) {
 	t.Helper()
 	for _, r := range g.Generate(mesh, proxy, xds.TypeListener).Resources {
@@ -113,8 +114,8 @@ func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Prox
 	return out
 }
 
-// The ProxyConfig of the mesh config counts for proxies that give none of their
-// own, and changes with it.
+// TestSettingsOfMesh checks that the ProxyConfig of the mesh config applies to proxies without
+// their own, and follows its changes.
 func TestSettingsOfMesh(t *testing.T) {
 	t.Parallel()
 	c := caseOf(t, "intercept-redirect")
@@ -138,8 +139,8 @@ func TestSettingsOfMesh(t *testing.T) {
 	}
 }
 
-// A gateway takes its own topology; in an unprivileged pod it has no listener that
-// it could not bind, and has a problem.
+// TestSettingsOfGateway checks that a gateway uses its own topology. In an unprivileged pod it
+// must omit listeners that it cannot bind and report a problem.
 func TestSettingsOfGateway(t *testing.T) {
 	t.Parallel()
 	c := caseOf(t, "gateway-http")

@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestStreamsTellCallersApart sends two callers of one namespace what a match of
-// connections says of each by its labels: no match of requests names any.
+// TestStreamsTellCallersApart checks that two callers of one namespace receive different
+// connection matches by their labels, although no request match uses labels.
 func TestStreamsTellCallersApart(t *testing.T) {
 	t.Parallel()
 	for kind, routes := range map[string]string{

@@ -18,14 +18,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// world is a mesh of many services, one workload each, whose objects a test
-// can replace.
+// world is a mesh of many services with one workload each, whose objects a test can replace.
 type world struct {
 	objects []*model.Config
 	mesh    *snapshot.Mesh
 }
 
-// newWorld makes services with one endpoint each; every fifth has two subsets.
+// newWorld returns services with one endpoint each; every fifth has two subsets.
 func newWorld(tb testing.TB, services int) *world {
 	tb.Helper()
 	w := &world{}
@@ -168,7 +167,7 @@ func TestChangeTouchesOnlyItsTypes(t *testing.T) {
 	}
 }
 
-// difference counts the resources that are new, gone or another pointer.
+// difference counts the resources that are new, removed or another pointer.
 func difference(a, b *xds.Set) int {
 	n := 0
 	for _, r := range a.Resources {
@@ -234,7 +233,7 @@ func TestUnusedScopesAreForgotten(t *testing.T) {
 		generateAll(g, w.mesh, proxyAt(fmt.Sprintf("127.1.1.%d", i+1)))
 	}
 	left := proxyAt("127.1.0.2")
-	left.VHDS = true // or it had nothing of one type
+	left.VHDS = true // otherwise it would receive nothing of one type
 	for i := range keepSnapshots + 2 {
 		w.moveEndpoint(1, i+2)
 		generateAll(g, w.mesh, left)
@@ -263,8 +262,8 @@ func TestOtherProxiesGetNothing(t *testing.T) {
 	}
 }
 
-// A proxy may claim any label. It must not get, nor be given as, what belongs
-// to other labels.
+// TestLabelsDoNotCollide checks that a proxy that claims arbitrary labels neither receives nor
+// provides the resources of other labels.
 func TestLabelsDoNotCollide(t *testing.T) {
 	t.Parallel()
 	keys := []string{"a", "b"}

@@ -9,13 +9,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// intercepts reports whether the traffic of the workload is redirected to the
-// proxy, so that it listens for all addresses.
+// intercepts reports whether the traffic of the workload is redirected to the proxy, so that the
+// proxy listens at all addresses.
 func (s *target) intercepts() bool {
 	return s.proxy.Interception == model.InterceptionRedirect || s.proxy.Interception == model.InterceptionTProxy
 }
 
-// families are the kinds of address that a proxy has.
+// families are the IP families of a proxy's addresses.
 type families struct{ four, six bool }
 
 func familiesOf(proxy *model.Proxy) families {
@@ -34,8 +34,8 @@ func familiesOf(proxy *model.Proxy) families {
 	return f
 }
 
-// wildcards are the addresses that stand for all of a proxy: the first one
-// names the listeners, others are taken too.
+// wildcards returns the wildcard addresses of a proxy. The first one is used in listener names;
+// the others are additional addresses.
 func (f families) wildcards() []string {
 	switch {
 	case f.four && f.six:
@@ -46,7 +46,7 @@ func (f families) wildcards() []string {
 	return []string{"0.0.0.0"}
 }
 
-// String is a part of keys.
+// String returns a part of cache keys.
 func (f families) String() string {
 	switch {
 	case f.four && f.six:
@@ -57,8 +57,8 @@ func (f families) String() string {
 	return "4"
 }
 
-// sees returns what of a proxy, beside its namespace, decides how it sees
-// addresses. Proxies that are sent nothing by address share one.
+// sees returns a key of the properties of a proxy, other than its namespace, that determine how it
+// sees addresses.
 func sees(proxy *model.Proxy) string {
 	key := proxy.ClusterID + "/" + familiesOf(proxy).String()
 	if proxy.AutoAllocate {

@@ -16,20 +16,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The ports of all addresses at which the listeners of Envoy's bootstrap are:
-// readiness, and metrics.
+// The ports at which Envoy's bootstrap listens on all addresses: readiness and metrics.
 const (
 	readyPort   = 15021
 	metricsPort = 15090
 )
 
-// sockets are the addresses that listeners have. Envoy refuses a listener whose
-// address another has, also where neither or one of them is bound, and it would
-// be the wrong one: of a service on the port of the proxy itself, the listener
-// that takes all redirected traffic.
+// sockets is the set of addresses that listeners use. Envoy rejects a listener whose address is in
+// use, even if neither listener binds it. It could reject the wrong one: for a service on the
+// proxy's own port, the listener that receives all redirected traffic.
 type sockets map[string]bool
 
-// take takes some addresses; false, and none, if one is taken.
+// take adds addresses to the set. It adds none and returns false if one is in use.
 func (t sockets) take(names []string) bool {
 	if slices.ContainsFunc(names, func(name string) bool { return t[name] }) {
 		return false
@@ -40,7 +38,7 @@ func (t sockets) take(names []string) bool {
 	return true
 }
 
-// socketsOf are the addresses of a listener, the first one is for display.
+// socketsOf returns the addresses of a listener. The first one is used in messages.
 func socketsOf(l *listenerv3.Listener) []string {
 	names := []string{socketOf(l.GetAddress())}
 	for _, a := range l.GetAdditionalAddresses() {
@@ -49,7 +47,7 @@ func socketsOf(l *listenerv3.Listener) []string {
 	return names
 }
 
-// socketOf is equal for addresses that are the same, however they are written.
+// socketOf returns a canonical key for an address.
 func socketOf(a *corev3.Address) string {
 	if pipe := a.GetPipe(); pipe != nil {
 		return "unix://" + pipe.GetPath()
@@ -61,16 +59,15 @@ func socketOf(a *corev3.Address) string {
 	return envoyconf.HostPort(host, a.GetSocketAddress().GetPortValue())
 }
 
-// madeListener is a listener, or why there is none, and the addresses that it
-// has.
+// madeListener is a listener, or the reason why it is missing, and its addresses.
 type madeListener struct {
 	resource *xds.Resource
 	err      error
 	sockets  []string
 }
 
-// plannedKey decides the listeners of a plan: proxies of many workloads, each
-// with inbound listeners of its own, share them.
+// plannedKey identifies the listeners of a plan. Proxies of several workloads share them, although
+// each has its own inbound listeners.
 type plannedKey struct {
 	plan     *plan
 	vhds     bool
@@ -80,7 +77,7 @@ type plannedKey struct {
 	settings string
 }
 
-// planned makes the listeners of a plan.
+// planned builds the listeners of a plan.
 func (g *Generator) planned(s *target, p *plan) []madeListener {
 	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.unknownBy(), s.plugins.Key, s.settings.String()}
 	return *g.outgoing.get(key, s.mesh.Sequence, inputs{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
@@ -94,7 +91,7 @@ func (g *Generator) planned(s *target, p *plan) []madeListener {
 	})
 }
 
-// madeOf makes a resource of a listener.
+// madeOf builds the resource of a listener.
 func (g *Generator) madeOf(s *target, l ownListener) madeListener {
 	m := madeListener{sockets: socketsOf(l.message)}
 	if m.err = envoyconf.ApplyListener(l.message, s.settings, false); m.err == nil {
@@ -104,9 +101,9 @@ func (g *Generator) madeOf(s *target, l ownListener) madeListener {
 	return m
 }
 
-// apart returns the listeners of a proxy, each at an address of its own, and the
-// problems of those that are left out: those that redirected traffic arrives at
-// stay, then those through which the workload is reached, then those of the plan.
+// apart returns the listeners of a proxy, each with a distinct address, and the problems of the
+// listeners that it omits because of a conflict. Listeners that receive redirected traffic take
+// precedence, then the other inbound listeners, then those of the plan.
 func (g *Generator) apart(s *target, p *plan, own []ownListener) *part {
 	taken, out := sockets{}, &part{}
 	for _, wildcard := range []string{"0.0.0.0", "::"} {
@@ -139,7 +136,7 @@ func (g *Generator) apart(s *target, p *plan, own []ownListener) *part {
 	return out
 }
 
-// redirected is 1 for the listeners that redirected traffic arrives at.
+// redirected returns 1 for listeners that receive redirected traffic, and 0 otherwise.
 func redirected(l *listenerv3.Listener) int {
 	if strings.HasPrefix(l.GetName(), "virtual") {
 		return 1
@@ -147,7 +144,7 @@ func redirected(l *listenerv3.Listener) int {
 	return 0
 }
 
-// author is the Sidecar, or who else is to hear of a problem without one.
+// author returns the Sidecar, or the object that receives a problem if there is no Sidecar.
 func (s *target) author(otherwise model.Key) model.Key {
 	if s.sidecar == nil {
 		return otherwise

@@ -36,8 +36,7 @@ func madeOf(c testCase, objects []*model.Config) map[string]*xds.Resource {
 	return out
 }
 
-// mayBeIdle are the kinds and types of which a resource may name an object that
-// it would be the same without.
+// mayBeIdle are the kinds and types for which a resource may name an object without effect on it.
 var mayBeIdle = map[string]string{
 	"ServiceEntry lds":       "requests to all services of a port have one listener",
 	"ServiceEntry rds":       "with VHDS the routes of a port hold no hosts",
@@ -53,8 +52,8 @@ var mayBeIdle = map[string]string{
 	"WorkloadEntry cds":      "another one may have the account, too",
 }
 
-// TestSourcesAreWhatChanges takes each object of each case away. A resource that is
-// another one then, or gone, names the object, or what the object took the place of.
+// TestSourcesAreWhatChanges removes each object of each case. A resource that changes or
+// disappears must name the object, or what the object displaced.
 func TestSourcesAreWhatChanges(t *testing.T) {
 	t.Parallel()
 	named, shown := 0, map[string]bool{}
@@ -95,8 +94,8 @@ func TestSourcesAreWhatChanges(t *testing.T) {
 	}
 }
 
-// instead returns the objects without one. In place of a Sidecar there is one that
-// imports the same and says nothing else: what it hides is not in its resources.
+// instead returns the objects without one. A Sidecar is replaced by one with the same imports and
+// nothing else, because its resources do not contain what it hides.
 func instead(objects []*model.Config, i int) []*model.Config {
 	spec, ok := objects[i].Spec.(*networkingv1alpha3.Sidecar)
 	if !ok {
@@ -122,8 +121,8 @@ func displaced(before, after *xds.Resource) bool {
 	return slices.ContainsFunc(before.Sources.Keys(), func(k model.Key) bool { return !after.Sources.Has(k) })
 }
 
-// ofConfiguration reports whether a name is that of a virtual host whose route
-// configuration names an object: without the one there is not the other.
+// ofConfiguration reports whether a name is that of a virtual host whose route configuration names
+// an object: one does not exist without the other.
 func ofConfiguration(all map[string]*xds.Resource, name string, key model.Key) bool {
 	host, ok := strings.CutPrefix(name, "vhds ")
 	if !ok {
@@ -133,14 +132,14 @@ func ofConfiguration(all map[string]*xds.Resource, name string, key model.Key) b
 	return frame != nil && frame.Sources.Has(key)
 }
 
-// TestSourcesFollowARename: an object that goes and comes back under another name
-// makes the same resources, which name the new one.
+// TestSourcesFollowARename checks that an object that is replaced under another name results in
+// the same resources, which name the new object.
 func TestSourcesFollowARename(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {
 		for i, o := range c.objects {
 			if o.Kind == model.Gateway || o.Kind == model.WasmPlugin || o.Kind == model.WorkloadEntry {
-				continue // their names show in resources, or in their order
+				continue // their names are visible in resources or their order
 			}
 			g := New(Config{})
 			mesh := snapshot.Build(nil, inputOf(c.objects, c.mesh), model.Change{All: true})
@@ -168,8 +167,8 @@ func TestSourcesFollowARename(t *testing.T) {
 	}
 }
 
-// TestSourcesOfAnExtendedService: a ServiceEntry that adds endpoints to a service of
-// a cluster is behind its endpoints and the identities in its cluster.
+// TestSourcesOfAnExtendedService checks that a ServiceEntry that adds endpoints to a cluster's
+// service is a source of its endpoints, and of the identities in its cluster.
 func TestSourcesOfAnExtendedService(t *testing.T) {
 	t.Parallel()
 	service := model.Key{Kind: model.KubernetesService, Namespace: "default", Name: "web"}

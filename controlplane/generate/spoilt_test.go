@@ -23,9 +23,8 @@ func uri(prefix string) *networkingv1alpha3.StringMatch {
 	return &networkingv1alpha3.StringMatch{MatchType: &networkingv1alpha3.StringMatch_Prefix{Prefix: prefix}}
 }
 
-// TestSpoiltRouteHarmsNobody passes routes that validation would have refused
-// to the generator: each is answered with 503 or left out, the author is warned,
-// and Envoy takes the rest.
+// TestSpoiltRouteHarmsNobody passes routes that validation rejects to the generator. Each must be
+// replaced by 503 or omitted, the author must be warned, and Envoy must accept the rest.
 func TestSpoiltRouteHarmsNobody(t *testing.T) {
 	t.Parallel()
 	regex := func(expr string) *networkingv1alpha3.StringMatch {
@@ -39,7 +38,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 	tests := []struct {
 		name     string
 		route    *networkingv1alpha3.HTTPRoute
-		status   uint32 // of the direct response in its place; 0 means left out
+		status   uint32 // of the direct response; 0 means omitted
 		reported bool
 	}{
 		{"regex of the path", &networkingv1alpha3.HTTPRoute{Match: []*networkingv1alpha3.HTTPMatchRequest{{Uri: regex("(")}}, Route: dest}, 0, true},
@@ -89,8 +88,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 	}
 }
 
-// FuzzDefaultEndpoint checks that an endpoint that is taken is one that Envoy
-// takes.
+// FuzzDefaultEndpoint checks that Envoy accepts every endpoint that the generator accepts.
 func FuzzDefaultEndpoint(f *testing.F) {
 	for _, seed := range []string{"", "127.0.0.1:80", "0.0.0.0:80", "[::1]:80", "[::]:80", "unix:///a", "unix://", ":80", "a:b", "1.2.3.4:70000"} {
 		f.Add(seed)

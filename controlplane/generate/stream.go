@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// stream adds what becomes of connections to a port of a service: what its
-// VirtualService says, otherwise they go to the service.
+// stream adds the filter chains for a port of a service: those of its VirtualService, otherwise a
+// chain that leads to the service.
 func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Port, ranges []netip.Prefix) {
 	byName := svc.Resolution == model.ResolutionDynamicDNS
 	if byName && !port.Protocol.IsTLS() && !port.Protocol.Sniffed() {
@@ -39,7 +39,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		chain.stream, chain.sources = p.routes.StreamTo(svc, port.Number), p.routes.TakeSources()
 		ok := true
 		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
-			// Nothing but the name tells it from other services on the port.
+			// Only the SNI distinguishes it from other services on the port.
 			chain.serverNames, ok = serverNames([]string{svc.Hostname})
 		}
 		if ok {
@@ -48,22 +48,23 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 	}
 	for _, chain := range chains {
 		if chain.byName && len(chain.serverNames) == 0 {
-			continue // requests are separate from others, which name nobody
+			continue // requests use separate chains
 		}
 		p.add(l, chain)
 	}
 }
 
-// takesEverything reports whether the last chain leaves no connection over.
+// takesEverything reports whether the last chain matches every connection.
 func takesEverything(chains []streamChain, ranges []netip.Prefix) bool {
 	last := chains[len(chains)-1]
 	return len(last.serverNames) == 0 && slices.Equal(last.prefixes, ranges)
 }
 
-// conflict tells the author that connections cannot be told apart.
+// conflict reports that the filter chain of an object is omitted because its connections cannot be
+// distinguished from those of another chain.
 func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	if lost.from.Kind == model.KubernetesService && won.from.Kind == model.KubernetesService {
-		return // nobody chose the addresses
+		return // the addresses were not chosen by a user
 	}
 	where := cmp.Or(l.bind, "every address")
 	p.plan.problems = append(p.plan.problems, model.Problem{
@@ -73,7 +74,7 @@ func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	})
 }
 
-// routed makes the chains of the TLS and TCP routes of a VirtualService.
+// routed builds the chains of the TLS and TCP routes of a VirtualService.
 func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port model.Port, ranges []netip.Prefix) []streamChain {
 	var out []streamChain
 	if port.Protocol.IsTLS() || port.Protocol.Sniffed() {
@@ -109,7 +110,7 @@ func (p *planner) routed(vs *snapshot.VirtualService, svc *model.Service, port m
 	return out
 }
 
-// subnets reads destination subnets; without any those of the service count.
+// subnets parses destination subnets. For an empty list, it returns the addresses of the service.
 func subnets(list []string, otherwise []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range list {
@@ -128,7 +129,7 @@ func subnets(list []string, otherwise []netip.Prefix) []netip.Prefix {
 // routeTo appends a chain that leads to the destinations of a route.
 func (p *planner) routeTo(chains []streamChain, chain streamChain, vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) []streamChain {
 	chain.from = vs.Config.Key
-	chain.stream, _ = p.routes.Stream(vs, port, dests) // ended is better than what nobody asked for
+	chain.stream, _ = p.routes.Stream(vs, port, dests) // without a destination it closes connections
 	chain.sources = p.routes.TakeSources()
 	return append(chains, chain)
 }

@@ -16,40 +16,40 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// target is a proxy in a snapshot, with the keys that decide its resources.
+// target is a proxy in a snapshot, with the cache keys of its resources.
 type target struct {
 	mesh     *snapshot.Mesh
 	proxy    *model.Proxy
 	sidecar  *snapshot.Sidecar
 	viewer   cluster.Viewer
-	located  *model.Proxy // the proxy, with where it is
+	located  *model.Proxy // the proxy with its location
 	outbound outboundKey
 	plugins  extension.Plugins
-	settings *model.ProxySettings // of the proxy alone; may be nil
+	settings *model.ProxySettings // of the proxy itself; may be nil
 }
 
-// outboundKey decides which services and rules a proxy sees: its Sidecar scope.
+// outboundKey determines which services and rules a proxy sees: its Sidecar scope.
 type outboundKey struct {
 	namespace string
 	imports   string // what its Sidecar imports
 	rules     string // labels that DestinationRules select by
-	sees      string // how it sees addresses
-	locality  string // its locality, if that makes a difference
+	sees      string // see the function sees
+	locality  string // its locality, if a service or rule depends on it
 }
 
-// routeKey decides, with outboundKey, which routes a proxy gets.
+// routeKey determines the routes of a proxy, together with outboundKey.
 type routeKey struct {
 	domain  string
 	callers string // labels that VirtualServices select by
 }
 
-// inboundKey decides which listeners and inbound clusters a proxy gets.
+// inboundKey determines the inbound listeners and clusters of a proxy.
 type inboundKey struct {
-	sidecar model.Key // empty without ingress
+	sidecar model.Key // empty without ingress listeners
 	address string
-	modes   string // mutual TLS mode of each ingress
+	modes   string // mutual TLS mode of each ingress port
 	port    uint32 // of the HTTP proxy
-	own     string // address at which it is one of a headless service
+	own     string // address at which it is an endpoint of a headless service
 }
 
 func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
@@ -71,36 +71,36 @@ func (s *target) routeKey() routeKey {
 	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels)}
 }
 
-// domain is the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".
+// domain returns the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".
 func (s *target) domain() string {
 	return cmp.Or(s.proxy.Domain, s.proxy.Namespace+".svc."+s.mesh.Domain)
 }
 
-// project returns the labels of the keys as one string.
+// project returns the values of the given label keys as one string.
 func project(keys []string, labels map[string]string) string {
 	var b strings.Builder
 	for _, k := range keys {
 		if v, ok := labels[k]; ok {
-			// Quoted: a proxy may claim any label, and must not get the key
-			// of another.
+			// The value is quoted because a proxy may claim any label, and must not obtain the key
+			// of another proxy.
 			b.WriteString(k + "=" + strconv.Quote(v) + ",")
 		}
 	}
 	return b.String()
 }
 
-// view are the services that proxies with the same outboundKey see.
+// view contains the services that proxies with the same outboundKey see.
 type view struct {
 	services []*model.Service
 	byHost   map[string]*model.Service
 	clusters []clusterRef // sorted by name
-	// passthrough is true if one of the clusters goes where was dialled.
+	// passthrough is true if a cluster uses the original destination address.
 	passthrough bool
-	// headless is true if one of the services is.
+	// headless is true if a service is headless.
 	headless bool
 }
 
-// clusterRef says which cluster there must be for a port of a service.
+// clusterRef describes the cluster of a port and subset of a service.
 type clusterRef struct {
 	name    string
 	service *model.Service
@@ -110,10 +110,10 @@ type clusterRef struct {
 	found   model.Resolution          // how the proxy finds the endpoints
 }
 
-// policy is what its DestinationRule says.
+// policy returns the policy of the DestinationRule.
 func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.subset, c.port.Number) }
 
-// source is what the cluster is built from.
+// source returns the input of the cluster.
 func (c clusterRef) source(s *target) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
@@ -147,7 +147,8 @@ func newView(s *target) *view {
 	return v
 }
 
-// add adds a cluster, unless its TLS cannot be served, which the snapshot reports.
+// add adds a cluster, unless its TLS settings cannot be satisfied. The snapshot reports such
+// settings.
 func (v *view) add(s *target, svc *model.Service, port model.Port, rule *snapshot.DestinationRule, subset string) {
 	ref := clusterRef{name: envoyconf.OutboundName(port.Number, subset, svc.Hostname), service: svc, port: port, subset: subset, rule: rule}
 	if rule != nil && !ref.policy().Serves(s.viewer) {
@@ -158,7 +159,7 @@ func (v *view) add(s *target, svc *model.Service, port model.Port, rule *snapsho
 	v.clusters = append(v.clusters, ref)
 }
 
-// over adds what holds for all proxies to the settings of one.
+// over combines the settings of one proxy with those that apply to all proxies.
 func (g *Generator) over(s *model.ProxySettings) *model.ProxySettings {
 	if !g.cfg.HTTP10 {
 		return s

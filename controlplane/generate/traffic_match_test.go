@@ -229,8 +229,8 @@ func matchOtherValueRules() []routing {
 	}
 }
 
-// matchCallerRules are about the port and the caller, which is svc-0001 of the
-// namespace default.
+// matchCallerRules returns rules about the port and the caller, which is svc-0001 of the namespace
+// default.
 func matchCallerRules() []routing {
 	return []routing{
 		{name: "port", spec: "hosts: [ports]", http: `

@@ -22,7 +22,7 @@ import (
 // randomly fills messages with what users and attackers write.
 type randomly struct{ *rand.Rand }
 
-// strings that are good in one place and bad in another.
+// randomStrings are valid in some fields and invalid in others.
 var randomStrings = []string{
 	"", "a", "/", "/a", "/a/b/", "a?b#c", "//", "shop", "one.default.svc.cluster.local", "nobody", "*", ".*", "a(b)?", "(", "[", `\`, `\1`, `\9`, `\p{Letter}`,
 	"x-a", "X-A", ":path", ":authority", "Host", "host", "x y", "a\nb", "a\x00b", "a\xffb", "ä", "%", "%REQ(x)%", "%REQ(", "%%", "100%",
@@ -47,7 +47,7 @@ func (r randomly) fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		// A route does one thing; most of the others are set now and then.
+		// A route has one action; most of the other fields are set now and then.
 		if r.IntN(3) > 0 || depth > 6 {
 			continue
 		}
@@ -102,7 +102,7 @@ func (r randomly) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// route fills a route that does one thing, as all that are accepted do.
+// route fills a route that has one action, as all valid routes do.
 func (r randomly) route() *networkingv1alpha3.HTTPRoute {
 	out := &networkingv1alpha3.HTTPRoute{}
 	r.fill(out.ProtoReflect(), 0)
@@ -115,8 +115,8 @@ func (r randomly) route() *networkingv1alpha3.HTTPRoute {
 	return out
 }
 
-// TestRandomRoutes makes routes of objects that nobody checked, and returns all of
-// them to the real Envoy at once: it would refuse all because of one.
+// TestRandomRoutes builds routes from objects without validation, and passes all of them to the
+// real Envoy at once: it would reject all because of one.
 func TestRandomRoutes(t *testing.T) {
 	t.Parallel()
 	const objects = 600

@@ -31,7 +31,7 @@ func timeoutRules() []routing {
   timeout: 0.3s
   route: [{destination: {host: grpc}}]
 - route: [{destination: {host: grpc}}]`, requests: []request{
-			// The deadline of the client holds, up to the timeout of the route.
+			// The deadline of the client applies, up to the timeout of the route.
 			{
 				send: "POST /own", header: "content-type: application/grpc; grpc-timeout: 300m; x-test-wait: 20s", to: "grpc",
 				answer: "Grpc-Status: 4", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second,
@@ -92,7 +92,7 @@ func retryRules() []routing {
   retries: {attempts: 1, retryOn: 5xx, retryIgnorePreviousHosts: false}
   route: [{destination: {host: random}}]
 - route: [{destination: {host: random}}]`},
-		// A route for the host of a service, which no VirtualService rules.
+		// A route for the host of a service without a VirtualService.
 		{name: "retries-default", spec: "hosts: [elsewhere.test]", http: `- $A`, requests: []request{
 			{send: "GET /", host: "shop", header: "x-test-fail: 1 503", to: "a", tries: 2, differ: true},
 		}},
@@ -137,9 +137,8 @@ func faultRules() []routing {
 	}
 }
 
-// checkElsewhere counts the second tries that come to another one of two
-// endpoints, of which each is chosen at random: six times to find another one
-// than before, or once.
+// checkElsewhere counts the retries that reach the other one of two endpoints. Each is selected at
+// random: with up to six attempts to find another one, or one.
 func (w *traffic) checkElsewhere(t *testing.T) {
 	const sent = 100
 	for path, bounds := range map[string][2]int{"/": {sent * 9 / 10, sent}, "/anywhere": {sent / 4, sent * 3 / 4}} {

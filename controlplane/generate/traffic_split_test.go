@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// splitRules are routes whose requests go to several places; what must come of
-// them is counted.
+// splitRules returns routes with several destinations, whose shares are counted.
 func splitRules() []routing {
 	return []routing{
 		{name: "split", http: `
@@ -50,8 +49,8 @@ func splitRules() []routing {
 	}
 }
 
-// drawn is how many requests a share is counted over; the share may be off by
-// five standard deviations, which happens once in two million.
+// drawn is the number of requests for counting shares. A share may be off by five standard
+// deviations, which happens once in two million runs.
 const drawn = 1000
 
 // checkShares sends many requests to each route, and counts where they arrive.
@@ -75,8 +74,8 @@ func (w *traffic) checkShares(t *testing.T) {
 				resp, _, _ := w.send(t, w.client, http.MethodGet, "http://split.test"+tc.path, headers(t, idHeader+": "+t.Name()), "")
 				got[resp.Header.Get("X-Backend")]++
 				if i == drawn-1 && tc.want["copy2"] > 0 {
-					// Copies go their own way: what can be waited for is as many
-					// as the smallest share allows.
+					// Mirrored requests are asynchronous: wait for as many as the smallest share
+					// allows.
 					least := drawn + int(math.Ceil(drawn*tc.want["copy2"]-tolerance(tc.want["copy2"])))
 					for _, a := range w.journal.wait(t, t.Name(), least) {
 						if a.backend == "copy2" {
@@ -99,8 +98,8 @@ func (w *traffic) checkShares(t *testing.T) {
 
 func tolerance(share float64) float64 { return 5 * math.Sqrt(drawn*share*(1-share)) }
 
-// checkHash checks that equal requests get to the same application, and others
-// not all to one.
+// checkHash checks that equal requests reach the same application, and that different ones are
+// distributed.
 func (w *traffic) checkHash(t *testing.T) {
 	const users = 24
 	ask := func(t *testing.T, client *http.Client, target, header string) *http.Response {
@@ -111,7 +110,7 @@ func (w *traffic) checkHash(t *testing.T) {
 		}
 		return resp
 	}
-	// Each returns what the nth user asks with, and the answer to a first request.
+	// Each returns what the nth user requests with, and the response to a first request.
 	tests := []struct {
 		name string
 		send func(t *testing.T, n int) (again func() *http.Response, first *http.Response)
@@ -135,7 +134,7 @@ func (w *traffic) checkHash(t *testing.T) {
 			again := func() *http.Response { return ask(t, client, "http://by-source/", "") }
 			return again, again()
 		}},
-		// Envoy makes the value of a cookie of the addresses of the connection.
+		// Envoy derives the value of the cookie from the addresses of the connection.
 		{"cookie", func(t *testing.T, n int) (func() *http.Response, *http.Response) {
 			first := ask(t, w.through(t, fmt.Sprintf("127.77.55.%d", 130+n)), "http://by-cookie/shop", "")
 			set := first.Header.Get("Set-Cookie")

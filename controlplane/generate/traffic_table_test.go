@@ -16,40 +16,39 @@ import (
 
 // routing is a VirtualService, and requests that it routes.
 type routing struct {
-	// name is that of the object; its host is the name and ".test".
+	// name is the name of the object; its host is the name and ".test".
 	name string
-	// http is spec.http, in which $A and $B stand for a route to the application a
-	// or b, and $NO for an answer with 404.
+	// http is spec.http, in which $A and $B are routes to the applications a and b, and $NO is a
+	// 404 response.
 	http string
-	// spec are further fields, which replace the host; objects are further
-	// objects.
+	// spec contains additional fields, which replace the host; objects are additional objects.
 	spec, objects string
-	// semantics is an annotation of what is made of a Gateway API route.
+	// semantics is the annotation of objects that are converted from Gateway API routes.
 	semantics string
 	requests  []request
 }
 
-// request is what is sent, and what must come of it.
+// request is a request and its expected result.
 type request struct {
-	// send is the method and the path, host a host in place of that of the
-	// object, header "Name: value; Other: value".
+	// send is the method and the path; host replaces the host of the object; header is "Name:
+	// value; Other: value".
 	send, host, header string
 
-	// status is that of the answer, 0 for 200; answer its headers, body its body.
+	// status is the expected status, 0 for 200; answer are headers and body is the body of the
+	// response.
 	status int
 	answer string
 	body   string
-	// to is the application that answers, empty for none; path and host are how it
-	// gets the request, if not as it was sent; arrives are headers that it gets.
+	// to is the application that responds, empty for none. path and asked are the path and host
+	// that it receives, if they differ from those sent. arrives are headers that it receives.
 	to, path, asked string
 	arrives         string
-	// tries is how often the request came to an application, 0 for once; differ
-	// means that each try came to another one; copies are applications that get
-	// copies.
+	// tries is how often the request reached an application, 0 for once. differ means that each
+	// attempt reached another one. copies are applications that receive mirrored requests.
 	tries  int
 	differ bool
 	copies []string
-	// atLeast and atMost bound the time until the answer.
+	// atLeast and atMost limit the time until the response.
 	atLeast, atMost time.Duration
 }
 
@@ -73,9 +72,8 @@ func (r *routing) decode(t *testing.T) []*model.Config {
 	return objects
 }
 
-// TestRoutes sends requests through the real Envoy, and looks at what arrives
-// and what is answered: with virtual hosts inside the routes and as resources of
-// their own.
+// TestRoutes sends requests through the real Envoy, and checks what arrives and what is returned:
+// with virtual hosts inside the routes and as separate resources.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	rules := slices.Concat(
@@ -168,7 +166,7 @@ func (w *traffic) check(t *testing.T, r *routing, q *request) {
 	checkHeaders(t, "request", last.header, q.arrives)
 }
 
-// partition returns the copies of a request, sorted, and the request itself.
+// partition returns the mirrored requests, sorted, and the request itself.
 func partition(arrived []arrival) (copies, own []arrival) {
 	for _, a := range arrived {
 		if strings.HasPrefix(a.backend, "copy") {

@@ -81,8 +81,8 @@ spec:
   ingress: [{port: {number: PORT_IN, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:PORT_V1"}]
 `
 
-// TestTraffic sends requests through the real Envoy as an application does, with
-// virtual hosts inside the routes and as resources of their own.
+// TestTraffic sends requests through the real Envoy as an application does, with virtual hosts
+// inside the routes and as separate resources.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	t.Run("inside", func(t *testing.T) { testTraffic(t, "127.81.0.2", false) })
@@ -144,12 +144,12 @@ func testTraffic(t *testing.T, address string, vhds bool) {
 	}
 }
 
-// backend is an application that answers with its name and the host it was
-// asked for; its port is given.
+// backend starts an application that responds with its name and the requested host, and returns
+// its port.
 func backend(t *testing.T, name string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "%s %s", name, r.Host) // the client sees what is missing
+		_, _ = fmt.Fprintf(w, "%s %s", name, r.Host) // the client detects missing data
 	}))
 	t.Cleanup(s.Close)
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())
@@ -226,7 +226,7 @@ func get(t *testing.T, client *http.Client, target, header string) (status int, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read below
+	defer func() { _ = resp.Body.Close() }() // the body is read below
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)

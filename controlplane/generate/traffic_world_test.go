@@ -26,15 +26,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// The headers by which a request is followed and an application learns what to
-// do with it.
+// The headers by which a request is tracked and that control the application.
 const (
 	idHeader   = "X-Test-Id"
-	failHeader = "X-Test-Fail" // "2 503": the first two tries get this status; "1 reset": the connection is cut
-	waitHeader = "X-Test-Wait" // a duration before the answer
+	failHeader = "X-Test-Fail" // "2 503": this status for the first two attempts; "1 reset": the connection is reset
+	waitHeader = "X-Test-Wait" // a delay before the response
 )
 
-// arrival is a request as an application got it.
+// arrival is a request as an application received it.
 type arrival struct {
 	backend string
 	method  string
@@ -43,14 +42,14 @@ type arrival struct {
 	header  http.Header
 }
 
-// journal is what arrived, by the id of the request.
+// journal records the arrivals by request id.
 type journal struct {
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards the fields below
 	arrivals map[string][]arrival
 	changed  chan struct{} // closed and replaced with every arrival
 }
 
-// add notes an arrival, and returns how many there are of its request.
+// add records an arrival, and returns the number of arrivals of its request.
 func (j *journal) add(id string, a arrival) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -60,15 +59,14 @@ func (j *journal) add(id string, a arrival) int {
 	return len(j.arrivals[id])
 }
 
-// of returns what arrived of a request so far, and what is closed when there is
-// more.
+// of returns the arrivals of a request so far, and a channel that is closed when there are more.
 func (j *journal) of(id string) ([]arrival, chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.arrivals[id]), j.changed
 }
 
-// wait returns what arrived of a request once that is at least n times.
+// wait returns the arrivals of a request once there are at least n.
 func (j *journal) wait(t *testing.T, id string, n int) []arrival {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -87,7 +85,7 @@ func (j *journal) wait(t *testing.T, id string, n int) []arrival {
 	}
 }
 
-// serve is the application of a name.
+// serve returns the application with a name.
 func (j *journal) serve(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := j.add(r.Header.Get(idHeader), arrival{backend: name, method: r.Method, path: r.URL.RequestURI(), host: r.Host, header: r.Header.Clone()})
@@ -115,23 +113,22 @@ func (j *journal) serve(name string) http.Handler {
 				return
 			}
 		}
-		_, _ = io.WriteString(w, name) // the client sees what is missing
+		_, _ = io.WriteString(w, name) // the client detects missing data
 	})
 }
 
-// applications are the endpoints of the services of the table, each in plaintext
-// HTTP/1 and HTTP/2.
+// applications are the endpoints of the services of the table, each with plaintext HTTP/1 and
+// HTTP/2.
 var applications = []string{"a", "b", "one", "p80", "p9090", "grpc", "copy", "copy2", "far", "f0", "f1", "r0", "r1", "r2", "r3"}
 
 // traffic is an Envoy that serves the table of routes.
 type traffic struct {
 	journal *journal
 	client  *http.Client
-	proxy   string // where the Envoy takes requests
+	proxy   string // address at which the Envoy accepts requests
 }
 
-// newTraffic runs applications on loopback addresses, and an Envoy in front of
-// them that has the rules.
+// newTraffic runs applications on loopback addresses, and an Envoy with the rules before them.
 func newTraffic(t *testing.T, address string, vhds bool, rules []routing) *traffic {
 	t.Helper()
 	w := &traffic{journal: &journal{arrivals: map[string][]arrival{}, changed: make(chan struct{})}}
@@ -163,8 +160,8 @@ func newTraffic(t *testing.T, address string, vhds bool, rules []routing) *traff
 	return w
 }
 
-// through returns a client that sends to the Envoy, from a local address if there
-// is one, and follows no redirect.
+// through returns a client that sends to the Envoy, optionally from a local address, and follows
+// no redirects.
 func (w *traffic) through(t *testing.T, local string) *http.Client {
 	t.Helper()
 	dialer := &net.Dialer{}
@@ -176,7 +173,7 @@ func (w *traffic) through(t *testing.T, local string) *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// listen runs an application until the test ends, and gives its port.
+// listen runs an application until the test ends, and returns its port.
 func (w *traffic) listen(t *testing.T, name string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.77.55.9:0")
@@ -190,7 +187,7 @@ func (w *traffic) listen(t *testing.T, name string) string {
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
-		_ = server.Close() // what is left of the requests is cut off
+		_ = server.Close() // closes the remaining requests
 		if err := <-done; err != http.ErrServerClosed {
 			t.Error(err)
 		}
@@ -198,7 +195,7 @@ func (w *traffic) listen(t *testing.T, name string) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// upgrades answers requests for a WebSocket by sending back what comes on it.
+// upgrades serves WebSocket requests by echoing the received bytes.
 func upgrades(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
@@ -210,15 +207,14 @@ func upgrades(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		defer func() { _ = conn.Close() }() // the client sees what is missing
+		defer func() { _ = conn.Close() }() // the client detects missing data
 		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
 		_ = rw.Flush()
 		_, _ = io.Copy(conn, rw)
 	})
 }
 
-// send sends a request and returns the answer, with the body read, and how long it
-// took.
+// send sends a request. It returns the response, with the body read, and the elapsed time.
 func (w *traffic) send(t *testing.T, client *http.Client, method, target string, header http.Header, body string) (*http.Response, string, time.Duration) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, target, bytes.NewBufferString(body))
@@ -231,7 +227,7 @@ func (w *traffic) send(t *testing.T, client *http.Client, method, target string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read below
+	defer func() { _ = resp.Body.Close() }() // the body is read below
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +235,7 @@ func (w *traffic) send(t *testing.T, client *http.Client, method, target string,
 	return resp, string(b), time.Since(began)
 }
 
-// headers reads "Name: value; Other: value".
+// headers parses "Name: value; Other: value".
 func headers(t *testing.T, text string) http.Header {
 	t.Helper()
 	h := http.Header{}
@@ -256,8 +252,8 @@ func headers(t *testing.T, text string) http.Header {
 	return h
 }
 
-// checkHeaders compares headers with "Name: value; -Absent; Other: ~part"; equal
-// names are joined with a comma.
+// checkHeaders compares headers with "Name: value; -Absent; Other: ~part". Multiple values of a
+// header are joined with a comma.
 func checkHeaders(t *testing.T, what string, got http.Header, want string) {
 	t.Helper()
 	for part := range strings.SplitSeq(want, "; ") {
@@ -282,7 +278,7 @@ func checkHeaders(t *testing.T, what string, got http.Header, want string) {
 	}
 }
 
-// trafficServices are what the rules of the table send requests to.
+// trafficServices are the destinations of the rules in the table.
 const trafficServices = `
 kind: ServiceEntry
 metadata: {name: shop, namespace: default}
@@ -387,8 +383,8 @@ metadata: {name: flaky, namespace: default}
 spec: {host: flaky, trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN}}}
 `
 
-// hashedServices are services of the same four applications, by what of a
-// request decides which one gets it.
+// hashedServices returns services of the same four applications, named after the part of a request
+// that is hashed.
 func hashedServices() string {
 	var b strings.Builder
 	for name, key := range map[string]string{

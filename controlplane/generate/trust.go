@@ -14,8 +14,8 @@ import (
 // trustName is the name of the only resource of its type.
 const trustName = "trust-bundle"
 
-// trust returns the one PCDS resource: the bundle of the mesh, the same for all
-// proxies. Without a bundle there is none, which takes nothing away.
+// trust returns the single PCDS resource: the trust bundle of the mesh, which is the same for all
+// proxies. Without a bundle it returns an empty set, which removes nothing from proxies.
 func (g *Generator) trust(mesh *snapshot.Mesh) *xds.Set {
 	if mesh.Trust == nil || len(mesh.Trust.PEM) == 0 {
 		return g.empty
@@ -25,7 +25,7 @@ func (g *Generator) trust(mesh *snapshot.Mesh) *xds.Set {
 			return &meshv1alpha1.ProxyConfig{CaCertificatesPem: mesh.Trust.PEM}, nil
 		})
 		if err != nil {
-			return g.empty // PEM is ASCII: it can be marshalled
+			return g.empty // cannot fail: PEM is ASCII
 		}
 		return xds.NewSet(prev, []*xds.Resource{r}, nil)
 	})

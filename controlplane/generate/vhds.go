@@ -11,14 +11,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Proxies with VHDS get what others have in one route configuration in parts,
-// so that a changed route is one small resource. All virtual hosts are such
-// parts, also the one for everything else: Envoy takes no request before it has
-// one, and a domain that goes from one to another does so in one response.
+// Proxies that use VHDS receive virtual hosts as separate resources, so that a changed route is
+// one small resource. This includes the catch-all virtual host: Envoy accepts no request before it
+// has at least one, and a domain that moves between virtual hosts does so in a single response.
 
-// virtualHosts returns the VHDS resources of a proxy. Each is named after its
-// route configuration, in the message, too: Envoy removes by the name in the
-// message what was reported gone by that of the resource.
+// virtualHosts returns the VHDS resources of a proxy. Each has the name of its route configuration
+// as a prefix, also in the message: Envoy uses the name in the message to remove a virtual host
+// whose resource was removed.
 func (g *Generator) virtualHosts(s *target) *xds.Set {
 	p := g.planOf(s)
 	if !s.proxy.VHDS || httpProxyPort(s) == 0 && p == &noPlan {
@@ -40,7 +39,7 @@ func (g *Generator) virtualHosts(s *target) *xds.Set {
 				}
 				problems := append(b.Problems, envoyconf.Left(model.Key{}, err))
 				if prev != nil {
-					return xds.NewSet(prev, prev.Resources, problems) // the last good ones: domains go with each other
+					return xds.NewSet(prev, prev.Resources, problems) // all of them: their domains depend on each other
 				}
 				return xds.NewSet(prev, nil, problems)
 			}

@@ -28,15 +28,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// withVHDS returns the same proxy, with VHDS.
+// withVHDS returns a copy of the proxy with VHDS.
 func withVHDS(proxy *model.Proxy) *model.Proxy {
 	p := *proxy
 	p.VHDS = true
 	return &p
 }
 
-// assemble puts the virtual hosts into the routes that they are for, under the
-// names that they have there.
+// assemble adds the virtual hosts to their routes, under the names that they have there.
 func assemble(t *testing.T, routes, hosts *xds.Set) map[string]*routev3.RouteConfiguration {
 	t.Helper()
 	out := map[string]*routev3.RouteConfiguration{}
@@ -63,14 +62,13 @@ func assemble(t *testing.T, routes, hosts *xds.Set) map[string]*routev3.RouteCon
 	return out
 }
 
-// sortHosts sorts by name: to Envoy their order means nothing.
+// sortHosts sorts by name: their order has no meaning in Envoy.
 func sortHosts(config *routev3.RouteConfiguration) {
 	slices.SortFunc(config.VirtualHosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
-// TestVHDSIsTheSame builds every case both ways: put together, the parts are
-// what the others get whole, and all else is equal but for the name of the
-// routes in the listener.
+// TestVHDSIsTheSame builds every case with and without VHDS. The combined parts must equal the
+// result without VHDS, and everything else must be equal except for the route names in listeners.
 func TestVHDSIsTheSame(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {
@@ -118,8 +116,7 @@ func TestVHDSIsTheSame(t *testing.T) {
 	}
 }
 
-// renameRoutes changes the routes of a listener with VHDS to the name that they have
-// without.
+// renameRoutes replaces the route names of a listener with VHDS by those without.
 func renameRoutes(t *testing.T, l *listenerv3.Listener) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
@@ -139,8 +136,8 @@ func renameRoutes(t *testing.T, l *listenerv3.Listener) {
 	}
 }
 
-// TestVHDSChanges: a change touches the virtual hosts that it is about, and no
-// other type.
+// TestVHDSChanges checks that a change affects only the virtual hosts concerned, and no other
+// type.
 func TestVHDSChanges(t *testing.T) {
 	t.Parallel()
 	route := func(subset string) func(*model.Config) {
@@ -190,8 +187,8 @@ func TestVHDSChanges(t *testing.T) {
 	}
 }
 
-// once is an ADS server that sends every delta stream what it asks for first,
-// and nothing after.
+// once is an ADS server that sends each delta stream what it requests first, and nothing after
+// that.
 type once struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	t     *testing.T
@@ -229,8 +226,8 @@ func (o *once) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService
 	}
 }
 
-// serveDelta serves the resources of a proxy over delta, and returns the bootstrap
-// of an Envoy that asks for them.
+// serveDelta serves the resources of a proxy over the delta protocol, and returns the bootstrap of
+// an Envoy that requests them.
 func serveDelta(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.77.141.1:0")

@@ -12,14 +12,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entry is one WorkloadEntry, as far as it matters here.
+// entry contains the relevant fields of a WorkloadEntry.
 type entry struct {
 	key              model.Key
 	account, address string
-	// verdict is the newest report that concerns it; nil if there is none.
+	// verdict is the newest report for the entry; nil if there is none.
 	verdict *report
-	// told is what its status says, nil for nothing; deaf means that it is asked
-	// not to count.
+	// told is the health in its status; nil for none. deaf is true if the status must be ignored.
 	told *told
 	deaf bool
 }
@@ -53,7 +52,7 @@ func newIndex(objects []*model.Config) index {
 	return x
 }
 
-// canonical returns the one spelling of an IP address.
+// canonical returns the canonical form of an IP address, and false for other text.
 func canonical(address string) (string, bool) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -62,9 +61,8 @@ func canonical(address string) (string, bool) {
 	return ip.Unmap().String(), true
 }
 
-// of returns the entries for which a proxy may speak: the one that registration
-// made for it, or would have made; or the one that it names; or those that have
-// one of its addresses. All are of its own namespace and service account.
+// of returns the entries whose health a proxy may report: its registered entry; or the one that it
+// names; or those that have one of its addresses. All have its namespace and service account.
 func (x index) of(proxy *model.Proxy) []*entry {
 	for _, name := range RegisteredNames(proxy) {
 		if found := x.named(proxy, name); len(found) > 0 {
@@ -89,7 +87,7 @@ func (x index) of(proxy *model.Proxy) []*entry {
 	return out
 }
 
-// named returns the entry with a name, if the proxy may speak for it.
+// named returns the entry with a name, if the proxy may report its health.
 func (x index) named(proxy *model.Proxy, name string) []*entry {
 	e := x.byKey[model.Key{Kind: model.WorkloadEntry, Namespace: proxy.Namespace, Name: name}]
 	if e == nil || e.account != proxy.ServiceAccount {
@@ -98,5 +96,5 @@ func (x index) named(proxy *model.Proxy, name string) []*entry {
 	return []*entry{e}
 }
 
-// concerns reports whether a proxy may speak for an entry.
+// concerns reports whether a proxy may report the health of an entry.
 func (x index) concerns(proxy *model.Proxy, e *entry) bool { return slices.Contains(x.of(proxy), e) }

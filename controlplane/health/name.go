@@ -11,12 +11,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// maxName is the length of the name of a Kubernetes object.
+// maxName is the maximum length of a Kubernetes object name.
 const maxName = 253
 
-// RegisteredNames returns the names that registration chooses for the entry of a proxy
-// of a group: with its network first, which not all proxies name, then without.
-// A proxy that names no group has none.
+// RegisteredNames returns the possible names of the registered entry of a proxy: first with its
+// network, which not all proxies report, then without. It returns none for a proxy without a
+// group.
 func RegisteredNames(proxy *model.Proxy) []string {
 	if proxy.AutoRegisterGroup == "" || len(proxy.IPs) == 0 {
 		return nil
@@ -28,9 +28,9 @@ func RegisteredNames(proxy *model.Proxy) []string {
 	return []string{registeredName(proxy.AutoRegisterGroup, proxy.IPs[0], proxy.Network), name}
 }
 
-// registeredName returns the name of Istio, <group>-<address>[-<network>], of which
-// the end counts if it is too long. One that cannot be the name of an object is
-// made one, and ends with a hash, so that it is no other's.
+// registeredName returns the name that Istio uses, <group>-<address>[-<network>]. If the name is
+// too long, its beginning is cut off. A name that is invalid for an object is sanitized and gets a
+// hash suffix to stay unique.
 func registeredName(group, address, network string) string {
 	if ip, ok := canonical(address); ok {
 		address = ip
@@ -45,12 +45,12 @@ func registeredName(group, address, network string) string {
 		return name
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(whole)) // a hash takes everything
+	_, _ = h.Write([]byte(whole)) // writing to a hash never fails
 	end := fmt.Sprintf("-%08x", h.Sum32())
 	return strings.TrimPrefix(sanitized(clean[max(len(clean)+len(end)-maxName, 0):])+end, "-")
 }
 
-// sanitized makes a DNS subdomain of a text, as the names of objects are.
+// sanitized converts text to a DNS subdomain, the format of object names.
 func sanitized(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {

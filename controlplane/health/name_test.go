@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The names are Istio's where those can be names of objects.
+// TestRegisteredNames checks that the names are those of Istio if they are valid.
 func TestRegisteredNames(t *testing.T) {
 	long := strings.Repeat("g", 300)
 	for _, test := range []struct {
@@ -42,7 +42,7 @@ func TestRegisteredNames(t *testing.T) {
 	}
 }
 
-// Whatever a proxy says of itself, the name is one of an object.
+// FuzzRegisteredName checks that the name is valid for every input of a proxy.
 func FuzzRegisteredName(f *testing.F) {
 	for _, s := range [][3]string{
 		{"web", "10.0.0.1", "net"},

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// ConditionType is the type of the condition that says in the status of a
-	// WorkloadEntry whether its application is healthy, as Istio's.
+	// ConditionType is the type of the condition that contains the health of the application in
+	// the status of a WorkloadEntry, as in Istio.
 	ConditionType = "Healthy"
-	// ConditionReason marks the conditions that [Table] is the source of.
+	// ConditionReason is the reason of conditions that originate from a [Table].
 	ConditionReason = "AgentReport"
-	// ChecksAnnotation says of an entry that its condition counts; without the
-	// condition it is out of service. Registration sets it.
+	// ChecksAnnotation enables the condition of an entry. The entry is then out of service until
+	// it has the condition. Registration sets the annotation.
 	ChecksAnnotation = "proxy.istio.io/health-checks-enabled"
 )
 
-// told is what the status of an entry says.
+// told is the health in the status of an entry.
 type told struct {
 	healthy bool
 	message string
-	at      time.Time // of the report; zero if nobody said
+	at      time.Time // of the report; zero if unknown
 }
 
-// toldBy reads the status of an entry; nil means that it says nothing that
-// counts. As in Istio, the condition counts where the annotation says so. Beyond
-// Istio, one that comes from a report to this control plane always does, as long
-// as the entry is what was spoken of: so does a restart not bring a machine back
-// that is not healthy. The annotation with false lets nothing count.
+// toldBy reads the health from the status of an entry, or returns nil if the status does not
+// determine it. As in Istio, the condition applies if the annotation enables it. In addition, a
+// condition from a report to this control plane always applies while the spec of the entry is
+// unchanged, so that a restart does not put an unhealthy machine back into service. If the
+// annotation is false, the status is ignored.
 func toldBy(c *model.Config) *told {
 	if isDeaf(c) {
 		return nil
@@ -57,7 +57,7 @@ func toldBy(c *model.Config) *told {
 	return t
 }
 
-// isDeaf reports whether an entry is asked not to mind its status.
+// isDeaf reports whether the status of an entry must be ignored.
 func isDeaf(c *model.Config) bool {
 	on, err := strconv.ParseBool(c.Annotations[ChecksAnnotation])
 	return err == nil && !on
@@ -76,9 +76,8 @@ func conditionOf(c *model.Config) *metav1alpha1.IstioCondition {
 	return nil
 }
 
-// hear takes what the status of an entry says now. It counts where nobody has
-// reported here, or where another replica was informed later than a report whose stream
-// is gone. The caller holds mu.
+// hear records the health in the status of an entry. The status applies if no agent has reported
+// to this replica, or if it is newer than a report whose stream has ended. The caller holds mu.
 func (t *Table) hear(e *entry, now *told) {
 	e.told = now
 	if e.verdict == nil || now == nil || !now.at.After(e.verdict.at) {
@@ -100,16 +99,16 @@ func (e *entry) isDown() (down bool, why string) {
 	return false, ""
 }
 
-// Follow takes entries of which nothing but the status has changed: another
-// replica of the control plane may have received a report. OnChange hears of
-// what that takes out of service or brings back.
+// Follow updates entries of which only the status has changed, because another replica of the
+// control plane may have received a report. It calls OnChange for entries that go out of service
+// or come back.
 func (t *Table) Follow(objects []*model.Config) {
 	var changed []verdict
 	t.mu.Lock()
 	for _, c := range objects {
 		e := t.entries.byKey[c.Key]
 		if e == nil {
-			continue // it comes with an Update
+			continue // a later Update adds it
 		}
 		t.hear(e, toldBy(c))
 		changed = append(changed, t.settle(e)...)
@@ -119,15 +118,15 @@ func (t *Table) Follow(objects []*model.Config) {
 	t.changed(changed)
 }
 
-// Verdict is what an agent said to this control plane of the application of an
-// entry.
+// Verdict is the health that an agent reported to this replica for an entry.
 type Verdict struct {
 	Healthy bool
-	Message string // of the agent
+	Message string // from the agent
 	At      time.Time
 }
 
-// Verdict returns what was said of an entry here; false means that nobody has.
+// Verdict returns the health that was reported to this replica for an entry. It returns false if
+// there was no report.
 func (t *Table) Verdict(key model.Key) (Verdict, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

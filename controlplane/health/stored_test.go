@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// stored returns an entry with a condition; an empty status is none.
+// stored returns an entry with a condition; an empty status means none.
 func stored(annotation, status, reason string, generation int64, at time.Time) *model.Config {
 	c := &model.Config{
 		Key: model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "w"}, Generation: 1,
@@ -33,7 +33,7 @@ func stored(annotation, status, reason string, generation int64, at time.Time) *
 
 func isDown(t *Table) bool { return len(t.Unhealthy()) > 0 }
 
-// After a restart the status counts, after these rules.
+// TestStoredConditions checks when a stored status applies after a restart.
 func TestStoredConditions(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -67,8 +67,8 @@ func TestStoredConditions(t *testing.T) {
 	}
 }
 
-// An agent says otherwise than the status; another replica hears otherwise than
-// this one was.
+// TestStoredAndReported checks a status that contradicts the report of an agent, and a newer
+// report to another replica.
 func TestStoredAndReported(t *testing.T) {
 	t.Parallel()
 	var changes int

@@ -18,38 +18,38 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Config is what a [Table] needs.
+// Config configures a [Table].
 type Config struct {
-	// OnChange takes the WorkloadEntry objects that go out of service or come
-	// back. It is called by the caller of Report, and must not wait.
+	// OnChange receives the WorkloadEntry objects that go out of service or come back. It is
+	// called by the goroutine that calls Report, and must not block.
 	OnChange func(model.Change)
-	// OnVerdict hears of the entries of which an agent said something new, which
-	// [Table.Verdict] gives; nil for nobody. It must not wait.
+	// OnVerdict receives the entries with a new report, which [Table.Verdict] returns; it may be
+	// nil. It must not block.
 	OnVerdict func([]model.Key)
 	Logger    *slog.Logger
-	// Registerer takes the metric; nil for none.
+	// Registerer registers the metric; nil disables it.
 	Registerer prometheus.Registerer
 }
 
-// Table holds the last reports. It is safe for concurrent use.
+// Table stores the last reports. It is safe for concurrent use.
 type Table struct {
 	onChange  func(model.Change)
 	onVerdict func([]model.Key) // may be nil
 	log       *slog.Logger
 
-	mu sync.Mutex // guards what follows
-	// entries are the objects, as they were at the last Update.
+	mu sync.Mutex // guards the fields below
+	// entries are the objects as of the last Update.
 	entries index
-	// live are the last reports of the streams that are open: an entry may
-	// come after the report that concerns it.
+	// live contains the last reports of open streams: an entry may be created after the report
+	// that applies to it.
 	live map[*model.Proxy]*report
-	// count numbers the reports: of two on one entry the later one counts.
+	// count numbers the reports. The later of two reports for an entry wins.
 	count uint64
-	// down are the entries that are out of service.
+	// down contains the entries that are out of service.
 	down map[model.Key]struct{}
 }
 
-// report is one report. It is never written to.
+// report is one report. It is immutable.
 type report struct {
 	proxy   *model.Proxy
 	healthy bool
@@ -58,7 +58,7 @@ type report struct {
 	at      time.Time
 }
 
-// New checks the configuration and returns a table that knows of no entry.
+// New returns a table without entries. It returns an error for an invalid configuration.
 func New(cfg Config) (*Table, error) {
 	if cfg.OnChange == nil {
 		return nil, errors.New("health needs somebody to tell of changes")
@@ -89,8 +89,8 @@ func (t *Table) countDown() float64 {
 	return float64(len(t.down))
 }
 
-// Report records the health that an agent reports of its application. The message
-// is shown to users.
+// Report records the health that an agent reports for its application. The message is shown to
+// users.
 func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	t.mu.Lock()
 	t.count++
@@ -109,7 +109,7 @@ func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	t.spokenOf(concerned)
 }
 
-// changed tells of entries that went out of service or came back.
+// changed calls OnChange for entries that went out of service or came back.
 func (t *Table) changed(list []verdict) {
 	if len(list) == 0 {
 		return
@@ -121,7 +121,7 @@ func (t *Table) changed(list []verdict) {
 	t.onChange(model.NewChange(keys...))
 }
 
-// spokenOf tells of entries that have a new verdict.
+// spokenOf calls OnVerdict for entries with a new report.
 func (t *Table) spokenOf(entries []*entry) {
 	if t.onVerdict == nil || len(entries) == 0 {
 		return
@@ -133,15 +133,15 @@ func (t *Table) spokenOf(entries []*entry) {
 	t.onVerdict(keys)
 }
 
-// Gone takes a proxy whose stream has ended. Its verdicts stay.
+// Gone records that the stream of a proxy has ended. Its verdicts stay.
 func (t *Table) Gone(proxy *model.Proxy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.live, proxy)
 }
 
-// Update takes all WorkloadEntry objects. Verdicts that it changes are passed to
-// nobody: who calls it builds a snapshot next.
+// Update replaces the WorkloadEntry objects. It does not call OnChange, because the caller builds
+// a snapshot next.
 func (t *Table) Update(objects []*model.Config) {
 	var changed []verdict
 	var spoken []*entry
@@ -170,7 +170,7 @@ func (t *Table) Update(objects []*model.Config) {
 		changed = append(changed, t.settle(e)...)
 	}
 	newestFirst := func(a, b *report) int { return cmp.Compare(b.number, a.number) }
-	for _, r := range slices.SortedFunc(maps.Values(t.live), newestFirst) { // so that none is overruled
+	for _, r := range slices.SortedFunc(maps.Values(t.live), newestFirst) { // each entry gets the newest report
 		concerned := slices.DeleteFunc(t.entries.of(r.proxy), func(e *entry) bool { return e.verdict != nil && e.verdict.number >= r.number })
 		spoken = append(spoken, concerned...)
 		changed = append(changed, t.apply(r, concerned)...)
@@ -180,23 +180,23 @@ func (t *Table) Update(objects []*model.Config) {
 	t.spokenOf(spoken)
 }
 
-// Unhealthy returns the entries that are out of service. The map is the caller's.
+// Unhealthy returns the entries that are out of service. The caller may modify the map.
 func (t *Table) Unhealthy() map[model.Key]struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.down)
 }
 
-// verdict is one entry that went out of service, or came back.
+// verdict is an entry that went out of service or came back.
 type verdict struct {
 	key  model.Key
 	down bool
 	why  string
-	by   *report // nil if its status says so
+	by   *report // nil if the status of the entry decides
 }
 
-// apply makes a report the verdict of entries, and gives those for which it
-// makes a difference. The caller holds mu.
+// apply sets a report as the verdict of entries. It returns the entries that go out of service or
+// come back. The caller holds mu.
 func (t *Table) apply(r *report, entries []*entry) (changed []verdict) {
 	for _, e := range entries {
 		if e.verdict != nil && e.verdict.number >= r.number {
@@ -208,7 +208,7 @@ func (t *Table) apply(r *report, entries []*entry) (changed []verdict) {
 	return changed
 }
 
-// settle brings an entry into or out of down, and gives it if that is new. The
+// settle updates the membership of an entry in down, and returns the entry if it changed. The
 // caller holds mu.
 func (t *Table) settle(e *entry) []verdict {
 	_, was := t.down[e.key]
@@ -224,7 +224,7 @@ func (t *Table) settle(e *entry) []verdict {
 	return []verdict{{e.key, down, why, e.verdict}}
 }
 
-// tell logs what changed.
+// tell logs the changes.
 func (t *Table) tell(changed []verdict) {
 	for _, c := range changed {
 		log := t.log.With("kind", c.key.Kind, "namespace", c.key.Namespace, "name", c.key.Name)

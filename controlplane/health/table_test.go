@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entryOf makes an entry from "namespace/name account address".
+// entryOf parses an entry from "namespace/name account address".
 func entryOf(line string) *model.Config {
 	var ref, account, address string
 	_, _ = fmt.Sscan(line, &ref, &account, &address) // an entry may lack the last ones
@@ -40,7 +40,7 @@ func entriesOf(lines ...string) []*model.Config {
 	return out
 }
 
-// bench is a table, what it logs, and whom it told of changes.
+// bench is a table, its log, and the changes that it reported.
 type bench struct {
 	*Table
 	told   []string
@@ -73,7 +73,7 @@ func names(keys map[model.Key]struct{}) string {
 	return strings.Join(out, " ")
 }
 
-// want compares what is out of service, and the metric with it.
+// want compares the entries that are out of service, and the metric.
 func (b *bench) want(t *testing.T, what, list string) {
 	t.Helper()
 	if got := names(b.Unhealthy()); got != list {
@@ -142,7 +142,8 @@ func TestWhomAProxySpeaksFor(t *testing.T) {
 	}
 }
 
-// Only what makes a difference is reported, and the log says why.
+// TestRepeatedReports checks that only effective changes are reported, and that the log contains
+// the reason.
 func TestRepeatedReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "shop/web-1 web 10.0.0.1")
@@ -166,7 +167,7 @@ func TestRepeatedReports(t *testing.T) {
 	}
 }
 
-// A verdict outlives its stream, and ends with what it was about.
+// TestVerdictsLast checks that a verdict survives its stream, and ends with its entry.
 func TestVerdictsLast(t *testing.T) {
 	t.Parallel()
 	const web = "shop/web-1 web 10.0.0.1"
@@ -194,12 +195,13 @@ func TestVerdictsLast(t *testing.T) {
 		if len(b.live) > 0 {
 			t.Errorf("%s: %d streams are remembered", name, len(b.live))
 		}
-		b.Report(proxyAt("10.0.0.1"), true, "") // it comes back, in good health
+		b.Report(proxyAt("10.0.0.1"), true, "") // it comes back healthy
 		b.want(t, name+", healthy again", "")
 	}
 }
 
-// What was said on a stream that is open holds for entries that come later.
+// TestEntryAfterReport checks that the report of an open stream applies to entries that are
+// created later.
 func TestEntryAfterReport(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -221,7 +223,7 @@ func TestEntryAfterReport(t *testing.T) {
 	b.want(t, "a new stream, in good health", "")
 	b.Update(entriesOf())
 	b.logged.Reset()
-	b.Report(p, false, "connection refused") // both are open, and p spoke last
+	b.Report(p, false, "connection refused") // both streams are open, and p reported last
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
 	b.want(t, "the last word counts", "shop/web-1")
 	b.Update(entriesOf())
@@ -234,7 +236,8 @@ func TestEntryAfterReport(t *testing.T) {
 	}
 }
 
-// An agent beside an application that no entry is about says so at each start.
+// TestHealthyWithoutEntry checks that agents of applications without an entry cause no warnings
+// while healthy.
 func TestHealthyWithoutEntry(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "shop/web-1 web 10.0.0.1")
@@ -267,8 +270,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Many streams report at once while objects change; in the end the last reports
-// are the truth.
+// TestConcurrent reports from many streams at once while objects change. In the end, the last
+// reports must apply.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	table, err := New(Config{OnChange: func(model.Change) {}})
@@ -279,7 +282,7 @@ func TestConcurrent(t *testing.T) {
 	for i := range 50 {
 		lines = append(lines, fmt.Sprintf("shop/web-%d web 10.0.0.%d", i, i))
 	}
-	table.Update(entriesOf(lines...)) // who goes before there is an entry has said nothing
+	table.Update(entriesOf(lines...)) // a proxy that leaves before its entry exists has reported nothing
 	var all sync.WaitGroup
 	for i := range 50 {
 		all.Go(func() {
@@ -316,7 +319,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkReport is what one report costs in a mesh of 10,000 machines.
+// BenchmarkReport measures one report in a mesh of 10,000 machines.
 func BenchmarkReport(b *testing.B) {
 	table, err := New(Config{OnChange: func(model.Change) {}})
 	if err != nil {

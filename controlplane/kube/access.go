@@ -17,18 +17,18 @@ import (
 const (
 	allowedTTL = 5 * time.Minute
 	deniedTTL  = time.Minute
-	// maxAccess bounds how many answers are kept.
+	// maxAccess is the maximum number of cached answers.
 	maxAccess     = 10_000
 	accessTimeout = 5 * time.Second
 )
 
-// ErrDenied is wrapped by the error of MayReadSecrets if the answer is no.
+// ErrDenied is wrapped by the error of MayReadSecrets if access is denied.
 var ErrDenied = errors.New("not allowed to read Secrets")
 
 // account is a service account.
 type account struct{ namespace, name string }
 
-// accessCache keeps answers of the API server for a while.
+// accessCache caches answers of the API server.
 type accessCache struct {
 	mu      sync.Mutex // guards answers
 	answers map[account]answer
@@ -60,14 +60,15 @@ func (c *accessCache) put(a account, found answer, now time.Time) {
 		}
 	}
 	if len(c.answers) >= maxAccess {
-		clear(c.answers) // cheaper to ask again than to keep an order
+		clear(c.answers) // cheaper than tracking which entries to evict
 	}
 	c.answers[a] = found
 }
 
-// MayReadSecrets asks whether a service account may list the Secrets of its own
-// namespace, by a SubjectAccessReview. A yes is kept for 5 minutes, a no for
-// one. It needs the right to create subjectaccessreviews.authorization.k8s.io.
+// MayReadSecrets checks with a SubjectAccessReview whether a service account may list the Secrets
+// of its namespace. It returns nil if so, and an error that wraps ErrDenied if not. A positive
+// answer is cached for 5 minutes, a negative one for 1 minute. It requires permission to create
+// subjectaccessreviews.authorization.k8s.io.
 func (c *Client) MayReadSecrets(ctx context.Context, namespace, serviceAccount string) error {
 	who := account{namespace, serviceAccount}
 	found, ok := c.access.get(who, time.Now())
@@ -93,7 +94,7 @@ func (c *Client) reviewAccess(ctx context.Context, who account) (answer, error) 
 	defer cancel()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: accountPrefix + who.namespace + ":" + who.name,
-		// The groups that each service account has.
+		// The groups of every service account.
 		Groups:             []string{accountsGroup, accountsGroup + ":" + who.namespace, "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: who.namespace, Verb: "list", Resource: "secrets"},
 	}}

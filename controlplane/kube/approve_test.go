@@ -23,8 +23,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// An approver of the cluster may be faster. A second condition of the same type
-// would be refused by the API server, and so would a denied request's approval.
+// TestSomebodyElseDecides checks that another approver of the cluster may be faster. The API server
+// would reject a second condition of the same type, and the approval of a denied request.
 func TestSomebodyElseDecides(t *testing.T) {
 	t.Parallel()
 	for kind, others := range map[certificatesv1.RequestConditionType]int{
@@ -54,8 +54,8 @@ func TestSomebodyElseDecides(t *testing.T) {
 	}
 }
 
-// TestSigningHasALimitOfItsOwn uses up the one request that signing has, and
-// asks for something else.
+// TestSigningHasALimitOfItsOwn uses up the only request of the signing client and checks that other
+// requests are not limited.
 func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
@@ -71,7 +71,7 @@ func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for i, want := range []bool{true, false} { // does the request go out?
+	for i, want := range []bool{true, false} { // whether the request is sent
 		_, err := c.signing.CertificatesV1().CertificateSigningRequests().Get(ctx, "x", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) != want {
 			t.Errorf("request %d for a certificate gives %v", i+1, err)

@@ -18,34 +18,34 @@ import (
 
 const (
 	defaultQPS, defaultBurst = 80, 160
-	// Reviews come by the thousand when many proxies connect at once. The API
-	// server has its own limit (priority and fairness).
+	// Thousands of reviews are needed when many proxies connect at once. The API server applies its
+	// own limit (priority and fairness).
 	reviewQPS, reviewBurst = 1000, 2000
 )
 
-// Config says which API server is talked to, and as whom.
+// Config defines the API server to connect to and the credentials.
 type Config struct {
-	Kubeconfig string       // path of a kubeconfig; empty means the service account of the pod this runs in
-	Context    string       // of the kubeconfig; empty means its current one
-	QPS        float32      // requests a second, reviews of tokens not counted; zero means 80
-	Burst      int          // requests at once; zero means 160
+	Kubeconfig string       // path of a kubeconfig; empty means the service account of the pod
+	Context    string       // context of the kubeconfig; empty means its current context
+	QPS        float32      // requests per second, not counting token reviews; zero means 80
+	Burst      int          // maximum burst of requests; zero means 160
 	UserAgent  string       // empty means outrigger-control
 	Logger     *slog.Logger // nil means slog.Default()
 	Metrics    *Metrics     // nil means none
 }
 
-// Client talks to the API server of one cluster.
+// Client is a client for the API server of one cluster.
 type Client struct {
 	api     kubernetes.Interface
 	reviews kubernetes.Interface // with a higher limit
-	signing kubernetes.Interface // with a limit of its own: a thousand certificates do not hold up a lease
-	objects dynamic.Interface    // what has no Go type here: configuration
+	signing kubernetes.Interface // with a separate limit, so that many certificates do not delay a lease
+	objects dynamic.Interface    // for kinds without a Go type here: configuration
 	log     *slog.Logger
 	metrics *Metrics
 	access  *accessCache
 }
 
-// New returns a Client. It does not talk to the API server yet.
+// New returns a Client. It does not connect to the API server yet.
 func New(cfg Config) (*Client, error) {
 	restConfig, err := load(cfg)
 	if err != nil {
@@ -94,7 +94,7 @@ func newClient(cfg Config, api, reviews kubernetes.Interface) *Client {
 	return &Client{api: api, reviews: reviews, signing: api, log: cfg.Logger, metrics: cfg.Metrics, access: newAccessCache()}
 }
 
-// load reads the kubeconfig, or what a pod is given.
+// load reads the kubeconfig or, if none is configured, the service account of the pod.
 func load(cfg Config) (*rest.Config, error) {
 	if cfg.Kubeconfig == "" {
 		restConfig, err := rest.InClusterConfig()
@@ -127,6 +127,6 @@ func untyped(cfg *rest.Config, transport *http.Client, qps float32, burst int) (
 	return dynamic.NewForConfigAndClient(c, transport)
 }
 
-// UseLogger sends what the Kubernetes libraries log to a logger. It is for main,
-// before any Client works: the libraries have one logger for the process.
+// UseLogger redirects the logs of the Kubernetes libraries to a logger. It must be called by main
+// before any Client is used, because the libraries have one logger per process.
 func UseLogger(log *slog.Logger) { klog.SetSlogLogger(log) }

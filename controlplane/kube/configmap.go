@@ -26,18 +26,18 @@ const (
 	configMapTry   = 10 * time.Second
 )
 
-// ConfigMapsConfig describes ConfigMaps.
+// ConfigMapsConfig is the configuration of ConfigMaps.
 type ConfigMapsConfig struct {
 	Client    *Client
 	Namespace string
 	Names     []string
-	// OnChange hears of changes, after they can be read. It must not block.
+	// OnChange is called after a change is visible through Get. It must not block.
 	OnChange func()
 	Logger   *slog.Logger // nil means slog.Default()
 }
 
-// ConfigMaps are some ConfigMaps of one namespace, by their names. It needs the
-// rights to get, list and watch them.
+// ConfigMaps follows ConfigMaps of one namespace by name. It requires permission to get, list and
+// watch them.
 type ConfigMaps struct {
 	cfg ConfigMapsConfig
 
@@ -45,7 +45,7 @@ type ConfigMaps struct {
 	data map[string]map[string]string
 }
 
-// NewConfigMaps returns ConfigMaps that know nothing until Read or Run.
+// NewConfigMaps returns ConfigMaps that are empty until Read or Run is called.
 func NewConfigMaps(cfg ConfigMapsConfig) (*ConfigMaps, error) {
 	if cfg.Client == nil || cfg.OnChange == nil || cfg.Namespace == "" {
 		return nil, errors.New("ConfigMaps: they need a cluster, a namespace, and who hears of changes")
@@ -56,16 +56,15 @@ func NewConfigMaps(cfg ConfigMapsConfig) (*ConfigMaps, error) {
 	return &ConfigMaps{cfg: cfg, data: map[string]map[string]string{}}, nil
 }
 
-// Get returns what a ConfigMap holds, nil if there is none of that name. Nobody
-// may write to it.
+// Get returns the data of a ConfigMap, or nil if it does not exist. The caller must not modify it.
 func (c *ConfigMaps) Get(name string) map[string]string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.data[name]
 }
 
-// Read reads each once. While the cluster does not answer it tries again, until
-// ctx is done. What may not be read counts as not there, with a warning.
+// Read reads each ConfigMap once. It retries until ctx is done if the cluster does not answer. A
+// ConfigMap without read permission is treated as missing, with a warning.
 func (c *ConfigMaps) Read(ctx context.Context) error {
 	for _, name := range c.cfg.Names {
 		for said := false; ; said = true {
@@ -104,7 +103,7 @@ func (c *ConfigMaps) read(ctx context.Context, name string) error {
 	return nil
 }
 
-// Run follows them until ctx is done.
+// Run follows the ConfigMaps until ctx is done.
 func (c *ConfigMaps) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, name := range c.cfg.Names {
@@ -147,13 +146,14 @@ func (c *ConfigMaps) follow(ctx context.Context, name string) error {
 	}
 	one.StartWithContext(ctx)
 	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) && len(informer.GetStore().List()) == 0 && c.put(name, nil) {
-		c.cfg.OnChange() // gone between Read and now
+		c.cfg.OnChange() // deleted between Read and now
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// contents are never nil: a ConfigMap without data is there.
+// contents returns the data of a ConfigMap. It never returns nil, because a ConfigMap without data
+// exists.
 func contents(m *corev1.ConfigMap) map[string]string {
 	if m.Data == nil {
 		return map[string]string{}
@@ -161,7 +161,7 @@ func contents(m *corev1.ConfigMap) map[string]string {
 	return m.Data
 }
 
-// put takes what a ConfigMap holds now, and tells whether it is news.
+// put stores the current data of a ConfigMap and reports whether it changed.
 func (c *ConfigMaps) put(name string, data map[string]string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

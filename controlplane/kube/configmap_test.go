@@ -23,8 +23,8 @@ func configMap(name, text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "mesh"}, Data: map[string]string{"mesh": text}}
 }
 
-// What is read, changed, made and deleted is reported once each; others of the
-// namespace are not looked at.
+// TestConfigMaps checks that each initial state, change, creation and deletion is reported once,
+// and that other ConfigMaps of the namespace are ignored.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	api := fake.NewClientset(configMap("own", "a"), configMap("other", "x"))
@@ -52,7 +52,7 @@ func TestConfigMaps(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
 	maps := api.CoreV1().ConfigMaps("mesh")
-	for range 2 { // the fake server has no history: what happens before a watch is lost to it
+	for range 2 { // the fake server has no history, so events before a watch are lost
 		<-watching
 	}
 	for _, step := range []struct {
@@ -77,8 +77,8 @@ func TestConfigMaps(t *testing.T) {
 	}
 }
 
-// A ConfigMap that may not be read is not there; while the cluster does not
-// answer, the start waits.
+// TestConfigMapFaults checks that a ConfigMap without read permission is treated as missing, and
+// that the start waits while the cluster does not answer.
 func TestConfigMapFaults(t *testing.T) {
 	t.Parallel()
 	api := fake.NewClientset(configMap("own", "a"))

@@ -24,57 +24,57 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// ConfigStoreConfig describes a ConfigStore.
+// ConfigStoreConfig is the configuration of a ConfigStore.
 type ConfigStoreConfig struct {
 	Client *Client
 	// Name is the URL of the store, for messages; empty means "k8s://".
 	Name string
-	// Revision is that of the control plane: an object with another value of
-	// the label istio.io/rev is left out. Empty means "default".
+	// Revision is the revision of the control plane. Objects with another value of the label
+	// istio.io/rev are ignored. Empty means "default".
 	Revision string
-	// Namespaces is whose objects are read; empty means all.
+	// Namespaces are the namespaces whose objects are read; empty means all.
 	Namespaces []string
-	// Kinds are those that are read and written; empty means all.
+	// Kinds are the kinds that are read and written; empty means all.
 	Kinds  []model.Kind
 	Logger *slog.Logger // nil means slog.Default()
 }
 
-// ConfigStore is the [config.Store] of a cluster: its custom resources of Istio
-// and of the Gateway API, and its Ingresses. One reflector follows each kind; a
-// kind whose definition appears, changes version or goes later is followed from
-// then on.
+// ConfigStore is the [config.Store] of a cluster: the custom resources of Istio and of the Gateway
+// API, and Ingresses. One reflector follows each kind. The store adapts when the definition of a
+// kind is added, changes its version or is removed.
 //
-// It needs the rights to list and watch CustomResourceDefinitions and the kinds,
-// to get and update what is written, and, for the status, to update the
-// subresource. A kind that may not be read keeps the store from syncing, so that
-// a missing right never takes the configuration from the proxies.
+// It requires permission to list and watch CustomResourceDefinitions and the kinds, to get and
+// update the objects that are written, and to update the status subresource. The store does not
+// sync while a kind cannot be read, so that a missing permission never removes configuration from
+// proxies.
 type ConfigStore struct {
 	*config.Cache
 	cfg ConfigStoreConfig
 	log *slog.Logger
 
-	mu sync.Mutex // guards what follows
-	// kinds are those that are followed or waited for.
+	mu sync.Mutex // guards the fields below
+	// kinds are the kinds that are followed or whose first list is pending.
 	kinds map[model.Kind]*followed
-	// problems are what is wrong with objects and kinds.
+	// problems are the problems of objects and kinds.
 	problems map[model.Key]model.Problem
-	// listed means that all definitions were seen once.
+	// listed is true once all definitions were listed.
 	listed bool
 }
 
-// followed is a kind that a reflector follows.
+// followed is the state of a kind that a reflector follows.
 type followed struct {
 	version string
 	stop    context.CancelFunc
-	// missing are the namespaces whose objects were not seen yet.
+	// missing are the namespaces whose objects were not listed yet.
 	missing map[string]bool
-	// fault is why they cannot be read now; nil means that they can.
+	// fault is the reason why the objects cannot be read at the moment; nil if they can.
 	fault error
 }
 
 var _ config.Store = (*ConfigStore)(nil)
 
-// NewConfigStore returns the store of a cluster.
+// NewConfigStore returns the store of a cluster. It returns an error if the configuration is
+// invalid.
 func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("config source k8s://: there is no cluster to read it from")
@@ -104,8 +104,7 @@ func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 // Name returns the URL of the store.
 func (s *ConfigStore) Name() string { return s.cfg.Name }
 
-// Problems lists the objects that are not valid, and the kinds that cannot be
-// read.
+// Problems returns the invalid objects and the kinds that cannot be read.
 func (s *ConfigStore) Problems() []model.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +135,7 @@ func (s *ConfigStore) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// followBuiltIn starts with the kinds that every API server has.
+// followBuiltIn follows the kinds that every API server has.
 func (s *ConfigStore) followBuiltIn(ctx context.Context, running *sync.WaitGroup) {
 	for _, k := range s.Schemas() {
 		if k.Group == builtInGroup {
@@ -171,7 +170,7 @@ func (s *ConfigStore) follow(ctx context.Context, running *sync.WaitGroup, k sch
 	}
 }
 
-// unfollow forgets a kind whose definition is gone.
+// unfollow stops following a kind whose definition was removed.
 func (s *ConfigStore) unfollow(kind model.Kind) {
 	s.mu.Lock()
 	if f := s.kinds[kind]; f != nil {
@@ -188,8 +187,7 @@ func (s *ConfigStore) unfollow(kind model.Kind) {
 	s.mu.Unlock()
 }
 
-// fault takes what a reflector of the kind last failed with; nil means that it
-// works.
+// fault records the last error of a reflector of the kind; nil means that it works.
 func (s *ConfigStore) fault(k schema.Schema, f *followed, err error) {
 	s.mu.Lock()
 	if s.kinds[k.Kind] != f {
@@ -210,7 +208,7 @@ func (s *ConfigStore) fault(k schema.Schema, f *followed, err error) {
 	}
 }
 
-// settle tells the cache when everything was seen once. The caller holds mu.
+// settle marks the cache as synced once everything was listed. The caller holds mu.
 func (s *ConfigStore) settle() {
 	if !s.listed {
 		return
@@ -223,7 +221,7 @@ func (s *ConfigStore) settle() {
 	s.Loaded()
 }
 
-// observed follows a resource and tells how each attempt ended.
+// observed returns a ListerWatcher for a resource that calls tell with the result of each request.
 func observed(resource listerWatcher, tell func(error)) cache.ListerWatcher {
 	report := func(ctx context.Context, err error) {
 		if ctx.Err() == nil && !expired(err) {

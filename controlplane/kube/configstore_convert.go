@@ -16,15 +16,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// revisionLabel says which revision of the control plane an object is for.
+// revisionLabel selects the revision of the control plane that an object is for.
 const revisionLabel = "istio.io/rev"
 
 func keyOf(k schema.Schema, u *unstructured.Unstructured) model.Key {
 	return model.Key{Kind: k.Kind, Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
-// read returns the state of an object that others may see: nil for one of another
-// revision, and the last good one when it is not valid. The caller holds mu.
+// read returns the visible state of an object: nil if it is for another revision, and the last
+// valid state if it is invalid. The caller holds mu.
 func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model.Config {
 	key := keyOf(k, u)
 	if rev := u.GetLabels()[revisionLabel]; rev != "" && rev != s.cfg.Revision {
@@ -58,7 +58,7 @@ func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model
 
 func (s *ConfigStore) source(key model.Key) string { return s.cfg.Name + " " + key.String() }
 
-// sentences returns the errors, or the warnings when there are no errors.
+// sentences returns the errors as text, or the warnings if there are no errors.
 func sentences(list []model.Problem) string {
 	var errs, warnings []string
 	for _, p := range list {
@@ -74,9 +74,9 @@ func sentences(list []model.Problem) string {
 	return strings.Join(errs, "; ")
 }
 
-// convert decodes an object of the API server with the same checks as a user's
-// file; it returns nil if the object is invalid. A field that only a newer
-// definition has is reported as a problem and ignored.
+// convert decodes an object of the API server with the same checks as for a user's file. It returns
+// nil if the object is invalid. A field that only a newer definition has is reported as a problem
+// and ignored.
 func convert(k schema.Schema, u *unstructured.Unstructured, source string) (*model.Config, []model.Problem) {
 	raw, err := u.MarshalJSON()
 	if err != nil {
@@ -92,8 +92,8 @@ func convert(k schema.Schema, u *unstructured.Unstructured, source string) (*mod
 	return c, problems
 }
 
-// stored reads an object that may not be valid, to mend it: what cannot be read
-// of it is left out.
+// stored decodes an object that may be invalid, so that it can be corrected. Parts that cannot be
+// decoded are left out.
 func stored(k schema.Schema, u *unstructured.Unstructured) (*model.Config, error) {
 	c := &model.Config{
 		Key: keyOf(k, u), APIVersion: u.GetAPIVersion(), Labels: u.GetLabels(), Annotations: u.GetAnnotations(),
@@ -111,11 +111,11 @@ func stored(k schema.Schema, u *unstructured.Unstructured) (*model.Config, error
 	return c, err
 }
 
-// complete adds what only the API server knows.
+// complete sets the fields that only the API server knows.
 func complete(k schema.Schema, u *unstructured.Unstructured, c *model.Config) {
 	c.Generation, c.UID = u.GetGeneration(), string(u.GetUID())
 	if status := u.Object["status"]; status != nil && k.NewStatus() != nil {
-		// A status that somebody else wrote and that cannot be read is none.
+		// A status that cannot be decoded was written by another program and is ignored.
 		if raw, err := json.Marshal(status); err == nil {
 			if read, err := k.DecodeStatus(raw); err == nil {
 				c.Status = read
@@ -124,15 +124,15 @@ func complete(k schema.Schema, u *unstructured.Unstructured, c *model.Config) {
 	}
 }
 
-// put writes labels, annotations and spec of an object over what the API server
-// has; everything else of that stays.
+// put overwrites the labels, annotations and spec of an object of the API server and keeps its
+// other fields.
 func put(u *unstructured.Unstructured, c *model.Config) error {
 	raw, err := codec.EncodeSpec(c.Spec)
 	if err != nil {
 		return err
 	}
 	var spec map[string]any
-	if err := utiljson.Unmarshal(raw, &spec); err != nil { // keeps whole numbers whole
+	if err := utiljson.Unmarshal(raw, &spec); err != nil { // preserves integers
 		return err
 	}
 	u.Object["spec"] = spec

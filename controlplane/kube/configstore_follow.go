@@ -24,10 +24,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// builtInGroup has kinds that need no definition.
+// builtInGroup is the API group of kinds that need no definition.
 const builtInGroup = "networking.k8s.io"
 
-// definitions are what the API server knows custom resources by.
+// definitions is the resource of the definitions of custom resources.
 var definitions = kubeschema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 type (
@@ -35,25 +35,25 @@ type (
 	watchInterface = watch.Interface
 )
 
-// listerWatcher is the reading half of a dynamic client.
+// listerWatcher is the read-only part of a dynamic client.
 type listerWatcher interface {
 	List(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// expired tells the errors that the library mends by listing anew.
+// expired reports whether the reflector recovers from an error by listing again.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 func compareKeys(a, b model.Key) int {
 	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// followDefinitions follows the custom resource definitions until ctx is done.
+// followDefinitions follows the CustomResourceDefinitions until ctx is done.
 func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitGroup) {
 	sink := &definitionSink{store: s, versions: map[string]string{}, follow: func(k schema.Schema, version string) {
 		s.follow(ctx, running, k, version)
 	}}
-	said := "" // one reflector calls what follows, one call at a time
+	said := "" // only accessed by one reflector, one call at a time
 	lw := observed(s.cfg.Client.objects.Resource(definitions), func(err error) {
 		if err == nil {
 			said = ""
@@ -71,11 +71,11 @@ func (s *ConfigStore) followDefinitions(ctx context.Context, running *sync.WaitG
 	cache.NewReflectorWithOptions(lw, expected, sink, cache.ReflectorOptions{Name: definitions.Resource}).RunWithContext(ctx)
 }
 
-// definitionSink takes the definitions. One reflector calls it.
+// definitionSink receives the definitions. Only one reflector calls it.
 type definitionSink struct {
 	store  *ConfigStore
 	follow func(schema.Schema, string)
-	// versions holds what is followed, by the name of the definition.
+	// versions are the followed versions, by the name of the definition.
 	versions map[string]string
 }
 
@@ -83,7 +83,7 @@ func (d *definitionSink) Add(o any) error    { return d.set(o) }
 func (d *definitionSink) Update(o any) error { return d.set(o) }
 func (d *definitionSink) Resync() error      { return nil }
 
-// set follows the kind of a definition in the best version that is served.
+// set follows the kind of a definition in the preferred version that is served.
 func (d *definitionSink) set(o any) error {
 	crd, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -111,8 +111,8 @@ func (d *definitionSink) set(o any) error {
 	return nil
 }
 
-// servedVersion returns the first of the kind's versions that the API server
-// serves now.
+// servedVersion returns the first version of the kind that the API server currently serves, or ""
+// if there is none.
 func servedVersion(crd *unstructured.Unstructured, k schema.Schema) string {
 	if crd.GetDeletionTimestamp() != nil || !established(crd) {
 		return ""
@@ -124,7 +124,7 @@ func servedVersion(crd *unstructured.Unstructured, k schema.Schema) string {
 	served := map[string]bool{}
 	for _, v := range versions {
 		if m, ok := v.(map[string]any); ok {
-			name, _, _ := unstructured.NestedString(m, "name") // what is no text is no version
+			name, _, _ := unstructured.NestedString(m, "name") // a name that is not a string matches no version
 			served[name], _, _ = unstructured.NestedBool(m, "served")
 		}
 	}
@@ -136,7 +136,7 @@ func servedVersion(crd *unstructured.Unstructured, k schema.Schema) string {
 	return ""
 }
 
-// established tells whether the API server serves the resource already.
+// established reports whether the API server already serves the resource.
 func established(crd *unstructured.Unstructured) bool {
 	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
 	return err == nil && slices.ContainsFunc(conditions, func(c any) bool {
@@ -166,7 +166,7 @@ func (d *definitionSink) drop(name, why string) {
 	}
 }
 
-// Replace takes all definitions there are.
+// Replace processes a complete list of definitions.
 func (d *definitionSink) Replace(list []any, _ string) error {
 	there := map[string]bool{}
 	var errs []error
@@ -188,7 +188,7 @@ func (d *definitionSink) Replace(list []any, _ string) error {
 	return errors.Join(errs...)
 }
 
-// schemaNamed returns the kind of a definition's name, plural.group.
+// schemaNamed returns the kind for the name of a definition, plural.group.
 func schemaNamed(name string) (schema.Schema, bool) {
 	for _, s := range schema.All() {
 		if s.Plural+"."+s.Group == name {
@@ -198,8 +198,8 @@ func schemaNamed(name string) (schema.Schema, bool) {
 	return schema.Schema{}, false
 }
 
-// kindSink takes the objects of one kind in one namespace, or in all. One
-// reflector calls it.
+// kindSink receives the objects of one kind, in one namespace or in all. Only one reflector calls
+// it.
 type kindSink struct {
 	store     *ConfigStore
 	schema    schema.Schema
@@ -246,7 +246,7 @@ func (k *kindSink) Delete(o any) error {
 	return nil
 }
 
-// Replace takes all objects there are.
+// Replace processes a complete list of objects.
 func (k *kindSink) Replace(list []any, _ string) error {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
@@ -278,6 +278,6 @@ func (k *kindSink) Replace(list []any, _ string) error {
 	return nil
 }
 
-// stale tells whether the kind is followed in another way by now. The caller
-// holds the store's mutex.
+// stale reports whether another reflector has replaced this one. The caller holds the mutex of the
+// store.
 func (k *kindSink) stale() bool { return k.store.kinds[k.schema.Kind] != k.followed }

@@ -22,14 +22,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// strictly stands before the fields that the API server does not know.
+// strictly is the prefix of the API server's list of unknown fields.
 const strictly = "strict decoding error: "
 
-// fieldManager names this program in managedFields.
+// fieldManager is the name of this program in managedFields.
 const fieldManager = "outrigger"
 
-// resource returns the client and the schema of an object. Before the definitions
-// were read it takes the recommended version.
+// resource returns the client and the schema for an object. Until the definitions were read, it
+// uses the recommended version.
 func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInterface, schema.Schema, error) {
 	k, ok := schema.Of(key.Kind)
 	if !ok || !s.Serves(key.Kind) {
@@ -96,8 +96,8 @@ func (s *ConfigStore) Update(ctx context.Context, c *model.Config) (string, erro
 	if _, err := config.CheckWrite("update", s, c); err != nil {
 		return "", err
 	}
-	// A field that the cluster's definition does not know is an error, and not
-	// dropped in silence.
+	// A field that the cluster's definition does not know is an error instead of being dropped
+	// silently.
 	return s.replace(ctx, "update", c, overwrite{
 		validation: metav1.FieldValidationStrict,
 		change:     func(u *unstructured.Unstructured) error { return put(u, c) },
@@ -117,7 +117,7 @@ func (s *ConfigStore) UpdateStatus(ctx context.Context, c *model.Config) (string
 	if err := json.Unmarshal(raw, &status); err != nil {
 		return "", fmt.Errorf("update the status of %s: %w", c.Key, err)
 	}
-	// An older definition may lack what a status can say by now.
+	// An older definition may lack fields of the status.
 	return s.replace(ctx, "update the status of", c, overwrite{
 		validation: metav1.FieldValidationIgnore, subresources: []string{"status"},
 		change: func(u *unstructured.Unstructured) error {
@@ -127,16 +127,15 @@ func (s *ConfigStore) UpdateStatus(ctx context.Context, c *model.Config) (string
 	})
 }
 
-// overwrite is a change of an object that exists.
+// overwrite is a modification of an existing object.
 type overwrite struct {
 	change func(*unstructured.Unstructured) error
-	// validation is what the API server does with fields that it does not know.
+	// validation is how the API server handles unknown fields.
 	validation   string
 	subresources []string // empty means the object itself
 }
 
-// replace changes the object that the API server has, under the rule of
-// optimistic concurrency.
+// replace modifies an object of the API server with optimistic concurrency control.
 func (s *ConfigStore) replace(ctx context.Context, verb string, c *model.Config, w overwrite) (string, error) {
 	client, _, err := s.resource(verb, c.Key)
 	if err != nil {
@@ -151,8 +150,7 @@ func (s *ConfigStore) replace(ctx context.Context, verb string, c *model.Config,
 		if c.ResourceVersion != "" && c.ResourceVersion != u.GetResourceVersion() {
 			return fmt.Errorf("%s %s: %w", verb, c.Key, config.ErrConflict)
 		}
-		// The API server compares the version that was read, so that nothing
-		// falls between.
+		// The API server compares the version that was read, so that no concurrent change is lost.
 		if err := w.change(u); err != nil {
 			return fmt.Errorf("%s %s: %w", verb, c.Key, err)
 		}
@@ -171,7 +169,7 @@ func (s *ConfigStore) replace(ctx context.Context, verb string, c *model.Config,
 	return version, err
 }
 
-// Patch changes the newest state of an object; see [config.Store].
+// Patch modifies the latest state of an object; see [config.Store].
 func (s *ConfigStore) Patch(ctx context.Context, key model.Key, change func(*model.Config) error) (string, error) {
 	client, k, err := s.resource("patch", key)
 	if err != nil {
@@ -213,12 +211,12 @@ func (s *ConfigStore) Delete(ctx context.Context, key model.Key, resourceVersion
 	return nil
 }
 
-// apiFault maps an error of the API server to the meaning that it has in a store.
+// apiFault converts an error of the API server to the corresponding error of a store.
 func apiFault(verb string, key model.Key, err error) error {
 	meaning := func(is error) error { return fmt.Errorf("%s %s: %w", verb, key, is) }
 	switch {
 	case apierrors.IsNotFound(err):
-		// A missing namespace has the same reason.
+		// A missing namespace results in the same reason.
 		if text := err.Error(); strings.Contains(text, "namespaces ") {
 			return fmt.Errorf("%s %s: the namespace does not exist, create it first: %w", verb, key, config.ErrNotFound)
 		}
@@ -237,7 +235,7 @@ func apiFault(verb string, key model.Key, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, key, err)
 }
 
-// causes returns the fields that the API server complains of.
+// causes returns the fields that the API server rejects.
 func causes(err error) []field.Error {
 	var list []field.Error
 	if status, ok := err.(apierrors.APIStatus); ok && status.Status().Details != nil {

@@ -18,18 +18,18 @@ import (
 
 func everything() labels.Selector { return labels.Everything() }
 
-// watchFault logs why something cannot be watched. The library tries again with
-// growing pauses.
+// watchFault returns a handler that logs why objects cannot be watched. The library retries with
+// increasing delays.
 func watchFault(log *slog.Logger, kind string) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, _ *cache.Reflector, err error) {
 		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-			return // the end, or a watch that begins anew
+			return // the end, or a new watch
 		}
 		log.Warn("objects cannot be watched; what was read before stays in force", "kind", kind, "err", err)
 	}
 }
 
-// stripMeta leaves of the metadata what somebody reads.
+// stripMeta returns only the metadata that is used.
 func stripMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
 }
@@ -48,8 +48,8 @@ func stripConfigMap(o any) (any, error) {
 	return o, nil
 }
 
-// stripSecret keeps only what can be a credential: passwords of applications do
-// not stay in this process.
+// stripSecret keeps only data that can be a credential, so that passwords of applications do not
+// stay in memory.
 func stripSecret(o any) (any, error) {
 	s, ok := o.(*corev1.Secret)
 	if !ok {

@@ -27,8 +27,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// What needs a real API server is tested in e2e/kube. Here is what one would
-// not do: old answers, and time that passes.
+// The tests in e2e/kube use a real API server. The tests here cover what a real one does not do:
+// old responses and the passage of time.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -191,7 +191,7 @@ func TestSignerNames(t *testing.T) {
 	}
 }
 
-// Work that has begun ends before its term does, and none begins after.
+// TestTerm checks that the end of a term waits for started work, and that no work starts after it.
 func TestTerm(t *testing.T) {
 	t.Parallel()
 	late := &term{done: make(chan struct{})}
@@ -214,7 +214,8 @@ func TestTerm(t *testing.T) {
 	}
 }
 
-// Who has no work left releases the lease, and tries again.
+// TestLeadAgain checks that the lease is released when the work returns, and that the replica
+// competes for it again.
 func TestLeadAgain(t *testing.T) {
 	t.Parallel()
 	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())

@@ -15,27 +15,26 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Times of a lease, as Istio's.
+// Durations of a lease; they equal Istio's.
 const (
 	leaseDuration = 30 * time.Second
 	renewDeadline = 15 * time.Second
 	retryPeriod   = 7500 * time.Millisecond
 )
 
-// Lease names the one of several replicas that does something.
+// Lease identifies a lease for leader election among replicas.
 type Lease struct {
 	Namespace string
 	Name      string
-	Identity  string // of this replica, such as the name of its pod
-	// Duration is after how long another replica takes over from one that was
-	// killed; zero means 30 s.
+	Identity  string // identity of this replica, for example the name of its pod
+	// Duration is the time after which another replica takes over from one that was killed; zero
+	// means 30 s.
 	Duration time.Duration
 }
 
-// Lead runs work while this replica holds the lease, again and again until ctx
-// is done. The context of work ends when the lease is lost; Lead waits for work
-// to return. It needs the rights to get, create and update
-// leases.coordination.k8s.io in the namespace.
+// Lead runs work whenever this replica holds the lease, until ctx is done. The context of work is
+// cancelled when the lease is lost; Lead waits for work to return. It requires permission to get,
+// create and update leases.coordination.k8s.io in the namespace.
 func (c *Client) Lead(ctx context.Context, lease Lease, work func(context.Context) error) error {
 	if lease.Namespace == "" || lease.Name == "" || lease.Identity == "" {
 		return errors.New("lease: it needs a namespace, a name and an identity")
@@ -59,7 +58,7 @@ func (c *Client) Lead(ctx context.Context, lease Lease, work func(context.Contex
 			Name:            lease.Name,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
-					defer cancel() // who does no work does not keep the lease
+					defer cancel() // release the lease when the work ends
 					t.run(ctx, func(ctx context.Context) error {
 						c.metrics.leads(lease.Name, true)
 						c.log.Info("this replica leads", "name", lease.Name, "identity", lease.Identity)
@@ -88,21 +87,21 @@ func (c *Client) Lead(ctx context.Context, lease Lease, work func(context.Contex
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	// Cases: the end; the pause is over.
+	// Cases: ctx is done; the pause is over.
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
 }
 
-// term is the time from when a replica wins the lease until it loses it. The
-// library starts the work in a goroutine of its own and does not wait for it.
+// term is the period during which a replica holds the lease. The library starts the work in a
+// separate goroutine and does not wait for it.
 type term struct {
 	mu    sync.Mutex
 	begun bool
 	over  bool
-	err   error         // of the work; read after done
-	done  chan struct{} // closed at the end of the work
+	err   error         // of work; read after done
+	done  chan struct{} // closed when the work has ended
 }
 
 func (t *term) run(ctx context.Context, work func(context.Context) error) {
@@ -116,7 +115,7 @@ func (t *term) run(ctx context.Context, work func(context.Context) error) {
 	}
 }
 
-// end waits for work that has begun, and lets none begin.
+// end prevents the work from starting, or waits for it if it has started and returns its error.
 func (t *term) end() error {
 	t.mu.Lock()
 	t.over = true

@@ -9,15 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what is done in clusters. One serves all Clients; nil counts
-// nothing.
+// Metrics counts operations in clusters. It is shared by all Clients; a nil Metrics counts nothing.
 type Metrics struct {
 	leader   *prometheus.GaugeVec
 	roots    *prometheus.CounterVec
 	requests *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics. A nil Registerer is fine.
+// NewMetrics registers the metrics. reg may be nil.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		leader: prometheus.NewGaugeVec(prometheus.GaugeOpts{

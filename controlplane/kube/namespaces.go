@@ -16,17 +16,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// NamespacesConfig describes Namespaces.
+// NamespacesConfig is the configuration of Namespaces.
 type NamespacesConfig struct {
 	Client *Client
-	// OnChange hears of each namespace whose labels are others now. It must not
-	// block.
+	// OnChange is called for each namespace whose labels changed. It must not block.
 	OnChange func(name string)
 	Logger   *slog.Logger // nil means slog.Default()
 }
 
-// Namespaces knows the labels of the namespaces of a cluster. It needs the rights
-// to list and watch namespaces.
+// Namespaces follows the labels of the namespaces of a cluster. It requires permission to list and
+// watch namespaces.
 type Namespaces struct {
 	cfg    NamespacesConfig
 	synced chan struct{}
@@ -35,7 +34,7 @@ type Namespaces struct {
 	labels map[string]map[string]string
 }
 
-// NewNamespaces returns Namespaces that know nothing until Run.
+// NewNamespaces returns Namespaces that are empty until Run is called.
 func NewNamespaces(cfg NamespacesConfig) (*Namespaces, error) {
 	if cfg.Client == nil || cfg.OnChange == nil {
 		return nil, errors.New("labels of namespaces: they need a cluster, and who hears of changes")
@@ -46,11 +45,11 @@ func NewNamespaces(cfg NamespacesConfig) (*Namespaces, error) {
 	return &Namespaces{cfg: cfg, synced: make(chan struct{}), labels: map[string]map[string]string{}}, nil
 }
 
-// Synced is closed once all namespaces were read.
+// Synced returns a channel that is closed once all namespaces were read.
 func (n *Namespaces) Synced() <-chan struct{} { return n.synced }
 
-// Labels returns the labels of a namespace, nil if there is none of that name.
-// Nobody may write to them.
+// Labels returns the labels of a namespace, or nil if it does not exist. The caller must not modify
+// them.
 func (n *Namespaces) Labels(name string) map[string]string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -23,31 +23,30 @@ import (
 )
 
 const (
-	// nodeTTL is for how long the pods of a node are remembered. A pod that is
-	// not found is looked for again at once, if the list is older than nodeRetry.
+	// nodeTTL is how long the pods of a node are cached. If a pod is not found, the pods are listed
+	// again if the list is older than nodeRetry.
 	nodeTTL   = 5 * time.Second
 	nodeRetry = time.Second
 	maxNodes  = 10_000
 )
 
-// ErrNotOnNode is wrapped by the error of Authorize if the answer is no.
+// ErrNotOnNode is wrapped by the error of Authorize if the request is denied.
 var ErrNotOnNode = errors.New("impersonation refused")
 
-// NodesConfig describes Nodes.
+// NodesConfig is the configuration of Nodes.
 type NodesConfig struct {
 	Client *Client
-	// Trusted are the accounts, as namespace/name, whose pods may ask for
-	// certificates of other pods on their node.
+	// Trusted are the accounts, as namespace/name, whose pods may request certificates for other
+	// pods on their node.
 	Trusted     []string
-	TrustDomain string // of the identities that are given out
+	TrustDomain string // trust domain of the issued identities
 }
 
-// Nodes decides whether an agent of a node may act for a pod on it.
+// Nodes decides whether a node agent may act for a pod on its node.
 //
-// It lists the pods of one node when it is asked and remembers them for some
-// seconds. An informer for all pods would cost memory for each pod of the
-// cluster, and would not know of a pod that was started a moment ago. It needs
-// the rights to get and list pods in all namespaces.
+// It lists the pods of one node on demand and caches them for a few seconds. An informer for all
+// pods would use memory for each pod of the cluster, and would not know a pod that started a moment
+// ago. It requires permission to get and list pods in all namespaces.
 type Nodes struct {
 	cfg     NodesConfig
 	trusted map[string]bool
@@ -56,7 +55,7 @@ type Nodes struct {
 	nodes map[string]nodePods
 }
 
-// nodePods are the living pods of a node as they were listed.
+// nodePods are the running pods of a node at the time of the list.
 type nodePods struct {
 	listed time.Time
 	pods   []podOfNode
@@ -68,7 +67,7 @@ type podOfNode struct {
 	uid     string
 }
 
-// NewNodes returns a Nodes.
+// NewNodes returns a Nodes. It returns an error if the configuration is invalid.
 func NewNodes(cfg NodesConfig) (*Nodes, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("impersonation: there is no cluster to ask")
@@ -87,9 +86,9 @@ func NewNodes(cfg NodesConfig) (*Nodes, error) {
 // Trusted returns the trusted accounts, as namespace/name.
 func (n *Nodes) Trusted() map[string]bool { return maps.Clone(n.trusted) }
 
-// Authorize returns nil if the caller may ask for a certificate of the identity:
-// it is a trusted node account, its token was reviewed by the API server and is
-// bound to a pod, and a pod of that identity is on the same node.
+// Authorize returns nil if the caller may request a certificate for the identity: the caller is a
+// trusted node account, its token was reviewed by the API server and is bound to a pod, and a pod
+// with that identity runs on the same node.
 func (n *Nodes) Authorize(ctx context.Context, caller *authn.Caller, id certs.ID) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrNotOnNode, fmt.Sprintf(format, args...))
@@ -123,7 +122,7 @@ func (n *Nodes) Authorize(ctx context.Context, caller *authn.Caller, id certs.ID
 	return nil
 }
 
-// nodeOf returns the node of the caller's pod, "" if it has none.
+// nodeOf returns the node of the caller's pod, or "" if there is none.
 func (n *Nodes) nodeOf(ctx context.Context, who account, pod authn.Pod) (string, error) {
 	same := func(p podOfNode) bool { return p.account == who && p.name == pod.Name && p.uid == pod.UID }
 	if pod.Node != "" {
@@ -146,7 +145,7 @@ func (n *Nodes) nodeOf(ctx context.Context, who account, pod authn.Pod) (string,
 	return p.Spec.NodeName, nil
 }
 
-// onNode reports whether such a pod is on the node.
+// onNode reports whether a matching pod runs on the node.
 func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool) (bool, error) {
 	n.mu.Lock()
 	known := n.nodes[node]
@@ -172,15 +171,14 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 	}
 	n.mu.Lock()
 	if len(n.nodes) >= maxNodes {
-		clear(n.nodes) // nodes that are gone; the others are listed again
+		clear(n.nodes) // discards removed nodes; the others are listed again
 	}
 	n.nodes[node] = known
 	n.mu.Unlock()
 	return slices.ContainsFunc(known.pods, is), nil
 }
 
-// unknown logs why the API server cannot be asked, and returns the caller's error,
-// which asks for a retry.
+// unknown logs why the API server is unavailable, and returns an error that lets the caller retry.
 func (n *Nodes) unknown(err error) error {
 	n.cfg.Client.log.Warn("the pods on the node of a caller cannot be read", "err", err)
 	return fmt.Errorf("%w: the API server could not be asked which pods run on the node of the caller", authn.ErrUnavailable)

@@ -20,31 +20,31 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// RegistryConfig describes a Registry.
+// RegistryConfig is the configuration of a Registry.
 type RegistryConfig struct {
 	Client *Client
-	// Cluster is the name of the client's cluster, Domain the DNS domain of the
-	// mesh ("" means cluster.local), Namespace that of the control plane.
+	// Cluster is the name of the client's cluster, Domain the DNS domain of the mesh ("" means
+	// cluster.local), and Namespace the namespace of the control plane.
 	Cluster, Domain, Namespace string
-	// OnChange takes each change that something may depend on, from when the
-	// registry has synced. It must not block.
+	// OnChange is called with each relevant change after the registry has synced. It must not
+	// block.
 	OnChange func(model.Change)
-	// SelectsPods tells whether somebody chooses pods of a namespace by their
-	// labels; nil means nobody.
+	// SelectsPods reports whether any object selects pods of a namespace by their labels; nil means
+	// that none does.
 	SelectsPods func(namespace string) bool
-	// Remote says how the Secrets of other clusters are read.
+	// Remote configures the Secrets of other clusters.
 	Remote     RemoteConfig
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil means no metrics
 }
 
-// Registry is the [registry.Platform] of a cluster, and of those whose
-// kubeconfigs are in Secrets of it: their Services, EndpointSlices and Pods. A
-// service that several clusters have is one, with the endpoints of all.
+// Registry is the [registry.Platform] of a cluster and of the clusters whose kubeconfigs are in its
+// Secrets: their Services, EndpointSlices and Pods. A service that exists in several clusters is
+// merged into one with the endpoints of all.
 //
-// It needs the rights to list and watch Services, EndpointSlices, Pods, Nodes and
-// Namespaces. What may not be read keeps the registry from syncing, so that a
-// missing right never takes endpoints from the proxies.
+// It requires permission to list and watch Services, EndpointSlices, Pods, Nodes and Namespaces.
+// The registry does not sync while a kind cannot be read, so that a missing permission never
+// removes endpoints from proxies.
 type Registry struct {
 	cfg     RegistryConfig
 	log     *slog.Logger
@@ -52,20 +52,20 @@ type Registry struct {
 	synced  chan struct{}
 	remotes remotes
 
-	mu sync.Mutex // guards what follows, and remotes.wanted
+	mu sync.Mutex // guards the fields below and remotes.wanted
 	// members are the clusters by name.
 	members map[string]*member
-	// merged are the services that were asked for since they last changed.
+	// merged caches the merged services until they change.
 	merged map[types.NamespacedName]*registry.PlatformService
-	// pending is what changed under the mutex and was not told yet.
+	// pending are the changes made under the mutex that were not reported yet.
 	pending map[model.Key]struct{}
-	// selects says which namespaces count, by their labels; nil means all.
+	// selects reports whether a namespace is included, by its labels; nil means all.
 	selects func(labels map[string]string) bool
 }
 
 var _ registry.Platform = (*Registry)(nil)
 
-// NewRegistry returns a Registry that knows nothing until Run.
+// NewRegistry returns a Registry that is empty until Run is called.
 func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("services of Kubernetes: there is no cluster to read them from")
@@ -84,7 +84,7 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	return r, err
 }
 
-// Synced is closed once everything was seen a first time.
+// Synced returns a channel that is closed once everything was listed.
 func (r *Registry) Synced() <-chan struct{} { return r.synced }
 
 // Run follows the clusters until ctx is done.
@@ -106,8 +106,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// join makes a cluster. It counts once everything of it was seen: until then, what
-// was known of one of that name does.
+// join creates a cluster. It takes effect once everything in it was listed; until then, an earlier
+// cluster with the same name remains in use.
 func (r *Registry) join(id string) *following {
 	m := newMember(id)
 	m.service = func(n types.NamespacedName) { r.mark(m, model.KubernetesService, n) }
@@ -122,7 +122,7 @@ func (r *Registry) join(id string) *following {
 	return &following{registry: r, member: m, missing: map[string]bool{}, faults: map[string]string{}, synced: make(chan struct{})}
 }
 
-// mark notes what changed. The caller holds the mutex.
+// mark records a change. The caller holds the mutex.
 func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 	if kind != model.KubernetesPod {
 		delete(r.merged, n)
@@ -132,7 +132,7 @@ func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 	}
 }
 
-// alter changes the state, and tells what came of it.
+// alter modifies the state and reports the resulting changes.
 func (r *Registry) alter(change func()) {
 	r.mu.Lock()
 	change()
@@ -146,7 +146,7 @@ func (r *Registry) alter(change func()) {
 	}
 }
 
-// awaited counts the pods that endpoints wait for.
+// awaited returns the number of pods that endpoints refer to and that are not known yet.
 func (r *Registry) awaited() float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,9 +211,9 @@ func (r *Registry) Pods(namespace, name string) []*registry.Workload {
 	return out
 }
 
-// PodLabels returns the labels of a pod of a service account, in whichever
-// cluster, namespace that counts or not, and whether it is ready or not; nil if
-// none is known. An empty account takes a pod of each.
+// PodLabels returns the labels of a pod with the given service account in any cluster, or nil if
+// there is none. It includes pods of excluded namespaces and pods that are not ready. An empty
+// account matches any pod.
 func (r *Registry) PodLabels(namespace, name, account string) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,8 +226,8 @@ func (r *Registry) PodLabels(namespace, name, account string) map[string]string 
 	return nil
 }
 
-// order returns the clusters that are ready: the own one, then by name. The caller
-// holds the mutex.
+// order returns the clusters that are ready: the local one first, then the others by name. The
+// caller holds the mutex.
 func (r *Registry) order() []*member {
 	return slices.SortedFunc(func(yield func(*member) bool) {
 		for _, m := range r.members {
@@ -246,9 +246,8 @@ func (r *Registry) order() []*member {
 	})
 }
 
-// merge returns a service as all clusters together have it; nil if none has it.
-// The definition is that of the own cluster, else of the oldest. The caller holds
-// the mutex.
+// merge returns a service merged from all clusters, or nil if none has it. The definition comes
+// from the local cluster, otherwise from the oldest Service. The caller holds the mutex.
 func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 	if known := r.merged[n]; known != nil {
 		return known
@@ -292,7 +291,7 @@ func (r *Registry) merge(n types.NamespacedName) *registry.PlatformService {
 	return out
 }
 
-// own returns the service of the own cluster.
+// own returns the service in the local cluster, or nil if it does not exist.
 func (r *Registry) own(n types.NamespacedName) *serviceRecord {
 	if m := r.members[r.cfg.Cluster]; m != nil && m.ready && m.selected(n.Namespace) {
 		return m.services[n]

@@ -15,42 +15,43 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// member is one cluster as the registry sees it. It knows no API: the registry
-// calls it with its mutex held. What it says is passed on through the marks.
+// member is the state of one cluster in the registry. It does not use the API: the registry calls
+// it with its mutex held. It reports changes through the mark functions.
 type member struct {
 	id string
-	// marks
+	// mark functions
 	service   func(types.NamespacedName) // the definition changed
 	endpoints func(types.NamespacedName) // endpoints of the service changed
-	// pod marks what selectors of objects choose; it reports whether any does.
+	// pod is called if the workload of a pod changed; it reports whether a selector of an object
+	// may match it.
 	pod func(types.NamespacedName) bool
 
-	// ready means that every kind was seen once; until then nothing is derived.
+	// ready is true once every kind was listed; until then nothing is derived.
 	ready    bool
 	services map[types.NamespacedName]*serviceRecord
 	slices   map[types.NamespacedName]*sliceRecord
 	pods     map[types.NamespacedName]*podRecord
 	nodes    map[string]*nodeRecord
 	network  string
-	// namespaces are their labels. selects says which of them count, by their
-	// labels; nil means all.
+	// namespaces are the labels of namespaces. selects reports whether a namespace is included, by
+	// its labels; nil means all.
 	namespaces map[string]*namespaceRecord
 	selects    func(labels map[string]string) bool
 	// shards are the endpoints of each slice, by service.
 	shards map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint
-	// users are the slices that read a pod, by its name or, where a slice does
-	// not name it, by the address.
+	// users are the slices that depend on a pod, by the name of the pod or, if a slice does not
+	// name it, by its address.
 	users     map[user]map[types.NamespacedName]bool
 	byAddress map[string][]types.NamespacedName
 }
 
-// user is a pod by name or by address.
+// user identifies a pod by name or by address.
 type user struct {
 	pod     types.NamespacedName
 	address string
 }
 
-// place is where a pod is, and the labels that its endpoints have.
+// place is the locality and network of a pod, and the labels of its endpoints.
 type place struct {
 	locality, network string
 	labels            map[string]string
@@ -65,7 +66,7 @@ func newMember(id string) *member {
 	}
 }
 
-// start derives everything from what was seen.
+// start derives everything from the listed objects.
 func (m *member) start() {
 	m.ready = true
 	for name := range m.slices {
@@ -73,8 +74,7 @@ func (m *member) start() {
 	}
 }
 
-// setService takes a Service; nil means that it is gone. It reports whether
-// somebody needs it.
+// setService sets a Service; nil removes it. It reports whether the change is relevant.
 func (m *member) setService(name types.NamespacedName, r *serviceRecord) bool {
 	if r == nil {
 		delete(m.services, name)
@@ -88,7 +88,7 @@ func (m *member) setService(name types.NamespacedName, r *serviceRecord) bool {
 	return m.selected(name.Namespace)
 }
 
-// setSlice takes an EndpointSlice. It reports whether endpoints changed.
+// setSlice sets an EndpointSlice; nil removes it. It reports whether endpoints changed.
 func (m *member) setSlice(name types.NamespacedName, r *sliceRecord) bool {
 	before := m.slices[name]
 	if r != nil {
@@ -114,8 +114,8 @@ func (m *member) setSlice(name types.NamespacedName, r *sliceRecord) bool {
 	return m.derive(name) || changed
 }
 
-// use enters a slice into the users of its pods, and takes it from those that
-// only its last version had.
+// use adds a slice to the users of its pods, and removes it from those that only its previous
+// version had.
 func (m *member) use(name types.NamespacedName, before, r *sliceRecord) {
 	used := map[user]bool{}
 	if r != nil {
@@ -142,7 +142,7 @@ func (m *member) use(name types.NamespacedName, before, r *sliceRecord) {
 	}
 }
 
-// removeShard takes the endpoints of a slice from a service.
+// removeShard removes the endpoints of a slice from a service. It reports whether there were any.
 func (m *member) removeShard(of, slice types.NamespacedName) bool {
 	had := len(m.shards[of][slice]) > 0
 	if delete(m.shards[of], slice); len(m.shards[of]) == 0 {
@@ -161,7 +161,7 @@ func userOf(namespace string, e *sliceEndpoint) user {
 	return user{pod: types.NamespacedName{Namespace: namespace, Name: e.pod}}
 }
 
-// setPod takes a Pod. It reports whether anything changed with it.
+// setPod sets a Pod; nil removes it. It reports whether the change is relevant.
 func (m *member) setPod(name types.NamespacedName, r *podRecord) bool {
 	before := m.pods[name]
 	workload := m.workload(name)
@@ -203,8 +203,8 @@ func (m *member) deriveUsers(u user) (changed bool) {
 	return changed
 }
 
-// setNode takes a Node. What its addresses are matters to services that are
-// reached through nodes, where it is to its endpoints.
+// setNode sets a Node; nil removes it. The addresses of a node affect services that are reached
+// through nodes; its locality affects endpoints.
 func (m *member) setNode(name string, r *nodeRecord) (changed bool) {
 	before := m.nodes[name]
 	if r == nil {
@@ -226,7 +226,7 @@ func (m *member) setNode(name string, r *nodeRecord) (changed bool) {
 	return m.replace(func(node string) bool { return node == name }) || changed
 }
 
-// setNetwork takes the network of all pods that name none.
+// setNetwork sets the network of all pods that do not name one.
 func (m *member) setNetwork(network string) (changed bool) {
 	if network == m.network {
 		return false
@@ -235,7 +235,7 @@ func (m *member) setNetwork(network string) (changed bool) {
 	return m.replace(func(string) bool { return true })
 }
 
-// replace looks anew at where the pods of some nodes are.
+// replace recomputes the places of the pods on the nodes for which moved returns true.
 func (m *member) replace(moved func(node string) bool) (changed bool) {
 	affected := map[types.NamespacedName]bool{}
 	for name, pod := range m.pods {
@@ -260,7 +260,7 @@ func (m *member) replace(moved func(node string) bool) (changed bool) {
 	return changed
 }
 
-// derive makes the endpoints of a slice, and reports whether they are others.
+// derive computes the endpoints of a slice and reports whether they changed.
 func (m *member) derive(name types.NamespacedName) bool {
 	slice := m.slices[name]
 	if !m.ready || slice == nil {
@@ -279,7 +279,7 @@ func (m *member) derive(name types.NamespacedName) bool {
 	return true
 }
 
-// shard makes the endpoints of a slice of a service.
+// shard returns the endpoints of a slice of a service.
 func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *sliceRecord) []*model.Endpoint {
 	if service.external() {
 		return nil
@@ -317,9 +317,9 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	return out
 }
 
-// endpoint returns what the endpoints of an address have in common. One of a pod
-// that was not seen yet, or that is gone, is none: it comes on another watch, and
-// without it nobody knows whether the address speaks TLS.
+// endpoint returns the fields that all endpoints of an address have in common. It returns false if
+// the pod of the address is unknown: pods arrive on another watch, and without the pod it is
+// unknown whether the address accepts mutual TLS.
 func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, bool) {
 	out := model.Endpoint{Address: e.address, Cluster: m.id, Network: m.network, Node: e.node, Namespace: namespace, Weight: 1}
 	name, pod := m.podOf(namespace, e)
@@ -340,24 +340,24 @@ func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, b
 	return out, true
 }
 
-// podOf finds the pod of an address; nil if it is not there.
+// podOf returns the pod of an address, or nil if it is unknown.
 func (m *member) podOf(namespace string, e *sliceEndpoint) (types.NamespacedName, *podRecord) {
 	if e.pod != "" {
 		name := types.NamespacedName{Namespace: namespace, Name: e.pod}
-		// A pod of the same name may follow one that a slice still has.
+		// A slice may still refer to an earlier pod of the same name.
 		if pod := m.pods[name]; pod != nil && (e.uid == "" || pod.uid == e.uid) {
 			return name, pod
 		}
 		return name, nil
 	}
-	// Pods on the network of their node share its address: none is meant.
+	// Pods on the host network share the address of their node, so it does not identify a pod.
 	if names := m.byAddress[e.address]; len(names) == 1 && !m.pods[names[0]].hostNet {
 		return names[0], m.pods[names[0]]
 	}
 	return types.NamespacedName{}, nil
 }
 
-// awaited counts the pods that slices name and that are not there.
+// awaited returns the number of pods that slices name and that are unknown.
 func (m *member) awaited() (n int) {
 	for u := range m.users {
 		if u.address == "" && m.pods[u.pod] == nil {
@@ -367,7 +367,7 @@ func (m *member) awaited() (n int) {
 	return n
 }
 
-// placeOf returns where a pod is.
+// placeOf returns the place of a pod.
 func (m *member) placeOf(pod *podRecord) *place {
 	if pod.place != nil {
 		return pod.place
@@ -392,10 +392,10 @@ func (m *member) placeOf(pod *podRecord) *place {
 	return at
 }
 
-// locality is what the label of a pod says, else its node's.
+// locality returns the locality in the label of a pod, otherwise that of its node.
 func (m *member) locality(node string, labels map[string]string) string {
 	if l := labels[localityLabel]; l != "" {
-		return strings.ReplaceAll(l, ".", "/") // a label value has no slashes
+		return strings.ReplaceAll(l, ".", "/") // label values cannot contain slashes
 	}
 	if n := m.nodes[node]; n != nil {
 		return n.locality
@@ -403,8 +403,8 @@ func (m *member) locality(node string, labels map[string]string) string {
 	return ""
 }
 
-// workload returns a pod as a selector of a ServiceEntry chooses it; nil if it
-// takes no requests.
+// workload returns a pod as a workload for selectors of ServiceEntry objects, or nil if it does not
+// receive requests.
 func (m *member) workload(name types.NamespacedName) *registry.Workload {
 	pod := m.pods[name]
 	if pod == nil || !pod.ready || len(pod.addresses) == 0 {

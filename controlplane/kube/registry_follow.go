@@ -25,31 +25,31 @@ import (
 type following struct {
 	registry *Registry
 	member   *member
-	synced   chan struct{} // closed once every kind was seen
+	synced   chan struct{} // closed once every kind was listed
 	secrets  bool          // its Secrets name other clusters
 	// reflectors follow one kind each.
 	reflectors []*cache.Reflector
 
-	// The registry's mutex guards what follows.
-	missing map[string]bool   // kinds that were not seen yet
-	faults  map[string]string // why a kind cannot be read now
+	// The mutex of the registry guards the fields below.
+	missing map[string]bool   // kinds that were not listed yet
+	faults  map[string]string // why a kind cannot be read at the moment
 }
 
-// record is what is kept of an object.
+// record is the retained part of an object.
 type record[R any] interface {
 	*R
 	equal(R2 *R) bool
 }
 
-// kind is how the objects of one kind are followed.
+// kind defines how the objects of one kind are followed.
 type kind[O runtime.Object, R any, P record[R]] struct {
 	name  string
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	trim  func(O)
-	// read returns what is kept; nil if nothing is.
+	// read returns the retained part of an object; nil means that the object is ignored.
 	read func(O) *R
-	// set applies what changed to the member; it reports whether somebody needs it.
+	// set applies a change to the member; it reports whether the change is relevant.
 	set func(types.NamespacedName, *R) bool
 
 	following *following
@@ -97,12 +97,12 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 	running.Wait()
 }
 
-// anyList lists the objects of a kind without its type.
+// anyList converts a typed list function to an untyped one.
 func anyList[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 
-// follow makes the reflector of a kind.
+// follow creates the reflector of a kind.
 func follow[O runtime.Object, R any, P record[R]](f *following, k *kind[O, R, P], expected O) {
 	k.following, k.held = f, map[types.NamespacedName]*R{}
 	f.missing[k.name] = true
@@ -126,11 +126,11 @@ func follow[O runtime.Object, R any, P record[R]](f *following, k *kind[O, R, P]
 	f.reflectors = append(f.reflectors, cache.NewReflectorWithOptions(lw, expected, k, cache.ReflectorOptions{Name: f.member.id + "/" + k.name}))
 }
 
-// fault takes what a reflector last failed with; nil means that it works.
+// fault records the last error of a reflector; nil means that it works.
 func (f *following) fault(kind string, err error) {
 	reason := ""
 	if err != nil {
-		// A list and a watch fail in turn, with other words.
+		// Lists and watches fail in turn with different messages.
 		reason = cmp.Or(string(apierrors.ReasonForError(err)), "unreachable")
 	}
 	f.registry.mu.Lock()
@@ -146,7 +146,7 @@ func (f *following) fault(kind string, err error) {
 	}
 }
 
-// seen takes that all objects of a kind were seen. The caller holds the mutex.
+// seen records that all objects of a kind were listed. The caller holds the mutex.
 func (f *following) seen(kind string) {
 	if !f.missing[kind] {
 		return
@@ -155,13 +155,13 @@ func (f *following) seen(kind string) {
 		f.registry.members[f.member.id] = f.member
 		f.member.selects = f.registry.selects
 		f.member.start()
-		clear(f.registry.pending) // the waiter for synced reports that all is new
+		clear(f.registry.pending) // the goroutine that waits for synced reports everything as new
 		clear(f.registry.merged)
 		close(f.synced)
 	}
 }
 
-// Transformer makes the reflector trim objects as they come.
+// Transformer implements cache.TransformingStore: the reflector trims each object that it receives.
 func (k *kind[O, R, P]) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		if object, ok := o.(O); ok {
@@ -188,8 +188,7 @@ func (k *kind[O, R, P]) take(o any, event string) error {
 	return nil
 }
 
-// put takes the newest record of an object; nil removes it. The caller holds the
-// mutex.
+// put sets the latest record of an object; nil removes it. The caller holds the mutex.
 func (k *kind[O, R, P]) put(name types.NamespacedName, next *R, event string) {
 	m, before := k.following.registry.metrics, k.held[name]
 	same := before == nil && next == nil || before != nil && next != nil && P(before).equal(next)
@@ -222,7 +221,7 @@ func (k *kind[O, R, P]) Delete(o any) error {
 	return nil
 }
 
-// Replace takes all objects there are.
+// Replace processes a complete list of objects.
 func (k *kind[O, R, P]) Replace(list []any, _ string) error {
 	next := make(map[types.NamespacedName]*R, len(list))
 	var errs []error

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// registryMetrics count what comes from clusters. Names with pilot_ are those of
+// registryMetrics count events from clusters. Metrics with the prefix pilot_ have the names of
 // Istio's control plane.
 type registryMetrics struct {
 	events  *prometheus.CounterVec

@@ -11,10 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// SelectNamespaces has only the namespaces count whose labels one of the
-// selectors chooses, in all clusters; no selectors choose all. What is in the
-// others is still followed, so that the choice can change at any time. With an
-// error the choice stays as it was.
+// SelectNamespaces restricts all clusters to the namespaces that match at least one of the
+// selectors; no selectors means all namespaces. Other namespaces are still followed, so that the
+// selection can change at any time. If it returns an error, the selection is unchanged.
 func (r *Registry) SelectNamespaces(selectors []*meshv1alpha1.LabelSelector) error {
 	selects, err := namespaceSelector(selectors)
 	if err != nil {
@@ -30,7 +29,7 @@ func (r *Registry) SelectNamespaces(selectors []*meshv1alpha1.LabelSelector) err
 	return nil
 }
 
-// namespaceSelector reads discoverySelectors; nil chooses all.
+// namespaceSelector returns a function for discoverySelectors; nil means all namespaces.
 func namespaceSelector(selectors []*meshv1alpha1.LabelSelector) (func(map[string]string) bool, error) {
 	if len(selectors) == 0 {
 		return nil, nil
@@ -58,7 +57,7 @@ func namespaceSelector(selectors []*meshv1alpha1.LabelSelector) (func(map[string
 	}, nil
 }
 
-// selected tells whether what is in a namespace counts.
+// selected reports whether a namespace is included.
 func (m *member) selected(namespace string) bool {
 	if m.selects == nil {
 		return true
@@ -67,8 +66,8 @@ func (m *member) selected(namespace string) bool {
 	return record != nil && m.selects(record.labels)
 }
 
-// setNamespace takes a Namespace; own is that of the control plane, which names
-// the network of the cluster.
+// setNamespace sets a Namespace; nil removes it. own is the namespace of the control plane, whose
+// label sets the network of the cluster.
 func (m *member) setNamespace(name string, r *namespaceRecord, own string) (changed bool) {
 	was := m.selected(name)
 	if r == nil {
@@ -89,7 +88,7 @@ func (m *member) setNamespace(name string, r *namespaceRecord, own string) (chan
 	return changed
 }
 
-// setSelects takes another choice of namespaces.
+// setSelects sets the selection of namespaces.
 func (m *member) setSelects(selects func(map[string]string) bool) {
 	before := m.selects
 	in := map[string]bool{}
@@ -110,8 +109,8 @@ func (m *member) setSelects(selects func(map[string]string) bool) {
 	m.selects = selects
 }
 
-// turn marks everything in a namespace that counts from now on, or does so no
-// more. Marks are only taken of what counts, so they are made as if all did.
+// turn marks everything in a namespace that is newly included or excluded. Because marks are
+// ignored for excluded namespaces, it temporarily selects all.
 func (m *member) turn(namespace string) (changed bool) {
 	now := m.selects
 	m.selects = nil

@@ -19,8 +19,8 @@ func selector(label, value string) *meshv1alpha1.LabelSelector {
 	return &meshv1alpha1.LabelSelector{MatchLabels: map[string]string{label: value}}
 }
 
-// Which namespaces count changes with the choice and with their labels; each
-// change is reported once, and what does not count is not.
+// TestSelectNamespaces checks that the selected namespaces change with the selectors and with their
+// labels, and that each change is reported once, but not in excluded namespaces.
 func TestSelectNamespaces(t *testing.T) {
 	t.Parallel()
 	var told []string
@@ -97,8 +97,8 @@ func TestSelectNamespaces(t *testing.T) {
 	}
 }
 
-// The labels of a pod are known before it is ready, in each namespace, and for its
-// own service account alone.
+// TestPodLabels checks that the labels of a pod are known before it is ready, in any namespace, and
+// only for its own service account.
 func TestPodLabels(t *testing.T) {
 	t.Parallel()
 	r, _, _ := inCluster(t, func(model.Change) {})
@@ -121,8 +121,8 @@ func TestPodLabels(t *testing.T) {
 	}
 }
 
-// The label of the control plane's namespace is the network, whether the
-// namespace is chosen or not.
+// TestNetworkOfNamespace checks that the label of the control plane's namespace sets the network,
+// whether the namespace is selected or not.
 func TestNetworkOfNamespace(t *testing.T) {
 	t.Parallel()
 	m := newMember("c")
@@ -147,7 +147,7 @@ func TestNetworkOfNamespace(t *testing.T) {
 	}
 }
 
-// An endpoint that is about to end stays for clients that come back to it.
+// TestDraining checks that a terminating endpoint remains for clients with a persistent session.
 func TestDraining(t *testing.T) {
 	t.Parallel()
 	for labels, want := range map[string]string{"": "10.0.0.1", model.PersistentSessionLabel: "10.0.0.1 10.0.0.2 draining", model.PersistentSessionHeaderLabel: "10.0.0.1 10.0.0.2 draining"} {

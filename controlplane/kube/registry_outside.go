@@ -16,23 +16,23 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// defaultGatewayPort is the port of a gateway between networks.
+// defaultGatewayPort is the default port of a gateway between networks.
 const defaultGatewayPort = 15443
 
-// outside says how a Service is reached from outside of its cluster.
+// outside is how a Service is reached from outside of its cluster.
 type outside struct {
 	// addresses are IPs and names.
 	addresses []string
-	// nodes chooses nodes whose addresses it has too, at nodePorts, which are by
-	// the service's port; nil chooses none, an empty selector all.
+	// nodes selects the nodes whose addresses are also used, at nodePorts, which are keyed by
+	// service port; nil selects none, an empty selector all.
 	nodes     map[string]string
 	nodePorts map[uint32]uint32
-	// network is the one that it is a gateway of, at the port; may be empty.
+	// network is the network for which the service is a gateway at port; may be empty.
 	network string
 	port    uint32
 }
 
-// readOutside reads how a Service is reached from outside.
+// readOutside sets outside from a Service.
 func (r *serviceRecord) readOutside(o *corev1.Service) {
 	out := &r.outside
 	add := func(text string) {
@@ -89,13 +89,12 @@ func (r *serviceRecord) readOutside(o *corev1.Service) {
 	}
 }
 
-// chooses reports whether a node is one of those that the service is reached
-// through; the node may be nil.
+// chooses reports whether the service is reached through the node, which may be nil.
 func (o *outside) chooses(node *nodeRecord) bool {
 	return o.nodes != nil && node != nil && len(node.external) > 0 && model.Selects(o.nodes, node.labels)
 }
 
-// reached returns the addresses at which a service takes requests from outside.
+// reached returns the addresses at which a service accepts requests from outside.
 func (m *member) reached(r *serviceRecord) []string {
 	if r.outside.nodes == nil {
 		return r.outside.addresses
@@ -109,7 +108,7 @@ func (m *member) reached(r *serviceRecord) []string {
 	return out
 }
 
-// gateways returns the service as a gateway of a network.
+// gateways returns the gateways of a network that a service provides.
 func (m *member) gateways(r *serviceRecord) (out []model.NetworkGateway) {
 	if r.outside.network == "" {
 		return nil
@@ -126,7 +125,7 @@ func (m *member) gateways(r *serviceRecord) (out []model.NetworkGateway) {
 	return out
 }
 
-// withClusters returns a service with what is its own in each cluster that has it.
+// withClusters returns a copy of a service with its addresses in each of the clusters that have it.
 func withClusters(s *model.Service, n types.NamespacedName, in []*member) *model.Service {
 	out := *s
 	altered := len(in) > 1

@@ -23,8 +23,7 @@ func showGateways(list []model.NetworkGateway) string {
 	return strings.Join(out, " ")
 }
 
-// TestOutside reads how services are reached from outside, in a cluster with two
-// nodes.
+// TestOutside checks how services are reached from outside, in a cluster with two nodes.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	const balanced = `status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.example.com}]}}`
@@ -79,8 +78,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// A node matters to where endpoints are, and to services that are reached
-// through it; its heartbeats matter to nobody.
+// TestNodeChanges checks that a node affects the locality of endpoints and the services that are
+// reached through it, and that its heartbeats have no effect.
 func TestNodeChanges(t *testing.T) {
 	t.Parallel()
 	m := newMember("c")
@@ -128,7 +127,7 @@ func TestNodeChanges(t *testing.T) {
 	}
 }
 
-// TestServiceOfTwoClusters merges a service that is another in each cluster.
+// TestServiceOfTwoClusters merges a service that differs between two clusters.
 func TestServiceOfTwoClusters(t *testing.T) {
 	t.Parallel()
 	r, _, _ := inCluster(t, func(model.Change) {})

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// told counts what a member tells.
+// told counts the changes that a member reports.
 type told struct {
 	services  map[types.NamespacedName]int
 	endpoints map[types.NamespacedName]int
@@ -35,12 +35,12 @@ type objectsOf struct {
 	slices   map[types.NamespacedName]*sliceRecord
 	pods     map[types.NamespacedName]*podRecord
 	nodes    map[string]*nodeRecord
-	// namespaces have labels; own is the network in that of the control plane.
+	// namespaces are the labels of namespaces; own is the network in the control plane's namespace.
 	namespaces map[string]*namespaceRecord
 	selects    func(map[string]string) bool
 }
 
-// whole returns a member that saw all records before it derived anything.
+// whole returns a member that received all records before it derived anything.
 func (o *objectsOf) whole() *member {
 	m := newMember("c")
 	listen(m)
@@ -66,7 +66,7 @@ func (o *objectsOf) whole() *member {
 	return m
 }
 
-// step changes one record at random, in the member too.
+// step changes one record at random, both in o and in the member.
 func (o *objectsOf) step(r *rand.Rand, m *member) {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	name := types.NamespacedName{Namespace: pick("a", "b"), Name: fmt.Sprint("x", r.IntN(3))}
@@ -123,7 +123,7 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 	}
 }
 
-// stepNamespace changes a namespace at random, and which of them count.
+// stepNamespace randomly changes a namespace and the selection of namespaces.
 func (o *objectsOf) stepNamespace(r *rand.Rand, m *member) {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	name := pick("a", "b", "own")
@@ -150,7 +150,7 @@ func set[R any](all map[types.NamespacedName]*R, name types.NamespacedName, reco
 	}
 }
 
-// showMember renders what a member gives.
+// showMember formats the services, endpoints and workloads of a member.
 func showMember(m *member) map[string]string {
 	out := map[string]string{}
 	for service, shards := range m.shards {
@@ -175,9 +175,8 @@ func showMember(m *member) map[string]string {
 	return out
 }
 
-// FuzzMember holds that a cluster that was followed is the same as one that was
-// read at once, that what changed was reported, and that nothing is kept of what is
-// gone.
+// FuzzMember checks that a cluster that was followed has the same state as one that was listed at
+// once, that changes were reported, and that nothing of removed objects is retained.
 func FuzzMember(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
@@ -232,7 +231,7 @@ func FuzzMember(f *testing.F) {
 	})
 }
 
-// BenchmarkFlap has one of the 100 endpoints of a slice come and go.
+// BenchmarkFlap removes and adds one of the 100 endpoints of a slice.
 func BenchmarkFlap(b *testing.B) {
 	m := newMember("c")
 	said := listen(m)

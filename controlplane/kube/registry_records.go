@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// Labels and annotations that say something about services and workloads.
+// Labels and annotations that configure services and workloads.
 const (
 	tlsModeLabel          = "security.istio.io/tlsMode"
 	localityLabel         = "istio-locality"
@@ -41,8 +41,7 @@ const (
 	namespacesKind        = "Namespaces"
 )
 
-// intern returns one string for all that are equal: clusters repeat theirs in each
-// pod.
+// intern returns a shared copy of a string, because pods repeat the same strings.
 func intern(s string) string { return unique.Make(s).Value() }
 
 func internAll(m map[string]string) map[string]string {
@@ -53,12 +52,12 @@ func internAll(m map[string]string) map[string]string {
 	return out
 }
 
-// serviceRecord is what is kept of a Service.
+// serviceRecord is the retained part of a Service.
 type serviceRecord struct {
 	service  *model.Service
 	targets  []registry.TargetPort
 	selector map[string]string
-	// externalName is the host that an ExternalName stands for.
+	// externalName is the host of a Service of type ExternalName.
 	externalName string
 	outside      outside
 	problems     []model.Problem
@@ -66,10 +65,10 @@ type serviceRecord struct {
 
 func (r *serviceRecord) equal(o *serviceRecord) bool { return reflect.DeepEqual(r, o) }
 
-// external tells whether the name stands for another one.
+// external reports whether the Service is an alias of another name.
 func (r *serviceRecord) external() bool { return r.service.Resolution == model.ResolutionDNS }
 
-// readService reads a Service of a mesh with this DNS domain.
+// readService returns the record of a Service in a mesh with this DNS domain.
 func readService(domain string, o *corev1.Service) *serviceRecord {
 	key := model.Key{Kind: model.KubernetesService, Namespace: o.Namespace, Name: o.Name}
 	r := &serviceRecord{selector: o.Spec.Selector, service: &model.Service{
@@ -107,7 +106,7 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP || p.Port <= 0 {
-			continue // Envoy carries streams only
+			continue // Envoy proxies only streams
 		}
 		r.service.Ports = append(r.service.Ports, model.Port{Name: p.Name, Number: uint32(p.Port), Protocol: model.ParseKubernetesPort(p.Name, p.AppProtocol, uint32(p.Port))})
 		target := registry.TargetPort{Name: p.TargetPort.StrVal}
@@ -119,8 +118,7 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 	return r
 }
 
-// readDistribution reads which endpoints are preferred: the field goes before the
-// annotation.
+// readDistribution reads the traffic distribution. The field takes precedence over the annotation.
 func (r *serviceRecord) readDistribution(o *corev1.Service) {
 	text := o.Annotations[distribution]
 	if field := o.Spec.TrafficDistribution; field != nil {
@@ -132,12 +130,12 @@ func (r *serviceRecord) readDistribution(o *corev1.Service) {
 	}
 }
 
-// warn tells the author of the service.
+// warn adds a warning for the author of the service.
 func (r *serviceRecord) warn(format string, args ...any) {
 	r.problems = append(r.problems, model.Problem{Object: r.service.Source, Warning: true, Reason: fmt.Sprintf(format, args...)})
 }
 
-// list reads names with commas between.
+// list splits a comma-separated list.
 func list(text string) (out []string) {
 	for _, item := range strings.Split(text, ",") {
 		if item = strings.TrimSpace(item); item != "" {
@@ -147,7 +145,7 @@ func list(text string) (out []string) {
 	return out
 }
 
-// sliceRecord is what is kept of an EndpointSlice.
+// sliceRecord is the retained part of an EndpointSlice.
 type sliceRecord struct {
 	service   string // name
 	ports     []slicePort
@@ -159,12 +157,12 @@ type slicePort struct {
 	number uint32
 }
 
-// sliceEndpoint is one address that takes requests.
+// sliceEndpoint is one address that receives requests.
 type sliceEndpoint struct {
 	address, hostname string
-	pod, uid          string // empty if it is no pod
+	pod, uid          string // empty if the endpoint is not a pod
 	node, zone        string
-	// draining is true for one that is about to end.
+	// draining is true if the endpoint is terminating.
 	draining bool
 }
 
@@ -172,7 +170,7 @@ func (r *sliceRecord) equal(o *sliceRecord) bool {
 	return r.service == o.service && slices.Equal(r.ports, o.ports) && slices.Equal(r.endpoints, o.endpoints)
 }
 
-// readSlice reads an EndpointSlice; nil if it says nothing about addresses of a
+// readSlice returns the record of an EndpointSlice, or nil if it contains no IP addresses of a
 // Service of this cluster.
 func readSlice(o *discoveryv1.EndpointSlice) *sliceRecord {
 	service := o.Labels[discoveryv1.LabelServiceName]
@@ -193,7 +191,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *sliceRecord {
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		// With publishNotReadyAddresses every endpoint is said to be ready.
+		// With publishNotReadyAddresses, all endpoints are reported as ready.
 		c := e.Conditions
 		ready := c.Ready == nil || *c.Ready
 		draining := !ready && (c.Serving == nil || *c.Serving) && c.Terminating != nil && *c.Terminating
@@ -221,7 +219,7 @@ func text(s *string) string {
 	return *s
 }
 
-// podRecord is what is kept of a Pod.
+// podRecord is the retained part of a Pod.
 type podRecord struct {
 	labels    map[string]string
 	addresses []string
@@ -231,7 +229,7 @@ type podRecord struct {
 	ready     bool
 	hostNet   bool
 
-	// place is made of the record and its node; nil if they changed since.
+	// place is derived from the record and its node; nil if they changed since.
 	place *place
 }
 
@@ -240,7 +238,7 @@ func (r *podRecord) equal(o *podRecord) bool {
 		r.uid == o.uid && r.created.Equal(o.created) && r.ready == o.ready && r.hostNet == o.hostNet
 }
 
-// readPod reads a Pod; nil if it has ended.
+// readPod returns the record of a Pod, or nil if it has terminated.
 func readPod(o *corev1.Pod) *podRecord {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil
@@ -267,8 +265,8 @@ func (r *podRecord) addAddress(text string) {
 	}
 }
 
-// nodeRecord is where a Node is: region/zone/subzone; its labels, and the
-// addresses at which it is reached from outside.
+// nodeRecord is the locality of a Node (region/zone/subzone), its labels, and its external
+// addresses.
 type nodeRecord struct {
 	locality string
 	labels   map[string]string
@@ -296,7 +294,7 @@ func joinLocality(region, zone, subzone string) string {
 	return strings.TrimRight(region+"/"+zone+"/"+subzone, "/")
 }
 
-// namespaceRecord are the labels of a namespace.
+// namespaceRecord is the set of labels of a namespace.
 type namespaceRecord struct{ labels map[string]string }
 
 func (r *namespaceRecord) equal(o *namespaceRecord) bool { return maps.Equal(r.labels, o.labels) }
@@ -305,8 +303,8 @@ func readNamespace(o *corev1.Namespace) *namespaceRecord {
 	return &namespaceRecord{labels: internAll(o.Labels)}
 }
 
-// The objects of a list are held until all have come; what nobody reads goes at
-// once.
+// The reflector holds all objects of a list until the list is complete. To save memory, unused
+// fields are removed immediately.
 
 func trimMeta(m *metav1.ObjectMeta) { m.ManagedFields, m.OwnerReferences, m.Finalizers = nil, nil, nil }
 

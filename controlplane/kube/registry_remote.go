@@ -32,41 +32,40 @@ const (
 	defaultRemoteWait = 30 * time.Second
 )
 
-// RemoteConfig says how other clusters are found: Secrets of the control plane's
-// namespace with the label istio/multiCluster=true have a kubeconfig under the
-// name of each.
+// RemoteConfig configures the discovery of other clusters. Secrets with the label
+// istio/multiCluster=true in the namespace of the control plane contain the kubeconfigs, keyed by
+// cluster name.
 type RemoteConfig struct {
-	// On reads them. It needs the rights to list and watch these Secrets.
+	// On enables reading these Secrets. It requires permission to list and watch them.
 	On bool
-	// Allowed are names of ways for a kubeconfig to read files or run programs
-	// here: exec, tokenFile, clientCertificate, clientKey, certificateAuthority,
-	// or the name of an auth provider. What is not named is refused.
+	// Allowed are the features of a kubeconfig that may read local files or run programs: exec,
+	// tokenFile, clientCertificate, clientKey, certificateAuthority, or the name of an auth
+	// provider. Kubeconfigs with other such features are rejected.
 	Allowed []string
-	// Wait is how long a start waits for other clusters; zero means 30 s.
+	// Wait is how long the start waits for other clusters; zero means 30 s.
 	Wait time.Duration
-	// QPS and Burst are the limits of requests to each of them; zero means
-	// those of Config.
+	// QPS and Burst limit the requests to each cluster; zero means the values of Config.
 	QPS   float32
 	Burst int
 }
 
-// remotes are the clusters of Secrets.
+// remotes are the clusters defined by Secrets.
 type remotes struct {
-	wake chan struct{} // room for one token: a token means that wanted changed
+	wake chan struct{} // capacity 1; a token means that wanted changed
 	// wanted is guarded by the registry's mutex.
 	wanted map[types.NamespacedName]*secretRecord
-	// running is used by one goroutine.
+	// running is used by a single goroutine.
 	running map[string]*remote
 }
 
-// secretRecord is what is kept of a Secret: kubeconfigs by cluster.
+// secretRecord is the retained part of a Secret: kubeconfigs by cluster.
 type secretRecord struct{ kubeconfigs map[string][]byte }
 
 func (r *secretRecord) equal(o *secretRecord) bool {
 	return maps.EqualFunc(r.kubeconfigs, o.kubeconfigs, bytes.Equal)
 }
 
-// remote is a cluster that is followed.
+// remote is another cluster that is being followed.
 type remote struct {
 	kubeconfig []byte
 	following  *following
@@ -74,7 +73,7 @@ type remote struct {
 	done       chan struct{}
 }
 
-// followSecrets makes the reflector of the Secrets.
+// followSecrets creates the reflector for the Secrets.
 func (r *Registry) followSecrets(f *following, client *Client) {
 	secrets := client.api.CoreV1().Secrets(r.cfg.Namespace)
 	follow(f, &kind[*corev1.Secret, secretRecord, *secretRecord]{
@@ -97,15 +96,15 @@ func (r *Registry) followSecrets(f *following, client *Client) {
 			}
 			select {
 			case r.remotes.wake <- struct{}{}:
-			default: // a token is there already
+			default: // a token is already pending
 			}
 			return true
 		},
 	}, &corev1.Secret{})
 }
 
-// followRemotes starts and stops the other clusters until ctx is done. It closes
-// opened when those that were there at first were seen, or have taken too long.
+// followRemotes starts and stops the other clusters until ctx is done. It closes opened once the
+// initial clusters were listed or their wait time is over.
 func (r *Registry) followRemotes(ctx context.Context, local *following, opened chan<- struct{}) error {
 	var waiting sync.WaitGroup
 	defer func() {
@@ -129,7 +128,7 @@ func (r *Registry) followRemotes(ctx context.Context, local *following, opened c
 			select {
 			case <-ctx.Done():
 				return
-			case <-one.done: // it is not wanted any more
+			case <-one.done: // the cluster is not wanted any more
 			case <-one.following.synced:
 			case <-timeout.C:
 				r.log.Warn("a cluster was not read in time; the others are served without it", "source", one.following.member.id)
@@ -147,7 +146,7 @@ func (r *Registry) followRemotes(ctx context.Context, local *following, opened c
 	}
 }
 
-// reconcile starts what is wanted and does not run, and stops what is not wanted.
+// reconcile starts the wanted clusters that are not running and stops those that are not wanted.
 func (r *Registry) reconcile(ctx context.Context) {
 	wanted := map[string][]byte{}
 	from := map[string]types.NamespacedName{}
@@ -188,7 +187,7 @@ func (r *Registry) reconcile(ctx context.Context) {
 	}
 }
 
-// run follows another cluster.
+// run starts following another cluster.
 func (r *Registry) run(ctx context.Context, id string, kubeconfig []byte, client *Client) {
 	ctx, stop := context.WithCancel(ctx)
 	one := &remote{kubeconfig: kubeconfig, following: r.join(id), stop: stop, done: make(chan struct{})}
@@ -207,7 +206,7 @@ func (r *Registry) run(ctx context.Context, id string, kubeconfig []byte, client
 	}()
 }
 
-// leave forgets a cluster.
+// leave removes a cluster.
 func (r *Registry) leave(id string) {
 	r.mu.Lock()
 	delete(r.members, id)
@@ -217,7 +216,7 @@ func (r *Registry) leave(id string) {
 	r.cfg.OnChange(model.Change{All: true})
 }
 
-// remoteClient makes the client of a kubeconfig. Its errors do not quote it.
+// remoteClient returns a client for a kubeconfig. Its errors do not quote the kubeconfig.
 func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -241,8 +240,8 @@ func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	return &Client{api: api, log: r.log}, nil
 }
 
-// harmless refuses a kubeconfig that would have this process read files or run
-// programs: anyone who may write the Secret could read both.
+// harmless returns an error for a kubeconfig that would make this process read files or run
+// programs, because anyone who can write the Secret could exploit that.
 func harmless(config *clientcmdapi.Config, allowed []string) error {
 	refuse := func(way string) error {
 		if slices.Contains(allowed, way) {

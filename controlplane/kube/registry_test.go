@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// parse reads an object from YAML.
+// parse decodes an object from YAML.
 func parse[T any](t testing.TB, text string) *T {
 	t.Helper()
 	o := new(T)
@@ -145,8 +145,8 @@ func TestReadPod(t *testing.T) {
 	}
 }
 
-// A kubeconfig from a Secret may not read files or run programs, unless somebody
-// who may set the environment says so.
+// TestHarmless checks that a kubeconfig from a Secret must not read files or run programs, unless
+// the environment allows it.
 func TestHarmless(t *testing.T) {
 	t.Parallel()
 	for user, way := range map[string]string{
@@ -175,7 +175,7 @@ func TestHarmless(t *testing.T) {
 	}
 }
 
-// inCluster runs a registry on a fake API server; told gets each change.
+// inCluster runs a registry on a fake API server and passes each change to told.
 func inCluster(t *testing.T, told func(model.Change)) (*Registry, *fake.Clientset, *prometheus.Registry) {
 	t.Helper()
 	api := fake.NewClientset()
@@ -190,7 +190,7 @@ func inCluster(t *testing.T, told func(model.Change)) (*Registry, *fake.Clientse
 	return r, api, reg
 }
 
-// What says nothing new makes no change, and is counted.
+// TestSameEventsAreSkipped checks that events without new content cause no change and are counted.
 func TestSameEventsAreSkipped(t *testing.T) {
 	t.Parallel()
 	var changes []model.Key
@@ -218,7 +218,7 @@ func TestSameEventsAreSkipped(t *testing.T) {
 	status.Status.Message, status.ResourceVersion = "x", "9"
 	notReady.Endpoints[0].Conditions.Ready = new(bool)
 	for _, err := range []error{
-		pods.Add(pod),         // nobody chooses it
+		pods.Add(pod),         // not selected
 		services.Add(service), // Service
 		slices.Add(slice),     // Endpoints
 		slices.Update(slice.DeepCopy()),

@@ -18,15 +18,14 @@ import (
 const (
 	accountPrefix = "system:serviceaccount:"
 	accountsGroup = "system:serviceaccounts"
-	// What an API server tells about the pod of a token; the node only since
-	// Kubernetes 1.30.
+	// Extra fields with the pod of a token; the node only since Kubernetes 1.30.
 	extraPodName  = "authentication.kubernetes.io/pod-name"
 	extraPodUID   = "authentication.kubernetes.io/pod-uid"
 	extraNodeName = "authentication.kubernetes.io/node-name"
 )
 
-// Review implements authn.Reviewer by a TokenReview. It needs the right to
-// create tokenreviews.authentication.k8s.io.
+// Review implements authn.Reviewer with a TokenReview. It requires permission to create
+// tokenreviews.authentication.k8s.io.
 func (c *Client) Review(ctx context.Context, token string, audiences []string) (authn.Review, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
 	answer, err := c.reviews.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
@@ -36,7 +35,7 @@ func (c *Client) Review(ctx context.Context, token string, audiences []string) (
 	return readReview(&answer.Status, audiences)
 }
 
-// readReview turns the answer into an identity.
+// readReview converts the status of a TokenReview to an identity.
 func readReview(status *authenticationv1.TokenReviewStatus, audiences []string) (authn.Review, error) {
 	none := authn.Review{}
 	if status.Error != "" {
@@ -45,7 +44,7 @@ func readReview(status *authenticationv1.TokenReviewStatus, audiences []string) 
 	if !status.Authenticated {
 		return none, authn.Refuse("the API server does not accept the token")
 	}
-	// A server that knows nothing of audiences answers without any.
+	// A server that does not support audiences returns none.
 	if len(audiences) > 0 && !slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(status.Audiences, a) }) {
 		return none, authn.Refuse("the API server did not accept the token for " + strings.Join(audiences, ", "))
 	}

@@ -34,37 +34,36 @@ const (
 	rootWriters = 4
 )
 
-// withoutRoots are the namespaces that need no roots: no workload of a mesh runs
-// there.
+// withoutRoots returns the namespaces that need no roots because no workloads of a mesh run there.
 func withoutRoots() []string {
 	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, "local-path-storage"}
 }
 
-// RootsConfig describes Roots.
+// RootsConfig is the configuration of Roots.
 type RootsConfig struct {
 	Client *Client
-	// Bundle returns the roots as PEM; Changed a channel that is closed when
-	// they change. The channel is taken first.
+	// Bundle returns the roots as PEM. Changed returns a channel that is closed when they change;
+	// it is called before Bundle.
 	Bundle  func() []byte
 	Changed func() <-chan struct{}
-	// Lease elects the replica that writes. An empty Name means Istio's, an
-	// empty Identity that there is no election and this replica writes.
+	// Lease elects the replica that writes. An empty Name means Istio's. An empty Identity means
+	// that there is no election and this replica writes.
 	Lease  Lease
-	Ignore []string     // namespaces without roots, beside those of Kubernetes itself
+	Ignore []string     // namespaces without roots, in addition to those of Kubernetes
 	Logger *slog.Logger // nil means slog.Default()
 }
 
-// Roots keeps the ConfigMap istio-ca-root-cert in each namespace, from which
-// agents take the roots of the mesh. What others write into or delete of it is
-// restored. It needs the rights to list and watch namespaces, to list, watch,
-// create, patch and delete ConfigMaps in all of them, and those of Client.Lead.
+// Roots maintains the ConfigMap istio-ca-root-cert in each namespace, from which agents read the
+// roots of the mesh. It reverts changes by others. It requires permission to list and watch
+// namespaces, to list, watch, create, patch and delete ConfigMaps in all of them, and the
+// permissions of Client.Lead.
 type Roots struct {
 	cfg    RootsConfig
 	log    *slog.Logger
 	ignore []string
 }
 
-// NewRoots returns a Roots.
+// NewRoots returns a Roots. It returns an error if the configuration is invalid.
 func NewRoots(cfg RootsConfig) (*Roots, error) {
 	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
 		return nil, errors.New("distribution of roots: it needs a cluster, the roots and a way to hear of their changes")
@@ -87,13 +86,13 @@ func (r *Roots) Run(ctx context.Context) error {
 	return r.cfg.Client.Lead(ctx, r.cfg.Lease, r.distribute)
 }
 
-// rootWork is one term of a leader.
+// rootWork is the state of one term as leader.
 type rootWork struct {
 	*Roots
 
 	namespaces corelisters.NamespaceLister
 	maps       corelisters.ConfigMapLister
-	// queue holds names of namespaces, each once: its bound is their number.
+	// queue contains names of namespaces without duplicates; their number bounds it.
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
@@ -163,7 +162,7 @@ func (w *rootWork) watch(namespaces, maps cache.SharedIndexInformer) ([]cache.In
 	return synced, nil
 }
 
-// follow puts all namespaces into the queue when the roots change.
+// follow adds all namespaces to the queue when the roots change.
 func (w *rootWork) follow(ctx context.Context) {
 	defer w.queue.ShutDown()
 	for {
@@ -171,7 +170,7 @@ func (w *rootWork) follow(ctx context.Context) {
 		for _, name := range w.names() {
 			w.queue.Add(name)
 		}
-		// Cases: the end; other roots.
+		// Cases: ctx is done; the roots changed.
 		select {
 		case <-ctx.Done():
 			return
@@ -181,7 +180,7 @@ func (w *rootWork) follow(ctx context.Context) {
 }
 
 func (w *rootWork) names() []string {
-	list, _ := w.namespaces.List(everything()) // it reads memory and cannot fail
+	list, _ := w.namespaces.List(everything()) // reads from memory and cannot fail
 	names := make([]string, 0, len(list))
 	for _, n := range list {
 		names = append(names, n.Name)
@@ -189,7 +188,7 @@ func (w *rootWork) names() []string {
 	return names
 }
 
-// write takes namespaces from the queue.
+// write processes the namespaces in the queue.
 func (w *rootWork) write(ctx context.Context) {
 	for {
 		name, end := w.queue.Get()
@@ -202,22 +201,22 @@ func (w *rootWork) write(ctx context.Context) {
 			w.queue.Forget(name)
 			continue
 		}
-		if n := w.queue.NumRequeues(name); n == 0 || n == 5 { // a race with somebody is not worth more lines
+		if n := w.queue.NumRequeues(name); n == 0 || n == 5 { // a race with another writer is not worth more lines
 			w.log.Warn("the roots cannot be written to a namespace, which is tried again", "namespace", name, "attempt", n+1, "err", err)
 		}
 		w.queue.AddRateLimited(name)
 	}
 }
 
-// bring makes the ConfigMap of a namespace what it should be.
+// bring creates or updates the ConfigMap of a namespace.
 func (w *rootWork) bring(ctx context.Context, name string) error {
 	namespace, err := w.namespaces.Get(name)
 	if err != nil || namespace.Status.Phase == corev1.NamespaceTerminating || slices.Contains(w.ignore, name) {
-		return nil // it is gone, or goes, or needs none
+		return nil // the namespace is gone, terminating or ignored
 	}
 	bundle := w.cfg.Bundle()
 	if _, err := certs.ParseChain(bundle); err != nil {
-		return fmt.Errorf("the roots are not distributed: %w", err) // never give out nothing, or a key
+		return fmt.Errorf("the roots are not distributed: %w", err) // never distribute an empty bundle or a key
 	}
 	now, err := w.maps.ConfigMaps(name).Get(rootsMap)
 	if err == nil && now.Labels[configLabel] == "true" && bytes.Equal([]byte(now.Data[rootsKey]), bundle) {
@@ -229,7 +228,7 @@ func (w *rootWork) bring(ctx context.Context, name string) error {
 		err = w.patch(ctx, name, bundle)
 	}
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil // deleted meanwhile; an event tells, if it was only the ConfigMap
+		return nil // deleted meanwhile; if it was only the ConfigMap, an event follows
 	}
 	w.cfg.Client.metrics.wroteRoots(err)
 	if err == nil {
@@ -249,8 +248,8 @@ func (w *rootWork) create(ctx context.Context, namespace string, bundle []byte) 
 	return err
 }
 
-// patch changes what is ours and leaves what others added. Of a ConfigMap that
-// was made immutable, nothing can be changed: it is replaced.
+// patch sets our fields and keeps those of others. An immutable ConfigMap cannot be changed and is
+// replaced.
 func (w *rootWork) patch(ctx context.Context, namespace string, bundle []byte) error {
 	maps := w.cfg.Client.api.CoreV1().ConfigMaps(namespace)
 	patch, err := json.Marshal(map[string]any{

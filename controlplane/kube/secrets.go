@@ -18,27 +18,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 )
 
-// notCredentials leaves out, at the API server, the Secrets of Helm and the
-// tokens of service accounts, which are many and large.
+// notCredentials is a field selector that excludes the Secrets of Helm and the tokens of service
+// accounts, which are many and large.
 const notCredentials = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"
 
-// SecretsConfig describes Secrets.
+// SecretsConfig is the configuration of Secrets.
 type SecretsConfig struct {
 	Client     *Client
-	Namespaces []string              // whose Secrets are read; empty means all
+	Namespaces []string              // namespaces whose Secrets are read; empty means all
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil means no metrics
 }
 
-// Secrets is the credentials.Source of a cluster. It needs the rights to list and
-// watch Secrets in these namespaces.
+// Secrets is the credentials.Source of a cluster. It requires permission to list and watch Secrets
+// in the configured namespaces.
 type Secrets struct {
 	*credentials.Table
 
 	cfg SecretsConfig
 }
 
-// NewSecrets returns a Secrets.
+// NewSecrets returns a Secrets. It returns an error if the configuration is invalid.
 func NewSecrets(cfg SecretsConfig) (*Secrets, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("credentials: there is no cluster to read them from")
@@ -85,8 +85,8 @@ func (s *Secrets) Run(ctx context.Context) error {
 	return nil
 }
 
-// watch feeds the table. The slices of data are those of the informer, so that
-// nothing is held twice.
+// watch feeds the table. The table shares the data slices with the informer, so that nothing is
+// stored twice.
 func (s *Secrets) watch(informer cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
 	set := func(o any) {
 		if secret, ok := o.(*corev1.Secret); ok {

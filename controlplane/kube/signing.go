@@ -29,42 +29,41 @@ const (
 	csrPrefix      = "csr-workload-"
 	signingTimeout = 60 * time.Second
 	cleanTimeout   = 10 * time.Second
-	// minCSRLife is the shortest life that the API takes.
+	// minCSRLife is the minimum lifetime that the API accepts.
 	minCSRLife = 10 * time.Minute
-	// conflicts bounds how often an approval is tried again.
+	// conflicts is the maximum number of attempts to approve a request.
 	conflicts = 5
 )
 
-// RegistrationConfig describes a RegistrationAuthority.
+// RegistrationConfig is the configuration of a RegistrationAuthority.
 type RegistrationConfig struct {
 	Client *Client
-	// Signer is the full name of the one that may be asked by that name, as by
-	// requests that name none; empty means none.
+	// Signer is the full name of the signer for requests that name none; requests may also name it.
+	// Empty means that there is none.
 	Signer string
-	// Domain comes before the other names that requests give: asked for "x",
-	// the signer is Domain/x. Empty means that requests can name none.
+	// Domain is the prefix of the signer names in requests: for "x" the signer is Domain/x. Empty
+	// means that requests cannot name another signer.
 	Domain  string
-	Approve bool          // approves the requests; else somebody else has to
-	Timeout time.Duration // of one certificate; zero means 60 s
+	Approve bool          // approve the requests; otherwise another approver is needed
+	Timeout time.Duration // for one certificate; zero means 60 s
 	Logger  *slog.Logger  // nil means slog.Default()
 }
 
-// RegistrationAuthority has certificates signed through the API
-// certificates.k8s.io. It writes a CertificateSigningRequest, approves it, waits
-// for the certificate, checks that it is the one that was asked for, and deletes
-// the request in any case. That the caller may have the name in its request is
-// checked before, by the certificate service. (Requests of a process that was killed in
-// between are removed by Kubernetes itself, after a day at the latest.)
+// RegistrationAuthority obtains certificates through the API certificates.k8s.io. It creates a
+// CertificateSigningRequest, approves it, waits for the certificate, checks that it matches the
+// request, and always deletes the request. The certificate service checks beforehand that the
+// caller may use the name in its request. If the process is killed in between, Kubernetes removes
+// the request after a day at the latest.
 //
-// It needs the rights to create, get, watch and delete
-// certificatesigningrequests, to update certificatesigningrequests/approval, and
-// to approve for the signers.
+// It requires permission to create, get, watch and delete certificatesigningrequests, to update
+// certificatesigningrequests/approval, and to approve for the signers.
 type RegistrationAuthority struct {
 	cfg RegistrationConfig
 	log *slog.Logger
 }
 
-// NewRegistrationAuthority returns a RegistrationAuthority.
+// NewRegistrationAuthority returns a RegistrationAuthority. It returns an error if the
+// configuration is invalid.
 func NewRegistrationAuthority(cfg RegistrationConfig) (*RegistrationAuthority, error) {
 	if cfg.Client == nil {
 		return nil, errors.New("registration authority: there is no cluster to ask")
@@ -110,7 +109,7 @@ func (r *RegistrationAuthority) Sign(ctx context.Context, csrPEM []byte, signerN
 	return out, nil
 }
 
-// order is what is written into a CertificateSigningRequest.
+// order is the content of a CertificateSigningRequest.
 type order struct {
 	csr    []byte
 	signer string
@@ -131,7 +130,7 @@ func (r *RegistrationAuthority) signer(name string) (string, error) {
 	return r.cfg.Domain + "/" + name, nil
 }
 
-// readCSR reads a request with the name of one workload.
+// readCSR parses a request that must name one workload.
 func readCSR(pem []byte) (*x509.CertificateRequest, error) {
 	csr, err := certs.ParseCSR(pem)
 	if err != nil {
@@ -180,7 +179,7 @@ func usages(csr *x509.CertificateRequest) []certificatesv1.KeyUsage {
 	return out
 }
 
-// clean deletes the request, also when the caller is gone.
+// clean deletes the request, even if the context of the caller is done.
 func (r *RegistrationAuthority) clean(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
@@ -209,21 +208,21 @@ func (r *RegistrationAuthority) approve(ctx context.Context, object *certificate
 			return object, err
 		}
 		object = next
-		if decided(object) { // by who came before, such as an approver of the cluster
+		if decided(object) { // by another approver of the cluster
 			return object, nil
 		}
 	}
 }
 
-// decided reports whether a request was approved or denied. It can be once only.
+// decided reports whether a request was approved or denied. The decision is final.
 func decided(object *certificatesv1.CertificateSigningRequest) bool {
 	return slices.ContainsFunc(object.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
 	})
 }
 
-// wait returns the request when it has a certificate. A watch that ends begins
-// anew, and an API server that cannot be reached is tried again.
+// wait returns the request once it has a certificate. It restarts watches that end, and retries
+// while the API server is unreachable.
 func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
 	name := object.Name
@@ -245,7 +244,7 @@ func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1
 			}
 		}
 		trouble = err
-		pause(ctx, time.Second) // the watch ended with nothing; the API server may be restarting
+		pause(ctx, time.Second) // the watch ended without a result; the API server may be restarting
 		switch now, err := requests.Get(ctx, name, metav1.GetOptions{}); {
 		case ctx.Err() != nil:
 			return nil, errors.Join(fmt.Errorf("request %s got no certificate in time: is its signer running? %w", name, context.Cause(ctx)), trouble)
@@ -257,14 +256,14 @@ func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1
 	}
 }
 
-// errDeleted ends the wait for a request that is gone.
+// errDeleted is returned by wait if the request was deleted.
 var errDeleted = errors.New("somebody deleted it")
 
 // next follows a watch until the request is settled or the watch ends.
 func next(ctx context.Context, events watch.Interface, object *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
 	defer events.Stop()
 	for {
-		// Cases: the end; an event, or the end of the watch.
+		// Cases: ctx is done; an event, or the end of the watch.
 		select {
 		case <-ctx.Done():
 			return object, nil
@@ -287,7 +286,7 @@ func next(ctx context.Context, events watch.Interface, object *certificatesv1.Ce
 	}
 }
 
-// settled reports whether there is a certificate, or why there will be none.
+// settled reports whether there is a certificate. It returns an error if there will be none.
 func settled(object *certificatesv1.CertificateSigningRequest) (bool, error) {
 	for _, c := range object.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
@@ -297,8 +296,8 @@ func settled(object *certificatesv1.CertificateSigningRequest) (bool, error) {
 	return len(object.Status.Certificate) > 0, nil
 }
 
-// readIssued checks that the certificate is the one that was asked for: the
-// signer is somebody else's.
+// readIssued parses the issued certificates and checks that they match the request, because the
+// signer is a third party.
 func readIssued(pem []byte, csr *x509.CertificateRequest) ([]*x509.Certificate, error) {
 	chain, err := certs.ParseChain(pem)
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 const (
 	authoritySecret = "istio-ca-secret"
 	authorityType   = corev1.SecretType("istio.io/ca-root")
-	// maxWait is the longest pause between two attempts of Wait.
+	// maxWait is the maximum delay between two attempts of Wait.
 	maxWait = 15 * time.Second
-	// startTime is how long an API server that has just started may refuse.
+	// startTime is how long a newly started API server may deny access.
 	startTime = 30 * time.Second
 )
 
-// AuthorityStore keeps the certificate authority in the Secret istio-ca-secret,
-// which Istio's control plane reads and writes, too. It needs the rights to get,
-// create and update Secrets of that namespace.
+// AuthorityStore stores the certificate authority in the Secret istio-ca-secret, which Istio's
+// control plane also uses. It requires permission to get, create and update Secrets of the
+// namespace.
 type AuthorityStore struct {
 	client    *Client
 	namespace string
@@ -54,15 +54,15 @@ func (s *AuthorityStore) Load(ctx context.Context) (ca.Material, string, error) 
 	}
 	m := ca.Material{}
 	for name, value := range secret.Data {
-		if len(value) > 0 { // Istio writes empty ones beside its own
+		if len(value) > 0 { // Istio also writes empty values
 			m[name] = value
 		}
 	}
 	return m, secret.ResourceVersion, nil
 }
 
-// Save implements ca.Store: of several replicas that save the same version, one
-// succeeds and the others get ca.ErrConflict.
+// Save implements ca.Store. If several replicas save based on the same version, one succeeds and
+// the others get ca.ErrConflict.
 func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string) error {
 	secrets := s.client.api.CoreV1().Secrets(s.namespace)
 	if version == "" {
@@ -77,19 +77,18 @@ func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string
 	if err != nil {
 		return s.fault("get", err)
 	}
-	// Labels and annotations of others stay; what is written is checked by the
-	// API server against this version.
+	// Labels and annotations are preserved; the API server rejects the update if the version
+	// changed.
 	secret.ResourceVersion, secret.Data = version, m
 	_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
 	return s.fault("update", err)
 }
 
-// Wait returns when the API server has answered whether the Secret is there. It
-// waits for one that is not there yet or has trouble; an answer that will be the
-// same next time is an error. An API server that has just started forbids for a
-// moment what it will allow.
+// Wait returns nil once the API server has answered whether the Secret exists. It retries while the
+// API server is unavailable, and returns an error that would not change with a retry. A newly
+// started API server may deny access for a moment.
 func (s *AuthorityStore) Wait(ctx context.Context) error {
-	var trouble time.Time // when the API server was last known not to serve
+	var trouble time.Time // when the API server was last known to be unavailable
 	waits := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second), backoff.WithMaxInterval(maxWait),
 		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0), backoff.WithMaxElapsedTime(0))
 	for {
@@ -110,18 +109,18 @@ func (s *AuthorityStore) Wait(ctx context.Context) error {
 	}
 }
 
-// passing reports whether an error may be another one a moment later.
+// passing reports whether an error may be temporary.
 func passing(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return true // nobody has answered
+		return true // no response
 	}
 	code := status.Status().Code
 	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// fault names the Secret in an error. The API server's errors name fields and
-// versions, never data.
+// fault adds the name of the Secret to an error. The API server's errors contain names of fields
+// and versions, never data.
 func (s *AuthorityStore) fault(what string, err error) error {
 	switch {
 	case err == nil:

@@ -21,7 +21,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 )
 
-// answering makes a client whose API server answers each question so.
+// answering returns a client whose API server answers each matching request with the result of
+// answer.
 func answering(verb, resource string, answer func() error) *Client {
 	api := fake.NewClientset()
 	api.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -31,8 +32,8 @@ func answering(verb, resource string, answer func() error) *Client {
 	return newClient(Config{}, api, api)
 }
 
-// While a caller cannot be authenticated, its error asks for a retry and says
-// nothing about the API server.
+// TestNodesAreUnknown checks that the error for a caller that cannot be authorized at the moment
+// asks for a retry and does not disclose details of the API server.
 func TestNodesAreUnknown(t *testing.T) {
 	t.Parallel()
 	broken := func() error { return errors.New("dial tcp 10.0.0.1:443: no route") }
@@ -54,15 +55,15 @@ func TestNodesAreUnknown(t *testing.T) {
 	}
 }
 
-// The store waits for an API server that is not there, has trouble, or has just
-// started; an answer that stays is an error at once.
+// TestStoreWaits checks that the store waits for an API server that is unreachable, failing or has
+// just started, and returns permanent errors immediately.
 func TestStoreWaits(t *testing.T) {
 	t.Parallel()
 	secrets := corev1.Resource("secrets")
 	gone, busy := errors.New("connection refused"), apierrors.NewTooManyRequests("later", 1)
 	broken, no := apierrors.NewInternalError(errors.New("etcd")), apierrors.NewForbidden(secrets, authoritySecret, errors.New("no"))
 	for name, tc := range map[string]struct {
-		answers []error // the last one stays
+		answers []error // the last one is repeated
 		want    error
 		after   time.Duration
 	}{

@@ -25,45 +25,42 @@ import (
 )
 
 const (
-	// rejectedGateway is the name of the object that a working webhook refuses.
+	// rejectedGateway is the name of an object that a working webhook rejects.
 	rejectedGateway = "invalid-gateway"
-	// webhookRetry and webhookLongest bound the pauses between attempts; they
-	// are Istio's.
+	// webhookRetry and webhookLongest are the minimum and maximum delay between attempts; they
+	// equal Istio's.
 	webhookRetry   = 100 * time.Millisecond
 	webhookLongest = time.Minute
 )
 
-// WebhookConfig describes a Webhook.
+// WebhookConfig is the configuration of a Webhook.
 type WebhookConfig struct {
 	Client *Client
-	// Revision chooses the configurations: those with this value of the label
-	// istio.io/rev.
+	// Revision selects the configurations with this value of the label istio.io/rev.
 	Revision string
-	// Namespace is that of the control plane; the probe is written there.
+	// Namespace is the namespace of the control plane, in which the probe is created.
 	Namespace string
-	// Bundle returns the roots above the control plane's certificate as PEM;
-	// Changed a channel that is closed when they change. The channel is taken
-	// first.
+	// Bundle returns the roots of the control plane's certificate as PEM. Changed returns a channel
+	// that is closed when they change; it is called before Bundle.
 	Bundle  func() []byte
 	Changed func() <-chan struct{}
 	Logger  *slog.Logger // nil means slog.Default()
 }
 
-// Webhook keeps the ValidatingWebhookConfigurations of this control plane right:
-// the roots by which the API server knows the webhook, and, once a probe was
-// seen to be refused, the failure policy Fail, so that nothing is written
-// unchecked. A webhook whose rules go beyond the kinds of the mesh keeps its
-// policy: it must not stop others when it is down.
+// Webhook maintains the ValidatingWebhookConfigurations of this control plane: it sets the roots
+// that the API server uses to verify the webhook. Once the webhook has rejected a probe, it sets
+// the failure policy to Fail, so that no object is written without validation. A webhook whose
+// rules include other kinds than those of the mesh keeps its policy, so that an outage does not
+// block other programs.
 //
-// It needs the rights to list, watch and update
-// ValidatingWebhookConfigurations, and to create Gateways of Istio in the
-// namespace (only ever as a dry run).
+// It requires permission to list, watch and update ValidatingWebhookConfigurations, and to create
+// Gateways of Istio in the namespace (only as a dry run).
 type Webhook struct {
 	cfg WebhookConfig
 	log *slog.Logger
 }
 
-// NewWebhook returns a Webhook.
+// NewWebhook returns a Webhook. It returns an error if the configuration is invalid.
 func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
 		return nil, errors.New("webhook configuration: it needs a cluster, the roots and a way to hear of their changes")
@@ -74,7 +71,7 @@ func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 	return &Webhook{cfg: cfg, log: cfg.Logger}, nil
 }
 
-// Run keeps the configurations until ctx is done.
+// Run maintains the configurations until ctx is done.
 func (w *Webhook) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(w.cfg.Client.api, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + w.cfg.Revision }))
@@ -82,7 +79,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 	if err := informer.SetWatchErrorHandlerWithContext(watchFault(w.log, "ValidatingWebhookConfiguration")); err != nil {
 		return fmt.Errorf("watch webhook configurations: %w", err)
 	}
-	wake := make(chan struct{}, 1) // a token means that something may be wrong
+	wake := make(chan struct{}, 1) // a token means that a configuration may need an update
 	nudge := func(any) {
 		select {
 		case wake <- struct{}{}:
@@ -103,8 +100,8 @@ func (w *Webhook) Run(ctx context.Context) error {
 	retry.Stop()
 	for {
 		changed := w.cfg.Changed()
-		// Cases: the end; other roots; another configuration; time for
-		// another attempt.
+		// Cases: ctx is done; the roots changed; a configuration changed; it is time for another
+		// attempt.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -127,8 +124,8 @@ func (w *Webhook) Run(ctx context.Context) error {
 	}
 }
 
-// keep brings one configuration up to date, and tells whether another attempt
-// is needed. The object belongs to the informer.
+// keep updates one configuration and reports whether another attempt is needed. The object is
+// shared with the informer.
 func (w *Webhook) keep(ctx context.Context, shared *admissionv1.ValidatingWebhookConfiguration) (again bool) {
 	next := shared.DeepCopy()
 	bundle := w.cfg.Bundle()
@@ -163,17 +160,15 @@ func sameBundles(a, b *admissionv1.ValidatingWebhookConfiguration) bool {
 	})
 }
 
-// open tells whether a webhook of the configuration should fail closed and does
-// not yet.
+// open reports whether a webhook of the configuration should fail closed but does not yet.
 func (w *Webhook) open(c *admissionv1.ValidatingWebhookConfiguration) bool {
 	return slices.ContainsFunc(c.Webhooks, func(h admissionv1.ValidatingWebhook) bool {
 		return (h.FailurePolicy == nil || *h.FailurePolicy != admissionv1.Fail) && ownRules(h.Rules)
 	})
 }
 
-// ownRules tells whether rules ask about kinds of the mesh only. Groups that
-// others share, as networking.k8s.io with its NetworkPolicies, have to name the
-// kinds.
+// ownRules reports whether the rules include only kinds of the mesh. For API groups with other
+// kinds, such as networking.k8s.io with NetworkPolicies, the rules must name the kinds.
 func ownRules(rules []admissionv1.RuleWithOperations) bool {
 	own := map[string]bool{}
 	for _, s := range schema.All() {
@@ -189,8 +184,8 @@ func ownRules(rules []admissionv1.RuleWithOperations) bool {
 	})
 }
 
-// update writes a configuration, unless somebody else did meanwhile: then the
-// watch tells.
+// update writes a configuration. On a conflict it does nothing, because the watch reports the new
+// version.
 func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookConfiguration, done string) (again bool) {
 	_, err := w.cfg.Client.api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, c, metav1.UpdateOptions{FieldManager: fieldManager})
 	switch {
@@ -204,8 +199,7 @@ func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookCo
 	return true
 }
 
-// refuses returns nil when the API server refuses an object that is not valid, on
-// the word of the webhook.
+// refuses returns nil if the webhook makes the API server reject an invalid object.
 func (w *Webhook) refuses(ctx context.Context) error {
 	gateway := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
 	gateway.SetAPIVersion("networking.istio.io/v1")
@@ -221,12 +215,13 @@ func (w *Webhook) refuses(ctx context.Context) error {
 	case strings.Contains(err.Error(), "denied the request"):
 		return nil
 	case apierrors.IsNotFound(err), meansNoDryRun(err):
-		return nil // there is nothing to write yet, or no way to try
+		return nil // nothing to write yet, or a probe is not possible
 	}
 	return err
 }
 
-// meansNoDryRun tells that another webhook of the cluster takes no dry runs.
+// meansNoDryRun reports whether the error means that another webhook of the cluster does not
+// support dry runs.
 func meansNoDryRun(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
 }

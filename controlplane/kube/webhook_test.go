@@ -9,8 +9,8 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// A webhook may fail closed only if its rules hold up nobody else's objects when
-// the control plane is down.
+// TestOwnRules checks that a webhook may fail closed only if its rules do not block other kinds
+// while the control plane is down.
 func TestOwnRules(t *testing.T) {
 	t.Parallel()
 	rule := func(groups, resources []string) admissionv1.RuleWithOperations {

@@ -14,12 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Kind is the kind of a user object, for example "VirtualService". It is the
-// Kubernetes kind, but for [KubernetesGateway], whose Kubernetes kind is taken
-// by Istio's own [Gateway].
+// Kind is the kind of a user object, for example "VirtualService". It equals the Kubernetes kind,
+// except for [KubernetesGateway], because Istio's own [Gateway] has the same Kubernetes kind.
 type Kind string
 
-// Istio's kinds.
+// Kinds of Istio.
 const (
 	AuthorizationPolicy   Kind = "AuthorizationPolicy"
 	DestinationRule       Kind = "DestinationRule"
@@ -37,7 +36,7 @@ const (
 	WorkloadGroup         Kind = "WorkloadGroup"
 )
 
-// Kinds of the Gateway API and of Kubernetes that are configuration too.
+// Kinds of the Gateway API and of Kubernetes that are also configuration.
 const (
 	BackendTLSPolicy  Kind = "BackendTLSPolicy"
 	GRPCRoute         Kind = "GRPCRoute"
@@ -56,7 +55,7 @@ const (
 // object: the settings come from the mesh config file.
 const MeshConfigKind Kind = "MeshConfig"
 
-// Key names one user object.
+// Key identifies one user object.
 type Key struct {
 	Kind      Kind
 	Namespace string
@@ -73,43 +72,41 @@ func (k Key) Compare(o Key) int {
 	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
 }
 
-// Config is one user object of the mesh as it was read from a store. What a
-// store returns is shared: nobody may write to it; [Config.Clone] returns a copy
-// that may be changed.
+// Config is one user object of the mesh as read from a store. Stores share the objects that they
+// return, so callers must not modify them; [Config.Clone] returns a copy that may be modified.
 type Config struct {
 	Key
-	// APIVersion is the group and version in which the object was written,
-	// for example "networking.istio.io/v1"; empty means the recommended one.
+	// APIVersion is the group and version in which the object was written, for example
+	// "networking.istio.io/v1"; empty means the recommended version.
 	APIVersion  string
 	Labels      map[string]string
 	Annotations map[string]string
 	// ResourceVersion is an opaque token that changes with the object.
 	ResourceVersion string
-	// Generation counts the versions of Spec, from 1; 0 when the store does
-	// not count.
+	// Generation counts the versions of Spec, starting at 1; 0 means that the store does not count
+	// them.
 	Generation int64
-	// UID tells an object from a later one of the same name; empty when the
-	// store has none.
+	// UID distinguishes an object from a later one with the same name; empty if the store has no
+	// UIDs.
 	UID string
 	// Created orders objects that compete; see [Older].
 	Created time.Time
-	// Source is the location of the object for messages, for example
-	// "config/catalog.yaml:12".
+	// Source is the location of the object for messages, for example "config/catalog.yaml:12".
 	Source string
-	// From are the objects that this one was converted from, sorted; nil for one
+	// From are the keys of the objects that this one was converted from, sorted; nil for an object
 	// that a user wrote.
 	From []Key
-	// Spec is the message of the kind: of istio.io/api, for example
-	// *networkingv1alpha3.VirtualService, or a pointer to the struct of
-	// gateway-api or k8s.io/api, for example *gatewayv1.HTTPRouteSpec.
+	// Spec is the message of the kind from istio.io/api, for example
+	// *networkingv1alpha3.VirtualService, or a pointer to the struct from gateway-api or
+	// k8s.io/api, for example *gatewayv1.HTTPRouteSpec.
 	Spec any
-	// Status is the status that control planes wrote; nil if there is
-	// none. It is *metav1alpha1.IstioStatus for Istio's kinds, otherwise a pointer to
-	// the struct of the kind.
+	// Status is the status that control planes wrote; nil if there is none. It is
+	// *metav1alpha1.IstioStatus for Istio's kinds, otherwise a pointer to the status struct of the
+	// kind.
 	Status any
 }
 
-// Clone returns a copy that shares nothing with c.
+// Clone returns a deep copy of c.
 func (c *Config) Clone() *Config {
 	if c == nil {
 		return nil
@@ -120,7 +117,7 @@ func (c *Config) Clone() *Config {
 	return &out
 }
 
-// CloneSpec copies a spec or a status: a protobuf message, or a struct with
+// CloneSpec returns a deep copy of a spec or a status, which is a protobuf message or a struct with
 // the DeepCopy method that Kubernetes generates.
 func CloneSpec(spec any) any {
 	switch v := spec.(type) {
@@ -154,9 +151,8 @@ func Older(a, b *Config) int {
 	return cmp.Compare(a.Namespace, b.Namespace)
 }
 
-// Selects reports whether a workload selector matches the labels of a workload: the
-// workload must have every label of the selector with the same value. A nil or empty
-// selector matches everything.
+// Selects reports whether a workload selector matches the labels of a workload: the workload must
+// have every label of the selector with the same value. A nil or empty selector matches everything.
 func Selects(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if got, ok := labels[k]; !ok || got != v {
@@ -166,8 +162,8 @@ func Selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// Change are the user objects that differ between two states. Changes merge;
-// the empty Change means that nothing changed.
+// Change is the set of user objects that differ between two states. Changes can be merged; the
+// empty Change means that nothing changed.
 type Change struct {
 	// All means that anything may have changed (first load, mesh config).
 	All bool
@@ -175,7 +171,7 @@ type Change struct {
 	Keys map[Key]struct{}
 }
 
-// NewChange returns the change of some objects.
+// NewChange returns a change of the given objects.
 func NewChange(keys ...Key) Change {
 	c := Change{Keys: make(map[Key]struct{}, len(keys))}
 	for _, k := range keys {
@@ -221,19 +217,18 @@ func (c Change) Touches(kinds ...Kind) bool {
 // Problem is a fault of one user object to be reported to its author. It never affects
 // other objects.
 type Problem struct {
-	// Object is the key of the object; Kind and Name are empty if they
-	// could be read.
+	// Object is the key of the object. Kind and Name are empty if they could not be read.
 	Object Key
 	// Source is the location, for example "config/catalog.yaml:12".
 	Source string
-	// Reason is a sentence that names the field, the value and the cure.
+	// Reason is a sentence that names the field, the value and the fix.
 	Reason string
 	// Warning means that the object takes effect nevertheless, but perhaps not as
 	// its author intended.
 	Warning bool
 	// Dangling means that the object refers to another one that does not exist.
 	Dangling bool
-	// Code is the kind of the problem, if metrics count it.
+	// Code is the code under which metrics count the problem; empty if they do not.
 	Code ProblemCode
 	// Unlisted is the number of problems that this one summarizes; 0 for an
 	// ordinary problem.
@@ -246,13 +241,11 @@ func (p Problem) Count() int { return max(1, p.Unlisted) }
 // ProblemCode is a kind of problem that metrics count.
 type ProblemCode string
 
-// The kinds that are counted.
+// The problem codes that metrics count.
 const (
-	// ConflictOutbound means that connections to two services cannot be
-	// distinguished.
+	// ConflictOutbound means that connections to two services cannot be distinguished.
 	ConflictOutbound ProblemCode = "outbound listener"
-	// ConflictInbound means that services disagree on the protocol of a port of a
-	// workload.
+	// ConflictInbound means that services disagree on the protocol of a port of a workload.
 	ConflictInbound ProblemCode = "inbound listener"
 	// DuplicateHost means that two VirtualServices have the same host.
 	DuplicateHost ProblemCode = "duplicate host"

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLimitProblems leaves out problems of the objects that have many, counts
-// them, and leaves a short list as it is.
+// TestLimitProblems checks that LimitProblems leaves out and counts problems of the objects that
+// have many, and does not change a short list.
 func TestLimitProblems(t *testing.T) {
 	t.Parallel()
 	list := func(object string, n int) (all []Problem) {

@@ -8,7 +8,7 @@ import "strings"
 // Protocol is the application protocol of a port, spelled as Istio does.
 type Protocol string
 
-// The protocols that a port can name.
+// The protocols of service ports.
 const (
 	ProtocolHTTP    Protocol = "HTTP"
 	ProtocolHTTP2   Protocol = "HTTP2"
@@ -20,15 +20,15 @@ const (
 	ProtocolMongo   Protocol = "Mongo"
 	ProtocolRedis   Protocol = "Redis"
 	ProtocolMySQL   Protocol = "MySQL"
-	// ProtocolUDP is in no service: Envoy carries streams only.
+	// ProtocolUDP is never the protocol of a service port, because Envoy proxies only streams.
 	ProtocolUDP Protocol = "UDP"
-	// ProtocolUnsupported is that of a port that names none of the above: what
-	// comes has to be looked at. A proxy that cannot do so treats it as TCP. It is the
-	// zero value, as in objects, where no protocol means the same.
+	// ProtocolUnsupported is the protocol of a port that declares none of the above. Envoy detects
+	// the protocol from the first bytes; a proxy that cannot do so treats the port as TCP. It is
+	// the zero value, like an unset protocol in an object.
 	ProtocolUnsupported Protocol = ""
 )
 
-// String returns a readable name, also for an unknown protocol.
+// String returns the name of the protocol, or "unsupported" for [ProtocolUnsupported].
 func (p Protocol) String() string {
 	if p == ProtocolUnsupported {
 		return "unsupported"
@@ -36,20 +36,19 @@ func (p Protocol) String() string {
 	return string(p)
 }
 
-// protocols are all names, in small letters. It is never written to.
+// protocols maps lower-case names to protocols. It is never modified.
 var protocols = map[string]Protocol{
 	"http": ProtocolHTTP, "http_proxy": ProtocolHTTP, "http2": ProtocolHTTP2, "grpc": ProtocolGRPC, "grpc-web": ProtocolGRPCWeb,
 	"tcp": ProtocolTCP, "https": ProtocolHTTPS, "tls": ProtocolTLS, "mongo": ProtocolMongo, "redis": ProtocolRedis, "mysql": ProtocolMySQL,
 	"udp": ProtocolUDP,
 }
 
-// ParseProtocol reads the protocol of an Istio port, any case: the protocol, or
-// a name that begins with it and a dash ("http-web"). Everything else is
-// [ProtocolUnsupported].
+// ParseProtocol parses the protocol of an Istio port, ignoring case: a protocol name, optionally
+// followed by a dash and a suffix ("http-web"). It returns [ProtocolUnsupported] for anything else.
 func ParseProtocol(s string) Protocol {
 	const grpcWeb = "grpc-web"
 	if len(s) >= len(grpcWeb) && strings.EqualFold(s[:len(grpcWeb)], grpcWeb) {
-		return ProtocolGRPCWeb // the one with a dash of its own
+		return ProtocolGRPCWeb // the only protocol name that contains a dash
 	}
 	base, _, _ := strings.Cut(s, "-")
 	if p, ok := protocols[strings.ToLower(base)]; ok {
@@ -58,10 +57,10 @@ func ParseProtocol(s string) Protocol {
 	return ProtocolUnsupported
 }
 
-// ParseKubernetesPort reads the protocol of a port of a Kubernetes Service:
-// appProtocol, which may be nil, goes before the name. Neither of them known
-// means TCP on ports whose servers speak first (SMTP, DNS, MySQL, MongoDB), as in
-// Istio's protocol selection.
+// ParseKubernetesPort returns the protocol of a port of a Kubernetes Service. If appProtocol is not
+// nil, it is used instead of the port name. If the protocol is unknown, the function returns TCP
+// for the ports of server-first protocols (SMTP, DNS, MySQL, MongoDB), like Istio's protocol
+// selection.
 func ParseKubernetesPort(name string, appProtocol *string, port uint32) Protocol {
 	if appProtocol != nil {
 		switch strings.ToLower(*appProtocol) {
@@ -84,7 +83,7 @@ func ParseKubernetesPort(name string, appProtocol *string, port uint32) Protocol
 	return p
 }
 
-// IsHTTP reports whether requests on the port are HTTP requests.
+// IsHTTP reports whether the port carries HTTP requests.
 func (p Protocol) IsHTTP() bool { return p == ProtocolHTTP || p.IsHTTP2() }
 
 // IsHTTP2 reports whether upstream connections must speak HTTP/2.
@@ -92,14 +91,13 @@ func (p Protocol) IsHTTP2() bool {
 	return p == ProtocolHTTP2 || p == ProtocolGRPC || p == ProtocolGRPCWeb
 }
 
-// IsTLS reports whether connections begin with a TLS handshake that names a
-// server.
+// IsTLS reports whether connections begin with a TLS handshake with SNI.
 func (p Protocol) IsTLS() bool { return p == ProtocolHTTPS || p == ProtocolTLS }
 
-// IsTCP reports whether the port carries a stream that is known to be no HTTP.
+// IsTCP reports whether the port carries a stream that is known not to be HTTP.
 func (p Protocol) IsTCP() bool {
 	return p == ProtocolTCP || p.IsTLS() || p == ProtocolMongo || p == ProtocolRedis || p == ProtocolMySQL
 }
 
-// Sniffed reports whether only the first bytes tell the protocol.
+// Sniffed reports whether the protocol must be detected from the first bytes of a connection.
 func (p Protocol) Sniffed() bool { return p == ProtocolUnsupported }

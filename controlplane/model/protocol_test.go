@@ -55,7 +55,8 @@ func TestParseKubernetesPort(t *testing.T) {
 	}
 }
 
-// Each protocol is of exactly one sort, and only HTTP can be HTTP/2.
+// TestSortsOfProtocols checks that each protocol belongs to exactly one category, and that only
+// HTTP can be HTTP/2.
 func TestSortsOfProtocols(t *testing.T) {
 	t.Parallel()
 	all := map[Protocol]bool{ProtocolUnsupported: true}

@@ -15,7 +15,7 @@ const (
 	InterceptionTProxy   Interception = "TPROXY"
 )
 
-// Proxy describes an Envoy by the node of its stream. It is immutable for the life of
+// Proxy describes an Envoy according to the node of its stream. It is immutable for the lifetime of
 // the stream.
 type Proxy struct {
 	// ID is "<name>.<namespace>", the third part of the node id.
@@ -24,37 +24,37 @@ type Proxy struct {
 	Role string
 	// IPs are the addresses of the workload; never empty.
 	IPs []string
-	// Namespace and ServiceAccount are those of its identity, or its claims on a
-	// port without authentication.
+	// Namespace and ServiceAccount are those of its authenticated identity. On a port without
+	// authentication they are the values that the proxy claims.
 	Namespace      string
 	ServiceAccount string
 	// Domain is the DNS domain of the proxy, for example
 	// "default.svc.cluster.local".
 	Domain string
-	// Labels are the labels of its workload, from a registry, or those that the
-	// proxy claims if no registry has the workloads.
+	// Labels are the labels of its workload according to a registry. If no registry has the
+	// workloads, they are the labels that the proxy claims.
 	Labels map[string]string
-	// ClaimedLabels are the labels that the proxy claims if a registry has the
-	// workloads, but not yet this one. Labels is empty then.
+	// ClaimedLabels are the labels that the proxy claims if a registry has the workloads but does
+	// not know this one yet. Labels is empty in that case.
 	ClaimedLabels map[string]string
 	ClusterID     string
 	Interception  Interception
-	// WorkloadEntry is the name of the proxy's own object, as it claims, and
-	// AutoRegisterGroup the WorkloadGroup that it asks to join. Both may be empty,
-	// as may Network.
+	// WorkloadEntry is the name of the WorkloadEntry that the proxy claims as its own.
+	// AutoRegisterGroup is the WorkloadGroup that it asks to join. Both may be empty, as may
+	// Network.
 	WorkloadEntry     string
 	AutoRegisterGroup string
 	Network           string
-	// Node is its machine. NetworkView are the networks whose endpoints it
-	// accepts; empty means all. Both may be empty.
+	// Node is the name of the node that the proxy runs on. NetworkView are the networks whose
+	// endpoints it accepts; empty means all. Both may be empty.
 	Node        string
 	NetworkView []string
-	// Locality is region/zone/subzone, as far as known.
+	// Locality is region/zone/subzone; unknown parts may be missing.
 	Locality string
-	// AutoAllocate is true if its agent answers DNS queries with the addresses that
-	// were allocated to services without one.
+	// AutoAllocate is true if its agent answers DNS queries with the addresses allocated to
+	// services that have none.
 	AutoAllocate bool
-	// HTTPProxyPort overrides the mesh's proxyHttpPort when not 0.
+	// HTTPProxyPort overrides proxyHttpPort of the mesh config if it is not 0.
 	HTTPProxyPort uint32
 	// VHDS is true if it receives virtual hosts as separate resources.
 	VHDS bool
@@ -65,13 +65,13 @@ type Proxy struct {
 	Listens []string
 	// Settings are its own settings; nil means none.
 	Settings *ProxySettings
-	// Agent and Envoy are the versions that they claim, for display; may be empty.
+	// Agent and Envoy are the versions that the proxy claims, for display; both may be empty.
 	Agent, Envoy string
 }
 
-// OwnLabels returns the labels that select the objects that restrict access to the proxy
-// itself. They include claimed labels: with false claims a proxy can only harm itself,
-// and without claims it would be unprotected until its workload is known.
+// OwnLabels returns the labels that select the objects that restrict access to the proxy itself.
+// They include claimed labels: with false claims a proxy can only harm itself, and without claims
+// it would be unprotected until its workload is known.
 func (p *Proxy) OwnLabels() map[string]string {
 	if p.ClaimedLabels != nil {
 		return p.ClaimedLabels

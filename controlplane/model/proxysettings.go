@@ -11,11 +11,11 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ProxySettings are the settings of one proxy: parts of its ProxyConfig and of its node
-// metadata. Nil means that nothing is set. It is immutable.
+// ProxySettings are the settings of one proxy, taken from its ProxyConfig and its node metadata.
+// Nil means that nothing is set. The value is immutable.
 type ProxySettings struct {
-	// Configured is true if the proxy sent its ProxyConfig. It replaces that of the
-	// mesh config, which the agent has already merged.
+	// Configured is true if the proxy sent its ProxyConfig. It replaces the ProxyConfig of the mesh
+	// config, which the agent has already merged into it.
 	Configured bool
 	// Topology describes the proxies in front of a gateway; nil means none.
 	Topology *meshv1alpha1.Topology
@@ -53,7 +53,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 	return &s
 }
 
-// Over returns the settings of a proxy, given the default ProxyConfig of the mesh.
+// Over returns the settings of a proxy with the default ProxyConfig of the mesh applied.
 func (s *ProxySettings) Over(mesh *meshv1alpha1.ProxyConfig) *ProxySettings {
 	if s != nil && s.Configured || mesh.GetGatewayTopology() == nil && mesh.GetProxyHeaders() == nil {
 		return s

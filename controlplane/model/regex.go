@@ -9,13 +9,13 @@ import (
 	"strconv"
 )
 
-// maxRegexSize bounds the program of a regular expression, counted about as
-// RE2 does. Envoy refuses programs of more than 32768 instructions.
+// maxRegexSize limits the program size of a regular expression, counted approximately as RE2 does.
+// Envoy rejects programs of more than 32768 instructions.
 const maxRegexSize = 16_000
 
-// CheckRegex returns an error for a regular expression that Envoy would reject. Envoy's
-// RE2 matches bytes: it supports no code points above 255, and limits the size. One
-// rejected expression makes Envoy reject all routes of all services.
+// CheckRegex returns an error for a regular expression that Envoy would reject. Envoy's RE2 matches
+// bytes: it supports no code points above 255 and limits the program size. One rejected expression
+// makes Envoy reject all routes of all services.
 func CheckRegex(expr string) error {
 	re, err := syntax.Parse(expr, syntax.Perl&^syntax.UnicodeGroups)
 	if err != nil {
@@ -32,7 +32,7 @@ func CheckRegex(expr string) error {
 	for _, inst := range program.Inst {
 		size++
 		if inst.Op == syntax.InstRune || inst.Op == syntax.InstRuneAny || inst.Op == syntax.InstRuneAnyNotNL {
-			size += max(1, min(len(inst.Rune), 128)) // each range is a step of its own
+			size += max(1, min(len(inst.Rune), 128)) // each range is a separate instruction
 		}
 	}
 	if size > maxRegexSize {
@@ -41,7 +41,7 @@ func CheckRegex(expr string) error {
 	return nil
 }
 
-// wideEscape returns the first escape sequence of a code point above 255.
+// wideEscape returns the first escape sequence for a code point above 255.
 func wideEscape(expr string) string {
 	for i := 0; i+1 < len(expr); i++ {
 		if expr[i] != '\\' {
@@ -65,7 +65,7 @@ func wideEscape(expr string) string {
 		if n > 255 {
 			return expr[i : i+1+min(digits+1, len(rest))]
 		}
-		i++ // what is escaped begins no escape
+		i++ // an escaped character starts no escape sequence
 	}
 	return ""
 }

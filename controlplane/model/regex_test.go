@@ -16,7 +16,7 @@ func TestCheckRegex(t *testing.T) {
 		`(?i)firefox|chrome`:               "",
 		`é+`:                               "",
 		`\x{ff}\377\0`:                     "",
-		`\\x{100}`:                         "", // a backslash and a hundred x
+		`\\x{100}`:                         "", // an escaped backslash followed by 100 x
 		`(`:                                "missing closing )",
 		`a**`:                              "nested repetition",
 		`\p{Letter}`:                       `\p`,

@@ -11,44 +11,43 @@ import (
 	"time"
 )
 
-// Resolution says how the endpoints of a service are found.
+// Resolution is how the endpoints of a service are found.
 type Resolution int
 
 const (
 	// ResolutionStatic uses the endpoints that the registry knows (EDS).
 	ResolutionStatic Resolution = iota
-	// ResolutionDNS lets Envoy resolve the endpoints' names, and uses all
-	// addresses.
+	// ResolutionDNS lets Envoy resolve the names of the endpoints and use all addresses.
 	ResolutionDNS
-	// ResolutionDNSRoundRobin lets Envoy resolve one name, and uses the first
-	// address for new connections. Each port has at most one endpoint.
+	// ResolutionDNSRoundRobin lets Envoy resolve one name and use the first address for new
+	// connections. Each port has at most one endpoint.
 	ResolutionDNSRoundRobin
-	// ResolutionDynamicDNS lets Envoy resolve the name that a request names. The
-	// service has no endpoints; its host is a wildcard.
+	// ResolutionDynamicDNS lets Envoy resolve the host of each request. The service has no
+	// endpoints, and its host is a wildcard.
 	ResolutionDynamicDNS
-	// ResolutionPassthrough goes to the address that the caller dialled. No
-	// Service has it: see [Service.ResolutionFor].
+	// ResolutionPassthrough forwards to the original destination address of the connection. It is
+	// only returned by [Service.ResolutionFor], never set in a Service.
 	ResolutionPassthrough
 )
 
-// ByName reports whether Envoy resolves names, and no endpoints are sent.
+// ByName reports whether Envoy resolves names, so that no endpoints are sent.
 func (r Resolution) ByName() bool {
 	return r == ResolutionDNS || r == ResolutionDNSRoundRobin || r == ResolutionDynamicDNS
 }
 
-// Kinds that a registry names in a [Change]. They are no configuration.
+// Kinds that a registry uses in a [Change]. They are not configuration.
 const (
-	// KubernetesService is the definition of a service; KubernetesEndpoints
-	// its endpoints alone, under the same name.
+	// KubernetesService is the definition of a service. KubernetesEndpoints is only its endpoints,
+	// under the same name.
 	KubernetesService   Kind = "Service"
 	KubernetesEndpoints Kind = "Endpoints"
 	KubernetesPod       Kind = "Pod"
 )
 
-// Registry says where a service comes from.
+// Registry is the origin of a service.
 type Registry string
 
-// The registries. The zero value is that of ServiceEntry objects.
+// The registries. The zero value is used for ServiceEntry objects.
 const (
 	RegistryExternal   Registry = ""
 	RegistryKubernetes Registry = "Kubernetes"
@@ -68,18 +67,18 @@ func (k ServiceKey) Compare(o ServiceKey) int {
 	return cmp.Compare(k.Namespace, o.Namespace)
 }
 
-// Distribution says which endpoints of a service the owner of the service
-// prefers, as in Kubernetes' trafficDistribution.
+// Distribution is the preference of the owner of a service for certain endpoints, like
+// trafficDistribution in Kubernetes.
 type Distribution string
 
-// The distributions; the zero value prefers none.
+// The distributions; the zero value means no preference.
 const (
 	PreferSameZone Distribution = "PreferSameZone"
 	PreferSameNode Distribution = "PreferSameNode"
 )
 
-// ParseDistribution reads trafficDistribution, any of its names in any case;
-// false means that it is none.
+// ParseDistribution parses a value of trafficDistribution, ignoring case. ok is false if the value
+// is unknown.
 func ParseDistribution(s string) (d Distribution, ok bool) {
 	switch strings.ToLower(s) {
 	case "", "any":
@@ -92,74 +91,73 @@ func ParseDistribution(s string) (d Distribution, ok bool) {
 	return "", false
 }
 
-// Service is one hostname that workloads or outside servers answer for.
+// Service is one hostname that is served by workloads or by servers outside of the mesh.
 type Service struct {
 	ServiceKey
-	// Labels are those of the object that defines the service.
+	// Labels are the labels of the object that defines the service.
 	Labels     map[string]string
 	Ports      []Port
 	Resolution Resolution
-	// Passthrough is true if connections are for the very address that the
-	// caller dialled: a headless service, or a ServiceEntry of resolution NONE.
-	// Who does not know the address takes one of the endpoints.
+	// Passthrough is true if connections go to the original destination address: for a headless
+	// service or a ServiceEntry with resolution NONE. A proxy that does not know that address uses
+	// one of the endpoints.
 	Passthrough bool
-	// Headless is true if the name stands for the endpoints themselves.
+	// Headless is true if the DNS name resolves to the endpoints themselves.
 	Headless bool
-	// Addresses are virtual IPs and ranges (10.0.0.0/8); may be empty.
+	// Addresses are virtual IPs and CIDR ranges (10.0.0.0/8); may be empty.
 	Addresses []string
-	// ClusterAddresses are the virtual IPs by cluster, if several have the
-	// service; see [Service.AddressesFor].
+	// ClusterAddresses are the virtual IPs by cluster if the service exists in several clusters;
+	// see [Service.AddressesFor].
 	ClusterAddresses map[string][]string
-	// ExternalAddresses are IPs and names at which each cluster takes requests
-	// from outside; ExternalPorts their ports by the service's, if they differ.
+	// ExternalAddresses are the IPs and names at which each cluster accepts requests from outside.
+	// ExternalPorts maps, for each cluster, a service port to the external port if they differ.
 	ExternalAddresses map[string][]string
 	ExternalPorts     map[string]map[uint32]uint32
-	// AwaitsAddress is true if the service has no external address yet and its
-	// load balancer will provide one.
+	// AwaitsAddress is true if the service has no external address yet, but its load balancer will
+	// provide one.
 	AwaitsAddress bool
-	// External is true for MESH_EXTERNAL: no mesh identity is expected.
+	// External is true for MESH_EXTERNAL: the endpoints are not expected to have a mesh identity.
 	External bool
-	// Registry is where the service comes from.
+	// Registry is the origin of the service.
 	Registry Registry
-	// SubjectAltNames are the identities that the object demands of its
-	// endpoints, beside those that their service accounts give.
+	// SubjectAltNames are the identities that the object requires of its endpoints, in addition to
+	// those of their service accounts.
 	SubjectAltNames []string
-	// ServiceAccounts are accounts of its namespace that its endpoints may
-	// have, beside those that they are known to have.
+	// ServiceAccounts are accounts of its namespace that its endpoints may have, in addition to the
+	// known accounts of the endpoints.
 	ServiceAccounts []string
-	// ExportTo are the namespaces that see the service: names, "." for its own,
-	// "*" for all; empty means all.
+	// ExportTo are the namespaces that can see the service: names, "." for its own, "*" for all;
+	// empty means all.
 	ExportTo []string
-	// NodeLocal is true if requests must stay on the node of the caller.
+	// NodeLocal is true if requests must stay on the node of the client.
 	NodeLocal bool
-	// Distribution is which endpoints are preferred.
+	// Distribution is the preference for certain endpoints.
 	Distribution Distribution
-	// Allocated are an IPv4 and an IPv6 address out of a reserved range for a
-	// service that has none. Nothing listens there: they are for proxies that
-	// answer for the name and catch what is sent to them.
+	// Allocated are an IPv4 and an IPv6 address from a reserved range for a service without
+	// addresses. Nothing listens on them: proxies that answer DNS queries for the name return them
+	// and intercept the connections to them.
 	Allocated []string
-	// Created and Source come from the object that defines the service.
+	// Created and Source are the creation time and the key of the object that defines the service.
 	Created time.Time
 	Source  Key
-	// EndpointsFrom are the ServiceEntry objects that add endpoints to a service of
-	// a cluster.
+	// EndpointsFrom are the ServiceEntry objects that add endpoints to a service of a cluster.
 	EndpointsFrom []Key
 }
 
-// The labels of a service whose clients come back to the endpoint that they had.
+// The labels that enable persistent sessions, by cookie and by header.
 const (
 	PersistentSessionLabel       = "istio.io/persistent-session"
 	PersistentSessionHeaderLabel = "istio.io/persistent-session-header"
 )
 
-// Persistent reports whether clients come back to the endpoint that they had, so
-// that one that is draining still takes their requests.
+// Persistent reports whether the service has persistent sessions. If so, a draining endpoint still
+// receives the requests of its clients.
 func (s *Service) Persistent() bool {
 	return s.Labels[PersistentSessionLabel] != "" || s.Labels[PersistentSessionHeaderLabel] != ""
 }
 
-// ResolutionFor returns how a proxy finds the endpoints: [ResolutionPassthrough] if
-// the service wants the address that was dialled, and the proxy knows it.
+// ResolutionFor returns how a proxy finds the endpoints. It returns [ResolutionPassthrough] if the
+// service uses the original destination address and the proxy knows that address.
 func (s *Service) ResolutionFor(p *Proxy) Resolution {
 	if s.Passthrough && p.Role == "sidecar" && !p.Proxyless && p.Interception != InterceptionNone {
 		return ResolutionPassthrough
@@ -167,9 +165,9 @@ func (s *Service) ResolutionFor(p *Proxy) Resolution {
 	return s.Resolution
 }
 
-// AddressesFor returns the virtual IPs and ranges of the service as a proxy sees
-// it: those of its own cluster; those that were allocated, if there are none and
-// the proxy takes such; both kinds of address only if the proxy has both.
+// AddressesFor returns the virtual IPs and CIDR ranges of the service as seen by a proxy. The
+// addresses in the cluster of the proxy take precedence. If the service has no addresses and the
+// proxy supports allocated ones, it returns those of the IP families of the proxy.
 func (s *Service) AddressesFor(p *Proxy) []string {
 	if own := s.ClusterAddresses[p.ClusterID]; len(own) > 0 {
 		return own
@@ -188,19 +186,18 @@ func (s *Service) AddressesFor(p *Proxy) []string {
 	})
 }
 
-// NetworkGateway is an address through which the workloads of a network can be
-// reached from others, with mutual TLS and the name of the service as SNI.
+// NetworkGateway is an address through which the workloads of a network can be reached from other
+// networks, over mutual TLS with the name of the service as SNI.
 type NetworkGateway struct {
 	Network string
-	// Cluster is the cluster of the gateway; empty if it serves all of the
-	// network.
+	// Cluster is the cluster of the gateway; empty if it serves the whole network.
 	Cluster string
 	// Address is an IP address.
 	Address string
 	Port    uint32
 }
 
-// Compare orders gateways.
+// Compare orders gateways by network, cluster, address and port.
 func (g NetworkGateway) Compare(o NetworkGateway) int {
 	return cmp.Or(cmp.Compare(g.Network, o.Network), cmp.Compare(g.Cluster, o.Cluster), cmp.Compare(g.Address, o.Address), cmp.Compare(g.Port, o.Port))
 }
@@ -214,46 +211,44 @@ type Port struct {
 
 // Endpoint is one address that serves one port of a service.
 type Endpoint struct {
-	// Address is an IP, "unix://" and a path, or a DNS name for services that
-	// Envoy resolves. It is empty if only gateways of the network lead there.
+	// Address is an IP address, "unix://" followed by a path, or a DNS name for services that Envoy
+	// resolves. It is empty if the endpoint is reachable only through gateways of its network.
 	Address string
-	// Port is the port at the address, 0 for a path; ServicePort the number of
-	// the service's port that it serves.
+	// Port is the port at the address, 0 for a Unix socket. ServicePort is the number of the
+	// service port that the endpoint serves.
 	Port        uint32
 	ServicePort uint32
 	Labels      map[string]string
-	// Namespace and ServiceAccount are the identity of the workload; an
-	// empty ServiceAccount means that no identity is expected.
+	// Namespace and ServiceAccount are the identity of the workload; an empty ServiceAccount means
+	// that no identity is expected.
 	Namespace      string
 	ServiceAccount string
-	// Workload is the name of the workload: of a WorkloadEntry in Namespace if
-	// Entry is true, otherwise of a pod, for display.
+	// Workload is the name of the workload: of a WorkloadEntry in Namespace if Entry is true,
+	// otherwise of a pod, for display.
 	Workload string
 	Entry    bool
-	// Hostname is "<hostname>.<subdomain>" of a pod of a headless service that
-	// has a DNS name of its own; otherwise empty.
+	// Hostname is "<hostname>.<subdomain>" for a pod of a headless service that has its own DNS
+	// name; otherwise empty.
 	Hostname string
-	// Cluster is the cluster that the workload runs in, Network the network in
-	// which the address is one, Node the machine; each may be empty.
+	// Cluster is the cluster that the workload runs in, Network the network that the address
+	// belongs to, and Node the name of the node; each may be empty.
 	Cluster, Network, Node string
 	// Locality is region/zone/subzone; parts may be missing.
 	Locality string
-	// Weight is relative to the other endpoints; at least 1.
+	// Weight is relative to the weights of the other endpoints; at least 1.
 	Weight uint32
-	// MutualTLS is true when the endpoint is known to speak mesh mutual TLS
-	// (tlsMode istio).
+	// MutualTLS is true if the endpoint is known to accept mesh mutual TLS (tlsMode istio).
 	MutualTLS bool
-	// Unhealthy is true for an endpoint that gets no requests, because its own
-	// agent says that the application does not answer. Its identity still
-	// counts as one of the service.
+	// Unhealthy is true for an endpoint that receives no requests because its agent reports that
+	// the application does not answer. Its identity still counts as an identity of the service.
 	Unhealthy bool
-	// Draining is true for an endpoint that is about to end: it takes the
-	// requests of clients that had it, and no others.
+	// Draining is true for an endpoint that is terminating. It receives only requests of clients
+	// with a persistent session to it.
 	Draining bool
 }
 
-// EntryKey names the WorkloadEntry object that the endpoint comes from; the zero
-// Key for others.
+// EntryKey returns the key of the WorkloadEntry object that the endpoint comes from, or the zero
+// Key if it comes from another object.
 func (e *Endpoint) EntryKey() Key {
 	if !e.Entry {
 		return Key{}

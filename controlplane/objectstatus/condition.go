@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// The types of the conditions. Reconciled is Istio's.
+// The types of the conditions. Reconciled is one of Istio's.
 const (
 	reconciledType = "Reconciled"
 	analysisType   = "PassedAnalysis"
@@ -41,17 +41,17 @@ const (
 	reasonProblems     = "ProblemsFound"
 )
 
-// Bounds of the text in a condition.
+// Limits of the text in a condition.
 const (
 	maxSentence  = 600 // bytes
 	maxSentences = 8
 )
 
-// verdict is what a condition says; the zero value says nothing.
+// verdict is the content of a condition. The zero value means no condition.
 type verdict struct{ status, reason, message string }
 
-// distributed returns the verdict of how far the proxies are. Without a proxy there
-// is none.
+// distributed returns the verdict on the progress of the distribution, or the zero verdict if no
+// proxy is connected.
 func distributed(p discovery.Progress) verdict {
 	switch {
 	case p.Connected == 0:
@@ -68,8 +68,7 @@ func distributed(p discovery.Progress) verdict {
 	return verdict{isTrue, reasonAcknowledged, "in force in all proxies: acknowledged by " + connected(p.Connected)}
 }
 
-// rejecting names the proxy that rejected an object: its proven identity, and
-// what it calls itself.
+// rejecting returns the verified identity and the node id of the proxy that rejected an object.
 func rejecting(p discovery.Progress) string {
 	if p.Identity == "" {
 		return p.Proxy + " (identity not proven)"
@@ -98,18 +97,18 @@ func connected(n int) string {
 	return fmt.Sprintf("the %d that were connected", n)
 }
 
-// content is what the status of an object should say, as far as it is known.
+// content is the desired content of an object's status, as far as it is known.
 type content struct {
-	// distribution is said if it is not empty.
+	// distribution is written unless it is zero.
 	distribution verdict
-	// problems are said, and what was said of earlier ones removed, if analysed.
+	// problems replace earlier ones if analysed is true.
 	problems []model.Problem
 	analysed bool
-	// health is said if it is not nil.
+	// health is written unless it is nil.
 	health *health.Verdict
 }
 
-// same reports whether two contents say the same.
+// same reports whether two contents are equal.
 func (c content) same(o content) bool {
 	if (c.health == nil) != (o.health == nil) || c.health != nil && (c.health.Healthy != o.health.Healthy || c.health.Message != o.health.Message) {
 		return false
@@ -119,13 +118,13 @@ func (c content) same(o content) bool {
 
 func (c content) empty() bool { return c.distribution == verdict{} && !c.analysed && c.health == nil }
 
-// statusOf returns the status of an object; nil when there is none.
+// statusOf returns the status of an object, or nil if it has none.
 func statusOf(c *model.Config) *metav1alpha1.IstioStatus {
 	status, _ := c.Status.(*metav1alpha1.IstioStatus)
 	return status
 }
 
-// conditionOf returns the condition of a type, nil if there is none.
+// conditionOf returns the condition of a type, or nil if there is none.
 func conditionOf(status *metav1alpha1.IstioStatus, kind string) *metav1alpha1.IstioCondition {
 	for _, c := range status.GetConditions() {
 		if c.GetType() == kind {
@@ -135,8 +134,8 @@ func conditionOf(status *metav1alpha1.IstioStatus, kind string) *metav1alpha1.Is
 	return nil
 }
 
-// apply returns the status that an object should have, and whether that is another
-// one than it has. What others wrote stays.
+// apply returns the desired status of an object, and reports whether it differs from the current
+// one. It keeps what other writers have set.
 func (c content) apply(object *model.Config, now time.Time) (*metav1alpha1.IstioStatus, bool) {
 	old := statusOf(object)
 	next := &metav1alpha1.IstioStatus{}
@@ -173,7 +172,7 @@ func orEmpty(s *metav1alpha1.IstioStatus) *metav1alpha1.IstioStatus {
 	return s
 }
 
-// set makes a condition say something. One that says it already stays as it is.
+// set sets a condition. It does not modify a condition that has the desired content.
 func set(status *metav1alpha1.IstioStatus, kind string, v verdict, generation int64, now time.Time) {
 	next := &metav1alpha1.IstioCondition{
 		Type: kind, Status: v.status, Reason: v.reason, Message: v.message, ObservedGeneration: generation,
@@ -197,8 +196,8 @@ func verdictOf(c *metav1alpha1.IstioCondition) verdict {
 	return verdict{c.GetStatus(), c.GetReason(), c.GetMessage()}
 }
 
-// said returns what the status of an object says of the distribution of its state;
-// nothing if that is of an earlier one.
+// said returns the distribution verdict in the status of an object, or the zero verdict if it
+// refers to an earlier generation.
 func said(c *model.Config) verdict {
 	condition := conditionOf(statusOf(c), reconciledType)
 	if condition == nil || condition.GetObservedGeneration() != c.SpecGeneration() {
@@ -219,15 +218,15 @@ func sentences(problems []model.Problem) string {
 	return strings.Join(list, "; ")
 }
 
-// Types of messages. Those with IST are Istio's, so that tools know them; the
-// others are what Istio has no type for.
+// messageTypes are the types of messages. Those with IST are Istio's and known to its tools; the
+// others have no equivalent in Istio.
 var messageTypes = []*analysisv1alpha1.AnalysisMessageBase_Type{
 	{Name: "ReferencedResourceNotFound", Code: "IST0101"},
 	{Name: "SchemaValidationError", Code: "IST0106"},
 	{Name: "TakesNoFullEffect", Code: "OUT0001"},
 }
 
-// typeOf returns type and level of a problem: the index into messageTypes.
+// typeOf returns the type of a problem, as an index into messageTypes, and its level.
 func typeOf(p model.Problem) (int, analysisv1alpha1.AnalysisMessageBase_Level) {
 	switch {
 	case p.Dangling:
@@ -238,8 +237,8 @@ func typeOf(p model.Problem) (int, analysisv1alpha1.AnalysisMessageBase_Level) {
 	return 1, analysisv1alpha1.AnalysisMessageBase_ERROR
 }
 
-// messages returns the messages of problems, one each, behind those of the types of
-// others.
+// messages returns one message for each problem, after the existing messages whose types other
+// writers use.
 func messages(old []*analysisv1alpha1.AnalysisMessageBase, problems []model.Problem) []*analysisv1alpha1.AnalysisMessageBase {
 	var out []*analysisv1alpha1.AnalysisMessageBase
 	for _, m := range old {

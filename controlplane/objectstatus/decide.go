@@ -10,8 +10,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// jobs returns what there is to write, and when to look again. Without a
-// distribution this replica writes health only. The caller holds mu.
+// jobs returns the pending writes and the time of the next check. Without a distribution, this
+// replica writes health only. The caller holds mu.
 func (w *Writer) jobs(now time.Time, dist *discovery.Distribution) (list []job, due time.Time) {
 	due = now.Add(poll)
 	look := func(key model.Key) {
@@ -36,8 +36,8 @@ func (w *Writer) jobs(now time.Time, dist *discovery.Distribution) (list []job, 
 	return list, due
 }
 
-// job returns what there is to write of one object, if anything, and when to look
-// again. The caller holds mu.
+// job returns the pending write of one object, or nil, and the time of the next check. The caller
+// holds mu.
 func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution) (*job, time.Time) {
 	o := w.objects[key]
 	if o == nil {
@@ -66,7 +66,7 @@ func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution)
 			return nil, again
 		}
 		if hold {
-			w.dirty[key] = true // there is more to say later
+			w.dirty[key] = true // the distribution is written later
 		}
 	}
 	if j.want.empty() {
@@ -86,8 +86,7 @@ func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution)
 	return nil, again
 }
 
-// settled notes that the status of an object says what it should. The caller
-// holds mu.
+// settled records that the status of an object has the desired content. The caller holds mu.
 func (w *Writer) settled(key model.Key, o *object, want content) {
 	o.done = want
 	if want.distribution.status == isTrue {
@@ -96,15 +95,14 @@ func (w *Writer) settled(key model.Key, o *object, want content) {
 	delete(w.dirty, key)
 }
 
-// distribution returns what to say of who has the last change of an object; when to
-// look again; and whether to say nothing of the object until then. The caller
-// holds mu.
+// distribution returns the distribution verdict to write, the time of the next check, and whether
+// writing the distribution and the problems must wait until then. The caller holds mu.
 func (w *Writer) distribution(key model.Key, o *object, now time.Time, dist *discovery.Distribution) (v verdict, again time.Time, hold bool) {
 	switch {
 	case o.closed || o.config == nil:
 		return verdict{}, time.Time{}, false
 	case o.phase != published:
-		return verdict{}, time.Time{}, true // the snapshot wakes the rounds
+		return verdict{}, time.Time{}, true // Published wakes the rounds
 	case now.Before(o.since.Add(settling)):
 		return verdict{}, o.since.Add(settling), true
 	}
@@ -117,7 +115,7 @@ func (w *Writer) distribution(key model.Key, o *object, now time.Time, dist *dis
 	}
 	was := said(o.config)
 	if v.status == isTrue && was.status == isTrue {
-		w.close(key, o) // another replica was faster
+		w.close(key, o) // another replica has written the verdict first
 		return verdict{}, time.Time{}, false
 	}
 	if again = mayOverrule(o, was, v, now); !again.IsZero() {
@@ -126,16 +124,16 @@ func (w *Writer) distribution(key model.Key, o *object, now time.Time, dist *dis
 	return v, time.Time{}, false
 }
 
-// mayOverrule reports when a verdict may take the place of what the status says
-// now of the same state; zero means now.
+// mayOverrule returns the time at which a verdict may replace the one in the status for the same
+// generation. Zero means now.
 func mayOverrule(o *object, was, v verdict, now time.Time) time.Time {
 	own := was == o.own
 	switch {
 	case was == verdict{}, own && v.status == isTrue:
 		return time.Time{}
 	case v.reason == reasonBehind && was.status == isTrue:
-		// Said by another replica, whose proxies have it: those of this one
-		// will, or reject it.
+		// Another replica wrote that all of its proxies have the object. The proxies of this
+		// replica will accept or reject it.
 		return now.Add(poll)
 	case own && was.reason == v.reason:
 		if next := o.written.Add(recount); now.Before(next) {
@@ -154,7 +152,7 @@ func mayOverrule(o *object, was, v verdict, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// missing counts the objects that are not in force in all proxies.
+// missing returns the number of objects that some proxies have not applied.
 func (w *Writer) missing() float64 {
 	dist := w.cfg.Distribution()
 	w.mu.Lock()
@@ -171,9 +169,9 @@ func (w *Writer) missing() float64 {
 	return float64(n)
 }
 
-// Distribution tells how far the connected proxies are with the last change of an
-// object: in numbers, and those that do not have it. It reports false for an
-// object that is not in a snapshot, or of which proxies get nothing.
+// Distribution returns the progress of the connected proxies with the last change of an object,
+// and the proxies that lack it. It returns false for an object that is not in a snapshot or does
+// not affect proxies.
 func (w *Writer) Distribution(key model.Key) (p discovery.Progress, missing []discovery.ProxyStanding, known bool) {
 	dist := w.cfg.Distribution()
 	w.mu.Lock()

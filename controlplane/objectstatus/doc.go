@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package objectstatus says in the status of the objects of Istio's kinds what
-// became of them: whether the connected proxies have acknowledged the last
-// change (the condition Reconciled), what is wrong with them
-// (validationMessages, and in words the condition PassedAnalysis), and of a
-// WorkloadEntry what its agent says of the application (the condition Healthy).
+// Package objectstatus writes the status of objects of Istio's kinds: whether the connected
+// proxies have acknowledged the last change (the condition Reconciled), the problems of the object
+// (validationMessages, and as text the condition PassedAnalysis), and for WorkloadEntry objects
+// the health that the agent reports (the condition Healthy).
 //
-// A [Writer] hears of the events of the store and of each snapshot. For each
-// object it knows the sequence of the snapshot that brought its last change; who
-// has that is reported by discovery. It works in rounds: what became of an object in
-// the meantime is one write. What it has written it does not write again, and
-// what others wrote stays, so that two replicas, or a second control plane, do
-// not overwrite each other forever: of two replicas with proxies of their
-// own, the one that found something wrong has the word until it takes it back.
+// A [Writer] receives the events of the store and each snapshot. For each object it knows the
+// sequence of the snapshot that contained its last change; discovery reports which proxies have
+// that snapshot. The Writer works in rounds, so that several changes of an object result in one
+// write. It does not repeat its writes, and it keeps what other writers have set. Two replicas or
+// a second control plane therefore do not overwrite each other forever: if one of two replicas
+// finds a problem with its own proxies, the other one does not overwrite its verdict until the
+// first one withdraws it.
 //
-// A verdict that all proxies have an object stays until the object changes:
-// proxies come and go without a write. A status never makes a push: the events
-// of status alone are left out with [Effective].
+// The verdict that all proxies have an object stays until the object changes, so that connects and
+// disconnects of proxies cause no writes. A change of status never causes a push: [Effective]
+// filters out such events.
 //
-// Goroutines: Run owns the rounds; the writes of a round are a bounded number.
+// Goroutines: Run owns the rounds; a bounded number of goroutines performs the writes of a round.
 package objectstatus

@@ -27,14 +27,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// store is a store in memory whose writes of status are counted, and fail or are
-// overtaken when a test says so.
+// store is an in-memory store that counts status writes. Tests can make them fail or conflict.
 type store struct {
 	*memory.Store
-	// late makes the answer to a write come after its event.
+	// late delays the result of a write until after its event.
 	late     bool
 	writes   atomic.Int64
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	before   func(n int64) error
 	problems []model.Problem
 }
@@ -70,7 +69,7 @@ func (s *store) set(before func(int64) error, problems ...model.Problem) {
 	s.before, s.problems = before, problems
 }
 
-// replica is a control plane: a writer, and the proxies that are connected to it.
+// replica is a control plane: a writer and its connected proxies.
 type replica struct {
 	*Writer
 	t        *testing.T
@@ -79,7 +78,7 @@ type replica struct {
 	log      *safe
 }
 
-// safe is a log that several goroutines write to.
+// safe is a log that is safe for concurrent use.
 type safe struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -97,7 +96,7 @@ func (s *safe) String() string {
 	return s.b.String()
 }
 
-// newReplica makes one; it hears of the store once that runs.
+// newReplica returns a replica. It receives the events of the store once the store runs.
 func newReplica(t *testing.T, s *store, change ...func(*Config)) *replica {
 	t.Helper()
 	r := &replica{t: t, log: &safe{}}
@@ -120,7 +119,7 @@ func newReplica(t *testing.T, s *store, change ...func(*Config)) *replica {
 	return r
 }
 
-// publish makes a snapshot of what was heard.
+// publish builds a snapshot of the changes so far.
 func (r *replica) publish(problems ...model.Problem) {
 	synctest.Wait()
 	r.sequence++
@@ -128,7 +127,7 @@ func (r *replica) publish(problems ...model.Problem) {
 	r.Published(r.sequence, model.Change{All: true}, problems)
 }
 
-// at says how far the proxies are.
+// at sets the progress of the proxies.
 func (r *replica) at(proxies ...discovery.ProxyStanding) {
 	r.proxies.Store(&proxies)
 	r.Wake()
@@ -147,7 +146,7 @@ func rejects(id string, sequence uint64, words string) discovery.ProxyStanding {
 	return discovery.ProxyStanding{ID: id, Settled: sequence, Rejections: []discovery.Rejection{{Type: "lds", After: sequence - 1, UpTo: sequence, Reason: words}}}
 }
 
-// inBubble runs the parts of a test with a clock of its own.
+// inBubble runs the parts of a test in a synctest bubble.
 func inBubble(t *testing.T, test func(t *testing.T, run func(...func(context.Context) error))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,7 +224,7 @@ func foreignStatus() *metav1alpha1.IstioStatus {
 	return &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{Type: "Theirs", Status: "True", Message: "of others"}}}
 }
 
-// speaks is what an agent says.
+// speaks sets the health that an agent reports.
 func speaks(v health.Verdict) func(*Config) {
 	return func(c *Config) { c.Health = func(model.Key) (health.Verdict, bool) { return v, true } }
 }

@@ -11,48 +11,48 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// phase is how far the last change of an object is.
+// phase is the progress of an object's last change toward a snapshot.
 type phase int
 
 const (
-	heard     phase = iota // in no snapshot yet
-	building               // in the one that is being built
-	published              // in the snapshots from a sequence on
+	heard     phase = iota // not in a snapshot yet
+	building               // in the snapshot that is being built
+	published              // in all snapshots from a sequence on
 )
 
-// object is what is known of one object. The mutex of the Writer guards it.
+// object is the state of one object. The mutex of the Writer guards it.
 type object struct {
-	// config is what was last heard; nil for an object that the store does not
-	// give, because it was never valid.
+	// config is the newest known version. It is nil if the store does not provide the object
+	// because it was never valid.
 	config     *model.Config
 	generation int64
 	// epoch counts the changes.
 	epoch    uint64
 	phase    phase
 	sequence uint64
-	since    time.Time // of the snapshot
-	// closed means that there is nothing more to say of its distribution.
+	since    time.Time // time of the snapshot
+	// closed is true if the verdict on its distribution is final.
 	closed bool
-	// own is the verdict on its distribution that this replica wrote or found;
-	// foreign is one of another replica, and since when it is there.
+	// own is the distribution verdict that this replica wrote or found at the start. foreign is
+	// the verdict of another replica, and foreignSince when it was first seen.
 	own, foreign verdict
 	foreignSince time.Time
-	// done is what was last written, and when.
+	// done is the content that was last written; written is the time.
 	done    content
 	written time.Time
-	// attempts failed one after another; the next one is at retry.
+	// attempts is the number of consecutive failures; retry is the time of the next attempt.
 	attempts int
 	retry    time.Time
 }
 
-// hasStatus reports whether the status of a kind is Istio's.
+// hasStatus reports whether objects of a kind have Istio's status type.
 func hasStatus(kind model.Kind) bool {
 	sch, ok := schema.Of(kind)
 	return ok && statusOf(&model.Config{Status: sch.NewStatus()}) != nil
 }
 
-// Effective reports whether an event can change what proxies get. One that
-// changes the status alone, or what the store keeps for itself, cannot.
+// Effective reports whether an event can affect the configuration of proxies. Changes of only the
+// status or of metadata of the store cannot.
 func Effective(e config.Event) bool {
 	if e.Type != config.Updated {
 		return true
@@ -60,7 +60,8 @@ func Effective(e config.Event) bool {
 	return !config.SameContent(e.Old, e.New) || e.Old.APIVersion != e.New.APIVersion || e.Old.UID != e.New.UID || !e.Old.Created.Equal(e.New.Created)
 }
 
-// Hear takes events of the store, before a snapshot is built of what they tell.
+// Hear processes events of the store. It must be called before the snapshot with these changes is
+// built.
 func (w *Writer) Hear(events []config.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,15 +93,15 @@ func (w *Writer) forget(key model.Key) {
 	delete(w.dirty, key)
 }
 
-// begin starts with a new state of an object. The caller holds mu.
+// begin records a new version of an object. The caller holds mu.
 func (w *Writer) begin(o *object, c *model.Config) {
 	o.config, o.generation = c, c.SpecGeneration()
 	o.epoch++
 	o.phase, o.attempts, o.retry = heard, 0, time.Time{}
 	o.done.distribution, o.foreign = verdict{}, verdict{}
 	before := said(c)
-	o.own = before // even if another wrote it: a replica that starts again is no other one
-	// What is in force stays so, whatever has been said of it since.
+	o.own = before // even if another replica wrote it: this replica may have restarted
+	// An object that is in force stays in force, whatever verdicts follow.
 	o.closed = !w.inForce(c.Kind) || before.status == isTrue
 	if o.closed {
 		delete(w.open, c.Key)
@@ -110,8 +111,8 @@ func (w *Writer) begin(o *object, c *model.Config) {
 	w.dirty[c.Key] = true
 }
 
-// Building says that a snapshot is going to be built after a change: what was
-// heard of before is in it.
+// Building records that a snapshot with a change is about to be built. It contains all changes
+// that were heard before.
 func (w *Writer) Building(change model.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,8 +123,7 @@ func (w *Writer) Building(change model.Change) {
 	})
 }
 
-// Published says that the snapshot was given to the proxies, and what it found
-// wrong.
+// Published records that a snapshot was published to the proxies, with its problems.
 func (w *Writer) Published(sequence uint64, change model.Change, problems []model.Problem) {
 	now := time.Now()
 	w.mu.Lock()
@@ -137,7 +137,7 @@ func (w *Writer) Published(sequence uint64, change model.Change, problems []mode
 	w.Wake()
 }
 
-// each calls for the objects of a change. The caller holds mu.
+// each calls a function for each object of a change. The caller holds mu.
 func (w *Writer) each(change model.Change, call func(*object)) {
 	if change.All {
 		for _, o := range w.objects {
@@ -152,7 +152,7 @@ func (w *Writer) each(change model.Change, call func(*object)) {
 	}
 }
 
-// Mark says that there is something new to say of objects: of their health.
+// Mark schedules a write for objects whose health has changed.
 func (w *Writer) Mark(keys []model.Key) {
 	w.mu.Lock()
 	for _, key := range keys {
@@ -162,8 +162,8 @@ func (w *Writer) Mark(keys []model.Key) {
 	w.Wake()
 }
 
-// analyse compares what is wrong with what was, and marks the objects for which
-// that changed. The caller holds mu.
+// analyse updates the problems, and marks the objects whose problems have changed. The caller
+// holds mu.
 func (w *Writer) analyse() {
 	now := map[model.Key][]model.Problem{}
 	for _, p := range w.ofStore {
@@ -173,7 +173,7 @@ func (w *Writer) analyse() {
 	}
 	for _, p := range w.found {
 		if p.Object.Name != "" && w.kinds[p.Object.Kind] {
-			// Of an object in force: a snapshot holds no others.
+			// The object is in force, because snapshots contain no others.
 			p.Warning = !p.Dangling
 			now[p.Object] = append(now[p.Object], p)
 		}
@@ -191,7 +191,7 @@ func (w *Writer) analyse() {
 			continue
 		}
 		if o := w.objects[key]; o != nil && o.config == nil {
-			w.forget(key) // it was never valid, and is gone
+			w.forget(key) // it was never valid and has been removed
 			continue
 		}
 		w.dirty[key] = true
@@ -205,7 +205,7 @@ func sameProblems(a, b []model.Problem) bool {
 	}
 	for i := range a {
 		a, b := a[i], b[i]
-		a.Source, b.Source = "", "" // it moves with the lines of a file
+		a.Source, b.Source = "", "" // the source contains a line number, which may change
 		if a != b {
 			return false
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// A thousand objects and a hundred proxies that connect one after another are one
-// write for each object.
+// TestNoStorm checks that a thousand objects and a hundred proxies that connect one after another
+// cause one write per object.
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -27,7 +27,7 @@ func TestNoStorm(t *testing.T) {
 		}
 		run(s.Run, r.Run)
 		r.publish()
-		time.Sleep(5 * time.Millisecond) // rounds are multiples of 10 ms from here: none is at the time of a change
+		time.Sleep(5 * time.Millisecond) // no round, at multiples of 10 ms, coincides with a change
 		for n := range 100 {
 			r.at(append(had(n, 1), discovery.ProxyStanding{ID: "new", Settled: 0})...)
 			time.Sleep(10 * time.Millisecond)
@@ -67,7 +67,7 @@ func TestEffective(t *testing.T) {
 	}
 }
 
-// A store that counts no generations has them from the spec.
+// TestSpecGeneration checks that generations are derived from the spec if the store counts none.
 func TestSpecGeneration(t *testing.T) {
 	t.Parallel()
 	a, b, other := rule("a", "1"), rule("b", "1"), rule("a", "2")
@@ -79,13 +79,12 @@ func TestSpecGeneration(t *testing.T) {
 	}
 }
 
-// hidden is a store that does not give an object, because it was never valid, but
-// has it.
+// hidden is a store that contains an object but does not return it, because it was never valid.
 type hidden struct{ *store }
 
 func (h hidden) Get(model.Key) *model.Config { return nil }
 
-// What is wrong with an object that was never valid is said too.
+// TestNeverValid checks that the problems of an object that was never valid are written, too.
 func TestNeverValid(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -94,7 +93,7 @@ func TestNeverValid(t *testing.T) {
 		if _, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: foreignStatus()}); err != nil {
 			t.Fatal(err)
 		}
-		empty := newStore() // its events are heard
+		empty := newStore() // receives its events
 		r := newReplica(t, empty, func(c *Config) { c.Store = hidden{s} })
 		run(r.Run)
 		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
@@ -129,8 +128,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A write that changes nothing is none, and one that fails for good is not
-// repeated.
+// TestApplyKeepsTimes checks that a write without changes is omitted, and that one that fails
+// permanently is not repeated.
 func TestApplyKeepsTimes(t *testing.T) {
 	t.Parallel()
 	c := rule("a", "1")
@@ -162,8 +161,7 @@ func TestApplyKeepsTimes(t *testing.T) {
 	}
 }
 
-// BenchmarkRound looks at ten thousand objects that a thousand proxies do not
-// have, without a write.
+// BenchmarkRound checks ten thousand objects that a thousand proxies lack, without a write.
 func BenchmarkRound(b *testing.B) {
 	s := newStore()
 	proxies := discovery.NewDistribution(had(1000, 0))

@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Where another controller writes the same status again and again, the two do not
-// write as fast as they can forever; a new verdict is written at once.
+// TestVerdictsGiveWay checks that two controllers that overwrite each other's status do not write
+// at full speed forever, and that a new verdict is written at once.
 func TestVerdictsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, _ := verdicts(t, nil)
@@ -28,7 +28,7 @@ func TestVerdictsGiveWay(t *testing.T) {
 				if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
 					theirs := c.Clone()
 					theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
-					go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // what it overtakes is written again
+					go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // the overtaken write is repeated
 				}
 			}
 		}, model.GatewayClass)

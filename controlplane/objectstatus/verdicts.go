@@ -18,50 +18,50 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// VerdictsConfig is what [Verdicts] need.
+// VerdictsConfig configures [Verdicts].
 type VerdictsConfig struct {
 	Store config.ReadWriter
-	// Merge puts what is to be said of an object into the status that it has, and
-	// reports whether the status is another one then.
+	// Merge merges a computed status into the stored one, and reports whether the result differs
+	// from the stored status.
 	Merge func(there, want any, now time.Time) (status any, differs bool)
-	// Lead calls its argument while this replica is the one that writes; nil means
-	// always.
+	// Lead calls work while this replica is the leader, which is the one that writes. Nil means
+	// that this replica always writes.
 	Lead func(ctx context.Context, work func(context.Context) error) error
-	// Denied reports that a write failed because a right is missing.
+	// Denied reports whether a write failed because of a missing permission.
 	Denied func(error) bool
 	Limits Limits
 	Logger *slog.Logger
 }
 
-// Verdicts writes statuses that somebody else decides, such as those of the
-// Gateway API: what is to be said of each object is given whole, and what the
-// store holds already is not written again.
+// Verdicts writes statuses that another component computes, such as those of the Gateway API. It
+// receives all statuses as a whole, and does not write those that the store already contains.
 type Verdicts struct {
 	cfg     VerdictsConfig
 	log     *slog.Logger
 	limiter *rate.Limiter
-	// wake has room for one token: there may be something to write.
+	// wake has room for one token, which means that there may be something to write.
 	wake chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	leading bool
 	want    map[model.Key]any
-	// dirty are the objects to look at, and not before when; their number is
-	// bounded by that of want.
+	// dirty maps the objects to check to the earliest time of the check. It contains only objects
+	// of want.
 	dirty  map[model.Key]time.Time
 	denied bool
-	// wrote is when an object was written last, and for how long it is left alone
-	// then, unless another verdict comes: somebody else may write it, too.
+	// wrote records the last write of an object, and the pause after it unless the verdict
+	// changes. Another component may write the same status.
 	wrote map[model.Key]truce
 }
 
-// truce is a time without writes.
+// truce is a period without writes.
 type truce struct {
 	since time.Time
 	pause time.Duration
 }
 
-// NewVerdicts checks the configuration. Nothing runs before Run.
+// NewVerdicts returns Verdicts. It returns an error for an invalid configuration. Nothing is
+// written until Run is called.
 func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	if cfg.Store == nil || cfg.Merge == nil || cfg.Limits.Workers < 1 || cfg.Limits.QPS <= 0 || cfg.Limits.Burst < 1 {
 		return nil, errors.New("verdicts on objects need a store, a way to merge and at least one worker and write")
@@ -78,7 +78,7 @@ func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	}, nil
 }
 
-// Set returns all that is to be said. The map and its values are kept.
+// Set replaces all statuses. It keeps a reference to the map and its values.
 func (v *Verdicts) Set(want map[model.Key]any) {
 	v.mu.Lock()
 	for key, status := range want {
@@ -94,8 +94,8 @@ func (v *Verdicts) Set(want map[model.Key]any) {
 	v.nudge()
 }
 
-// Hear takes events of the store: what somebody else wrote may have to be
-// corrected, the more seldom the more often it had to be.
+// Hear processes events of the store. A status that another component has overwritten is
+// corrected, with increasing delays if that happens repeatedly.
 func (v *Verdicts) Hear(events []config.Event) {
 	v.mu.Lock()
 	for _, e := range events {
@@ -115,10 +115,10 @@ func (v *Verdicts) nudge() {
 	}
 }
 
-// Run writes until ctx is done.
+// Run writes statuses until ctx is done.
 func (v *Verdicts) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return v.rounds(ctx) }) // reads what is to be said, feeds the store
+	g.Go(func() error { return v.rounds(ctx) }) // takes due statuses and writes to the store
 	if v.cfg.Lead == nil {
 		v.lead(true)
 		return g.Wait()
@@ -134,7 +134,7 @@ func (v *Verdicts) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead says whether this replica writes. Who begins looks at all objects.
+// lead records whether this replica is the leader. It schedules a check of all objects.
 func (v *Verdicts) lead(leads bool) {
 	v.mu.Lock()
 	v.leading = leads
@@ -145,12 +145,11 @@ func (v *Verdicts) lead(leads bool) {
 	v.nudge()
 }
 
-// rounds writes what there is to write, again and again.
+// rounds writes pending statuses until ctx is done.
 func (v *Verdicts) rounds(ctx context.Context) error {
 	for {
 		timer := time.NewTimer(poll)
-		// Cases: the end; there may be something to write; a write that failed is
-		// due again.
+		// Cases: ctx is done; there may be something to write; a failed write is due again.
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -167,11 +166,11 @@ func (v *Verdicts) rounds(ctx context.Context) error {
 				return nil
 			})
 		}
-		_ = g.Wait() // its functions do not fail
+		_ = g.Wait() // the functions return no errors
 	}
 }
 
-// due takes what is to be looked at now.
+// due removes the objects that are due from dirty and returns their statuses.
 func (v *Verdicts) due(now time.Time) map[model.Key]any {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -188,11 +187,11 @@ func (v *Verdicts) due(now time.Time) map[model.Key]any {
 	return out
 }
 
-// write brings the status of one object to what it should say.
+// write updates the status of one object if it differs.
 func (v *Verdicts) write(ctx context.Context, key model.Key, want any) error {
 	c := v.cfg.Store.Get(key)
 	if c == nil {
-		return nil // it is gone, and the next verdicts will not name it
+		return nil // the object was removed, and the next Set will omit it
 	}
 	status, differs := v.cfg.Merge(c.Status, want, time.Now())
 	if !differs {
@@ -203,7 +202,7 @@ func (v *Verdicts) write(ctx context.Context, key model.Key, want any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
-	out := *c // the spec is shared, and nobody writes to it
+	out := *c // the spec is shared and not modified
 	out.Status = status
 	_, err := v.cfg.Store.UpdateStatus(ctx, &out)
 	if err == nil {
@@ -212,8 +211,8 @@ func (v *Verdicts) write(ctx context.Context, key model.Key, want any) error {
 	return err
 }
 
-// rest begins a truce after a write: a longer one than before if the object was
-// written not long ago, with the same verdict.
+// rest starts a pause after a write. The pause doubles if the object was written with the same
+// verdict not long ago.
 func (v *Verdicts) rest(key model.Key, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -225,11 +224,11 @@ func (v *Verdicts) rest(key model.Key, now time.Time) {
 	v.wrote[key] = next
 }
 
-// truceTime is the longest truce.
+// truceTime is the longest pause.
 const truceTime = 5 * time.Minute
 
-// done notes what became of a write. After a conflict the newer state is on its
-// way, and its event leads here again.
+// done records the result of a write. After a conflict, the event of the newer version triggers
+// another check.
 func (v *Verdicts) done(key model.Key, err error) {
 	if err == nil || errors.Is(err, config.ErrConflict) || errors.Is(err, context.Canceled) || isFinal(err) {
 		if err != nil && isFinal(err) && !errors.Is(err, config.ErrNotFound) {
@@ -243,7 +242,7 @@ func (v *Verdicts) done(key model.Key, err error) {
 	if v.cfg.Denied(err) {
 		wait = deniedTime
 		if v.denied {
-			err = nil // it was reported
+			err = nil // reported before
 		}
 		v.denied = true
 	}

@@ -24,12 +24,12 @@ import (
 
 var verdictClass = model.Key{Kind: model.GatewayClass, Name: "istio"}
 
-// classSays is a status with one condition.
+// classSays returns a status with one condition.
 func classSays(message string) *gatewayv1.GatewayClassStatus {
 	return &gatewayv1.GatewayClassStatus{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", Message: message}}}
 }
 
-// verdicts runs Verdicts over a store with one GatewayClass, in a bubble.
+// verdicts runs Verdicts over a store with one GatewayClass, in a synctest bubble.
 func verdicts(t *testing.T, alter func(*VerdictsConfig)) (*store, *Verdicts, *bytes.Buffer) {
 	t.Helper()
 	s, log := newStore(), &bytes.Buffer{}
@@ -71,8 +71,8 @@ func (s *store) classMessage() string {
 	return status.Conditions[0].Message
 }
 
-// A verdict is written once; another one, or what somebody else wrote over it, is
-// written again, and nothing else ever.
+// TestVerdictsWriteOnce checks that a verdict is written once, and written again only if it
+// changes or another component overwrites it.
 func TestVerdictsWriteOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, _ := verdicts(t, nil)
@@ -102,7 +102,8 @@ func TestVerdictsWriteOnce(t *testing.T) {
 	})
 }
 
-// Who does not lead writes nothing; who begins to writes all.
+// TestVerdictsOfTheLeader checks that only the leader writes, and that a new leader writes
+// everything.
 func TestVerdictsOfTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leads := make(chan struct{})
@@ -129,8 +130,8 @@ func TestVerdictsOfTheLeader(t *testing.T) {
 	})
 }
 
-// A write that fails is tried again; one without a right seldom, and told once;
-// one that was overtaken with the newer state.
+// TestVerdictsAfterFaults checks that a failed write is repeated, one without permission rarely
+// and logged once, and one after a conflict with the newer version.
 func TestVerdictsAfterFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		denied := errors.New("forbidden")

@@ -22,54 +22,53 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Config is what a [Writer] needs.
+// Config configures a [Writer].
 type Config struct {
 	Store config.ReadWriter
-	// Distribution tells how far the proxies are.
+	// Distribution returns the progress of the proxies.
 	Distribution func() *discovery.Distribution
-	// Health tells what was said of a WorkloadEntry to this replica; nil means
-	// that health is not written.
+	// Health returns the health that was reported to this replica for a WorkloadEntry; nil
+	// disables writing health.
 	Health func(model.Key) (health.Verdict, bool)
-	// InForce reports whether proxies get something of a kind; of others no
-	// distribution is said.
+	// InForce reports whether objects of a kind affect proxies. No distribution is written for
+	// others.
 	InForce func(model.Kind) bool
-	// Off leaves distribution and problems unwritten; health is.
+	// Off disables writing distribution and problems, but not health.
 	Off bool
-	// Lead calls its argument while this replica is the one that writes
-	// distribution and problems; nil means always.
+	// Lead calls work while this replica is the leader, which is the one that writes distribution
+	// and problems. Nil means that it always is.
 	Lead func(ctx context.Context, work func(context.Context) error) error
-	// Denied reports that a write failed because a right is missing.
+	// Denied reports whether a write failed because of a missing permission.
 	Denied func(error) bool
 	Limits Limits
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
-// Limits bound the writes.
+// Limits limit the writes.
 type Limits struct {
-	Workers int // at a time
+	Workers int // concurrent writes
 	QPS     float64
 	Burst   int
 }
 
-// Times of the rounds.
+// Intervals and timeouts.
 const (
-	// between is from one round to the next at least.
+	// between is the minimum interval of rounds.
 	between = 200 * time.Millisecond
-	// settling is how long the proxies have before anything is said of a
-	// change, patience before it is said that some have not answered.
+	// settling is the time after a change before a verdict is written; patience is the time before
+	// proxies without an answer are mentioned.
 	settling = 500 * time.Millisecond
 	patience = 1200 * time.Millisecond
-	// recount is how often it is said that other numbers of proxies have not
-	// answered.
+	// recount is the interval at which a changed number of proxies without an answer is written.
 	recount = 30 * time.Second
-	// takeover is how long another replica has to take back that its proxies
-	// do not have an object.
+	// takeover is the time that another replica has to withdraw its verdict that its proxies do
+	// not have an object.
 	takeover = 5 * time.Minute
-	// poll is how often the store is asked for its problems.
+	// poll is the interval at which the store is queried for problems.
 	poll = 2 * time.Second
-	// Of one write, and the pauses after one that failed.
+	// The timeout of a write, and the delays after a failed one.
 	writeTime                         = 10 * time.Second
 	firstPause, longPause, deniedTime = time.Second, time.Minute, 5 * time.Minute
 )
@@ -82,32 +81,32 @@ type Writer struct {
 	metrics *metrics
 	limiter *rate.Limiter
 	inForce func(model.Kind) bool
-	// kinds are those with a status of Istio's.
+	// kinds are the kinds with Istio's status type.
 	kinds map[model.Kind]bool
-	// wake has room for one token: there may be something to say.
+	// wake has room for one token, which means that there may be something to write.
 	wake chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	leading bool
 	objects map[model.Key]*object
-	// open are those of objects whose distribution is not settled; dirty have
-	// something else to say, or had a write that failed.
+	// open contains the objects without a final distribution verdict. dirty contains those with
+	// other changes or a failed write.
 	open  map[model.Key]*object
 	dirty map[model.Key]bool
-	// found are the problems of the newest snapshot, ofStore those of the store
-	// when it was asked; problems all of them by object. Before ready there was
-	// no snapshot.
+	// found are the problems of the newest snapshot, ofStore are those of the store at the time
+	// asked, and problems contains both by object. ready is false before the first snapshot.
 	found    []model.Problem
 	ofStore  []model.Problem
 	asked    time.Time
 	ready    bool
 	problems map[model.Key][]model.Problem
-	// failing is true from a write that failed until one that does not; denied
-	// means that a missing right was reported.
+	// failing is true from a failed write until the next successful one. denied is true if a
+	// missing permission was reported.
 	failing, denied bool
 }
 
-// New checks the configuration. Nothing runs before Run.
+// New returns a Writer. It returns an error for an invalid configuration. Nothing is written until
+// Run is called.
 func New(cfg Config) (*Writer, error) {
 	switch {
 	case cfg.Store == nil || cfg.Distribution == nil || cfg.InForce == nil:
@@ -137,7 +136,7 @@ func New(cfg Config) (*Writer, error) {
 	return w, err
 }
 
-// Wake says that the distribution may have changed. It never waits.
+// Wake signals that the distribution may have changed. It never blocks.
 func (w *Writer) Wake() {
 	select {
 	case w.wake <- struct{}{}:
@@ -145,10 +144,10 @@ func (w *Writer) Wake() {
 	}
 }
 
-// Run writes until ctx is done.
+// Run writes statuses until ctx is done.
 func (w *Writer) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.rounds(ctx) }) // reads what was heard, feeds the store
+	g.Go(func() error { return w.rounds(ctx) }) // processes changes and writes to the store
 	switch {
 	case w.cfg.Off:
 	case w.cfg.Lead == nil:
@@ -166,8 +165,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead says whether this replica writes distribution and problems. Who begins
-// looks at all objects.
+// lead records whether this replica is the leader. A new leader checks all objects.
 func (w *Writer) lead(leads bool) {
 	w.mu.Lock()
 	w.leading = leads
@@ -180,19 +178,19 @@ func (w *Writer) lead(leads bool) {
 	w.Wake()
 }
 
-// rounds runs one round after another until ctx is done.
+// rounds runs rounds until ctx is done.
 func (w *Writer) rounds(ctx context.Context) error {
 	timer := time.NewTimer(poll)
 	defer timer.Stop()
 	for {
-		// Cases: the end; there may be something to say; the time has come.
+		// Cases: ctx is done; there may be something to write; the next check is due.
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-w.wake:
 		case <-timer.C:
 		}
-		pause(ctx, between) // what comes meanwhile is in the same round
+		pause(ctx, between) // changes that arrive in the meantime are in the same round
 		due := w.round(ctx)
 		timer.Reset(min(max(time.Until(due), between), poll))
 	}
@@ -201,14 +199,14 @@ func (w *Writer) rounds(ctx context.Context) error {
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	// Cases: the end; the pause is over.
+	// Cases: ctx is done; the pause is over.
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
 }
 
-// round writes what there is to write, and gives when there may be more.
+// round performs the pending writes and returns the time of the next check.
 func (w *Writer) round(ctx context.Context) (due time.Time) {
 	w.mu.Lock()
 	leads, open, ask := w.leading && w.ready, len(w.open) > 0, time.Since(w.asked) >= settling
@@ -218,7 +216,7 @@ func (w *Writer) round(ctx context.Context) (due time.Time) {
 	if leads && open {
 		dist = w.cfg.Distribution()
 	} else if leads {
-		dist = discovery.NewDistribution(nil) // nobody asks it
+		dist = discovery.NewDistribution(nil) // not used
 	}
 	if leads && ask {
 		problems = w.store.Problems()
@@ -240,12 +238,12 @@ func (w *Writer) round(ctx context.Context) (due time.Time) {
 			return nil
 		})
 	}
-	_ = g.Wait() // its functions do not fail
+	_ = g.Wait() // the functions return no errors
 	return due
 }
 
-// job is one write. Invalid means that the store holds a state that is not
-// valid, and that the problems are about that.
+// job is one write. If invalid is true, the store contains a newer version that is invalid, and
+// the problems refer to that version.
 type job struct {
 	key        model.Key
 	object     *object
@@ -256,22 +254,22 @@ type job struct {
 	invalid    bool
 }
 
-// work does a job, and notes what became of it.
+// work performs a job and records its result.
 func (w *Writer) work(ctx context.Context, j job) {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	written, err := w.write(ctx, j)
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return // the end
+		return // shutdown
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := j.object
 	if w.objects[j.key] != o || o.epoch != j.epoch {
-		return // another state is there, and marked
+		return // the object has changed and is marked
 	}
 	if said := err == nil || errors.Is(err, errOvertaken); said && written != nil && o.config != nil && o.config == j.config {
-		o.config = written // the store may tell of it before or after this
+		o.config = written // the event of the store may arrive before or after this
 	}
 	switch {
 	case errors.Is(err, errOvertaken):
@@ -284,7 +282,7 @@ func (w *Writer) work(ctx context.Context, j job) {
 	}
 }
 
-// finish notes that a content is written. The caller holds mu.
+// finish records that content was written. The caller holds mu.
 func (w *Writer) finish(key model.Key, o *object, want content) {
 	o.done, o.written, o.attempts = want, time.Now(), 0
 	if w.failing {
@@ -305,7 +303,7 @@ func (w *Writer) close(key model.Key, o *object) {
 	delete(w.open, key)
 }
 
-// isFinal reports whether a write that failed would always do.
+// isFinal reports whether a failed write would fail again.
 func isFinal(err error) bool {
 	for _, final := range []error{config.ErrNotFound, config.ErrNoKind, config.ErrReadOnly, config.ErrMalformed, config.ErrInvalid} {
 		if errors.Is(err, final) {
@@ -315,7 +313,7 @@ func isFinal(err error) bool {
 	return false
 }
 
-// failed notes that a write failed. The caller holds mu.
+// failed records that a write failed. The caller holds mu.
 func (w *Writer) failed(key model.Key, o *object, err error) {
 	wait := min(firstPause<<min(o.attempts, 10), longPause)
 	o.attempts++
@@ -335,14 +333,14 @@ func (w *Writer) failed(key model.Key, o *object, err error) {
 	w.dirty[key] = true
 }
 
-// errOvertaken means that somebody else said something of the distribution of an
-// object meanwhile, so that it has to be decided anew what to say.
+// errOvertaken means that another replica has written a distribution verdict in the meantime, so
+// that the decision must be made again.
 var errOvertaken = errors.New("another replica was faster")
 
 // errRead ends a patch that only reads.
 var errRead = errors.New("it was read")
 
-// read returns the newest state of an object, past what the store has heard of.
+// read returns the newest version of an object, which the store may not have reported yet.
 func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error) {
 	var out *model.Config
 	_, err := w.store.Patch(ctx, key, func(c *model.Config) error {
@@ -358,8 +356,8 @@ func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error)
 	return nil, err
 }
 
-// write brings the status of an object to what it should say, and returns the
-// object as it is then; nil if a newer state of it is on its way.
+// write updates the status of an object, and returns the object after the write. It returns nil if
+// the store will report a newer version.
 func (w *Writer) write(ctx context.Context, j job) (*model.Config, error) {
 	c := j.config
 	var err error
@@ -386,7 +384,7 @@ func (w *Writer) write(ctx context.Context, j job) (*model.Config, error) {
 		if err := w.limiter.Wait(ctx); err != nil {
 			return nil, err
 		}
-		out := *c // the spec is shared, and nobody writes to it
+		out := *c // the spec is shared and not modified
 		out.Status = status
 		if out.ResourceVersion, err = w.store.UpdateStatus(ctx, &out); !errors.Is(err, config.ErrConflict) {
 			w.count(err)

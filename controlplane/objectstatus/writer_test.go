@@ -21,9 +21,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// What all proxies acknowledge in time is one write; what they do not is said
-// within two seconds; and once it is in force, nothing more is written until the
-// object changes.
+// TestReconciled checks that an object that all proxies acknowledge in time causes one write, that
+// missing acknowledgements are written within two seconds, and that nothing more is written once
+// the object is in force until it changes.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"answer before event": false, "event before answer": true} {
@@ -50,14 +50,14 @@ func testReconciled(t *testing.T, late bool) {
 		s.want(t, key, reconciledType, "False NotAcknowledged 1: 12 of 12 proxies have not acknowledged it yet")
 		r.at(append(had(9, 1), had(3, 0)...)...)
 		time.Sleep(2 * second)
-		s.wantWrites(t, 1) // other numbers are not worth a write yet
+		s.wantWrites(t, 1) // other numbers are not written yet
 		time.Sleep(recount)
 		s.want(t, key, reconciledType, "3 of 12 proxies have not")
 		r.at(had(12, 1)...)
 		time.Sleep(second)
 		s.want(t, key, reconciledType, "True Acknowledged 1: in force in all proxies: acknowledged by the 12 that were connected")
 		s.wantWrites(t, 3)
-		for n := range 20 { // proxies come and go, also such that have nothing yet
+		for n := range 20 { // proxies connect and disconnect, also some without configuration
 			r.at(append(had(n, 1), had(1, 0)...)...)
 			time.Sleep(second)
 		}
@@ -94,7 +94,7 @@ func TestRejected(t *testing.T) {
 		if _, missing, _ := r.Distribution(key); len(missing) != 1 || missing[0].ID != "q" {
 			t.Errorf("missing are %v, want q", missing)
 		}
-		// What came later is not to blame.
+		// Later objects are not affected.
 		other := s.create(t, rule("b", "1"))
 		r.at(had(1, 2)[0], discovery.ProxyStanding{ID: "q", Settled: 2, Rejections: rejects("q", 1, "no such filter").Rejections})
 		r.publish()
@@ -108,8 +108,8 @@ func TestRejected(t *testing.T) {
 	})
 }
 
-// Without a proxy nothing is said of the distribution; of kinds that change
-// nothing never.
+// TestNothingToSay checks that no distribution is written without proxies, and never for kinds
+// that do not affect proxies.
 func TestNothingToSay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -128,7 +128,7 @@ func TestNothingToSay(t *testing.T) {
 	})
 }
 
-// What others write stays, also what they write at the same moment.
+// TestOthersStay checks that concurrent writes of others are kept.
 func TestOthersStay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -141,7 +141,7 @@ func TestOthersStay(t *testing.T) {
 			if n > 1 {
 				return nil
 			}
-			// Past the counter, so that the writer's state is an old one.
+			// Bypass the counter, so that the writer has an outdated version.
 			_, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: status})
 			return err
 		})
@@ -190,7 +190,7 @@ func TestProblems(t *testing.T) {
 		}
 		s.want(t, key, reconciledType, "True")
 		s.wantWrites(t, 2)
-		// The store holds a state that is not valid, and no event tells of it.
+		// The store contains an invalid version, for which there is no event.
 		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
 		time.Sleep(2*poll + second)
 		s.want(t, key, analysisType, "spec.host is empty")
@@ -198,14 +198,14 @@ func TestProblems(t *testing.T) {
 	})
 }
 
-// A restart writes nothing again, whatever proxies are connected then.
+// TestRestart checks that a restart causes no writes, whichever proxies are connected then.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	s := newStore()
 	key := s.create(t, rule("a", "1"))
 	part := func(test func(r *replica)) {
 		inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
-			// The store is read anew.
+			// The store is read again.
 			again := newStore()
 			again.create(t, rule("a", "1"))
 			if _, err := again.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: s.Get(key).Status}); err != nil {
@@ -236,8 +236,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Two replicas without a lease, whose proxies differ, do not write against each
-// other: what is wrong is said until it is right everywhere.
+// TestReplicas checks that two replicas without a lease and with different proxies do not
+// overwrite each other: a problem stays until it is fixed everywhere.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -263,7 +263,7 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// A replica that is gone does not have the last word.
+// TestReplicaGone checks that the verdict of a removed replica is replaced eventually.
 func TestReplicaGone(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -286,7 +286,8 @@ func TestReplicaGone(t *testing.T) {
 	})
 }
 
-// What fails is tried again, later each time; a missing right is reported once.
+// TestFailures checks that failed writes are repeated with increasing delays, and that a missing
+// permission is logged once.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	denied := errors.New("forbidden")
@@ -328,8 +329,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Only the replica that leads writes of distribution; each writes what agents
-// said to it.
+// TestLead checks that only the leader writes the distribution, and that each replica writes the
+// health that agents report to it.
 func TestLead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {

@@ -13,14 +13,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// slots is how many addresses there are to give: 254 in each of the 256 networks
-// of 240.240.0.0/16, rounded down to a prime so that every step visits all.
+// slots is the number of addresses that can be allocated: 254 in each of the 256 /24 networks of
+// 240.240.0.0/16, rounded down to a prime, so that every step size visits all slots.
 const slots = 65011
 
-// allocate assigns a virtual address to each service of a ServiceEntry that has
-// none and whose name stands for one service. The address is a function of the
-// name and of the older services alone: it is the same after a restart and in
-// another replica, and a service that comes later does not change it.
+// allocate assigns virtual addresses to each service of a ServiceEntry that has none and whose name
+// is not a wildcard. The addresses depend only on the name of the service and on older services.
+// They are the same after a restart and in every replica, and later services do not change them.
 func (b *builder) allocate() {
 	var wanting []*model.Service
 	for _, s := range b.out.Sorted {
@@ -43,10 +42,10 @@ func (b *builder) allocate() {
 	}
 }
 
-// freeSlot takes the first free slot in the order that belongs to a name.
+// freeSlot reserves and returns the first free slot in the probe sequence of a name.
 func freeSlot(key model.ServiceKey, taken map[uint32]bool) uint32 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(key.Namespace + "/" + key.Hostname)) // a hash takes everything
+	_, _ = h.Write([]byte(key.Namespace + "/" + key.Hostname)) // never fails
 	sum := h.Sum64()
 	slot, step := uint32(sum%slots), uint32(1+sum/slots%(slots-1))
 	for taken[slot] {
@@ -56,8 +55,8 @@ func freeSlot(key model.ServiceKey, taken map[uint32]bool) uint32 {
 	return slot
 }
 
-// slotAddresses returns the addresses of a slot: 240.240.a.b, where b is neither 0
-// nor 255, and the same in 2001:2::f0f0:0/112, a range for tests (RFC 5180).
+// slotAddresses returns the addresses of a slot: 240.240.a.b, where b is neither 0 nor 255, and the
+// corresponding address in 2001:2::f0f0:0/112, part of the range for benchmarking (RFC 5180).
 func slotAddresses(slot uint32) []string {
 	a, b := byte(slot/254), byte(slot%254+1)
 	return []string{

@@ -15,8 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entriesFrom makes ServiceEntry objects without addresses, each younger than
-// the one before.
+// entriesFrom returns ServiceEntry objects without addresses, each younger than the previous one.
 func entriesFrom(from, to int) (out []*model.Config) {
 	for i := from; i < to; i++ {
 		out = append(out, &model.Config{
@@ -37,7 +36,8 @@ func allocated(s *Services) map[model.ServiceKey][]string {
 	return out
 }
 
-// Every slot is an address of a host in its range, and no two are the same.
+// TestSlotsAreAddresses checks that every slot has valid host addresses in its ranges and that all
+// addresses are different.
 func TestSlotsAreAddresses(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -56,7 +56,8 @@ func TestSlotsAreAddresses(t *testing.T) {
 	}
 }
 
-// Addresses stay when services come, and are the same in another process.
+// TestVirtualAddressesStay checks that new services do not change addresses, and that another
+// process allocates the same ones.
 func TestVirtualAddressesStay(t *testing.T) {
 	t.Parallel()
 	const first, second = 8_000, 16_000
@@ -80,7 +81,8 @@ func TestVirtualAddressesStay(t *testing.T) {
 	}
 }
 
-// When none is left the author hears of it, and nobody loses one.
+// TestVirtualAddressesEnd checks that exhausted addresses are reported as a problem, and that no
+// service loses its address.
 func TestVirtualAddressesEnd(t *testing.T) {
 	t.Parallel()
 	s, problems := build(entriesFrom(0, slots+3), nil, nil)

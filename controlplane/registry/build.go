@@ -14,58 +14,56 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Input is what services are derived from.
+// Input is the data that services are derived from.
 type Input struct {
-	// List returns the ServiceEntry and the WorkloadEntry objects in canonical
-	// order ([model.Older]); Get gives one, nil if there is none.
+	// List returns the ServiceEntry and the WorkloadEntry objects in canonical order
+	// ([model.Older]). Get returns one object, or nil if it does not exist.
 	List func(model.Kind) []*model.Config
 	Get  func(model.Key) *model.Config
-	// Unhealthy are the WorkloadEntry objects whose endpoints are marked.
+	// Unhealthy are the WorkloadEntry objects whose endpoints are marked unhealthy.
 	Unhealthy map[model.Key]struct{}
 	// Platform may be nil.
 	Platform Platform
-	// Networks says which endpoints are in which network, and how networks are
-	// reached; may be nil.
+	// Networks defines which endpoints belong to which network, and the gateways of networks; may
+	// be nil.
 	Networks *meshv1alpha1.MeshNetworks
 }
 
-// Services are the services of the mesh and what answers for them. The value is
-// never written to again.
+// Services are the services of the mesh and their endpoints. The value is immutable.
 type Services struct {
 	ByKey map[model.ServiceKey]*model.Service
 	// Endpoints are sorted by service port, address and port.
 	Endpoints map[model.ServiceKey][]*model.Endpoint
-	// Sorted holds the services in the order of their keys.
+	// Sorted are the services, sorted by key.
 	Sorted []*model.Service
-	// Networks are those that gateways lead to.
+	// Networks are the networks that can be reached through gateways.
 	Networks *Networks
-	// Problems is what the authors of the objects must hear of.
+	// Problems are the problems of the objects, to be reported to their authors.
 	Problems []model.Problem
 
 	shape *shape
-	// made is what was made of each definition of the shape.
+	// made are the endpoints and problems of each definition of the shape.
 	made      []made
 	workloads workloads
 }
 
-// shape is what only a change of the definitions alters.
+// shape is the part of Services that changes only with the definitions.
 type shape struct {
 	definitions []*definition
-	// behind are the definitions of each service, in the order in which their
-	// endpoints go.
+	// behind are the indexes of the definitions of each service, in the order of their endpoints.
 	behind map[model.ServiceKey][]int
-	// platform are the definitions of the platform.
+	// platform are the indexes of the platform's definitions.
 	platform map[objectName]int
-	// selecting are the definitions with a selector, by one pair of it; those
-	// with an empty one have the empty pair.
+	// selecting are the indexes of the definitions with a selector, by one label pair of the
+	// selector. An empty selector is stored under the empty pair.
 	selecting map[namespacePair][]int
-	// keys are the label keys in use by selectors, by namespace.
+	// keys are the label keys that selectors use, by namespace.
 	keys map[string]map[string]bool
-	// pods are the namespaces in which a selector takes pods.
+	// pods are the namespaces in which a selector applies to pods.
 	pods map[string]bool
-	// networks finds the network of an endpoint that names none.
+	// networks returns the network of an endpoint that does not name one.
 	networks *networkFinder
-	// problems are those that endpoints have no part in.
+	// problems are the problems that do not depend on endpoints.
 	problems []model.Problem
 }
 
@@ -76,31 +74,30 @@ type namespacePair struct {
 	pair
 }
 
-// definition is an object that services come from.
+// definition is an object that defines services.
 type definition struct {
 	// config and entry are nil for a service of the platform.
 	config *model.Config
 	entry  *networkingv1alpha3.ServiceEntry
 	name   objectName
-	// ports are those of entry that are served.
+	// ports are the supported ports of entry.
 	ports []*networkingv1alpha3.ServicePort
 	// keys are the services that it has endpoints for.
 	keys []model.ServiceKey
-	// selector is meant if selects is true; pods says that it takes pods.
+	// selector is valid only if selects is true; pods is true if it applies to pods too.
 	selector      map[string]string
 	selects, pods bool
 }
 
-// made are the endpoints of a definition.
+// made are the endpoints and problems of a definition.
 type made struct {
 	endpoints []*model.Endpoint
 	problems  []model.Problem
 }
 
-// Build derives the services of ServiceEntry objects, with the workloads that
-// they select, and of the platform. Of two objects of a namespace that define
-// the same host, the older one wins; one of the platform wins over both, and has
-// their endpoints beside its own.
+// Build derives services from ServiceEntry objects, with the workloads that they select, and from
+// the platform. If two objects of a namespace define the same host, the older one wins. A service
+// of the platform wins over both and includes their endpoints in addition to its own.
 func Build(in Input) *Services {
 	b := &builder{in: in, out: &Services{
 		ByKey: map[model.ServiceKey]*model.Service{}, Endpoints: map[model.ServiceKey][]*model.Endpoint{}, workloads: workloads{},
@@ -146,8 +143,7 @@ type builder struct {
 	out *Services
 }
 
-// platform adds the services of the platform, which it gives in the order of
-// their definitions.
+// platform adds the services of the platform and returns them in the order of their definitions.
 func (b *builder) platform() []*PlatformService {
 	if b.in.Platform == nil {
 		return nil
@@ -168,7 +164,7 @@ func (b *builder) platform() []*PlatformService {
 	return services
 }
 
-// define enters a definition.
+// define adds a definition to the shape and returns its index.
 func (b *builder) define(d *definition) int {
 	sh := b.out.shape
 	at := len(sh.definitions)
@@ -193,7 +189,7 @@ func (b *builder) define(d *definition) int {
 	return at
 }
 
-// readWorkloads indexes the workloads that selectors can choose.
+// readWorkloads indexes the workloads that selectors can match.
 func (b *builder) readWorkloads() {
 	sh, w := b.out.shape, b.out.workloads
 	for _, c := range b.in.List(model.WorkloadEntry) {
@@ -214,7 +210,7 @@ func (b *builder) readWorkloads() {
 	}
 }
 
-// combine returns the endpoints of a service out of those of its definitions.
+// combine returns the endpoints of a service, merged from those of its definitions.
 func (s *Services) combine(key model.ServiceKey) []*model.Endpoint {
 	behind := s.shape.behind[key]
 	if len(behind) == 1 {
@@ -242,9 +238,9 @@ func (s *Services) problems() []model.Problem {
 	return all
 }
 
-// Update returns what follows s after a change, and the services whose endpoints
-// may be others. Whole means that anything may be: the definitions changed. The
-// input is that of Build; only what the change names is asked for.
+// Update returns the services after a change, and the services whose endpoints may have changed. If
+// whole is true, everything may have changed, because the definitions changed. The input must be as
+// for Build; Update reads only the objects that the change names.
 func (s *Services) Update(in Input, change model.Change) (next *Services, endpoints []model.ServiceKey, whole bool) {
 	if change.Touches(model.ServiceEntry, model.KubernetesService) || !proto.Equal(in.Networks, s.shape.networks.from) {
 		return Build(in), nil, true
@@ -259,18 +255,18 @@ func (s *Services) Update(in Input, change model.Change) (next *Services, endpoi
 	return u.finish()
 }
 
-// update derives anew what a change of endpoints and workloads affects.
+// update recomputes the parts that a change of endpoints and workloads affects.
 type update struct {
 	builder
 	from      *Services
-	workloads workloads // nil until one of them changed
+	workloads workloads // nil until one of them changes
 	copied    map[string]bool
-	// affected are definitions, with the service of the platform where it is
-	// known already.
+	// affected are the indexes of the affected definitions, with the service of the platform if it
+	// is already known.
 	affected map[int]*PlatformService
 }
 
-// take takes one key of the change.
+// take processes one key of the change.
 func (u *update) take(key model.Key) {
 	switch key.Kind {
 	case model.KubernetesEndpoints:
@@ -291,7 +287,7 @@ func (u *update) take(key model.Key) {
 	}
 }
 
-// workload replaces a workload.
+// workload replaces a workload; a nil w removes it.
 func (u *update) workload(key model.Key, w *Workload) {
 	if u.workloads == nil {
 		u.workloads = maps.Clone(u.from.workloads)
@@ -307,7 +303,7 @@ func (u *update) workload(key model.Key, w *Workload) {
 	n.set(key, w)
 }
 
-// selecting marks the definitions that choose a workload; it may be nil.
+// selecting marks the definitions that select a workload as affected. w may be nil.
 func (u *update) selecting(key model.Key, w *Workload) {
 	if w == nil {
 		return
@@ -329,7 +325,7 @@ func (u *update) selecting(key model.Key, w *Workload) {
 	}
 }
 
-// finish makes the affected definitions and combines their services.
+// finish recomputes the endpoints of the affected definitions and of their services.
 func (u *update) finish() (*Services, []model.ServiceKey, bool) {
 	next := *u.from
 	if u.workloads != nil {
@@ -343,7 +339,7 @@ func (u *update) finish() (*Services, []model.ServiceKey, bool) {
 		var p *PlatformService
 		if d.entry == nil {
 			if p = u.in.Platform.Service(d.name.namespace, d.name.name); p == nil {
-				continue // the change of the definition is under way
+				continue // the service was removed; a change of the definition will follow
 			}
 		}
 		next.made[i] = u.make(d, p)

@@ -18,8 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// object makes an object from the text form of its spec. Ref is
-// "namespace/name".
+// object returns an object with a spec in text format. ref is "namespace/name".
 func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	t.Helper()
 	namespace, name, _ := strings.Cut(ref, "/")
@@ -35,7 +34,7 @@ func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	return c
 }
 
-// build derives the services of objects in canonical order.
+// build derives the services from objects in canonical order.
 func build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) (*Services, []model.Problem) {
 	s := Build(inputOf(entries, workloads, unhealthy))
 	return s, s.Problems
@@ -71,7 +70,7 @@ func keysOf(refs ...string) map[model.Key]struct{} {
 	return keys
 }
 
-// show renders services, endpoints and problems, one a line.
+// show formats services, endpoints and problems, one per line.
 func show(s *Services, problems []model.Problem) string {
 	var b strings.Builder
 	for _, svc := range s.Sorted {
@@ -112,12 +111,12 @@ func show(s *Services, problems []model.Problem) string {
 	return b.String()
 }
 
-// buildCase is one run of Build and what it gives.
+// buildCase is one call of Build and its expected result.
 type buildCase struct {
 	name      string
 	entries   map[string]string
 	workloads map[string]string
-	// unhealthy are names of workloads.
+	// unhealthy are the names of unhealthy workloads.
 	unhealthy []string
 	want      string
 }
@@ -260,7 +259,7 @@ func checkBuild(t *testing.T, cases []buildCase) {
 	}
 }
 
-// objects makes objects in canonical order.
+// objects returns objects in canonical order.
 func objects(t testing.TB, kind model.Kind, specs map[string]string) []*model.Config {
 	t.Helper()
 	var out []*model.Config
@@ -285,7 +284,7 @@ func TestBuildKeepsCanonicalOrder(t *testing.T) {
 	}
 }
 
-// TestMetadataLabels lets the labels of the object win over its spec's.
+// TestMetadataLabels checks that the labels of an object take precedence over those of its spec.
 func TestMetadataLabels(t *testing.T) {
 	t.Parallel()
 	we := object(t, model.WorkloadEntry, "default/w", `address: "10.0.0.1" labels {key: "app" value: "spec"} labels {key: "v" value: "1"}`)

@@ -30,7 +30,7 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 	for _, p := range se.GetPorts() {
 		protocol := model.ParseProtocol(cmp.Or(p.GetProtocol(), p.GetName()))
 		if protocol == model.ProtocolUDP {
-			continue // Envoy carries streams only
+			continue // Envoy proxies only streams
 		}
 		ports = append(ports, model.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: protocol})
 		d.ports = append(d.ports, p)
@@ -43,8 +43,7 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 		sh.problems = append(sh.problems, p)
 	}
 	for _, host := range se.GetHosts() {
-		// Host names have no case; everything else looks them up in small
-		// letters.
+		// Host names are case-insensitive; all lookups use lower case.
 		key := model.ServiceKey{Hostname: strings.ToLower(host), Namespace: c.Namespace}
 		switch other := b.out.ByKey[key]; {
 		case other == nil:
@@ -65,7 +64,7 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 			b.out.ByKey[key] = s
 			b.out.Sorted = append(b.out.Sorted, s)
 			d.keys = append(d.keys, key)
-		case other.Source == c.Key: // the host is named twice
+		case other.Source == c.Key: // the object lists the host twice
 		case other.Registry != model.RegistryKubernetes:
 			sh.problems = append(sh.problems, problemf(c, "spec.hosts names %q, which %s defines already and which is older: remove the host from one of them",
 				host, other.Source))
@@ -77,7 +76,7 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 			p.Warning = true
 			sh.problems = append(sh.problems, p)
 			d.keys = append(d.keys, key)
-			extended := *other // which belongs to the platform
+			extended := *other // a copy, because other belongs to the platform
 			extended.EndpointsFrom = append(slices.Clone(other.EndpointsFrom), c.Key)
 			b.out.ByKey[key] = &extended
 		}
@@ -85,11 +84,11 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 	b.define(d)
 }
 
-// distributionAnnotation says which endpoints are preferred.
+// distributionAnnotation sets the traffic distribution of a ServiceEntry.
 const distributionAnnotation = "networking.istio.io/traffic-distribution"
 
-// resolutionOf reads a resolution. NONE is that of endpoints which are known to
-// those who do not know the address that was dialled.
+// resolutionOf returns the resolution of a ServiceEntry. NONE maps to static resolution, which
+// applies to proxies that do not know the original destination address.
 func resolutionOf(se *networkingv1alpha3.ServiceEntry) model.Resolution {
 	switch se.GetResolution() {
 	case networkingv1alpha3.ServiceEntry_DNS:
@@ -102,8 +101,8 @@ func resolutionOf(se *networkingv1alpha3.ServiceEntry) model.Resolution {
 	return model.ResolutionStatic
 }
 
-// hostIsEndpoint tells whether the hosts themselves are the endpoints: nothing
-// else is named.
+// hostIsEndpoint reports whether the hosts themselves are the endpoints, because the object names
+// no others.
 func (d *definition) hostIsEndpoint() bool {
 	if d.entry == nil || d.selects || len(d.entry.GetEndpoints()) > 0 {
 		return false
@@ -112,8 +111,8 @@ func (d *definition) hostIsEndpoint() bool {
 	return r == model.ResolutionDNS || r == model.ResolutionDNSRoundRobin
 }
 
-// make returns the endpoints of all ports of a definition; p is the service if it
-// is one of the platform.
+// make returns the endpoints of all ports of a definition. p is the service if the definition comes
+// from the platform.
 func (b *builder) make(d *definition, p *PlatformService) made {
 	n := b.out.workloads[d.name.namespace]
 	if d.entry == nil {
@@ -121,7 +120,7 @@ func (b *builder) make(d *definition, p *PlatformService) made {
 	}
 	var targets []*Workload
 	if resolutionOf(d.entry) == model.ResolutionDynamicDNS {
-		return made{} // the requests name who answers
+		return made{} // the host of each request determines the endpoint
 	}
 	if d.selects {
 		targets = n.selected(d.selector, d.pods)
@@ -132,10 +131,10 @@ func (b *builder) make(d *definition, p *PlatformService) made {
 	return b.endpoints(d, targets)
 }
 
-// endpoints returns those of a ServiceEntry.
+// endpoints returns the endpoints of a ServiceEntry.
 func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	c, resolution := d.config, resolutionOf(d.entry)
-	// One allocation for all of them: a mesh has many.
+	// A single allocation for all endpoints, because a mesh has many of them.
 	all := make([]model.Endpoint, 0, len(targets)*len(d.ports))
 	for _, w := range targets {
 		base, reason := b.endpoint(w, resolution)
@@ -168,7 +167,7 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	m.endpoints = make([]*model.Endpoint, 0, len(all))
 	for _, e := range sorted {
 		if n := len(m.endpoints); n > 0 && compareEndpoints(m.endpoints[n-1], e) == 0 {
-			// Envoy wants each address once; the oldest workload has it.
+			// Envoy accepts each address once; the oldest workload gets it.
 			m.problems = append(m.problems, problemf(c, "%s serves port %d at %s:%d, as %s does: each address can serve a port once",
 				nameOf(e), e.ServicePort, e.Address, e.Port, nameOf(m.endpoints[n-1])))
 			continue
@@ -178,15 +177,15 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	return m
 }
 
-// endpoint returns what the endpoints of a workload have in common, or why there
-// are none.
+// endpoint returns the fields that all endpoints of a workload have in common, or the reason why it
+// has none.
 func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.Endpoint, reason string) {
 	address := w.Address
 	if ip, err := netip.ParseAddr(address); err == nil && ip.Zone() == "" {
 		address = ip.String()
 	} else if reason := unusable(address, resolution); reason != "" && (address != "" || w.Network == "" || resolution.ByName()) {
-		// Without an address, but in a network: who is elsewhere reaches it
-		// through the gateways of the network.
+		// A workload with a network but without an address is reachable from other networks through
+		// the gateways of its network.
 		return e, reason
 	}
 	_, unhealthy := b.in.Unhealthy[w.Object]
@@ -197,8 +196,8 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 	}, ""
 }
 
-// platformEndpoints returns the endpoints of a service of the platform, with those
-// of the WorkloadEntry objects that it selects.
+// platformEndpoints returns the endpoints of a service of the platform, including those of the
+// WorkloadEntry objects that it selects.
 func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, selects bool) (m made) {
 	m.endpoints = b.out.shape.networks.assign(p.Endpoints)
 	if !selects || len(targets) == 0 || p.Service.Resolution != model.ResolutionStatic {
@@ -219,7 +218,7 @@ func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, sel
 				number = cmp.Or(w.Ports[p.Targets[i].Name], number, p.Targets[i].Number)
 			}
 			if number == 0 {
-				continue // the workload has no number for the name
+				continue // the workload has no port with that name
 			}
 			e := base
 			e.ServicePort, e.Port = port.Number, number
@@ -237,14 +236,14 @@ func nameOf(e *model.Endpoint) string {
 	return fmt.Sprintf("%s/%s/%s", model.WorkloadEntry, e.Namespace, e.Workload)
 }
 
-// unixScheme begins the path of a Unix domain socket as an address.
+// unixScheme is the prefix of the address of a Unix domain socket.
 const unixScheme = "unix://"
 
-// maxUnixPath is the longest path of a socket, in bytes, that Linux takes.
+// maxUnixPath is the maximum length in bytes of a socket path on Linux.
 const maxUnixPath = 107
 
-// unusable says why an address that is no IP cannot be used; empty means it
-// can.
+// unusable returns the reason why an address that is not a plain IP address cannot be used, or ""
+// if it can be used.
 func unusable(address string, resolution model.Resolution) string {
 	path, unix := strings.CutPrefix(address, unixScheme)
 	ip, err := netip.ParseAddr(address)
@@ -269,8 +268,8 @@ func unusable(address string, resolution model.Resolution) string {
 	return ""
 }
 
-// hostEndpoints is what a DNS service without endpoints has: its own host,
-// which is expected to know nothing of the mesh.
+// hostEndpoints returns the endpoints of a DNS service without endpoints: its own host, which is
+// expected to be outside of the mesh.
 func hostEndpoints(key model.ServiceKey, ports []*networkingv1alpha3.ServicePort) []*model.Endpoint {
 	out := make([]*model.Endpoint, 0, len(ports))
 	for _, p := range ports {
@@ -286,7 +285,7 @@ func hostEndpoints(key model.ServiceKey, ports []*networkingv1alpha3.ServicePort
 	return out
 }
 
-// addresses reduces ranges of one address to the address.
+// addresses replaces prefixes of a single address by that address.
 func addresses(in []string) []string {
 	var out []string
 	for _, a := range in {

@@ -90,8 +90,8 @@ default/c.yaml:1: ServiceEntry/default/c: the address "unix:///` + strings.Repea
 	}})
 }
 
-// A service has the settings of its object's labels and annotations; an invalid
-// annotation is reported.
+// TestLabelsAndDistribution checks that a service has the settings in the labels and annotations of
+// its object, and that an invalid annotation is reported.
 func TestLabelsAndDistribution(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]model.Distribution{

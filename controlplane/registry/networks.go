@@ -16,14 +16,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// networkLabel names the network of a workload.
+// networkLabel is the label for the network of a workload.
 const networkLabel = "topology.istio.io/network"
 
-// networkFinder knows the networks of clusters and of ranges of addresses.
+// networkFinder maps clusters and address ranges to networks.
 type networkFinder struct {
 	from     *meshv1alpha1.MeshNetworks
 	clusters map[string]string
-	ranges   []networkRange // the narrowest first
+	ranges   []networkRange // narrowest first
 	problems []model.Problem
 }
 
@@ -32,7 +32,7 @@ type networkRange struct {
 	network string
 }
 
-// newNetworkFinder reads the networks; nil means that there are none.
+// newNetworkFinder returns a networkFinder for the networks, which may be nil.
 func newNetworkFinder(in *meshv1alpha1.MeshNetworks) *networkFinder {
 	f := &networkFinder{from: in, clusters: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(in.GetNetworks())) {
@@ -62,7 +62,7 @@ func networkProblem(format string, args ...any) model.Problem {
 	return model.Problem{Object: model.Key{Kind: model.MeshConfigKind, Name: "meshNetworks"}, Reason: fmt.Sprintf(format, args...), Warning: true}
 }
 
-// of returns the network of an address in a cluster; empty if none is known.
+// of returns the network of an address in a cluster, or "" if it is unknown.
 func (f *networkFinder) of(cluster, address string) string {
 	if network := f.clusters[cluster]; network != "" {
 		return network
@@ -82,8 +82,8 @@ func (f *networkFinder) of(cluster, address string) string {
 	return ""
 }
 
-// assign returns endpoints of a platform with the networks of those that name none,
-// each address once in a network. It is the same list if there is nothing to do.
+// assign sets the network of the endpoints of a platform that do not name one, and keeps each
+// address once per network. It returns the same list if there is nothing to change.
 func (f *networkFinder) assign(list []*model.Endpoint) []*model.Endpoint {
 	if len(f.clusters) == 0 && len(f.ranges) == 0 {
 		for i := range max(len(list)-1, 0) {
@@ -118,8 +118,7 @@ func (f *networkFinder) assign(list []*model.Endpoint) []*model.Endpoint {
 	return SortEndpoints(out)
 }
 
-// Networks are the gateways of the networks of a mesh. The zero value and nil
-// have none.
+// Networks are the gateways of the networks of a mesh. The zero value and nil have no gateways.
 type Networks struct {
 	all       []model.NetworkGateway // sorted
 	byNetwork map[string][]model.NetworkGateway
@@ -129,7 +128,7 @@ type Networks struct {
 
 type inNetwork struct{ network, cluster string }
 
-// Any reports whether there is a gateway at all.
+// Any reports whether there is at least one gateway.
 func (n *Networks) Any() bool { return n != nil && len(n.all) > 0 }
 
 // Equal reports whether the gateways are the same.
@@ -143,8 +142,8 @@ func (n *Networks) All() []model.NetworkGateway {
 	return n.all
 }
 
-// Gateways returns those that lead to the endpoints of a cluster in a network: the
-// ones of the cluster, else all of the network.
+// Gateways returns the gateways to the endpoints of a cluster in a network: those of the cluster,
+// or all of the network if the cluster has none.
 func (n *Networks) Gateways(network, cluster string) []model.NetworkGateway {
 	if n == nil || network == "" {
 		return nil
@@ -155,8 +154,8 @@ func (n *Networks) Gateways(network, cluster string) []model.NetworkGateway {
 	return n.byNetwork[network]
 }
 
-// Scale is a factor for weights: a multiple of how many gateways any endpoint
-// can have, so that its weight can be divided among them; at least 1.
+// Scale returns a factor for endpoint weights. It is a common multiple of the possible numbers of
+// gateways of an endpoint, so that the weight can be divided among them; at least 1.
 func (n *Networks) Scale() uint32 {
 	if n == nil {
 		return 1
@@ -164,10 +163,10 @@ func (n *Networks) Scale() uint32 {
 	return max(n.scale, 1)
 }
 
-// maxScale bounds the factor: weights beyond it are rounded.
+// maxScale is the maximum of the factor. Beyond it, divided weights are rounded.
 const maxScale = 1 << 16
 
-// newNetworks indexes gateways. It sorts the list.
+// newNetworks indexes gateways. It sorts the list in place.
 func newNetworks(all []model.NetworkGateway) *Networks {
 	slices.SortFunc(all, model.NetworkGateway.Compare)
 	n := &Networks{
@@ -193,7 +192,7 @@ func newNetworks(all []model.NetworkGateway) *Networks {
 	return n
 }
 
-// multiple returns the least common multiple of a and b, or a if it is too large.
+// multiple returns the least common multiple of a and b, or a if the multiple is too large.
 func multiple(a uint32, b int) uint32 {
 	x, y := uint64(a), uint64(b)
 	for y != 0 {
@@ -205,8 +204,8 @@ func multiple(a uint32, b int) uint32 {
 	return a
 }
 
-// gateways finds the gateways of networks: of services that the platform says are
-// some, and of the networks' own list.
+// gateways collects the gateways of networks, from the services of the platform that are gateways
+// and from the networks themselves.
 func (b *builder) gateways(services []*PlatformService) {
 	sh := b.out.shape
 	sh.problems = append(sh.problems, sh.networks.problems...)
@@ -240,8 +239,8 @@ func (b *builder) gateways(services []*PlatformService) {
 	b.out.Networks = newNetworks(all)
 }
 
-// gatewaysOf returns the gateways of a network that are a service, in the clusters
-// of the network.
+// gatewaysOf returns the gateways of a network that a service provides in the clusters of the
+// network.
 func (b *builder) gatewaysOf(s *model.Service, network string, port uint32) (out []model.NetworkGateway) {
 	if s == nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// networksOf makes networks of clusters and ranges; the network one has the
-// gateways.
+// networksOf returns networks with the given clusters and ranges as members. The network "one" has
+// the gateways.
 func networksOf(members map[string][]string, gateways ...string) *meshv1alpha1.MeshNetworks {
 	out := &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{}}
 	for name, list := range members {
@@ -45,7 +45,7 @@ func TestNetworkOfEndpoints(t *testing.T) {
 	f := newNetworkFinder(networksOf(map[string][]string{"one": {"c1", "10.0.0.0/8"}, "two": {"10.1.0.0/16", "fd00::/8"}, "wide": {"c1", "nonsense/8"}}))
 	for _, c := range []struct{ cluster, address, want string }{
 		{"c1", "192.0.2.1", "one"},
-		{"c1", "10.1.0.1", "one"}, // what the cluster is goes first
+		{"c1", "10.1.0.1", "one"}, // the cluster takes precedence
 		{"c2", "10.2.0.1", "one"},
 		{"", "10.1.0.1", "two"},
 		{"", "::ffff:10.1.0.1", "two"},
@@ -71,8 +71,8 @@ func TestNetworkOfEndpoints(t *testing.T) {
 	}
 }
 
-// An endpoint that names its network keeps it, and what was given is not
-// written to.
+// TestNetworksAreAssigned checks that an endpoint that names its network keeps it, and that the
+// input is not modified.
 func TestNetworksAreAssigned(t *testing.T) {
 	t.Parallel()
 	f := newNetworkFinder(networksOf(map[string][]string{"one": {"c1"}, "two": {"10.0.0.0/8"}}))
@@ -96,7 +96,7 @@ func TestNetworksAreAssigned(t *testing.T) {
 	if none := newNetworkFinder(nil).assign(list); &none[0] != &list[0] {
 		t.Error("without networks there is another list")
 	}
-	// Two clusters may use the same addresses, if they are not one network.
+	// Two clusters may use the same addresses if they are in different networks.
 	same := SortOfClusters([]*model.Endpoint{{Address: "10.0.0.1", Cluster: "c1"}, {Address: "10.0.0.1", Cluster: "c1"}, {Address: "10.0.0.1", Cluster: "c2"}})
 	for clusters, want := range map[string]int{"c1": 2, "c3": 1} {
 		if got := newNetworkFinder(networksOf(map[string][]string{"one": {clusters}})).assign(same); len(got) != want || len(same) != 2 {
@@ -152,7 +152,7 @@ func TestNetworkGateways(t *testing.T) {
 	}
 }
 
-// The factor divides among all numbers of gateways, and never overflows.
+// TestScale checks that the factor is divisible by all numbers of gateways and never overflows.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	var all []model.NetworkGateway

@@ -12,52 +12,49 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Platform is what runs services and workloads that no configuration object
-// describes, such as clusters. It is safe for concurrent use, and what it gives
-// is never written to.
+// Platform runs services and workloads that no configuration object describes, for example in
+// clusters. Implementations must be safe for concurrent use. The returned values are immutable.
 type Platform interface {
-	// Services returns all services, in no order.
+	// Services returns all services in arbitrary order.
 	Services() []*PlatformService
-	// Service returns one; nil means that there is none.
+	// Service returns one service, or nil if it does not exist.
 	Service(namespace, name string) *PlatformService
-	// Pods returns the workloads of a namespace that take requests, or the one
-	// of a name.
+	// Pods returns the workloads of a namespace that can receive requests. If name is not empty, it
+	// returns only the workload with that name.
 	Pods(namespace, name string) []*Workload
 }
 
 // PlatformService is a service of a platform.
 type PlatformService struct {
-	// Name is how the platform calls the service in its namespace.
+	// Name is the name of the service in its namespace on the platform.
 	Name    string
 	Service *model.Service
-	// Targets are, for each of the service's ports, the port of a workload.
+	// Targets are the target ports, one for each port of the service.
 	Targets []TargetPort
-	// Selector chooses WorkloadEntry objects of the namespace; empty chooses
-	// none.
+	// Selector selects WorkloadEntry objects of the namespace; empty selects none.
 	Selector map[string]string
 	// Endpoints are sorted by [SortOfClusters].
 	Endpoints []*model.Endpoint
-	// Gateways are the networks that the service is a gateway of.
+	// Gateways are the gateways of networks that the service provides.
 	Gateways []model.NetworkGateway
 	Problems []model.Problem
 }
 
-// TargetPort is a port of a workload: a name that the workload has a number for,
-// or the number.
+// TargetPort is a port of a workload: either the name of a port in Workload.Ports, or a number.
 type TargetPort struct {
 	Name   string
 	Number uint32
 }
 
-// Workload is what can answer for services: a WorkloadEntry, a pod, or an
-// endpoint that is written into a ServiceEntry.
+// Workload is a backend of services: a WorkloadEntry, a pod, or an inline endpoint of a
+// ServiceEntry.
 type Workload struct {
-	// Object is the zero value for an endpoint of a ServiceEntry.
+	// Object is the zero value for an inline endpoint of a ServiceEntry.
 	Object  model.Key
-	Source  string // of the object, for messages
+	Source  string // location of the object, for messages
 	Created time.Time
 	Address string
-	// Ports are its ports by name.
+	// Ports maps port names to numbers.
 	Ports          map[string]uint32
 	Labels         map[string]string
 	Namespace      string
@@ -70,22 +67,21 @@ type Workload struct {
 	MutualTLS      bool
 }
 
-// olderWorkload orders the workloads of a namespace as [model.Older] does.
+// olderWorkload compares workloads of a namespace in the order of [model.Older].
 func olderWorkload(a, b *Workload) int {
 	return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Object.Name, b.Object.Name), strings.Compare(string(a.Object.Kind), string(b.Object.Kind)))
 }
 
-// SortEndpoints sorts by service port, address and port, and keeps the first of
-// those that are equal in all three and in the network: each address serves a
-// port once. The list is altered.
+// SortEndpoints sorts endpoints by service port, address, port and network, and keeps the first of
+// those that are equal in all four, because each address serves a port once. It modifies the list.
 func SortEndpoints(list []*model.Endpoint) []*model.Endpoint {
 	slices.SortStableFunc(list, compareEndpoints)
 	return slices.CompactFunc(list, func(a, b *model.Endpoint) bool { return compareEndpoints(a, b) == 0 })
 }
 
-// SortOfClusters is SortEndpoints before it is known which clusters are one
-// network: it keeps equal addresses of several clusters. Those of a cluster come
-// together.
+// SortOfClusters is like SortEndpoints, but for use before it is known which clusters share a
+// network: it keeps endpoints with equal addresses in different clusters. Endpoints with equal
+// addresses must be grouped by cluster. It modifies the list.
 func SortOfClusters(list []*model.Endpoint) []*model.Endpoint {
 	slices.SortStableFunc(list, compareEndpoints)
 	return slices.CompactFunc(list, func(a, b *model.Endpoint) bool { return compareEndpoints(a, b) == 0 && a.Cluster == b.Cluster })

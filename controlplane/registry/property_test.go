@@ -18,7 +18,7 @@ import (
 
 func sortObjects(list []*model.Config) { slices.SortFunc(list, model.Older) }
 
-// random makes objects without any regard for what is valid.
+// random returns random objects, which need not be valid.
 func random(r *rand.Rand) (entries, workloads []*model.Config) {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	number := func() uint32 { return uint32(r.IntN(4)) }
@@ -67,9 +67,8 @@ func random(r *rand.Rand) (entries, workloads []*model.Config) {
 	return entries, append(workloads, nil, &model.Config{})
 }
 
-// FuzzBuild holds Build to its promises for any input: it does not panic,
-// two builds are equal, and endpoints belong to services and are unique and
-// usable.
+// FuzzBuild checks properties of Build for any input: it does not panic, it is deterministic, and
+// endpoints belong to services, are unique and are usable.
 func FuzzBuild(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)
@@ -106,8 +105,7 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// BenchmarkBuild derives 500 services with 4 endpoints each, which is what a
-// change of one workload costs.
+// BenchmarkBuild derives 500 services with 4 endpoints each.
 func BenchmarkBuild(b *testing.B) {
 	var entries, workloads []*model.Config
 	for i := range 500 {

@@ -65,7 +65,7 @@ func (w *world) input() Input {
 	}
 }
 
-// step changes one thing at random, and gives its key.
+// step makes one random change and returns its key.
 func (w *world) step(r *rand.Rand) model.Key {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	labels := func() map[string]string {
@@ -77,7 +77,7 @@ func (w *world) step(r *rand.Rand) model.Key {
 	}
 	address := func() string { return fmt.Sprintf("10.0.0.%d", r.IntN(6)) }
 	if r.IntN(10) == 0 {
-		// A caller that changes the networks need not say so.
+		// A change of the networks need not be part of the model.Change.
 		w.networks = networksOf(map[string][]string{"one": {pick("10.0.0.0/29", "10.0.0.0/30")}, "two": {pick("10.0.0.4/31", "c")}}, pick("192.0.2.1", "192.0.2.2"))
 	}
 	gone := r.IntN(4) == 0
@@ -125,9 +125,8 @@ func (w *world) step(r *rand.Rand) model.Key {
 	return key
 }
 
-// FuzzUpdate holds that following changes has the result of building anew, that
-// nothing that was given is written to again, and that what is said to be
-// changed is all that changed.
+// FuzzUpdate checks that Update has the same result as Build, that it does not modify returned
+// values, and that it reports all changes and no others.
 func FuzzUpdate(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -163,8 +162,8 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
-// A definition of the platform wins over an object of the same name, which adds
-// its endpoints, and the author hears of it.
+// TestPlatformWins checks that a definition of the platform takes precedence over an object with
+// the same name, which adds its endpoints, and that the conflict is reported.
 func TestPlatformWins(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

@@ -14,34 +14,33 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The labels of Istio that say something about an endpoint.
+// The labels of Istio that configure an endpoint.
 const (
 	tlsModeLabel  = "security.istio.io/tlsMode"
 	localityLabel = "istio-locality"
 )
 
-// workloads are the workloads by namespace. A namespace is copied before it is
-// altered.
+// workloads are the workloads by namespace. A namespace must be copied before it is modified.
 type workloads map[string]*namespace
 
-// namespace finds the workloads of a selector without trying each: it keeps an
-// index for the label keys that selectors use.
+// namespace is the set of workloads of a namespace, with an index of the label keys that selectors
+// use. The index avoids comparing a selector with every workload.
 type namespace struct {
 	all    map[model.Key]*Workload
 	byPair map[pair][]*Workload
-	keys   map[string]bool // of labels; shared with all versions
+	keys   map[string]bool // label keys of the index; shared with all versions
 }
 
 type pair struct{ key, value string }
 
-// pairOf returns the one pair of a selector that is enough to find it again. The
-// selector is not empty.
+// pairOf returns the label pair under which a selector is indexed. The selector must not be empty.
 func pairOf(selector map[string]string) pair {
 	key := slices.Min(slices.Collect(maps.Keys(selector)))
 	return pair{key, selector[key]}
 }
 
-// of returns the workloads of a namespace; keys are the label keys to index.
+// of returns the workloads of a namespace, which it creates if needed; keys are the label keys to
+// index.
 func (w workloads) of(name string, keys map[string]bool) *namespace {
 	n := w[name]
 	if n == nil {
@@ -51,12 +50,12 @@ func (w workloads) of(name string, keys map[string]bool) *namespace {
 	return n
 }
 
-// clone returns a copy in which a namespace may be altered.
+// clone returns a copy that can be modified.
 func (n *namespace) clone() *namespace {
 	return &namespace{all: maps.Clone(n.all), byPair: maps.Clone(n.byPair), keys: n.keys}
 }
 
-// set replaces the workload of a key; nil removes it.
+// set replaces the workload with the given key; a nil workload removes it.
 func (n *namespace) set(key model.Key, w *Workload) {
 	if before := n.all[key]; before != nil {
 		for p := range n.pairs(before) {
@@ -76,8 +75,7 @@ func (n *namespace) set(key model.Key, w *Workload) {
 	}
 }
 
-// add enters a workload that is not there into a namespace that nobody else has
-// yet.
+// add adds a new workload. The namespace must not be shared yet.
 func (n *namespace) add(w *Workload) {
 	n.all[w.Object] = w
 	for p := range n.pairs(w) {
@@ -85,7 +83,7 @@ func (n *namespace) add(w *Workload) {
 	}
 }
 
-// pairs returns the labels of a workload that the index has.
+// pairs returns the indexed labels of a workload.
 func (n *namespace) pairs(w *Workload) func(func(pair) bool) {
 	return func(yield func(pair) bool) {
 		for k, v := range w.Labels {
@@ -96,7 +94,8 @@ func (n *namespace) pairs(w *Workload) func(func(pair) bool) {
 	}
 }
 
-// selected returns the workloads that have all the labels, the oldest first.
+// selected returns the workloads that match the selector, oldest first. It includes pods only if
+// pods is true.
 func (n *namespace) selected(selector map[string]string, pods bool) []*Workload {
 	if n == nil {
 		return nil
@@ -120,7 +119,7 @@ func (n *namespace) selected(selector map[string]string, pods bool) []*Workload 
 	return out
 }
 
-// workloadOf reads a WorkloadEntry; nil if it is none.
+// workloadOf returns the workload of a WorkloadEntry, or nil if the object is not a WorkloadEntry.
 func workloadOf(c *model.Config) *Workload {
 	if c == nil {
 		return nil
@@ -131,7 +130,7 @@ func workloadOf(c *model.Config) *Workload {
 	}
 	labels := we.GetLabels()
 	if len(c.Labels) > 0 {
-		// The labels of the object win over those of its spec.
+		// The labels of the object take precedence over those of its spec.
 		labels = make(map[string]string, len(we.GetLabels())+len(c.Labels))
 		maps.Copy(labels, we.GetLabels())
 		maps.Copy(labels, c.Labels)
@@ -141,19 +140,19 @@ func workloadOf(c *model.Config) *Workload {
 	return w
 }
 
-// entryWorkload reads what a person wrote of a workload.
+// entryWorkload returns the workload for a WorkloadEntry message with the given labels.
 func entryWorkload(we *networkingv1alpha3.WorkloadEntry, labels map[string]string, namespace string) *Workload {
 	return &Workload{
 		Address: we.GetAddress(), Ports: we.GetPorts(), Labels: labels, Namespace: namespace,
 		ServiceAccount: we.GetServiceAccount(), Network: cmp.Or(we.GetNetwork(), labels[networkLabel]),
-		// A label value has no slashes, so dots stand for them.
+		// Label values cannot contain slashes, so the label uses dots instead.
 		Locality: cmp.Or(we.GetLocality(), strings.ReplaceAll(labels[localityLabel], ".", "/")),
 		Weight:   max(we.GetWeight(), 1), MutualTLS: mutualTLS(labels, we.GetServiceAccount()),
 	}
 }
 
-// mutualTLS decides whether an endpoint speaks mesh mutual TLS: its label
-// says so, or else an identity of its own does.
+// mutualTLS reports whether an endpoint accepts mesh mutual TLS: the label tlsMode decides,
+// otherwise whether it has a service account.
 func mutualTLS(labels map[string]string, serviceAccount string) bool {
 	if mode, ok := labels[tlsModeLabel]; ok {
 		return mode == "istio"

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package replicas evens out the load of the replicas of a control plane.
+// Package replicas balances proxies among the replicas of a control plane.
 //
-// Streams live for days, so a replica that is added gets none of those that are
-// there. Each replica therefore asks the others, over HTTP, how many proxies they
-// serve ([Balancer] is the handler, too), and one that has clearly more than the
-// mean has a few connect again, one after the other; the balancer before the
-// replicas, or the name that has all their addresses, brings most of them
-// elsewhere. Nothing is stored and nobody decides for others: a replica that
-// hears from none keeps all it has.
+// Streams last for days, so that a new replica receives none of the existing ones. Each replica
+// therefore asks the others over HTTP how many proxies they serve ([Balancer] is also the
+// handler). A replica with clearly more than the mean makes a few proxies reconnect, one after the
+// other. The load balancer before the replicas, or a DNS name with all their addresses, sends most
+// of them to other replicas. Nothing is stored and there is no leader: a replica that receives no
+// responses keeps all its proxies.
 //
-// A replica gives up at most one in twenty of its proxies in a round, never goes
-// below the mean, and does nothing while proxies come and go in numbers or
-// replicas do: a group of proxies that reconnects is not set in motion again.
+// A replica disconnects at most 5% of its proxies in a round and never falls below the mean. It
+// does nothing while the number of proxies or replicas changes substantially, so that proxies that
+// are reconnecting are not disconnected again.
 //
-// controlplane/server runs it if other replicas are configured. It knows
-// neither gRPC nor snapshots. Goroutines: Run asks all at once, and waits for
-// the answers.
+// controlplane/server runs the balancer if other replicas are configured. The package does not
+// depend on gRPC or snapshots. Run starts goroutines that query all replicas at once, and waits
+// for them.
 package replicas

@@ -34,8 +34,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// numbered returns one cluster and one listener, whose content is the number of the
-// snapshot.
+// numbered returns one cluster and one listener, which contain the number of the snapshot.
 type numbered struct{ sets sync.Map }
 
 func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *xds.Set {
@@ -56,7 +55,7 @@ func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string)
 	return got.(*xds.Set)
 }
 
-// replica is a whole server: ADS and the handler of its balancer.
+// replica is a complete server: ADS and the handler of its balancer.
 type replica struct {
 	discovery *discovery.Server
 	balancer  *Balancer
@@ -64,15 +63,15 @@ type replica struct {
 	web       *httptest.Server
 }
 
-// mesh are the replicas, and the proxy in front of them.
+// mesh contains the replicas and the proxy before them.
 type mesh struct {
 	t        *testing.T
 	pushed   atomic.Uint64
 	front    net.Listener
-	cut      atomic.Int64 // streams that ended with something half told
+	cut      atomic.Int64 // streams that ended in the middle of a push
 	ends     atomic.Int64
 	rounds   atomic.Int64 // of all balancers
-	mu       sync.Mutex   // guards what follows
+	mu       sync.Mutex   // guards the fields below
 	replicas []*replica
 	open     map[*replica]int
 	next     int
@@ -85,7 +84,7 @@ func (m *mesh) list() []*replica {
 	return slices.Clone(m.replicas)
 }
 
-// add starts a replica; stop ends it.
+// add starts a replica; stop stops it.
 func (m *mesh) add(ctx context.Context, all *sync.WaitGroup) {
 	m.t.Helper()
 	r := &replica{}
@@ -129,8 +128,8 @@ func (m *mesh) add(ctx context.Context, all *sync.WaitGroup) {
 	})
 }
 
-// balance is the proxy in front: it hands on connections in turn, or to who has
-// the fewest.
+// balance is the proxy before the replicas. It forwards connections in turn, or to the replica
+// with the fewest.
 func (m *mesh) balance(all *sync.WaitGroup) {
 	for {
 		c, err := m.front.Accept()
@@ -166,7 +165,7 @@ func (m *mesh) balance(all *sync.WaitGroup) {
 	}
 }
 
-// proxy is a client that, as agents do, dials anew for each stream.
+// proxy is a client that, like agents, opens a connection for each stream.
 func (m *mesh) proxy(ctx context.Context, number int) {
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
 	if err != nil {
@@ -180,8 +179,8 @@ func (m *mesh) proxy(ctx context.Context, number int) {
 	}
 }
 
-// stream takes what comes until it ends, and looks whether that was at a good
-// moment: clusters and listeners are of the same snapshot.
+// stream receives responses until the stream ends, and checks that this is not in the middle of a
+// push: clusters and listeners must be of the same snapshot.
 func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 	conn, err := grpc.NewClient("passthrough:///"+m.front.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -217,9 +216,9 @@ func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 	}
 }
 
-// TestReplicaJoins has 300 proxies on two replicas, and a third one come, while
-// configuration changes all the time: soon each has a third, no stream is cut in
-// the middle of a push, and then nothing moves any more.
+// TestReplicaJoins adds a third replica to two replicas with 300 proxies, while the configuration
+// changes continuously. Each replica must soon have a third of the proxies, no stream may end in
+// the middle of a push, and then no proxies may move.
 func TestReplicaJoins(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]bool{"in turn": false, "least connections": true} {
@@ -276,13 +275,13 @@ func TestReplicaJoins(t *testing.T) {
 			})
 			m.add(ctx, &all)
 			began := time.Now()
-			even := func(l []int) bool { // some may be on their way
+			even := func(l []int) bool { // some may be reconnecting
 				return sum(l) >= proxies*95/100 && slices.Min(l) >= proxies*30/100 && slices.Max(l) <= proxies*36/100
 			}
 			wait("the load is even", even)
 			t.Logf("even after %s: %v, %d streams moved", time.Since(began), loads(), m.ends.Load())
-			// The rounds that are under way end; after that nothing moves, however
-			// often the balancers look.
+			// Wait for the rounds in progress. After that nothing moves, however many rounds
+			// follow.
 			moved, since := m.ends.Load(), m.rounds.Load()
 			wait("nothing moves any more", func(l []int) bool {
 				if now := m.ends.Load(); now != moved {

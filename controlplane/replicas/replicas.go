@@ -20,45 +20,44 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Path is where a replica answers, and asks others.
+// Path is the HTTP path of the load of a replica.
 const Path = "/replicas/load"
 
-// How a replica gives up proxies.
+// Limits of the rebalancing.
 const (
-	// tolerance is how much above the mean is even.
+	// tolerance is the fraction above the mean that counts as balanced.
 	tolerance = 0.05
-	// share is the part of its proxies that it gives up in a round at most.
+	// share is the maximum fraction of its proxies that a replica disconnects in a round.
 	share = 0.05
-	// atLeast is by how many proxies it has to be above the mean.
+	// atLeast is the minimum number of proxies above the mean.
 	atLeast = 2
-	// calm is the change of the number of all proxies, from one round to the
-	// next, above which they are on the move.
+	// calm is the relative change of the total number of proxies between two rounds above which
+	// nothing is rebalanced.
 	calm = 0.1
-	// answerTime is how long others have to answer; maxAnswer their bytes.
+	// answerTime is the timeout of a query; maxAnswer is the maximum size of a response in bytes.
 	answerTime = 2 * time.Second
 	maxAnswer  = 4 << 10
 	maxPeers   = 100
 )
 
-// Config is what a [Balancer] needs.
+// Config configures a [Balancer].
 type Config struct {
-	// Peers returns the addresses, host:port, at which the replicas answer now;
-	// this one may be among them.
+	// Peers returns the addresses, host:port, of the replicas, which may include this one.
 	Peers func(context.Context) ([]string, error)
-	// Load is how many proxies this replica serves; Shed has one of them connect
-	// again, and reports false if there is none.
+	// Load returns the number of proxies that this replica serves. Shed makes one of them
+	// reconnect; it returns false if there is none.
 	Load func() int
 	Shed func() bool
-	// Ready reports whether proxies are taken.
+	// Ready reports whether this replica accepts proxies.
 	Ready func() bool
-	// Every is the time between two rounds; zero means 10 s.
+	// Every is the interval of rounds; zero means 10 s.
 	Every  time.Duration
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
-// Balancer is one replica among others.
+// Balancer balances the proxies of one replica against the others.
 type Balancer struct {
 	cfg    Config
 	id     string
@@ -69,20 +68,21 @@ type Balancer struct {
 	last   round
 }
 
-// Load is what a replica says of itself.
+// Load is the state that a replica reports.
 type Load struct {
-	// ID is another one at each start.
+	// ID differs at each start.
 	ID string `json:"id"`
-	// Proxies is how many it serves.
+	// Proxies is the number of proxies that the replica serves.
 	Proxies int `json:"proxies"`
-	// Ready is false while it takes none.
+	// Ready is false while the replica accepts no proxies.
 	Ready bool `json:"ready"`
 }
 
-// round is what was heard at one moment.
+// round contains the totals of one round.
 type round struct{ replicas, proxies int }
 
-// New checks the configuration. Nothing runs before Run.
+// New returns a Balancer. It returns an error for an invalid configuration. The balancer is idle
+// until Run is called.
 func New(cfg Config) (*Balancer, error) {
 	if cfg.Peers == nil || cfg.Load == nil || cfg.Shed == nil || cfg.Ready == nil {
 		return nil, errors.New("replicas need to know their peers, their load and how to shed it")
@@ -97,7 +97,7 @@ func New(cfg Config) (*Balancer, error) {
 		cfg: cfg, id: rand.Text(),
 		client: &http.Client{
 			Timeout:       answerTime,
-			Transport:     &http.Transport{DisableKeepAlives: true}, // no proxy, and an address may be another's tomorrow
+			Transport:     &http.Transport{DisableKeepAlives: true}, // no HTTP proxy; an address may change owner
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		moved: prometheus.NewCounter(prometheus.CounterOpts{Name: "outrigger_control_replica_moved_total", Help: "Proxies that were asked to connect again, so that they come to another replica."}),
@@ -114,23 +114,23 @@ func New(cfg Config) (*Balancer, error) {
 	return b, nil
 }
 
-// ServeHTTP answers other replicas.
+// ServeHTTP reports the load of this replica to others.
 func (b *Balancer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(Load{ID: b.id, Proxies: b.cfg.Load(), Ready: b.cfg.Ready()}) // who is gone needs no answer
+	_ = json.NewEncoder(w).Encode(Load{ID: b.id, Proxies: b.cfg.Load(), Ready: b.cfg.Ready()}) // the client may have left
 }
 
-// Run asks the others and gives up proxies until ctx ends.
+// Run queries the other replicas and disconnects surplus proxies until ctx is done.
 func (b *Balancer) Run(ctx context.Context) error {
 	for {
 		every := jitter(b.cfg.Every)
 		if err := b.shed(ctx, b.surplus(ctx), every); err != nil {
-			return nil // it is the end
+			return nil // ctx is done
 		}
 	}
 }
 
-// shed disconnects n proxies, spread over a time, and returns after it.
+// shed disconnects n proxies, spread over the given time, and returns at its end.
 func (b *Balancer) shed(ctx context.Context, n int, over time.Duration) error {
 	for range n {
 		if err := sleep(ctx, over/time.Duration(n+1)); err != nil {
@@ -143,7 +143,7 @@ func (b *Balancer) shed(ctx context.Context, n int, over time.Duration) error {
 	return sleep(ctx, over/time.Duration(n+1))
 }
 
-// surplus is how many proxies are to go in this round.
+// surplus returns the number of proxies to disconnect in this round.
 func (b *Balancer) surplus(ctx context.Context) int {
 	loads, err := b.ask(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (b *Balancer) surplus(ctx context.Context) int {
 	return 0
 }
 
-// ask returns the loads of the other replicas that answer and take proxies.
+// ask returns the loads of the other replicas that respond and accept proxies.
 func (b *Balancer) ask(ctx context.Context) (map[string]Load, error) {
 	addresses, err := b.cfg.Peers(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (b *Balancer) load(ctx context.Context, address string) (l Load, err error)
 	if err != nil {
 		return l, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // an error after reading has no effect
 	if resp.StatusCode != http.StatusOK {
 		return l, fmt.Errorf("replica %s: status %d", address, resp.StatusCode)
 	}
@@ -224,7 +224,8 @@ func (b *Balancer) load(ctx context.Context, address string) (l Load, err error)
 	return l, nil
 }
 
-// jitter is a tenth more or less, so that replicas do not act at once.
+// jitter returns a duration that varies by up to 10%, so that replicas do not act at the same
+// time.
 func jitter(d time.Duration) time.Duration {
 	return d*9/10 + mathrand.N(d/5+1)
 }

@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// fleet are replicas that answer without a network: each has a number of proxies.
+// fleet is a set of replicas with numbers of proxies that respond without a network.
 type fleet struct {
 	t    *testing.T
 	all  []*member
-	here atomic.Bool // answers nothing while false
+	here atomic.Bool // does not respond while false
 }
 
 type member struct {
@@ -59,7 +59,7 @@ func (f *fleet) add(proxies int) *member {
 	return m
 }
 
-// RoundTrip implements http.RoundTripper: it is the network.
+// RoundTrip implements http.RoundTripper and replaces the network.
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	var i int
 	if _, err := fmt.Sscanf(r.URL.Host, "replica-%d:8080", &i); err != nil || !f.here.Load() {
@@ -70,7 +70,7 @@ func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// run has a test see some rounds of a fleet.
+// run runs a test with some rounds of a fleet.
 func run(t *testing.T, loads []int, test func(f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,18 +94,18 @@ func run(t *testing.T, loads []int, test func(f *fleet)) {
 	})
 }
 
-// A replica gives up what it has above the mean, a part in each round, and
-// nothing below it; others give up nothing.
+// TestSheds checks that a replica disconnects its surplus above the mean, a part in each round and
+// nothing below it, and that others disconnect nothing.
 func TestSheds(t *testing.T) {
 	t.Parallel()
 	run(t, []int{150, 150, 0}, func(f *fleet) {
-		time.Sleep(15 * time.Second) // one round is heard, and nothing was compared yet
+		time.Sleep(15 * time.Second) // one round was received, and nothing was compared yet
 		for _, m := range f.all[:2] {
 			if n := m.shed.Load(); n > 8 {
 				t.Errorf("%d proxies moved in the first rounds", n)
 			}
 		}
-		for range 60 { // what is shed goes where there is least
+		for range 60 { // disconnected proxies move to the replica with the fewest
 			time.Sleep(5 * time.Second)
 			f.all[2].proxies.Store(300 - f.all[0].proxies.Load() - f.all[1].proxies.Load())
 		}
@@ -125,7 +125,7 @@ func TestSheds(t *testing.T) {
 	})
 }
 
-// Nothing moves where it must not.
+// TestKeeps checks when nothing may move.
 func TestKeeps(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -157,7 +157,7 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// Answers that cannot be are as none.
+// TestBadAnswers checks that invalid responses are treated as missing.
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	var answer atomic.Value

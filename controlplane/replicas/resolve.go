@@ -12,8 +12,8 @@ import (
 	"strconv"
 )
 
-// Resolve returns what looks up replicas: each item is host:port, and a name stands
-// for all of its addresses, as that of a headless service does.
+// Resolve returns a function that looks up the replicas in a list. Each item is host:port; a name
+// is resolved to all of its addresses, like that of a headless service.
 func Resolve(list []string) (func(context.Context) ([]string, error), error) {
 	type place struct{ host, port string }
 	places := make([]place, 0, len(list))
@@ -42,7 +42,7 @@ func Resolve(list []string) (func(context.Context) ([]string, error), error) {
 		slices.Sort(out)
 		out = slices.Compact(out)
 		if len(out) > 0 {
-			return out, nil // who cannot be found is as one that does not answer
+			return out, nil // a name that cannot be resolved counts as a replica that does not respond
 		}
 		return nil, errors.Join(problems...)
 	}, nil

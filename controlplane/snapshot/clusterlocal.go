@@ -12,14 +12,14 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ClusterLocal knows the services whose requests stay in the cluster of the
-// caller. Nil knows none.
+// ClusterLocal is the set of services whose requests stay in the cluster of the client. A nil
+// ClusterLocal is empty.
 type ClusterLocal struct {
 	hosts    map[string]bool
-	suffixes []string // of wildcards, with the dot; sorted
+	suffixes []string // of wildcard hosts, including the dot; sorted
 }
 
-// Has reports whether requests for a host stay in the cluster of the caller.
+// Has reports whether requests for a host stay in the cluster of the client.
 func (c *ClusterLocal) Has(host string) bool {
 	if c == nil {
 		return false
@@ -27,9 +27,9 @@ func (c *ClusterLocal) Has(host string) bool {
 	return c.hosts[host] || slices.ContainsFunc(c.suffixes, func(suffix string) bool { return strings.HasSuffix(host, suffix) })
 }
 
-// newClusterLocal reads serviceSettings of the mesh config. By default the
-// services of kube-system, the API server and the control plane are local, as in
-// Istio; a setting that says otherwise of such a host takes it out.
+// newClusterLocal reads serviceSettings of the mesh config. It returns old if nothing changed. By
+// default, the services of kube-system, the API server and the control plane are cluster-local, as
+// in Istio; a setting can exclude such a host.
 func newClusterLocal(old *ClusterLocal, config *meshv1alpha1.MeshConfig, domain string) *ClusterLocal {
 	discovery := config.GetDefaultConfig().GetDiscoveryAddress()
 	if host, _, err := net.SplitHostPort(discovery); err == nil {

@@ -14,11 +14,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// mostMatches bounds the matches of an object, which delegates multiply.
+// mostMatches is the maximum number of matches of an object, which delegates can multiply.
 const mostMatches = 10_000
 
-// lendersOf returns the objects without hosts, which only lend their routes to
-// others, by namespace/name.
+// lendersOf returns the objects without hosts, which can only be delegates, by namespace/name.
 func lendersOf(objs []*model.Config) map[string]*model.Config {
 	out := make(map[string]*model.Config)
 	for _, obj := range objs {
@@ -29,12 +28,11 @@ func lendersOf(objs []*model.Config) map[string]*model.Config {
 	return out
 }
 
-// lends reports whether another object names this one as its delegate.
+// lends reports whether another object names this one as a delegate.
 func (v *VirtualServices) lends(obj *model.Config) bool { return v.lent[obj.Key] }
 
-// delegate puts the routes of delegates in place of the routes that name one. A
-// route whose delegate cannot be had keeps its place: requests that it matches
-// are for nobody else.
+// delegate replaces the routes that name a delegate by the routes of that delegate. A route whose
+// delegate cannot be used is kept, so that its requests do not match later routes.
 func (v *VirtualService) delegate(lenders map[string]*model.Config, set settings) {
 	routes := v.Spec.GetHttp()
 	has := false
@@ -92,8 +90,8 @@ func (v *VirtualService) delegate(lenders map[string]*model.Config, set settings
 	v.Spec = spec
 }
 
-// product is the largest number of matches that the routes of a delegate can
-// have in place of a route.
+// product returns the maximum number of matches of the routes of a delegate when merged with the
+// root route.
 func product(root *networkingv1alpha3.HTTPRoute, delegate *networkingv1alpha3.VirtualService) int {
 	n := 0
 	for _, sub := range delegate.GetHttp() {
@@ -109,8 +107,8 @@ func (v *VirtualService) report(route int, dangling bool, format string, args ..
 	})
 }
 
-// qualified returns a copy of a route in which every name is a full one, so that
-// it means the same in another namespace.
+// qualified returns a copy of a route with fully qualified names, so that it has the same meaning
+// in another namespace.
 func qualified(in *networkingv1alpha3.HTTPRoute, namespace string, set settings) *networkingv1alpha3.HTTPRoute {
 	out, _ := proto.Clone(in).(*networkingv1alpha3.HTTPRoute)
 	resolve := func(d *networkingv1alpha3.Destination) {
@@ -135,10 +133,10 @@ func qualified(in *networkingv1alpha3.HTTPRoute, namespace string, set settings)
 	return out
 }
 
-// lend makes the route that a route of a delegate is in place of the one that
-// names the delegate: it matches what both match, and takes what it does not set
-// itself from the root. Both are copies that may be written to. The conflict says
-// why there is no such route.
+// lend merges a route of a delegate with the root route that names the delegate. The result matches
+// only requests that both match, and inherits the fields that the delegate's route does not set.
+// Both arguments are copies that lend may modify. If the routes cannot be merged, conflict is the
+// reason.
 func lend(root, sub *networkingv1alpha3.HTTPRoute) (out *networkingv1alpha3.HTTPRoute, conflict string) {
 	matches, conflict := lendMatches(root.GetMatch(), sub.GetMatch())
 	if conflict != "" {
@@ -172,8 +170,8 @@ func joined(root, sub string) string {
 	return root + "-" + sub
 }
 
-// lendMatches returns the pairs of matches that have requests in common. Each match
-// of the delegate must be part of one.
+// lendMatches returns the intersections of all pairs of matches that can have requests in common.
+// It is a conflict if a match of the delegate has no such pair.
 func lendMatches(root, sub []*networkingv1alpha3.HTTPMatchRequest) (out []*networkingv1alpha3.HTTPMatchRequest, conflict string) {
 	if len(root) == 0 {
 		return sub, ""
@@ -198,9 +196,8 @@ func lendMatches(root, sub []*networkingv1alpha3.HTTPMatchRequest) (out []*netwo
 	return out, ""
 }
 
-// lendMatch returns the match of the requests that both match; the conflict is the
-// field that keeps them apart. The match of the delegate may only be the narrower
-// one, and regular expressions cannot be compared.
+// lendMatch returns the intersection of two matches, or the field that conflicts. The match of the
+// delegate must be the narrower one; regular expressions cannot be compared.
 func lendMatch(root, sub *networkingv1alpha3.HTTPMatchRequest) (out *networkingv1alpha3.HTTPMatchRequest, conflict string) {
 	out, _ = proto.Clone(sub).(*networkingv1alpha3.HTTPMatchRequest)
 	if out == nil {
@@ -247,8 +244,8 @@ func lendMatch(root, sub *networkingv1alpha3.HTTPMatchRequest) (out *networkingv
 	return out, lendCallers(root, out)
 }
 
-// lendValues adds the matches of the root to those of a delegate; the conflict is
-// the smallest name whose matches exclude each other.
+// lendValues merges the matches of the root into those of a delegate. The conflict is the smallest
+// name whose matches exclude each other.
 func lendValues(root map[string]*networkingv1alpha3.StringMatch, out *map[string]*networkingv1alpha3.StringMatch,
 	combine func(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.StringMatch, bool),
 ) (conflict string) {
@@ -269,8 +266,8 @@ func lendValues(root map[string]*networkingv1alpha3.StringMatch, out *map[string
 	return conflict
 }
 
-// lendCallers adds to a match of a delegate what the root says of the port and
-// the callers.
+// lendCallers adds the conditions of the root on port, client and gateways to a match of a
+// delegate. It returns the field that conflicts, or "".
 func lendCallers(root, out *networkingv1alpha3.HTTPMatchRequest) (conflict string) {
 	switch {
 	case root.GetPort() != 0 && out.GetPort() != 0 && root.GetPort() != out.GetPort():

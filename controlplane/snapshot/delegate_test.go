@@ -24,13 +24,13 @@ func parse(t *testing.T, text string) *networkingv1alpha3.VirtualService {
 	return vs
 }
 
-// TestDelegateMatches combines the match of a route with that of a route of its
+// TestDelegateMatches checks the intersection of the match of a route with that of a route of its
 // delegate.
 func TestDelegateMatches(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
-		name, root, sub string // matches, as JSON; empty is none
-		want            string // the matches together; a field name if they conflict
+		name, root, sub string // matches as JSON; empty means none
+		want            string // the merged matches, or the name of the conflicting field
 	}{
 		{"none", ``, ``, ``},
 		{"only the root", `{"uri":{"prefix":"/a"}}`, ``, `{"uri":{"prefix":"/a"}}`},
@@ -89,8 +89,9 @@ func TestDelegateMatches(t *testing.T) {
 	}
 }
 
-// TestDelegateInherits: what a route of a delegate does not set is that of the
-// route that names the delegate, and names mean what they mean where they stand.
+// TestDelegateInherits checks that a route of a delegate inherits the fields that it does not set
+// from the route that names the delegate, and that names are resolved in the namespace of their
+// object.
 func TestDelegateInherits(t *testing.T) {
 	t.Parallel()
 	root := object(model.VirtualService, "front", "root", 0, parse(t, `{"hosts":["web"],"http":[
@@ -118,8 +119,8 @@ func TestDelegateInherits(t *testing.T) {
 	}
 }
 
-// TestDelegateProblems: a missing delegate is a problem of the object that names it,
-// as long as that is so; nobody else does.
+// TestDelegateProblems checks that a missing delegate is reported only for the object that names
+// it, and only as long as it is missing.
 func TestDelegateProblems(t *testing.T) {
 	t.Parallel()
 	vs := func(namespace, name, text string) *model.Config {
@@ -180,7 +181,7 @@ func TestDelegateProblems(t *testing.T) {
 	}
 }
 
-// TestDelegateChanges: a change of a delegate renews who names it, and no other.
+// TestDelegateChanges checks that a change of a delegate renews only the objects that name it.
 func TestDelegateChanges(t *testing.T) {
 	t.Parallel()
 	lent := func(text string) *model.Config {
@@ -207,8 +208,7 @@ func TestDelegateChanges(t *testing.T) {
 	}
 }
 
-// TestRouteProblems: what the HTTP routes of an object say that its author cannot
-// have meant.
+// TestRouteProblems checks that HTTP routes that are probably mistakes are reported.
 func TestRouteProblems(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -10,9 +10,8 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// covers reports whether each value that one match takes is taken by another one,
-// too. Nil and empty matches take every value; of regular expressions it is not
-// known.
+// covers reports whether outer matches every value that inner matches. Nil and empty matches match
+// every value. It returns false for regular expressions, which cannot be compared.
 func covers(outer, inner *networkingv1alpha3.StringMatch) bool {
 	if outer.GetMatchType() == nil {
 		return true
@@ -27,8 +26,8 @@ func covers(outer, inner *networkingv1alpha3.StringMatch) bool {
 	return strings.HasPrefix(inner.GetExact()+inner.GetPrefix(), prefix.Prefix)
 }
 
-// narrower returns the match of a delegate where it is the narrower one, and that
-// of the root where the delegate takes every value.
+// narrower returns the match of the delegate if it is the narrower one, or the match of the root if
+// the delegate matches every value. Otherwise it returns false.
 func narrower(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.StringMatch, bool) {
 	switch {
 	case sub.GetMatchType() == nil && (root != nil || sub == nil):
@@ -39,8 +38,8 @@ func narrower(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.St
 	return nil, false
 }
 
-// wider returns the one of two matches that takes the values of both: what two
-// routes both exclude is excluded by either.
+// wider returns the match that covers the other one, because a merged route excludes the values
+// that either route excludes. It returns false if neither covers the other.
 func wider(root, sub *networkingv1alpha3.StringMatch) (*networkingv1alpha3.StringMatch, bool) {
 	switch {
 	case covers(root, sub):

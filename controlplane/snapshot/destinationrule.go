@@ -13,27 +13,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// DestinationRule is what the rules of one namespace say about one host: all
-// rules with equal host, selector and exportTo, merged.
+// DestinationRule is the merged policy of one namespace for one host. It merges all objects with
+// the same host, selector and exportTo.
 type DestinationRule struct {
 	// Host is the full name, or a wildcard.
 	Host string
 	// Policy is the first traffic policy; nil means none.
 	Policy *networkingv1alpha3.TrafficPolicy
-	// Subsets are those of all rules; of equal names the first.
+	// Subsets are the subsets of all objects. If names are equal, the first subset wins.
 	Subsets []*networkingv1alpha3.Subset
 	// From are the objects, oldest first; never empty.
 	From []*model.Config
 
-	byName   map[string]*networkingv1alpha3.Subset // of Subsets
+	byName   map[string]*networkingv1alpha3.Subset // name to element of Subsets
 	exportTo []string
 	selector map[string]string
-	// securedBy is the rule that was made of a BackendTLSPolicy for the host, whose
-	// TLS is in Policy; nil if there is none.
+	// securedBy is the object converted from a BackendTLSPolicy for the host, whose TLS settings
+	// are merged into Policy; nil if there is none.
 	securedBy *model.Config
 }
 
-// Objects returns the objects that the rule is made of; none for nil.
+// Objects returns the objects that the rule was built from. It returns nil for a nil rule.
 func (d *DestinationRule) Objects() []*model.Config {
 	if d == nil {
 		return nil
@@ -44,10 +44,10 @@ func (d *DestinationRule) Objects() []*model.Config {
 	return append(slices.Clone(d.From), d.securedBy)
 }
 
-// Selected reports whether the rule is for certain workloads only.
+// Selected reports whether the rule applies only to certain workloads.
 func (d *DestinationRule) Selected() bool { return len(d.selector) > 0 }
 
-// Subset returns the subset of a name; nil means that there is none.
+// Subset returns the subset with the given name, or nil if it does not exist.
 func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
 	if d == nil {
 		return nil
@@ -57,24 +57,23 @@ func (d *DestinationRule) Subset(name string) *networkingv1alpha3.Subset {
 
 // DestinationRules is the index of DestinationRules by namespace and host.
 type DestinationRules struct {
-	// SelectorLabels are the label keys that workload selectors name,
-	// sorted: proxies that agree in these get the same rules.
+	// SelectorLabels are the label keys that workload selectors use, sorted. Proxies with equal
+	// values for these keys get the same rules.
 	SelectorLabels []string
-	// Placed is true if one of the rules prefers endpoints by where they are, or
-	// may do so by the settings of the mesh; PlaceLabels are the label keys that
-	// the rules compare for it, sorted.
+	// Placed is true if a rule prefers endpoints by locality, or may do so because of the mesh
+	// settings. PlaceLabels are the label keys that the rules compare for this purpose, sorted.
 	Placed      bool
 	PlaceLabels []string
 
 	root       string
 	namespaces map[string]*hostRules
-	secured    map[string]*model.Config // by host: what was made of a BackendTLSPolicy
+	secured    map[string]*model.Config // by host: objects converted from a BackendTLSPolicy
 	merged     []*DestinationRule
 	all        []*model.Config
 }
 
 type hostRules struct {
-	byHost    map[string][]*DestinationRule // with selector first
+	byHost    map[string][]*DestinationRule // rules with a selector first
 	wildcards []string                      // most specific first
 }
 
@@ -116,8 +115,7 @@ func newDestinationRules(old *DestinationRules, objs []*model.Config, set settin
 	return d
 }
 
-// add merges one object into the rule of its namespace, host, selector and
-// exportTo.
+// add merges one object into the rule with the same namespace, host, selector and exportTo.
 func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.DestinationRule, set settings) {
 	ns := d.namespaces[obj.Namespace]
 	if ns == nil {
@@ -160,13 +158,13 @@ func (d *DestinationRules) add(obj *model.Config, spec *networkingv1alpha3.Desti
 	}
 }
 
-// balances is what a policy and the settings of one port say about endpoints.
+// balances is the common interface of a traffic policy and of its port settings for load balancing.
 type balances interface {
 	GetLoadBalancer() *networkingv1alpha3.LoadBalancerSettings
 	GetOutlierDetection() *networkingv1alpha3.OutlierDetection
 }
 
-// place notes whether and how an object prefers endpoints by where they are.
+// place updates Placed and PlaceLabels for an object.
 func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
 	policies := []*networkingv1alpha3.TrafficPolicy{spec.GetTrafficPolicy()}
 	for _, s := range spec.GetSubsets() {
@@ -188,7 +186,7 @@ func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
 	}
 }
 
-// keep puts the pointers of rules that did not change in place of new ones.
+// keep replaces new rules that did not change by the previous pointers.
 func (d *DestinationRules) keep(old *DestinationRules) {
 	if old == nil {
 		return
@@ -208,12 +206,12 @@ func (d *DestinationRules) keep(old *DestinationRules) {
 	}
 }
 
-// For returns the rule of a host as a proxy sees it: of its own namespace, then
-// of the service's, then of the root namespace. In the root namespace only what is
-// for nobody else comes first. Nil means that there is none.
+// For returns the rule of a host for a proxy, or nil if there is none. It looks in the namespace of
+// the proxy, then in that of the service, then in the root namespace. A proxy in the root namespace
+// first considers only rules that are private to that namespace.
 func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labels map[string]string) *DestinationRule {
 	if r := d.namespaces[proxyNamespace].find(svc.Hostname, func(r *DestinationRule) bool {
-		// What a BackendTLSPolicy says of a host no wildcard takes away.
+		// A rule for a wildcard does not override a BackendTLSPolicy for the host.
 		return model.Selects(r.selector, labels) && visible(r.exportTo, proxyNamespace, proxyNamespace) && (proxyNamespace != d.root || r.private(d.root)) &&
 			(d.secured[svc.Hostname] == nil || r.securedBy != nil)
 	}); r != nil {
@@ -232,12 +230,12 @@ func (d *DestinationRules) For(svc model.ServiceKey, proxyNamespace string, labe
 	return nil
 }
 
-// private reports whether the rule is for proxies of its own namespace only.
+// private reports whether the rule applies only to proxies of its own namespace.
 func (d *DestinationRule) private(namespace string) bool {
 	return d.Selected() || len(d.exportTo) == 1 && (d.exportTo[0] == "." || d.exportTo[0] == namespace)
 }
 
-// withHost returns the rules of a namespace for exactly this host.
+// withHost returns the rules of a namespace whose host is exactly this one.
 func (d *DestinationRules) withHost(namespace, host string) []*DestinationRule {
 	ns := d.namespaces[namespace]
 	if ns == nil {

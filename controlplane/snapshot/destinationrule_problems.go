@@ -13,11 +13,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// MaxRing is the largest hash ring that Envoy takes.
+// MaxRing is the maximum size of a hash ring in Envoy.
 const MaxRing = 8 << 20
 
-// What the kernel takes for the keepalive of a connection (tcp(7), Linux). With
-// more Envoy cannot open connections at all.
+// The maximum TCP keepalive values of the Linux kernel (tcp(7)). With larger values, Envoy cannot
+// open connections.
 const (
 	MaxKeepaliveProbes  = 127
 	MaxKeepaliveSeconds = 32767
@@ -40,7 +40,8 @@ func (c *checker) destinationRule(obj *model.Config) {
 	}
 }
 
-// olderRules reports what older rules of the same host say too, and better.
+// olderRules reports the settings that are ignored because an older rule of the same host has them
+// too.
 func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.DestinationRule, host string) {
 	rules := c.mesh.DestinationRules.withHost(obj.Namespace, host)
 	at := slices.IndexFunc(rules, func(r *DestinationRule) bool {
@@ -59,7 +60,7 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 	position := slices.IndexFunc(own.From, func(o *model.Config) bool { return o.Key == obj.Key })
 	for _, older := range own.From[:position] {
 		said, ok := older.Spec.(*networkingv1alpha3.DestinationRule)
-		if !ok || ofGatewayAPI(older) || ofGatewayAPI(obj) { // the two are laid over each other
+		if !ok || ofGatewayAPI(older) || ofGatewayAPI(obj) { // those two kinds of rules are merged
 			continue
 		}
 		if spec.GetTrafficPolicy() != nil && said.GetTrafficPolicy() != nil {
@@ -74,14 +75,14 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 	}
 }
 
-// portPolicy is what a policy and the settings of one port have in common.
+// portPolicy is the common interface of a traffic policy and of its port settings.
 type portPolicy interface {
 	GetLoadBalancer() *networkingv1alpha3.LoadBalancerSettings
 	GetConnectionPool() *networkingv1alpha3.ConnectionPoolSettings
 	GetTls() *networkingv1alpha3.ClientTLSSettings
 }
 
-// policy reports settings of which nothing, or not what they say, is made.
+// policy reports settings that have no effect, or not the one that they describe.
 func (c *checker) policy(obj *model.Config, at string, policy *networkingv1alpha3.TrafficPolicy, selected bool) {
 	c.portPolicy(obj, at, policy, selected)
 	for i, p := range policy.GetPortLevelSettings() {
@@ -108,7 +109,7 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 	}
 }
 
-// keepalive reports values that the kernel does not take.
+// keepalive reports values that exceed the limits of the kernel.
 func (c *checker) keepalive(obj *model.Config, at string, k *networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
 	if n := k.GetProbes(); n > MaxKeepaliveProbes {
 		c.warn(obj, "%s.probes: %d is more than the kernel takes: %d is used", at, n, MaxKeepaliveProbes)
@@ -123,16 +124,15 @@ func (c *checker) keepalive(obj *model.Config, at string, k *networkingv1alpha3.
 	}
 }
 
-// OriginatesTLS reports whether settings ask for TLS that is not that of the
-// mesh.
+// OriginatesTLS reports whether the settings originate TLS other than mesh mutual TLS.
 func OriginatesTLS(tls *networkingv1alpha3.ClientTLSSettings) bool {
 	return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_SIMPLE || tls.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
 }
 
-// TLSFault says why TLS settings can be served to no proxy, beginning with the
-// name of a field; empty if they can be.
+// TLSFault returns the reason why TLS settings cannot be sent to any proxy, starting with the name
+// of the field. It returns "" if they are valid.
 func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
-	if _, known := networkingv1alpha3.ClientTLSSettings_TLSmode_name[int32(tls.GetMode())]; !known { // of a newer client, or over MCP
+	if _, known := networkingv1alpha3.ClientTLSSettings_TLSmode_name[int32(tls.GetMode())]; !known { // from a newer client, or over MCP
 		return fmt.Sprintf("mode: %d is not known; write DISABLE, SIMPLE, MUTUAL or ISTIO_MUTUAL", tls.GetMode())
 	}
 	if !OriginatesTLS(tls) {
@@ -156,7 +156,7 @@ func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
 	return ""
 }
 
-// subsetIndex are the subsets that select none of the endpoints that there are.
+// subsetIndex are the subsets that select none of the existing endpoints.
 type subsetIndex struct {
 	problems []model.Problem
 
@@ -166,14 +166,13 @@ type subsetIndex struct {
 	found     map[*DestinationRule]subsetFinding
 }
 
-// subsetFinding is what was found of one rule with these endpoints.
+// subsetFinding is the result of checking one rule with these endpoints.
 type subsetFinding struct {
 	endpoints *EndpointSet
 	problems  []model.Problem
 }
 
-// newSubsetIndex looks again only at rules whose endpoints are not the ones of
-// before.
+// newSubsetIndex checks only the rules whose endpoints changed, and reuses the other findings.
 func newSubsetIndex(old *subsetIndex, m *Mesh) *subsetIndex {
 	endpoints := [2]*Endpoints{m.Endpoints, m.NamedEndpoints}
 	if old != nil && old.rules == m.DestinationRules && old.services == m.Services && old.endpoints == endpoints {
@@ -186,14 +185,14 @@ func newSubsetIndex(old *subsetIndex, m *Mesh) *subsetIndex {
 		}
 		svc := m.Services.ForHost(rule.Host, rule.From[0].Namespace)
 		if svc == nil {
-			continue // reported as such
+			continue // reported separately
 		}
 		set := endpoints[0].Of(svc.ServiceKey)
 		if svc.Resolution.ByName() {
 			set = endpoints[1].Of(svc.ServiceKey)
 		}
 		if set == nil {
-			continue // scaled to zero: nothing is wrong with the labels
+			continue // scaled to zero: the labels may be correct
 		}
 		var f subsetFinding
 		if old != nil {
@@ -219,7 +218,7 @@ func emptySubsets(rule *DestinationRule, set *EndpointSet) []model.Problem {
 			if i := slices.IndexFunc(spec.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }); ok && i >= 0 {
 				c.dangling(obj, "spec.subsets[%d].labels: no endpoint of %q has them: requests to the subset %q are answered with 503; correct them, or those of the workloads",
 					i, rule.Host, s.GetName())
-				break // of others with the name the oldest one counts
+				break // the oldest subset with the name wins
 			}
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// ofGatewayAPI reports whether a DestinationRule was made of a BackendTLSPolicy.
+// ofGatewayAPI reports whether a DestinationRule was converted from a BackendTLSPolicy.
 func ofGatewayAPI(obj *model.Config) bool {
 	return obj.Annotations[semanticsAnnotation] == gatewaySemantics
 }
 
-// secure lays the TLS of each BackendTLSPolicy over the rules that there are for
-// its host: what such a policy says holds for all requests (Gateway API, GEP-1897),
-// even if a rule about something else was written before.
+// secure applies the TLS settings of each BackendTLSPolicy to the existing rules for its host. Such
+// a policy applies to all requests (Gateway API, GEP-1897), even if an older rule exists for other
+// settings.
 func (d *DestinationRules) secure() {
 	for host, obj := range d.secured {
 		spec, _ := obj.Spec.(*networkingv1alpha3.DestinationRule)
@@ -37,8 +37,8 @@ func (d *DestinationRules) secure() {
 	}
 }
 
-// withTLSOf returns a copy of a policy, which may be nil, with the TLS of another
-// one: that of each port, and that of all.
+// withTLSOf returns a copy of policy, which may be nil, with the TLS settings of secure, for each
+// port and for all ports.
 func withTLSOf(policy, secure *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.TrafficPolicy {
 	if policy == nil {
 		return secure
@@ -57,7 +57,7 @@ func withTLSOf(policy, secure *networkingv1alpha3.TrafficPolicy) *networkingv1al
 				at.Tls, set = port.GetTls(), true
 			}
 		}
-		if !set { // settings of a port replace the others as a whole
+		if !set { // the settings of a port replace the general ones completely
 			out.PortLevelSettings = append(out.PortLevelSettings, &networkingv1alpha3.TrafficPolicy_PortTrafficPolicy{
 				Port: port.GetPort(), Tls: port.GetTls(),
 				LoadBalancer: out.GetLoadBalancer(), ConnectionPool: out.GetConnectionPool(), OutlierDetection: out.GetOutlierDetection(),

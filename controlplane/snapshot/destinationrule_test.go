@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// webEntry is a service with one endpoint that has the label version of v1.
+// webEntry returns a service with one endpoint with the label version=v1.
 func webEntry() *model.Config {
 	return object(model.ServiceEntry, "default", "web", 0, &networkingv1alpha3.ServiceEntry{
 		Hosts: []string{"web.example.com"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
@@ -33,8 +33,8 @@ func withTLS(tls *networkingv1alpha3.ClientTLSSettings) func(*networkingv1alpha3
 	return func(spec *networkingv1alpha3.DestinationRule) { spec.TrafficPolicy.Tls = tls }
 }
 
-// TestDestinationRuleProblems: what nothing, or not what it says, is made of is
-// reported with its field, and nothing else is.
+// TestDestinationRuleProblems checks that settings without the described effect are reported with
+// their field, and that nothing else is reported.
 func TestDestinationRuleProblems(t *testing.T) {
 	t.Parallel()
 	subset := func(version string) *networkingv1alpha3.Subset {
@@ -47,7 +47,7 @@ func TestDestinationRuleProblems(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		rules []*model.Config
-		want  []string // the beginning of each problem
+		want  []string // the prefix of each problem
 	}{
 		{"files", []*model.Config{webRule("a", 0, withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple}))}, nil},
 		{
@@ -107,8 +107,8 @@ func TestDestinationRuleProblems(t *testing.T) {
 	}
 }
 
-// TestPlaced: rules tell whether the place of a proxy makes a difference, and
-// which of its labels.
+// TestPlaced checks that rules report whether they depend on the locality of a proxy, and on which
+// of its labels.
 func TestPlaced(t *testing.T) {
 	t.Parallel()
 	plain := objects{webEntry(), webRule("a", 0, withTLS(nil))}.build().DestinationRules

@@ -11,18 +11,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// EndpointSet are the endpoints of one service, in a fixed order.
+// EndpointSet is the set of endpoints of one service, in a fixed order.
 type EndpointSet struct {
 	List []*model.Endpoint
-	// Networks is true if one of them names its network.
+	// Networks is true if at least one endpoint names its network.
 	Networks bool
-	// from is what the registry returned: the same slice makes the same set.
+	// from is the slice that the registry returned. The same slice yields the same set.
 	from []*model.Endpoint
-	// ports holds the parts of List by service port; nil if there is one port.
+	// ports groups List by service port; nil if all endpoints have the same port.
 	ports map[uint32][]*model.Endpoint
 }
 
-// OfPort returns the endpoints of a port of the service, in the order of List.
+// OfPort returns the endpoints of a service port, in the order of List.
 func (s *EndpointSet) OfPort(port uint32) []*model.Endpoint {
 	switch {
 	case s == nil:
@@ -35,7 +35,7 @@ func (s *EndpointSet) OfPort(port uint32) []*model.Endpoint {
 	return nil
 }
 
-// byPort groups endpoints by service port; nil if they have one port.
+// byPort groups endpoints by service port. It returns nil if all have the same port.
 func byPort(list []*model.Endpoint) map[uint32][]*model.Endpoint {
 	if !slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.ServicePort != list[0].ServicePort }) {
 		return nil
@@ -47,13 +47,13 @@ func byPort(list []*model.Endpoint) map[uint32][]*model.Endpoint {
 	return ports
 }
 
-// Endpoints is the index of the endpoints of all services whose endpoints are
-// sent, or of all whose endpoints Envoy resolves.
+// Endpoints is an index of endpoints: either of all services whose endpoints are sent, or of all
+// services whose endpoints Envoy resolves.
 type Endpoints struct {
 	sets map[model.ServiceKey]*EndpointSet
 }
 
-// Of returns the endpoints of a service; nil means that there are none.
+// Of returns the endpoints of a service, or nil if there are none.
 func (e *Endpoints) Of(key model.ServiceKey) *EndpointSet { return e.sets[key] }
 
 func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][]*model.Endpoint, byName bool) *Endpoints {
@@ -79,8 +79,8 @@ func newEndpoints(old *Endpoints, services *Services, all map[model.ServiceKey][
 	return e
 }
 
-// replace returns the index with other endpoints of some services, which belong
-// into it; it is the same index if they are the same endpoints.
+// replace returns an index with the new endpoints of some services, which must belong to the index.
+// It returns e if the endpoints did not change.
 func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]*model.Endpoint) *Endpoints {
 	next := e
 	for _, key := range keys {
@@ -101,8 +101,8 @@ func (e *Endpoints) replace(keys []model.ServiceKey, all map[model.ServiceKey][]
 	return next
 }
 
-// newSet returns the set of the endpoints that take requests, nil if there are
-// none; prev, if they are the same.
+// newSet returns the set of the endpoints that receive requests, or nil if there are none. It
+// returns prev if the endpoints did not change.
 func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 	if prev != nil && len(from) > 0 && len(from) == len(prev.from) && &from[0] == &prev.from[0] {
 		return prev
@@ -119,7 +119,7 @@ func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 	return &EndpointSet{List: list, Networks: networks, from: from, ports: byPort(list)}
 }
 
-// inService returns a copy of a list without the endpoints that take no requests.
+// inService returns a copy of a list without the unhealthy endpoints.
 func inService(list []*model.Endpoint) []*model.Endpoint {
 	return slices.DeleteFunc(slices.Clone(list), func(e *model.Endpoint) bool { return e.Unhealthy })
 }
@@ -130,25 +130,23 @@ type Account struct {
 	ServiceAccount string
 }
 
-// AccountSet are the identities behind one service, sorted, without
-// duplicates.
+// AccountSet is the set of identities behind one service, sorted, without duplicates.
 type AccountSet struct {
 	List []Account
-	// Entries are the WorkloadEntry objects that some of the identities come from:
-	// for each identity without another origin, the first object with it.
+	// Entries are WorkloadEntry objects that define identities: for each identity without another
+	// origin, the first object that has it.
 	Entries []model.Key
 }
 
-// Accounts is the index of the identities of all services. An endpoint that is
-// out of service counts: clusters name its identity, and must not change with
-// its health. A service of a cluster that has lost its last endpoint keeps the
-// identities that it had: nobody is called meanwhile, and no proxy has to take a
-// new cluster when the service is scaled up again.
+// Accounts is the index of the identities of all services. It includes unhealthy endpoints:
+// clusters list the identities and must not change with the health of endpoints. A service of a
+// cluster that lost its last endpoint keeps its previous identities. It receives no requests in the
+// meantime, and proxies need no new cluster when it is scaled up again.
 type Accounts struct {
 	sets map[model.ServiceKey]*AccountSet
 }
 
-// Of returns the identities of a service; nil means that none is known.
+// Of returns the identities of a service, or nil if none are known.
 func (a *Accounts) Of(key model.ServiceKey) *AccountSet { return a.sets[key] }
 
 func newAccounts(old *Accounts, services *Services, all map[model.ServiceKey][]*model.Endpoint) *Accounts {
@@ -172,7 +170,8 @@ func newAccounts(old *Accounts, services *Services, all map[model.ServiceKey][]*
 	return a
 }
 
-// replace is newAccounts when only the endpoints of some services changed.
+// replace returns an index with the identities for the new endpoints of some services. It returns a
+// if they did not change.
 func (a *Accounts) replace(services []*model.Service, all map[model.ServiceKey][]*model.Endpoint) *Accounts {
 	next := a
 	for _, svc := range services {
@@ -193,15 +192,15 @@ func (a *Accounts) replace(services []*model.Service, all map[model.ServiceKey][
 	return next
 }
 
-// newAccountSet returns the identities behind a service, nil if none is known;
-// prev, if they are the same.
+// newAccountSet returns the identities behind a service, or nil if none are known. It returns prev
+// if they did not change.
 func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endpoint) *AccountSet {
 	if len(endpoints) == 0 && prev != nil && svc.Registry == model.RegistryKubernetes {
 		return prev
 	}
 	type origin struct {
 		account Account
-		entry   model.Key // zero if the account has another origin
+		entry   model.Key // zero if the account also has another origin
 	}
 	var origins []origin
 	for _, name := range svc.ServiceAccounts {
@@ -235,8 +234,7 @@ func newAccountSet(prev *AccountSet, svc *model.Service, endpoints []*model.Endp
 	return set
 }
 
-// compareEndpoints is a total order over what two endpoints can differ in,
-// save labels.
+// compareEndpoints is a total order over all fields of endpoints except labels.
 func compareEndpoints(a, b *model.Endpoint) int {
 	return cmp.Or(
 		cmp.Compare(a.ServicePort, b.ServicePort), cmp.Compare(a.Locality, b.Locality),

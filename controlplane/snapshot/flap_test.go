@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// flapping is a platform whose endpoints come and go.
+// flapping is a platform whose endpoints appear and disappear.
 type flapping struct {
 	platform
 	endpoints map[string][]*model.Endpoint
@@ -41,7 +41,7 @@ func (f *flapping) set(name string, endpoints []*model.Endpoint) {
 	f.platform[name] = &p
 }
 
-// flap lets an endpoint of a service be missing, or come back.
+// flap removes an endpoint of a service, or adds it again. It returns the name of the service.
 func (f *flapping) flap(r *rand.Rand) string {
 	name := fmt.Sprint("s", r.IntN(len(f.platform)))
 	all := f.endpoints[name]
@@ -60,9 +60,9 @@ func (f *flapping) input() Input {
 	return in
 }
 
-// TestFlappingEndpoints has a thousand endpoints flap in each of some rounds, as
-// in a second of a bad day. What follows each is made of the services that
-// flapped, and in the end it is what a build from nothing gives.
+// TestFlappingEndpoints lets a thousand endpoints flap in each of several rounds, as in one second
+// of an incident. Each snapshot rebuilds only the services that flapped, and the last one equals a
+// snapshot built from scratch.
 func TestFlappingEndpoints(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -103,8 +103,8 @@ func TestFlappingEndpoints(t *testing.T) {
 	}
 }
 
-// BenchmarkFlap is what follows the flapping of 100 endpoints in a mesh of 10,000
-// services: a tenth of a second of a bad day.
+// BenchmarkFlap measures the build after 100 endpoints flapped in a mesh of 10,000 services, as in
+// a tenth of a second of an incident.
 func BenchmarkFlap(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	f := newFlapping(10_000, 4)

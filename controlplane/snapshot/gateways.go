@@ -13,15 +13,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// InForce reports whether objects of a kind change what proxies get. A snapshot
-// that looks at others does so for its problems only.
+// InForce reports whether objects of a kind affect the configuration of proxies. A snapshot reads
+// objects of other kinds only to report their problems.
 func InForce(kind model.Kind) bool {
 	switch kind {
 	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway,
 		model.WasmPlugin:
 		return true
 	case model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
-		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // as what they are converted to
+		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // through the objects that they are converted to
 		return true
 	}
 	return false
@@ -37,8 +37,8 @@ type Gateway struct {
 
 // Gateways is the index of Gateways by workload.
 type Gateways struct {
-	// SelectorLabels are the label keys that selectors name, sorted: proxies
-	// that agree in these are selected by the same objects.
+	// SelectorLabels are the label keys that selectors use, sorted. Proxies with equal values for
+	// these keys are selected by the same objects.
 	SelectorLabels []string
 
 	sorted []*Gateway // oldest first
@@ -75,13 +75,12 @@ func newGateways(old *Gateways, objs []*model.Config, _ settings) *Gateways {
 	return g
 }
 
-// Get returns the object of a name, namespace/name; nil if there is none.
+// Get returns the Gateway with the given name, namespace/name, or nil if it does not exist.
 func (g *Gateways) Get(name string) *Gateway { return g.byName[name] }
 
-// For returns the objects that select a workload, oldest first: those without a
-// selector select every gateway. ownNamespace leaves out objects of other namespaces;
-// objects that were converted from a Gateway of the Gateway API never apply to other
-// namespaces.
+// For returns the Gateways that select a workload, oldest first. Gateways without a selector select
+// every gateway workload. If ownNamespace is true, only Gateways of the same namespace apply; those
+// converted from the Gateway API never apply to other namespaces.
 func (g *Gateways) For(namespace string, labels map[string]string, ownNamespace bool) []*Gateway {
 	var out []*Gateway
 	for _, gw := range g.sorted {
@@ -93,8 +92,8 @@ func (g *Gateways) For(namespace string, labels map[string]string, ownNamespace 
 	return out
 }
 
-// ServerHosts returns the hosts of a server of the Gateway that VirtualServices of
-// a namespace may use: "host" is for all, "namespace/host" and "./host" for one.
+// ServerHosts returns the hosts of a server of the Gateway that VirtualServices of a namespace may
+// use: "host" is for all namespaces, "namespace/host" and "./host" for one.
 func (g *Gateway) ServerHosts(server *networkingv1alpha3.Server, namespace string) []string {
 	var out []string
 	for _, h := range server.GetHosts() {
@@ -110,8 +109,8 @@ func (g *Gateway) ServerHosts(server *networkingv1alpha3.Server, namespace strin
 	return out
 }
 
-// IntersectHosts returns the hosts that fall under both lists, each the narrower
-// of two, in the order of the second list, without duplicates.
+// IntersectHosts returns the hosts that both lists cover, without duplicates. Of each pair it
+// returns the narrower host, in the order of the second list.
 func IntersectHosts(a, b []string) []string {
 	var out []string
 	add := func(host string) {
@@ -132,7 +131,7 @@ func IntersectHosts(a, b []string) []string {
 	return out
 }
 
-// gateways checks that the gateways of a VirtualService exist.
+// gateways checks that the Gateways of a VirtualService exist.
 func (c *checker) gateways(obj *model.Config, spec *networkingv1alpha3.VirtualService) {
 	for i, name := range spec.GetGateways() {
 		if name == "mesh" {
@@ -163,8 +162,8 @@ func (c *checker) gatewayHosts(obj *model.Config, spec *networkingv1alpha3.Virtu
 	}
 }
 
-// gatewaysOf are the names of the Gateways that a VirtualService applies to,
-// each once.
+// gatewaysOf returns the names of the Gateways that a VirtualService applies to, without
+// duplicates.
 func gatewaysOf(obj *model.Config, spec *networkingv1alpha3.VirtualService) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -177,8 +176,8 @@ func gatewaysOf(obj *model.Config, spec *networkingv1alpha3.VirtualService) []st
 	return names
 }
 
-// GatewayName returns namespace/name of what a VirtualService names: a name of
-// its own namespace, ./name, namespace/name, or the old name.namespace.svc...
+// GatewayName returns namespace/name for a Gateway reference in a VirtualService: a name in its own
+// namespace, ./name, namespace/name, or the legacy form name.namespace.svc...
 func GatewayName(name, namespace string) string {
 	if of, rest, ok := strings.Cut(name, "/"); ok {
 		if of == "." {

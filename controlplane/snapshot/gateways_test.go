@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// A VirtualService that names a Gateway which does not exist says so, until it
-// does.
+// TestMissingGateways checks that a VirtualService that names a missing Gateway is reported until
+// the Gateway exists.
 func TestMissingGateways(t *testing.T) {
 	t.Parallel()
 	key := model.Key{Kind: model.VirtualService, Namespace: "shop", Name: "edge"}
@@ -52,7 +52,7 @@ func TestMissingGateways(t *testing.T) {
 	}
 }
 
-// serverOf returns a Gateway of namespace edge with the hosts of one server.
+// serverOf returns a Gateway of the namespace edge with the hosts of one server.
 func serverOf(name string, selector map[string]string, hosts ...string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.Gateway, Namespace: "edge", Name: name},
@@ -60,7 +60,8 @@ func serverOf(name string, selector map[string]string, hosts ...string) *model.C
 	}
 }
 
-// Gateways select by labels and namespace; what did not change keeps its pointer.
+// TestGateways checks that Gateways select by labels and namespace, and that unchanged Gateways
+// keep their pointers.
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	objects := []*model.Config{
@@ -108,7 +109,7 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// Hosts of servers are for the namespaces that they name.
+// TestServerHosts checks that hosts of servers apply only to the namespaces that they name.
 func TestServerHosts(t *testing.T) {
 	t.Parallel()
 	gw := &Gateway{Config: serverOf("x", nil)}
@@ -133,7 +134,8 @@ func TestServerHosts(t *testing.T) {
 	}
 }
 
-// A VirtualService says which of its hosts its Gateway has no server for.
+// TestUncoveredHosts checks that the hosts of a VirtualService without a server in its Gateway are
+// reported.
 func TestUncoveredHosts(t *testing.T) {
 	t.Parallel()
 	vs := &model.Config{Key: model.Key{Kind: model.VirtualService, Namespace: "shop", Name: "vs"}, Spec: &networkingv1alpha3.VirtualService{

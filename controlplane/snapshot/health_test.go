@@ -16,7 +16,7 @@ func workloadKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
 }
 
-// buildWith builds what follows prev when the health of some workloads changed.
+// buildWith builds the snapshot after prev when the health of some workloads changed.
 func (o objects) buildWith(prev *Mesh, unhealthy, changed []string) *Mesh {
 	in := o.input()
 	in.Unhealthy = map[model.Key]struct{}{}
@@ -42,8 +42,8 @@ func addressesOf(m *Mesh, endpoints *Endpoints, host string) []string {
 	return out
 }
 
-// Health alters the endpoints of the services of the workload, and nothing
-// else: neither the identities, which clusters name, nor what others have.
+// TestHealthAltersOnlyEndpoints checks that the health of a workload changes only the endpoints of
+// its services, neither the identities, which clusters list, nor other services.
 func TestHealthAltersOnlyEndpoints(t *testing.T) {
 	t.Parallel()
 	const host = "catalog.default.svc.cluster.local"
@@ -79,7 +79,7 @@ func TestHealthAltersOnlyEndpoints(t *testing.T) {
 	}
 }
 
-// A change of something else leaves the endpoints of an unhealthy workload out.
+// TestHealthStays checks that an unhealthy endpoint remains excluded after an unrelated change.
 func TestHealthStays(t *testing.T) {
 	t.Parallel()
 	const host = "catalog.default.svc.cluster.local"
@@ -100,7 +100,7 @@ func TestHealthStays(t *testing.T) {
 	}
 }
 
-// Endpoints that Envoy finds by name are taken out, too.
+// TestHealthOfNamedEndpoints checks that endpoints that Envoy resolves by DNS are excluded as well.
 func TestHealthOfNamedEndpoints(t *testing.T) {
 	t.Parallel()
 	se := service("default", "files", "files.example.com")

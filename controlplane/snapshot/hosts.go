@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// resolveHost returns the full name of a host: "*", addresses and names with a
-// dot are kept, a bare name is a service of the namespace.
+// resolveHost returns the full name of a host. "*", addresses and names with a dot are returned
+// unchanged except for case; a short name is a service of the namespace.
 func (s settings) resolveHost(host, namespace string) string {
 	if host == "" || strings.ContainsAny(host, ".*") {
 		return strings.ToLower(host)
@@ -21,11 +21,10 @@ func (s settings) resolveHost(host, namespace string) string {
 	return strings.ToLower(host) + "." + namespace + ".svc." + s.domain
 }
 
-// isWildcard reports whether a host stands for several ("*", "*.example.com").
+// isWildcard reports whether a host is a wildcard ("*", "*.example.com").
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// hostMatches reports whether a host, or a narrower wildcard, falls under a
-// pattern.
+// hostMatches reports whether a pattern covers a host or a narrower wildcard.
 func hostMatches(pattern, host string) bool {
 	suffix, wild := strings.CutPrefix(pattern, "*")
 	if !wild {
@@ -34,8 +33,8 @@ func hostMatches(pattern, host string) bool {
 	return strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
 }
 
-// visible reports whether an object with this exportTo list in namespace owner
-// is seen from namespace viewer. An empty list exports to everybody.
+// visible reports whether the namespace viewer can see an object of the namespace owner with this
+// exportTo list. An empty list exports to all namespaces.
 func visible(exportTo []string, owner, viewer string) bool {
 	if len(exportTo) == 0 {
 		return true
@@ -45,8 +44,8 @@ func visible(exportTo []string, owner, viewer string) bool {
 	})
 }
 
-// mostSpecific orders hosts for matching: exact hosts before wildcards, longer
-// wildcards before shorter ones.
+// mostSpecific compares hosts for matching: exact hosts come before wildcards, longer wildcards
+// before shorter ones.
 func mostSpecific(a, b string) int {
 	if wa, wb := isWildcard(a), isWildcard(b); wa != wb {
 		if wb {

@@ -9,17 +9,16 @@ import (
 	"strings"
 )
 
-// imports are what egress listeners import; the zero value is everything. A
-// look at them costs no more if they are many.
+// imports are the hosts that egress listeners import; the zero value imports everything. The cost
+// of a lookup does not depend on the number of rules.
 type imports struct {
-	// rules are sorted, each once.
+	// rules are sorted, without duplicates.
 	rules []importRule
-	// exact holds the rules, wildcards those of wildcards without the "*".
+	// exact contains all rules; wildcards contains those with a wildcard host, without the "*".
 	exact, wildcards map[importRule]bool
-	// lengths are those of the wildcards without the "*", ascending.
+	// lengths are the distinct lengths of the wildcards without the "*", ascending.
 	lengths []int
-	// backwards are the hosts of each namespace, without "*" and read from the
-	// end, sorted.
+	// backwards are the reversed hosts of each namespace without the "*", sorted.
 	backwards map[string][]string
 }
 
@@ -52,15 +51,14 @@ func newImports(rules []importRule) imports {
 	return list
 }
 
-// backwards returns a text read from its end, byte by byte.
+// backwards returns s with its bytes in reverse order.
 func backwards(s string) string {
 	b := []byte(s)
 	slices.Reverse(b)
 	return string(b)
 }
 
-// hold reports whether a host of a namespace, or a narrower wildcard, is
-// imported.
+// hold reports whether a host of a namespace, or a narrower wildcard, is imported.
 func (list *imports) hold(namespace, host string) bool {
 	if len(list.rules) == 0 {
 		return true
@@ -82,8 +80,7 @@ func (list *imports) hold(namespace, host string) bool {
 	return false
 }
 
-// meet reports whether one of the imports holds the host, or a part of what a
-// wildcard host stands for.
+// meet reports whether the host is imported or, for a wildcard, whether a part of it is.
 func (list *imports) meet(namespace, host string) bool {
 	if list.hold(namespace, host) {
 		return true
@@ -102,7 +99,7 @@ func (list *imports) meet(namespace, host string) bool {
 	return false
 }
 
-// key is equal for imports of the same; empty imports everything.
+// key returns a string that is equal for equal imports, and empty if everything is imported.
 func (list *imports) key() string {
 	var b strings.Builder
 	for _, r := range list.rules {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestImports compares the index with a look at each rule.
+// TestImports compares the index with a comparison of each rule.
 func TestImports(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))

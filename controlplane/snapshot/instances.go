@@ -17,24 +17,24 @@ type Instance struct {
 	Endpoint *model.Endpoint
 }
 
-// instanceShards is in how many parts the index is kept: a change copies those
-// that it touches.
+// instanceShards is the number of shards of the index. A change copies only the shards that it
+// touches.
 const instanceShards = 256
 
-// Instances is the index of all endpoints by address, also of those that take
-// no requests: a workload listens before it is ready.
+// Instances is the index of all endpoints by address. It includes endpoints that receive no
+// requests, because a workload listens before it is ready.
 type Instances struct {
 	shards [instanceShards]map[string][]Instance
 }
 
-// instanceSeed decides the shard of an address. It is the same for the life of
-// the process, and says nothing about the content.
+// instanceSeed determines the shard of an address. It is constant for the lifetime of the process
+// and does not affect the content.
 var instanceSeed = maphash.MakeSeed()
 
 func shardOf(address string) int { return int(maphash.String(instanceSeed, address) % instanceShards) }
 
-// At returns what the workload with these addresses serves, by service, then by
-// number of the port of the service.
+// At returns the instances of the workload with these addresses, sorted by service, then by service
+// port.
 func (n *Instances) At(addresses []string) []Instance {
 	var out []Instance
 	for _, address := range addresses {
@@ -49,7 +49,7 @@ func (n *Instances) At(addresses []string) []Instance {
 	return out
 }
 
-// newInstances makes the index anew.
+// newInstances builds a new index.
 func newInstances(services []*model.Service, all map[model.ServiceKey][]*model.Endpoint) *Instances {
 	n := &Instances{}
 	for _, svc := range services {
@@ -60,7 +60,7 @@ func newInstances(services []*model.Service, all map[model.ServiceKey][]*model.E
 	return n
 }
 
-// add adds an instance to a list that belongs to this index alone.
+// add adds an instance to a list that is not shared with another index.
 func (n *Instances) add(i Instance) {
 	at := shardOf(i.Endpoint.Address)
 	if n.shards[at] == nil {
@@ -69,7 +69,7 @@ func (n *Instances) add(i Instance) {
 	n.shards[at][i.Endpoint.Address] = append(n.shards[at][i.Endpoint.Address], i)
 }
 
-// replace returns the index with other endpoints of some services.
+// replace returns an index with the new endpoints of some services.
 func (n *Instances) replace(services []*model.Service, before, after map[model.ServiceKey][]*model.Endpoint) *Instances {
 	next := &Instances{shards: n.shards}
 	changed := make(map[model.ServiceKey]bool, len(services))
@@ -77,8 +77,7 @@ func (n *Instances) replace(services []*model.Service, before, after map[model.S
 		changed[svc.ServiceKey] = true
 	}
 	own, copied := map[int]bool{}, map[string]bool{}
-	// touch makes the list of an address one of the new index, without the
-	// services that change.
+	// touch copies the list of an address into the new index, without the changed services.
 	touch := func(address string) {
 		if copied[address] {
 			return

@@ -16,55 +16,53 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// Input is what a snapshot is built from.
+// Input is the data that a snapshot is built from.
 type Input struct {
-	// List returns all objects of a kind, in any order. Only the kinds that
-	// the change touches are asked for.
+	// List returns all objects of a kind, in any order. It is called only for the kinds that the
+	// change touches.
 	List func(model.Kind) []*model.Config
-	// Get returns one object, nil if there is none; a nil Get looks it up in what
-	// List gives.
+	// Get returns one object, or nil if it does not exist. A nil Get means that objects are looked
+	// up in the result of List.
 	Get func(model.Key) *model.Config
-	// Platform are the services of clusters; nil means none.
+	// Platform provides the services of clusters; nil means none.
 	Platform registry.Platform
-	// Mesh are the mesh wide settings; nil means none.
+	// Mesh is the mesh config; nil means the defaults.
 	Mesh *meshv1alpha1.MeshConfig
-	// Networks says which endpoints are in which network, and how networks are
-	// reached; nil means that only the objects themselves do.
+	// Networks defines which endpoints belong to which network, and the gateways of networks; nil
+	// means that only the objects themselves do.
 	Networks *meshv1alpha1.MeshNetworks
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".
 	Domain string
-	// Roots is the bundle of the certificate authority, as PEM; empty means
-	// that there is none. It is kept, not copied.
+	// Roots is the PEM bundle of the certificate authority; empty means that there is none. The
+	// snapshot retains it without copying.
 	Roots []byte
-	// Denied are the identities and certificates that the mesh refuses; nil means
-	// none.
+	// Denied are the identities and certificates that the mesh rejects; nil means none.
 	Denied *denylist.List
-	// Unhealthy are the WorkloadEntry objects that are out of service. Who
-	// alters the set names the objects in the change of the next Build.
+	// Unhealthy are the WorkloadEntry objects that are out of service. When the set changes, the
+	// change of the next Build must name the affected objects.
 	Unhealthy map[model.Key]struct{}
 }
 
-// Mesh is one state of the mesh. Nothing in it is ever written to again.
+// Mesh is one state of the mesh. It is immutable.
 type Mesh struct {
-	// Sequence grows by one with every Build; it orders snapshots and
-	// says nothing about their content.
+	// Sequence increases by one with every Build. It orders snapshots and does not depend on their
+	// content.
 	Sequence uint64
 	Config   *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh, for example "cluster.local".
 	Domain string
 
-	// Services are the definitions: hosts, ports, addresses.
+	// Services are the service definitions: hosts, ports, addresses.
 	Services *Services
-	// Endpoints are those of the services with static resolution that take
-	// requests.
+	// Endpoints are the endpoints of services with static resolution that receive requests.
 	Endpoints *Endpoints
-	// NamedEndpoints are those of the services that Envoy resolves by DNS.
+	// NamedEndpoints are the endpoints of services that Envoy resolves by DNS.
 	NamedEndpoints *Endpoints
-	// Accounts are the identities behind each service.
+	// Accounts are the identities of each service.
 	Accounts *Accounts
 	// Networks are the gateways between networks.
 	Networks *Networks
-	// ClusterLocal are the services whose requests stay in a cluster.
+	// ClusterLocal are the services whose requests stay in the cluster of the client.
 	ClusterLocal *ClusterLocal
 	// Instances are the endpoints by address.
 	Instances *Instances
@@ -77,11 +75,10 @@ type Mesh struct {
 	WasmPlugins         *WasmPlugins
 	// Trust are the roots that proxies trust.
 	Trust *Trust
-	// Denied are the identities and certificates that proxies refuse; nil if there
-	// are none.
+	// Denied are the identities and certificates that proxies reject; nil if there are none.
 	Denied *denylist.List
 
-	// Problems is what the authors of the objects must hear of.
+	// Problems are the problems of the objects, to be reported to their authors.
 	Problems []model.Problem
 
 	registry          *registry.Services
@@ -90,16 +87,15 @@ type Mesh struct {
 	subsets           *subsetIndex
 }
 
-// settings are the mesh wide values that indexes are built with.
+// settings are the mesh-wide values that the indexes depend on.
 type settings struct {
 	root   string
 	domain string
-	// Who sees objects that do not say so themselves, joined by commas; empty
-	// means everybody.
+	// The default exportTo lists of objects, joined by commas; empty means all namespaces.
 	exportServices, exportRules, exportRoutes string
 }
 
-// exportTo returns to whom an object is exported.
+// exportTo returns the exportTo list of an object: its own list, or else the default.
 func exportTo(own []string, otherwise string) []string {
 	if len(own) > 0 || otherwise == "" {
 		return own
@@ -107,14 +103,14 @@ func exportTo(own []string, otherwise string) []string {
 	return strings.Split(otherwise, ",")
 }
 
-// Build makes the snapshot that follows prev after a change. A nil prev means
-// that everything is new. An object that cannot be built from is left out, or
-// stays as it was, and is a problem.
+// Build returns the snapshot that follows prev after a change. A nil prev means that everything is
+// new. An object that makes the build fail is replaced by its previous version or left out, and
+// reported as a problem.
 func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 	return guarded(prev, in, change, build)
 }
 
-// build is Build for objects that can be built from.
+// build implements Build without protection against objects that make it panic.
 func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1}
 	if m.Config == nil {
@@ -129,7 +125,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	set := m.settings()
 	old := prev
 	if old == nil || old.settings() != set {
-		// Every index depends on the settings: nothing can be kept.
+		// Every index depends on the settings, so none can be reused.
 		old, change = &Mesh{}, model.Change{All: true}
 	}
 	m.buildServices(old, in, change)
@@ -147,8 +143,8 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	return m
 }
 
-// denied returns the list of a snapshot: that of the one before if it is the same,
-// nil if it is empty.
+// denied returns the list of denied identities for a snapshot: the previous list if it did not
+// change, or nil if the list is empty.
 func denied(prev *Mesh, list *denylist.List) *denylist.List {
 	switch {
 	case list.Len() == 0:
@@ -159,8 +155,8 @@ func denied(prev *Mesh, list *denylist.List) *denylist.List {
 	return list
 }
 
-// ResolveHost returns the full name of a host that an object in the namespace
-// speaks of: names without a dot are services of that namespace.
+// ResolveHost returns the full name of a host that an object in the namespace refers to. A name
+// without a dot is a service of that namespace.
 func (m *Mesh) ResolveHost(host, namespace string) string {
 	return m.settings().resolveHost(host, namespace)
 }
@@ -174,8 +170,8 @@ func (m *Mesh) settings() settings {
 	}
 }
 
-// buildServices sets the four service indexes, keeping what did not change. A
-// change of endpoints alone looks at nothing else.
+// buildServices sets the indexes of services, reusing those that did not change. A change of
+// endpoints alone affects only the indexes of endpoints.
 func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 	from := registry.Input{
 		List:      func(kind model.Kind) []*model.Config { return canonical(in.List(kind)) },
@@ -209,7 +205,7 @@ func (m *Mesh) buildServices(old *Mesh, in Input, change model.Change) {
 	}
 }
 
-// replaceEndpoints takes the endpoints of some services from the registry.
+// replaceEndpoints updates the endpoints of some services from the registry.
 func (m *Mesh) replaceEndpoints(keys []model.ServiceKey, before map[model.ServiceKey][]*model.Endpoint) {
 	var static, named []model.ServiceKey
 	services := make([]*model.Service, len(keys))
@@ -227,7 +223,7 @@ func (m *Mesh) replaceEndpoints(keys []model.ServiceKey, before map[model.Servic
 	m.Instances = m.Instances.replace(services, before, m.registry.Endpoints)
 }
 
-// get returns what looks up one object.
+// get returns a function that looks up one object.
 func (in *Input) get() func(model.Key) *model.Config {
 	if in.Get != nil {
 		return in.Get
@@ -245,19 +241,18 @@ func (in *Input) get() func(model.Key) *model.Config {
 	}
 }
 
-// step is one Build as the index of one kind sees it.
+// step is one Build from the perspective of the index of one kind.
 type step struct {
 	in     Input
 	change model.Change
 	set    settings
 }
 
-// index is what the indexes of the kinds have in common: the objects that they
-// were made of, nil for one that was not made yet.
+// index is the common interface of the indexes: objects returns the objects that the index was
+// built from, or nil if it was not built yet.
 type index interface{ objects() []*model.Config }
 
-// rebuild returns the index of one kind: the old one when its objects did not
-// change.
+// rebuild returns the index of one kind. It returns the old index if its objects did not change.
 func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []*model.Config, set settings) T) T {
 	isNew := old.objects() == nil
 	if !isNew && !st.change.Touches(kind) {
@@ -270,23 +265,23 @@ func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []
 	return build(old, objs, st.set)
 }
 
-// canonical returns a copy in canonical order; never nil.
+// canonical returns a copy of the objects in canonical order. It never returns nil.
 func canonical(objs []*model.Config) []*model.Config {
 	out := append(make([]*model.Config, 0, len(objs)), objs...)
 	slices.SortStableFunc(out, model.Older)
 	return out
 }
 
-// semanticsAnnotation says what kind of object one was made of, and so how the
-// paths of a VirtualService match; no other annotation has a meaning.
+// semanticsAnnotation is the kind of object that a VirtualService was converted from, which
+// determines how its paths match. No other annotation affects a snapshot.
 const (
 	semanticsAnnotation = "internal.istio.io/route-semantics"
-	// gatewaySemantics is its value for what was made of the Gateway API.
+	// gatewaySemantics is the value for objects converted from the Gateway API.
 	gatewaySemantics = "gateway"
 )
 
-// sameConfig reports whether two objects mean the same. The place is compared
-// too, so that problems never name an old line.
+// sameConfig reports whether two objects are equivalent. It also compares their locations, so that
+// problems never refer to an outdated line.
 func sameConfig(a, b *model.Config) bool {
 	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) &&
 		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && slices.Equal(a.From, b.From) && model.SameSpec(a.Spec, b.Spec)

@@ -16,10 +16,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// objects is a store of a test.
+// objects is the store of a test.
 type objects []*model.Config
 
-// object makes a user object; the age orders objects, the oldest is 0.
+// object returns a user object. age orders objects; the oldest has age 0.
 func object(kind model.Kind, namespace, name string, age int, spec proto.Message) *model.Config {
 	return &model.Config{
 		Key:     model.Key{Kind: kind, Namespace: namespace, Name: name},
@@ -35,14 +35,14 @@ func (o objects) input() Input {
 				out = append(out, c)
 			}
 		}
-		slices.Reverse(out) // no order is promised
+		slices.Reverse(out) // List may return any order
 		return out
 	}}
 }
 
 func (o objects) build() *Mesh { return Build(nil, o.input(), model.Change{All: true}) }
 
-// replace returns the objects with one of them changed.
+// replace returns the objects with c in place of the object with the same key.
 func (o objects) replace(c *model.Config) objects {
 	out := slices.DeleteFunc(slices.Clone(o), func(x *model.Config) bool { return x.Key == c.Key })
 	return append(out, c)
@@ -81,7 +81,7 @@ func shop() objects {
 	}
 }
 
-// indexes are the indexes of a snapshot by name.
+// indexes returns the indexes of a snapshot by name.
 func indexes(m *Mesh) map[string]any {
 	return map[string]any{
 		"services": m.Services, "endpoints": m.Endpoints, "named endpoints": m.NamedEndpoints, "accounts": m.Accounts,

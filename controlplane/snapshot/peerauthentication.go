@@ -12,19 +12,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// MutualTLS says which connections a workload takes.
+// MutualTLS is the kind of connections that a workload accepts.
 type MutualTLS int
 
 const (
-	// MutualTLSPermissive takes mutual TLS and plaintext.
+	// MutualTLSPermissive accepts mutual TLS and plaintext.
 	MutualTLSPermissive MutualTLS = iota
-	// MutualTLSStrict takes mutual TLS only.
+	// MutualTLSStrict accepts only mutual TLS.
 	MutualTLSStrict
-	// MutualTLSDisabled takes plaintext only.
+	// MutualTLSDisabled accepts only plaintext.
 	MutualTLSDisabled
 )
 
-// PeerAuthentications answers which mode holds for a port of a workload.
+// PeerAuthentications is the index of PeerAuthentications by workload.
 type PeerAuthentications struct {
 	mesh       *peerAuthentication
 	namespaces map[string]*peerNamespace
@@ -59,7 +59,7 @@ func newPeerAuthentications(_ *PeerAuthentications, objs []*model.Config, set se
 		spec := &peerAuthentication{message, obj}
 		selector := spec.GetSelector().GetMatchLabels()
 		if obj.Namespace == set.root {
-			// Objects with a selector mean nothing in the root namespace.
+			// Objects with a selector have no effect in the root namespace.
 			if len(selector) == 0 && p.mesh == nil {
 				p.mesh = spec
 			}
@@ -80,8 +80,8 @@ func newPeerAuthentications(_ *PeerAuthentications, objs []*model.Config, set se
 	return p
 }
 
-// Mode returns the mode of a port of a workload: mesh, namespace and workload
-// objects in this order, where a later one that says nothing keeps the mode.
+// Mode returns the mode of a port of a workload. The objects of the mesh, the namespace and the
+// workload apply in this order; an object without a mode inherits the previous one.
 func (p *PeerAuthentications) Mode(namespace string, labels map[string]string, port uint32) MutualTLS {
 	mode := MutualTLSPermissive
 	mesh, whole, workload := p.of(namespace, labels)
@@ -108,8 +108,7 @@ func (p *PeerAuthentications) Of(namespace string, labels map[string]string) []*
 	return out
 }
 
-// of returns the objects of the mesh, of a namespace and of a workload; nil for
-// those that there are not.
+// of returns the objects of the mesh, the namespace and the workload; each may be nil.
 func (p *PeerAuthentications) of(namespace string, labels map[string]string) (mesh, whole, workload *peerAuthentication) {
 	if ns := p.namespaces[namespace]; ns != nil {
 		workload, _ = ns.workloads.first(labels)
@@ -118,7 +117,7 @@ func (p *PeerAuthentications) of(namespace string, labels map[string]string) (me
 	return p.mesh, whole, workload
 }
 
-// Ports returns the ports of a workload that have a mode of their own, sorted.
+// Ports returns the ports of a workload that have their own mode, sorted.
 func (p *PeerAuthentications) Ports(namespace string, labels map[string]string) []uint32 {
 	if _, _, workload := p.of(namespace, labels); workload != nil {
 		return slices.Sorted(maps.Keys(workload.GetPortLevelMtls()))

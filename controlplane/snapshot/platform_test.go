@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// platform is a cluster of a test, by the names of its services.
+// platform is the cluster of a test: its services by name.
 type platform map[string]*registry.PlatformService
 
 func (p platform) Services() (out []*registry.PlatformService) {
@@ -28,8 +28,7 @@ func (p platform) Service(_, name string) *registry.PlatformService { return p[n
 
 func (p platform) Pods(string, string) []*registry.Workload { return nil }
 
-// with returns the platform with a service whose endpoints are of an account at
-// some addresses.
+// with returns the platform with a service whose endpoints have an account and the addresses.
 func (p platform) with(name, account string, addresses ...string) platform {
 	out := platform{}
 	for n, s := range p {
@@ -63,8 +62,8 @@ func endpointsChange(names ...string) model.Change {
 	return model.NewChange(keys...)
 }
 
-// A change of endpoints alone makes new endpoints of the services that it names,
-// and leaves everything else as it is.
+// TestEndpointsChangeAlone checks that a change of endpoints rebuilds only the endpoints of the
+// named services.
 func TestEndpointsChangeAlone(t *testing.T) {
 	t.Parallel()
 	p := platform{}.with("a", "a", "10.0.0.1").with("b", "b", "10.0.1.1").with("c", "c", "10.0.2.1")
@@ -76,7 +75,7 @@ func TestEndpointsChangeAlone(t *testing.T) {
 	}{
 		{"a", []string{"10.0.0.1", "10.0.0.2"}, []string{"endpoints"}},
 		{"a", []string{"10.0.0.1", "10.0.0.2"}, nil},
-		{"a", nil, []string{"endpoints"}}, // the identities stay
+		{"a", nil, []string{"endpoints"}}, // the identities are unchanged
 		{"a", nil, nil},
 		{"a", []string{"10.0.0.3"}, []string{"endpoints"}},
 		{"new", []string{"10.0.0.3"}, []string{"accounts", "endpoints"}},
@@ -106,8 +105,8 @@ func TestEndpointsChangeAlone(t *testing.T) {
 	}
 }
 
-// Identities of a service without endpoints go with the service, and with the
-// first endpoint that has another.
+// TestAccountsOfAnEmptyService checks that a service without endpoints keeps its identities until
+// the service is removed or an endpoint has another identity.
 func TestAccountsOfAnEmptyService(t *testing.T) {
 	t.Parallel()
 	p := platform{}.with("a", "a", "10.0.0.1")
@@ -127,8 +126,8 @@ func TestAccountsOfAnEmptyService(t *testing.T) {
 	}
 }
 
-// A service of a cluster goes before one of an object in another namespace, and
-// who may not see a service does not.
+// TestPreferredAndExported checks that a service of a cluster takes precedence over an object in
+// another namespace, and that a service is visible only where it is exported to.
 func TestPreferredAndExported(t *testing.T) {
 	t.Parallel()
 	se := service("other", "a", "a.default.svc.cluster.local")
@@ -160,8 +159,8 @@ func TestPreferredAndExported(t *testing.T) {
 	}
 }
 
-// BenchmarkEndpointChange builds what follows a change of the endpoints of one
-// of 10,000 services.
+// BenchmarkEndpointChange measures the build after a change of the endpoints of one of 10,000
+// services.
 func BenchmarkEndpointChange(b *testing.B) {
 	p := platform{}
 	const services = 10_000

@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Of VirtualServices for one host the one that is for the namespace alone has
-// precedence over one that is for some, and that over one for all; only then the
-// older one, and the more specific host before all of this.
+// TestVirtualServicePrecedence checks the precedence of VirtualServices: the more specific host,
+// then one that is exported to its own namespace only, then one that is exported to some
+// namespaces, then one that is exported to all, then the older one.
 func TestVirtualServicePrecedence(t *testing.T) {
 	t.Parallel()
 	vs := func(namespace, name string, age int, hosts, to []string) *model.Config {
@@ -41,8 +41,8 @@ func TestVirtualServicePrecedence(t *testing.T) {
 	}
 }
 
-// What the root namespace has for itself alone comes first there; what it has for
-// all is the last that counts.
+// TestRulesOfTheRootNamespace checks that private rules of the root namespace take precedence for
+// its proxies, and that its exported rules come last.
 func TestRulesOfTheRootNamespace(t *testing.T) {
 	t.Parallel()
 	rule := func(namespace, name string, to ...string) *model.Config {
@@ -61,9 +61,10 @@ func TestRulesOfTheRootNamespace(t *testing.T) {
 	}
 }
 
-// No rule takes the TLS of a BackendTLSPolicy away: not an older one, not one of
-// the client's namespace, a port, a subset or a wildcard; and the rest of the rule
-// stays. What the policy is made of goes with it.
+// TestBackendTLSPolicyBesideRules checks that no rule overrides the TLS settings of a
+// BackendTLSPolicy: not an older one, nor one of the client's namespace, a port, a subset or a
+// wildcard. The other settings of the rule remain, and the object of the policy is among the
+// objects of the rule.
 func TestBackendTLSPolicyBesideRules(t *testing.T) {
 	t.Parallel()
 	const host = "web.a.svc.cluster.local"
@@ -119,7 +120,8 @@ func TestBackendTLSPolicyBesideRules(t *testing.T) {
 	}
 }
 
-// Values that the kernel refuses, and a mode of TLS that nobody knows, are said.
+// TestUnservableRules checks that values that the kernel rejects and unknown TLS modes are
+// reported.
 func TestUnservableRules(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*networkingv1alpha3.DestinationRule){

@@ -12,8 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// collectProblems sets the problems of the snapshot. What the objects say of
-// each other is looked at again only when one of the indexes changed.
+// collectProblems sets the problems of the snapshot. It checks the references between objects again
+// only if one of the indexes changed.
 func (m *Mesh) collectProblems(old *Mesh) {
 	m.referenceProblems = old.referenceProblems
 	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || m.Gateways != old.Gateways {
@@ -30,7 +30,7 @@ func (m *Mesh) collectProblems(old *Mesh) {
 	m.Problems = model.LimitProblems(slices.Concat(m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems, m.Trust.problems))
 }
 
-// checker gathers what is wrong between the objects of one snapshot.
+// checker collects the problems of references between the objects of one snapshot.
 type checker struct {
 	mesh  *Mesh
 	found []model.Problem
@@ -40,7 +40,7 @@ func (c *checker) report(obj *model.Config, format string, args ...any) {
 	c.found = append(c.found, model.Problem{Object: obj.Key, Source: obj.Source, Reason: fmt.Sprintf(format, args...)})
 }
 
-// dangling reports that an object names one that does not exist.
+// dangling reports that an object refers to one that does not exist.
 func (c *checker) dangling(obj *model.Config, format string, args ...any) {
 	c.report(obj, format, args...)
 	c.found[len(c.found)-1].Dangling = true
@@ -59,7 +59,7 @@ func (c *checker) virtualService(obj *model.Config) {
 	c.duplicateHosts(obj, spec)
 }
 
-// duplicateHosts reports hosts that an older object already rules.
+// duplicateHosts reports the hosts that an older object already defines.
 func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.VirtualService) {
 	for _, h := range spec.GetHosts() {
 		host := c.mesh.ResolveHost(h, obj.Namespace)
@@ -78,7 +78,7 @@ func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.Vir
 	}
 }
 
-// destination checks that host, port and subset of a destination exist.
+// destination checks that the host, port and subset of a destination exist.
 func (c *checker) destination(obj *model.Config, at string, dest *networkingv1alpha3.Destination) {
 	host := c.mesh.ResolveHost(dest.GetHost(), obj.Namespace)
 	svc := c.mesh.Services.ForHost(host, obj.Namespace)

@@ -11,14 +11,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// warn reports what an author may not have meant.
+// warn reports a setting that its author may not have intended.
 func (c *checker) warn(obj *model.Config, format string, args ...any) {
 	c.report(obj, format, args...)
 	c.found[len(c.found)-1].Warning = true
 }
 
-// httpRoutes checks the HTTP routes of an object, be it a delegate or not, and
-// what became of them.
+// httpRoutes checks the HTTP routes of an object, whether it is a delegate or not, and the merged
+// routes.
 func (c *checker) httpRoutes(obj *model.Config, spec *networkingv1alpha3.VirtualService) {
 	for i, route := range spec.GetHttp() {
 		at := fmt.Sprintf("spec.http[%d]", i)
@@ -50,7 +50,7 @@ func (c *checker) httpRoutes(obj *model.Config, spec *networkingv1alpha3.Virtual
 	}
 }
 
-// faultShare reports faults that hit no request, because nobody says how many.
+// faultShare reports faults that affect no request because their percentage is not set.
 func (c *checker) faultShare(obj *model.Config, at string, fault *networkingv1alpha3.HTTPFaultInjection) {
 	//lint:ignore SA1019 users still write it
 	old := fault.GetDelay().GetPercent()
@@ -62,8 +62,8 @@ func (c *checker) faultShare(obj *model.Config, at string, fault *networkingv1al
 	}
 }
 
-// neverReached reports routes behind one of a delegate that takes every request;
-// the content of one object was checked with it.
+// neverReached reports routes that follow a route of a delegate that matches every request. Routes
+// of a single object are checked during validation.
 func (c *checker) neverReached(vs *VirtualService) {
 	routes := vs.Spec.GetHttp()
 	for i, r := range routes {

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// state is what the snapshots of a test are made of.
+// state is the input of the snapshots of a test.
 type state struct {
 	objects  objects
 	platform platform
@@ -43,7 +43,7 @@ func gatewayAt(address string) *meshv1alpha1.Network {
 	}}
 }
 
-// rewrite alters an object as a store would: in a copy.
+// rewrite modifies a copy of an object, like a store.
 func (s *state) rewrite(kind model.Kind, name string, alter func(*model.Config)) model.Change {
 	for i, c := range s.objects {
 		if c.Kind == kind && c.Name == name {
@@ -55,7 +55,7 @@ func (s *state) rewrite(kind model.Kind, name string, alter func(*model.Config))
 	return model.NewChange(model.Key{Kind: kind, Namespace: "default", Name: name})
 }
 
-// service alters the definition of a service of the platform.
+// service modifies the definition of a service of the platform.
 func (s *state) service(name string, alter func(*model.Service)) model.Change {
 	p, svc := *s.platform[name], *s.platform[name].Service
 	alter(&svc)
@@ -65,18 +65,17 @@ func (s *state) service(name string, alter func(*model.Service)) model.Change {
 	return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: name})
 }
 
-// alteration is an event, and the indexes that it makes anew.
+// alteration is an event, and the indexes that it rebuilds.
 type alteration struct {
 	event func(s *state) model.Change
 	want  []string
 }
 
-// everything is the change after which nothing may be kept unseen.
+// everything is the change after which everything must be read again.
 var everything = model.Change{All: true}
 
-// TestWhatAnEventAlters goes through the events of a control plane, and holds
-// which indexes each makes anew: proxies are sent only what is made of these.
-// What says nothing new alters nothing.
+// TestWhatAnEventAlters checks which indexes each event of a control plane rebuilds, because
+// proxies receive only what depends on these. An event without new content rebuilds none.
 func TestWhatAnEventAlters(t *testing.T) {
 	t.Parallel()
 	alters(t, map[string]alteration{
@@ -109,7 +108,7 @@ func TestWhatAnEventAlters(t *testing.T) {
 			delete(s.platform, "a")
 			return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: "a"})
 		}, []string{"accounts", "endpoints", "services"}},
-		// Configuration: the spec counts, not what is said of it.
+		// Configuration: only the spec counts, not the metadata.
 		"config": {func(s *state) model.Change {
 			return s.rewrite(model.VirtualService, "catalog", func(c *model.Config) { c.Spec.(*networkingv1alpha3.VirtualService).ExportTo = []string{"."} })
 		}, []string{"virtual services"}},
@@ -130,7 +129,7 @@ func TestWhatAnEventAlters(t *testing.T) {
 		"a group of machines": {func(*state) model.Change {
 			return model.NewChange(model.Key{Kind: model.WorkloadGroup, Namespace: "default", Name: "x"})
 		}, nil},
-		// Endpoints: alone, and with another identity.
+		// Endpoints: only the address, or also the identity.
 		"endpoint": {func(s *state) model.Change {
 			s.platform = s.platform.with("a", "a", "10.1.0.2")
 			return endpointsChange("a")
@@ -152,8 +151,7 @@ func TestWhatAnEventAlters(t *testing.T) {
 	})
 }
 
-// TestWhatASettingAlters is the same for settings of the mesh, roots and
-// clusters.
+// TestWhatASettingAlters does the same for mesh settings, roots and clusters.
 func TestWhatASettingAlters(t *testing.T) {
 	t.Parallel()
 	alters(t, map[string]alteration{
@@ -174,7 +172,7 @@ func TestWhatASettingAlters(t *testing.T) {
 		}, nil},
 		"roots":       {func(s *state) model.Change { s.roots = []byte("others"); return model.Change{} }, []string{"trust"}},
 		"equal roots": {func(s *state) model.Change { s.roots = []byte("roots"); return everything }, nil},
-		// A cluster comes or goes, and somebody asks for a push.
+		// A cluster is added or removed, and a push is requested.
 		"cluster": {func(s *state) model.Change {
 			s.platform = s.platform.with("a", "a", "10.1.0.1", "10.2.0.1")
 			return everything
@@ -206,15 +204,15 @@ func alters(t *testing.T, events map[string]alteration) {
 	}
 }
 
-// allIndexes are the parts of a snapshot that generators compare.
+// allIndexes returns the parts of a snapshot that generators compare.
 func allIndexes(m *Mesh) map[string]any {
 	all := indexes(m)
 	all["networks"], all["cluster local"], all["trust"] = m.Networks, m.ClusterLocal, m.Trust
 	return all
 }
 
-// Services of the system, the API server and the control plane stay in a
-// cluster, unless the settings say otherwise.
+// TestClusterLocal checks that services of the system, the API server and the control plane are
+// cluster-local, unless the settings exclude them.
 func TestClusterLocal(t *testing.T) {
 	t.Parallel()
 	setting := func(local bool, hosts ...string) *meshv1alpha1.MeshConfig_ServiceSettings {

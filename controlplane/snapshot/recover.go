@@ -13,33 +13,31 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// An object that no rule foresaw can make the code that builds a snapshot panic.
-// It must not take the mesh with it: Build finds the object among those that
-// changed, goes on with its last good version, or without it, and says so. The
-// object is not looked at again until it changes.
+// An object with unforeseen content can make the code that builds a snapshot panic. To protect the
+// rest of the mesh, Build finds that object among those that changed, uses its last good version or
+// leaves it out, and reports a problem. The object is not tried again until it changes.
 
-// inputs are the objects that a snapshot was built from. They are never written
-// to.
+// inputs are the objects that a snapshot was built from. They are immutable.
 type inputs struct {
-	// lists are by kind, as they were last read; read is what was read one by
-	// one since then, nil for what was gone.
+	// lists are the objects by kind as last listed. read are the objects that were read
+	// individually since then; nil means deleted.
 	lists map[model.Kind][]*model.Config
 	read  map[model.Key]*model.Config
-	// broken are the objects that cannot be built from.
+	// broken are the objects that make the build panic.
 	broken map[model.Key]broken
-	// owed is what changed and was not built.
+	// owed is the change that was not built yet.
 	owed model.Change
 }
 
-// broken is an object that cannot be built from.
+// broken is an object that makes the build panic.
 type broken struct {
-	// object is nil where its end is what cannot be built from; good is what
-	// replaces it, nil for nothing.
+	// object is nil if the deletion of the object causes the panic. good is the version to use
+	// instead; nil means that the object is left out.
 	object, good *model.Config
 	reason       string
 }
 
-// of returns an object as the snapshot has it, nil for none.
+// of returns an object as used by the snapshot, or nil if it has none.
 func (i *inputs) of(key model.Key) *model.Config {
 	if c, ok := i.read[key]; ok {
 		return c
@@ -52,15 +50,15 @@ func (i *inputs) of(key model.Key) *model.Config {
 	return nil
 }
 
-// builder makes a snapshot, as build does.
+// builder builds a snapshot, like build.
 type builder func(prev *Mesh, in Input, change model.Change) *Mesh
 
-// maxSpoilt bounds the search: if there are more, all that changed stays as it
-// was.
+// maxSpoilt limits the number of broken objects that one Build searches for. If there are more, all
+// changed objects keep their previous version.
 const maxSpoilt = 64
 
-// guarded builds, and survives objects that cannot be built from. It panics only
-// where there is neither a snapshot before this one nor one without objects.
+// guarded builds a snapshot and tolerates objects that make the build panic. It panics only if
+// there is no previous snapshot and the build fails even without objects.
 func guarded(prev *Mesh, in Input, change model.Change, build builder) *Mesh {
 	g := &guard{
 		prev: prev, in: in, change: change, build: build, broken: map[model.Key]broken{},
@@ -78,7 +76,7 @@ func guarded(prev *Mesh, in Input, change model.Change, build builder) *Mesh {
 	return g.search(cause)
 }
 
-// guard is one Build.
+// guard is the state of one Build.
 type guard struct {
 	prev   *Mesh
 	in     Input
@@ -86,7 +84,7 @@ type guard struct {
 	build  builder
 	before inputs
 	broken map[model.Key]broken
-	// now is what was read of the stores, once for all attempts.
+	// now are the objects read from the stores, once for all attempts.
 	now inputs
 }
 
@@ -108,8 +106,8 @@ func (g *guard) get(key model.Key) *model.Config {
 	return c
 }
 
-// attempt builds once. Objects that are in held are as they were before; cause
-// is not nil if it panicked.
+// attempt builds once. It uses the previous version of the objects in held. If the build panics,
+// cause is the value of the panic.
 func (g *guard) attempt(held map[model.Key]bool) (m *Mesh, cause any) {
 	defer func() {
 		if cause = recover(); cause != nil {
@@ -142,7 +140,7 @@ func (g *guard) attempt(held map[model.Key]bool) (m *Mesh, cause any) {
 	return m, nil
 }
 
-// keep adds to what was read what is as it was.
+// keep adds the unchanged inputs of the previous snapshot to those that were read.
 func (g *guard) keep(used inputs) inputs {
 	for kind, list := range g.before.lists {
 		if _, ok := used.lists[kind]; !ok {
@@ -170,7 +168,7 @@ func (g *guard) keep(used inputs) inputs {
 	return used
 }
 
-// instead returns the objects of a kind as they are built from.
+// instead returns the objects of a kind to build from, with broken and held objects replaced.
 func (g *guard) instead(kind model.Kind, held map[model.Key]bool) []*model.Config {
 	list, instead := g.list(kind), map[model.Key]*model.Config{}
 	for key, s := range g.broken {
@@ -195,7 +193,7 @@ func (g *guard) instead(kind model.Kind, held map[model.Key]bool) []*model.Confi
 			out = append(out, c)
 		}
 	}
-	for _, good := range instead { // Build puts them in order
+	for _, good := range instead { // build sorts them
 		if good != nil {
 			out = append(out, good)
 		}
@@ -203,16 +201,15 @@ func (g *guard) instead(kind model.Kind, held map[model.Key]bool) []*model.Confi
 	return out
 }
 
-// search finds what cannot be built from among what changed, and builds without
-// it.
+// search finds the broken objects among those that changed, and builds without them.
 func (g *guard) search(cause any) *Mesh {
 	for range maxSpoilt {
 		changed := g.changed()
 		if len(changed) == 0 {
 			break
 		}
-		// With the first good of what changed it can be built, with the first bad
-		// it cannot.
+		// Binary search: the build succeeds with the first good changes and fails with the first
+		// bad changes.
 		good, bad := 0, len(changed)
 		if _, failed := g.attempt(keysOf(changed)); failed != nil {
 			return g.stay(failed)
@@ -246,8 +243,7 @@ func (g *guard) spoil(key model.Key, cause any) {
 	g.broken[key] = broken{object: g.now.of(key), good: g.before.of(key), reason: fmt.Sprint(cause)}
 }
 
-// stay returns the snapshot before this one again: it is no object that cannot be
-// built from.
+// stay returns the previous snapshot again, because the failure is not caused by a single object.
 func (g *guard) stay(cause any) *Mesh {
 	if g.prev == nil {
 		panic(cause)
@@ -263,8 +259,8 @@ func (g *guard) stay(cause any) *Mesh {
 	return &m
 }
 
-// changed are the objects that are others than before, as far as the last
-// attempt has read: the newest last.
+// changed returns the objects that the last attempt read and that differ from the previous
+// snapshot, newest last.
 func (g *guard) changed() []model.Key {
 	created := map[model.Key]*model.Config{}
 	note := func(key model.Key, now *model.Config) {
@@ -290,7 +286,7 @@ func (g *guard) changed() []model.Key {
 			}
 			delete(before, c.Key)
 		}
-		for key := range before { // gone
+		for key := range before { // deleted
 			note(key, nil)
 		}
 	}
@@ -310,8 +306,7 @@ func keysOf(keys []model.Key) map[model.Key]bool {
 	return out
 }
 
-// sameOrNone reports whether two objects, each of which may be nil for none, say
-// the same.
+// sameOrNone reports whether two objects, each of which may be nil, are equal.
 func sameOrNone(a, b *model.Config) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -319,7 +314,8 @@ func sameOrNone(a, b *model.Config) bool {
 	return a == b || a.Key == b.Key && sameSpec(a, b)
 }
 
-// sameSpec compares what two objects say. What cannot be compared differs.
+// sameSpec reports whether two objects have the same content. Objects that cannot be compared are
+// different.
 func sameSpec(a, b *model.Config) (same bool) {
 	defer func() {
 		if recover() != nil {
@@ -329,7 +325,7 @@ func sameSpec(a, b *model.Config) (same bool) {
 	return maps.Equal(a.Labels, b.Labels) && a.Created.Equal(b.Created) && model.SameSpec(a.Spec, b.Spec)
 }
 
-// problems tell of the objects that cannot be built from.
+// problems returns a problem for each broken object.
 func (i *inputs) problems() []model.Problem {
 	var out []model.Problem
 	for _, key := range slices.SortedFunc(maps.Keys(i.broken), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) }) {

@@ -17,12 +17,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// faulty is a store, and a build that panics where it meets an object with the
-// label "panics".
+// faulty is a store, and a build function that panics if an object has the label "panics".
 type faulty struct {
 	objects map[model.Key]*model.Config
 	builds  int
-	// broken panics whatever there is.
+	// broken makes every build panic.
 	broken bool
 }
 
@@ -64,7 +63,7 @@ func (f *faulty) build(prev *Mesh, in Input, change model.Change) *Mesh {
 	return build(prev, inner, change)
 }
 
-// put enters a ServiceEntry for the host name.test with one address.
+// put stores a ServiceEntry for the host name.test with one address.
 func (f *faulty) put(name, address string, panics bool) model.Key {
 	return f.enter(model.ServiceEntry, name, &networkingv1alpha3.ServiceEntry{
 		Hosts: []string{name + ".test"}, Resolution: networkingv1alpha3.ServiceEntry_STATIC,
@@ -86,7 +85,7 @@ func (f *faulty) enter(kind model.Kind, name string, spec any, panics bool) mode
 	return key
 }
 
-// serves returns the address of each service, and the objects that are problems.
+// serves returns the address of each service, and the objects with problems.
 func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	addresses = map[string]string{}
 	for _, s := range m.Services.Sorted {
@@ -105,9 +104,9 @@ func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	return addresses, problems
 }
 
-// An object that cannot be built from keeps its last good version, or is left
-// out if it has none; it is named, nothing else suffers, and it is tried again
-// when it changes.
+// TestPanicIsOneObject checks that an object that makes the build panic is replaced by its last
+// good version, or left out if it has none. It is reported, other objects are not affected, and it
+// is tried again when it changes.
 func TestPanicIsOneObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -129,7 +128,7 @@ func TestPanicIsOneObject(t *testing.T) {
 			t.Errorf("a problem that says too little: %+v", p)
 		}
 	}
-	// Others change: nothing is tried again, and the problem stays told.
+	// Other objects change: the broken one is not tried again, and its problem remains.
 	before := f.builds
 	step(model.NewChange(f.put("b", "10.0.2.2", false)), "map[a:10.0.0.1 b:10.0.2.2]", "[a new]")
 	step(model.NewChange(f.enter(model.VirtualService, "v", &networkingv1alpha3.VirtualService{Hosts: []string{"b.test"}}, false)), "map[a:10.0.0.1 b:10.0.2.2]", "[a new]")
@@ -142,8 +141,8 @@ func TestPanicIsOneObject(t *testing.T) {
 	step(model.NewChange(bad[2]), "map[a:10.0.0.8 b:10.0.2.2]", "[]")
 }
 
-// The first snapshot after a start, too: one object does not keep the mesh from
-// being served.
+// TestPanicInFirstBuild checks that a broken object does not prevent the first snapshot after a
+// start.
 func TestPanicInFirstBuild(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -160,7 +159,8 @@ func TestPanicInFirstBuild(t *testing.T) {
 	}
 }
 
-// What panics whatever objects there are leaves the snapshot before in force.
+// TestPanicOfNoObject checks that the previous snapshot remains in use if the panic does not depend
+// on objects.
 func TestPanicOfNoObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -172,15 +172,14 @@ func TestPanicOfNoObject(t *testing.T) {
 		t.Errorf("serves %v with the problems %v in snapshot %d", got, problems, next.Sequence)
 	}
 	f.broken = false
-	next = guarded(next, f.input(), model.NewChange(), f.build) // what was not built is owed
+	next = guarded(next, f.input(), model.NewChange(), f.build) // the change that was not built is owed
 	if got, problems := serves(next); len(got) != 2 || len(problems) != 0 {
 		t.Errorf("afterwards it serves %v with the problems %v", got, problems)
 	}
 }
 
-// TestPanicProperty changes objects at random, of which some cannot be built
-// from: each service has the last version that could be, whatever changed with it
-// and in which way it was read.
+// TestPanicProperty makes random changes to objects, some of which make the build panic. Each
+// service must have its last good version, whatever else changed and however it was read.
 func TestPanicProperty(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
@@ -212,7 +211,7 @@ func TestPanicProperty(t *testing.T) {
 			if m == nil || rnd.IntN(5) == 0 {
 				change = model.Change{All: true}
 			}
-			// What was good in this round and then bad was never built from.
+			// A version that was good within this round and is broken at its end was never built.
 			before := map[string]string{}
 			if m != nil {
 				before, _ = serves(m)
@@ -233,7 +232,7 @@ func TestPanicProperty(t *testing.T) {
 	}
 }
 
-// A WorkloadEntry is read alone, by its key.
+// TestPanicOfWorkload checks a WorkloadEntry, which is read individually by its key.
 func TestPanicOfWorkload(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}

@@ -10,9 +10,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// selectors finds the first of many objects whose workload selector matches
-// the labels of a workload, without looking at all of them. Objects without
-// labels in their selector do not belong here.
+// selectors finds the first object whose workload selector matches the labels of a workload,
+// without comparing all selectors. Objects with an empty selector cannot be added.
 type selectors[T any] struct {
 	byPair map[labelPair][]selected[T]
 	size   int
@@ -26,12 +25,12 @@ type selected[T any] struct {
 	value  T
 }
 
-// add appends an object; earlier objects win over later ones.
+// add appends an object; earlier objects take precedence.
 func (s *selectors[T]) add(labels map[string]string, value T) {
 	if s.byPair == nil {
 		s.byPair = make(map[labelPair][]selected[T])
 	}
-	// One pair of the selector is enough to find it again.
+	// Indexing one label pair of the selector is enough to find it.
 	key := slices.Min(slices.Collect(maps.Keys(labels)))
 	pair := labelPair{key: key, value: labels[key]}
 	s.byPair[pair] = append(s.byPair[pair], selected[T]{order: s.size, labels: labels, value: value})

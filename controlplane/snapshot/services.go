@@ -16,18 +16,18 @@ type Networks = registry.Networks
 
 // Services is the index of service definitions.
 type Services struct {
-	// Sorted are all services by host, then namespace.
+	// Sorted are all services, sorted by host, then namespace.
 	Sorted []*model.Service
-	// NodeLocal is true if one of them is.
+	// NodeLocal is true if at least one service is node-local.
 	NodeLocal bool
-	// Distributions are those that services ask for, sorted.
+	// Distributions are the distributions that services request, sorted.
 	Distributions []model.Distribution
 	byHost        map[string][]*model.Service // in the order of preferred
-	export        string                      // who sees services that do not say so; see settings
+	export        string                      // the default exportTo list; see settings
 }
 
-// newServices keeps the pointer of each service that did not change, and the
-// old index when none did.
+// newServices keeps the pointer of each service that did not change. It returns the old index if no
+// service changed.
 func newServices(old *Services, sorted []*model.Service, set settings) *Services {
 	before := make(map[model.ServiceKey]*model.Service)
 	if old != nil {
@@ -59,8 +59,7 @@ func newServices(old *Services, sorted []*model.Service, set settings) *Services
 	return s
 }
 
-// preferred orders services of one host: what runs in a cluster before what an
-// object says, then by age.
+// preferred compares services of one host: services of a cluster come first, then older services.
 func preferred(a, b *model.Service) int {
 	if inA, inB := a.Registry == model.RegistryKubernetes, b.Registry == model.RegistryKubernetes; inA != inB {
 		if inA {
@@ -71,9 +70,8 @@ func preferred(a, b *model.Service) int {
 	return a.Created.Compare(b.Created)
 }
 
-// ForHost returns the service of a host as a namespace sees it: its own one,
-// otherwise the preferred one that it is exported to. Nil means that there is
-// none.
+// ForHost returns the service of a host as seen from a namespace: its own service, otherwise the
+// preferred one that is exported to it, or nil if there is none.
 func (s *Services) ForHost(host, namespace string) *model.Service {
 	var first *model.Service
 	for _, svc := range s.byHost[host] {
@@ -88,8 +86,8 @@ func (s *Services) ForHost(host, namespace string) *model.Service {
 	return first
 }
 
-// Visible returns the services that a namespace sees, one for each host, sorted
-// by host. The Sidecar may be nil.
+// Visible returns the services that are visible from a namespace, one for each host, sorted by
+// host. The Sidecar may be nil.
 func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service {
 	out := make([]*model.Service, 0, len(s.Sorted))
 	for i := 0; i < len(s.Sorted); {

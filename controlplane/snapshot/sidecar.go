@@ -11,13 +11,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Sidecar is one Sidecar object. A nil *Sidecar is the implicit one, which
-// imports everything and has no ingress.
+// Sidecar is one Sidecar object. A nil *Sidecar is the implicit one, which imports everything and
+// has no ingress listeners.
 type Sidecar struct {
 	Config *model.Config
 	Spec   *networkingv1alpha3.Sidecar
 
-	imports    imports // of all egress listeners together
+	imports    imports // of all egress listeners
 	importsKey string
 	egress     []*EgressListener
 }
@@ -28,10 +28,10 @@ type EgressListener struct {
 	imports imports
 }
 
-// Imports reports whether the listener serves a host of a namespace.
+// Imports reports whether the listener imports a host of a namespace.
 func (l *EgressListener) Imports(namespace, host string) bool { return l.imports.hold(namespace, host) }
 
-// Imports reports whether proxies of the Sidecar know a host of a namespace.
+// Imports reports whether a listener of the Sidecar imports a host of a namespace.
 func (s *Sidecar) Imports(namespace, host string) bool {
 	return s == nil || s.imports.hold(namespace, host)
 }
@@ -44,7 +44,7 @@ func (s *Sidecar) Egress() []*EgressListener {
 	return s.egress
 }
 
-// InboundPool is what holds for connections to the application; may be nil.
+// InboundPool returns the settings for connections to the application; may be nil.
 func (s *Sidecar) InboundPool() *networkingv1alpha3.ConnectionPoolSettings {
 	if s == nil {
 		return nil
@@ -52,8 +52,8 @@ func (s *Sidecar) InboundPool() *networkingv1alpha3.ConnectionPoolSettings {
 	return s.Spec.GetInboundConnectionPool()
 }
 
-// OutboundPolicy is what becomes of traffic to unknown destinations; nil leaves
-// it to the mesh.
+// OutboundPolicy returns the policy for traffic to unknown destinations; nil means that the mesh
+// config applies.
 func (s *Sidecar) OutboundPolicy() *networkingv1alpha3.OutboundTrafficPolicy {
 	if s == nil {
 		return nil
@@ -61,8 +61,8 @@ func (s *Sidecar) OutboundPolicy() *networkingv1alpha3.OutboundTrafficPolicy {
 	return s.Spec.GetOutboundTrafficPolicy()
 }
 
-// ImportsKey is equal for Sidecars that import the same; empty imports
-// everything.
+// ImportsKey returns a string that is equal for Sidecars with equal imports, and empty if
+// everything is imported.
 func (s *Sidecar) ImportsKey() string {
 	if s == nil {
 		return ""
@@ -70,7 +70,7 @@ func (s *Sidecar) ImportsKey() string {
 	return s.importsKey
 }
 
-// Ingress returns the inbound listeners of the Sidecar.
+// Ingress returns the ingress listeners of the Sidecar.
 func (s *Sidecar) Ingress() []*networkingv1alpha3.IstioIngressListener {
 	if s == nil {
 		return nil
@@ -78,7 +78,7 @@ func (s *Sidecar) Ingress() []*networkingv1alpha3.IstioIngressListener {
 	return s.Spec.GetIngress()
 }
 
-// Sidecars answers which Sidecar applies to a proxy.
+// Sidecars is the index of Sidecars by workload.
 type Sidecars struct {
 	mesh       *Sidecar
 	namespaces map[string]*sidecarNamespace
@@ -135,8 +135,8 @@ func newSidecars(old *Sidecars, objs []*model.Config, set settings) *Sidecars {
 	return s
 }
 
-// For returns the Sidecar of a workload: the oldest whose selector matches, then
-// that of the namespace, then that of the mesh, then nil.
+// For returns the Sidecar of a workload: the oldest one whose selector matches, then that of the
+// namespace, then that of the mesh, or nil if there is none.
 func (s *Sidecars) For(namespace string, labels map[string]string) *Sidecar {
 	if ns := s.namespaces[namespace]; ns != nil {
 		if sc, ok := ns.workloads.first(labels); ok {

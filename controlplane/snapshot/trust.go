@@ -11,16 +11,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Trust is the bundle of the mesh: the roots that its proxies trust.
+// Trust is the trust bundle of the mesh: the roots that its proxies trust.
 type Trust struct {
-	// PEM holds one certificate each, sorted, without duplicates.
+	// PEM contains one certificate per element, sorted, without duplicates.
 	PEM []string
 
-	roots    []byte // what it was made of
+	roots    []byte // the input of newTrust
 	problems []model.Problem
 }
 
-// newTrust returns the bundle of some roots; the old one if it holds the same.
+// newTrust returns the bundle of the roots. It returns old if that contains the same certificates.
 func newTrust(old *Trust, roots []byte) *Trust {
 	if old != nil && bytes.Equal(old.roots, roots) {
 		return old
@@ -31,7 +31,7 @@ func newTrust(old *Trust, roots []byte) *Trust {
 	}
 	chain, err := certs.ParseChain(roots)
 	if err != nil {
-		// A bundle of which a part is missing would take trust away.
+		// A partial bundle would revoke trust in the missing roots.
 		t.problems = []model.Problem{{
 			Object: model.Key{Kind: model.MeshConfigKind, Name: "roots"},
 			Reason: "the roots of the certificate authority cannot be read, and proxies keep those that they have: " + err.Error(),
@@ -44,7 +44,7 @@ func newTrust(old *Trust, roots []byte) *Trust {
 	slices.Sort(t.PEM)
 	t.PEM = slices.Compact(t.PEM)
 	if old != nil && slices.Equal(old.PEM, t.PEM) && len(old.problems) == 0 {
-		return old // the order does not count
+		return old // only the order differs
 	}
 	return t
 }

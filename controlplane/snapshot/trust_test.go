@@ -34,8 +34,8 @@ func rootPEM(t *testing.T) []byte {
 	return certs.EncodeChain(cert)
 }
 
-// The bundle is sorted, without duplicates, and the same pointer as long as it
-// holds the same.
+// TestTrust checks that the bundle is sorted, has no duplicates, and keeps its pointer as long as
+// its content is unchanged.
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	a, b := rootPEM(t), rootPEM(t)

@@ -15,8 +15,8 @@ import (
 // VirtualService is one user object.
 type VirtualService struct {
 	Config *model.Config
-	// Spec is that of the object, with the routes of its delegates in place of
-	// those that name one.
+	// Spec is the spec of the object, with routes that name a delegate replaced by the routes of
+	// the delegate.
 	Spec *networkingv1alpha3.VirtualService
 	// Hosts are the full names of spec.hosts.
 	Hosts []string
@@ -27,14 +27,13 @@ type VirtualService struct {
 	problems  []model.Problem
 }
 
-// Origin is the place of an HTTP route: the object that a person wrote it into,
-// and its position there.
+// Origin is the origin of an HTTP route: the object that contains it and its index there.
 type Origin struct {
 	Config *model.Config
 	Rule   int
 }
 
-// Origin returns the place of an HTTP route of Spec.
+// Origin returns the origin of an HTTP route of Spec.
 func (v *VirtualService) Origin(route int) Origin {
 	if v.origins == nil {
 		return Origin{Config: v.Config, Rule: route}
@@ -44,21 +43,21 @@ func (v *VirtualService) Origin(route int) Origin {
 
 // VirtualServices is the index of VirtualServices by host.
 type VirtualServices struct {
-	// All are those that apply to sidecars, oldest first.
+	// All are the objects that apply to sidecars, oldest first.
 	All []*VirtualService
-	// SourceLabels are the label keys that matches on the caller name,
-	// sorted: callers that agree in these get the same routes.
+	// SourceLabels are the label keys that matches on the client use, sorted. Clients with equal
+	// values for these keys get the same routes.
 	SourceLabels []string
 
 	byHost    map[string][]*VirtualService // oldest first
 	wildcards []string                     // most specific first
 	byGateway map[string][]*VirtualService // by namespace/name, oldest first
 	byKey     map[model.Key]*VirtualService
-	lent      map[model.Key]bool // delegates that somebody names
+	lent      map[model.Key]bool // delegates that another object names
 	all       []*model.Config
 }
 
-// OfGateway returns the objects that apply to a Gateway, named namespace/name,
+// OfGateway returns the objects that apply to the Gateway with the given name, namespace/name,
 // oldest first.
 func (v *VirtualServices) OfGateway(name string) []*VirtualService { return v.byGateway[name] }
 
@@ -113,7 +112,7 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 	return v
 }
 
-// addSourceLabels adds the label keys that the matches of all kinds of routes name.
+// addSourceLabels adds the label keys that the matches of all types of routes use.
 func addSourceLabels(labels map[string]bool, spec *networkingv1alpha3.VirtualService) {
 	add := func(of map[string]string) {
 		for k := range of {
@@ -146,7 +145,7 @@ func newVirtualService(obj *model.Config, spec *networkingv1alpha3.VirtualServic
 	return vs
 }
 
-// same reports whether another one, which may be nil, means the same.
+// same reports whether o, which may be nil, is equivalent to v.
 func (v *VirtualService) same(o *VirtualService) bool {
 	return o != nil && sameConfig(v.Config, o.Config) && slices.Equal(v.Hosts, o.Hosts) && slices.EqualFunc(v.delegates, o.delegates, sameLender)
 }
@@ -155,16 +154,15 @@ func sameLender(a, b *model.Config) bool {
 	return a == b || a != nil && b != nil && sameConfig(a, b)
 }
 
-// For returns the VirtualService of a host as a namespace sees it: the most
-// specific host wins, then what is for this namespace rather than for all (see
-// [VirtualService.Reach]), then the older object. Nil means that there is none.
+// For returns the VirtualService of a host as seen from a namespace, or nil if there is none. The
+// most specific host wins, then the object with the smaller [VirtualService.Reach], then the older
+// object.
 func (v *VirtualServices) For(host, namespace string) *VirtualService {
 	return v.ForSidecar(host, namespace, nil)
 }
 
-// ForSidecar is For among the objects that a Sidecar imports: those in a
-// namespace, and for a host, that an egress listener names. The Sidecar may be
-// nil.
+// ForSidecar is like For, but considers only the objects that a Sidecar imports: those whose
+// namespace and host an egress listener names. The Sidecar may be nil.
 func (v *VirtualServices) ForSidecar(host, namespace string, sidecar *Sidecar) *VirtualService {
 	if vs := firstVisible(v.byHost[host], namespace, sidecar); vs != nil {
 		return vs
@@ -179,19 +177,20 @@ func (v *VirtualServices) ForSidecar(host, namespace string, sidecar *Sidecar) *
 	return nil
 }
 
-// VisibleFrom reports whether the namespace sees the object.
+// VisibleFrom reports whether the object is visible from a namespace.
 func (v *VirtualService) VisibleFrom(namespace string) bool {
 	return visible(v.exportTo, v.Config.Namespace, namespace)
 }
 
-// ImportedBy reports whether a Sidecar imports the object; nil imports all.
+// ImportedBy reports whether a Sidecar imports the object. A nil Sidecar imports all objects.
 func (v *VirtualService) ImportedBy(sidecar *Sidecar) bool {
 	return sidecar == nil || slices.ContainsFunc(v.Hosts, func(host string) bool { return sidecar.imports.meet(v.Config.Namespace, host) })
 }
 
-// Reach says how far an object goes that the namespace sees; what goes less far
-// has precedence, as in Istio: 0 is for the namespace of the object alone, or that
-// and some others, 1 for others by name, 2 for all.
+// Reach returns how widely an object that is visible from the namespace is exported: 0 if it is
+// exported to its own namespace, possibly with others, and this is that namespace; 1 if it is
+// exported to this namespace by name; 2 if it is exported to all namespaces. Smaller values take
+// precedence, as in Istio.
 func (v *VirtualService) Reach(namespace string) int {
 	switch {
 	case len(v.exportTo) == 0 || slices.Contains(v.exportTo, "*"):
@@ -212,7 +211,7 @@ func firstVisible(list []*VirtualService, namespace string, sidecar *Sidecar) *V
 	return best
 }
 
-// forMesh reports whether a list of gateways holds the sidecars.
+// forMesh reports whether a list of gateways includes the sidecars.
 func forMesh(gateways []string) bool {
 	return len(gateways) == 0 || slices.Contains(gateways, "mesh")
 }

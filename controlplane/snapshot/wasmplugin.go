@@ -23,30 +23,28 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// WasmPlugin is one user object, of which a configuration for Envoy can be made.
+// WasmPlugin is one valid WasmPlugin object.
 type WasmPlugin struct {
 	Config *model.Config
 	Spec   *extensionsv1alpha1.WasmPlugin
-	// Name is namespace.name: of the filter in listeners, and of its
-	// configuration.
+	// Name is namespace.name, the name of the filter in listeners and of its configuration.
 	Name string
-	// URL is where the module is: file://, http://, https:// or oci://.
+	// URL is the location of the module: file://, http://, https:// or oci://.
 	URL string
-	// Settings is pluginConfig as JSON, always in the same bytes; empty for none.
+	// Settings is pluginConfig as JSON in a deterministic encoding; empty if there is none.
 	Settings string
-	// Version changes with the spec, and only with it.
+	// Version changes if and only if the spec changes.
 	Version string
-	// Stands is equal for two versions of the object that listeners do not tell
-	// apart.
+	// Stands is equal for two versions of the object that result in the same listeners.
 	Stands string
 }
 
 // WasmPlugins is the index of plugins by workload.
 type WasmPlugins struct {
 	root string
-	// byNamespace are those for the workloads of a namespace, with those of the
-	// root namespace, as a request meets them; namespaces without plugins of
-	// their own have those of the root namespace only.
+	// byNamespace are the plugins for the workloads of a namespace, including those of the root
+	// namespace, in the order in which a request passes them. A namespace without its own plugins
+	// has no element and uses those of the root namespace.
 	byNamespace map[string][]*WasmPlugin
 	byName      map[string]*WasmPlugin
 	all         []*model.Config
@@ -98,8 +96,8 @@ func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmP
 	return w
 }
 
-// inOrder sorts plugins by priority, the highest first; those without one are
-// last, and equal ones stay as they are.
+// inOrder sorts plugins by priority, highest first. Plugins without a priority come last, and the
+// order of equal ones is preserved.
 func inOrder(plugins []*WasmPlugin) []*WasmPlugin {
 	priority := func(p *WasmPlugin) int64 {
 		if v := p.Spec.GetPriority(); v != nil {
@@ -111,7 +109,8 @@ func inOrder(plugins []*WasmPlugin) []*WasmPlugin {
 	return plugins
 }
 
-// newWasmPlugin reads an object; the error says why Envoy cannot have it.
+// newWasmPlugin returns the plugin of an object. The error is the reason why the plugin cannot be
+// used in Envoy.
 func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*WasmPlugin, error) {
 	p := &WasmPlugin{Config: obj, Spec: spec, Name: obj.Namespace + "." + obj.Name}
 	if spec.GetType() == extensionsv1alpha1.PluginType_NETWORK {
@@ -133,7 +132,7 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 	var stands strings.Builder
 	stands.WriteString(strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase())))
 	if spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
-		stands.WriteByte('?') // its filter has a default
+		stands.WriteByte('?') // its filter has a default configuration
 	}
 	for _, m := range spec.GetMatch() {
 		stands.WriteString("/" + strconv.Itoa(int(m.GetMode())))
@@ -145,13 +144,13 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 	return p, nil
 }
 
-// moduleURL returns the address of a module; one without a scheme is an image.
+// moduleURL returns the URL of a module. A value without a scheme is an OCI image.
 func moduleURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
 	case text == "":
 		return "", fmt.Errorf("spec.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1")
-	case err != nil: // its text may hold a password
+	case err != nil: // the text of the error may contain a password
 		return "", fmt.Errorf("spec.url is no URL: write file://, http://, https:// or oci:// in front of the address")
 	case u.Scheme == "":
 		return "oci://" + text, nil
@@ -163,8 +162,7 @@ func moduleURL(text string) (string, error) {
 	return text, nil
 }
 
-// compactJSON returns a message as JSON in the same bytes each time, which
-// protojson does not.
+// compactJSON returns a message as JSON in a deterministic encoding, unlike protojson.
 func compactJSON(msg proto.Message) (string, error) {
 	text, err := protojson.Marshal(msg)
 	if err != nil {
@@ -179,12 +177,12 @@ func compactJSON(msg proto.Message) (string, error) {
 
 const (
 	gatewayAPIGroup = "gateway.networking.k8s.io"
-	kindGateway     = model.Gateway // which the Gateway API calls its own, too
-	// gatewayNameLabel is on the workloads of a Gateway of the Gateway API.
+	kindGateway     = model.Gateway // the Gateway API uses the same kind
+	// gatewayNameLabel is the label on the workloads of a Gateway of the Gateway API.
 	gatewayNameLabel = gatewayAPIGroup + "/gateway-name"
 )
 
-// wasmTargets are what an object is attached to by name.
+// wasmTargets returns the references to the targets of an object.
 func wasmTargets(spec *extensionsv1alpha1.WasmPlugin) []*typev1beta1.PolicyTargetReference {
 	if refs := spec.GetTargetRefs(); len(refs) > 0 || spec.GetTargetRef() == nil {
 		return refs
@@ -192,7 +190,7 @@ func wasmTargets(spec *extensionsv1alpha1.WasmPlugin) []*typev1beta1.PolicyTarge
 	return []*typev1beta1.PolicyTargetReference{spec.GetTargetRef()}
 }
 
-// selects reports whether a plugin is for a workload.
+// selects reports whether a plugin applies to a workload.
 func (p *WasmPlugin) selects(namespace string, labels map[string]string) bool {
 	refs := wasmTargets(p.Spec)
 	if len(refs) == 0 {
@@ -204,8 +202,8 @@ func (p *WasmPlugin) selects(namespace string, labels map[string]string) bool {
 	})
 }
 
-// For returns the plugins of a workload as a request meets them within each phase:
-// by priority, then those of the root namespace, then by age.
+// For returns the plugins of a workload in the order in which a request passes them within each
+// phase: by priority, then those of the root namespace, then by age.
 func (w *WasmPlugins) For(namespace string, labels map[string]string) []*WasmPlugin {
 	list, ok := w.byNamespace[namespace]
 	if !ok {
@@ -220,8 +218,8 @@ func (w *WasmPlugins) For(namespace string, labels map[string]string) []*WasmPlu
 	return out
 }
 
-// Get returns the plugin of a name, namespace.name; nil if there is none.
+// Get returns the plugin with the given name, namespace.name, or nil if it does not exist.
 func (w *WasmPlugins) Get(name string) *WasmPlugin { return w.byName[name] }
 
-// Root is the namespace whose plugins are for all namespaces.
+// Root returns the namespace whose plugins apply to all namespaces.
 func (w *WasmPlugins) Root() string { return w.root }

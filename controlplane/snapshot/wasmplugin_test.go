@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// pluginOf is an object that is older the smaller its age is.
+// pluginOf returns a WasmPlugin. A smaller age means an older object.
 func pluginOf(namespace, name string, age int, edit func(*extensionsv1alpha1.WasmPlugin)) *model.Config {
 	spec := &extensionsv1alpha1.WasmPlugin{Url: "oci://registry.example/" + name + ":v1"}
 	if edit != nil {

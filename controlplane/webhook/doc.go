@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package webhook answers the API server, which asks whether objects that
-// users write are valid. The rules are those of package config; what the API
-// server does with the answer is said in its ValidatingWebhookConfiguration,
-// which controlplane/kube keeps.
+// Package webhook implements the validating admission webhook for objects that users write. The
+// rules are those of package config. controlplane/kube maintains the
+// ValidatingWebhookConfiguration, which determines how the API server uses the responses.
 package webhook

@@ -28,43 +28,39 @@ import (
 )
 
 const (
-	// maxBody is what Istio takes: objects of up to 3 MiB, old and new.
+	// maxBody is the limit of Istio: an old and a new object of up to 3 MiB each.
 	maxBody = 6 << 20
-	// mostWarnings bounds what a person is shown; Kubernetes cuts more.
+	// mostWarnings is the maximum number of warnings in a response; Kubernetes truncates further.
 	mostWarnings = 32
-	// Each question may have freeBody bytes; those that have more share moreBodies.
-	// Callers are not authenticated: without a bound, each connection could have
-	// maxBody held.
+	// Each request may use freeBody bytes; larger requests share moreBodies. Callers are not
+	// authenticated: without a limit, each connection could occupy maxBody bytes.
 	freeBody   = 64 << 10
 	moreBodies = 32 << 20
-	// mostAtOnce bounds the objects that are checked at the same time. Questions of more
-	// than largeBody bytes are checked one at a time: an object can need a hundred times
-	// its size while it is decoded. A caller that waits longer than waitTime receives 503
-	// and can try again.
+	// mostAtOnce is the maximum number of objects that are validated at the same time. Requests of
+	// more than largeBody bytes are validated one at a time: decoding an object can need a hundred
+	// times its size. A caller that waits longer than waitTime receives 503 and can retry.
 	mostAtOnce = 4
 	largeBody  = 256 << 10
 	waitTime   = 5 * time.Second
-	// maxObject is what API servers accept, and some room for what they add.
+	// maxObject is the limit of API servers plus room for what they add.
 	maxObject = 3<<20 + 64<<10
 )
 
-// Config describes a Validator.
+// Config configures a Validator.
 type Config struct {
 	Logger     *slog.Logger          // nil means slog.Default()
-	Registerer prometheus.Registerer // nil means no metrics
+	Registerer prometheus.Registerer // nil disables metrics
 }
 
-// Validator is the webhook that checks objects when they are created and
-// updated. Everything else is allowed: it never blocks objects
-// that it does not know.
+// Validator is the webhook that validates objects when they are created and updated. It allows all
+// other operations and objects of unknown kinds.
 type Validator struct {
 	log            *slog.Logger
 	passed, failed *prometheus.CounterVec
 	faults         prometheus.Counter
-	// slots and large hold a token for each object that is being checked, small and
-	// large.
+	// slots and large contain a token for each small and large object that is being validated.
 	slots, large chan struct{}
-	// bodies has the bytes of moreBodies that are free.
+	// bodies is the part of moreBodies that is free.
 	bodies *semaphore.Weighted
 }
 
@@ -96,14 +92,14 @@ func NewValidator(cfg Config) (*Validator, error) {
 	return v, nil
 }
 
-// review is what v1 and v1beta1 share; their JSON is the same.
+// review contains the fields that v1 and v1beta1 share; their JSON is the same.
 type review struct {
 	metav1.TypeMeta `json:",inline"`
 	Request         *admissionv1.AdmissionRequest  `json:"request,omitempty"`
 	Response        *admissionv1.AdmissionResponse `json:"response,omitempty"`
 }
 
-// ServeHTTP answers one AdmissionReview, in the version in which it came.
+// ServeHTTP answers one AdmissionReview, in the version of the request.
 func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, release, status, err := v.read(w, r)
 	defer release()
@@ -130,7 +126,7 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	response, err := v.answer(r.Context(), in.Request)
-	if err != nil { // the caller has left
+	if err != nil { // the caller has disconnected
 		v.refuse(w, r, http.StatusServiceUnavailable, err)
 		return
 	}
@@ -142,10 +138,10 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// errBusy is the answer while too much is asked at once.
+// errBusy is returned while too many requests are in progress.
 var errBusy = errors.New("other objects are being checked: try again")
 
-// refuse answers a question that is not checked.
+// refuse responds to a request that is not validated.
 func (v *Validator) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
 	v.faults.Inc()
 	if errors.Is(err, errBusy) {
@@ -156,8 +152,8 @@ func (v *Validator) refuse(w http.ResponseWriter, r *http.Request, status int, e
 	http.Error(w, err.Error(), status)
 }
 
-// read returns the body of a question, or the HTTP status of the fault. The caller calls
-// release, which is never nil, when it needs the body no longer.
+// read returns the body of a request, or the HTTP status for the error. The caller must call
+// release, which is never nil, when it no longer needs the body.
 func (v *Validator) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), status int, err error) {
 	release = func() {}
 	if r.Method != http.MethodPost {
@@ -184,12 +180,12 @@ func (v *Validator) read(w http.ResponseWriter, r *http.Request) (body []byte, r
 	return body, release, http.StatusOK, nil
 }
 
-// bounded reads some bytes for free, and more as long as others leave room.
+// bounded is a reader that needs no budget for the first bytes and acquires it for the rest.
 type bounded struct {
 	r    io.Reader
 	free int64
 	more *semaphore.Weighted
-	held int64 // of more
+	held int64 // bytes acquired from more
 }
 
 // Read implements io.Reader.
@@ -207,13 +203,13 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// release returns what was taken.
+// release returns the acquired budget.
 func (b *bounded) release() {
 	b.more.Release(b.held)
 	b.held = 0
 }
 
-// parse reads a question.
+// parse parses a request.
 func parse(body []byte) (in review, err error) {
 	if err := json.Unmarshal(body, &in); err != nil {
 		return in, fmt.Errorf("the body is no AdmissionReview: %w", err)
@@ -230,7 +226,7 @@ func parse(body []byte) (in review, err error) {
 	return in, nil
 }
 
-// answer checks one object. It fails if ctx is done before.
+// answer validates one object. It returns an error if ctx is done first.
 func (v *Validator) answer(ctx context.Context, r *admissionv1.AdmissionRequest) (*admissionv1.AdmissionResponse, error) {
 	sch, known := schema.For(r.Kind.Group+"/"+r.Kind.Version, r.Kind.Kind)
 	written := r.Operation == admissionv1.Create || r.Operation == admissionv1.Update
@@ -271,14 +267,15 @@ func (v *Validator) answer(ctx context.Context, r *admissionv1.AdmissionRequest)
 	return out, nil
 }
 
-// leaving tells whether an object is being deleted: whatever it holds, its
-// finalizers have to come off.
+// leaving reports whether an object is being deleted. Such an object is not validated, because its
+// finalizers must be removable.
 func leaving(object []byte) bool {
 	var o metav1.PartialObjectMetadata
 	return json.Unmarshal(object, &o) == nil && o.DeletionTimestamp != nil
 }
 
-// cause names the field, which begins the sentence.
+// cause returns the status cause of a problem. If the reason starts with a field path, it sets the
+// field.
 func cause(p model.Problem) metav1.StatusCause {
 	c := metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: p.Reason}
 	if field, _, ok := strings.Cut(p.Reason, " "); ok && (strings.HasPrefix(field, "spec") || strings.HasPrefix(field, "metadata")) {

@@ -37,7 +37,7 @@ func post(v http.Handler, contentType, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// ask returns the JSON of a question about an object.
+// ask returns the JSON of a review request for an object.
 func ask(version, operation, group, kind, object string) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/%s","kind":"AdmissionReview","request":{"uid":"u-1","operation":%q,`+
 		`"kind":{"group":%q,"version":"v1","kind":%q},"resource":{"group":%q,"version":"v1","resource":"r"},"name":"x","namespace":"shop","object":%s}}`,
@@ -78,7 +78,7 @@ func TestAnswers(t *testing.T) {
 				if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
 					t.Fatalf("%d %v: %s", w.Code, w.Header(), w.Body)
 				}
-				// The API server reads the answer with its own types.
+				// The API server decodes the response with its own types.
 				var v1 admissionv1.AdmissionReview
 				var beta admissionv1beta1.AdmissionReview
 				if err := json.Unmarshal(w.Body.Bytes(), &v1); err != nil {
@@ -148,8 +148,8 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded: large questions that are never finished leave room for small
-// ones, and are asked to come again when there is none.
+// TestBodiesAreBounded checks that large requests that are never finished leave room for small
+// ones, and that requests receive 503 if there is no room.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	v := newValidator(t)
@@ -168,7 +168,7 @@ func TestBodiesAreBounded(t *testing.T) {
 			v.ServeHTTP(w, r)
 			ended <- w.Code
 		}()
-		// The last byte is taken once all before it were.
+		// The last byte is accepted after all bytes before it were read.
 		if _, err := io.WriteString(sender, strings.Repeat("x", maxBody-1)); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		pipes = append(pipes, sender)
 	}
 	free := int64(moreBodies - senders*(maxBody-freeBody))
-	for free > 0 && v.bodies.TryAcquire(1) { // what is left
+	for free > 0 && v.bodies.TryAcquire(1) { // the remaining capacity
 		free--
 	}
 	if w := post(v, "application/json", good); w.Code != http.StatusOK {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Same reports whether two resources have the same content; nil equals nil only.
+// Same reports whether two resources have the same content. Nil equals only nil.
 func Same(a, b *Resource) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -18,8 +18,8 @@ func Same(a, b *Resource) bool {
 	return a.Hash == b.Hash
 }
 
-// Diff returns the resources of a set that are new or changed, and the names that
-// are gone. Both are sorted by name.
+// Diff returns the resources of to that are new or changed, and the names of those that were
+// removed. Both are sorted by name.
 func Diff(from, to *Set) (changed []*Resource, removed []string) {
 	if from == to {
 		return nil, nil
@@ -44,8 +44,8 @@ func Diff(from, to *Set) (changed []*Resource, removed []string) {
 	return changed, removed
 }
 
-// Union returns the resources of to, and those of from that are gone from it. It
-// returns to itself if nothing is gone, and from itself if nothing changed.
+// Union returns the resources of to together with those of from that to no longer has. It returns
+// to itself if nothing was removed, and from itself if nothing changed.
 func Union(from, to *Set) *Set {
 	changed, gone := Diff(from, to)
 	switch {
@@ -60,7 +60,7 @@ func Union(from, to *Set) *Set {
 	}
 	slices.SortFunc(all.Resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(to.Version)) // a hash takes everything
+	_, _ = h.Write([]byte(to.Version)) // never fails
 	for _, name := range gone {
 		_, _ = h.Write([]byte(name))
 	}

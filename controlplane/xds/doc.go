@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package xds holds xDS resources: their types, serialized resources with the
-// hash of their bytes, sorted sets of them, and the table in which equal
-// resources are one pointer.
+// Package xds defines xDS resources: their type URLs, serialized resources with a hash of their
+// bytes, sorted sets of resources, and the table that interns equal resources.
 //
-// controlplane/generate makes resources, controlplane/discovery compares and sends
-// them; neither changes one. The package knows no proxy and no snapshot, and runs
-// no goroutines.
+// Package controlplane/generate creates resources; controlplane/discovery compares and sends them.
+// Neither modifies a resource. The package does not depend on proxies or snapshots, and runs no
+// goroutines.
 package xds

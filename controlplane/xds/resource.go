@@ -22,52 +22,51 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// The type URLs of the resources.
+// The type URLs of resources.
 const (
 	TypeCluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	TypeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	TypeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	TypeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	// TypeVirtualHost is for proxies with VHDS; their routes hold none.
+	// TypeVirtualHost is used for proxies with VHDS, whose routes contain no virtual hosts.
 	TypeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
-	// TypeSecret is not for [Generator.Generate]: see [KeyPair] and [Roots].
+	// TypeSecret resources are created by the package controlplane/discovery/secrets.
 	TypeSecret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	// TypeExtension is asked for by name, by what listeners name.
+	// TypeExtension resources are subscribed to by name; listeners refer to them.
 	TypeExtension = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-	// TypeNameTable and TypeProxyConfig are for the agent.
+	// TypeNameTable and TypeProxyConfig are consumed by the agent.
 	TypeNameTable   = nds.TypeURL
 	TypeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
-// Types are the types that make up Envoy's configuration in the order in which
-// they must be sent.
+// Types are the types that make up the configuration of Envoy, in the order in which they must be
+// sent.
 var Types = []string{TypeCluster, TypeEndpoint, TypeListener, TypeRoute, TypeVirtualHost}
 
-// Resource is one xDS resource, ready to be sent. It is never written to.
+// Resource is one xDS resource, ready to be sent. It is immutable.
 type Resource struct {
 	Name string
 	// Hash is the hash of Any.
 	Hash uint64
 	// Any is a serialized google.protobuf.Any.
 	Any []byte
-	// Sources are the objects that the resource was made of. They are no part of
-	// Hash: other sources of the same content are another Resource, and nothing is
-	// sent. Nil for resources that nobody explains.
+	// Sources are the objects that the resource was built from; nil for resources without known
+	// sources. They are not part of Hash: a resource with the same content but other sources is a
+	// different Resource, but is not sent again.
 	Sources Sources
 }
 
-// Set are all resources of one type for a proxy. It is never written to.
+// Set is the set of all resources of one type for a proxy. It is immutable.
 type Set struct {
 	// Resources are sorted by name, without duplicates.
 	Resources []*Resource
 	// Version is a hash of the content.
 	Version string
-	// Problems are objects that had to be left out because no valid
-	// resource can be made of them.
+	// Problems are the objects that were left out because no valid resource can be built from them.
 	Problems []model.Problem
 }
 
-// Get returns the resource of a name; nil means that there is none.
+// Get returns the resource with the given name, or nil if it does not exist.
 func (s *Set) Get(name string) *Resource {
 	i, ok := slices.BinarySearchFunc(s.Resources, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
 	if !ok {
@@ -76,8 +75,8 @@ func (s *Set) Get(name string) *Resource {
 	return s.Resources[i]
 }
 
-// NewSet sorts the resources, drops all but the first of equal names and returns
-// prev when that is the same; prev may be nil.
+// NewSet returns a sorted set of the resources, with only the first resource of each name. It
+// returns prev, which may be nil, if that has the same content.
 func NewSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	resources = slices.Clone(resources)
 	slices.SortStableFunc(resources, func(a, b *Resource) int { return strings.Compare(a.Name, b.Name) })
@@ -97,9 +96,9 @@ func NewSet(prev *Set, resources []*Resource, problems []model.Problem) *Set {
 	return &Set{Resources: resources, Version: strconv.FormatUint(digest.Sum64(), 16), Problems: problems}
 }
 
-// Table keeps resources as long as somebody uses them, by what they were built
-// from, and by content and sources. All of its methods are safe for concurrent
-// use.
+// Table interns resources, both by the input from which they were built and by their content and
+// sources. It holds weak pointers, so that unused resources are freed. All methods are safe for
+// concurrent use.
 type Table struct {
 	mu        sync.Mutex // guards all below
 	byInput   map[any]weak.Pointer[Resource]
@@ -110,19 +109,19 @@ type Table struct {
 type contentKey struct {
 	name string
 	hash uint64
-	// from is 0 for the first resource of a content, and the hash of the sources
-	// for others, which share its bytes.
+	// from is 0 for the first resource with a given content. For the others, which share its bytes,
+	// it is the hash of their sources.
 	from uint64
 }
 
-// NewTable returns a Table that holds nothing.
+// NewTable returns an empty Table.
 func NewTable() *Table {
 	return &Table{byInput: make(map[any]weak.Pointer[Resource]), byContent: make(map[contentKey]weak.Pointer[Resource]), sweepAt: 1024}
 }
 
-// Get returns the resource that was built from the input before, or builds it.
-// The input is a comparable value that holds everything that the build reads, for
-// the message and for its sources.
+// Get returns the resource that was built earlier from the same input, or builds it. The input is a
+// comparable value that contains everything that build reads, for the message and for its sources.
+// Get returns an error if the message is invalid.
 func (t *Table) Get(input any, typeURL, name string, build func() (proto.Message, Sources)) (*Resource, error) {
 	t.mu.Lock()
 	r := t.byInput[input].Value()
@@ -144,8 +143,8 @@ func (t *Table) Get(input any, typeURL, name string, build func() (proto.Message
 	return r, nil
 }
 
-// Put returns the resource of a message and its sources, with the pointer of an
-// equal one.
+// Put returns the interned resource for a message and its sources. It returns an error if the
+// message is invalid.
 func (t *Table) Put(typeURL, name string, msg proto.Message, from Sources) (*Resource, error) {
 	r, err := New(typeURL, name, msg)
 	if err != nil {
@@ -155,7 +154,7 @@ func (t *Table) Put(typeURL, name string, msg proto.Message, from Sources) (*Res
 	return t.keep(r), nil
 }
 
-// PutBytes is Put for a message that is marshalled already, without sources.
+// PutBytes is like Put, but for a message that is already marshalled and has no sources.
 func (t *Table) PutBytes(typeURL, name string, msg []byte) *Resource {
 	b := Any(typeURL, msg)
 	return t.keep(&Resource{Name: name, Hash: xxhash.Sum64(b), Any: b})
@@ -169,8 +168,8 @@ func (t *Table) keep(r *Resource) *Resource {
 	return r
 }
 
-// intern returns the resource of equal content and sources, which is r if there is
-// none yet. Resources of equal content share their bytes.
+// intern returns the existing resource with equal content and sources, or r if there is none.
+// Resources with equal content share their bytes.
 func (t *Table) intern(r *Resource) *Resource {
 	first := contentKey{name: r.Name, hash: r.Hash}
 	other := first
@@ -194,7 +193,7 @@ func (t *Table) intern(r *Resource) *Resource {
 	return r
 }
 
-// sweep forgets what nobody uses, whenever the table has doubled.
+// sweep removes the entries of freed resources each time the table has doubled in size.
 func (t *Table) sweep() {
 	if len(t.byInput)+len(t.byContent) < t.sweepAt {
 		return
@@ -212,7 +211,7 @@ func (t *Table) sweep() {
 	t.sweepAt = max(1024, 2*(len(t.byInput)+len(t.byContent)))
 }
 
-// New checks a message and makes a resource of it, without sources.
+// New validates a message and returns a resource of it, without sources.
 func New(typeURL, name string, msg proto.Message) (*Resource, error) {
 	if v, ok := msg.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
@@ -229,13 +228,13 @@ func New(typeURL, name string, msg proto.Message) (*Resource, error) {
 	return &Resource{Name: name, Hash: xxhash.Sum64(b), Any: b}, nil
 }
 
-// Any returns a serialized google.protobuf.Any with a serialized message.
+// Any returns a serialized google.protobuf.Any that contains a serialized message.
 func Any(typeURL string, msg []byte) []byte {
 	return protowire.AppendBytes(anyHead(typeURL, len(msg)), msg)
 }
 
-// anyHead begins an Any: what stands before the length of its value. It has
-// room for a value of that size.
+// anyHead returns the start of an Any up to the length of its value, with capacity for a value of
+// the given size in bytes.
 func anyHead(typeURL string, size int) []byte {
 	b := make([]byte, 0, len(typeURL)+size+16)
 	b = wire.Append(b, wire.AnyTypeURL, typeURL)

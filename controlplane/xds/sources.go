@@ -12,15 +12,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Sources are the objects whose content shows in a resource: objects of stores,
-// and services of clusters. Those of a [Resource] are sorted, each once. Where an
-// object is, its file and line, the store of the object says: it may move without
-// a change of the resource.
+// Sources are the objects that contribute to the content of a resource: objects of stores, and
+// services of clusters. The sources of a [Resource] are sorted, without duplicates. They do not
+// include the file and line of an object, which can change without changing the resource; its store
+// knows them.
 //
-// A key is in memory once, however many resources name it.
+// Each key exists in memory once, however many resources refer to it.
 type Sources []unique.Handle[model.Key]
 
-// Add adds objects; keys without a name are left out.
+// Add adds objects. It ignores keys without a name.
 func (s *Sources) Add(keys ...model.Key) {
 	for _, key := range keys {
 		if key.Name != "" {
@@ -29,8 +29,8 @@ func (s *Sources) Add(keys ...model.Key) {
 	}
 }
 
-// AddConfigs adds the objects that users wrote: those of the list, or what they
-// were converted from.
+// AddConfigs adds the user-written objects behind the configs: the objects that a config was
+// converted from, or else the config itself.
 func (s *Sources) AddConfigs(configs ...*model.Config) {
 	for _, c := range configs {
 		if len(c.From) > 0 {
@@ -41,10 +41,10 @@ func (s *Sources) AddConfigs(configs ...*model.Config) {
 	}
 }
 
-// Has reports whether an object is among the sources.
+// Has reports whether an object is one of the sources.
 func (s Sources) Has(key model.Key) bool { return slices.Contains(s, unique.Make(key)) }
 
-// Keys returns the objects.
+// Keys returns the keys of the objects.
 func (s Sources) Keys() []model.Key {
 	out := make([]model.Key, 0, len(s))
 	for _, h := range s {
@@ -53,7 +53,7 @@ func (s Sources) Keys() []model.Key {
 	return out
 }
 
-// String returns the objects as text, equal for equal sources.
+// String returns the keys as text. Equal sources have equal texts.
 func (s Sources) String() string {
 	var b strings.Builder
 	for _, h := range s {
@@ -63,7 +63,7 @@ func (s Sources) String() string {
 	return b.String()
 }
 
-// sorted returns a copy, sorted and without duplicates; nil for none.
+// sorted returns a sorted copy without duplicates, or nil if there are no sources.
 func (s Sources) sorted() Sources {
 	if len(s) == 0 {
 		return nil
@@ -77,15 +77,15 @@ func (s Sources) sorted() Sources {
 	})
 	out = slices.Compact(out)
 	if len(out) < len(s) {
-		out = slices.Clone(out) // it stays in memory
+		out = slices.Clone(out) // releases the unused capacity, because the result is long-lived
 	}
 	return out
 }
 
-// sourceSeed makes hashes of sources, which stay in this process.
+// sourceSeed is the seed for hashes of sources, which are only used within the process.
 var sourceSeed = maphash.MakeSeed()
 
-// hash is equal for equal sources, and never 0.
+// hash returns a hash of the sources, which is never 0.
 func (s Sources) hash() uint64 {
 	var h maphash.Hash
 	h.SetSeed(sourceSeed)

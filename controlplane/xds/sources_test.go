@@ -24,8 +24,8 @@ func sourcesOf(names ...string) (out Sources) {
 	return out
 }
 
-// TestSourcesOfEqualContent: a resource of equal content and other sources is
-// another one with the same bytes and hash; that of equal sources is the same.
+// TestSourcesOfEqualContent checks that resources with equal content and different sources are
+// different but share their bytes and hash, and that those with equal sources are identical.
 func TestSourcesOfEqualContent(t *testing.T) {
 	t.Parallel()
 	table := NewTable()
@@ -69,7 +69,7 @@ func TestSourcesOfEqualContent(t *testing.T) {
 func TestSourcesAreSorted(t *testing.T) {
 	t.Parallel()
 	from := sourcesOf("b", "a", "b")
-	from.Add(model.Key{}) // nobody
+	from.Add(model.Key{}) // a key without a name
 	from.AddConfigs(&model.Config{Key: key("made"), From: []model.Key{key("c")}}, &model.Config{Key: key("a")})
 	r, err := NewTable().Put(TypeCluster, "c", &clusterv3.Cluster{Name: "c"}, from)
 	if err != nil {

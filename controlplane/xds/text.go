@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MapText returns a serialized google.protobuf.Any with each string in it replaced by
-// what fn returns for the string. It decodes the messages inside of the Any, and the
-// Anys that they hold; keys of maps stay. It returns b if fn replaces nothing. Complete
-// is false if some message has an unknown type or is malformed; such a message stays.
+// MapText applies fn to each string in a serialized google.protobuf.Any and returns the result. It
+// also decodes nested Anys, but leaves map keys unchanged. It returns b if fn changes nothing.
+// complete is false if a message has an unknown type or is malformed; such a message is left
+// unchanged.
 func MapText(b []byte, fn func(string) string) (out []byte, complete bool) {
 	t := textMapper{fn: fn}
 	a := &anypb.Any{}
@@ -24,7 +24,7 @@ func MapText(b []byte, fn func(string) string) (out []byte, complete bool) {
 	}
 	out, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
 	if err != nil {
-		return b, false // fn returned something that is not UTF-8
+		return b, false // fn returned invalid UTF-8
 	}
 	return out, !t.failed
 }
@@ -34,7 +34,7 @@ type textMapper struct {
 	failed bool
 }
 
-// any maps the message in an Any, and reports whether something changed.
+// any maps the message in an Any and reports whether it changed.
 func (t *textMapper) any(a *anypb.Any) bool {
 	if a.GetTypeUrl() == "" && len(a.GetValue()) == 0 {
 		return false
@@ -80,7 +80,7 @@ func (t *textMapper) message(m protoreflect.Message) (changed bool) {
 	return changed
 }
 
-// value maps one value of a field; set replaces it.
+// value maps one value of a field and reports whether it changed. It calls set to replace a string.
 func (t *textMapper) value(f protoreflect.FieldDescriptor, v protoreflect.Value, set func(protoreflect.Value)) bool {
 	switch f.Kind() {
 	case protoreflect.MessageKind, protoreflect.GroupKind:

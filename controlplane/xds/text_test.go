@@ -37,7 +37,8 @@ func packed(t *testing.T, m proto.Message) []byte {
 	return r.Any
 }
 
-// listenerOf has a word in a field, a list, a map, a nested Any and an Any in it.
+// listenerOf returns a listener with a word in a field, a list, a map, a nested Any and an Any in
+// that Any.
 func listenerOf(t *testing.T, word string, more ...*anypb.Any) *listenerv3.Listener {
 	t.Helper()
 	filters := []*listenerv3.Filter{{Name: "tcp", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(t, &tcpv3.TcpProxy{
@@ -56,8 +57,8 @@ func listenerOf(t *testing.T, word string, more ...*anypb.Any) *listenerv3.Liste
 	}
 }
 
-// TestMapText replaces a word by a longer one: the result is the message as it is
-// made with the longer word.
+// TestMapText checks that replacing a word by a longer one has the same result as building the
+// message with the longer word.
 func TestMapText(t *testing.T) {
 	t.Parallel()
 	from, to := packed(t, listenerOf(t, "short")), packed(t, listenerOf(t, strings.Repeat("long", 50)))
@@ -78,7 +79,7 @@ func TestMapText(t *testing.T) {
 	}
 }
 
-// TestMapTextIncomplete leaves what it cannot read.
+// TestMapTextIncomplete checks that MapText does not change what it cannot decode.
 func TestMapTextIncomplete(t *testing.T) {
 	t.Parallel()
 	upper := func(s string) string { return strings.ReplaceAll(s, "short", "SHORT") }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// stream is one ADS stream; its opener closes it.
+// stream is an ADS stream. The caller of open closes it.
 type stream struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	conn   *grpc.ClientConn
@@ -24,7 +24,7 @@ type stream struct {
 	node   *corev3.Node
 }
 
-// nodeOf returns the node of a sidecar; metadata may be added.
+// nodeOf returns the node of a sidecar with additional metadata.
 func nodeOf(name, namespace, ip string, metadata map[string]any) (*corev3.Node, error) {
 	all := map[string]any{
 		"NAMESPACE": namespace, "NAME": name, "INSTANCE_IPS": ip, "INTERCEPTION_MODE": "REDIRECT", "CLUSTER_ID": "Kubernetes",
@@ -45,7 +45,7 @@ func nodeOf(name, namespace, ip string, metadata map[string]any) (*corev3.Node, 
 	}, nil
 }
 
-// open opens an ADS stream as the holder of a certificate.
+// open opens an ADS stream with a client certificate.
 func (p *plane) open(ctx context.Context, pair *tls.Certificate, node *corev3.Node) (*stream, error) {
 	conn, err := p.connect(pair)
 	if err != nil {
@@ -54,13 +54,13 @@ func (p *plane) open(ctx context.Context, pair *tls.Certificate, node *corev3.No
 	return openOn(ctx, conn, node)
 }
 
-// openOn opens an ADS stream on a connection, which it closes at its end.
+// openOn opens an ADS stream on a connection, which is closed with the stream.
 func openOn(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ads, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {
 		cancel()
-		_ = conn.Close() // the error is that of the stream
+		_ = conn.Close() // return the error of the stream
 		return nil, err
 	}
 	return &stream{ads, conn, cancel, node}, nil
@@ -76,7 +76,7 @@ func (st *stream) ask(typeURL string, names ...string) error {
 	return st.Send(&discoveryv3.DiscoveryRequest{Node: st.node, TypeUrl: typeURL, ResourceNames: names})
 }
 
-// next returns the next response of a type and accepts all before it, and it.
+// next returns the next response of a type. It acknowledges this response and all preceding ones.
 func (st *stream) next(typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
 	for {
 		r, err := st.Recv()
@@ -96,7 +96,7 @@ func (st *stream) next(typeURL string, names ...string) (*discoveryv3.DiscoveryR
 	}
 }
 
-// reject answers the next responses with an error, until the stream ends.
+// reject rejects all responses with an error until the stream ends.
 func (st *stream) reject(version, message string) {
 	for {
 		r, err := st.Recv()
@@ -109,14 +109,14 @@ func (st *stream) reject(version, message string) {
 	}
 }
 
-// refuse answers a response with an error.
+// refuse rejects a response with an error.
 func (st *stream) refuse(r *discoveryv3.DiscoveryResponse, version, message string) error {
 	return st.Send(&discoveryv3.DiscoveryRequest{
 		TypeUrl: r.TypeUrl, VersionInfo: version, ResponseNonce: r.Nonce, ErrorDetail: &statusv3.Status{Code: 13, Message: message},
 	})
 }
 
-// asWorkload opens a stream as a workload that says the truth about itself.
+// asWorkload opens a stream as a workload with truthful claims.
 func (p *plane) asWorkload(ctx context.Context, namespace, account, ip string) (*stream, error) {
 	pair, err := p.member(ctx, namespace, account)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *plane) served(ctx context.Context, namespace, account, ip string) error
 	return nil
 }
 
-// openOnShared opens an ADS stream on a connection that has other streams too.
+// openOnShared opens an ADS stream on a connection that is shared with other streams.
 func openOnShared(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node) (*stream, error) {
 	ads, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(ownnet.Tests(m).Run()) }
 
-// logs writes progress to the log of a test.
+// logs writes progress messages to the log of a test.
 type logs struct{ t *testing.T }
 
 func (l logs) Write(b []byte) (int, error) {
@@ -22,7 +22,7 @@ func (l logs) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestAttacks makes every attack, with smaller loads.
+// TestAttacks runs every attack with smaller loads.
 func TestAttacks(t *testing.T) {
 	o := options{bin: "../../bin", envoy: os.Getenv("ENVOY"), short: true}
 	if err := o.find(); err != nil {
@@ -51,8 +51,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestDocument requires that docs/operations/security.md lists each attack with its
-// promise and what was observed, and no other attack.
+// TestDocument requires that docs/operations/security.md lists exactly the attacks of this program,
+// each with its promise and observation.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/operations/security.md")
@@ -77,7 +77,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// What was tried finds the entry of an attack in the document.
+// An attack is found in the document by its entry.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

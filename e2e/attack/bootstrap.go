@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// bootstrapAttacks try to change what Envoy starts with.
+// bootstrapAttacks try to change Envoy's bootstrap.
 func bootstrapAttacks() []attack {
 	const area = "bootstrap"
 	return []attack{
@@ -24,12 +24,11 @@ func bootstrapAttacks() []attack {
 	}
 }
 
-// poison is text that means something in JSON, YAML, templates and Envoy's formats.
+// poison is text that has a meaning in JSON, YAML, templates and Envoy's formats.
 const poison = `"}}, "admin": {"address": {"socket_address": {"address": "0.0.0.0", "port_value": 9901}}}, "x": {"y": "` +
 	"\n- name: evil\n\r\u2028" + `'{{ env "PATH" }}{{ .meta_json_str }}%ENVIRONMENT(PATH)%\` + "\t$(HOST_IP)"
 
-// poisoned returns what a pod says about itself: environment, labels and annotations, with
-// a text in each value.
+// poisoned returns the environment, labels and annotations of a pod, with the text in each value.
 func poisoned(text string) (env []string, labels, annotations string, err error) {
 	object, err := json.Marshal(map[string]any{"a": text, text: []string{text}})
 	if err != nil {
@@ -48,8 +47,8 @@ func poisoned(text string) (env []string, labels, annotations string, err error)
 	return env, labels, annotations, nil
 }
 
-// bootstrapOf runs a sidecar whose pod has a text everywhere, and returns its bootstrap
-// without what is the node's own.
+// bootstrapOf runs a sidecar whose pod contains the text in all values, and returns its bootstrap,
+// separated from the node.
 func bootstrapOf(ctx context.Context, s *suite, text string) (parts map[string]any, node string, err error) {
 	env, labels, annotations, err := poisoned(text)
 	if err != nil {

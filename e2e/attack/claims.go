@@ -19,7 +19,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// claimAttacks say something about themselves that is true of another workload.
+// claimAttacks make false claims that are true for another workload.
 func claimAttacks() []attack {
 	const area = "claims"
 	return []attack{
@@ -29,7 +29,7 @@ func claimAttacks() []attack {
 	}
 }
 
-// claimIdentity opens streams with claims that the certificate contradicts.
+// claimIdentity opens streams with claims that contradict the certificate.
 func claimIdentity(ctx context.Context, p *plane) (string, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
@@ -53,7 +53,7 @@ func claimIdentity(ctx context.Context, p *plane) (string, error) {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	// Without a claim, the namespace in the id counts.
+	// Without a claim, the namespace in the node id applies.
 	node, err := nodeOf("pay", "bank", "10.0.0.1", map[string]any{"NAMESPACE": nil})
 	if err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func claimIdentity(ctx context.Context, p *plane) (string, error) {
 	return fmt.Sprintf("%d of %d refused", n, n), p.served(ctx, "shop", "web", "10.0.0.2")
 }
 
-// refusesStream returns an error unless a stream ends without a resource.
+// refusesStream returns an error unless the stream ends without sending a resource.
 func (p *plane) refusesStream(ctx context.Context, pair *tls.Certificate, node *corev3.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -75,7 +75,7 @@ func (p *plane) refusesStream(ctx context.Context, pair *tls.Certificate, node *
 	}
 	defer st.close()
 	if err := st.ask(resourcev3.ListenerType); err != nil {
-		return nil // it has ended
+		return nil // the stream has ended
 	}
 	_, err = st.next(resourcev3.ListenerType)
 	return refused(err)
@@ -87,8 +87,8 @@ metadata: {name: default, namespace: shop}
 spec: {mtls: {mode: STRICT}}
 `
 
-// takesPlaintext reports whether the inbound listener of a response accepts
-// connections without TLS.
+// takesPlaintext reports whether the inbound listener in a response accepts connections without
+// TLS.
 func takesPlaintext(r *discoveryv3.DiscoveryResponse) (bool, error) {
 	for _, any := range r.Resources {
 		var l listenerv3.Listener
@@ -110,7 +110,7 @@ func takesPlaintext(r *discoveryv3.DiscoveryResponse) (bool, error) {
 	return false, errors.New("the listener virtualInbound is missing")
 }
 
-// liars returns nodes of web that copy something of pay's node, by what.
+// liars returns nodes of web that copy a part of pay's node. The key describes the part.
 func liars() (map[string]*corev3.Node, error) {
 	pay := map[string]any{"LABELS": map[string]any{"app": "pay"}}
 	copies := map[string]map[string]any{
@@ -144,8 +144,8 @@ func liars() (map[string]*corev3.Node, error) {
 	return nodes, nil
 }
 
-// withholdStrict has streams of web, and streams without identity, accept a
-// first configuration and reject what follows.
+// withholdStrict opens streams of web, and streams without identity, that accept the first
+// configuration and reject all others.
 func withholdStrict(ctx context.Context, s *suite) (outcome, error) {
 	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 	if err != nil {
@@ -191,7 +191,7 @@ func withholdStrict(ctx context.Context, s *suite) (outcome, error) {
 	return outcome{seen: fmt.Sprintf("with %d such streams, both were given them", n)}, nil
 }
 
-// plaintext reads the next listeners.
+// plaintext receives the next listeners and reports whether they accept plaintext.
 func (st *stream) plaintext() (bool, error) {
 	r, err := st.next(resourcev3.ListenerType)
 	if err != nil {
@@ -200,8 +200,7 @@ func (st *stream) plaintext() (bool, error) {
 	return takesPlaintext(r)
 }
 
-// besiege opens the streams of liars, which live as long as ctx, and returns how
-// many there are.
+// besiege opens the streams of liars, which live as long as ctx, and returns their number.
 func (p *plane) besiege(ctx context.Context) (int, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
@@ -232,10 +231,10 @@ func (p *plane) besiege(ctx context.Context) (int, error) {
 	}
 	for _, st := range all {
 		if err := st.ask(resourcev3.ListenerType); err != nil {
-			continue // it was refused
+			continue // rejected
 		}
 		if _, err := st.next(resourcev3.ListenerType); err != nil {
-			continue // as above
+			continue // rejected
 		}
 		go st.reject("", "Error adding/updating listener(s) virtualInbound: bad config")
 	}

@@ -5,13 +5,13 @@ package main
 
 import "strings"
 
-// shop returns the mesh that is attacked: pay and web are workloads of one namespace, and
-// have a service each.
+// shop returns the configuration of the attacked mesh: pay and web are workloads in the same
+// namespace, with one service each.
 func shop() string {
 	return service("pay", "10.96.0.1", "10.0.0.1") + service("web", "10.96.0.2", "10.0.0.2")
 }
 
-// service returns a service of the namespace shop with one workload of the same name.
+// service returns a service in the namespace shop with one workload of the same name.
 func service(name, virtual, address string) string {
 	return strings.NewReplacer("NAME", name, "VIRTUAL", virtual, "ADDRESS", address).Replace(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry

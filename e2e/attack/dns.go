@@ -13,10 +13,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// dnsMemory is what local attackers of the DNS proxy may cost an agent, in bytes.
+// dnsMemory is the maximum memory, in bytes, that local attackers of the DNS proxy may cost an
+// agent.
 const dnsMemory = 100e6
 
-// dnsAttacks go against the DNS proxy of an agent.
+// dnsAttacks attack the DNS proxy of an agent.
 func dnsAttacks() []attack {
 	return []attack{
 		{"DNS", "floods of names that do not exist, broken messages, zone transfers, and silent TCP connections", "names of the mesh are answered meanwhile; no zone is given; memory grows by less than 100 MB", floodDNS},
@@ -59,8 +60,8 @@ func floodDNS(ctx context.Context, s *suite) (outcome, error) {
 	}, "ISTIO_META_DNS_CAPTURE=true", "DNS_PROXY_ADDR="+address)
 }
 
-// resolves returns an error unless a name of the mesh is answered. A query that
-// is lost in a flood is asked again, as resolvers do.
+// resolves returns an error unless a name of the mesh is answered. Like a resolver, it retries a
+// query that is lost in a flood.
 func resolves(ctx context.Context, address string) error {
 	q := new(dns.Msg).SetQuestion("pay.shop.svc.cluster.local.", dns.TypeA)
 	var last error
@@ -76,7 +77,7 @@ func resolves(ctx context.Context, address string) error {
 	return fmt.Errorf("a name of the mesh is not answered: %w", last)
 }
 
-// floodNames sends questions and other bytes, and waits for no answer.
+// floodNames sends queries and invalid messages without waiting for answers.
 func floodNames(address string, sender, n int) {
 	conn, err := net.Dial("udp", address)
 	if err != nil {
@@ -95,19 +96,19 @@ func floodNames(address string, sender, n int) {
 		case 5:
 			b = append(b[:12], 0xc0, 0x0c, 0xc0, 0x0c) // a name that points to itself
 		case 7:
-			b[2] |= 0x80 // an answer
+			b[2] |= 0x80 // a response
 		}
 		_, _ = conn.Write(b) // it may be lost
 	}
 }
 
-// zones asks for whole zones.
+// zones requests zone transfers.
 func zones(address string) error {
 	for _, zone := range []string{".", "svc.cluster.local.", "shop.svc.cluster.local."} {
 		tr := &dns.Transfer{DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 		records, err := tr.In(new(dns.Msg).SetAxfr(zone), address)
 		if err != nil {
-			continue // it was refused
+			continue // rejected
 		}
 		for r := range records {
 			if r.Error == nil && len(r.RR) > 0 {

@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// Markers in the document; what is between them is generated.
+// Markers in the document. The text between them is generated.
 const (
 	listBegin = "<!-- attacks: made by make attack -->\n"
 	listEnd   = "<!-- end -->\n"
 )
 
-// lineWidth is the longest line of the document, in characters.
+// lineWidth is the maximum line width of the document, in characters.
 const lineWidth = 100
 
-// list returns the part of the document that is generated: all attacks by area and
-// promise, with what was observed. An attack that is not in observed is left out.
+// list returns the generated part of the document: all attacks by area and promise, with the
+// observations. It omits attacks that are not in observed.
 func list(all []attack, observed map[string]string) string {
 	var b strings.Builder
 	for _, area := range groupBy(all, func(a attack) string { return a.area }) {
@@ -37,10 +37,10 @@ func list(all []attack, observed map[string]string) string {
 	return b.String() + "\n"
 }
 
-// entry returns the beginning of an attack's line, up to what was observed.
+// entry returns the beginning of an attack's line, before the observation.
 func entry(try string) string { return "- " + try + ": **" }
 
-// groupBy divides attacks by a key, in the order in which the keys come first.
+// groupBy groups attacks by a key, in the order in which the keys first occur.
 func groupBy(all []attack, key func(attack) string) [][]attack {
 	var out [][]attack
 	index := map[string]int{}
@@ -56,8 +56,8 @@ func groupBy(all []attack, key func(attack) string) [][]attack {
 	return out
 }
 
-// wrap breaks a text into lines of lineWidth characters. The lines after the first
-// begin with indent.
+// wrap breaks a text into lines of at most lineWidth characters. All lines except the first begin
+// with indent.
 func wrap(text, indent string) string {
 	var b strings.Builder
 	width := 0
@@ -78,7 +78,7 @@ func wrap(text, indent string) string {
 	return b.String()
 }
 
-// observations returns what a document says was observed, by what was tried.
+// observations returns the observations in a document by the attack's entry.
 func observations(doc string, all []attack) (map[string]string, error) {
 	_, rest, found := strings.Cut(doc, listBegin)
 	section, _, closed := strings.Cut(rest, listEnd)
@@ -97,8 +97,8 @@ func observations(doc string, all []attack) (map[string]string, error) {
 	return observed, nil
 }
 
-// updated returns the document with the results of attacks that ran. What the document
-// says about the others stays.
+// updated returns the document with the results of the attacks that ran. Observations of other
+// attacks remain unchanged.
 func updated(doc string, all []attack, results []result) (string, error) {
 	observed, err := observations(doc, all)
 	if err != nil {

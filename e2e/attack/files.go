@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// fileAttacks come from another user of the machine.
+// fileAttacks are made by another user of the machine.
 func fileAttacks() []attack {
 	const area = "files"
 	return []attack{
@@ -31,10 +31,10 @@ func fileAttacks() []attack {
 	}
 }
 
-// nobody is the user and group of attackers.
+// nobody is the user and group id of attackers.
 const nobody = 65534
 
-// asNobody calls a function on a thread with the rights of a user who has none.
+// asNobody calls a function on a thread with the rights of an unprivileged user.
 func asNobody(f func() error) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: another user needs root", errSkipped)
@@ -42,7 +42,7 @@ func asNobody(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		_ = onLockedThread(func() error {
-			// These system calls are about one thread; those of package syscall are about all.
+			// These system calls affect one thread; those of package syscall affect all.
 			_, _, groups := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
 			_, _, gid := unix.RawSyscall(unix.SYS_SETRESGID, nobody, nobody, nobody)
 			_, _, uid := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody)
@@ -59,7 +59,7 @@ func asNobody(f func() error) error {
 	return <-result
 }
 
-// keeping are variables of an agent that keeps its keys on disk.
+// keeping returns variables of an agent that stores its keys on disk.
 func keeping(dir string) []string {
 	return []string{"OUTPUT_CERTS=" + dir, "OUTRIGGER_LAST_GOOD_IDENTITY=true", "OUTRIGGER_LAST_GOOD_SECRETS=true"}
 }
@@ -95,7 +95,7 @@ func sneak(ctx context.Context, s *suite) (outcome, error) {
 		}
 		var found findings
 		err := asNobody(func() error {
-			// What is not secret can be read: the attacker comes this far.
+			// Public files are readable, which shows that the attacker can reach the directory.
 			if _, err := os.ReadFile(filepath.Join(c.dir, "etc/istio/pod/labels")); err != nil {
 				return fmt.Errorf("%w: another user cannot enter the directory at all: %w", errSkipped, err)
 			}
@@ -104,7 +104,7 @@ func sneak(ctx context.Context, s *suite) (outcome, error) {
 					return err
 				}
 			}
-			// Their directories may be closed, but their names are known.
+			// The directories may be inaccessible, but their names are known.
 			for _, name := range []string{"etc/istio/proxy/XDS", "var/run/secrets/workload-spiffe-uds/socket"} {
 				if err := found.socket(filepath.Join(c.dir, name)); err != nil {
 					return err
@@ -122,14 +122,14 @@ func sneak(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// findings are what another user has tried.
+// findings counts what another user has tried.
 type findings struct{ files, sockets, tried int }
 
-// visit tries what another user can do with an entry of a directory.
+// visit tries to access an entry of a directory.
 func (f *findings) visit(path string, d fs.DirEntry, err error) error {
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
-			return nil // a directory that others cannot enter
+			return nil // a directory that is not accessible to others
 		}
 		return err
 	}
@@ -156,17 +156,17 @@ func (f *findings) visit(path string, d fs.DirEntry, err error) error {
 func (f *findings) socket(path string) error {
 	f.sockets++
 	if conn, err := net.Dial("unix", path); err == nil {
-		_ = conn.Close() // that it opened is enough
+		_ = conn.Close() // opening it was sufficient
 		return fmt.Errorf("another user connects to %s", path)
 	}
 	return nil
 }
 
-// secretless returns an error if a file can be read and holds a key or a token.
+// secretless returns an error if a file is readable and contains a key or a token.
 func secretless(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil // it cannot be read
+		return nil // not readable
 	}
 	for _, secret := range []string{"PRIVATE KEY", "eyJ", `"private_key"`} {
 		if bytes.Contains(text, []byte(secret)) {
@@ -176,7 +176,7 @@ func secretless(path string) error {
 	return nil
 }
 
-// abstract connects to the Unix sockets without a file, which have no modes.
+// abstract connects to abstract Unix sockets, which have no permissions.
 func (f *findings) abstract() error {
 	text, err := os.ReadFile("/proc/thread-self/net/unix")
 	if err != nil {
@@ -190,7 +190,7 @@ func (f *findings) abstract() error {
 		f.sockets++
 		for _, network := range []string{"unix", "unixgram", "unixpacket"} {
 			if conn, err := net.Dial(network, fields[7]); err == nil {
-				_ = conn.Close() // that it opened is enough
+				_ = conn.Close() // opening it was sufficient
 				return fmt.Errorf("another user connects to the abstract socket %s", fields[7])
 			}
 		}
@@ -198,8 +198,8 @@ func (f *findings) abstract() error {
 	return nil
 }
 
-// processes reads the memory and environment of programs, and of the children of the
-// first one.
+// processes tries to read the memory and environment of programs, and of the children of the first
+// one.
 func (f *findings) processes(pids ...int) error {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -223,7 +223,7 @@ func (f *findings) processes(pids ...int) error {
 				continue
 			}
 			_, err = file.Read(make([]byte, 1))
-			_ = file.Close() // only read
+			_ = file.Close() // read-only
 			if err == nil {
 				return fmt.Errorf("another user reads %s of process %d", name, pid)
 			}
@@ -238,7 +238,7 @@ func (f *findings) processes(pids ...int) error {
 	return nil
 }
 
-// plantMemory is what planted files may cost an agent, in bytes.
+// plantMemory is the maximum memory, in bytes, that planted files may cost an agent.
 const plantMemory = 200e6
 
 func plant(ctx context.Context, s *suite) (outcome, error) {
@@ -309,7 +309,7 @@ func plantIn(dir, out, own, victim string) error {
 	)
 }
 
-// replaced returns an error unless what was planted has given way to files of the agent.
+// replaced returns an error unless the agent has replaced the planted files.
 func replaced(out, dir string) error {
 	for _, path := range []string{filepath.Join(out, "key.pem"), filepath.Join(out, "cert-chain.pem"), filepath.Join(out, "root-cert.pem"), filepath.Join(dir, "etc/istio/proxy/envoy-rev.json")} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != 0o600 {

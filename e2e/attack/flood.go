@@ -18,14 +18,13 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// What one attacker may cost the control plane.
+// Maximum cost that one attacker may cause to the control plane.
 const (
 	floodMemory = 250e6 // bytes
-	floodLines  = 200   // of the log, 2 kB each
+	floodLines  = 200   // log lines of 2 kB each
 )
 
-// floodAttacks try to exhaust the control plane from the network, without an
-// identity.
+// floodAttacks try to exhaust the control plane from the network, without an identity.
 func floodAttacks() []attack {
 	const area, promise = "flood by a stranger", "workloads get certificates meanwhile; memory grows by less than 250 MB, the log by less than 200 lines"
 	return []attack{
@@ -42,8 +41,8 @@ func floodAttacks() []attack {
 	}
 }
 
-// flood runs an attack against a new control plane while a workload asks for
-// certificates and a probe for readiness, and measures what it costs.
+// flood runs an attack against a new control plane and measures its cost, while a workload requests
+// certificates and a probe checks readiness.
 func (s *suite) flood(ctx context.Context, attack func(context.Context, *plane) error) (outcome, error) {
 	p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
 	if err != nil {
@@ -53,7 +52,7 @@ func (s *suite) flood(ctx context.Context, attack func(context.Context, *plane) 
 	return p.bear(ctx, attack)
 }
 
-// bear runs an attack while a workload is served, and measures what it costs.
+// bear runs an attack and measures its cost, while a workload is served.
 func (p *plane) bear(ctx context.Context, attack func(context.Context, *plane) error) (outcome, error) {
 	if err := p.served(ctx, "shop", "pay", "10.0.0.1"); err != nil {
 		return outcome{}, err
@@ -65,7 +64,7 @@ func (p *plane) bear(ctx context.Context, attack func(context.Context, *plane) e
 	p.resetPeak()
 	clients := 0
 	err = during(ctx, func(ctx context.Context) error { return attack(ctx, p) }, func(ctx context.Context) error {
-		clients++ // each asks once: an identity may not ask often
+		clients++ // each requests only one, because of the rate limit per identity
 		_, err := p.member(ctx, "shop", fmt.Sprintf("client-%d", clients))
 		return errors.Join(err, p.ready(ctx))
 	})
@@ -83,8 +82,8 @@ func (p *plane) bear(ctx context.Context, attack func(context.Context, *plane) e
 	return c.within("others were served; "+c.String(), after.logged-before.logged, floodMemory)
 }
 
-// within returns the outcome of an attack that made a program log some bytes, and an error
-// if it cost too much, or more memory than the limit.
+// within returns the outcome of an attack that made a program log the given number of bytes. It
+// returns an error if memory grew by more than limit bytes or too much was logged.
 func (c *cost) within(seen string, logged, limit int64) (outcome, error) {
 	out := outcome{cost: c, seen: seen}
 	switch {
@@ -105,18 +104,18 @@ func openConnections(ctx context.Context, address string, n int) ([]net.Conn, fu
 	for range n {
 		c, err := d.DialContext(ctx, "tcp", address)
 		if err != nil {
-			break // the server takes no more: that is its right
+			break // the server accepts no more, which it may do
 		}
 		conns = append(conns, c)
 	}
 	return conns, func() {
 		for _, c := range conns {
-			_ = c.Close() // the other side may have done so
+			_ = c.Close() // the peer may have closed it
 		}
 	}
 }
 
-// linger keeps an attack up for a while, so that others meet it.
+// linger keeps an attack going for a while, so that it overlaps with other clients.
 func linger(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -124,8 +123,7 @@ func linger(ctx context.Context) {
 	}
 }
 
-// many calls a function n times at once. What the attackers are answered does
-// not matter.
+// many calls a function n times concurrently. The responses to the attackers do not matter.
 func many(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -155,7 +153,7 @@ func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
 				_, _ = io.WriteString(conns[i], "GET /ready HTTP/1.1\r\nHost: x\r\n")
 				for range 900 {
 					if _, err := io.WriteString(conns[i], "x-y: "+strings.Repeat("x", 1000)+"\r\n"); err != nil {
-						return // the server has ended it
+						return // the server has closed it
 					}
 				}
 			})
@@ -165,7 +163,7 @@ func slowHeaders(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// raw returns an attack on both gRPC ports by n connections each.
+// raw returns an attack on both gRPC ports with n connections each.
 func raw(n int, f func(*rawHTTP2, *suite) error) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
 		return s.flood(ctx, func(ctx context.Context, p *plane) error {
@@ -178,23 +176,23 @@ func raw(n int, f func(*rawHTTP2, *suite) error) func(context.Context, *suite) (
 				}
 				h, err := http2To(ctx, address, cfg, path)
 				if err != nil {
-					return // it was refused
+					return // rejected
 				}
 				mu.Lock()
 				open = append(open, h.conn)
 				mu.Unlock()
-				_ = f(h, s) // the server may end it at any time
+				_ = f(h, s) // the server may close it at any time
 			})
 			linger(ctx)
 			for _, c := range open {
-				_ = c.Close() // as above
+				_ = c.Close() // the server may have closed it
 			}
 			return nil
 		})
 	}
 }
 
-// refusedCalls makes calls that are refused.
+// refusedCalls makes calls that are rejected.
 func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
 	return s.flood(ctx, func(ctx context.Context, p *plane) error {
 		token, err := p.issuer.forge(header(), claimsOf("shop", "pay"), stranger)
@@ -217,7 +215,7 @@ func refusedCalls(ctx context.Context, s *suite) (outcome, error) {
 				}
 				attempt, cancel := context.WithTimeout(withToken(ctx, token), patience)
 				if st, err := openOnShared(attempt, conn, node); err == nil && st.ask(resourcev3.ListenerType) == nil {
-					_, _ = st.Recv() // it is refused
+					_, _ = st.Recv() // rejected
 				}
 				cancel()
 			}
@@ -238,7 +236,7 @@ func badHandshakes(ctx context.Context, s *suite) (outcome, error) {
 			case 1:
 				_ = tls.Client(conns[i], &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11, InsecureSkipVerify: true}).HandshakeContext(ctx) //nolint:gosec // it is refused
 			case 2:
-				_ = tls.Client(conns[i], &tls.Config{ServerName: "nobody.example"}).HandshakeContext(ctx) // it does not trust the server
+				_ = tls.Client(conns[i], &tls.Config{ServerName: "nobody.example"}).HandshakeContext(ctx) // the client does not trust the server
 			default:
 				_, _ = io.WriteString(conns[i], "\x16\x03\x01\xff\xff"+strings.Repeat("\x00", 4<<10))
 			}
@@ -260,7 +258,7 @@ func debugStorm(ctx context.Context, s *suite) (outcome, error) {
 					return
 				}
 				req.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 2000))
-				_, _, _ = send(client, req) // it is refused
+				_, _, _ = send(client, req) // rejected
 			}
 		})
 		return nil

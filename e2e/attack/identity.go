@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// identityAttacks try to be somebody else.
+// identityAttacks try to impersonate another identity.
 func identityAttacks() []attack {
 	const area = "identity"
 	return []attack{
@@ -34,13 +34,13 @@ func identityAttacks() []attack {
 	}
 }
 
-// forgery is a token that nobody may accept.
+// forgery is a token that must be rejected.
 type forgery struct {
 	head, claims any
 	sign         func(string) ([]byte, error)
 }
 
-// with returns a copy of a map with one value set; nil removes it.
+// with returns a copy of a map with one value changed; nil removes it.
 func with(m map[string]any, key string, value any) map[string]any {
 	m = maps.Clone(m)
 	if m[key] = value; value == nil {
@@ -49,7 +49,7 @@ func with(m map[string]any, key string, value any) map[string]any {
 	return m
 }
 
-// forgeries returns tokens of shop/pay that are not good, by what is wrong.
+// forgeries returns invalid tokens of shop/pay. The key says what is wrong.
 func (i *issuer) forgeries() map[string]forgery {
 	h, c := header(), claimsOf("shop", "pay")
 	day := int64(24 * time.Hour / time.Second)
@@ -93,7 +93,7 @@ func (i *issuer) forgeries() map[string]forgery {
 	}
 }
 
-// forgedTokens asks for a certificate with each forgery.
+// forgedTokens requests a certificate with each forgery.
 func forgedTokens(ctx context.Context, p *plane) (string, error) {
 	conn, err := p.connect(nil)
 	if err != nil {
@@ -111,7 +111,7 @@ func forgedTokens(ctx context.Context, p *plane) (string, error) {
 			return "", fmt.Errorf("token with %s: %w", name, refused(err))
 		}
 	}
-	// The signature of one token does not sign another one, nor do two tokens.
+	// Combine parts of two tokens: the signature of one token is invalid for another one.
 	ours, err := p.issuer.good("shop", "web")
 	if err != nil {
 		return "", err
@@ -133,7 +133,7 @@ func forgedTokens(ctx context.Context, p *plane) (string, error) {
 	return fmt.Sprintf("%d of %d refused", n, n), nil
 }
 
-// otherIdentities requests certificates of others with a good token.
+// otherIdentities requests certificates for other identities with a valid token.
 func otherIdentities(ctx context.Context, p *plane) (string, error) {
 	web, err := p.member(ctx, "shop", "web")
 	if err != nil {
@@ -166,8 +166,8 @@ func otherIdentities(ctx context.Context, p *plane) (string, error) {
 	return fmt.Sprintf("%d of %d got nothing", len(wanted), len(wanted)), nil
 }
 
-// selfMade returns a client certificate of an identity. A parent of nil is a CA
-// of its own with the given subject.
+// selfMade returns a client certificate for an identity. If parent is nil, it is issued by a new CA
+// with the given subject.
 func selfMade(id string, ca pkix.Name, parent *tls.Certificate) (*tls.Certificate, error) {
 	uri, err := url.Parse(id)
 	if err != nil {
@@ -235,8 +235,8 @@ func forgedCertificates(ctx context.Context, p *plane) (string, error) {
 	return fmt.Sprintf("%d of %d refused", len(forged), len(forged)), nil
 }
 
-// attempt asks for a certificate with a client certificate; it returns an error
-// unless that is refused.
+// attempt requests a certificate with a client certificate. It returns an error unless the request
+// is rejected.
 func (p *plane) attempt(ctx context.Context, pair *tls.Certificate, id certs.ID) error {
 	conn, err := p.connect(pair)
 	if err != nil {
@@ -247,8 +247,8 @@ func (p *plane) attempt(ctx context.Context, pair *tls.Certificate, id certs.ID)
 	return refused(err)
 }
 
-// stolenCertificate connects with the certificate of another workload and
-// another key, and asks the plaintext port with a good token.
+// stolenCertificate connects with the certificate of another workload but a different key, and uses
+// the plaintext port with a valid token.
 func stolenCertificate(ctx context.Context, p *plane) (string, error) {
 	pay, err := p.member(ctx, "shop", "pay")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// labAttacks need a network with several machines.
+// labAttacks require a network with several machines.
 func labAttacks() []attack {
 	return []attack{
 		{"STRICT", "with redirection, from another machine over IPv4 and IPv6: plaintext, raw bytes, forged certificates and headers, to ports of services, other ports, 15001 and 15006; from the workload's own machine to 15001 and 15006", "the application sees none of them; a workload of the mesh is served", passRedirected},
@@ -27,11 +27,11 @@ func labAttacks() []attack {
 	}
 }
 
-// lab is a network of machines: this namespace, that of a workload, whose traffic is
-// redirected to its Envoy, and that of a stranger.
+// lab is a network of machines: this namespace, a workload whose traffic is redirected to its
+// Envoy, and a stranger.
 type lab struct{ here, pay, stranger *netlab.Machine }
 
-// lab returns the network that attacks share. It exists until this program ends.
+// lab returns the network shared by the attacks. It exists until this program exits.
 func (s *suite) lab() (*lab, error) {
 	if s.network != nil {
 		return s.network, nil
@@ -50,8 +50,8 @@ func (s *suite) lab() (*lab, error) {
 	return s.network, s.network.pay.Redirect()
 }
 
-// greeter answers each TCP connection of a machine with a text that the application
-// begins with, then closes it. It returns a function that ends it.
+// greeter listens on a machine, sends a greeting of the application on each TCP connection and
+// closes it. It returns a function that stops it.
 func greeter(m *netlab.Machine, address string) (func(), error) {
 	l, err := m.Listen("tcp", address)
 	if err != nil {
@@ -63,7 +63,7 @@ func greeter(m *netlab.Machine, address string) (func(), error) {
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(conn, "application\n") // the client sees what is missing
+			_, _ = io.WriteString(conn, "application\n") // the client reports an incomplete greeting
 			_ = conn.Close()                             // as above
 		}
 	}()
@@ -88,7 +88,7 @@ func passRedirected(ctx context.Context, s *suite) (outcome, error) {
 			return "", err
 		}
 		n := 0
-		// 8080 is a port of the service; the application has others that no object names.
+		// 8080 is a port of the service; no object names the application's other ports.
 		for _, ip := range []netip.Addr{l.pay.IP4, l.pay.IP6} {
 			for _, port := range []uint16{8080, 5432, 6000, 15001, 15006} {
 				tried, err := c.intrude(ctx, netip.AddrPortFrom(ip, port).String(), forged)
@@ -103,7 +103,7 @@ func passRedirected(ctx context.Context, s *suite) (outcome, error) {
 			return "", err
 		}
 		n += tried
-		// From its own machine, too, the redirected ports lead nowhere.
+		// From its own machine, the redirected ports must not lead to the application either.
 		c.dial = l.pay.Dial
 		for _, ip := range []string{"127.0.0.1", "::1", l.pay.IP4.String()} {
 			for _, port := range []string{"15001", "15006"} {
@@ -116,7 +116,7 @@ func passRedirected(ctx context.Context, s *suite) (outcome, error) {
 			}
 		}
 		c.dial = l.stranger.Dial
-		// Both families reach the workload.
+		// The workload is reachable over both families.
 		for _, ip := range []netip.Addr{l.pay.IP4, l.pay.IP6} {
 			if _, err := c.answer(ctx, netip.AddrPortFrom(ip, 8080).String(), &tls.Config{Certificates: []tls.Certificate{*c.client}}, nil); err != nil {
 				return "", err
@@ -126,7 +126,7 @@ func passRedirected(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// forgeHeaders sends requests in plaintext with headers that some proxies believe.
+// forgeHeaders sends plaintext requests with headers that some proxies trust.
 func (c *sidecar) forgeHeaders(ctx context.Context) (n int, err error) {
 	const web = "By=spiffe://cluster.local/ns/shop/sa/pay;URI=spiffe://cluster.local/ns/shop/sa/web"
 	for _, header := range []http.Header{
@@ -146,7 +146,7 @@ func (c *sidecar) forgeHeaders(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// hookProbers are a hook of pay and a probe, which anybody may ask for.
+// hookProbers are a lifecycle hook and a probe of pay, which anyone may request.
 const hookProbers = `{"/app-lifecycle/app/prestopz":{"httpGet":{"path":"/stop","port":PORT}},"/app-health/app/livez":{"httpGet":{"path":"/live","port":PORT}}}`
 
 const hookRequest = "GET /app-lifecycle/app/prestopz HTTP/1.1\r\nHost: x"
@@ -167,7 +167,7 @@ func runHooks(ctx context.Context, s *suite) (outcome, error) {
 		}
 	})}
 	go func() { _ = app.Serve(stops) }() // it ends with Close
-	defer func() { _ = app.Close() }()   // nobody is served any longer
+	defer func() { _ = app.Close() }()   // it is no longer used
 	_, port, err := net.SplitHostPort(stops.Addr().String())
 	if err != nil {
 		return outcome{}, err
@@ -200,7 +200,7 @@ func runHooks(ctx context.Context, s *suite) (outcome, error) {
 				return "", fmt.Errorf("a probe is answered with %q: the hooks were not reached either", answer)
 			}
 		}
-		// The node runs it, from its address.
+		// The kubelet requests it, from the address of the node.
 		c.dial = (&net.Dialer{}).DialContext
 		answer := c.whole(ctx, netip.AddrPortFrom(l.pay.IP4, 15020).String(), hookRequest)
 		if !strings.HasPrefix(answer, "HTTP/1.1 200") || stopped.Load() != 1 {

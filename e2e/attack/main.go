@@ -19,17 +19,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// limit bounds the whole run.
+// limit is the time limit of the whole run.
 const limit = 20 * time.Minute
 
 func main() {
 	os.Exit(ownnet.Tests(program{}).Run())
 }
 
-// program is all that this program does; it runs in a network namespace of its own.
+// program is the whole program; it runs in its own network namespace.
 type program struct{}
 
-// Run returns the exit code.
+// Run runs the program and returns the exit code.
 func (program) Run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -40,7 +40,7 @@ func (program) Run() int {
 	return 0
 }
 
-// options are the command line.
+// options are the command line options.
 type options struct {
 	bin, envoy string
 	only       string
@@ -65,7 +65,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, o.find()
 }
 
-// find looks for the programs.
+// find locates the programs.
 func (o *options) find() (err error) {
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return fmt.Errorf("directory of the programs: %w", err)
@@ -120,7 +120,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	return writeDocument(o.write, results)
 }
 
-// broken returns an error that counts the attacks whose promise did not hold.
+// broken returns an error with the number of attacks whose promise did not hold.
 func broken(results []result) error {
 	n := 0
 	for _, r := range results {

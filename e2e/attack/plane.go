@@ -26,10 +26,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// planeName is in the certificate of every control plane.
+// planeName is the name in the certificate of every control plane.
 const planeName = "istiod.istio-system.svc"
 
-// plane is a running control plane with files as its configuration.
+// plane is a running control plane that reads its configuration from files.
 type plane struct {
 	*process
 	dir, ip string
@@ -37,13 +37,13 @@ type plane struct {
 	roots   *x509.CertPool
 }
 
-// newPlane runs a control plane with some files as its configuration. It is
-// ready when newPlane returns. Environment variables may be added.
+// newPlane starts a control plane with the given configuration files and additional environment
+// variables, and waits until it is ready.
 func (s *suite) newPlane(ctx context.Context, config map[string]string, env ...string) (*plane, error) {
 	return s.newPlaneAt(ctx, s.address(), config, env...)
 }
 
-// newPlaneAt is newPlane with an address.
+// newPlaneAt is like newPlane, with an address.
 func (s *suite) newPlaneAt(ctx context.Context, ip string, config map[string]string, env ...string) (*plane, error) {
 	dir, err := s.folder("control")
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *suite) newPlaneAt(ctx context.Context, ip string, config map[string]str
 	return p, nil
 }
 
-// begin waits until the control plane is ready, and reads its root.
+// begin waits until the control plane is ready and reads its root certificate.
 func (p *plane) begin(ctx context.Context) error {
 	err := eventually(ctx, func() error {
 		select {
@@ -109,7 +109,7 @@ func (p *plane) begin(ctx context.Context) error {
 	return nil
 }
 
-// plane returns the control plane that attacks share which leave no traces.
+// plane returns the control plane shared by attacks that leave no traces.
 func (s *suite) plane(ctx context.Context) (*plane, error) {
 	if s.shared == nil {
 		p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
@@ -121,8 +121,8 @@ func (s *suite) plane(ctx context.Context) (*plane, error) {
 	return s.shared, nil
 }
 
-// shared returns an attack on the control plane that attacks share. It leaves no traces,
-// and returns what it observed.
+// shared wraps an attack that leaves no traces on the shared control plane. The attack returns its
+// observation.
 func shared(attack func(context.Context, *plane) (string, error)) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
 		p, err := s.plane(ctx)
@@ -134,7 +134,7 @@ func shared(attack func(context.Context, *plane) (string, error)) func(context.C
 	}
 }
 
-// write replaces a file of the configuration at once.
+// write atomically replaces a file of the configuration.
 func (p *plane) write(name, text string) error {
 	path := filepath.Join(p.dir, "config", name)
 	if err := write(path+".new", text, 0o644); err != nil {
@@ -151,7 +151,7 @@ func (p *plane) ready(ctx context.Context) error {
 	return err
 }
 
-// get asks for a URL on a new connection and returns 1 MB of the answer at most.
+// get requests a URL on a new connection and returns at most 1 MB of the response.
 func get(ctx context.Context, url string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -162,7 +162,7 @@ func get(ctx context.Context, url string) (int, string, error) {
 	return send(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, req)
 }
 
-// send makes a request without following redirects.
+// send sends a request without following redirects.
 func send(client *http.Client, req *http.Request) (int, string, error) {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := client.Do(req)
@@ -173,12 +173,12 @@ func send(client *http.Client, req *http.Request) (int, string, error) {
 	return resp.StatusCode, string(body), errors.Join(err, resp.Body.Close())
 }
 
-// connect returns a connection to the secure port, with a client certificate if
-// one is given. It dials at the first call.
+// connect returns a connection to the secure port, with a client certificate if it is not nil. It
+// dials on the first call.
 func (p *plane) connect(client *tls.Certificate) (*grpc.ClientConn, error) {
 	cfg := &tls.Config{RootCAs: p.roots, ServerName: planeName, MinVersion: tls.VersionTLS12}
 	if client != nil {
-		// The attacker presents it even if the server does not ask for its root.
+		// Present the certificate even if the server does not accept its issuer.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return client, nil }
 	}
 	return grpc.NewClient("passthrough:///"+p.ip+":15012", grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
@@ -190,12 +190,12 @@ func (p *plane) plaintext() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+p.ip+":15010", grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// withToken adds a token to the calls of a context.
+// withToken adds a token to the calls in a context.
 func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// request makes a key and a request for a certificate of an identity.
+// request creates a key and a certificate request for an identity.
 func request(id certs.ID) (*tls.Certificate, string, error) {
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
@@ -210,7 +210,7 @@ func identity(namespace, account string) certs.ID {
 	return certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}
 }
 
-// sign asks for a certificate of an identity.
+// sign requests a certificate for an identity.
 func sign(ctx context.Context, conn grpc.ClientConnInterface, id certs.ID) (*tls.Certificate, error) {
 	pair, csr, err := request(id)
 	if err != nil {
@@ -238,7 +238,7 @@ func sign(ctx context.Context, conn grpc.ClientConnInterface, id certs.ID) (*tls
 	return pair, err
 }
 
-// member returns a certificate of a workload, got with a good token.
+// member returns a certificate of a workload, issued for a valid token.
 func (p *plane) member(ctx context.Context, namespace, account string) (*tls.Certificate, error) {
 	token, err := p.issuer.good(namespace, account)
 	if err != nil {
@@ -248,7 +248,7 @@ func (p *plane) member(ctx context.Context, namespace, account string) (*tls.Cer
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // the certificate is all that counts
+	defer func() { _ = conn.Close() }() // only the certificate matters
 	pair, err := sign(withToken(ctx, token), conn, identity(namespace, account))
 	if err != nil {
 		return nil, fmt.Errorf("%s/%s gets no certificate: %w", namespace, account, err)
@@ -256,7 +256,7 @@ func (p *plane) member(ctx context.Context, namespace, account string) (*tls.Cer
 	return pair, nil
 }
 
-// refused returns an error unless a call failed because of who made it.
+// refused returns an error unless the call failed because of the caller's identity.
 func refused(err error) error {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.ResourceExhausted:
@@ -264,14 +264,13 @@ func refused(err error) error {
 	case codes.OK:
 		return errors.New("it was accepted")
 	case codes.Unavailable, codes.Internal:
-		return nil // the connection was ended, in the handshake or after it
+		return nil // the connection was closed, during the handshake or later
 	}
 	return fmt.Errorf("it ended with another error than a refusal: %w", err)
 }
 
-// during calls serve again and again until work returns, and reports how often it
-// succeeded at all: it must succeed at least once while the work is under way or
-// after it.
+// during calls serve repeatedly until work returns. It returns an error unless serve succeeded at
+// least once during or after the work.
 func during(ctx context.Context, work, serve func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

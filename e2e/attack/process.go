@@ -14,26 +14,26 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// onLockedThread calls a function on a thread that ends when it returns. The function
-// may change the thread. The caller is a goroutine that does nothing else.
+// onLockedThread calls a function on a thread that ends when the function returns. The function may
+// change the state of the thread. The calling goroutine must not be used for anything else.
 func onLockedThread(f func() error) error {
 	runtime.LockOSThread()
 	return f()
 }
 
-// process is a program that runs until it is stopped, or until this program ends.
+// process is a program that runs until it is stopped, or until this program exits.
 type process struct{ *child.Process }
 
-// spec says what to run.
+// spec describes a program to run.
 type spec struct {
 	path, dir string
 	args, env []string
-	gid       uint32          // 0 for that of this program
-	at        *netlab.Machine // nil for the namespace of this program
-	resolv    string          // file that the program sees as /etc/resolv.conf; empty for that of the system
+	gid       uint32          // 0 means that of this program
+	at        *netlab.Machine // nil means the namespace of this program
+	resolv    string          // file that the program uses as /etc/resolv.conf; empty means that of the system
 }
 
-// enter moves the calling thread to where the program is to run.
+// enter moves the calling thread to the environment in which to run the program.
 func (p spec) enter() error {
 	if p.at != nil {
 		if err := p.at.Enter(); err != nil {
@@ -56,7 +56,7 @@ func (p spec) enter() error {
 	return nil
 }
 
-// start starts a program whose output goes to the file log in its directory.
+// start starts a program whose output is written to the file log in its directory.
 func start(p spec) (*process, error) {
 	c, err := child.Start(child.Spec{
 		Path: p.path, Dir: p.dir, Log: filepath.Join(p.dir, "log"), Args: p.args, Env: p.env, GID: p.gid, Enter: p.enter,
@@ -67,14 +67,14 @@ func start(p spec) (*process, error) {
 	return &process{c}, nil
 }
 
-// usage is what a process uses or used.
+// usage is the resource usage of a process.
 type usage struct {
 	child.Usage
-	lines  int   // of its log
-	logged int64 // bytes of its log
+	lines  int   // lines in its log
+	logged int64 // bytes in its log
 }
 
-// usage measures the process. The peak is that since resetPeak.
+// usage measures the process. The peak is the maximum since resetPeak.
 func (p *process) usage() (u usage, err error) {
 	if u.Usage, err = p.Usage(); err == nil {
 		u.lines, u.logged, err = p.Logged()
@@ -82,6 +82,6 @@ func (p *process) usage() (u usage, err error) {
 	return u, err
 }
 
-// resetPeak makes the peak of memory that of now. Without the right to do so, the peak
-// is that since the start.
+// resetPeak resets the peak of memory to the current value. Without permission, the peak is the
+// maximum since the start.
 func (p *process) resetPeak() { _ = p.ResetPeak() }

@@ -23,12 +23,12 @@ const (
 	meshName     = "pay.shop.svc.cluster.local."
 	rightAddress = "192.0.2.1"
 	falseAddress = "203.0.113.66"
-	// falseZone has a name for each thing that the resolver does wrong.
+	// falseZone contains a name for each fault of the resolver.
 	falseZone = ".example.org."
 )
 
-// falsehoods returns what the resolver sends before the right answer, by the first label
-// of the name that is asked for.
+// falsehoods returns the modifications of the messages that the resolver sends before the correct
+// answer, by the first label of the requested name.
 func falsehoods() map[string]func(*dns.Msg) {
 	return map[string]func(*dns.Msg){
 		"id":       func(m *dns.Msg) { m.Id++ },
@@ -41,9 +41,9 @@ func falsehoods() map[string]func(*dns.Msg) {
 	}
 }
 
-// damages returns how the resolver spoils its only answer, by the first label of the name.
+// damages returns the modifications of the resolver's only answer, by the first label of the name.
 func damages() map[string]func([]byte) []byte {
-	const end = 12 // of the header
+	const end = 12 // size of the header
 	return map[string]func([]byte) []byte{
 		"loop": func(b []byte) []byte {
 			return append(b[:len(b)-16], 0xc0, byte(len(b)-16), 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 66)
@@ -58,12 +58,12 @@ func damages() map[string]func([]byte) []byte {
 	}
 }
 
-// liar is a resolver that answers falsely.
+// liar is a resolver that sends false answers.
 type liar struct {
 	udp   net.PacketConn
 	tcp   net.Listener
-	other net.PacketConn // has another address
-	flood int            // false messages for one question
+	other net.PacketConn // with another address
+	flood int            // number of false messages per question
 }
 
 func newLiar(address, other string, flood int) (l *liar, err error) {
@@ -86,7 +86,7 @@ func newLiar(address, other string, flood int) (l *liar, err error) {
 
 func (l *liar) close() {
 	if l.udp != nil {
-		_ = l.udp.Close() // nobody is served any longer
+		_ = l.udp.Close() // it is no longer used
 	}
 	if l.other != nil {
 		_ = l.other.Close() // as above
@@ -96,8 +96,7 @@ func (l *liar) close() {
 	}
 }
 
-// answer returns an address as the answer to a question, with addresses of a name of the
-// mesh in every section.
+// answer returns an answer with the address, and with addresses of a mesh name in every section.
 func answer(q *dns.Msg, address string) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	record := func(name, address string) dns.RR {
@@ -131,7 +130,7 @@ func (l *liar) serveUDP() {
 	}
 }
 
-// messages returns what is sent for a question over UDP.
+// messages returns the messages to send over UDP for a question.
 func (l *liar) messages(q *dns.Msg) (all [][]byte) {
 	pack := func(m *dns.Msg) []byte {
 		b, err := m.Pack()
@@ -169,8 +168,7 @@ func (l *liar) messages(q *dns.Msg) (all [][]byte) {
 	return append(all, pack(answer(q, rightAddress)))
 }
 
-// serveTCP answers questions over TCP: with messages of other questions, without end or
-// never.
+// serveTCP answers questions over TCP: with messages for other questions, without end, or never.
 func (l *liar) serveTCP() {
 	for {
 		raw, err := l.tcp.Accept()
@@ -179,7 +177,7 @@ func (l *liar) serveTCP() {
 		}
 		go func() {
 			conn := &dns.Conn{Conn: raw}
-			defer func() { _ = conn.Close() }()            // the other side may have done so
+			defer func() { _ = conn.Close() }()            // the peer may have closed it
 			_ = conn.SetDeadline(time.Now().Add(patience)) // cannot fail on an open connection
 			q, err := conn.ReadMsg()
 			if err != nil || len(q.Question) != 1 {
@@ -192,10 +190,10 @@ func (l *liar) serveTCP() {
 				for conn.WriteMsg(m) == nil {
 				}
 			case "silent":
-				_, _ = raw.Write([]byte{0xff, 0xff}) // the length of a message that never comes
-				_, _ = io.Copy(io.Discard, raw)      // until the other side ends it
+				_, _ = raw.Write([]byte{0xff, 0xff}) // length of a message that is never sent
+				_, _ = io.Copy(io.Discard, raw)      // until the peer closes it
 			default:
-				_ = conn.WriteMsg(m) // as above
+				_ = conn.WriteMsg(m) // the peer may be gone
 				_ = conn.WriteMsg(answer(q, rightAddress))
 			}
 		}()
@@ -245,7 +243,7 @@ func believeResolver(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// askLiar asks for each name of the resolver, all at once, and for the name of the mesh.
+// askLiar queries each name of the resolver, all concurrently, and the name of the mesh.
 func askLiar(ctx context.Context, address string) (int, error) {
 	right, broken := []string{"flood", "source", "tcp", "www"}, []string{"stream", "silent"}
 	for label := range falsehoods() {
@@ -290,7 +288,7 @@ func askLiar(ctx context.Context, address string) (int, error) {
 	return len(questions), nil
 }
 
-// lookUp asks until there is an answer: datagrams are lost.
+// lookUp queries until it receives an answer, since datagrams may be lost.
 func lookUp(ctx context.Context, network, address, name string, kind uint16) (m *dns.Msg, err error) {
 	client := &dns.Client{Net: network, Timeout: 10 * time.Second, UDPSize: 4096}
 	q := new(dns.Msg).SetQuestion(name, kind)
@@ -302,8 +300,8 @@ func lookUp(ctx context.Context, network, address, name string, kind uint16) (m 
 	return m, err
 }
 
-// answeredRight returns an error unless a name gets its right address and no other one.
-// It asks again when there is no answer: on a slow machine the resolver may be late.
+// answeredRight returns an error unless a name resolves to its correct address only. It retries
+// without an answer: on a slow machine, the resolver may be late.
 func answeredRight(ctx context.Context, network, address, name string) error {
 	accepted := false
 	err := eventually(ctx, func() error {

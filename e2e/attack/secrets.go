@@ -21,15 +21,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// secretAttacks ask for private keys of gateways.
+// secretAttacks request private keys of gateways.
 func secretAttacks() []attack {
 	return []attack{
 		{"secrets", "a workload that claims to be a gateway asks for keys of its and other namespaces, by every form of name, also over plaintext", "it gets none; the gateway's own account gets its key", stealKeys},
 	}
 }
 
-// vault is a Gateway of the Gateway API with a certificate of another namespace,
-// and the grant for it.
+// vault is a Gateway of the Gateway API with a certificate in another namespace, and the grant for
+// it.
 const vault = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: {name: istio}
@@ -71,7 +71,7 @@ func tlsSecret(namespace, name string) (string, error) {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n---\n", name, namespace, encode(cert), encode(key)), nil
 }
 
-// stealKeys asks for keys as accounts that have no right to them.
+// stealKeys requests keys with service accounts that have no right to them.
 func stealKeys(ctx context.Context, s *suite) (outcome, error) {
 	dir, err := s.folder("secrets")
 	if err != nil {
@@ -100,7 +100,7 @@ func stealKeys(ctx context.Context, s *suite) (outcome, error) {
 		"kubernetes-gateway://vault/other", "kubernetes://../vault/other", "kubernetes-gateway://vault/../infra/own", "kubernetes://infra/own-cacert", "kubernetes://%2e%2e/own",
 		"kubernetes-gateway://infra/edge", "file:///etc/passwd", "builtin://", "kubernetes://*", "kubernetes://infra/*", "default", "ROOTCA",
 	}
-	// The right account gets the key: what follows could succeed.
+	// The correct account receives the key, which shows that the attacks below could succeed.
 	if given, err := p.keys(ctx, "infra", "gateway", "kubernetes://own"); err != nil || len(given) != 1 {
 		return outcome{}, fmt.Errorf("the gateway does not get its own key: %w", err)
 	}
@@ -118,8 +118,8 @@ func stealKeys(ctx context.Context, s *suite) (outcome, error) {
 	return outcome{seen: fmt.Sprintf("%d of %d not given", n, n)}, nil
 }
 
-// keys asks for secrets as a router with the labels of every gateway, over
-// plaintext if there is no account, and returns the names of those that came.
+// keys requests secrets as a router with the labels of every gateway, and returns the names of
+// those received. Without an account, it uses plaintext.
 func (p *plane) keys(ctx context.Context, namespace, account string, names ...string) (given []string, err error) {
 	node, err := nodeOf("edge", namespace, "10.0.0.50", map[string]any{
 		"LABELS": map[string]any{"gateway.networking.k8s.io/gateway-name": "edge", "istio": "ingressgateway"},
@@ -158,8 +158,8 @@ func (p *plane) keys(ctx context.Context, namespace, account string, names ...st
 	return given, nil
 }
 
-// secret asks for a secret and reports whether it came. It returns when the
-// secret came or the control plane counted a refusal.
+// secret requests a secret and reports whether it was received. It returns when the secret has
+// arrived or the control plane has counted a refusal.
 func (p *plane) secret(ctx context.Context, st *stream, name string) (bool, error) {
 	before, err := p.refusals(ctx)
 	if err != nil {
@@ -198,7 +198,7 @@ func (p *plane) secret(ctx context.Context, st *stream, name string) (bool, erro
 	return given, err
 }
 
-// refusals returns how many secrets were refused so far, as the metrics tell.
+// refusals returns the number of refused secrets, according to the metrics.
 func (p *plane) refusals(ctx context.Context) (n float64, err error) {
 	_, text, err := get(ctx, "http://"+p.ip+":15014/metrics")
 	if err != nil {

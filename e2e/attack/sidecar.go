@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// sidecarAttacks go against an agent and its Envoy.
+// sidecarAttacks attack an agent and its Envoy.
 func sidecarAttacks() []attack {
 	return []attack{
 		{"STRICT", "plaintext, raw bytes, TLS without a certificate and with a self-made one, to every port of a workload", "the application sees none of them; a workload of the mesh is served", passStrict},
@@ -33,18 +33,18 @@ func sidecarAttacks() []attack {
 	}
 }
 
-// sidecar is an agent with its Envoy, and the application behind them, which
-// answers with the x-forwarded-client-cert that it sees.
+// sidecar is an agent with its Envoy and the application, which responds with the
+// x-forwarded-client-cert header that it receives.
 type sidecar struct {
 	*process
 	*plane
 	dir, ip string
 	client  *tls.Certificate // of shop/web
-	// dial connects as an attacker does.
+	// dial opens connections of the attacker.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// payIngress has pay's application behind ports of its Envoy.
+// payIngress exposes pay's application on ports of its Envoy.
 const payIngress = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: pay, namespace: shop}
@@ -56,25 +56,25 @@ spec:
   - {port: {number: 9090, name: any}, defaultEndpoint: "APP"}
 `
 
-// rig says how a sidecar runs. The zero value is a sidecar in the namespace of this
-// program, without interception.
+// rig configures a sidecar. The zero value is a sidecar in the namespace of this program, without
+// interception.
 type rig struct {
-	config map[string]string // files of the control plane
-	env    []string          // of the agent
-	// lab has the machine of the sidecar, whose traffic is redirected.
+	config map[string]string // files for the control plane
+	env    []string          // for the agent
+	// lab contains the machine of the sidecar, whose traffic is redirected.
 	lab    *lab
 	resolv string // see spec
-	// prepare changes the directory of the agent before it starts.
+	// prepare modifies the directory of the agent before it starts.
 	prepare func(dir string) error
 }
 
-// withSidecar runs a control plane, an application and the agent of shop/pay with
-// its Envoy, and calls a function.
+// withSidecar runs a control plane, an application and the agent of shop/pay with its Envoy, and
+// calls f.
 func withSidecar(ctx context.Context, s *suite, config map[string]string, f func(*sidecar) (string, error), env ...string) (outcome, error) {
 	return rig{config: config, env: env}.run(ctx, s, f)
 }
 
-// run runs the sidecar and calls a function, which returns what it observed.
+// run runs the sidecar and calls f, which returns its observation.
 func (r rig) run(ctx context.Context, s *suite, f func(*sidecar) (string, error)) (out outcome, err error) {
 	c := &sidecar{ip: s.address(), dial: (&net.Dialer{}).DialContext}
 	address, listen, plane := "127.0.0.1:0", net.Listen, s.address()
@@ -87,10 +87,10 @@ func (r rig) run(ctx context.Context, s *suite, f func(*sidecar) (string, error)
 		return out, err
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "application %s", r.Header.Values("X-Forwarded-Client-Cert")) // the client sees what is missing
+		_, _ = fmt.Fprintf(w, "application %s", r.Header.Values("X-Forwarded-Client-Cert")) // the client reports an incomplete response
 	}), ReadHeaderTimeout: patience}
 	go func() { _ = server.Serve(app) }() // it ends with Close
-	defer func() { _ = server.Close() }() // nobody is served any longer
+	defer func() { _ = server.Close() }() // it is no longer used
 	files := map[string]string{"shop.yaml": shop(), "strict.yaml": strict}
 	if r.lab == nil {
 		files["sidecar.yaml"] = strings.ReplaceAll(payIngress, "APP", app.Addr().String())
@@ -142,7 +142,7 @@ func (c *sidecar) launch(ctx context.Context, s *suite, r rig) (err error) {
 	err = eventually(ctx, func() error {
 		select {
 		case <-c.process.Ended:
-			return nil // it says why
+			return nil // the response contains the reason
 		default:
 		}
 		return c.reaches(ctx, nil)
@@ -159,7 +159,7 @@ func (c *sidecar) launch(ctx context.Context, s *suite, r rig) (err error) {
 	return nil
 }
 
-// spec returns how the agent is started.
+// spec returns the spec of the agent.
 func (c *sidecar) spec(s *suite, r rig) spec {
 	proxy := fmt.Sprintf(`{"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"0.1s","statusPort":15020,"proxyAdminPort":15000}`, c.plane.ip+":15012", s.envoy)
 	p := spec{
@@ -179,22 +179,22 @@ func (c *sidecar) spec(s *suite, r rig) spec {
 	return p
 }
 
-// reaches makes a request with mutual TLS and returns an error unless the
-// application answers it. The header may add to the request.
+// reaches sends a request with mutual TLS and the given headers, and returns an error unless the
+// application responds.
 func (c *sidecar) reaches(ctx context.Context, header http.Header) error {
 	_, err := c.answer(ctx, "8080", &tls.Config{Certificates: []tls.Certificate{*c.client}}, header)
 	return err
 }
 
-// answer returns what the application says on a port, or at an address with a port, by
-// TLS if there is a configuration.
+// answer returns the response of the application on a port, or at an address with a port. It uses
+// TLS if cfg is not nil.
 func (c *sidecar) answer(ctx context.Context, port string, cfg *tls.Config, header http.Header) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	scheme := "http"
 	if cfg != nil {
 		scheme = "https"
-		cfg.InsecureSkipVerify = true // the attacker does not care who answers
+		cfg.InsecureSkipVerify = true // the attacker does not verify the server
 	}
 	address := net.JoinHostPort(c.ip, port)
 	if strings.Contains(port, ":") {
@@ -236,8 +236,8 @@ func passStrict(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// forgeries returns how somebody connects who is not of the mesh, by what is wrong; nil
-// is plaintext.
+// forgeries returns the TLS configurations of clients outside the mesh; nil means plaintext. The
+// key says what is wrong.
 func (c *sidecar) forgeries() (map[string]*tls.Config, error) {
 	forged, err := selfMade("spiffe://cluster.local/ns/shop/sa/web", c.client.Leaf.Issuer, nil)
 	if err != nil {
@@ -258,8 +258,8 @@ func (c *sidecar) forgeries() (map[string]*tls.Config, error) {
 	}, nil
 }
 
-// intrude connects to an address in each forged way and with raw bytes, and returns how
-// often it tried, or an error if the application answers.
+// intrude connects to an address with each forgery and with raw bytes. It returns the number of
+// attempts, or an error if the application responds.
 func (c *sidecar) intrude(ctx context.Context, address string, forged map[string]*tls.Config) (n int, err error) {
 	for name, cfg := range forged {
 		n++
@@ -279,14 +279,13 @@ func (c *sidecar) intrude(ctx context.Context, address string, forged map[string
 	return n, nil
 }
 
-// talk writes some bytes and returns what is answered until the connection ends
-// or is silent.
+// talk writes a text and returns the response until the connection is closed or silent.
 func (c *sidecar) talk(ctx context.Context, address, text string) string {
 	return c.exchange(ctx, address, text, time.Second)
 }
 
-// whole sends a request of HTTP, without the end of its header, and returns all of the
-// answer.
+// whole sends an HTTP request, given without the end of its header, and returns the complete
+// response.
 func (c *sidecar) whole(ctx context.Context, address, text string) string {
 	return c.exchange(ctx, address, text+"\r\nConnection: close\r\n\r\n", patience)
 }
@@ -296,9 +295,9 @@ func (c *sidecar) exchange(ctx context.Context, address, text string, wait time.
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = conn.Close() }()        // the other side may have done so
+	defer func() { _ = conn.Close() }()        // the peer may have closed it
 	_ = conn.SetDeadline(time.Now().Add(wait)) // cannot fail on an open connection
-	_, _ = io.WriteString(conn, text)          // as above
+	_, _ = io.WriteString(conn, text)          // the peer may have closed it
 	answer, _ := io.ReadAll(io.LimitReader(conn, 64<<10))
 	return string(answer)
 }

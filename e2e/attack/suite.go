@@ -16,34 +16,34 @@ import (
 	"time"
 )
 
-// attack is one entry of the list in the document.
+// attack is an entry of the list in the document.
 type attack struct {
 	area    string
-	try     string // what is tried
+	try     string // what the attacker tries
 	promise string // what must happen instead
 	run     func(context.Context, *suite) (outcome, error)
 }
 
-// outcome is what an attack observed. An attack whose promise did not hold, or
-// that could not be made, returns an error instead.
+// outcome is the observation of an attack. An attack whose promise did not hold, or that could not
+// be made, returns an error instead.
 type outcome struct {
-	// seen has no figures that differ from machine to machine, other than rounded ones.
+	// seen contains no figures that differ between machines, except rounded ones.
 	seen string
-	cost *cost // nil if it was not measured
+	cost *cost // nil if not measured
 }
 
-// cost is what an attacker made a program use.
+// cost is the resource usage that an attacker caused in a program.
 type cost struct {
-	memory int64 // bytes, at most
+	memory int64 // peak in bytes
 	cpu    time.Duration
 	lines  int // of the log
 }
 
-// result is an attack and what came of it.
+// result is an attack and its result.
 type result struct {
 	attack
 	outcome outcome
-	skipped string // why it was not made
+	skipped string // the reason why it was not made
 	err     error
 }
 
@@ -67,7 +67,7 @@ func (r result) seen() string {
 	return r.outcome.seen
 }
 
-// errSkipped is wrapped by attacks that cannot be made on this machine.
+// errSkipped is wrapped by errors of attacks that cannot be made on this machine.
 var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the document.
@@ -75,21 +75,21 @@ func attacks() []attack {
 	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), webhookAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), bootstrapAttacks(), wasmAttacks(), dnsAttacks())
 }
 
-// matches reports whether the area or the name of an attack contains a text.
+// matches reports whether the area or the name of an attack contains the text.
 func (a attack) matches(text string) bool {
 	return strings.Contains(a.area+": "+a.try, text)
 }
 
-// suite is what attacks share.
+// suite is the state shared by attacks.
 type suite struct {
 	options
 	dir    string
 	stderr io.Writer
 	net    [3]byte // the first bytes of its addresses
-	hosts  byte    // that were given out
-	shared *plane  // the control plane of attacks that leave no traces; nil before the first
+	hosts  byte    // number of addresses in use
+	shared *plane  // the control plane for attacks that leave no traces; nil before the first one
 
-	network *lab // of attacks that need several machines; nil before the first
+	network *lab // for attacks that need several machines; nil before the first one
 }
 
 func newSuite(o options, stderr io.Writer) (*suite, error) {
@@ -97,14 +97,14 @@ func newSuite(o options, stderr io.Writer) (*suite, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the temporary directory: %w", err)
 	}
-	// Programs of other users read below it.
+	// Programs of other users read files below it.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
 	return &suite{options: o, dir: dir, stderr: stderr, net: [3]byte{127, byte(64 + rand.IntN(180)), byte(rand.IntN(256))}}, nil
 }
 
-// close ends what is shared and removes the directory.
+// close stops shared processes and removes the directory.
 func (s *suite) close() error {
 	if s.shared != nil {
 		s.shared.Stop()
@@ -116,7 +116,7 @@ func (s *suite) close() error {
 	return os.RemoveAll(s.dir)
 }
 
-// launch makes one attack.
+// launch runs one attack.
 func (s *suite) launch(ctx context.Context, a attack) result {
 	r := result{attack: a}
 	r.outcome, r.err = a.run(ctx, s)
@@ -126,13 +126,13 @@ func (s *suite) launch(ctx context.Context, a attack) result {
 	return r
 }
 
-// address returns a loopback address that nothing else of this run uses.
+// address returns a loopback address that is not used elsewhere in this run.
 func (s *suite) address() string {
 	s.hosts++
 	return fmt.Sprintf("%d.%d.%d.%d", s.net[0], s.net[1], s.net[2], s.hosts)
 }
 
-// some returns the size of a load.
+// some returns the size of a load, depending on the mode.
 func (s *suite) some(full, short int) int {
 	if s.short {
 		return short
@@ -140,12 +140,12 @@ func (s *suite) some(full, short int) int {
 	return full
 }
 
-// say reports progress.
+// say prints progress.
 func (s *suite) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(s.stderr, time.Now().Format("15:04:05 ")+format+"\n", args...) // progress is not worth an end
+	_, _ = fmt.Fprintf(s.stderr, time.Now().Format("15:04:05 ")+format+"\n", args...) // ignore errors of progress output
 }
 
-// folder makes a directory for one part of an attack.
+// folder creates a directory for a part of an attack.
 func (s *suite) folder(name string) (string, error) {
 	dir, err := os.MkdirTemp(s.dir, name+"-")
 	if err != nil {
@@ -162,8 +162,8 @@ func write(path, text string, mode os.FileMode) error {
 	return os.WriteFile(path, []byte(text), mode)
 }
 
-// patience is how long something that must happen may take. It is generous:
-// machines are slow, and it says nothing about them.
+// patience is the timeout for everything that must happen. It is generous, because slow machines
+// must not fail.
 const patience = 2 * time.Minute
 
 // eventually calls a function until it returns nil.

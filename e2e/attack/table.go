@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// printTable prints all attacks, with what they cost.
+// printTable prints all attacks with their costs.
 func printTable(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	var b strings.Builder
@@ -31,7 +31,7 @@ func printTable(out io.Writer, results []result) error {
 	return nil
 }
 
-// costOf returns what a program used between two measurements.
+// costOf returns the cost between two measurements.
 func costOf(before, after usage) *cost {
 	return &cost{memory: max(0, after.Peak-before.RSS), cpu: after.CPU - before.CPU, lines: after.lines - before.lines}
 }
@@ -41,7 +41,7 @@ func (c *cost) String() string {
 	return fmt.Sprintf("at most %d MB, %s of CPU, %d log lines", rounded(c.memory/1e6), roundedSeconds(c.cpu), rounded(int64(c.lines)))
 }
 
-// rounded rounds up to 1, 2 or 5 times a power of ten, so that runs agree.
+// rounded rounds up to 1, 2 or 5 times a power of ten, so that different runs have the same result.
 func rounded(n int64) int64 {
 	if n <= 0 {
 		return 0

@@ -17,7 +17,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// tenantAttacks write objects and files that are hard to read.
+// tenantAttacks write objects and files that are expensive to parse.
 func tenantAttacks() []attack {
 	const (
 		area    = "objects of a tenant"
@@ -34,11 +34,11 @@ func tenantAttacks() []attack {
 	}
 }
 
-// tenantMemory is what objects of one tenant may cost, in bytes.
+// tenantMemory is the maximum memory, in bytes, that objects of one tenant may cost.
 const tenantMemory = 500e6
 
-// tenant returns an attack on the configuration of a new control plane. An
-// object of somebody else that is written afterwards has to count.
+// tenant wraps an attack on the configuration of a new control plane. An object that another tenant
+// writes afterwards must be applied.
 func tenant(attack func(dir string, s *suite) error) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
 		p, err := s.newPlane(ctx, map[string]string{"shop.yaml": shop()})
@@ -82,7 +82,7 @@ func tenant(attack func(dir string, s *suite) error) func(context.Context, *suit
 	}
 }
 
-// applies writes another service and waits until a proxy has its cluster.
+// applies writes another service and waits until a proxy receives its cluster.
 func (p *plane) applies(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -111,8 +111,7 @@ func (p *plane) applies(ctx context.Context) error {
 	}
 }
 
-// rests waits until the program has worked off what was written: then it uses
-// little of a processor.
+// rests waits until the program has processed what was written, when its CPU usage becomes low.
 func (p *plane) rests(ctx context.Context) error {
 	last, err := p.usage()
 	if err != nil {
@@ -132,7 +131,7 @@ func (p *plane) rests(ctx context.Context) error {
 	})
 }
 
-// ends sends SIGTERM and waits for the end.
+// ends sends SIGTERM and waits for the exit.
 func (p *plane) ends() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -223,7 +222,7 @@ func hardYAML(dir string, s *suite) error {
 }
 
 func manyDocuments(dir string, s *suite) error {
-	n, few := s.some(100_000, 20_000), 9000 // one file may have a few of them
+	n, few := s.some(100_000, 20_000), 9000 // a single file may contain only a few of them
 	var errs []error
 	for i := range s.some(20, 5) {
 		text := strings.Repeat("--- {}\n", few/3) + strings.Repeat("---\nkind: [\n", few/3) +
@@ -254,7 +253,7 @@ func oddFiles(dir string, _ *suite) error {
 		os.Symlink("/proc/kmsg", filepath.Join(dir, "kmsg.yaml")), os.Symlink("/dev/stdin", filepath.Join(dir, "stdin.yaml")),
 		os.Mkdir(filepath.Join(dir, "directory.yaml"), 0o755),
 	)
-	_ = syscall.Mknod(device, syscall.S_IFCHR|0o644, 1<<8|5) // only root may
+	_ = syscall.Mknod(device, syscall.S_IFCHR|0o644, 1<<8|5) // requires root
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "closed.yaml"), []byte("x"), 0))
 }
 

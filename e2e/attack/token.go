@@ -25,7 +25,7 @@ const (
 	tokenKeyID    = "known"
 )
 
-// issuer signs tokens, good ones and others.
+// issuer signs valid and forged tokens.
 type issuer struct{ key *ecdsa.PrivateKey }
 
 func newIssuer() (*issuer, error) {
@@ -46,7 +46,7 @@ func (i *issuer) rule() (string, error) {
 	return string(rule), err
 }
 
-// claimsOf returns the claims of a good token.
+// claimsOf returns the claims of a valid token.
 func claimsOf(namespace, account string) map[string]any {
 	now := time.Now()
 	return map[string]any{
@@ -57,12 +57,12 @@ func claimsOf(namespace, account string) map[string]any {
 
 func header() map[string]any { return map[string]any{"alg": "ES256", "kid": tokenKeyID, "typ": "JWT"} }
 
-// good returns a token of a service account.
+// good returns a valid token of a service account.
 func (i *issuer) good(namespace, account string) (string, error) {
 	return i.forge(header(), claimsOf(namespace, account), i.ecdsa)
 }
 
-// forge puts a token together as its parts are; raw parts are taken as they are.
+// forge assembles a token from its parts; raw parts are used unchanged.
 func (i *issuer) forge(head, claims any, sign func(input string) ([]byte, error)) (string, error) {
 	input := ""
 	for n, part := range []any{head, claims} {
@@ -86,7 +86,7 @@ func (i *issuer) forge(head, claims any, sign func(input string) ([]byte, error)
 	return input + "." + base64.RawURLEncoding.EncodeToString(signature), nil
 }
 
-// ecdsa signs as the issuer does.
+// ecdsa signs with the key of the issuer.
 func (i *issuer) ecdsa(input string) ([]byte, error) { return es256(i.key, input) }
 
 func es256(key *ecdsa.PrivateKey, input string) ([]byte, error) {
@@ -101,7 +101,7 @@ func es256(key *ecdsa.PrivateKey, input string) ([]byte, error) {
 	return signature, nil
 }
 
-// stranger signs with a key that nobody knows.
+// stranger signs with an unknown key.
 func stranger(input string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -110,10 +110,10 @@ func stranger(input string) ([]byte, error) {
 	return es256(key, input)
 }
 
-// none signs nothing.
+// none returns an empty signature.
 func none(string) ([]byte, error) { return nil, nil }
 
-// publicAsSecret signs with the public key as the secret of HS256.
+// publicAsSecret signs with HS256, using the public key as the secret.
 func (i *issuer) publicAsSecret(input string) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(i.key.Public())
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// wasmAttacks serve modules, or name them.
+// wasmAttacks serve malicious modules or configure them.
 func wasmAttacks() []attack {
 	const area = "Wasm"
 	return []attack{
@@ -29,7 +29,7 @@ func wasmAttacks() []attack {
 }
 
 const (
-	wasmMemory = 150e6   // what origins of modules may cost an agent, in bytes
+	wasmMemory = 150e6   // maximum memory, in bytes, that origins of modules may cost an agent
 	wasmCache  = 8 << 20 // size of the cache in bytes
 )
 
@@ -45,7 +45,7 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer func() { _ = l.Close() }() // it is not needed any longer
+	defer func() { _ = l.Close() }() // it is no longer used
 	asked := make(chan struct{}, 1)
 	go func() {
 		for {
@@ -53,7 +53,7 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 			if err != nil {
 				return
 			}
-			_ = conn.Close() // that it came is enough
+			_ = conn.Close() // the connection itself is what counts
 			select {
 			case asked <- struct{}{}:
 			default:
@@ -66,7 +66,7 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 		plugins.WriteString(strings.NewReplacer("NAME", fmt.Sprintf("m%d", i), "URL", url).Replace(modules))
 	}
 	return withSidecar(ctx, s, map[string]string{"wasm.yaml": plugins.String()}, func(c *sidecar) (string, error) {
-		// The agent says which modules it does not fetch.
+		// The agent logs the modules that it does not download.
 		err := eventually(ctx, func() error {
 			for _, url := range urls[:4] {
 				if !strings.Contains(c.process.Output(), strings.TrimPrefix(url, "oci://")) {
@@ -94,16 +94,16 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// origin is a server of modules and a registry, which does everything wrong.
+// origin is a malicious server of modules and images.
 type origin struct {
 	address, canary string
-	done            chan struct{} // closed when it ends
+	done            chan struct{} // closed on shutdown
 
 	mu    sync.Mutex // guards asked
 	asked map[string]bool
 }
 
-// paths returns the URLs of the modules, without the address.
+// paths returns the paths of the modules.
 func (*origin) paths() []string {
 	return []string{
 		"http://ADDRESS/to-loopback", "http://ADDRESS/to-name", "http://ADDRESS/to-metadata", "http://ADDRESS/to-file", "http://ADDRESS/endless-redirect",
@@ -148,13 +148,13 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveRegistry answers as a registry of images.
+// serveRegistry implements an image registry.
 func (o *origin) serveRegistry(w http.ResponseWriter, r *http.Request, name string, part []string) {
 	const layer = "application/vnd.oci.image.layer.v1.tar+gzip"
 	size := 100
 	switch {
 	case len(part) < 3 && name != "token":
-		return // it speaks the protocol
+		return // a response to the protocol version check
 	case name == "token":
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer realm=%q,service=x", "http://"+o.canary+"/token"))
 		w.WriteHeader(http.StatusUnauthorized)
@@ -167,7 +167,7 @@ func (o *origin) serveRegistry(w http.ResponseWriter, r *http.Request, name stri
 		w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 		digest := sha256.Sum256([]byte(name))
 		_, _ = fmt.Fprintf(w, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","size":2,"digest":"sha256:%x"},"layers":[{"mediaType":%q,"size":%d,"digest":"sha256:%x"}]}`,
-			sha256.Sum256([]byte("{}")), layer, size, digest) // the client sees what is missing
+			sha256.Sum256([]byte("{}")), layer, size, digest) // the client reports an incomplete response
 	case name == "redirect":
 		http.Redirect(w, r, "http://"+o.canary+"/blob", http.StatusTemporaryRedirect)
 	case name == "bomb":
@@ -179,7 +179,7 @@ func (o *origin) serveRegistry(w http.ResponseWriter, r *http.Request, name stri
 	}
 }
 
-// endless sends a text and zeros without end.
+// endless writes a text followed by zeros without end.
 func endless(w io.Writer, text string) {
 	_, err := io.WriteString(w, text)
 	for zeros := make([]byte, 64<<10); err == nil; {
@@ -187,7 +187,7 @@ func endless(w io.Writer, text string) {
 	}
 }
 
-// bomb sends a few kB that are 4 GB once they are opened, or less if nobody reads them.
+// bomb writes a few kB that decompress to 4 GB, or less if the client stops reading.
 func bomb(w io.Writer) {
 	z := gzip.NewWriter(w)
 	_, err := io.WriteString(z, wasmHead)
@@ -195,10 +195,10 @@ func bomb(w io.Writer) {
 	for n := 0; err == nil && n < 4096; n++ {
 		_, err = z.Write(zeros)
 	}
-	_ = z.Close() // the client sees what is missing
+	_ = z.Close() // the client reports an incomplete response
 }
 
-// drip sends a byte now and then.
+// drip writes single bytes at intervals.
 func (o *origin) drip(w http.ResponseWriter) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -214,7 +214,7 @@ func (o *origin) drip(w http.ResponseWriter) {
 	}
 }
 
-// wait answers nothing until the client or the server ends.
+// wait sends no response until the client or the server ends.
 func (o *origin) wait(r *http.Request) {
 	select {
 	case <-o.done:
@@ -222,7 +222,7 @@ func (o *origin) wait(r *http.Request) {
 	}
 }
 
-// missing returns the names that nobody has asked for.
+// missing returns the names that have not been requested.
 func (o *origin) missing() (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -250,7 +250,7 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	defer func() { _ = canary.Close() }() // nobody may have asked it
+	defer func() { _ = canary.Close() }() // it may not have been requested
 	reached := make(chan struct{}, 1)
 	go func() {
 		for {
@@ -258,7 +258,7 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 			if err != nil {
 				return
 			}
-			_ = conn.Close() // that it came is enough
+			_ = conn.Close() // the connection itself is what counts
 			select {
 			case reached <- struct{}{}:
 			default:
@@ -272,7 +272,7 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 	o := &origin{address: l.Addr().String(), canary: canary.Addr().String(), done: make(chan struct{}), asked: map[string]bool{}}
 	server := &http.Server{Handler: o, ReadHeaderTimeout: patience}
 	go func() { _ = server.Serve(l) }()   // it ends with Close
-	defer func() { _ = server.Close() }() // nobody is served any longer
+	defer func() { _ = server.Close() }() // it is no longer used
 	defer close(o.done)
 	var plugins strings.Builder
 	for i, url := range o.paths() {
@@ -329,12 +329,12 @@ func badOrigins(ctx context.Context, s *suite) (outcome, error) {
 	})
 }
 
-// sizeOf returns the size of the files below a directory whose names end so.
+// sizeOf returns the total size of the files below a directory whose names have the suffix.
 func sizeOf(dir, suffix string) (n int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // it was removed meanwhile, or never made
+			return nil // removed meanwhile, or never created
 		case err != nil:
 			return err
 		case !d.Type().IsRegular() || !strings.HasSuffix(path, suffix):

@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// webhookAttacks go against the port that the API server asks, which anybody may reach.
+// webhookAttacks attack the port that the API server calls and that anyone can reach.
 func webhookAttacks() []attack {
 	return []attack{
 		{"flood by a stranger", "the webhook of the API server: silent connections, headers and bodies that never end, giant bodies, deep JSON, and bodies of other types", "small objects are checked meanwhile; memory grows by less than 500 MB, the log by less than 200 lines", floodWebhook},
 	}
 }
 
-// nowhere is the configuration of a cluster that cannot be reached: the webhook needs a
-// cluster, but does not ask it.
+// nowhere is the kubeconfig of an unreachable cluster: the webhook requires a cluster but does not
+// contact it.
 const nowhere = `apiVersion: v1
 kind: Config
 clusters: [{name: none, cluster: {server: "http://ADDRESS:1"}}]
@@ -33,7 +33,7 @@ contexts: [{name: none, context: {cluster: none, user: none}}]
 current-context: none
 `
 
-// webhookPlane runs a control plane of a cluster, and returns the URL of its webhook.
+// webhookPlane runs a control plane with a cluster, and returns the URL of its webhook.
 func (s *suite) webhookPlane() (*process, string, error) {
 	dir, err := s.folder("webhook")
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *suite) webhookPlane() (*process, string, error) {
 
 const question = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","kind":{"group":"networking.istio.io","version":"v1","kind":"WorkloadEntry"},"namespace":"shop","name":"x","object":OBJECT}}`
 
-// askWebhook returns an error unless a small object is checked.
+// askWebhook returns an error unless a small object is validated.
 func askWebhook(ctx context.Context, address string) error {
 	body := strings.ReplaceAll(question, "OBJECT", `{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","namespace":"shop"},"spec":{"address":"10.0.0.1"}}`)
 	code, text, err := postWebhook(ctx, address, "application/json", strings.NewReader(body))
@@ -108,7 +108,7 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 		}
 		many(s.some(60, 5), func(i int) {
 			kind := []string{"application/json", "application/yaml", "application/json; charset=utf-16"}[i%4%3]
-			_, _, _ = postWebhook(ctx, address, kind, strings.NewReader(bodies[i%len(bodies)])) // it is refused
+			_, _, _ = postWebhook(ctx, address, kind, strings.NewReader(bodies[i%len(bodies)])) // rejected
 		})
 		return nil
 	}, func(ctx context.Context) error { return askWebhook(ctx, address) })
@@ -123,19 +123,19 @@ func floodWebhook(ctx context.Context, s *suite) (outcome, error) {
 	return c.within("objects were checked; "+c.String(), after.logged-before.logged, tenantMemory)
 }
 
-// halfBody sends most of a question, or of its header, and waits for a while.
+// halfBody sends most of a request, or of its header, and waits for a while.
 func halfBody(ctx context.Context, address string, i int) {
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // as above
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return // the server takes no more: that is its right
+		return // the server accepts no more, which it may do
 	}
-	defer func() { _ = conn.Close() }()                    // the other side may have done so
+	defer func() { _ = conn.Close() }()                    // the peer may have closed it
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // cannot fail on an open connection
 	head := "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	switch i % 8 {
 	case 0:
-		_, _ = io.WriteString(conn, head) // what follows never comes
+		_, _ = io.WriteString(conn, head) // the rest is never sent
 	case 1:
 		_, _ = io.WriteString(conn, head+"Transfer-Encoding: chunked\r\n\r\n")
 		for range 6 {

@@ -28,7 +28,7 @@ func workloadAttacks() []attack {
 	}
 }
 
-// intruder is a workload that attacks.
+// intruder is an attacking workload.
 type intruder struct {
 	*suite
 	*plane
@@ -36,7 +36,7 @@ type intruder struct {
 	open func(context.Context, *corev3.Node) (*stream, error)
 }
 
-// workload returns an attack by shop/web.
+// workload wraps an attack by shop/web.
 func workload(attack func(context.Context, *intruder) error) func(context.Context, *suite) (outcome, error) {
 	return func(ctx context.Context, s *suite) (outcome, error) {
 		return s.flood(ctx, func(ctx context.Context, p *plane) error {
@@ -57,7 +57,7 @@ func workload(attack func(context.Context, *intruder) error) func(context.Contex
 	}
 }
 
-// ask opens a stream and subscribes; how it is answered does not matter.
+// ask opens a stream and subscribes. The response does not matter.
 func (w *intruder) ask(ctx context.Context, node *corev3.Node, names ...string) {
 	st, err := w.open(ctx, node)
 	if err != nil {
@@ -69,7 +69,7 @@ func (w *intruder) ask(ctx context.Context, node *corev3.Node, names ...string) 
 		typeURL = resourcev3.EndpointType
 	}
 	if st.ask(typeURL, names...) == nil {
-		_, _ = st.Recv() // refused or not
+		_, _ = st.Recv() // accepted or rejected
 	}
 }
 
@@ -117,7 +117,7 @@ func giantRejections(ctx context.Context, w *intruder) error {
 	for range 3 {
 		st, err := w.open(ctx, w.node)
 		if err != nil {
-			return nil // it was refused
+			return nil // rejected
 		}
 		for _, typeURL := range []string{resourcev3.ListenerType, resourcev3.ClusterType} {
 			if err := st.ask(typeURL); err != nil {
@@ -131,7 +131,7 @@ func giantRejections(ctx context.Context, w *intruder) error {
 	return nil
 }
 
-// rejectionStorm rejects and asks again, as fast as it is answered, for a while.
+// rejectionStorm rejects responses and subscribes again, as fast as possible, for a while.
 func rejectionStorm(ctx context.Context, w *intruder) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(w.some(10, 3))*time.Second)
 	defer cancel()
@@ -161,7 +161,7 @@ func streamStorm(ctx context.Context, w *intruder) error {
 	many(len(all), func(i int) {
 		st, err := w.open(ctx, w.node)
 		if err == nil && st.ask(resourcev3.ListenerType) == nil {
-			_, _ = st.Recv() // refused or not
+			_, _ = st.Recv() // accepted or rejected
 		}
 		all[i] = st
 	})
@@ -199,7 +199,7 @@ func signingStorm(ctx context.Context, w *intruder) error {
 			if i%2 == 0 {
 				id.ServiceAccount = "pay"
 			}
-			_, _ = sign(withToken(ctx, token), conn, id) // refused or not
+			_, _ = sign(withToken(ctx, token), conn, id) // accepted or rejected
 		}
 	})
 	return nil

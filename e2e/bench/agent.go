@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/child"
 )
 
-// fakeEnvoy says that it is an Envoy and then sleeps: this program takes its
-// place at the agent's socket.
+// fakeEnvoy prints the version of an Envoy and then sleeps: the benchmark itself uses the agent's
+// socket instead.
 const fakeEnvoy = `#!/bin/sh
 case "$*" in
 *--version*) echo "envoy  version: 0000000000000000000000000000000000000000/1.39.3/Clean/RELEASE/BoringSSL" ;;
@@ -24,20 +24,20 @@ case "$*" in
 esac
 `
 
-// agentSpec says how an agent is run.
+// agentSpec describes how to run an agent.
 type agentSpec struct {
 	address string
-	// control is whom it trusts; without one, it speaks plaintext to discovery,
-	// and its Envoy is a fake.
+	// control is the control plane. If nil, the agent connects to discovery in plaintext, and its
+	// Envoy is a fake.
 	control   *control
 	discovery string
 	redirect  bool          // not an HTTP proxy
-	drain     time.Duration // of a hot restart, 0 for the default
-	workers   int           // Envoy's threads, 0 for one
+	drain     time.Duration // of a hot restart; 0 means the default
+	workers   int           // Envoy's worker threads; 0 means one
 	args, env []string
 }
 
-// startAgent runs an agent in a directory of its own below the temporary one.
+// startAgent runs an agent in its own directory below the temporary directory.
 func (b *bench) startAgent(name string, a agentSpec) *process {
 	dir := b.path(name)
 	writeFile(filepath.Join(dir, "etc/istio/pod/labels"), "app=\"bench\"\n")
@@ -73,16 +73,15 @@ func (b *bench) startAgent(name string, a agentSpec) *process {
 
 func statusURL(address, path string) string { return "http://" + address + ":15020" + path }
 
-// agentRun is what one start of an agent gave: seconds, and what agent and Envoy
-// used two seconds later.
+// agentRun is the measurement of one start of an agent: times in seconds, and the resource usage of
+// agent and Envoy two seconds later.
 type agentRun struct {
 	exec, ready         float64
 	agent, envoy, alone usage
 	aloneReady          float64
 }
 
-// agent measures starts of agent and Envoy in the mesh, and of Envoy alone
-// between them.
+// agent measures starts of agent and Envoy in the mesh, alternating with starts of Envoy alone.
 func (b *bench) agent(ctx context.Context) {
 	b.say("agent: a control plane with %d services", b.services)
 	c := b.startControl(ctx, "control")
@@ -114,8 +113,7 @@ func (b *bench) agent(ctx context.Context) {
 	)
 }
 
-// agentOnce starts agent and Envoy, looks at them two seconds after they are
-// ready, and ends them.
+// agentOnce starts agent and Envoy, measures them two seconds after they are ready, and stops them.
 func (b *bench) agentOnce(ctx context.Context, name string, a agentSpec) (r agentRun) {
 	p := b.startAgent(name, a)
 	defer p.stop()
@@ -127,7 +125,7 @@ func (b *bench) agentOnce(ctx context.Context, name string, a agentSpec) (r agen
 	return r
 }
 
-// envoyAlone starts Envoy with one listener and nobody beside it.
+// envoyAlone starts Envoy with one listener and without an agent.
 func (b *bench) envoyAlone(ctx context.Context, i int) (ready float64, u usage) {
 	config := b.path("alone", fmt.Sprintf("envoy-%d.yaml", i))
 	writeFile(config, fmt.Sprintf("admin: {address: {socket_address: {address: %s, port_value: 15000}}}\n", aloneHost)+direct(aloneHost, 15001))

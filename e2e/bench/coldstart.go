@@ -22,14 +22,14 @@ const (
 	coldPort   = "8443"
 	coldURL    = "https://" + coldHost + ":" + coldPort + "/"
 	coldAnswer = "hello from the workload"
-	// coldLimit is how long a cold start may take until a request is answered.
+	// coldLimit is the target time from a cold start until a request is answered.
 	coldLimit = 1500 * time.Millisecond
-	// keptMetric is there once an agent has something to start with.
+	// keptMetric is exported once an agent has stored a configuration to start from.
 	keptMetric = "\noutrigger_agent_last_good_age_seconds "
 )
 
-// coldObjects make the agent a workload that takes mutual TLS only, and hands
-// requests to an application of this program.
+// coldObjects configure the agent's workload to accept mutual TLS only and to forward requests to
+// an application in this program.
 const coldObjects = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: cold, namespace: default}
@@ -59,16 +59,16 @@ metadata: {name: cold, namespace: default}
 spec: {selector: {matchLabels: {app: bench}}, mtls: {mode: STRICT}}
 `
 
-// coldStart has agent and Envoy get their configuration, ends them and the
-// control plane, and starts them again and again from what they kept.
+// coldStart lets agent and Envoy obtain their configuration, stops them and the control plane, and
+// restarts them repeatedly from the stored configuration.
 func (b *bench) coldStart(ctx context.Context) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, coldAnswer) // who does not read it counts as unanswered
+		_, _ = io.WriteString(w, coldAnswer) // a client that cannot read it counts as unanswered
 	}))
 	defer server.Close()
-	objects := filepath.Join(b.path("config"), "coldstart.yaml") // gone before the next part
+	objects := filepath.Join(b.path("config"), "coldstart.yaml") // removed before the next part
 	writeFile(objects, fmt.Sprintf(coldObjects, coldHost, coldPort, server.Listener.Addr()))
-	defer func() { _ = os.Remove(objects) }() // with the directory if not now
+	defer func() { _ = os.Remove(objects) }() // otherwise removed with the directory
 	agent, client := b.coldPrepare(ctx)
 	took := make([]float64, 0, b.coldStarts)
 	late := 0
@@ -85,9 +85,8 @@ func (b *bench) coldStart(ctx context.Context) {
 		figure{Name: what + "the slowest", Unit: seconds, Ours: slices.Max(took), Target: coldLimit.Seconds()})
 }
 
-// coldPrepare returns the agent as it is to be started, which has kept what it
-// needs, and a client of the mesh. The control plane, and with it the
-// certificate authority, has ended.
+// coldPrepare returns the spec of an agent that has stored its configuration, and a client in the
+// mesh. The control plane, with the certificate authority, has been stopped.
 func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client) {
 	c := b.startControl(ctx, "cold-control")
 	defer c.stop()
@@ -104,7 +103,7 @@ func (b *bench) coldPrepare(ctx context.Context) (agentSpec, *http.Client) {
 	return a, client
 }
 
-// coldOnce starts the agent and returns the time until a request is answered.
+// coldOnce starts the agent and returns the time, in seconds, until a request is answered.
 func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) float64 {
 	p := b.startAgent("cold-agent", a)
 	defer p.stop()
@@ -112,14 +111,13 @@ func (b *bench) coldOnce(ctx context.Context, a agentSpec, client *http.Client) 
 	if took > coldLimit.Seconds() {
 		b.say("cold start: answered after %.3f s, while the agent wrote:\n%s", took, p.LastWords())
 	}
-	// It has to be what it is taken for.
+	// Verify that the agent really serves the stored configuration.
 	p.wait(ctx, statusURL(coldHost, "/healthz/ready"), "serving last good from ")
 	return took
 }
 
-// meshClient is a client with the certificate that an agent wrote, which takes
-// answers from workloads of the same mesh only. Each request has a connection
-// of its own.
+// meshClient returns a client with the certificate that an agent wrote. It accepts only servers of
+// the same mesh and opens a connection for each request.
 func meshClient(dir string) *http.Client {
 	cert := must(tls.LoadX509KeyPair(filepath.Join(dir, "cert-chain.pem"), filepath.Join(dir, "key.pem")))
 	roots := x509.NewCertPool()
@@ -128,7 +126,7 @@ func meshClient(dir string) *http.Client {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
-		InsecureSkipVerify: true, // a workload's certificate holds no host name; the rest is checked below
+		InsecureSkipVerify: true, // a workload's certificate contains no host name; the rest is verified below
 		VerifyConnection: func(s tls.ConnectionState) error {
 			between := x509.NewCertPool()
 			for _, c := range s.PeerCertificates[1:] {

@@ -19,8 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/child"
 )
 
-// Where things listen. Each agent has an address of its own, agentNet and a
-// number.
+// Listening addresses. Each agent has its own address, made of agentNet and a number.
 const (
 	controlHost = "127.9.0.1"
 	relayHost   = "127.9.0.4"
@@ -35,12 +34,12 @@ const (
 // control is a running control plane.
 type control struct {
 	*process
-	root  string // the file of its root certificate
-	token string // it takes this from the workload default/default
+	root  string // path of its root certificate
+	token string // token of the workload default/default
 }
 
-// startControl runs the control plane on the mesh and waits until it is
-// ready. Its address for proxies is controlHost with plaintext or secure.
+// startControl runs the control plane with the mesh and waits until it is ready. Its address for
+// proxies is controlHost with the port plaintext or secure.
 func (b *bench) startControl(ctx context.Context, name string) *control {
 	dir := b.path(name)
 	mesh := filepath.Join(dir, "mesh.yaml")
@@ -59,8 +58,8 @@ func (b *bench) startControl(ctx context.Context, name string) *control {
 	return c
 }
 
-// newIdentity makes a key and returns a token of the workload default/default,
-// and the rule with which the control plane checks it. The key is forgotten.
+// newIdentity creates a key and returns a token of the workload default/default, and the rule with
+// which the control plane verifies it. The key is discarded.
 func newIdentity() (token, rule string) {
 	const issuer, id, audience = "https://outrigger.mesh/bench", "bench", "istio-ca"
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))

@@ -12,12 +12,12 @@ import (
 	"runtime"
 )
 
-// copyHelper is the name of the helper that only copies bytes between a Unix
-// socket and a TCP address: what a relay costs at least.
+// copyHelper is the name of the helper that only copies bytes between a Unix socket and a TCP
+// address, which is the minimum cost of a relay.
 const copyHelper = "copy"
 
-// runCopy joins the connections of the socket args[0] to the address args[1] until
-// ctx ends. Like the agent, it uses one processor.
+// runCopy forwards connections on the socket args[0] to the address args[1] until ctx is done. Like
+// the agent, it uses one processor.
 func runCopy(ctx context.Context, args []string) error {
 	runtime.GOMAXPROCS(1)
 	l, err := net.Listen("unix", args[0])
@@ -35,7 +35,7 @@ func runCopy(ctx context.Context, args []string) error {
 		}
 		far, err := net.Dial("tcp", args[1])
 		if err != nil {
-			_ = near.Close() // the other end sees it
+			_ = near.Close() // the peer notices
 			return fmt.Errorf("join a connection: %w", err)
 		}
 		go copyBytes(near, far)
@@ -43,10 +43,10 @@ func runCopy(ctx context.Context, args []string) error {
 	}
 }
 
-// copyBytes copies until either end closes, and closes both. It reads and
-// writes: splicing, which io.Copy would do for connections, is slower for little.
+// copyBytes copies until either end closes, and closes both. It uses read and write: splicing,
+// which io.Copy uses for connections, is slower for small amounts.
 func copyBytes(to, from net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 64<<10)) // either end may close
-	_ = to.Close()                                                                                 // by either direction
+	_ = to.Close()                                                                                 // may have been closed by the other direction
 	_ = from.Close()
 }

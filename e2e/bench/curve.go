@@ -15,21 +15,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// What a control plane may take besides the rows of push.
+// Targets of a control plane, in addition to those of push.
 const (
-	maxProxyMemory = 110e3 // of one more proxy whose like is served
-	maxHugeMemory  = 2e9   // of 10,000 services, 1,000 proxies
+	maxProxyMemory = 110e3 // bytes for an additional proxy that is like an existing one
+	maxHugeMemory  = 2e9   // bytes for 10,000 services and 1,000 proxies
 	maxReturn      = 5.0   // seconds until all proxies are in sync after a restart
-	maxGone        = 1.0   // seconds until 99 % of the proxies have lost an endpoint
+	maxGone        = 1.0   // seconds until 99 % of the proxies have removed an endpoint
 )
 
 // size is one point of the curve.
 type size struct{ services, proxies int }
 
-// pushCurve measures how cost grows, over delta: the first sync, one endpoint
-// changed, and memory, with more proxies of one mesh, with larger meshes for the same
-// proxies, and with the largest mesh that there is a target for. A size that fails does
-// not keep the others from being measured.
+// pushCurve measures, with delta, how costs grow: the first sync, one changed endpoint, and memory.
+// It varies the number of proxies for a fixed mesh and the size of the mesh for a fixed number of
+// proxies, and measures the largest mesh for which there is a target. If one size fails, the others
+// are still measured.
 func (b *bench) pushCurve(ctx context.Context) {
 	sizes := []size{{500, 100}, {500, 300}, {500, 1000}, {500, 3000}, {100, 100}, {1000, 100}, {3000, 100}, {10_000, 100}, {10_000, 1000}}
 	if b.short {
@@ -59,7 +59,7 @@ func (b *bench) pushCurve(ctx context.Context) {
 	check(failed)
 }
 
-// sized is the bench with a mesh of some size, in a directory of its own.
+// sized returns a bench with a mesh of the given size, in its own directory.
 func (b *bench) sized(s size) *bench {
 	sub := *b
 	sub.services, sub.proxies = s.services, s.proxies
@@ -68,7 +68,7 @@ func (b *bench) sized(s size) *bench {
 	return &sub
 }
 
-// curvePoint measures one size and returns the memory of the control plane.
+// curvePoint measures one size and returns the memory of the control plane in bytes.
 func (b *bench) curvePoint(ctx context.Context, s size) float64 {
 	sub := b.sized(s)
 	sub.rounds = 3
@@ -87,8 +87,9 @@ func (b *bench) curvePoint(ctx context.Context, s size) float64 {
 	return l.resident
 }
 
-// connected returns a control plane of 500 services and proxies that have everything,
-// over delta. The caller stops the proxies, which come back or fail if it ends.
+// connected returns a control plane with 500 services and proxies that are in sync, over delta. The
+// caller stops the proxies. If the control plane exits, the proxies reconnect if back is set, and
+// otherwise fail.
 func (b *bench) connected(ctx context.Context, back bool) (*bench, *control, *proxies) {
 	sub := b.sized(size{500, b.proxies})
 	c := sub.startControl(ctx, "load")
@@ -105,8 +106,8 @@ func (b *bench) connected(ctx context.Context, back bool) (*bench, *control, *pr
 	return sub, c, p
 }
 
-// restart ends the control plane, changes an endpoint and starts it again:
-// until all proxies have the change, and what they are sent.
+// restart stops the control plane, changes an endpoint and starts it again. It measures the time
+// until all proxies have the change, and the bytes sent to them.
 func (b *bench) restart(ctx context.Context) {
 	sub, c, p := b.connected(ctx, true)
 	defer p.stop()
@@ -127,8 +128,8 @@ func (b *bench) restart(ctx context.Context) {
 		figure{Name: title + "bytes sent again", Unit: megabytes, Ours: again, Target: first / 100})
 }
 
-// churn changes a thousand endpoints a second, and looks, every second, how
-// long 99 % of the proxies have an endpoint that is gone.
+// churn changes a thousand endpoints per second and measures, once per second, how long it takes
+// until 99 % of the proxies have removed an endpoint.
 func (b *bench) churn(ctx context.Context) {
 	const perSecond, rounds = 1000, 8
 	sub, c, p := b.connected(ctx, false)
@@ -141,7 +142,7 @@ func (b *bench) churn(ctx context.Context) {
 	go func() { writing <- sub.write(writers, perSecond, &written) }()
 	var gone []float64
 	for round := range rounds {
-		// The address that stood there is gone where this one is.
+		// The new address replaces the previous one.
 		marker := fmt.Sprintf("10.80.0.%d", 100+round)
 		p.wanted.Store(&wanted{typeURL: typeEndpoint, marker: []byte(marker)})
 		changed := time.Now()
@@ -163,15 +164,15 @@ func (b *bench) churn(ctx context.Context) {
 	}
 }
 
-// write changes endpoints until ctx ends: in turn, one of each service but the
-// first and at most three of the last. A change is an address that was not there before.
+// write changes endpoints until ctx is done, in turn: one of each service except the first, and at
+// most three of the last. Each change uses a new address.
 func (b *bench) write(ctx context.Context, perSecond int, written *atomic.Int64) error {
-	const writers = 4 // one alone waits for the disk
+	const writers = 4 // a single one waits for the disk
 	pace := rate.NewLimiter(rate.Limit(perSecond), perSecond/20)
 	var all errgroup.Group
 	for w := range writers {
 		all.Go(func() error {
-			own := (b.services - 1) / writers // no two write the same file
+			own := (b.services - 1) / writers // each file has only one writer
 			for k := 0; pace.Wait(ctx) == nil; k++ {
 				i, n := 1+w+writers*(k%own), w+writers*k
 				address := fmt.Sprintf("10.%d.%d.%d", 90+n/60_000%100, n/250%240, n%250+1)

@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// dnsFloorHelper is the name of the helper that DNS is compared with.
+	// dnsFloorHelper is the name of the helper with which DNS is compared.
 	dnsFloorHelper = "dnsfloor"
 
-	dnsHost      = "127.9.103.1" // the control plane
+	dnsHost      = "127.9.103.1" // of the control plane
 	dnsAgentHost = "127.9.103.2"
 	dnsFloorHost = "127.9.103.3"
 	dnsPort      = ":15053"
 	dnsTable     = 10_000               // names
-	dnsAnswer    = time.Second / 50_000 // what an answer may take
-	dnsTail      = time.Millisecond     // and what all but one in a hundred
-	dnsClients   = 8                    // who ask at the same time, as fast as they can
-	dnsTime      = 2 * time.Second      // of one round
+	dnsAnswer    = time.Second / 50_000 // target time per answer
+	dnsTail      = time.Millisecond     // target for the 99th percentile
+	dnsClients   = 8                    // concurrent clients, which send requests as fast as possible
+	dnsTime      = 2 * time.Second      // duration of one round
 )
 
-// runDNSFloor is the least that a DNS server of miekg/dns does: the same answer
-// to every question, at the address args[0] and on one processor.
+// runDNSFloor is a minimal DNS server based on miekg/dns: it sends the same answer to every
+// question, at the address args[0] and on one processor.
 func runDNSFloor(ctx context.Context, args []string) error {
 	runtime.GOMAXPROCS(1)
 	server := &miekg.Server{Addr: args[0], Net: "udp", Handler: miekg.HandlerFunc(func(w miekg.ResponseWriter, q *miekg.Msg) {
@@ -43,7 +43,7 @@ func runDNSFloor(ctx context.Context, args []string) error {
 		m.Answer = []miekg.RR{&miekg.A{
 			Hdr: miekg.RR_Header{Name: q.Question[0].Name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1),
 		}}
-		_ = w.WriteMsg(m) // who asked asks again
+		_ = w.WriteMsg(m) // the client retries
 	})}
 	defer context.AfterFunc(ctx, func() { _ = server.Shutdown() })()
 	if err := server.ListenAndServe(); err != nil && ctx.Err() == nil {
@@ -52,7 +52,7 @@ func runDNSFloor(ctx context.Context, args []string) error {
 	return nil
 }
 
-// nameTable is a table of services in a hundred namespaces, and their names.
+// nameTable returns a table of services in a hundred namespaces, and their names.
 func nameTable() (*nds.Table, []string) {
 	table, names := &nds.Table{Hosts: make(map[string]nds.Host, dnsTable)}, make([]string, 0, dnsTable)
 	for i := range dnsTable {
@@ -66,8 +66,8 @@ func nameTable() (*nds.Table, []string) {
 	return table, names
 }
 
-// dns measures lookups: names of the mesh at an agent, and any name at a server
-// that knows one answer. Each has one processor.
+// dns measures lookups of mesh names at an agent, and of any name at a server with a single answer.
+// Each uses one processor.
 func (b *bench) dns(ctx context.Context) {
 	b.say("dns: lookups at an agent with %d names", dnsTable)
 	table, names := nameTable()
@@ -106,13 +106,13 @@ func (b *bench) dns(ctx context.Context) {
 		figure{Name: "dns: rise of the agent's anonymous memory", Unit: megabytes, Ours: rise})
 }
 
-// lookups are one round at one server, in seconds.
+// lookups is the result of one round at one server, in seconds.
 type lookups struct {
 	answer, cpu, tail float64
 	bad               int
 }
 
-// lookupsOf asks a server for a while.
+// lookupsOf measures lookups at a server.
 func lookupsOf(ctx context.Context, p *process, address string, names []string) lookups {
 	used := p.usage().cpu
 	result := must(dnstest.Load{Address: address, Names: names, Clients: dnsClients, Duration: dnsTime}.Run(ctx))
@@ -123,8 +123,8 @@ func lookupsOf(ctx context.Context, p *process, address string, names []string) 
 	return lookups{1 / result.PerSecond(), used / float64(result.Answers), result.P99.Seconds(), result.Lost + result.Wrong}
 }
 
-// dnsAgent starts an agent and sends it a name table, as a control plane does. Its
-// Envoy is a stream, which the caller closes.
+// dnsAgent starts an agent and sends it a name table, like a control plane. Its Envoy is a stream,
+// which the caller closes.
 func (b *bench) dnsAgent(ctx context.Context, table *nds.Table) (agent *process, envoy *path) {
 	far := b.source(ctx, dnsHost+plaintext, b.path("d"))
 	agent = b.startAgent("dns", agentSpec{address: dnsAgentHost, discovery: dnsHost + plaintext, env: []string{"ISTIO_META_DNS_CAPTURE=true"}})

@@ -14,17 +14,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// envoySize is measured with so many services, and with a Sidecar that imports a
-// few of them.
+// Sizes for envoySize: the services of the mesh, and a Sidecar that imports a few of them.
 const (
 	envoyServices = 1000
 	envoyImports  = 10
 )
 
-// envoySize measures what a mesh costs each Envoy that traffic is redirected to:
-// with all services, and with a Sidecar that imports ten of them. Envoy listens on
-// every address of its machine then; so it, its agent and the control plane run on
-// a machine of their own, a network namespace.
+// envoySize measures the cost of a mesh for each Envoy with intercepted traffic: with all services,
+// and with a Sidecar that imports ten of them. Such an Envoy listens on all addresses of its
+// machine; therefore Envoy, its agent and the control plane run in a network namespace.
 func (b *bench) envoySize(ctx context.Context) {
 	sub := *b
 	sub.dir, sub.redirect, sub.services = b.path("envoy"), true, envoyServices
@@ -46,8 +44,8 @@ func (b *bench) envoySize(ctx context.Context) {
 	}
 }
 
-// envoyOnce starts an agent and Envoy, looks at Envoy two seconds after it is
-// ready, and returns how many clusters it has.
+// envoyOnce starts an agent and Envoy, measures Envoy two seconds after it is ready, and returns
+// its number of clusters.
 func (b *bench) envoyOnce(ctx context.Context, what string, a agentSpec) (clusters int) {
 	p := b.startAgent(strings.ReplaceAll(what, " ", "-"), a)
 	defer p.stop()

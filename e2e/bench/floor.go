@@ -28,39 +28,38 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// floorHelper is the name of the helper that is the floor.
+// floorHelper is the name of the floor helper.
 const floorHelper = "floor"
 
-// floor is a control plane without any logic: it answers each subscription with
-// what a file holds, if there is one, and sends what its input requests. Its cost is
-// that of gRPC.
+// floor is a control plane without logic: it answers each subscription with the content of a file,
+// if there is one, and sends what its input requests. Its cost is that of gRPC.
 type floor struct {
-	dir string // of the responses to subscriptions
-	// encode has each response encoded, as a control plane does that has made it.
-	// Otherwise all proxies get the same bytes from one buffer.
+	dir string // contains the responses to subscriptions
+	// encode encodes each response, like a control plane that has just generated it. Otherwise all
+	// proxies receive the same bytes from one buffer.
 	encode bool
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	responses map[string]response
-	streams   map[chan order]string // the cluster of the node
+	streams   map[chan order]string // cluster of the node of each stream
 }
 
-// response is what a file holds, decoded only if it is to be encoded.
+// response is the content of a file. It is decoded only if it must be encoded.
 type response struct {
 	data    []byte
 	decoded *discoveryv3.DiscoveryResponse
 }
 
-// order has a response sent, with a marker if all get the same bytes.
+// order requests that a response be sent, with a marker if all proxies receive the same bytes.
 type order struct{ file, marker string }
 
-// markerField is a field number that no response has.
+// markerField is a field number that is not used in responses.
 const markerField = 100
 
-// runFloor serves proxies at the address args[0] from the directory args[1]. With
-// the path of a Unix socket as args[2] it serves there, too, and encodes responses.
-// It ends with its input, whose lines are orders: the cluster of the nodes that get
-// the response, its file, and a marker.
+// runFloor serves proxies at the address args[0] from the directory args[1]. If args[2] contains
+// the path of a Unix socket, it also serves there, and encodes responses. It ends with its input,
+// whose lines are orders: the cluster of the nodes that receive the response, its file, and a
+// marker.
 func runFloor(ctx context.Context, args []string) error {
 	f := &floor{dir: args[1], encode: len(args) > 2, responses: map[string]response{}, streams: map[chan order]string{}}
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(64<<20))
@@ -90,7 +89,7 @@ func floorFile(dir, typeURL, what string) string {
 	return filepath.Join(dir, typeURL[strings.LastIndexByte(typeURL, '.')+1:]+"."+what)
 }
 
-// obey sends what its input requests.
+// obey executes the orders of its input.
 func (f *floor) obey(input io.Reader) error {
 	lines := bufio.NewScanner(input)
 	for lines.Scan() {
@@ -107,7 +106,7 @@ func (f *floor) obey(input io.Reader) error {
 	return lines.Err()
 }
 
-// load returns what a file holds, which it reads once.
+// load returns the content of a file, which is read once.
 func (f *floor) load(file string) (response, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +152,7 @@ func (f *floor) handler(delta bool) grpc.StreamHandler {
 	}
 }
 
-// note notes the cluster of a stream; the empty one is that of a new stream.
+// note records the cluster of a stream; a new stream has an empty one.
 func (f *floor) note(stream chan order, cluster string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,8 +161,8 @@ func (f *floor) note(stream chan order, cluster string) {
 	}
 }
 
-// subscribed orders answers to requests that are no acknowledgements. The first one
-// has the node.
+// subscribed orders responses to requests that are not acknowledgements. The first request contains
+// the node.
 func (f *floor) subscribed(stream grpc.ServerStream, l layout, orders chan order) {
 	for {
 		var m message
@@ -187,8 +186,8 @@ func (f *floor) subscribed(stream grpc.ServerStream, l layout, orders chan order
 	}
 }
 
-// send sends a response. Its nonce is the time at which it was given to gRPC. Of
-// the shared bytes only the end of the message is its own.
+// send sends a response. Its nonce is the time at which it was passed to gRPC. If the bytes are
+// shared, only the end of the message is individual.
 func (f *floor) send(stream grpc.ServerStream, o order) error {
 	r, err := f.load(o.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -206,9 +205,8 @@ func (f *floor) send(stream grpc.ServerStream, o order) error {
 	return stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(r.data), mem.SliceBuffer(tail)}})
 }
 
-// source starts a floor that encodes what it sends, at an address and on a Unix
-// socket. It answers the first request of a proxy, which so knows that its stream is
-// known.
+// source starts a floor that encodes its responses, at an address and on a Unix socket. It responds
+// to the first request of a proxy, to confirm that its stream is registered.
 func (b *bench) source(ctx context.Context, address, socket string) *process {
 	writeFile(floorFile(b.dir, typeCluster, "all"), string(must(proto.Marshal(&discoveryv3.DiscoveryResponse{TypeUrl: typeCluster}))))
 	p := b.helper(floorHelper, address, b.dir, socket)
@@ -216,15 +214,15 @@ func (b *bench) source(ctx context.Context, address, socket string) *process {
 	return p
 }
 
-// order has the floor send the response of a file to the nodes of a cluster. It
-// goes by a way of its own, which wakes nothing of what is measured.
+// order makes the floor send the response in a file to the nodes of a cluster. It uses a separate
+// channel that does not wake up any measured process.
 func (p *process) order(cluster, file, marker string) {
 	if _, err := fmt.Fprintln(p.Stdin, cluster, file, marker); err != nil {
 		fail("order a response: %w: %s", err, p.LastWords())
 	}
 }
 
-// monotonic is the time since the machine's start, the same for all processes.
+// monotonic returns the time since the start of the machine, which is the same for all processes.
 func monotonic() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

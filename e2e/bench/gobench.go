@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// identity measures keys and certificates with the benchmarks of their
-// packages, which bring what they are compared with.
+// identity measures keys and certificates with the benchmarks of their packages, which include the
+// reference.
 func (b *bench) identity(ctx context.Context) {
 	b.say("identity: secrets of the agent")
 	secrets := goBench(ctx, "./sds", "FirstSecret|Push", "50x")
@@ -25,7 +25,7 @@ func (b *bench) identity(ctx context.Context) {
 		{"a P-256 request signed, one core", "Sign/issuer=P256/csr=P256"},
 		{"a 2048-bit RSA request signed with RSA, one core", "Sign/issuer=RSA2048/csr=RSA2048"},
 	} {
-		// 70 % of the speed is 1.43 times the time.
+		// 70 % of the speed is equivalent to 1.43 times the time.
 		b.add(figure{Name: c.name, Unit: milliseconds, Ours: 1 / signing.of(c.key+" service/s"), Straight: 1 / signing.of(c.key+" bare/s"), TargetRatio: 1.43})
 	}
 	b.say("identity: 10,000 agents that renew")
@@ -33,9 +33,8 @@ func (b *bench) identity(ctx context.Context) {
 	b.add(figure{Name: "10,000 agents renew, none runs out", Unit: seconds, Ours: renewal.of("Renewal s/10000-agents"), Target: 60})
 }
 
-// stores measures how long a store of files takes until all of it was read and
-// checked. The straight way parses the YAML of the same files, with all processors
-// too, and does nothing with it.
+// stores measures how long a file store takes to read and validate all files. The reference parses
+// the YAML of the same files, also on all processors, and does nothing else.
 func (b *bench) stores(ctx context.Context) {
 	b.say("stores: 10,000 objects, %d times", b.rounds)
 	files := goBench(ctx, "./controlplane/config/file", "FileStoreStart/1-per-file", fmt.Sprintf("%dx", b.rounds))
@@ -45,7 +44,7 @@ func (b *bench) stores(ctx context.Context) {
 		figure{Name: "memory of 10,000 objects from fs://", Unit: megabytes, Ours: files.of(name+"MiB-kept") * (1 << 20)})
 }
 
-// benchmarks are the figures of some benchmarks, by "name unit".
+// benchmarks contains the results of benchmarks by "name unit".
 type benchmarks map[string]float64
 
 func (b benchmarks) of(key string) float64 {
@@ -68,7 +67,7 @@ func goBench(ctx context.Context, pkg, expression, times string) benchmarks {
 			continue
 		}
 		name := strings.TrimPrefix(words[0], "Benchmark")
-		if i := strings.LastIndexByte(name, '-'); i >= 0 { // the number of processors
+		if i := strings.LastIndexByte(name, '-'); i >= 0 { // the suffix is the number of processors
 			name = name[:i]
 		}
 		for i := 2; i+1 < len(words); i += 2 {

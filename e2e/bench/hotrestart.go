@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// The load of the hot restarts: clients that keep their connection and clients
-// that open one for each request, together a thousand requests a second.
+// The load during hot restarts: clients that keep their connections and clients that open one for
+// each request, with a total of a thousand requests per second.
 const (
 	keepingClients = 40
 	openingClients = 10
-	hotRate        = 1050 // what they aim at, a little more than is wanted
+	hotRate        = 1050 // target rate, slightly above the required one
 	hotDrain       = 2 * time.Second
 )
 
-// hotRestart has new Envoys take over, one after the other, under load. The
-// listener is a static one; the control plane and its mesh are real.
+// hotRestart measures consecutive hot restarts under load. The listener is static; the control
+// plane and its mesh are real.
 func (b *bench) hotRestart(ctx context.Context) {
 	c := b.startControl(ctx, "hot-control")
 	override := b.path("hot-override.yaml")
@@ -49,9 +49,9 @@ func (b *bench) hotRestart(ctx context.Context) {
 		figure{Name: what + "signal until the new Envoy serves", Unit: seconds, Ours: median(took, itself)})
 }
 
-// hotRestarts asks for one after the other and returns how long each took.
+// hotRestarts requests hot restarts one after the other and returns their durations.
 func (b *bench) hotRestarts(ctx context.Context, agent *process) (took []float64) {
-	sleep(ctx, time.Second) // of load only
+	sleep(ctx, time.Second) // run the load alone for a while
 	for i := range b.restarts {
 		began := time.Now()
 		check(agent.Signal(syscall.SIGHUP))
@@ -63,20 +63,20 @@ func (b *bench) hotRestarts(ctx context.Context, agent *process) (took []float64
 	return took
 }
 
-// hotLoad is what the clients saw. It may be read once end has returned.
+// hotLoad is the result of the load. It may be read once end has returned.
 type hotLoad struct {
 	stop    context.CancelFunc
 	clients sync.WaitGroup
 	began   time.Time
 	lasted  time.Duration
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	requests int
 	failures []string
 	slowest  time.Duration
 }
 
-// startLoad has the clients send requests at an even pace.
+// startLoad starts clients that send requests at a constant rate.
 func startLoad(ctx context.Context) *hotLoad {
 	ctx, stop := context.WithCancel(ctx)
 	l := &hotLoad{stop: stop, began: time.Now()}
@@ -104,7 +104,7 @@ func startLoad(ctx context.Context) *hotLoad {
 	return l
 }
 
-// ask sends a request that Go's client never repeats by itself.
+// ask sends a request of a type that Go's client never retries by itself.
 func (l *hotLoad) ask(client *http.Client) error {
 	resp, err := client.Post("http://"+hotHost+":8080/", "", nil)
 	if err != nil {

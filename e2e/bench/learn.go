@@ -21,28 +21,27 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// kind says how proxies are served.
+// kind describes the proxies and their protocol.
 type kind struct {
 	delta bool
-	// redirect is true for sidecars that traffic is redirected to; the others
-	// serve as HTTP proxies.
+	// redirect is true for sidecars with intercepted traffic; the others are HTTP proxies.
 	redirect bool
 }
 
-// subscriptions are what all proxies ask for, learnt by the first one.
+// subscriptions are the subscriptions of all proxies, learned from the first one.
 type subscriptions struct {
 	kind
-	// names are the encoded names of the types that are not wildcards.
+	// names are the encoded names for the types without wildcard.
 	names map[string][]byte
-	// learnt are the responses that the first proxy got, by type.
+	// learnt are the responses to the first proxy, by type.
 	learnt map[string][]byte
-	// back is what proxies ask for when they come back after their stream has
-	// ended; nil if that is an error.
+	// back are the requests of proxies that reconnect after the end of their stream; nil if
+	// reconnecting is an error.
 	back map[string][]byte
 }
 
-// learn is a proxy that decodes what it gets, as Envoy would, to find out
-// which names a sidecar subscribes and how large the responses are.
+// learn simulates a proxy that decodes its responses like Envoy, to determine the names to which a
+// sidecar subscribes and the size of the responses.
 func learn(ctx context.Context, address string, k kind) subscriptions {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -71,10 +70,10 @@ func learn(ctx context.Context, address string, k kind) subscriptions {
 	return subs
 }
 
-// errMalformed is a response that is no protobuf message.
+// errMalformed means that a response is not a valid protobuf message.
 var errMalformed = errors.New("a response is malformed")
 
-// decode returns the resources of a response, with keys that say nothing.
+// decode returns the resources of a response under arbitrary keys.
 func decode(data []byte, delta bool) map[string]cachetypes.ResourceWithTTL {
 	all := map[string]cachetypes.ResourceWithTTL{}
 	check(wire.EachBytes(data, errMalformed, func(field protowire.Number, data []byte) error {
@@ -94,7 +93,7 @@ func decode(data []byte, delta bool) map[string]cachetypes.ResourceWithTTL {
 	return all
 }
 
-// shorten returns a response with the first resource only.
+// shorten returns a response with only the first resource.
 func shorten(data []byte) (short []byte) {
 	first := true
 	check(wire.Each(data, errMalformed, func(f wire.Field) error {
@@ -107,8 +106,8 @@ func shorten(data []byte) (short []byte) {
 	return short
 }
 
-// encodeReturn returns what a proxy that has responses asks for when it comes
-// back, by type: the names that it asked for, and the versions that it has.
+// encodeReturn returns the requests of a reconnecting proxy by type: the names that it requested,
+// and the versions that it has.
 func (s *subscriptions) encodeReturn() map[string][]byte {
 	out := map[string][]byte{}
 	for typeURL, data := range s.learnt {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// limit bounds the whole run: a benchmark that hangs is a failure.
+// limit is the time limit of the whole run; a benchmark that hangs is a failure.
 const limit = 15 * time.Minute
 
 func main() {
@@ -27,7 +27,7 @@ func main() {
 	args := os.Args[1:]
 	program := func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout, os.Stderr) }
 	if len(args) > 0 {
-		// Helpers that run as processes of their own.
+		// Helpers that run in separate processes.
 		helpers := map[string]func(context.Context, []string) error{floorHelper: runFloor, copyHelper: runCopy, dnsFloorHelper: runDNSFloor}
 		if helper := helpers[args[0]]; helper != nil {
 			program, args = helper, args[1:]
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// options are the command line.
+// options are the command line options.
 type options struct {
 	bin, envoy        string
 	services, proxies int
@@ -86,14 +86,14 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, nil
 }
 
-// bench is what all parts share.
+// bench is the state shared by all parts.
 type bench struct {
 	options
 	dir   string
 	start *starter
 	log   io.Writer
 	rows  *[]figure
-	// redirect is true if no sidecar is an HTTP proxy.
+	// redirect is true if all sidecars have intercepted traffic.
 	redirect bool
 }
 
@@ -101,7 +101,7 @@ type bench struct {
 type part struct {
 	name string
 	run  func(*bench, context.Context)
-	long bool // runs only if it is named
+	long bool // runs only if named explicitly
 }
 
 func parts() []part {
@@ -135,8 +135,7 @@ func names(long bool) string {
 	return strings.Join(all, ", ")
 }
 
-// run measures and prints. A part that fails does not keep the others from
-// running.
+// run runs the benchmarks and prints the table. If a part fails, the others still run.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {
@@ -184,12 +183,12 @@ func (b *bench) path(elem ...string) string {
 // add adds rows to the table.
 func (b *bench) add(figures ...figure) { *b.rows = append(*b.rows, figures...) }
 
-// say tells how far it is.
+// say prints progress.
 func (b *bench) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(b.log, time.Now().Format("15:04:05 ")+format+"\n", args...) // progress is not worth an end
+	_, _ = fmt.Fprintf(b.log, time.Now().Format("15:04:05 ")+format+"\n", args...) // ignore errors of progress output
 }
 
-// sizes returns the sizes of the binaries, which are built stripped.
+// sizes adds the sizes of the stripped binaries.
 func (b *bench) sizes(context.Context) {
 	for _, name := range []string{"outrigger-agent", "outrigger-control", "outrigger"} {
 		f := figure{Name: "binary of " + name, Unit: megabytes, Ours: float64(must(os.Stat(filepath.Join(b.bin, name))).Size())}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// writeMesh writes the Istio YAML of a mesh: services with four endpoints
-// each, every tenth of them with a split route and two subsets.
+// writeMesh writes the Istio YAML of a mesh: services with four endpoints each; every tenth has a
+// split route and two subsets.
 func writeMesh(dir string, services int) {
 	for i := range services {
 		writeFile(serviceFile(dir, i), serviceEntry(i, fmt.Sprintf("10.200.%d.%d", i/250, i%250+1)))
@@ -25,12 +25,12 @@ func serviceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprin
 
 func routeFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("vs-%d.yaml", i)) }
 
-// serviceEntry returns service i, whose first endpoint has the given address.
+// serviceEntry returns service i. first is the address of its first endpoint.
 func serviceEntry(i int, first string) string {
 	return serviceNamed(fmt.Sprintf("svc-%d.mesh.local", i), i, first)
 }
 
-// serviceNamed returns service i with a host of its own.
+// serviceNamed returns service i with a custom host.
 func serviceNamed(host string, i int, first string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: networking.istio.io/v1
@@ -51,8 +51,7 @@ spec:
 	return b.String()
 }
 
-// writeStreams adds services of which each has an address and takes connections
-// that nobody reads.
+// writeStreams adds TCP services with an address each.
 func writeStreams(dir string, services int) {
 	for i := range services {
 		writeFile(filepath.Join(dir, fmt.Sprintf("tcp-%d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -69,8 +68,7 @@ spec:
 	}
 }
 
-// route returns the route of service i; the marker is in the header that
-// its second rule sets.
+// route returns the route of service i. The marker is in a header that its second rule sets.
 func route(i int, marker string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -94,8 +92,7 @@ spec:
 `, i, marker)
 }
 
-// direct returns Envoy's configuration of a listener that answers every request
-// by itself.
+// direct returns the Envoy configuration of a listener that answers every request itself.
 func direct(address string, port int) string {
 	return fmt.Sprintf(`static_resources:
   listeners:
@@ -112,12 +109,11 @@ func direct(address string, port int) string {
 `, address, port)
 }
 
-// writeFile writes a file of a part.
+// writeFile writes a file, and ends the part on an error.
 func writeFile(path, text string) { check(replaceFile(path, text)) }
 
-// replaceFile replaces a file at once: its reader sees the old or the new one.
-// The new one is made beside the directory, where nobody watches. Nothing waits
-// for the disk.
+// replaceFile atomically replaces a file. The temporary file is outside the watched directory. It
+// does not wait for the disk.
 func replaceFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

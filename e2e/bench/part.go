@@ -10,18 +10,18 @@ import (
 	"slices"
 )
 
-// failure ends a part. Only attempt, in this package, sees it.
+// failure is a panic value that ends a part. It does not leave this package: attempt recovers it.
 type failure struct{ err error }
 
-// check ends the part that runs on this goroutine if there is an error. What the
-// part has deferred runs. Other goroutines, and the helpers, return errors.
+// check ends the part that runs on this goroutine if err is not nil. Deferred functions of the part
+// run. Other goroutines, and the helpers, return errors instead.
 func check(err error) {
 	if err != nil {
 		panic(failure{err})
 	}
 }
 
-// must returns a value, or ends the part as check does.
+// must returns a value, or ends the part like check.
 func must[T any](value T, err error) T {
 	check(err)
 	return value
@@ -30,7 +30,7 @@ func must[T any](value T, err error) T {
 // fail ends the part.
 func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
 
-// attempt runs a part and returns what it failed with.
+// attempt runs a part and returns its failure.
 func attempt(ctx context.Context, part func(context.Context)) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -45,7 +45,7 @@ func attempt(ctx context.Context, part func(context.Context)) (err error) {
 	return nil
 }
 
-// median returns the middle of what of returns for each sample.
+// median returns the median of the values that of returns for the samples.
 func median[T any](samples []T, of func(T) float64) float64 {
 	if len(samples) == 0 {
 		check(errors.New("nothing was measured"))
@@ -60,8 +60,8 @@ func median[T any](samples []T, of func(T) float64) float64 {
 
 func itself(v float64) float64 { return v }
 
-// turns measures some ways one after the other, several times, so that noise
-// meets all of them, and returns the median of each.
+// turns measures several variants in turn, several times, so that noise affects all of them, and
+// returns the median of each.
 func turns(times int, ways ...func() float64) []float64 {
 	medians, samples := make([]float64, len(ways)), make([][]float64, len(ways))
 	for range times {

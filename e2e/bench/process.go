@@ -22,17 +22,17 @@ import (
 
 // starter starts the programs of a part.
 type starter struct {
-	at      *netlab.Machine // where they run, nil for this machine
-	running []*process      // what it has started since stop
+	at      *netlab.Machine // where they run; nil means this machine
+	running []*process      // programs started since stop
 }
 
 // process is a running program.
 type process struct {
 	*child.Process
-	client *http.Client // connects to where it runs
+	client *http.Client // connects from where the program runs
 }
 
-// run starts a program, which ends with the part.
+// run starts a program, which is stopped at the end of the part.
 func (s *starter) run(spec child.Spec) *process {
 	transport := &http.Transport{}
 	if s.at != nil {
@@ -43,7 +43,7 @@ func (s *starter) run(spec child.Spec) *process {
 	return p
 }
 
-// stop ends all programs, the last one first.
+// stop stops all programs in reverse order.
 func (s *starter) stop() {
 	for _, p := range slices.Backward(s.running) {
 		p.stop()
@@ -61,8 +61,8 @@ func (b *bench) helper(name string, args ...string) *process {
 	return b.start.run(child.Spec{Path: must(os.Executable()), Dir: b.dir, Log: b.path(name + ".log"), Args: append([]string{name}, args...)})
 }
 
-// until calls done every so often until it reports true, for half a minute at
-// most, and returns the seconds since the program's start.
+// until calls done at the given interval until it returns true, for at most half a minute, and
+// returns the seconds since the program's start.
 func (p *process) until(ctx context.Context, what string, every time.Duration, done func(context.Context) bool) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -82,13 +82,14 @@ func (p *process) until(ctx context.Context, what string, every time.Duration, d
 	}
 }
 
-// wait asks a URL every millisecond until it answers 200 with the wanted text.
+// wait requests a URL every millisecond until the response has status 200 and contains the text. It
+// returns the seconds since the program's start.
 func (p *process) wait(ctx context.Context, url, want string) float64 {
 	defer p.client.CloseIdleConnections()
 	return p.waitAnswer(ctx, p.client, url, want)
 }
 
-// waitAnswer is wait with a client.
+// waitAnswer is like wait, with a client.
 func (p *process) waitAnswer(ctx context.Context, client *http.Client, url, want string) float64 {
 	return p.until(ctx, "answering "+url, time.Millisecond, func(ctx context.Context) bool {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -99,7 +100,7 @@ func (p *process) waitAnswer(ctx context.Context, client *http.Client, url, want
 	})
 }
 
-// listens waits until a program listens.
+// listens waits until the program listens.
 func (p *process) listens(ctx context.Context, network, address string) {
 	p.until(ctx, "listening on "+filepath.Base(address), 5*time.Millisecond, func(context.Context) bool {
 		conn, err := net.Dial(network, address)
@@ -107,8 +108,8 @@ func (p *process) listens(ctx context.Context, network, address string) {
 	})
 }
 
-// child waits for the process that another one started, by the name of its
-// program, and returns its id and the seconds until it was there.
+// child waits for a child process with the given program name, and returns its id and the seconds
+// until it was found.
 func (p *process) child(ctx context.Context, program string) (pid int, took float64) {
 	took = p.until(ctx, "running "+program, 200*time.Microsecond, func(context.Context) (found bool) {
 		pid, found = p.Child(program)
@@ -117,7 +118,7 @@ func (p *process) child(ctx context.Context, program string) (pid int, took floa
 	return pid, took
 }
 
-// usage is what a process has used, in seconds of CPU time, and holds, in bytes.
+// usage is the resource usage of a process: CPU time in seconds, and memory in bytes.
 type usage struct{ cpu, resident, anonymous, peak float64 }
 
 func (p *process) usage() usage { return inFigures(must(p.Usage())) }
@@ -126,7 +127,7 @@ func inFigures(u child.Usage) usage {
 	return usage{u.CPU.Seconds(), float64(u.RSS), float64(u.Anonymous), float64(u.Peak)}
 }
 
-// get reads a URL to its end and returns how many bytes it has.
+// get reads the response of a URL and returns its size in bytes.
 func get(ctx context.Context, client *http.Client, url string, to io.Writer) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

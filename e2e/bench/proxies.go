@@ -24,8 +24,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// proxies are many sidecars: each has a connection, subscribes what a sidecar
-// subscribes, in Envoy's order, and acknowledges what it gets.
+// proxies simulates many sidecars: each has a connection, subscribes like a sidecar, in Envoy's
+// order, and acknowledges its responses.
 type proxies struct {
 	server  *process
 	address string
@@ -33,27 +33,26 @@ type proxies struct {
 	subs    subscriptions
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
-	// done is closed when one of them failed, or all are to end; cause says
-	// why.
+	// done is closed when one of them has failed or all have to stop; cause returns the reason.
 	done  <-chan struct{}
 	cause func() error
 
-	synced chan time.Time // when each proxy had every type
-	seen   chan time.Time // when each proxy had what is wanted
+	synced chan time.Time // when each proxy had received every type
+	seen   chan time.Time // when each proxy had received what is wanted
 	wanted atomic.Pointer[wanted]
 	bytes  atomic.Int64
 }
 
-// wanted is what proxies look for in responses of one type.
+// wanted describes what proxies look for in responses of one type.
 type wanted struct {
 	typeURL string
 	marker  []byte
-	// added are the encoded names of the endpoints that clusters with the marker
-	// need, all those of all clusters; nil if there are no such clusters.
+	// added are the encoded names of the endpoints that clusters with the marker need, and all
+	// those of all clusters. Both are nil if there are no such clusters.
 	added, all []byte
 }
 
-// newProxies returns proxies of a server, none of which has started.
+// newProxies returns proxies for a server. They are not started.
 func newProxies(server *process, address string, count int, subs subscriptions) *proxies {
 	p := &proxies{
 		server: server, address: address, nodes: make([][]byte, count), subs: subs,
@@ -83,8 +82,8 @@ func (p *proxies) stop() {
 	p.running.Wait()
 }
 
-// by waits for one time of each proxy, and returns the one by which so many of a
-// hundred had it.
+// by receives one time from each proxy and returns the time by which the given percentage of the
+// proxies was done.
 func (p *proxies) by(percent int, from <-chan time.Time) time.Time {
 	timeout := time.After(2 * time.Minute)
 	all := make([]time.Time, 0, len(p.nodes))
@@ -102,7 +101,7 @@ func (p *proxies) by(percent int, from <-chan time.Time) time.Time {
 	return all[(len(all)*percent-1)/100]
 }
 
-// one is one proxy, until its context ends.
+// one runs one proxy until its context is done.
 func (p *proxies) one(ctx context.Context, node []byte) error {
 	conn, err := dialADS(p.address)
 	if err != nil {
@@ -156,15 +155,15 @@ func (p *proxies) one(ctx context.Context, node []byte) error {
 	}
 }
 
-// ads is an ADS stream as a proxy sees it. What cannot be sent ends the stream, and
-// receive returns why.
+// ads is an ADS stream from the view of a proxy. If sending fails, the stream ends, and receive
+// returns the reason.
 type ads struct {
 	stream grpc.ClientStream
 	layout layout
 	delta  bool
 }
 
-// received is a response; its owner frees its buffers.
+// received is a response. Its owner must free its buffers.
 type received struct {
 	data                    mem.BufferSlice
 	typeURL, nonce, version string
@@ -190,13 +189,13 @@ func openADS(ctx context.Context, conn *grpc.ClientConn, delta bool) (*ads, erro
 	return &ads{stream: stream, layout: layoutOf(delta), delta: delta}, err
 }
 
-// subscribe asks for a type; node is encoded and goes with the first request.
+// subscribe subscribes to a type. The encoded node is sent with the first request.
 func (s *ads) subscribe(typeURL string, node []byte, names map[string][]byte) {
 	b := appendText(nil, s.layout.node, string(node))
 	s.send(appendText(b, s.layout.typeURL, typeURL), names[typeURL])
 }
 
-// follow subscribes what Envoy subscribes after the first response of a type.
+// follow sends the subscriptions that Envoy sends after the first response of a type.
 func (s *ads) follow(typeURL string, names map[string][]byte) {
 	switch {
 	case typeURL == typeCluster:
@@ -218,8 +217,7 @@ func (s *ads) acknowledge(r received, names []byte) {
 	}
 }
 
-// widen asks for the endpoints of clusters that are new; last is the last response
-// of the type.
+// widen subscribes to the endpoints of new clusters. last is the last response of the type.
 func (s *ads) widen(last received, w *wanted) {
 	if s.delta {
 		s.subscribe(typeEndpoint, nil, map[string][]byte{typeEndpoint: w.added})
@@ -228,7 +226,7 @@ func (s *ads) widen(last received, w *wanted) {
 	}
 }
 
-// send sends a request whose names are the shared ones.
+// send sends a request with shared names.
 func (s *ads) send(b, names []byte) {
 	_ = s.stream.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(b), mem.SliceBuffer(names)}}) // receive returns the error
 }
@@ -245,8 +243,8 @@ func (s *ads) receive() (received, error) {
 // proxyCluster is the cluster of all nodes.
 const proxyCluster = "bench.default"
 
-// encodeNode returns the node of proxy i: an application that nobody calls, or, where
-// traffic is redirected, an endpoint of one of 500 services.
+// encodeNode returns the encoded node of proxy i: an application without clients or, if redirect is
+// set, an endpoint of one of 500 services.
 func encodeNode(i int, redirect bool) []byte {
 	ip, mode := fmt.Sprintf("10.10.%d.%d", i/250, i%250+1), "NONE"
 	if redirect {
@@ -266,7 +264,7 @@ func encodeNode(i int, redirect bool) []byte {
 	}))
 }
 
-// comeBack opens another stream, with what the proxy has.
+// comeBack opens a new stream with the state of the proxy.
 func (p *proxies) comeBack(ctx context.Context, conn *grpc.ClientConn, node []byte) (*ads, error) {
 	for {
 		select {
@@ -276,11 +274,11 @@ func (p *proxies) comeBack(ctx context.Context, conn *grpc.ClientConn, node []by
 		}
 		s, err := openADS(ctx, conn, p.subs.delta)
 		if err != nil {
-			continue // the control plane is not there yet
+			continue // the control plane is not available yet
 		}
 		for _, typeURL := range types(p.subs.delta) {
 			s.subscribe(typeURL, node, p.subs.back)
-			node = nil // on the first request only
+			node = nil // only in the first request
 		}
 		return s, nil
 	}

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// What a change may take with a thousand proxies; with fewer, the targets
-// mean nothing and are left out.
+// targetProxies is the number of proxies for which the targets of a change apply. With fewer, the
+// targets are omitted.
 const targetProxies = 1000
 
-// push measures what many proxies cost a control plane: their first sync,
-// one route changed, one endpoint changed; state of the world, then delta.
+// push measures the cost of many proxies for a control plane: the first sync, one changed route and
+// one changed endpoint; first with state of the world, then with delta.
 func (b *bench) push(ctx context.Context) {
 	for _, delta := range []bool{false, true} {
 		ours, subs := b.pushOurs(ctx, kind{delta: delta})
@@ -24,9 +24,9 @@ func (b *bench) push(ctx context.Context) {
 	}
 }
 
-// intercept measures the same for sidecars that traffic is redirected to, which
-// have a listener for each address and port of what is no HTTP, and are endpoints
-// of services. There is no floor and no target.
+// intercept measures the same for sidecars with intercepted traffic, which have a listener for each
+// address and port of non-HTTP services and are endpoints of services. It has no floor and no
+// targets.
 func (b *bench) intercept(ctx context.Context) {
 	sub := *b
 	sub.dir, sub.redirect = b.path("intercept"), true
@@ -38,13 +38,13 @@ func (b *bench) intercept(ctx context.Context) {
 	}
 }
 
-// load is what one control plane did.
+// load is the measurement of one control plane.
 type load struct {
 	first, route, endpoint, service change
 	usage
 }
 
-// change is what it took until all proxies had something.
+// change is the cost until all proxies have a change.
 type change struct{ wall, cpu, bytes float64 }
 
 func (b *bench) pushFigures(delta bool, ours, straight load) {
@@ -81,19 +81,18 @@ func (b *bench) pushFigures(delta bool, ours, straight load) {
 	b.add(memory, figure{Name: name + ": anonymous memory of the control plane", Unit: megabytes, Ours: ours.anonymous, Straight: straight.anonymous})
 }
 
-// newService is the file of the service that is new: it takes the place of the one
-// that was new before.
+// newService is the file of the new service, which replaces the previous new service.
 const newService = "svc-new.yaml"
 
-// learnt returns what proxies of the mesh subscribe, from a control plane that has
-// ended: the measured one starts cold.
+// learnt returns the subscriptions of proxies of the mesh. It learns them from a separate control
+// plane, so that the measured one starts cold.
 func (b *bench) learnt(ctx context.Context, k kind) subscriptions {
 	c := b.startControl(ctx, "load")
 	defer c.stop()
 	return learn(ctx, controlHost+plaintext, k)
 }
 
-// pushOurs measures our control plane.
+// pushOurs measures Outrigger's control plane.
 func (b *bench) pushOurs(ctx context.Context, k kind) (load, subscriptions) {
 	subs := b.learnt(ctx, k)
 	c := b.startControl(ctx, "load")
@@ -113,8 +112,7 @@ func (b *bench) pushOurs(ctx context.Context, k kind) (load, subscriptions) {
 	return l, subs
 }
 
-// pushFloor measures the floor: the same bytes from a server that does
-// nothing but send them.
+// pushFloor measures the floor: the same bytes from a server that only sends them.
 func (b *bench) pushFloor(ctx context.Context, subs subscriptions) load {
 	dir := b.path("floor")
 	for _, t := range types(subs.delta) {
@@ -159,8 +157,8 @@ func (b *bench) measure(ctx context.Context, server *process, host string, subs 
 	return l
 }
 
-// took does something and returns what it took until all proxies had it. A second
-// later the server is done, acknowledgements included.
+// took calls do and returns the cost until all proxies have the change. The CPU time includes one
+// more second, for acknowledgements.
 func (p *proxies) took(ctx context.Context, from <-chan time.Time, do func()) change {
 	before, bytes, began := p.server.usage().cpu, p.bytes.Load(), time.Now()
 	do()
@@ -169,18 +167,18 @@ func (p *proxies) took(ctx context.Context, from <-chan time.Time, do func()) ch
 	return change{last.Sub(began).Seconds(), p.server.usage().cpu - before, float64(p.bytes.Load() - bytes)}
 }
 
-// aChange is a kind of change, made several times.
+// aChange is a type of change, which is made several times.
 type aChange struct {
 	what string
-	// typeURL is the type of what is changed.
+	// typeURL is the type of the changed resource.
 	typeURL string
-	// marker makes a text that no resource had before.
+	// marker returns a text that no resource has contained before.
 	marker string
 	to     *change
 }
 
-// changes are those that are made; a new service only with a control plane that
-// knows what a service is.
+// changes returns the changes to make. It includes a new service only for a control plane that
+// supports services.
 func (l *load) changes(subs subscriptions, services bool) []aChange {
 	turn := 77
 	if subs.delta {
@@ -196,8 +194,8 @@ func (l *load) changes(subs subscriptions, services bool) []aChange {
 	return all
 }
 
-// wanted is by what a proxy knows that it has the change: of a new service the
-// routes come last, and its cluster needs endpoints.
+// wanted returns what a proxy must receive to have the change. For a new service, the routes come
+// last, and its cluster needs endpoints.
 func (c aChange) wanted(subs subscriptions, marker string) *wanted {
 	w := &wanted{typeURL: c.typeURL, marker: []byte(marker)}
 	if c.typeURL == typeCluster {

@@ -18,11 +18,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// relay times responses from a control plane to a proxy, straight over a Unix
-// socket, through an agent and through a program that only copies bytes. Both
-// ends do what such ends do: one encodes the response, the other decodes it.
-// They are two processes, as in a mesh: inside one, Go's scheduler would hand
-// the response over straight without the wake-up that the kernel takes for it.
+// relay measures the time of responses from a control plane to a proxy: directly over a Unix
+// socket, through an agent, and through a program that only copies bytes. As in a mesh, one end
+// encodes the response and the other decodes it. They are two processes: within one process, Go's
+// scheduler would pass the response without the wake-up by the kernel.
 func (b *bench) relay(ctx context.Context) {
 	b.say("relay: responses straight, through an agent and through a program that only copies")
 	far := b.source(ctx, relayHost+plaintext, b.path("s"))
@@ -43,7 +42,7 @@ func (b *bench) relay(ctx context.Context) {
 	for _, size := range []struct {
 		name   string
 		bytes  int
-		times  int // more of what the noise of one response is as large as
+		times  int // more if the noise is as large as a single response
 		target float64
 	}{{"10 kB", 10e3, 8, 2}, {"1 MB", 1e6, 1, 1.7}, {"10 MB", 10e6, 1, 1.7}} {
 		file := b.path(fmt.Sprintf("response-%d", size.bytes))
@@ -67,7 +66,7 @@ func (b *bench) relay(ctx context.Context) {
 	})
 }
 
-// clusters makes a response of about a size, of resources like clusters.
+// clusters returns a response of approximately the given size, with resources like clusters.
 func clusters(size int) *discoveryv3.DiscoveryResponse {
 	const each = 1500
 	r := &discoveryv3.DiscoveryResponse{TypeUrl: typeCluster}
@@ -77,16 +76,15 @@ func clusters(size int) *discoveryv3.DiscoveryResponse {
 	return r
 }
 
-// path is one way from the floor to a proxy, which has the name of the path as
-// its cluster.
+// path is one way from the floor to a proxy. The proxy's cluster is the name of the path.
 type path struct {
 	name   string
 	conn   *grpc.ClientConn
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// open opens a stream over a socket and waits for the floor's answer, which tells
-// that it knows the path.
+// open opens a stream over a socket and waits for the floor's response, which confirms that it
+// knows the path.
 func open(ctx context.Context, socket string) *path {
 	conn := must(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30))))
@@ -98,8 +96,7 @@ func open(ctx context.Context, socket string) *path {
 	return p
 }
 
-// receive takes a response, returns how long it was on its way, in seconds, and
-// acknowledges it.
+// receive receives a response, returns its transfer time in seconds, and acknowledges it.
 func (p *path) receive() float64 {
 	got, err := p.stream.Recv()
 	if err != nil {
@@ -111,4 +108,4 @@ func (p *path) receive() float64 {
 	return (now - time.Duration(sent)).Seconds()
 }
 
-func (p *path) close() { _ = p.conn.Close() } // all is said
+func (p *path) close() { _ = p.conn.Close() } // closing cannot lose data

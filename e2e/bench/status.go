@@ -20,20 +20,20 @@ import (
 const (
 	statusHost = agentNet + "210"
 	probeURL   = "http://" + statusHost + ":15020/app-health/app/livez"
-	// scrapeSize is how much the application has to say.
+	// scrapeSize is the size of the application's metrics in bytes.
 	scrapeSize = 100e6
-	// probeRate is of the load that shows whether something leaks.
+	// probeRate is the number of probes per second of the load that detects leaks.
 	probeRate = 5000
 )
 
-// application is what is probed and scraped: this program. It serves at the address
-// of the agent, where its probes go, and on loopback, where it scrapes.
+// application is the probed and scraped application, which is this program. It serves probes at the
+// address of the agent, and metrics on loopback.
 type application struct{ probed, scraped net.Listener }
 
-// newApplication serves metrics from memory, and rendered line by line as programs
-// that have something to say do. The caller closes the server.
+// newApplication serves metrics from memory, and also rendered line by line as most programs do.
+// The caller closes the server.
 func newApplication() (*application, *http.Server) {
-	var block bytes.Buffer // a megabyte
+	var block bytes.Buffer // one megabyte
 	check(renderMetrics(&block, 1e6))
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
@@ -56,7 +56,7 @@ func newApplication() (*application, *http.Server) {
 	return app, server
 }
 
-// renderMetrics writes about so many bytes of metrics.
+// renderMetrics writes metrics of approximately the given size in bytes.
 func renderMetrics(w io.Writer, size int) error {
 	line := make([]byte, 0, 1<<16)
 	for sent, n := 0, 0; sent < size; n++ {
@@ -76,11 +76,11 @@ func renderMetrics(w io.Writer, size int) error {
 	return err
 }
 
-// status measures the status port: scrapes, a probe and many probes, each
-// straight at the application and through an agent.
+// status measures the status port: scrapes, a single probe and many probes, directly at the
+// application and through an agent.
 func (b *bench) status(ctx context.Context) {
 	app, server := newApplication()
-	defer func() { _ = server.Close() }() // it has been measured
+	defer func() { _ = server.Close() }() // it is no longer used
 	p := b.statusAgent(ctx, app, "/memory")
 	b.scrape(ctx, p, app, "/memory", figure{Name: "status: 100 MB of metrics, from memory"})
 	p.stop()
@@ -90,8 +90,8 @@ func (b *bench) status(ctx context.Context) {
 	b.manyProbes(ctx, p)
 }
 
-// statusAgent starts an agent that probes and scrapes the application. Neither
-// Envoy nor control plane has a part in that, so there are none.
+// statusAgent starts an agent that probes and scrapes the application. Neither Envoy nor a control
+// plane is needed.
 func (b *bench) statusAgent(ctx context.Context, app *application, path string) *process {
 	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 	p := b.startAgent("status", agentSpec{address: statusHost, discovery: relayHost + plaintext, env: []string{
@@ -101,13 +101,13 @@ func (b *bench) statusAgent(ctx context.Context, app *application, path string) 
 	}})
 	p.wait(ctx, probeURL, "ok")
 	sleep(ctx, 2*time.Second)
-	// The start is over, and has given back more than an agent that is asked now
-	// and then can do without.
+	// The start is complete and has released more memory than an agent with occasional requests
+	// needs.
 	p.wait(ctx, probeURL, "ok")
 	return p
 }
 
-// oneProbe times single probes, straight and through the agent in turns.
+// oneProbe measures single probes, alternating between direct ones and those through the agent.
 func (b *bench) oneProbe(ctx context.Context, app *application) {
 	b.say("status: single probes")
 	probe := func(url string) func() float64 {
@@ -119,7 +119,7 @@ func (b *bench) oneProbe(ctx context.Context, app *application) {
 		figure{Name: "status: of that what the agent adds", Unit: milliseconds, Ours: took[0] - took[1], Target: 0.3e-3})
 }
 
-// sent sends probes, all of which must succeed.
+// sent sends probes. All of them must succeed.
 func sent(ctx context.Context, load probetest.Load) probetest.Outcome {
 	out := must(load.Run(ctx))
 	if out.Failed > 0 {
@@ -128,7 +128,7 @@ func sent(ctx context.Context, load probetest.Load) probetest.Outcome {
 	return out
 }
 
-// manyProbes sends probes for a while and looks at what the agent holds afterwards.
+// manyProbes sends probes for a while and measures the agent's resources afterwards.
 func (b *bench) manyProbes(ctx context.Context, p *process) {
 	b.say("status: %d probes a second for %s", probeRate, b.probeTime)
 	load := probetest.Load{URL: probeURL, Rate: probeRate, Duration: time.Second}
@@ -153,10 +153,10 @@ func (b *bench) manyProbes(ctx context.Context, p *process) {
 		figure{Name: "status: the agent's CPU for one probe", Unit: milliseconds, Ours: used / float64(max(1, out.Sent))})
 }
 
-// holding is what an agent holds.
+// holding contains the resources that an agent holds.
 type holding struct{ files, goroutines, anonymous float64 }
 
-// holdings waits until what is about to end has ended: two seconds.
+// holdings waits two seconds, until temporary resources are released, and measures.
 func holdings(ctx context.Context, p *process) holding {
 	sleep(ctx, 2*time.Second)
 	h := holding{files: float64(must(probetest.OpenFiles(p.PID))), anonymous: p.usage().anonymous}
@@ -166,13 +166,13 @@ func holdings(ctx context.Context, p *process) holding {
 	return h
 }
 
-// freshClient returns a client that has a connection for each request.
+// freshClient returns a client that opens a connection for each request.
 func freshClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }
 
-// scrape reads all metrics, straight and through the agent in turns, and looks
-// how far the agent's memory rises meanwhile.
+// scrape reads all metrics, alternating between direct requests and those through the agent, and
+// measures the increase of the agent's memory.
 func (b *bench) scrape(ctx context.Context, p *process, app *application, path string, f figure) {
 	b.say("status: %.0f MB of metrics from %s", scrapeSize/1e6, path)
 	before := p.usage().resident
@@ -181,7 +181,7 @@ func (b *bench) scrape(ctx context.Context, p *process, app *application, path s
 		return func() float64 {
 			began := time.Now()
 			n := must(get(ctx, freshClient(), url, bufio.NewWriterSize(struct{ io.Writer }{io.Discard}, 256<<10)))
-			if n < scrapeSize*95/100 { // comments that come again are left out
+			if n < scrapeSize*95/100 { // repeated comments are omitted
 				fail("%s has %d bytes: the application's metrics are not there", url, n)
 			}
 			return time.Since(began).Seconds()

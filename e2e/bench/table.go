@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 )
 
-// unit is how a figure is written; figures are kept in bytes and seconds.
+// unit is the unit in which a figure is printed. Figures are stored in bytes and seconds.
 type unit string
 
 const (
@@ -21,7 +21,7 @@ const (
 	megabytes    unit = "MB"
 	seconds      unit = "s"
 	milliseconds unit = "ms"
-	// count is a number of things that should not be: the target is none.
+	// count is the number of unwanted items: the target is zero.
 	count unit = "count"
 )
 
@@ -29,12 +29,12 @@ const (
 type figure struct {
 	Name string `json:"figure"`
 	Unit unit   `json:"unit"`
-	// Ours and Straight are in bytes or seconds; Straight is what the same
-	// takes without us, 0 where there is nothing to compare with.
+	// Ours and Straight are in bytes or seconds. Straight is the cost without Outrigger, or 0 if
+	// there is no comparison.
 	Ours     float64 `json:"ours"`
 	Straight float64 `json:"straight,omitempty"`
-	// Target is the most that Ours may be, TargetRatio the most that Ours
-	// to Straight may be; 0 for none.
+	// Target is the maximum of Ours, and TargetRatio the maximum ratio of Ours to Straight; 0 means
+	// none.
 	Target      float64 `json:"target,omitempty"`
 	TargetRatio float64 `json:"target_ratio,omitempty"`
 }
@@ -55,8 +55,7 @@ func (u unit) text(v float64) string {
 	return fmt.Sprintf("%.3f s", v)
 }
 
-// straight returns the straight way and the ratio, "-" where there is nothing to
-// compare with.
+// straight returns the value of Straight and the ratio, or "-" without a comparison.
 func (f figure) straight() (way, ratio string) {
 	if f.Straight == 0 {
 		return "-", "-"

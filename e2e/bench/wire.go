@@ -17,13 +17,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// The types that a sidecar subscribes.
+// Types to which a sidecar subscribes.
 const (
 	typeCluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	typeEndpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	typeListener = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	typeRoute    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	// typeVirtualHost is for delta only.
+	// typeVirtualHost is used with delta only.
 	typeVirtualHost = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
 
@@ -35,24 +35,24 @@ func types(delta bool) []string {
 	return all
 }
 
-// lastType is the type that the resources of a new service come in last.
+// lastType returns the type that completes a new service.
 func lastType(delta bool) string { return types(delta)[len(types(delta))-1] }
 
-// The ADS methods.
+// ADS methods.
 const (
 	adsService  = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 	methodSotW  = "StreamAggregatedResources"
 	methodDelta = "DeltaAggregatedResources"
 )
 
-// message is a gRPC message that is not decoded: a thousand proxies on the
-// machine of the control plane must not take its CPU time away.
+// message is an encoded gRPC message. Decoding the messages of a thousand proxies would take CPU
+// time from the control plane on the same machine.
 type message struct {
 	data mem.BufferSlice
 }
 
-// codec hands the buffers of messages through, and encodes other messages. It
-// answers to the name that peers send as content subtype.
+// codec passes encoded messages unchanged and encodes others. It has the name that peers send as
+// content subtype.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }
@@ -76,8 +76,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// layout holds the field numbers that differ between the requests of state of
-// the world and delta. Those of responses are the same.
+// layout contains the field numbers that differ between state-of-the-world and delta requests.
+// Those of responses are the same.
 type layout struct {
 	node, typeURL, nonce protowire.Number
 }
@@ -96,8 +96,8 @@ func appendText(b []byte, field protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), text)
 }
 
-// encodeNames encodes a subscription, once for all proxies. Names have the same
-// field number with state of the world and delta.
+// encodeNames encodes the names of a subscription, once for all proxies. Their field number is the
+// same in state-of-the-world and delta requests.
 func encodeNames(names []string) []byte {
 	var b []byte
 	for _, n := range names {
@@ -106,8 +106,8 @@ func encodeNames(names []string) []byte {
 	return b
 }
 
-// head reads the texts with the given field numbers; the last of two counts.
-// Everything else is skipped, not read or copied.
+// head reads the string fields with the given numbers; the last of duplicates wins. It skips
+// everything else without copying.
 func head(data mem.BufferSlice, wanted ...protowire.Number) (map[protowire.Number]string, error) {
 	fields := map[protowire.Number]string{}
 	r := data.Reader()
@@ -139,9 +139,9 @@ func head(data mem.BufferSlice, wanted ...protowire.Number) (map[protowire.Numbe
 	}
 }
 
-// contains reports whether the buffers hold a text, also across their ends.
+// contains reports whether the buffers contain a text, which may span several buffers.
 func contains(data mem.BufferSlice, text []byte) bool {
-	var tail []byte // the end of what came before, shorter than the text
+	var tail []byte // end of the preceding data, shorter than the text
 	for _, buf := range data {
 		b := buf.ReadOnlyData()
 		if bytes.Contains(b, text) || bytes.Contains(append(tail, b[:min(len(b), len(text)-1)]...), text) {

@@ -20,32 +20,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a program that runs until Stop or Kill, or until this program ends. Its
-// own children, as far as they stay in its process group, are killed when it ends.
+// Process is a program that runs until Stop or Kill, or until this program exits. When it exits,
+// its children in the same process group are killed.
 type Process struct {
 	PID   int
 	Path  string         // the program
-	Log   string         // file with its output
+	Log   string         // file that contains its output
 	Began time.Time      // when it was started
-	Stdin io.WriteCloser // closed when the program ends
-	Ended chan struct{}  // closed when the program has ended
-	Err   error          // how it ended; set before Ended is closed
+	Stdin io.WriteCloser // closed when the program exits
+	Ended chan struct{}  // closed when the program has exited
+	Err   error          // its exit error; set before Ended is closed
 
 	process *os.Process
 }
 
-// Spec says what to run.
+// Spec describes a program to run.
 type Spec struct {
 	Path, Dir string
 	Log       string // file for the output
 	Args, Env []string
-	GID       uint32 // 0 for that of this program
-	// Enter moves the calling thread to where the program is to run, such as a
-	// network namespace; nil for where this program runs.
+	GID       uint32 // 0 means that of this program
+	// Enter moves the calling thread to the environment in which to run the program, such as a
+	// network namespace; nil means that of this program.
 	Enter func() error
 }
 
-// Start starts a program, whose directory it makes.
+// Start creates the directory of a program and starts it.
 func Start(p Spec) (*Process, error) {
 	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.Path, err)
@@ -67,8 +67,8 @@ func Start(p Spec) (*Process, error) {
 	}
 	started := make(chan error, 1)
 	go func() {
-		// The kernel kills the program when the thread that started it ends. This
-		// thread ends with the goroutine.
+		// The kernel kills the program when the thread that started it ends. Never unlock the
+		// thread, so that it ends with the goroutine.
 		runtime.LockOSThread()
 		var err error
 		if p.Enter != nil {
@@ -81,7 +81,7 @@ func Start(p Spec) (*Process, error) {
 		if started <- err; err != nil {
 			return
 		}
-		// Its own children may be left. Until Wait no other process can have its id.
+		// Kill its remaining children. Until Wait, its process id is not reused.
 		for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -95,9 +95,9 @@ func Start(p Spec) (*Process, error) {
 	return proc, nil
 }
 
-// Stop ends the program with SIGTERM, and with SIGKILL after a minute.
+// Stop sends SIGTERM to the program, and SIGKILL after a minute.
 func (p *Process) Stop() {
-	_ = p.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.Signal(syscall.SIGTERM) // it may have exited
 	select {
 	case <-p.Ended:
 	case <-time.After(time.Minute):
@@ -105,45 +105,45 @@ func (p *Process) Stop() {
 	}
 }
 
-// Signal sends a signal to the program, or returns os.ErrProcessDone.
+// Signal sends a signal to the program. It returns os.ErrProcessDone if it has exited.
 func (p *Process) Signal(s os.Signal) error { return p.process.Signal(s) }
 
-// Kill ends the program at once.
+// Kill kills the program at once.
 func (p *Process) Kill() {
-	_ = p.process.Kill() // it may have ended
+	_ = p.process.Kill() // it may have exited
 	<-p.Ended
 }
 
-// Output returns what the program wrote, the last 16 MB at most.
+// Output returns up to the last 16 MB of the program's output.
 func (p *Process) Output() string {
 	f, err := os.Open(p.Log)
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = f.Close() }() // only read
+	defer func() { _ = f.Close() }() // read-only
 	const most = 16 << 20
 	info, err := f.Stat()
 	if err != nil {
 		return err.Error()
 	}
 	b := make([]byte, min(info.Size(), most))
-	n, _ := f.ReadAt(b, max(0, info.Size()-most)) // what is there is what is wanted
+	n, _ := f.ReadAt(b, max(0, info.Size()-most)) // a partial read is sufficient
 	return string(b[:n])
 }
 
-// LastWords returns the end of what the program wrote.
+// LastWords returns the end of the program's output.
 func (p *Process) LastWords() string {
 	out := p.Output()
 	return strings.TrimSpace(out[max(0, len(out)-2000):])
 }
 
-// Usage is what a process uses or used.
+// Usage is the resource usage of a process.
 type Usage struct {
-	RSS, Anonymous, Peak int64 // bytes of resident memory: now, of that anonymous, at most
+	RSS, Anonymous, Peak int64 // resident memory in bytes: current, anonymous part, peak
 	CPU                  time.Duration
 }
 
-// Usage measures the program. The peak is that since ResetPeak.
+// Usage measures the program. The peak is the maximum since ResetPeak.
 func (p *Process) Usage() (Usage, error) {
 	u, err := UsageOf(p.PID)
 	if err != nil {
@@ -152,13 +152,13 @@ func (p *Process) Usage() (Usage, error) {
 	return u, nil
 }
 
-// Logged returns how many lines and bytes the program wrote.
+// Logged returns the number of lines and bytes of the program's output.
 func (p *Process) Logged() (lines int, size int64, err error) {
 	log, err := os.ReadFile(p.Log)
 	return bytes.Count(log, []byte("\n")), int64(len(log)), err
 }
 
-// UsageOf measures a process of this user.
+// UsageOf measures a process of the current user.
 func UsageOf(pid int) (u Usage, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -169,7 +169,7 @@ func UsageOf(pid int) (u Usage, err error) {
 		if len(f) < 2 {
 			continue
 		}
-		kB, _ := strconv.ParseInt(f[1], 10, 64) // the fields below are numbers
+		kB, _ := strconv.ParseInt(f[1], 10, 64) // the fields below are numeric
 		switch f[0] {
 		case "VmRSS:":
 			u.RSS = kB << 10
@@ -180,7 +180,7 @@ func UsageOf(pid int) (u Usage, err error) {
 		}
 	}
 	var ts unix.Timespec
-	// The id of another process's CPU clock, as clock_getcpuclockid makes it.
+	// Compute the id of another process's CPU clock like clock_getcpuclockid.
 	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
 		return u, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
 	}
@@ -188,8 +188,7 @@ func UsageOf(pid int) (u Usage, err error) {
 	return u, nil
 }
 
-// ResetPeak makes the peak of memory that of now. Only the owner of a process may do
-// so.
+// ResetPeak resets the peak of memory to the current value. Only the owner of a process may do so.
 func (p *Process) ResetPeak() error {
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID), []byte("5"), 0); err != nil {
 		return fmt.Errorf("reset the peak of memory of process %d: %w", p.PID, err)
@@ -197,12 +196,11 @@ func (p *Process) ResetPeak() error {
 	return nil
 }
 
-// Child returns the id of a process that the program has started, by the name of its
-// program.
+// Child returns the id of the program's child process with the given program name.
 func (p *Process) Child(program string) (pid int, found bool) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.PID)) // the pattern is valid
 	for _, file := range files {
-		data, _ := os.ReadFile(file) // empty if the thread is gone
+		data, _ := os.ReadFile(file) // empty if the thread has ended
 		for _, field := range strings.Fields(string(data)) {
 			exe, err := os.Readlink("/proc/" + field + "/exe")
 			if err == nil && strings.HasPrefix(filepath.Base(exe), filepath.Base(program)) {

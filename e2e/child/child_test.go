@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// A program has its output in its log, is measured while it runs, and ends with its
-// own children.
+// A program writes its output to its log, is measured while it runs, and exits together with its
+// children.
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestProcess(t *testing.T) {
 	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("a signal after its end: %v", err)
 	}
-	for { // its child has been killed, and ends
+	for { // its child has been killed and exits
 		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", sleeper))
 		if err != nil || strings.Contains(string(state), "(zombie)") || !strings.Contains(string(state), "\tsleep\n") {
 			return
@@ -64,7 +64,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// The CPU time of a process grows while it works.
+// The CPU time of a process increases while it works.
 func TestUsageCPU(t *testing.T) {
 	t.Parallel()
 	for {
@@ -76,7 +76,7 @@ func TestUsageCPU(t *testing.T) {
 	}
 }
 
-// What cannot be started is an error with the name of the program.
+// The error for a program that cannot be started contains its name.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Check compares a document with the flags of a program's commands. With
-// update it writes the document first. The error says what to do.
+// Check compares a document with the flags of a program's commands. If update is set, it writes the
+// document first. The error says how to fix a difference.
 func Check(file string, root *cobra.Command, update bool) error {
 	want := document(root)
 	if update {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable is wrapped by errors of systems without network namespaces.
+// ErrUnavailable is wrapped by errors on systems without network namespaces.
 var ErrUnavailable = errors.New("network namespaces are not available")
 
 // Machine is a network namespace with one interface.
@@ -27,12 +27,11 @@ type Machine struct {
 	ns       netns.NsHandle
 }
 
-// New makes machines. The bridge between them is in one more namespace, the first
-// one.
+// New creates machines. The bridge between them is in another namespace.
 func New(names ...string) ([]*Machine, error) { return connect(newNamespace, true, names) }
 
-// Here is like New, but the first machine is the namespace of the caller, which gets
-// the bridge and no route beyond it. It is meant for a namespace of the caller alone.
+// Here is like New, but the first machine is the caller's namespace, which contains the bridge and
+// no route beyond it. The namespace must be used by the caller alone.
 func Here(names ...string) ([]*Machine, error) { return connect(netns.Get, false, names) }
 
 func connect(first func() (netns.NsHandle, error), routed bool, names []string) (all []*Machine, err error) {
@@ -74,14 +73,14 @@ func connect(first func() (netns.NsHandle, error), routed bool, names []string) 
 	return all, err
 }
 
-// Close lets go of machines. Programs that still run keep theirs.
+// Close releases the handles of the machines. Running programs keep their namespaces.
 func Close(all []*Machine) {
 	for _, m := range all {
-		_ = m.ns.Close() // only a handle
+		_ = m.ns.Close() // closes only the handle
 	}
 }
 
-// newNamespace makes a network namespace; the calling thread stays where it is.
+// newNamespace creates a network namespace. The calling thread stays in its own.
 func newNamespace() (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -89,7 +88,7 @@ func newNamespace() (netns.NsHandle, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = own.Close() }() // only a handle
+	defer func() { _ = own.Close() }() // closes only the handle
 	ns, err := netns.New()
 	if err != nil {
 		return 0, err
@@ -97,7 +96,7 @@ func newNamespace() (netns.NsHandle, error) {
 	return ns, netns.Set(own)
 }
 
-// join connects a machine to the bridge of this one.
+// join connects a machine to the bridge in m.
 func (m *Machine) join(other *Machine) error {
 	bridge, err := netlink.LinkByName("mesh")
 	if err != nil {
@@ -113,15 +112,15 @@ func (m *Machine) join(other *Machine) error {
 	return netlink.LinkSetUp(veth)
 }
 
-// Enter moves the calling goroutine, which must be locked to its thread, into the
-// namespace. The thread must end with the goroutine.
+// Enter moves the calling goroutine, which must be locked to its thread, into the namespace. The
+// goroutine must not unlock the thread, so that it ends with the goroutine.
 func (m *Machine) Enter() error { return netns.Set(m.ns) }
 
-// Do calls a function in the namespace. What it opens stays there.
+// Do calls a function in the namespace. Sockets that it opens remain there.
 func (m *Machine) Do(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		// The thread is never given back: it ends with the goroutine.
+		// Never unlock the thread, so that it ends with the goroutine.
 		runtime.LockOSThread()
 		if err := m.Enter(); err != nil {
 			result <- err
@@ -150,8 +149,8 @@ func (m *Machine) Listen(network, address string) (l net.Listener, err error) {
 	return l, err
 }
 
-// address sets up loopback and an interface with the addresses of the machine and, if
-// it is routed, a way out, so that connections to any address are tried.
+// address configures loopback and an interface with the machine's addresses. If the machine is
+// routed, it also adds a default route, so that connections to any address are attempted.
 func (m *Machine) address(link string, routed bool) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -160,8 +159,7 @@ func (m *Machine) address(link string, routed bool) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return err
 	}
-	// What Envoy sends to the application has the source ::6, of which loopback has no
-	// range.
+	// Envoy connects to the application from ::6, for which loopback has no range.
 	six := &net.IPNet{IP: net.ParseIP("::6"), Mask: net.CIDRMask(128, 128)}
 	if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: six, Flags: unix.IFA_F_NODAD}); err != nil {
 		return fmt.Errorf("add ::6: %w", err)

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProxyID is the group of agent and Envoy: what they send is not redirected.
+// ProxyID is the group id of agent and Envoy, whose traffic is not redirected.
 const ProxyID = 1337
 
-// Redirect sends what the machine sends, and what comes to it, to its Envoy.
+// Redirect redirects the machine's outbound and inbound traffic to its Envoy.
 func (m *Machine) Redirect() error {
 	return m.rules(func(c *nftables.Conn, table *nftables.Table) {
 		output := c.AddChain(&nftables.Chain{Name: "output", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
@@ -29,8 +29,8 @@ func (m *Machine) Redirect() error {
 	})
 }
 
-// Transparent is like Redirect for what the machine sends; what comes to it is given
-// to Envoy with both addresses as they are, and so it goes on.
+// Transparent is like Redirect for outbound traffic. Inbound traffic is passed to Envoy, and from
+// there to the application, with its original addresses.
 func (m *Machine) Transparent() error {
 	const table4 = 133
 	err := m.Do(func() error {
@@ -69,8 +69,8 @@ func (m *Machine) Transparent() error {
 		rule(c, output, append(tcp(), redirectTo(15001)...)...)
 		input := c.AddChain(&nftables.Chain{Name: "input", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle})
 		mark := binaryutil.NativeEndian.PutUint32(ProxyID)
-		// What Envoy sends to the application carries the mark: the connection
-		// keeps it, for the answers.
+		// Traffic from Envoy to the application carries the mark. It is saved in the connection,
+		// for the responses.
 		rule(c, input,
 			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: mark},
 			&expr.Ct{Key: expr.CtKeyMARK, Register: 1, SourceRegister: true}, verdict(expr.VerdictAccept))

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace returns how a process starts in a new network namespace: as root
-// directly, otherwise with a user namespace around it, in which it keeps its user
-// and may set up its network.
+// inNamespace returns the attributes of a process that starts in a new network namespace. As root
+// it is created directly; otherwise it is inside a user namespace, in which the process keeps its
+// user and may configure the network.
 func inNamespace() (*syscall.SysProcAttr, error) {
 	attributes := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
@@ -28,18 +28,18 @@ func inNamespace() (*syscall.SysProcAttr, error) {
 	return attributes, nil
 }
 
-// holdThread keeps the calling goroutine on its thread: Pdeathsig is about the
-// thread that started a process.
+// holdThread locks the calling goroutine to its thread: Pdeathsig refers to the thread that started
+// a process.
 func holdThread() (release func()) {
 	runtime.LockOSThread()
 	return runtime.UnlockOSThread
 }
 
-// addresses are further ones of the loopback interface. With 127.0.0.1 and ::1 alone
-// the C library holds that there is no network, and finds no names.
+// addresses are additional addresses of the loopback interface. With only 127.0.0.1 and ::1, the C
+// library assumes that there is no network and does not resolve names.
 var addresses = []string{"10.255.255.254/32", "fdff:ffff::fffe/128"}
 
-// loopbackUp switches on the loopback interface of the namespace.
+// loopbackUp enables the loopback interface of the namespace.
 func loopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -57,22 +57,22 @@ func loopbackUp() error {
 			return err
 		}
 		address.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(lo, address); err != nil && address.IP.To4() != nil { // IPv6 may be off
+		if err := netlink.AddrAdd(lo, address); err != nil && address.IP.To4() != nil { // IPv6 may be disabled
 			return fmt.Errorf("adding %s to lo: %w", text, err)
 		}
 	}
 	return nil
 }
 
-// reserve takes an abstract Unix socket, whose name is unique in the network namespace,
-// until the process ends.
+// reserve binds an abstract Unix socket, whose name is unique in the network namespace, until the
+// process exits.
 func reserve(name string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err != nil {
-		_ = unix.Close(fd) // it never had the name
+		_ = unix.Close(fd) // it was not bound
 	}
 	return err
 }

@@ -18,5 +18,5 @@ func holdThread() (release func()) { return func() {} }
 
 func loopbackUp() error { return nil }
 
-// reserve does nothing: there are no abstract Unix sockets.
+// reserve does nothing, since there are no abstract Unix sockets.
 func reserve(string) error { return nil }

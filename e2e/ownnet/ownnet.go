@@ -16,26 +16,25 @@ import (
 	"time"
 )
 
-// Runner is a *testing.M, or what stands before one.
+// Runner is a *testing.M or a wrapper.
 type Runner interface{ Run() int }
 
-// variable is set in a process that runs in a namespace of its own.
+// variable is set in a process that runs in its own namespace.
 const variable = "OUTRIGGER_TEST_OWN_NETWORK"
 
-// lockName is what a test process listens on while it has the network of the
-// machine. The kernel takes the name back when the process ends.
+// lockName is the socket name that a test process listens on while it uses the network of the
+// machine. The kernel releases the name when the process exits.
 const lockName = "@outrigger-tests-without-own-network"
 
-// Tests returns a Runner that runs the tests of m in a network namespace of their
-// own: Run starts the test binary again, in a new namespace, and returns its exit
-// code. Without namespaces Run waits until no other test process of the machine has
-// the network, and runs m itself.
+// Tests returns a Runner that runs the tests of m in their own network namespace. Run starts the
+// test binary again in a new namespace and returns its exit code. Without namespaces, Run waits
+// until no other test process on the machine uses the network, and runs m directly.
 func Tests(m Runner) Runner { return tests{m} }
 
-// FreePort returns a TCP port of an IP address for a server that listens later, or again
-// and again. It is not one of those that the system chooses for port 0: a listener of
-// another test may get such a one in the meantime. Nor is it one that FreePort has
-// returned to a process that still runs.
+// FreePort returns a free TCP port on an IP address, for a server that listens later or repeatedly.
+// It is outside the range that the system uses for port 0, from which another test might get it in
+// the meantime. It is also different from all ports that FreePort has returned to running
+// processes.
 func FreePort(address string) (string, error) {
 	var err error
 	for range 100 {
@@ -51,9 +50,9 @@ func FreePort(address string) (string, error) {
 	return "", err
 }
 
-// Listen listens on a TCP address on which an earlier listener of this process was
-// closed. A child process that has not yet run its program still holds that one, so
-// that Listen waits while the address is in use, for two minutes at most.
+// Listen listens on a TCP address on which this process had closed a listener. A child process that
+// has not executed its program yet still has that listener open, so Listen retries while the
+// address is in use, for up to two minutes.
 func Listen(address string) (net.Listener, error) {
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		l, err := net.Listen("tcp", address)
@@ -63,7 +62,7 @@ func Listen(address string) (net.Listener, error) {
 	}
 }
 
-// Own reports whether this process has a network namespace of its own.
+// Own reports whether this process has its own network namespace.
 func Own() bool { return os.Getenv(variable) != "" }
 
 type tests struct{ m Runner }
@@ -89,8 +88,8 @@ func (t tests) Run() int {
 	return code
 }
 
-// again runs this program in a new namespace and returns its exit code. It returns
-// an error if it cannot start.
+// again runs this program in a new namespace and returns its exit code, or an error if it cannot be
+// started.
 func again() (int, error) {
 	attributes, err := inNamespace()
 	if err != nil {
@@ -100,7 +99,7 @@ func again() (int, error) {
 	cmd.Env = append(os.Environ(), variable+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = attributes
-	unlock := holdThread() // its end would be taken for that of this process
+	unlock := holdThread() // the end of the thread would be taken for that of this process
 	defer unlock()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
@@ -115,7 +114,7 @@ func again() (int, error) {
 		for {
 			select {
 			case s := <-signals:
-				_ = cmd.Process.Signal(s) // it may have ended
+				_ = cmd.Process.Signal(s) // it may have exited
 			case <-ended:
 				return
 			}
@@ -132,7 +131,7 @@ func again() (int, error) {
 	return 1, nil
 }
 
-// alone waits until no other test process has the network of the machine.
+// alone waits until no other test process uses the network of the machine.
 func alone() net.Listener {
 	for told := false; ; time.Sleep(100 * time.Millisecond) {
 		l, err := net.Listen("unix", lockName)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// How long a server waits for another one: the reviews longer than the page
-// waits for them.
+// Timeouts of requests between the servers. The reviews wait longer for the ratings than the page
+// waits for the reviews.
 const (
 	pageWait    = 3 * time.Second
 	pageTries   = 2
@@ -22,42 +22,43 @@ const (
 	maxBody     = 64 << 10
 )
 
-// endUser is the header that says for whom a request is made.
+// endUser is the header with the user on whose behalf a request is made.
 const endUser = "End-User"
 
-// rating is what readers think of a book.
+// rating contains the ratings of a book.
 type rating struct {
 	ID      string         `json:"id"`
 	Ratings map[string]int `json:"ratings"`
 }
 
-// rate answers with the ratings of a book.
+// rate responds with the ratings of a book.
 func rate(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, rating{ID: r.PathValue("id"), Ratings: map[string]int{"Reviewer1": 5, "Reviewer2": 4}})
 }
 
-// stars are a rating in a review: so many of a colour, or why there are none.
+// stars is a rating in a review: a number of stars and their colour, or the reason why there are
+// none.
 type stars struct {
 	Stars int    `json:"stars,omitempty"`
 	Color string `json:"color,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// review is one review of a book.
+// review is a review of a book.
 type review struct {
 	Reviewer string `json:"reviewer"`
 	Text     string `json:"text"`
 	Rating   *stars `json:"rating,omitempty"`
 }
 
-// reviewPage are the reviews of a book, and who served them.
+// reviewPage contains the reviews of a book and the server that sent them.
 type reviewPage struct {
 	ID      string   `json:"id"`
 	Version string   `json:"version"`
 	Reviews []review `json:"reviews"`
 }
 
-// reviews serves reviews, from v2 on with ratings.
+// reviews serves reviews, with ratings from version v2 on.
 type reviews struct{ version, ratings string }
 
 func (s *reviews) register(mux *http.ServeMux) { mux.HandleFunc("GET /reviews/{id}", s.show) }
@@ -80,7 +81,7 @@ func (s *reviews) show(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, page)
 }
 
-// book are the details of a book.
+// book contains the details of a book.
 type book struct {
 	ID        string `json:"id"`
 	Author    string `json:"author"`
@@ -91,7 +92,7 @@ type book struct {
 	Language  string `json:"language"`
 }
 
-// details serves details, of which the publisher may come from outside.
+// details serves details. It may request the publisher from an external service.
 type details struct{ external string }
 
 func (s *details) register(mux *http.ServeMux) { mux.HandleFunc("GET /details/{id}", s.show) }
@@ -111,7 +112,7 @@ func (s *details) show(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, b)
 }
 
-// ask gets what another server says, for the user of a request.
+// ask requests data from another server on behalf of a request's user.
 func ask(r *http.Request, url string, wait time.Duration, to any) error {
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
@@ -122,11 +123,11 @@ func ask(r *http.Request, url string, wait time.Duration, to any) error {
 	if user := r.Header.Get(endUser); user != "" {
 		req.Header.Set(endUser, user)
 	}
-	resp, err := http.DefaultClient.Do(req) // its transport takes the proxy from HTTP_PROXY
+	resp, err := http.DefaultClient.Do(req) // its transport uses the proxy in HTTP_PROXY
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", url, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // the body was read
+	defer func() { _ = resp.Body.Close() }() // the body has been read
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w", url, err)
@@ -148,5 +149,5 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // the caller may have gone
+	_, _ = w.Write(append(text, '\n')) // the caller may be gone
 }

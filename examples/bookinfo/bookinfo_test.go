@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// serveRole serves what a role registers.
+// serveRole serves the paths of a role.
 func serveRole(t *testing.T, register func(*http.ServeMux)) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -23,7 +23,7 @@ func serveRole(t *testing.T, register func(*http.ServeMux)) string {
 	return s.URL
 }
 
-// fetch gets a page as a browser or as a program does.
+// fetch requests a page as a browser or as another client.
 func fetch(t *testing.T, url, accept, user string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -36,7 +36,7 @@ func fetch(t *testing.T, url, accept, user string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read to its end
+	defer func() { _ = resp.Body.Close() }() // it has been read to the end
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s answers %d, %v: %s", url, resp.StatusCode, err, body)
@@ -44,7 +44,7 @@ func fetch(t *testing.T, url, accept, user string) string {
 	return string(body)
 }
 
-// TestPage makes the page of the four roles, in each version of the reviews.
+// TestPage assembles the page from the four roles, with each version of the reviews.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	var user string
@@ -71,7 +71,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageWithoutTheOthers still shows what is there, and says what is not.
+// TestPageWithoutTheOthers shows the available data and says what is unavailable.
 func TestPageWithoutTheOthers(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(http.NotFoundHandler())
@@ -96,7 +96,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Each role answers at /, which is what somebody asks who knows its address alone.
+// Each role responds at /, for clients that know only its address.
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"productpage", "details", "reviews", "ratings"} {
@@ -105,6 +105,6 @@ func TestRoot(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		fetch(t, url+"/", "application/json", "") // fails unless it answers 200
+		fetch(t, url+"/", "application/json", "") // fails unless the status is 200
 	}
 }

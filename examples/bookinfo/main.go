@@ -26,7 +26,7 @@ const (
 
 var errUsage = errors.New(usage)
 
-// options are the flags of all roles.
+// options are the command line flags, common to all roles.
 type options struct {
 	listen   string
 	version  string
@@ -77,12 +77,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	_, _ = fmt.Fprintf(out, "%s listens on %s\n", args[0], l.Addr()) // nobody may be reading
+	_, _ = fmt.Fprintf(out, "%s listens on %s\n", args[0], l.Addr()) // the output may be closed
 	return serve(ctx, l, mux)
 }
 
-// register adds the paths of a role. Each role answers /: the backends with what
-// they answer about the one book that there is.
+// register adds the paths of a role. Each role responds to /: the backends with their data about
+// the only book.
 func register(mux *http.ServeMux, role string, o options) error {
 	switch role {
 	case "productpage":
@@ -101,7 +101,7 @@ func register(mux *http.ServeMux, role string, o options) error {
 	return nil
 }
 
-// serve answers requests until ctx is done, and lets the running ones end.
+// serve serves requests until ctx is done, and then waits for requests in progress.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: readTimeout}
 	ended := make(chan error, 1)

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// productPage shows a book: to browsers as a page, to others as JSON.
+// productPage serves a book, as HTML for browsers and as JSON for other clients.
 type productPage struct{ details, reviews string }
 
-// product is what the page shows. What is not available is a sentence.
+// product is the content of the page. Data that is unavailable is replaced by a sentence.
 type product struct {
 	Title        string      `json:"title"`
 	User         string      `json:"user,omitempty"`
@@ -63,7 +63,7 @@ func (s *productPage) show(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = page.WriteTo(w) // the browser may have gone
+	_, _ = page.WriteTo(w) // the browser may be gone
 }
 
 const pageTemplate = `<!doctype html>

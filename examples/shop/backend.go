@@ -10,16 +10,16 @@ import (
 	"sync"
 )
 
-// maxOrders bounds the memory of the orders; the oldest go first.
+// maxOrders limits the number of stored orders; the oldest are removed first.
 const maxOrders = 100
 
-// item is something that the shop sells.
+// item is an article of the shop.
 type item struct {
 	Name  string `json:"name"`
 	Price int    `json:"price"`
 }
 
-// catalogPage is the answer of the catalog.
+// catalogPage is the response of the catalog.
 type catalogPage struct {
 	Service string `json:"service"`
 	Version string `json:"version"`
@@ -44,16 +44,16 @@ type order struct {
 	Caller string `json:"caller"`
 }
 
-// ordersPage is the answer of the orders.
+// ordersPage is the response of the orders service.
 type ordersPage struct {
 	Service string  `json:"service"`
 	Caller  string  `json:"caller"`
 	Orders  []order `json:"orders"`
 }
 
-// orders takes orders and lists them.
+// orders accepts orders and lists them.
 type orders struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	last int
 	list []order
 }
@@ -85,9 +85,9 @@ func (o *orders) all(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, ordersPage{Service: "orders", Caller: caller(r), Orders: list})
 }
 
-// caller returns the identity of the caller, as the Envoy in
-// front of us proved it: the URI of the last element of
-// x-forwarded-client-cert. It is empty for a request that came past Envoy.
+// caller returns the caller's identity as verified by the Envoy in front of this server: the URI of
+// the last element of x-forwarded-client-cert. It returns "" for a request that did not pass
+// through Envoy.
 func caller(r *http.Request) string {
 	header := r.Header.Get("X-Forwarded-Client-Cert")
 	last := header[strings.LastIndex(header, ",")+1:]
@@ -107,5 +107,5 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // the caller may have gone
+	_, _ = w.Write(append(text, '\n')) // the caller may be gone
 }

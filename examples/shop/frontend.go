@@ -17,15 +17,14 @@ import (
 
 const askTimeout = 5 * time.Second
 
-// frontend renders the page of the shop from the answers of the two other
-// services.
+// frontend renders the page of the shop from the responses of the two other services.
 type frontend struct {
 	catalog, orders string
 	client          *http.Client
 	page            *template.Template
 }
 
-// shopPage is what the frontend shows.
+// shopPage is the content of the page.
 type shopPage struct {
 	Service string       `json:"service"`
 	Catalog *catalogPage `json:"catalog,omitempty"`
@@ -37,7 +36,7 @@ func newFrontend(catalog, orders string) *frontend {
 	return &frontend{
 		catalog: catalog,
 		orders:  orders,
-		// The transport of net/http takes its proxy from HTTP_PROXY.
+		// The transport of net/http uses the proxy in HTTP_PROXY.
 		client: &http.Client{Timeout: askTimeout},
 		page:   template.Must(template.New("shop").Parse(pageTemplate)),
 	}
@@ -68,10 +67,10 @@ func (f *frontend) show(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = page.WriteTo(w) // the browser may have gone
+	_, _ = page.WriteTo(w) // the browser may be gone
 }
 
-// buy takes the form of the page and makes an order.
+// buy creates an order from the form of the page.
 func (f *frontend) buy(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 	body, err := json.Marshal(order{Item: r.FormValue("item")})
@@ -91,8 +90,8 @@ func (f *frontend) buy(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// ask gets a page of another service. The header x-version travels on, so
-// that a route can look at it.
+// ask requests a page from another service. It forwards the header x-version, so that routes can
+// match it.
 func (f *frontend) ask(r *http.Request, url string, to any) error {
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
@@ -111,7 +110,7 @@ func (f *frontend) do(req *http.Request, want int, to any) error {
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", req.URL, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // the body was read
+	defer func() { _ = resp.Body.Close() }() // the body has been read
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBodyBytes))
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w", req.URL, err)

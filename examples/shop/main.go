@@ -25,7 +25,7 @@ const (
 	maxBodyBytes = 64 << 10
 )
 
-// options are the flags of all roles.
+// options are the command line flags, common to all roles.
 type options struct {
 	listen  string
 	version string
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	_, _ = fmt.Fprintf(out, "%s listens on %s\n", role, l.Addr()) // nobody may be reading
+	_, _ = fmt.Fprintf(out, "%s listens on %s\n", role, l.Addr()) // the output may be closed
 	return serve(ctx, l, handler)
 }
 
@@ -92,7 +92,7 @@ func newHandler(role string, o options) (http.Handler, error) {
 	return mux, nil
 }
 
-// serve answers requests until ctx is done, and lets the running ones end.
+// serve serves requests until ctx is done, and then waits for requests in progress.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: readTimeout}
 	ended := make(chan error, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// newServer serves a role on a port of its own.
+// newServer serves a role on its own port.
 func newServer(t *testing.T, role string, o options) *httptest.Server {
 	t.Helper()
 	h, err := newHandler(role, o)
@@ -31,7 +31,7 @@ func newServer(t *testing.T, role string, o options) *httptest.Server {
 	return s
 }
 
-// request returns the status and the body of an answer.
+// request returns the status and the body of a response.
 func request(t *testing.T, method, url, body string, header map[string]string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -139,7 +139,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// line calls got when something is written.
+// line calls got for each write.
 type line struct {
 	bytes.Buffer
 	got func()

@@ -10,15 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns a text of a peer as it may be logged or stored: at most limit
-// bytes of it, followed by its length if it was longer, without characters that
-// change how a terminal shows the rest. Line feeds and tabs stay.
+// Text sanitizes a peer's text for logs and storage. It returns at most limit bytes, followed by
+// the original length if the text was longer, and escapes characters that affect how a terminal
+// shows the rest. Line feeds and tabs are kept.
 func Text(s string, limit int) string {
 	s, _ = Changed(s, limit)
 	return s
 }
 
-// Changed is Text, and reports whether the result differs from s.
+// Changed is like Text, and reports whether the result differs from s.
 func Changed(s string, limit int) (clipped string, changed bool) {
 	start, end := cut(s, limit)
 	if strings.ContainsFunc(start, hidden) || !utf8.ValidString(start) {
@@ -27,15 +27,15 @@ func Changed(s string, limit int) (clipped string, changed bool) {
 	return start + end, changed || end != ""
 }
 
-// Cut returns at most limit bytes of a text that will be quoted, or has no special
-// characters, followed by its length if it was longer.
+// Cut returns at most limit bytes of s, followed by the original length if s was longer. It does
+// not escape: the text must be quoted by the caller or contain no special characters.
 func Cut(s string, limit int) string {
 	start, end := cut(s, limit)
 	return start + end
 }
 
-// cut returns the beginning of a text, up to a character's end, and what stands for
-// the rest; empty: there is none.
+// cut returns the beginning of a text, up to the end of a character, and a note that replaces the
+// rest. The note is empty if nothing was cut.
 func cut(s string, limit int) (start, end string) {
 	if len(s) <= limit {
 		return s, ""
@@ -47,10 +47,10 @@ func cut(s string, limit int) (start, end string) {
 	return s[:at], "… (" + strconv.Itoa(len(s)) + " bytes)"
 }
 
-// hidden reports whether a character must not reach a terminal.
+// hidden reports whether a character must not be sent to a terminal.
 func hidden(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// visible replaces hidden characters and bytes that are no UTF-8 by their escapes.
+// visible escapes hidden characters and bytes that are not valid UTF-8.
 func visible(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {

@@ -26,7 +26,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What will be quoted is cut only.
+// Cut only shortens, since the text will be quoted.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

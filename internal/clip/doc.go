@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package clip bounds what a peer wrote before it is part of a log, an error or a
-// status. It is pure, and a package of its own so that pure packages can use it.
+// Package clip limits text from peers before it becomes part of a log, an error or a status. It is
+// pure, and separate from other packages so that pure packages can use it.
 package clip

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The classes of connections, as indexes.
+// Classes of connections, used as indexes.
 const (
 	ordinary = iota
 	exempt
@@ -37,19 +37,19 @@ type Conn struct {
 	trusted  atomic.Bool
 	closed   chan struct{}
 
-	// These are guarded by the listener's mu. waiting is nil while it is in use;
-	// unused is nil without Config.Unused, and once it was in use.
+	// These are guarded by the listener's mu. waiting is nil while the connection is in use. unused
+	// is nil without Config.Unused, and after the connection has been used.
 	waiting  *list.Element
 	unused   *time.Timer
 	released bool
 	place    *list.Element // in a list of the listener's all; nil without Config.Fair
 
 	deadlines sync.Mutex // guards the field below, and the order of deadlines
-	deadline  time.Time  // that the server wants for writes
+	deadline  time.Time  // write deadline requested by the server
 }
 
-// Addr is the address of the peer of a [Conn]. Servers hand it on, so that code
-// which sees only the address finds the connection.
+// Addr is the address of the peer of a [Conn]. It leads from the address to the connection, for
+// code that has only the address.
 type Addr struct {
 	net.Addr
 	Conn *Conn
@@ -63,7 +63,7 @@ func (l *Listener) wrap(raw net.Conn) *Conn {
 	c.address = Addr{raw.RemoteAddr(), c}
 	c.budget.Store(l.firstBudget(c))
 	if tcp, ok := raw.(*net.TCPConn); ok && l.cfg.SendBuffer > 0 {
-		_ = tcp.SetWriteBuffer(l.cfg.SendBuffer) // the kernel's own size does, too
+		_ = tcp.SetWriteBuffer(l.cfg.SendBuffer) // if this fails, the kernel's default size is acceptable
 	}
 	return c
 }
@@ -75,8 +75,7 @@ func (c *Conn) class() int {
 	return ordinary
 }
 
-// Of returns the connection of a listener that is below another one, such as one
-// of TLS, or nil.
+// Of returns the limited connection that conn wraps, for example below TLS, or nil.
 func Of(conn net.Conn) *Conn {
 	for conn != nil {
 		switch c := conn.(type) {
@@ -91,8 +90,8 @@ func Of(conn net.Conn) *Conn {
 	return nil
 }
 
-// OfAddr returns the connection whose peer has an address, or nil. An address that
-// wraps another one has a method Unwrap.
+// OfAddr returns the connection whose peer has the address, or nil. It unwraps addresses that have
+// a method Unwrap.
 func OfAddr(addr net.Addr) *Conn {
 	for {
 		switch a := addr.(type) {
@@ -109,8 +108,8 @@ func OfAddr(addr net.Addr) *Conn {
 // RemoteAddr implements net.Conn. The address is an [Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.address }
 
-// Use marks the connection as in use: Config.Unused no longer applies, and it is
-// not closed for another one until Wait.
+// Use marks the connection as in use: Config.Unused no longer applies, and it cannot be evicted
+// until Wait.
 func (c *Conn) Use() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -129,7 +128,7 @@ func (c *Conn) stopUnused() {
 	}
 }
 
-// Wait marks the connection as waiting for its next request, from now.
+// Wait marks the connection as waiting for its next request from now on.
 func (c *Conn) Wait() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -141,7 +140,7 @@ func (c *Conn) Wait() {
 // end closes the connection because of a limit.
 func (c *Conn) end(reason string) {
 	c.listener.cfg.OnClose(reason)
-	_ = c.Close() // the peer may have been faster
+	_ = c.Close() // the peer may have closed it already
 }
 
 // Close implements net.Conn.
@@ -168,7 +167,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// Write implements net.Conn. A peer that reads nothing for Config.Stall is cut off.
+// Write implements net.Conn. It closes the connection if the peer reads nothing for Config.Stall.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	if c.listener.cfg.Stall <= 0 {
 		return c.Conn.Write(b)
@@ -183,7 +182,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if ours && m == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 			c.end(ReasonStalled)
 		}
-		// A part went through: the peer reads, if slowly.
+		// A part was written: the peer reads, although slowly.
 		if err != nil && !(ours && m > 0 && errors.Is(err, os.ErrDeadlineExceeded)) {
 			return n, err
 		}
@@ -191,8 +190,8 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// patience sets the deadline of the next write, and reports whether it is that of
-// Config.Stall and not an earlier one of the server.
+// patience sets the deadline of the next write. It returns true if the deadline comes from
+// Config.Stall, and false if the server has set an earlier one.
 func (c *Conn) patience() (ours bool, err error) {
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()

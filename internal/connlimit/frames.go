@@ -16,19 +16,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// What frames of HTTP/2 cost. HEADERS begin a request: they are decoded, the
-// caller is authenticated, and a handler starts. CONTINUATION goes on with them.
+// Costs of HTTP/2 frames. HEADERS begin a request: the server decodes them, authenticates the
+// caller and starts a handler. CONTINUATION continues the header.
 const (
 	costFrame   = 1
 	costHeaders = 20
 )
 
-// DefaultWork is the budget of a peer: 200 requests or 4,000 other frames a
-// second, and five times as many at once.
+// DefaultWork is the budget of a peer: 200 requests or 4,000 other frames per second, with a burst
+// of five times as many.
 var DefaultWork = ratelimit.Limit{PerSecond: 4000, Burst: 20000}
 
-// maxDebt is how far a peer may be beyond its budget. Until then its frames are
-// read late; beyond, its connection is closed.
+// maxDebt is how far a peer may exceed its budget. Up to this, reading of its frames is delayed;
+// beyond it, the connection is closed.
 const maxDebt = 5 * time.Second
 
 const (
@@ -38,19 +38,18 @@ const (
 	// Types of frames.
 	frameHeaders      = 1
 	frameContinuation = 9
-	// maxBlock is the longest header of a request as it is sent, over all its
-	// frames. It may decode to nothing, which the limit of its fields allows.
+	// maxBlock is the maximum size of an encoded request header, in all its frames. A header may
+	// decode to nothing and thus evade the limit on its fields.
 	maxBlock = 128 << 10
 )
 
-// meter follows the frames of HTTP/2 in what a peer sends, and counts their cost.
-// Whatever a peer floods a server with, of requests, resets, settings, pings or
-// empty data, is frames.
+// meter parses the HTTP/2 frames that a peer sends and counts their cost. Every kind of flood
+// consists of frames: requests, resets, settings, pings or empty data.
 type meter struct {
-	skip  int // bytes until the next head
+	skip  int // bytes until the next frame header
 	head  [frameHead]byte
-	have  int // bytes of head
-	block int // bytes of the last header of a request
+	have  int // bytes of the frame header read so far
+	block int // size of the current request header
 }
 
 func newMeter() *meter { return &meter{skip: len(preface)} }
@@ -86,10 +85,10 @@ func (m *meter) count(b []byte) (cost int) {
 	return cost
 }
 
-// tooLong reports whether the header of a request is.
+// tooLong reports whether the request header exceeds maxBlock.
 func (m *meter) tooLong() bool { return m.block > maxBlock }
 
-// meteredConn charges a peer for its frames. It is above TLS.
+// meteredConn charges a peer for the frames it sends. It wraps the connection above TLS.
 type meteredConn struct {
 	net.Conn
 	conn  *Conn
@@ -112,8 +111,8 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// charge takes the cost of frames from the budget of a peer, and waits until it
-// has as much.
+// charge subtracts the cost of frames from the peer's budget and waits until the budget covers it.
+// It closes the connection and returns net.ErrClosed if that would take longer than maxDebt.
 func (c *Conn) charge(cost int) error {
 	budget := c.budget.Load()
 	if budget == nil {
@@ -143,8 +142,8 @@ func (c *Conn) charge(cost int) error {
 	return nil
 }
 
-// Trust marks the connection of a call as one whose peer has proved who it is: it
-// is in use, and has a budget of its own instead of that of its source.
+// Trust marks the connection of a call as authenticated: it is in use, and has its own budget
+// instead of sharing that of its source.
 func Trust(ctx context.Context) {
 	if c := ofCall(ctx); c != nil {
 		c.Use()
@@ -169,7 +168,7 @@ func ofCall(ctx context.Context) *Conn {
 	return OfAddr(p.Addr)
 }
 
-// ownBudget returns the budget of one connection, or nil without a limit.
+// ownBudget returns a budget for a single connection, or nil without a limit.
 func (l *Listener) ownBudget() *rate.Limiter {
 	if l.cfg.Work.Burst == 0 {
 		return nil
@@ -177,8 +176,8 @@ func (l *Listener) ownBudget() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(l.cfg.Work.PerSecond), l.cfg.Work.Burst)
 }
 
-// firstBudget returns the budget of a new connection: that of its source. Those
-// of reserved sources have their own, as have those without a source.
+// firstBudget returns the budget of a new connection, which it shares with its source. Connections
+// of reserved sources, or without a source, have their own.
 func (l *Listener) firstBudget(c *Conn) *rate.Limiter {
 	if l.cfg.Work.Burst == 0 {
 		return nil
@@ -189,7 +188,7 @@ func (l *Listener) firstBudget(c *Conn) *rate.Limiter {
 	return l.work.Bucket(c.source, l.times(c.source, l.cfg.Work))
 }
 
-// meteredCredentials are others whose connections are metered.
+// meteredCredentials wraps credentials and meters their connections.
 type meteredCredentials struct {
 	credentials.TransportCredentials
 }

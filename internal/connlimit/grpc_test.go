@@ -25,7 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// counting is a listener that counts what is read from all its connections.
+// counting is a listener that counts the bytes read from all its connections.
 type counting struct {
 	net.Listener
 	read *atomic.Int64
@@ -47,7 +47,7 @@ func (c countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// rpc is a gRPC server with limits, whose calls it counts.
+// rpc is a gRPC server with limits that counts its calls.
 type rpc struct {
 	grpc_health_v1.UnimplementedHealthServer
 	address     string
@@ -55,7 +55,7 @@ type rpc struct {
 	closed      chan string // reasons
 }
 
-// Check implements a call that is over at once, if the caller is known.
+// Check implements a call that returns at once if the caller is authenticated.
 func (r *rpc) Check(ctx context.Context, q *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	r.calls.Add(1)
 	if q.GetService() != "known" {
@@ -89,7 +89,7 @@ func serveRPC(t *testing.T, cfg Config) *rpc {
 	return r
 }
 
-// badPeer is a connection that speaks HTTP/2 as badly as a test wants.
+// badPeer is a connection that sends arbitrary HTTP/2 frames.
 type badPeer struct {
 	net.Conn
 	*http2.Framer
@@ -116,7 +116,7 @@ func (r *rpc) attack(t *testing.T, from string) *badPeer {
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},
 	} {
-		_ = e.WriteField(f) // into memory
+		_ = e.WriteField(f) // writes to memory
 	}
 	b := &badPeer{Conn: c, Framer: http2.NewFramer(c, nil), headers: block.Bytes()}
 	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
@@ -128,8 +128,8 @@ func (r *rpc) attack(t *testing.T, from string) *badPeer {
 	return b
 }
 
-// floods are what a peer may send without end. Each function sends one frame or
-// a few; id is a new stream.
+// floods are the frames that a peer can send without end. Each function sends one or a few frames;
+// id is a new stream.
 var floods = map[string]func(b *badPeer, id uint32) error{
 	"rapid reset": func(b *badPeer, id uint32) error {
 		return errors.Join(b.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b.headers, EndHeaders: true}), b.WriteRSTStream(id, http2.ErrCodeCancel))
@@ -151,9 +151,9 @@ var floods = map[string]func(b *badPeer, id uint32) error{
 	"unknown frames": func(b *badPeer, _ uint32) error { return b.WriteRawFrame(0xfa, 0, 0, nil) },
 }
 
-// TestFloods has a peer send frames of each kind as fast as it can. What the
-// server reads and handles of it is bounded by the budget of the source, over all
-// its connections, and a caller from elsewhere is served.
+// TestFloods sends each kind of frame as fast as possible. The budget of the source limits what the
+// server reads and processes over all connections of the peer, and a client with another address is
+// served.
 func TestFloods(t *testing.T) {
 	t.Parallel()
 	for name, send := range floods {
@@ -191,12 +191,13 @@ func TestFloods(t *testing.T) {
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
-			// What a peer may do since the beginning, and be late with.
+			// The budget of the peer since the start, including the permitted debt.
 			allowed := float64(budget.Burst) + budget.PerSecond*(time.Since(began)+maxDebt).Seconds()
 			if calls := r.calls.Load() - served; float64(calls) > allowed/costHeaders {
 				t.Errorf("%d calls of the attack were handled, more than %.0f", calls, allowed/costHeaders)
 			}
-			// No frame of these is longer than 128 bytes; the last of each connection were read and not handled.
+			// Each of these frames is at most 128 bytes long; the last ones of each connection were
+			// read but not processed.
 			if read := r.read.Load(); float64(read) > 128*(allowed+4*1<<10) {
 				t.Errorf("%d bytes of the attack were read, more than %.0f", read, 128*(allowed+4*1<<10))
 			}
@@ -204,12 +205,12 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestHeaders sends headers without end, in one HEADERS frame and CONTINUATIONs:
-// the server stops reading soon, whatever they hold.
+// TestHeaders sends headers without end, in a HEADERS frame and CONTINUATIONs. The server stops
+// reading soon, whatever they contain.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 16<<10)
-	_, _ = rand.Read(random) // it does not fail
+	_, _ = rand.Read(random) // never fails
 	endless := append([]byte{0x00, 0x01, 'a', 0x7f, 0xff, 0xff, 0xff, 0x7f}, random...)
 	for name, block := range map[string][]byte{
 		"a value without end": endless[:16<<10],
@@ -238,7 +239,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestMeter checks that the meter finds the frames wherever reads cut them.
+// TestMeter checks that the meter finds the frames however the data is split into reads.
 func TestMeter(t *testing.T) {
 	t.Parallel()
 	var sent bytes.Buffer
@@ -246,7 +247,7 @@ func TestMeter(t *testing.T) {
 	f := http2.NewFramer(&sent, nil)
 	want := 0
 	for i := range uint32(50) {
-		_ = f.WriteSettings() // into memory, as below
+		_ = f.WriteSettings() // writes to memory, like the others below
 		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: make([]byte, i*7), EndHeaders: i%2 == 0})
 		_ = f.WriteContinuation(2*i+1, true, make([]byte, 3*i))
 		_ = f.WriteData(2*i+1, true, make([]byte, i*i))
@@ -265,8 +266,8 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestTrust checks that callers who are known have budgets of their own: a flood
-// from their address does not hold them up.
+// TestTrust checks that authenticated callers have their own budgets: a flood from their address
+// does not delay them.
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	r := serveRPC(t, Config{Work: ratelimit.Limit{PerSecond: 0.001, Burst: 100}, Unused: time.Hour})

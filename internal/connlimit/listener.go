@@ -14,81 +14,81 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// Why a connection is closed, as OnClose names it.
+// Reasons for closing a connection, as passed to OnClose.
 const (
-	ReasonTotal   = "total"   // there are too many
+	ReasonTotal   = "total"   // there are too many connections
 	ReasonSource  = "source"  // its source has too many
-	ReasonRate    = "rate"    // its source opens too many in a short time
-	ReasonEvicted = "evicted" // another one needed its place
-	ReasonUnused  = "unused"  // nobody used it for Config.Unused
+	ReasonRate    = "rate"    // its source opens connections too fast
+	ReasonEvicted = "evicted" // it was closed to make room for another one
+	ReasonUnused  = "unused"  // it was not used for Config.Unused
 	ReasonStalled = "stalled" // its peer did not read for Config.Stall
 	ReasonFlood   = "flood"   // its peer sent more frames than Config.Work
 )
 
-// Reasons returns all reasons, so that counters can begin with zero.
+// Reasons returns all reasons, so that counters can be initialised to zero.
 func Reasons() []string {
 	return []string{ReasonTotal, ReasonSource, ReasonRate, ReasonEvicted, ReasonUnused, ReasonStalled, ReasonFlood}
 }
 
-// maxSources bounds the sources whose rate is remembered.
+// maxSources is the maximum number of sources whose rate is tracked.
 const maxSources = 16384
 
 // Config holds the limits of a listener. The zero value of a field means that
 // there is no such limit.
 type Config struct {
-	// Total is how many connections are open at once.
+	// Total is the maximum number of open connections.
 	Total int
-	// PerSource is how many connections one source may have. A source is an IPv4
-	// address, or a /64 network of IPv6, which one machine can have as a whole.
+	// PerSource is the maximum number of connections of one source. A source is an IPv4 address or
+	// an IPv6 /64 network, since one machine can use a whole /64 network.
 	PerSource int
-	// Network is how many times PerSource, Rate and Work a /64 network has: machines
-	// or pods may share one. Zero means once.
+	// Network multiplies PerSource, Rate and Work for a /64 network, which several machines or pods
+	// may share. Zero means one.
 	Network int
-	// EachAddress makes each address of IPv6 a source of its own. It is for servers
-	// with Fair, where a machine with many addresses gains little: in many clusters
-	// all pods and nodes share a /64 network.
+	// EachAddress treats each IPv6 address as a source of its own. It is meant for servers with
+	// Fair, where a machine with many addresses gains little: in many clusters, all pods and nodes
+	// share a /64 network.
 	EachAddress bool
-	// Rate limits new connections of one source.
+	// Rate limits the new connections of one source.
 	Rate ratelimit.Limit
-	// Reserved reports whether a source is exempt from PerSource and Rate, and may
-	// use the Reserve connections of Total that nobody else may.
+	// Reserved reports whether a source is exempt from PerSource and Rate, and may use the last
+	// Reserve connections of Total, which other sources may not.
 	Reserved func(source netip.Addr) bool
 	Reserve  int
-	// Evict makes room for a new connection when there are Total: the connection
-	// that has waited for its first or next request the longest is closed. A
-	// connection of a reserved source is closed only for another one of them.
-	// If all are in use, and without Evict, the new one is closed.
+	// Evict makes room for a new connection when Total is reached, by closing the connection that
+	// has waited longest for its first or next request. A connection of a reserved source is closed
+	// only for another reserved source. If all connections are in use, or Evict is not set, the new
+	// one is closed.
 	Evict bool
-	// Fair makes room among connections that are in use too, for servers whose
-	// requests may be cut off, and replaces Evict. If a source has more than Fair
-	// connections, one of the source that has the most is closed: the one that has
-	// waited the longest or, if all are in use, the oldest. A source that would then
-	// have the most itself gets no room. If no source has more, the oldest of all is
-	// closed. A reserved source always gets room, if need be that of another one.
+	// Fair also makes room among connections in use, for servers whose requests may be interrupted.
+	// It replaces Evict. If a source has more than Fair connections, one of the source with the
+	// most is closed: the one that has waited longest or, if all are in use, the oldest. A source
+	// that would then have the most connections gets no room. If no source has more than Fair, the
+	// oldest connection is closed. A reserved source always gets room, if necessary from another
+	// reserved source.
 	Fair int
-	// Unused is how long a new connection may stay before it is in use.
+	// Unused is how long a new connection may stay open before it is used.
 	Unused time.Duration
 	// Stall is how long a write may wait for the peer to read.
 	Stall time.Duration
-	// Work is the budget of what a peer sends a gRPC server; see [DefaultWork]. The
-	// connections of a source share one until they are trusted.
+	// Work is the budget for frames that a peer sends to a gRPC server; see [DefaultWork]. The
+	// connections of a source share a budget until they are trusted.
 	Work ratelimit.Limit
-	// SendBuffer is how many bytes the kernel holds of what a peer has not read. It
-	// counts as memory of the process's control group.
+	// SendBuffer is the size of the kernel's buffer for data that a peer has not read. It counts
+	// towards the memory of the process's control group.
 	SendBuffer int
-	// OnClose is called with the reason for each connection that a limit closes. It
-	// must be quick, and may be called concurrently.
+	// OnClose is called with the reason for each connection that a limit closes. It must return
+	// quickly and be safe for concurrent use.
 	OnClose func(reason string)
 }
 
-// Loopback reports whether a source is this machine itself. An Envoy hands on
-// what others sent from 127.0.0.6 and ::6; these addresses are not.
+// Loopback reports whether a source is this machine. It excludes 127.0.0.6 and ::6, which Envoy
+// uses as source for forwarded connections.
 func Loopback(source netip.Addr) bool {
 	source = source.Unmap()
 	return source.IsLoopback() && source != netip.AddrFrom4([4]byte{127, 0, 0, 6})
 }
 
-// Listener is a net.Listener with limits. Make it with [Listen].
+// Listener is a net.Listener with limits. Create it with [Listen].
 type Listener struct {
 	net.Listener
 	cfg   Config
@@ -97,16 +97,16 @@ type Listener struct {
 
 	mu       sync.Mutex // guards the fields below
 	open     int
-	ordinary int                  // of them, those of sources that are not reserved
-	sources  map[netip.Prefix]int // ordinary connections of each
-	// waiting are the connections that are not in use, the one that has waited the
-	// longest in front: those of ordinary sources, and of reserved ones.
+	ordinary int                  // those of sources that are not reserved
+	sources  map[netip.Prefix]int // number of ordinary connections of each source
+	// waiting holds the connections that are not in use, the one that has waited longest in front.
+	// It has one list for ordinary and one for reserved sources.
 	waiting [2]*list.List // of *Conn
-	// all are all connections in the order of their arrival; empty without Config.Fair.
+	// all holds all connections in order of arrival. It is empty without Config.Fair.
 	all [2]*list.List
 }
 
-// Listen returns a listener that accepts the connections of l within limits.
+// Listen returns a listener that accepts connections of l within limits.
 func Listen(l net.Listener, cfg Config) *Listener {
 	if cfg.Reserved == nil {
 		cfg.Reserved = func(netip.Addr) bool { return false }
@@ -120,8 +120,8 @@ func Listen(l net.Listener, cfg Config) *Listener {
 	}
 }
 
-// Accept implements net.Listener. Connections beyond a limit are closed, and
-// Accept waits for another one.
+// Accept implements net.Listener. It closes connections that exceed a limit and waits for the next
+// one.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -135,15 +135,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		if reason != "" {
 			l.cfg.OnClose(reason)
-			_ = raw.Close() // nobody has seen it
+			_ = raw.Close() // the server has not seen it
 			continue
 		}
 		return c, nil
 	}
 }
 
-// admit counts a connection, or returns the reason why there is no room for it.
-// It returns a connection that the caller must close for it, if there is one.
+// admit counts a connection, or returns the reason why it must be rejected. If it returns another
+// connection as evicted, the caller must close it.
 func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 	if !c.reserved && c.source.IsValid() && l.cfg.Rate.Burst > 0 {
 		if wait, _ := l.rates.Take(c.source, l.times(c.source, l.cfg.Rate), time.Now()); wait > 0 {
@@ -178,7 +178,7 @@ func (l *Listener) admit(c *Conn) (reason string, evicted *Conn) {
 	return "", evicted
 }
 
-// share returns how many times the limits of an address a source has.
+// share returns the multiplier of the limits of a source.
 func (l *Listener) share(source netip.Prefix) int {
 	if source.Addr().Is6() {
 		return max(1, l.cfg.Network)
@@ -186,14 +186,13 @@ func (l *Listener) share(source netip.Prefix) int {
 	return 1
 }
 
-// times returns the limit of a source, given that of an address.
+// times returns the limit of a source, given the limit of a single address.
 func (l *Listener) times(source netip.Prefix, limit ratelimit.Limit) ratelimit.Limit {
 	n := l.share(source)
 	return ratelimit.Limit{PerSecond: limit.PerSecond * float64(n), Burst: limit.Burst * n}
 }
 
-// full reports whether a new connection needs the place of another one. The
-// caller holds mu.
+// full reports whether a new connection requires closing another one. The caller holds mu.
 func (l *Listener) full(reserved bool) bool {
 	if l.cfg.Total <= 0 {
 		return false
@@ -201,7 +200,7 @@ func (l *Listener) full(reserved bool) bool {
 	return l.open >= l.cfg.Total || !reserved && l.ordinary >= l.cfg.Total-l.cfg.Reserve
 }
 
-// victim returns the connection that makes room for a new one. The caller holds mu.
+// victim returns the connection to close for a new one. The caller holds mu.
 func (l *Listener) victim(c *Conn) *Conn {
 	var front *list.Element
 	switch {
@@ -223,8 +222,8 @@ func (l *Listener) victim(c *Conn) *Conn {
 	return front.Value.(*Conn)
 }
 
-// unfair returns the ordinary connection that Config.Fair closes for c, nil if there is
-// none. The caller holds mu.
+// unfair returns the ordinary connection to close for c according to Config.Fair, or nil. The
+// caller holds mu.
 func (l *Listener) unfair(c *Conn) *list.Element {
 	most := 0
 	for _, n := range l.sources {
@@ -246,8 +245,7 @@ func (l *Listener) unfair(c *Conn) *list.Element {
 	return nil
 }
 
-// release takes a connection out of the counts, once, and stops its timer. The
-// caller holds mu.
+// release removes a connection from the counts, once, and stops its timer. The caller holds mu.
 func (l *Listener) release(c *Conn) {
 	if c.released {
 		return
@@ -274,15 +272,15 @@ func (l *Listener) release(c *Conn) {
 	}
 }
 
-// Open returns how many connections are open.
+// Open returns the number of open connections.
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
 }
 
-// ConnState tells the listener which connections have a request. It is meant for
-// http.Server.ConnState; connections of other listeners are ignored.
+// ConnState tracks which connections have a request. It is meant for http.Server.ConnState and
+// ignores connections of other listeners.
 func ConnState(conn net.Conn, state http.ConnState) {
 	c := Of(conn)
 	if c == nil {
@@ -293,11 +291,12 @@ func ConnState(conn net.Conn, state http.ConnState) {
 		c.Use()
 	case http.StateIdle:
 		c.Wait()
-	case http.StateNew, http.StateClosed: // Accept and Close know
+	case http.StateNew, http.StateClosed: // handled by Accept and Close
 	}
 }
 
-// sourceOf returns the source of an address: nothing for sockets without one.
+// sourceOf returns the source of an address. It returns zero values for sockets without an IP
+// address.
 func (l *Listener) sourceOf(addr net.Addr) (source netip.Prefix, ip netip.Addr) {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

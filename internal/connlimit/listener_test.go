@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// network is a listener whose connections a test makes.
+// network is a listener whose connections are created by a test.
 type network struct{ conns chan net.Conn }
 
 func (n network) Accept() (net.Conn, error) {
@@ -31,7 +31,7 @@ func (n network) Accept() (net.Conn, error) {
 func (n network) Close() error   { close(n.conns); return nil }
 func (n network) Addr() net.Addr { return &net.TCPAddr{} }
 
-// from is a pipe with the address of a peer.
+// from is a pipe with a peer address.
 type from struct {
 	net.Conn
 	peer net.Addr
@@ -39,7 +39,7 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return f.peer }
 
-// world is a Listener whose connections a test makes.
+// world is a Listener whose connections are created by a test.
 type world struct {
 	t        *testing.T
 	network  network
@@ -54,7 +54,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
-// dial connects from an address. server is nil if the connection is refused.
+// dial connects from an address. server is nil if the connection is rejected.
 func (w *world) dial(address string) (client net.Conn, server *Conn) {
 	w.t.Helper()
 	client, raw := net.Pipe()
@@ -74,7 +74,7 @@ func (w *world) dial(address string) (client net.Conn, server *Conn) {
 	select {
 	case server = <-accepted:
 	default:
-		// Accept waits for the next connection: have it end.
+		// Accept waits for the next connection; make it return.
 		_ = w.network.Close()
 		synctest.Wait()
 		w.network.conns = make(chan net.Conn)
@@ -83,7 +83,7 @@ func (w *world) dial(address string) (client net.Conn, server *Conn) {
 	return client, server
 }
 
-// want checks that connections of an address are accepted, or not.
+// want checks whether a connection from an address is accepted.
 func (w *world) want(address string, accepted bool) *Conn {
 	w.t.Helper()
 	_, c := w.dial(address)
@@ -109,7 +109,7 @@ func TestPerSource(t *testing.T) {
 		w.want("10.0.0.2", true)
 		w.want("2001:db8::1", true)
 		w.want("2001:db8::2", true)
-		w.want("2001:db8:0:0:ffff::3", false) // of the same network
+		w.want("2001:db8:0:0:ffff::3", false) // in the same network
 		w.want("2001:db8:0:1::1", true)
 		for range 10 {
 			w.want("127.0.0.1", true)
@@ -128,7 +128,7 @@ func TestPerSource(t *testing.T) {
 	})
 }
 
-// TestNetwork has a network of IPv6 have several times the limits of an address.
+// TestNetwork configures an IPv6 network with a multiple of the limits of an address.
 func TestNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestNetwork(t *testing.T) {
 	})
 }
 
-// TestEachAddress has neighbours in a network of IPv6 not use up each other's share.
+// TestEachAddress checks that neighbours in an IPv6 network do not use each other's share.
 func TestEachAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,13 +207,13 @@ func TestEvict(t *testing.T) {
 		a.Use()
 		c.Use()
 		c.Wait()
-		w.want("10.0.0.4", true).Use() // instead of b
+		w.want("10.0.0.4", true).Use() // replaces b
 		if isOpen(b) || !isOpen(a) || !isOpen(c) {
 			t.Errorf("open are %v, %v, %v, want the one that waited the longest to be closed", isOpen(a), isOpen(b), isOpen(c))
 		}
-		own := w.want("127.0.0.1", true) // in the reserve
-		w.want("10.0.0.5", true).Use()   // instead of c
-		w.want("10.0.0.6", false)        // all are in use, the reserved one is not for it
+		own := w.want("127.0.0.1", true) // uses the reserve
+		w.want("10.0.0.5", true).Use()   // replaces c
+		w.want("10.0.0.6", false)        // all are in use, and the reserved one cannot be closed for it
 		if !isOpen(own) {
 			t.Error("a reserved connection was closed for an ordinary one")
 		}
@@ -239,32 +239,32 @@ func TestFair(t *testing.T) {
 		for _, c := range append(many, two...) {
 			c.Use()
 		}
-		w.want("10.0.0.1", false) // it has the most already
+		w.want("10.0.0.1", false) // it already has the most
 		many[1].Wait()
-		single := w.want("10.0.0.3", true) // instead of the one that waits
+		single := w.want("10.0.0.3", true) // replaces the waiting one
 		if isOpen(many[1]) || !isOpen(many[0]) || !isOpen(many[2]) {
 			t.Errorf("of the source with the most, open are %v, %v, %v", isOpen(many[0]), isOpen(many[1]), isOpen(many[2]))
 		}
-		w.want("10.0.0.4", true) // instead of the oldest, as all of the sources with the most are in use
+		w.want("10.0.0.4", true) // replaces the oldest, because all connections of the sources with the most are in use
 		if isOpen(many[0]) || !isOpen(single) {
 			t.Error("another one than the oldest of the source with the most was closed")
 		}
 		w.want("10.0.0.2", false)
-		w.want("10.0.0.5", true) // instead of one of two
+		w.want("10.0.0.5", true) // replaces one of two
 		if isOpen(two[0]) || !isOpen(two[1]) {
 			t.Error("the oldest of the source with two is open")
 		}
-		w.want("10.0.0.4", true) // no source has more than one: instead of the oldest of all
+		w.want("10.0.0.4", true) // no source has more than one: replaces the oldest of all
 		if isOpen(many[2]) || !isOpen(two[1]) {
 			t.Error("another one than the oldest of all was closed")
 		}
-		w.want("127.0.0.1", true) // the reserve
-		w.want("127.0.0.1", true) // instead of an ordinary one
+		w.want("127.0.0.1", true) // uses the reserve
+		w.want("127.0.0.1", true) // replaces an ordinary one
 		if w.listener.Open() != 6 || w.closed[ReasonEvicted] != 5 || w.closed[ReasonTotal] != 2 || w.listener.all[ordinary].Len() != 4 {
 			t.Errorf("%d are open, counted are %v, %d ordinary", w.listener.Open(), w.closed, w.listener.all[ordinary].Len())
 		}
 		for range 10 {
-			w.want("127.0.0.1", true).Use() // instead of the ordinary ones, then of older ones
+			w.want("127.0.0.1", true).Use() // replace the ordinary ones, then the oldest reserved ones
 		}
 		if w.listener.Open() != 6 || w.listener.all[ordinary].Len() != 0 {
 			t.Errorf("%d are open, %d ordinary", w.listener.Open(), w.listener.all[ordinary].Len())
@@ -288,8 +288,8 @@ func TestUnused(t *testing.T) {
 	})
 }
 
-// TestStall has peers read nothing, slowly, and all, and servers with a deadline
-// of their own.
+// TestStall uses peers that read nothing, slowly, or everything, and servers with their own
+// deadline.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -327,9 +327,8 @@ func TestStall(t *testing.T) {
 	})
 }
 
-// TestHTTP has the listener follow the requests of a real HTTP server: a new
-// connection is served while others send no request, or part of one, or wait for
-// the next one, and not at the cost of a request that is under way.
+// TestHTTP uses a real HTTP server. A new connection is served while others send no request, or
+// only a part, or wait for the next one. Requests in progress are not interrupted.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")

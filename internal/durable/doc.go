@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package durable replaces files at once: a reader of a file, even after a loss
-// of power, finds the old or the new content, never a part of it. Everything that
-// programs write and read again later goes through it. Unlock releases the locks
-// that keep programs from writing the same files.
+// Package durable replaces files atomically: a reader finds either the old or the new content,
+// never a part of it, even after a power failure. Programs use it for all files that they write and
+// read again later. Unlock releases the locks that prevent concurrent writers of the same files.
 //
-// It never decides where files lie or who may read them, and removes no leftovers
-// of a program that was killed: the caller knows their names. It runs no goroutines.
+// The package does not decide the location or the permissions of files, and does not remove
+// temporary files left by a killed program: the caller knows their names. It runs no goroutines.
 package durable

@@ -11,12 +11,11 @@ import (
 	"path/filepath"
 )
 
-// Suffix stands between the name of a file and a random number in the name of a
-// temporary file of Replace.
+// Suffix precedes the random number in the names of Replace's temporary files.
 const Suffix = ".tmp."
 
-// Replace writes a file, or replaces the one that is there. It is durable when
-// Replace returns nil. Links are replaced, not followed.
+// Replace creates or replaces a file. The file is durable when Replace returns nil. Links are
+// replaced, not followed.
 func Replace(path string, data []byte, mode fs.FileMode) error {
 	if err := replace(path, data, mode, true); err != nil {
 		return err
@@ -24,8 +23,8 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// ReplaceFast is Replace for a file that is written anew at each start, and need
-// not outlive a loss of power.
+// ReplaceFast is like Replace, for a file that is rewritten at each start and need not survive a
+// power failure.
 func ReplaceFast(path string, data []byte, mode fs.FileMode) error {
 	return replace(path, data, mode, false)
 }
@@ -34,7 +33,7 @@ func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	temp, err := write(filepath.Dir(path), filepath.Base(path)+Suffix+"*", data, mode, sync)
 	if err == nil {
 		if err = os.Rename(temp, path); err != nil {
-			_ = os.Remove(temp) // the error that counts is the first
+			_ = os.Remove(temp) // return the first error
 		}
 	}
 	if err != nil {
@@ -43,9 +42,8 @@ func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	return nil
 }
 
-// Temp writes a durable file that is not in place yet, and returns its path: in a
-// directory, with a name as os.CreateTemp makes it. Its caller renames it, and
-// calls SyncDir.
+// Temp writes a durable temporary file and returns its path. The name is derived from pattern as in
+// os.CreateTemp. The caller renames the file and calls SyncDir.
 func Temp(dir, pattern string, data []byte, mode fs.FileMode) (path string, err error) {
 	return write(dir, pattern, data, mode, true)
 }
@@ -61,21 +59,21 @@ func write(dir, pattern string, data []byte, mode fs.FileMode, sync bool) (path 
 		err = errors.Join(err, f.Sync())
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(f.Name()) // the error that counts is the first
+		_ = os.Remove(f.Name()) // return the first error
 		return "", err
 	}
 	return f.Name(), nil
 }
 
-// Commit puts a temporary file, which it closes, in the place of another one. It
-// removes the temporary file after an error.
+// Commit closes a temporary file and renames it to path. If Commit fails, it removes the temporary
+// file.
 func Commit(f *os.File, path string, mode fs.FileMode) error {
 	err := errors.Join(f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the error that counts is the first
+		_ = os.Remove(f.Name()) // return the first error
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return SyncDir(filepath.Dir(path))
@@ -84,7 +82,7 @@ func Commit(f *os.File, path string, mode fs.FileMode) error {
 // Discard closes and removes a temporary file.
 func Discard(f *os.File) error { return errors.Join(f.Close(), os.Remove(f.Name())) }
 
-// SyncDir makes the names in a directory durable.
+// SyncDir makes the entries of a directory durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

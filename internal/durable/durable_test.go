@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Each way to replace a file has the content and the mode, replaces links, and
-// leaves nothing behind, after an error too.
+// Each way to replace a file sets content and mode, replaces links, and leaves no temporary files,
+// even after an error.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(path string, data []byte, mode fs.FileMode) error{
@@ -25,7 +25,7 @@ func TestReplace(t *testing.T) {
 				err = os.Rename(temp, path)
 			}
 			if err != nil {
-				_ = os.Remove(temp) // as callers do
+				_ = os.Remove(temp) // like callers do
 				return err
 			}
 			return SyncDir(filepath.Dir(path))
@@ -98,7 +98,7 @@ func TestUnlock(t *testing.T) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
-	child, err := syscall.Dup(int(f.Fd())) // as a child has it until exec
+	child, err := syscall.Dup(int(f.Fd())) // like a child has it until exec
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,8 @@ import (
 	"syscall"
 )
 
-// Unlock releases the lock that flock(2) took on a file, and closes the file.
-// Close alone does not always release it: a child that another goroutine starts
-// shares the lock from fork to exec.
+// Unlock releases the flock(2) lock of a file and closes the file. Close alone may not release it:
+// a child process that another goroutine starts shares the lock between fork and exec.
 func Unlock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// Boundary is the part of the file system that links may lead to: Root, and the
-// directories in Also. A path counts by where it is after all links are followed.
+// Boundary is the part of the file system that links may lead to: Root, and the directories in
+// Also. The position of a path is determined after resolving all links.
 type Boundary struct {
 	Root string
 	Also []string
-	// Cure ends the error about a link that leaves the boundary. It tells what an
-	// operator can do.
+	// Cure is the end of the error for a link that leaves the boundary. It says what the operator
+	// can do.
 	Cure string
 }
 
-// OutsideError is of a link that leaves a Boundary.
+// OutsideError reports a link that leaves a Boundary.
 type OutsideError struct{ target, root, cure string }
 
 func (e *OutsideError) Error() string {
@@ -32,7 +32,7 @@ func (e *OutsideError) Error() string {
 	return text
 }
 
-// check returns an error if a path that has no links in it is outside.
+// check returns an error if a path without links is outside the boundary.
 func (s Boundary) check(real string) error {
 	if within(real, s.Root) {
 		return nil
@@ -45,7 +45,7 @@ func (s Boundary) check(real string) error {
 	return &OutsideError{target: real, root: s.Root, cure: s.Cure}
 }
 
-// follow checks where a path leads.
+// follow returns an error if a path resolves to a location outside the boundary.
 func (s Boundary) follow(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -57,11 +57,11 @@ func (s Boundary) follow(path string) error {
 	return s.check(real)
 }
 
-// opened checks where an open file is. The kernel knows it even if a link on the
-// way was changed meanwhile.
+// opened returns an error if an open file is outside the boundary. It asks the kernel for the
+// location, in case a link has changed since the file was opened.
 func (s Boundary) opened(f *os.File) error {
 	real, err := "", error(nil)
-	if c, e := f.SyscallConn(); e == nil { // Fd would turn deadlines off
+	if c, e := f.SyscallConn(); e == nil { // Fd would disable deadlines
 		_ = c.Control(func(fd uintptr) { real, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) })
 	}
 	if err == nil && filepath.IsAbs(real) {
@@ -70,8 +70,8 @@ func (s Boundary) opened(f *os.File) error {
 	return s.follow(f.Name())
 }
 
-// within reports whether a path without links is dir or below it. The links of
-// dir are followed if that is needed to tell.
+// within reports whether a path without links is dir or below it. It resolves the links of dir if
+// necessary.
 func within(path, dir string) bool {
 	if below(path, dir) {
 		return true
@@ -89,8 +89,8 @@ func below(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == filepath.Separator || strings.HasSuffix(dir, string(filepath.Separator)))
 }
 
-// Links returns the directories that the parameters "links" of a URL name, for
-// Boundary.Also. They have to be absolute.
+// Links returns the directories in the "links" parameters of a URL, for Boundary.Also. They must be
+// absolute.
 func Links(query url.Values) ([]string, error) {
 	dirs := query["links"]
 	for _, dir := range dirs {

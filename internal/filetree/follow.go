@@ -13,43 +13,43 @@ import (
 	"time"
 )
 
-// ErrEmpty is the error of a file that had content and has none now.
+// ErrEmpty is returned for a file that had content and is now empty.
 var ErrEmpty = errors.New("it is empty, as a file is while it is written")
 
 // FollowerConfig describes a [Follower].
 type FollowerConfig struct {
 	Path string // of the file
-	// MaxBytes is the size of the largest text that is taken, in bytes.
+	// MaxBytes is the maximum size of the file.
 	MaxBytes int64
-	// Every is the time between two looks at the file.
+	// Every is the polling interval.
 	Every time.Duration
-	// Optional accepts that the file is missing until it was there once.
+	// Optional allows the file to be missing until it has existed once.
 	Optional bool
-	// Take takes a text that differs from the last one. An error refuses it.
+	// Take receives a text that differs from the last one. It returns an error to reject the text.
 	Take func(text []byte) error
-	// Report is called in Run with each error that differs from the last one, and
-	// with nil after the last one. Optional.
+	// Report is called by Run with each error that differs from the last one, and with nil when the
+	// error is resolved. Optional.
 	Report func(err error)
 }
 
-// Follower hands on the text of a file whenever it changes. A file that cannot be
-// read, is empty or is refused changes nothing.
+// Follower delivers the text of a file whenever it changes. A file that cannot be read, is empty or
+// is rejected has no effect.
 type Follower struct {
 	cfg  FollowerConfig
-	last []byte                // the text that was taken last; nil before
-	err  atomic.Pointer[error] // of the last look of Run; nil for none
+	last []byte                // the text that was accepted last; nil before the first
+	err  atomic.Pointer[error] // result of Run's last check; nil if there was no error
 }
 
-// NewFollower returns a Follower that has not looked at the file yet.
+// NewFollower returns a Follower that has not read the file yet.
 func NewFollower(cfg FollowerConfig) *Follower { return &Follower{cfg: cfg} }
 
 // Path returns the path of the file.
 func (f *Follower) Path() string { return f.cfg.Path }
 
-// Look reads the file and takes what changed. The error does not name the file. Look
-// must not be called while Run runs.
+// Look reads the file and delivers its text if it has changed. The error does not name the file.
+// Look must not be called concurrently with Run.
 func (f *Follower) Look() error {
-	// An operator names the file: its links may lead anywhere.
+	// The operator names the file, so its links may lead anywhere.
 	text, _, err := Boundary{Root: "/"}.ReadFile(f.cfg.Path, f.cfg.MaxBytes+1)
 	switch {
 	case f.cfg.Optional && f.last == nil && errors.Is(err, fs.ErrNotExist):
@@ -70,12 +70,12 @@ func (f *Follower) Look() error {
 	return nil
 }
 
-// Run looks at the file again and again until ctx ends, and returns nil.
+// Run polls the file until ctx is done, and returns nil.
 func (f *Follower) Run(ctx context.Context) error {
 	tick := time.NewTicker(f.cfg.Every)
 	defer tick.Stop()
 	for {
-		// Cases: the end; time for a look.
+		// Events: shutdown; time for the next check.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -93,8 +93,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// Err returns why the last look of Run changed nothing; nil if the newest text is
-// taken.
+// Err returns the error of Run's last check, or nil if the newest text has been accepted.
 func (f *Follower) Err() error {
 	if err := f.err.Load(); err != nil {
 		return *err

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// An optional file may be missing at first; once it was there, only a good text
-// replaces the last one.
+// An optional file may be missing at first. Once it has existed, only a valid text replaces the
+// last one.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "roots")
@@ -44,7 +44,7 @@ func TestFollower(t *testing.T) {
 			t.Errorf("%s: %q, %v", step.text, got, err)
 		}
 	}
-	write("\n") // as while it is written
+	write("\n") // while it is being written
 	if err := r.Look(); err == nil || !strings.Contains(err.Error(), "is empty") || string(got) != "two" {
 		t.Errorf("empty: %q, %v", got, err)
 	}

@@ -5,8 +5,7 @@ package filetree
 
 import "golang.org/x/sys/unix"
 
-// madeUp reports whether a path is in a file system whose content the kernel
-// makes up.
+// madeUp reports whether a path is in a file system that the kernel generates, such as /proc.
 func madeUp(path string) bool {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {

@@ -13,23 +13,20 @@ import (
 	"time"
 )
 
-// readTime bounds the time that a file may take to be read, where the file
-// system can bound it.
+// readTime limits the time to read a file, on file systems that support deadlines.
 const readTime = 10 * time.Second
 
-// errKernel is of files that the kernel makes up.
+// errKernel reports a file that the kernel generates.
 var errKernel = errors.New("it belongs to a file system of the kernel, such as /proc: copy the file to a disk")
 
-// ReadFile returns the content of a regular file in the boundary, no more than most
-// bytes of it, and what Stat says of the file. It opens no device, socket or
-// pipe for longer than it takes to see that it is one, and does not wait for
-// data that is not there.
+// ReadFile returns the content of a regular file in the boundary, at most most bytes, and its
+// FileInfo. It rejects devices, sockets and pipes without reading them, and does not wait for data.
 func (s Boundary) ReadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	info, err := f.Stat()
 	if err != nil {
 		return nil, nil, err
@@ -43,7 +40,7 @@ func (s Boundary) ReadFile(path string, most int64) ([]byte, fs.FileInfo, error)
 	if err := s.opened(f); err != nil {
 		return nil, info, err
 	}
-	_ = f.SetReadDeadline(time.Now().Add(readTime)) // most file systems need and have no deadline
+	_ = f.SetReadDeadline(time.Now().Add(readTime)) // most file systems neither need nor support deadlines
 	data, err := io.ReadAll(io.LimitReader(f, most))
 	return data, info, err
 }

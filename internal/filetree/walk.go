@@ -16,39 +16,38 @@ import (
 	"syscall"
 )
 
-// Bounds of a walk. A tree with more is read as far as they allow.
+// Limits of a walk. A larger tree is read up to these limits.
 const (
 	maxDepth       = 32
 	maxDirectories = 10_000
 	maxFiles       = 100_000
-	// maxEntries bounds the names in all directories, maxNames those in one.
+	// maxEntries is the maximum number of names in all directories, maxNames in a single one.
 	maxEntries = 250_000
 	maxNames   = 50_000
 )
 
-// Walk is a look at all files below a directory. Names that begin with a dot
-// are left out, and links that leave the boundary.
+// Walk visits all files below a directory. It skips names that begin with a dot and links that
+// leave the boundary.
 type Walk struct {
-	// Boundary has the directory to read as its Root.
+	// Boundary contains the directory to read as its Root.
 	Boundary
-	// Wanted chooses files by their names.
+	// Wanted selects files by name.
 	Wanted func(name string) bool
-	// Enter is called for each directory before it is read; false leaves it
-	// out. Nil enters all.
+	// Enter is called for each directory before it is read; false skips it. Nil enters all.
 	Enter func(path string) bool
 	// File is called for each regular file.
 	File func(path string, info fs.FileInfo)
-	// Trouble is called for what cannot be read or is left out.
+	// Trouble is called for everything that cannot be read or is skipped for a reason.
 	Trouble func(path, reason string)
 }
 
-// Run visits each directory once, however many links lead to it: by its own
-// path if that is below the root. Directories near the root come first, so that
-// a subdirectory that reaches a bound does not hide its neighbours. Complete is
-// false if a bound was reached. Run ends when ctx is done, with the cause.
+// Run visits each directory once, even if several links lead to it, and prefers its own path if
+// that is below the root. It visits directories near the root first, so that a subdirectory that
+// reaches a limit does not hide its neighbours. complete is false if a limit was reached. When ctx
+// is done, Run returns its cause.
 func (w Walk) Run(ctx context.Context) (complete bool, err error) {
 	s := &walk{Walk: w, seen: map[identity]bool{}}
-	// What is behind links comes last, so that the directories themselves win.
+	// Targets of links are visited last, so that a directory's own path takes precedence.
 	for s.queue = []node{{w.Root, 0}}; ctx.Err() == nil; s.queue, s.links = s.links, nil {
 		for len(s.queue) > 0 && ctx.Err() == nil {
 			next := s.queue[0]
@@ -62,10 +61,10 @@ func (w Walk) Run(ctx context.Context) (complete bool, err error) {
 	return !s.cut, context.Cause(ctx)
 }
 
-// identity tells directories apart that have several paths.
+// identity identifies a directory that has several paths.
 type identity struct{ device, inode uint64 }
 
-// node is a directory that is to be read.
+// node is a directory to be read.
 type node struct {
 	path  string
 	depth int
@@ -79,7 +78,7 @@ type walk struct {
 	full, cut      bool
 }
 
-// stop says once that there is too much.
+// stop reports, once, that a limit was reached.
 func (s *walk) stop(path, reason string) {
 	if !s.full {
 		s.full, s.cut = true, true
@@ -136,14 +135,13 @@ func (s *walk) directory(ctx context.Context, dir string, depth int) {
 	}
 }
 
-// names returns the entries of a directory by name, as many as may be read, and
-// whether there are more.
+// names returns the sorted entries of a directory, up to the limit, and whether there are more.
 func (s *walk) names(dir string) (entries []fs.DirEntry, more bool, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	most := min(maxNames, maxEntries-s.entries)
 	entries, err = f.ReadDir(most + 1)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// look returns the files and the troubles below a directory, from which links
-// may lead to some others.
+// look returns the files and the problems below a directory, whose links may lead to some other
+// directories.
 func look(t *testing.T, ctx context.Context, dir string, also ...string) (files, troubles []string, err error) {
 	t.Helper()
 	_, err = Walk{
@@ -41,8 +41,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestCircles walks links that make 2^32 paths, and more than one way to a
-// directory.
+// TestCircles walks links that form 2^32 paths, and several ways to a directory.
 func TestCircles(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -56,7 +55,7 @@ func TestCircles(t *testing.T) {
 	}
 }
 
-// TestDepth ends the descent.
+// TestDepth checks the depth limit.
 func TestDepth(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -67,7 +66,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestWalkEnds ends a walk that nobody waits for.
+// TestWalkEnds cancels a walk.
 func TestWalkEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +78,7 @@ func TestWalkEnds(t *testing.T) {
 	}
 }
 
-// TestKernel neither walks nor reads what the kernel makes up.
+// TestKernel checks that file systems of the kernel are neither walked nor read.
 func TestKernel(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -96,8 +95,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestReadFile refuses what is no file without waiting for it, and reads no
-// more than it was asked to.
+// TestReadFile rejects special files without blocking, and reads no more than the requested number
+// of bytes.
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -118,8 +117,8 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestLinksThatLeave neither walks nor reads what is outside of the boundary. A
-// root that is a link itself, and links inside, as of Kubernetes, are followed.
+// TestLinksThatLeave checks that nothing outside the boundary is walked or read. A root that is a
+// link, and links inside the boundary as in Kubernetes mounts, are followed.
 func TestLinksThatLeave(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -150,8 +149,8 @@ func TestLinksThatLeave(t *testing.T) {
 	}
 }
 
-// TestNeighbours reads the neighbours of a directory that has too many names,
-// whatever their order is, and reports that something was left out.
+// TestNeighbours reads the neighbours of a directory with too many names, in any order, and reports
+// that the walk is incomplete.
 func TestNeighbours(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -160,7 +159,7 @@ func TestNeighbours(t *testing.T) {
 	file := filepath.Join(crowd, "0.yaml")
 	must(t, os.WriteFile(file, nil, 0o600))
 	for i := range maxNames {
-		must(t, os.Link(file, filepath.Join(crowd, fmt.Sprint(i+1)))) // not wanted
+		must(t, os.Link(file, filepath.Join(crowd, fmt.Sprint(i+1)))) // not selected by Wanted
 	}
 	found, troubles := false, 0
 	complete, err := Walk{

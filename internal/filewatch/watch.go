@@ -11,21 +11,21 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxLinks bounds the links of a path, as the kernel does.
+// maxLinks is the maximum number of links in a path, the same as the kernel's.
 const maxLinks = 40
 
-// Watch reports changes of what some paths lead to, through any links. Where
-// nothing can be watched it reports nothing, and its user has to look now and then,
-// as it should anyway. The zero Watch watches nothing.
+// Watch reports changes of the files that its paths resolve to, through any links. If the system
+// does not support watching, it reports nothing; callers should poll at long intervals in any case.
+// The zero Watch watches nothing.
 type Watch struct {
-	fs     *fsnotify.Watcher // nil if nothing can be watched
+	fs     *fsnotify.Watcher // nil if watching is not supported
 	paths  []string
-	points map[string]bool // names whose change matters
-	dirs   map[string]bool // where they are
+	points map[string]bool // names whose changes are relevant
+	dirs   map[string]bool // the directories of points
 }
 
-// New returns a Watch of some paths that watches nothing before [Watch.Aim]. The
-// error says why it will never watch anything; the Watch can be used all the same.
+// New returns a Watch for some paths. It watches nothing until [Watch.Aim] is called. If New
+// returns an error, the Watch can be used but never reports events.
 func New(paths ...string) (*Watch, error) {
 	w := &Watch{paths: paths}
 	fs, err := fsnotify.NewWatcher()
@@ -36,7 +36,7 @@ func New(paths ...string) (*Watch, error) {
 	return w, nil
 }
 
-// Aim follows the paths anew: what they lead to may be elsewhere now.
+// Aim resolves the paths again and updates what is watched.
 func (w *Watch) Aim() {
 	if w.fs == nil {
 		return
@@ -50,18 +50,18 @@ func (w *Watch) Aim() {
 	}
 	for _, dir := range w.fs.WatchList() {
 		if !w.dirs[dir] {
-			_ = w.fs.Remove(dir) // or it is gone, and its watch with it
+			_ = w.fs.Remove(dir) // if the directory is gone, so is its watch
 		}
 	}
 	for dir := range w.dirs {
-		_ = w.fs.Add(dir) // without it changes are seen a little later
+		_ = w.fs.Add(dir) // on failure, the caller's polling detects changes later
 	}
 }
 
-// Concerns reports whether an event may be one of the paths.
+// Concerns reports whether an event may affect one of the paths.
 func (w *Watch) Concerns(e fsnotify.Event) bool { return w.points[e.Name] || w.dirs[e.Name] }
 
-// Events returns the channel of events; nil if nothing can be watched.
+// Events returns the channel of events, or nil if watching is not supported.
 func (w *Watch) Events() <-chan fsnotify.Event {
 	if w.fs == nil {
 		return nil
@@ -69,7 +69,7 @@ func (w *Watch) Events() <-chan fsnotify.Event {
 	return w.fs.Events
 }
 
-// Errors returns the channel of errors; after one, events may be lost.
+// Errors returns the channel of errors. After an error, events may have been lost.
 func (w *Watch) Errors() <-chan error {
 	if w.fs == nil {
 		return nil
@@ -77,16 +77,16 @@ func (w *Watch) Errors() <-chan error {
 	return w.fs.Errors
 }
 
-// Close ends the watch.
+// Close stops the watch.
 func (w *Watch) Close() {
 	if w.fs != nil {
-		_ = w.fs.Close() // nothing is left to do with it
+		_ = w.fs.Close() // there is nothing to do about an error
 	}
 }
 
-// Points returns the names whose change can change what a path leads to: the
-// file, and every link on the way to it, since Kubernetes replaces a link in the
-// middle. Where something is missing it is the first missing name.
+// Points returns the names whose changes can change what a path resolves to: the file and every
+// link on the way to it. Kubernetes replaces a link in the middle. If a component is missing, it
+// returns the first missing name.
 func Points(path string) (points []string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -99,7 +99,7 @@ func Points(path string) (points []string) {
 		if name == "" || name == "." {
 			continue
 		}
-		at := filepath.Join(dir, name) // ".." goes up: dir has no links
+		at := filepath.Join(dir, name) // ".." can be resolved lexically: dir has no links
 		if target, err := os.Readlink(at); err == nil {
 			points = append(points, at)
 			links++

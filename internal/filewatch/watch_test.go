@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What has to be watched is each link, and where something is missing its name.
+// Every link must be watched, and the first missing name if a component is missing.
 func TestPoints(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// GiveBack returns to the system what the start left free, and what of the program
-// only the start needed, after each of the pauses, until ctx is done. Go would do
-// so by and by, or never in a program that allocates next to nothing.
+// GiveBack returns unused memory to the system after each of the pauses, until ctx is done: heap
+// that is free after the start, and pages of the executable that only the start needed. The Go
+// runtime does this slowly, or never in a program that hardly allocates.
 func GiveBack(ctx context.Context, pauses ...time.Duration) {
 	for _, pause := range pauses {
 		t := time.NewTimer(pause)
-		// Cases: the end; the pause is over.
+		// Events: shutdown; the pause is over.
 		select {
 		case <-ctx.Done():
 			t.Stop()
 			return
 		case <-t.C:
 			debug.FreeOSMemory()
-			_ = forgetProgram() // without it there is only more memory in use
+			_ = forgetProgram() // on failure, the process only uses more memory
 		}
 	}
 }

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetProgram takes the pages of the program's own file out of this process.
-// Those that are used come back from the page cache; those that only the start
-// needed, most of them, do not.
+// forgetProgram drops the resident pages of the program's executable from this process. Pages that
+// are used again are loaded from the page cache; most were needed only during the start.
 func forgetProgram() error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -32,17 +31,17 @@ func forgetProgram() error {
 	return nil
 }
 
-// mapping is a part of this process's memory.
+// mapping is a range of this process's memory.
 type mapping struct{ from, to uintptr }
 
-// forgettable are the parts of the program that are what its file holds. Those
-// that cannot be written to now may have been before: the linker writes
-// addresses into those of a position-independent program, a debugger its
-// breakpoints. The kernel calls such pages anonymous, and they exist nowhere else.
+// forgettable returns the mappings of the executable whose pages are identical to the file. A
+// mapping that is not writable now may have been modified before: the linker relocates addresses in
+// position-independent programs, and a debugger sets breakpoints. The kernel reports modified pages
+// as anonymous; they exist nowhere else.
 func forgettable(smaps []byte, exe string) []mapping {
 	var found []mapping
 	var m mapping
-	own := false // m is of the program, and nobody may write to it
+	own := false // m belongs to the program and is not writable
 	for lines := bufio.NewScanner(bytes.NewReader(smaps)); lines.Scan(); {
 		line := lines.Bytes()
 		if name, value, ok := bytes.Cut(line, []byte(": ")); ok && !bytes.ContainsRune(name, ' ') {

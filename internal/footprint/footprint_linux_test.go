@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What the linker wrote into a position-independent program is in no file.
+// Relocated pages of a position-independent program are not in the file.
 func TestForgettable(t *testing.T) {
 	t.Parallel()
 	const smaps = `55d000000000-55d000a00000 r-xp 00000000 fd:00 42                         /usr/bin/agent

@@ -5,5 +5,5 @@
 
 package footprint
 
-// forgetProgram does nothing: only Linux says what is mapped.
+// forgetProgram does nothing: only Linux reports the mappings.
 func forgetProgram() error { return nil }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// residentFiles returns how many kilobytes of files this process has mapped.
+// residentFiles returns the resident memory of mapped files, in kilobytes.
 func residentFiles(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -26,8 +26,8 @@ func residentFiles(t *testing.T) int {
 	return kilobytes
 }
 
-// What the start needed goes, what runs goes on. Not parallel: others run the
-// program meanwhile.
+// Pages that only the start needed are released, and the program continues to run. The test is not
+// parallel, since other tests would load pages in the meantime.
 func TestForgetProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux says what is mapped")

@@ -12,25 +12,24 @@ import (
 	"time"
 )
 
-// How often Limit collects garbage while more than the floor is allowed: the first
-// pause doubles up to the last one while that brings nothing.
+// Intervals at which Limit collects garbage while the memory limit is above the floor. The first
+// interval doubles up to the last one while collecting has no effect.
 const (
 	firstCollection = time.Second
 	lastCollection  = 2 * time.Minute
 )
 
-// Limit keeps the memory limit of the process at floor, in bytes, while what is
-// in use allows that, and at twice what is in use otherwise. With a fixed limit,
-// Go would collect garbage without end once more than the limit is in use; with
-// none, it would keep what a large message needed for minutes. Limit returns when
-// ctx is done, and leaves the limit as it is.
+// Limit keeps the memory limit of the process at floor, in bytes, while memory in use permits, and
+// otherwise at about twice the memory in use. With a fixed limit, Go would collect garbage
+// continuously once more than the limit is in use; without a limit, it would keep the memory of a
+// large message for minutes. Limit returns when ctx is done and leaves the limit unchanged.
 func Limit(ctx context.Context, floor int64) {
 	l := &limiter{floor: floor, raised: make(chan struct{}, 1)}
 	debug.SetMemoryLimit(floor)
 	l.watch()
 	defer l.over.Store(true)
 	for {
-		// Cases: the end; the limit is above the floor.
+		// Events: shutdown; the limit is above the floor.
 		select {
 		case <-ctx.Done():
 			return
@@ -40,18 +39,19 @@ func Limit(ctx context.Context, floor int64) {
 	}
 }
 
-// limiter sets the memory limit at the end of each garbage collection.
+// limiter adjusts the memory limit at the end of each garbage collection.
 type limiter struct {
 	floor  int64
 	limit  atomic.Int64
-	raised chan struct{} // bound 1: the limit is above the floor
+	raised chan struct{} // capacity 1: the limit is above the floor
 	over   atomic.Bool
 }
 
-// watch has adjust called at the end of each garbage collection, by an object that
-// nothing refers to.
+// watch calls adjust at the end of each garbage collection, by means of a cleanup of an unreachable
+// object.
 func (l *limiter) watch() {
-	// It has a pointer, so that it does not share its memory with others.
+	// The type contains a pointer, so that it is not allocated in a block shared with other
+	// objects.
 	type sentinel struct{ self *limiter }
 	runtime.AddCleanup(&sentinel{l}, func(l *limiter) {
 		if !l.over.Load() {
@@ -61,7 +61,7 @@ func (l *limiter) watch() {
 	}, l)
 }
 
-// adjust sets the limit that fits what is in use.
+// adjust sets the memory limit according to the memory in use.
 func (l *limiter) adjust() {
 	limit := max(l.floor, 2*live()+l.floor/2)
 	if limit < l.floor*5/4 {
@@ -73,16 +73,16 @@ func (l *limiter) adjust() {
 	if limit > l.floor {
 		select {
 		case l.raised <- struct{}{}:
-		default: // it is known
+		default: // already signalled
 		}
 	}
 }
 
-// lower collects garbage until the floor is enough, less and less often.
+// lower collects garbage, at increasing intervals, until the floor is sufficient.
 func (l *limiter) lower(ctx context.Context) {
 	for pause := firstCollection; ; pause = min(2*pause, lastCollection) {
 		timer := time.NewTimer(pause)
-		// Cases: the end; the pause is over.
+		// Events: shutdown; the pause is over.
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -102,7 +102,7 @@ func (l *limiter) lower(ctx context.Context) {
 	}
 }
 
-// live returns how many bytes the last garbage collection found in use.
+// live returns the number of live heap bytes found by the last garbage collection.
 func live() int64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)

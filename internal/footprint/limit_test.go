@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TestMain is also the program whose memory is limited: it has a process of its
-// own, for the limit is the process's.
+// TestMain also runs the program whose memory is limited, in a separate process, because the limit
+// applies to the process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "limited" {
 		result, err := json.Marshal(workUnder(os.Args[2]))
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 
 const testFloor = 32 << 20
 
-// cost is what a program did.
+// cost is the result of a run.
 type cost struct {
-	Collections uint32 // while much was in use
+	Collections uint32 // while much memory was in use
 	Limit       int64  // afterwards
 }
 
-// workUnder keeps four times the floor in use, as large messages do, allocates 64
-// times the floor in small pieces, and lets go of all of it.
+// workUnder keeps four times the floor in use, as large messages do, allocates 64 times the floor
+// in small pieces, and then releases everything.
 func workUnder(kind string) (c cost) {
 	debug.SetGCPercent(50)
 	if kind == "fixed" {
@@ -57,7 +57,7 @@ func workUnder(kind string) (c cost) {
 	kept := make([][]byte, 4)
 	for i := range kept {
 		kept[i] = make([]byte, testFloor)
-		time.Sleep(10 * time.Millisecond) // as frames of the network come
+		time.Sleep(10 * time.Millisecond) // at the rate of network frames
 	}
 	var piece []byte
 	for range 64 * testFloor / (64 << 10) {
@@ -83,8 +83,8 @@ func released() bool {
 	return samples[0].Value.Uint64()-samples[1].Value.Uint64() < testFloor
 }
 
-// More in use than the floor makes no storm of collections, and the memory goes
-// back to the system afterwards.
+// Memory use above the floor does not cause continuous collections, and the memory is returned to
+// the system afterwards.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	costs := map[string]cost{}

@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
 )
 
-// Check returns nil if a request comes from a program on this machine, otherwise the
-// reason why it does not.
+// Check returns nil if a request comes from a program on this machine, and otherwise an error that
+// states the reason.
 func Check(r *http.Request) error {
 	if !Request(r) {
 		return errors.New("only requests from this machine are answered")
@@ -23,19 +23,19 @@ func Check(r *http.Request) error {
 	return Foreign(r)
 }
 
-// Request reports whether a request comes from this machine and was not forwarded for
-// somebody else.
+// Request reports whether a request comes from this machine and was not forwarded on behalf of
+// another client.
 func Request(r *http.Request) bool { return Peer(r.RemoteAddr) && !Forwarded(r.Header) }
 
-// Peer reports whether the address of a peer, with its port, belongs to this machine.
-// 127.0.0.6 and ::6 do not count: Envoy uses them for what others sent.
+// Peer reports whether the address of a peer, with its port, belongs to this machine. It excludes
+// 127.0.0.6 and ::6, which Envoy uses as source for forwarded connections.
 func Peer(address string) bool {
 	peer, err := netip.ParseAddrPort(address)
 	return err == nil && connlimit.Loopback(peer.Addr())
 }
 
-// Forwarded reports whether a proxy sent a request: proxies say so in one of several
-// headers, whatever their values.
+// Forwarded reports whether a request was sent by a proxy, which adds one of several headers, with
+// any value.
 func Forwarded(h http.Header) bool {
 	for name := range h {
 		switch {
@@ -50,9 +50,9 @@ func Forwarded(h http.Header) bool {
 	return false
 }
 
-// Foreign returns an error if a web page of another origin made a request in a
-// browser, or if the request is local and its host is a name other than localhost: a
-// page can resolve a name of its own to this machine.
+// Foreign returns an error if a web page of another origin sent a request from a browser, or if a
+// local request names a host other than localhost: a page can make its own host name resolve to
+// this machine.
 func Foreign(r *http.Request) error {
 	if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") != "" || site != "" && site != "none" && site != "same-origin" {
 		return errors.New("requests of web pages are not answered")

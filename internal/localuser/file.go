@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// ErrRefused is wrapped by errors of files that exist and are not the user's own.
+// ErrRefused is wrapped by errors for files that exist but do not belong to the user.
 var ErrRefused = errors.New("refused")
 
 // Owns reports whether a file belongs to the user of this process.
@@ -20,7 +20,7 @@ func Owns(info fs.FileInfo) bool {
 	return ok && uid == os.Geteuid()
 }
 
-// Owner returns the user that a file belongs to, if the system tells.
+// Owner returns the user id of a file's owner, if the system provides it.
 func Owner(info fs.FileInfo) (uid int, ok bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -29,9 +29,9 @@ func Owner(info fs.FileInfo) (uid int, ok bool) {
 	return int(st.Uid), true
 }
 
-// Open opens a regular file of the user of this process for reading. It does not follow
-// a link at the end of the path and does not wait for a pipe. It refuses a file whose
-// mode has one of the forbidden bits.
+// Open opens a regular file of this process's user for reading. It does not follow a link at the
+// end of the path and does not block on a pipe. It rejects a file whose mode has one of the
+// forbidden bits.
 func Open(path string, forbidden fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if errors.Is(err, syscall.ELOOP) {
@@ -51,7 +51,7 @@ func Open(path string, forbidden fs.FileMode) (*os.File, error) {
 		err = fmt.Errorf("%w: its mode %04o lets others in", ErrRefused, info.Mode().Perm())
 	}
 	if err != nil {
-		_ = f.Close() // the error that counts is the first
+		_ = f.Close() // return the first error
 		return nil, err
 	}
 	return f, nil

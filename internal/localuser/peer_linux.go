@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Peer returns the process and the user at the other end of a Unix socket, as the kernel
-// noted them when it was connected or listened on. It returns false if it does not know.
+// Peer returns the process id and user id of the peer of a Unix socket, as recorded by the kernel
+// on connect or listen. ok is false if they are unknown.
 func Peer(conn net.Conn) (pid, uid int, ok bool) {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -7,5 +7,5 @@ package localuser
 
 import "net"
 
-// Peer returns false: only Linux is asked.
+// Peer returns false: it is implemented for Linux only.
 func Peer(net.Conn) (pid, uid int, ok bool) { return 0, 0, false }

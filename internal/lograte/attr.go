@@ -11,7 +11,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// maxDepth is how deep groups of attributes are clipped; deeper ones become text.
+// maxDepth is the depth up to which groups of attributes are clipped individually; deeper groups
+// are converted to text.
 const maxDepth = 4
 
 // clipAttr clips the value of an attribute, and reports whether it changed.
@@ -49,8 +50,8 @@ func clipValue(v slog.Value, limit, depth int) (out slog.Value, changed bool) {
 	return v, false
 }
 
-// text returns what a handler would write of a value. fmt recovers from methods
-// that panic.
+// text returns the text that a handler would write for a value. fmt recovers from panicking
+// methods.
 func text(v any) string {
 	if s, ok := v.([]string); ok {
 		return strings.Join(s, " ")

@@ -16,47 +16,44 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// Defaults of a Config.
+// Default values of Config.
 const (
 	DefaultValue = 1024 // bytes
 	defaultEvery = 10 * time.Second
-	maxPeers     = 4096 // pairs of message and peer that are remembered
+	maxPeers     = 4096 // number of tracked pairs of message and peer
 	maxMessages  = 512
 )
 
-// Config says what a Handler passes on. The zero value of each field but Next
-// means the default.
+// Config configures a Handler. The zero value of each field except Next means the default.
 type Config struct {
-	// Next writes the lines. Required.
+	// Next writes the records. Required.
 	Next slog.Handler
-	// Peers are the attributes that name who caused a line; the first one that a
-	// line has counts. The default is address, identity, proxy: replicas of a
-	// workload share an identity.
+	// Peers are the attributes that identify the peer that caused a record; the first one present
+	// is used. The default is address, identity, proxy: replicas of a workload share an identity.
 	Peers []string
-	// PerPeer limits a message of one peer; the default is 1 a second, 20 at once.
-	// Lines without a peer are not counted here.
+	// PerPeer limits a message of one peer. The default is 1 per second with a burst of 20. It does
+	// not apply to records without a peer.
 	PerPeer ratelimit.Limit
-	// PerMessage limits a message of all peers, and of none; the default is 20 a
-	// second, 1000 at once.
+	// PerMessage limits a message in total, with or without a peer. The default is 20 per second
+	// with a burst of 1000.
 	PerMessage ratelimit.Limit
-	// Messages are limits of some messages, in the place of PerMessage.
+	// Messages overrides PerMessage for some messages.
 	Messages map[string]ratelimit.Limit
-	// MaxValue is the longest value of an attribute in bytes; see [Clip].
+	// MaxValue is the maximum size of an attribute value in bytes; see [Clip].
 	MaxValue int
-	// Every is how long the handler counts lines that it leaves out before it
-	// reports them; the default is 10 seconds.
+	// Every is the interval at which suppressed records are reported. The default is 10 seconds.
 	Every time.Duration
-	// Suppressed is called for each line that is left out. nil: nobody counts.
+	// Suppressed is called for each suppressed record. Optional.
 	Suppressed func()
 }
 
-// Handler is a slog.Handler with limits. Lines below slog.LevelInfo are clipped
-// but not limited: they are off unless an operator wants each of them.
+// Handler is a slog.Handler with limits. Records below slog.LevelInfo are clipped but not limited:
+// these levels are off unless an operator wants all of their records.
 type Handler struct {
 	next   slog.Handler
 	peer   string // from WithAttrs
-	rank   int    // of that attribute in Peers; len(Peers) if there is none
-	nested bool   // below a group: attributes there are not those of Peers
+	rank   int    // index of that attribute in Peers; len(Peers) if there is none
+	nested bool   // inside a group, whose attributes are not matched with Peers
 	shared *limits
 }
 
@@ -69,16 +66,16 @@ type limits struct {
 	omitted map[string]*omission
 }
 
-// pair is a message of a peer.
+// pair is a message from a peer.
 type pair struct{ message, peer string }
 
-// omission is what was left out of a message since the last report.
+// omission counts the suppressed records of a message since the last report.
 type omission struct {
 	count int
-	peer  string // of the last line
+	peer  string // of the last record
 }
 
-// NewHandler returns a handler that passes lines on to cfg.Next.
+// NewHandler returns a handler that passes records to cfg.Next.
 func NewHandler(cfg Config) *Handler {
 	if cfg.Peers == nil {
 		cfg.Peers = []string{"address", "identity", "proxy"}
@@ -146,7 +143,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// note takes the peer from an attribute that names one.
+// note stores the peer if the attribute identifies one.
 func (h *Handler) note(a slog.Attr) {
 	if h.nested {
 		return
@@ -157,14 +154,14 @@ func (h *Handler) note(a slog.Attr) {
 	}
 	peer := a.Value.String()
 	if host, _, err := net.SplitHostPort(peer); err == nil {
-		peer = host // each connection has another port
+		peer = host // the port differs for each connection
 	}
 	if peer != "" {
 		h.peer, h.rank = peer, rank
 	}
 }
 
-// allow reports whether a line may be written.
+// allow reports whether a record may be written.
 func (l *limits) allow(p pair, now time.Time) bool {
 	if p.peer != "" {
 		if wait, _ := l.peers.Take(p, l.cfg.PerPeer, now); wait > 0 {
@@ -179,7 +176,7 @@ func (l *limits) allow(p pair, now time.Time) bool {
 	return wait == 0
 }
 
-// omit counts a line that is left out. The first one starts the timer of the report.
+// omit counts a suppressed record. The first one starts the timer of the report.
 func (l *limits) omit(ctx context.Context, p pair) {
 	if l.cfg.Suppressed != nil {
 		l.cfg.Suppressed()
@@ -205,7 +202,7 @@ func (l *limits) omit(ctx context.Context, p pair) {
 	o.peer = p.peer
 }
 
-// report writes how many lines of each message were left out.
+// report logs how many records of each message were suppressed.
 func (l *limits) report(ctx context.Context) {
 	l.mu.Lock()
 	omitted := l.omitted
@@ -219,7 +216,7 @@ func (l *limits) report(ctx context.Context) {
 			r.AddAttrs(slog.String("source", o.peer))
 		}
 		if l.cfg.Next.Enabled(ctx, r.Level) {
-			_ = l.cfg.Next.Handle(ctx, r) // there is nobody to report an error to
+			_ = l.cfg.Next.Handle(ctx, r) // there is no place to report an error
 		}
 	}
 }

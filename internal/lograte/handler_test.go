@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// output is a log in memory.
+// output is an in-memory log.
 type output struct {
 	mu sync.Mutex // guards what follows
 	b  bytes.Buffer
@@ -36,7 +36,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// logger returns a limited logger and what it wrote.
+// logger returns a logger with limits and its output.
 func logger(cfg Config) (*slog.Logger, *output) {
 	out := &output{}
 	cfg.Next = slog.NewTextHandler(out, nil)
@@ -52,8 +52,8 @@ func lines(out *output, with string) (n int) {
 	return n
 }
 
-// TestFlood has one peer cause the same line many times: few are written, the
-// rest is counted once, and other peers and messages are not affected.
+// TestFlood logs the same message of one peer many times: few records are written and the others
+// are counted. Other peers and messages are not affected.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestManyPeers has a flood come from many addresses, each with a few lines.
+// TestManyPeers simulates a flood from many addresses with a few records each.
 func TestManyPeers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestManyPeers(t *testing.T) {
 	})
 }
 
-// TestMessages limits some messages more than others.
+// TestMessages applies a stricter limit to some messages.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,20 +129,20 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// TestPeer checks whose bucket a line takes from.
+// TestPeer checks whose bucket a record uses.
 func TestPeer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		one := ratelimit.Limit{PerSecond: 0.001, Burst: 1}
 		log, out := logger(Config{PerPeer: one})
 		log.Info("m", "identity", "a", "address", "10.0.0.1:1")
-		log.Info("m", "address", "10.0.0.2:1", "identity", "a") // the address counts, not the identity
+		log.Info("m", "address", "10.0.0.2:1", "identity", "a") // the address is used, not the identity
 		log.With("identity", "b").Info("m", "address", "10.0.0.1:2")
 		log.With("address", "10.0.0.2:2").Info("m", "identity", "c")
 		log.Info("m", "identity", "a")
 		log.Info("m", "identity", "a", "proxy", "b")
 		log.Info("m")
-		log.Info("m") // nobody caused them
+		log.Info("m") // without a peer
 		log.WithGroup("g").Info("m", "identity", "a")
 		log.Debug("m", "identity", "a")
 		if n := lines(out, "msg=m"); n != 6 {

@@ -11,7 +11,7 @@ import (
 // Map is a map of bounded size. It is not safe for concurrent use.
 type Map[K comparable, V any] struct {
 	size int
-	// order holds *entry values, the one used last in front.
+	// order holds *entry values, the most recently used in front.
 	order   list.List
 	entries map[K]*list.Element
 }
@@ -21,12 +21,12 @@ type entry[K comparable, V any] struct {
 	value V
 }
 
-// New returns an empty map for size entries, at least one.
+// New returns an empty map for up to size entries, at least one.
 func New[K comparable, V any](size int) *Map[K, V] {
 	return &Map[K, V]{size: max(size, 1), entries: map[K]*list.Element{}}
 }
 
-// Get returns the value of a key and marks it as used.
+// Get returns the value of a key and marks it as most recently used.
 func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	e, ok := m.entries[key]
 	if !ok {
@@ -36,8 +36,8 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return e.Value.(*entry[K, V]).value, true
 }
 
-// Put sets the value of a key and marks it as used. If the map is full, the entry
-// that was used longest ago is dropped.
+// Put sets the value of a key and marks it as most recently used. If the map is full, it evicts the
+// least recently used entry.
 func (m *Map[K, V]) Put(key K, value V) {
 	if e, ok := m.entries[key]; ok {
 		e.Value.(*entry[K, V]).value = value
@@ -64,8 +64,8 @@ func (m *Map[K, V]) remove(e *list.Element) {
 // Len returns the number of entries.
 func (m *Map[K, V]) Len() int { return len(m.entries) }
 
-// Oldest iterates over the entries, the one used longest ago first. The entry that
-// it yields may be deleted.
+// Oldest iterates over the entries, the least recently used first. The loop may delete the current
+// entry.
 func (m *Map[K, V]) Oldest() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for e := m.order.Back(); e != nil; {

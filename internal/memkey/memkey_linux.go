@@ -16,10 +16,10 @@ import (
 // Size is the size of a key, in bytes.
 const Size = 32
 
-// name is that of the anonymous file, by which Read knows it.
+// name is the name of the anonymous file, by which Read recognises it.
 const name = "outrigger-key"
 
-// New returns an anonymous file with a random key, which nobody can change.
+// New returns an anonymous file with a random key. The file is sealed against changes.
 func New() (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -41,8 +41,8 @@ func New() (*os.File, error) {
 	return f, nil
 }
 
-// Read returns the key in an inherited file, given its descriptor, and closes the
-// file. A descriptor of anything else is left alone.
+// Read returns the key in the inherited file with the descriptor fd, and closes the file. It does
+// not touch a descriptor of any other file.
 func Read(fd int) ([]byte, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil || !strings.HasPrefix(link, "/memfd:"+name+" ") {
@@ -50,9 +50,9 @@ func Read(fd int) ([]byte, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	key := make([]byte, Size+1)
-	// Not from the offset, which all processes share that have the file.
+	// Do not use the file offset, which is shared by all processes that inherit the file.
 	n, err := f.ReadAt(key, 0)
-	_ = f.Close() // it was only read from
+	_ = f.Close() // read-only: closing cannot lose data
 	if n != Size {
 		return nil, fmt.Errorf("the key in memory has %d bytes, want %d: %w", n, Size, err)
 	}

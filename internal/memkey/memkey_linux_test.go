@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestMain is the program that the test of inheritance starts: it prints the key.
+// TestMain also runs the program that the test of inheritance starts, which prints the key.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "print the key" {
 		key, err := Read(3)
@@ -25,8 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each process of a program reads the same key, and does not leave it open for
-// the programs that it starts itself.
+// Each process of a program reads the same key, and does not leave it open for its child processes.
 func TestInherited(t *testing.T) {
 	t.Parallel()
 	f, err := New()
@@ -53,7 +52,7 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// A descriptor of something else is refused and stays open.
+// A descriptor of another file is rejected and stays open.
 func TestOtherDescriptor(t *testing.T) {
 	t.Parallel()
 	f, err := os.CreateTemp(t.TempDir(), "key")

@@ -13,8 +13,8 @@ import (
 // Size is the size of a key, in bytes.
 const Size = 32
 
-// New fails: only Linux has anonymous files.
+// New returns an error: only Linux supports anonymous files.
 func New() (*os.File, error) { return nil, errors.ErrUnsupported }
 
-// Read fails: only Linux has anonymous files.
+// Read returns an error: only Linux supports anonymous files.
 func Read(int) ([]byte, error) { return nil, errors.ErrUnsupported }

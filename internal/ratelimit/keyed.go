@@ -11,15 +11,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limit is the size of a token bucket.
+// Limit configures a token bucket.
 type Limit struct {
-	PerSecond float64 // tokens that are added each second; negative means no limit
-	Burst     int     // tokens of a full bucket
+	PerSecond float64 // tokens added per second; negative means no limit
+	Burst     int     // capacity of the bucket in tokens
 }
 
-// Keyed holds a token bucket for each key. It remembers a bounded number of keys
-// and forgets the least recently used one first; a forgotten key starts again
-// with a full bucket. Its methods may be called concurrently.
+// Keyed holds a token bucket for each key. It holds a bounded number of keys and evicts the least
+// recently used one first; an evicted key starts again with a full bucket. It is safe for
+// concurrent use.
 type Keyed[K comparable] struct {
 	max int
 
@@ -31,18 +31,18 @@ type Keyed[K comparable] struct {
 type bucket[K comparable] struct {
 	key     K
 	tokens  *rate.Limiter
-	refused int // times in a row
+	refused int // consecutive refusals
 }
 
-// NewKeyed returns a table that remembers at most max keys.
+// NewKeyed returns a table for at most max keys.
 func NewKeyed[K comparable](max int) *Keyed[K] {
 	return &Keyed[K]{max: max, buckets: map[K]*list.Element{}, order: list.New()}
 }
 
-// Take takes a token from the bucket of a key. If there is one, wait is zero.
-// Otherwise wait is the time until the next token. refused counts the refusals in
-// a row: with this one if Take refuses, else those before it. The limit applies
-// when the key is new; later calls keep the first one.
+// Take takes a token from the bucket of a key and returns a wait of zero, or returns the time until
+// the next token. refused is the number of consecutive refusals: including this one if Take
+// refuses, otherwise those before it. The limit applies when the key is new; later calls keep the
+// first limit.
 func (k *Keyed[K]) Take(key K, limit Limit, now time.Time) (wait time.Duration, refused int) {
 	if limit.PerSecond < 0 {
 		return 0, 0
@@ -59,21 +59,21 @@ func (k *Keyed[K]) Take(key K, limit Limit, now time.Time) (wait time.Duration, 
 	return max(1, time.Duration(missing/limit.PerSecond*float64(time.Second))), b.refused
 }
 
-// Bucket returns the bucket of a key, so that callers can wait for its tokens.
+// Bucket returns the bucket of a key, so that callers can wait for tokens.
 func (k *Keyed[K]) Bucket(key K, limit Limit) *rate.Limiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.bucket(key, limit).tokens
 }
 
-// Len returns how many keys are remembered.
+// Len returns the number of keys in the table.
 func (k *Keyed[K]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.order.Len()
 }
 
-// bucket returns the bucket of a key and makes it if it is new. The caller holds mu.
+// bucket returns the bucket of a key, creating it if necessary. The caller holds mu.
 func (k *Keyed[K]) bucket(key K, limit Limit) *bucket[K] {
 	e := k.buckets[key]
 	if e == nil {

@@ -38,8 +38,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestBounded checks that keys which callers choose do not add up, and that the
-// ones in use stay.
+// TestBounded checks that keys chosen by callers do not accumulate, and that the ones in use are
+// kept.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const most = 16

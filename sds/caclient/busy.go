@@ -15,21 +15,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// busyError is an error of an authority that said when to come back.
+// busyError is an error from an authority that said when to retry.
 type busyError struct {
 	error
 	after time.Duration
 }
 
-// RetryAfter returns how long the authority does not want to be asked again.
+// RetryAfter returns the delay that the authority requested.
 func (e *busyError) RetryAfter() time.Duration { return e.after }
 
-// Unwrap returns the error itself.
+// Unwrap returns the wrapped error.
 func (e *busyError) Unwrap() error { return e.error }
 
-// retryAfter reads when an authority wants to be asked again: from a
-// google.rpc.RetryInfo, or from seconds in the header retry-after. Zero means
-// that it did not say.
+// retryAfter returns the retry delay that an authority requested in a google.rpc.RetryInfo, or in
+// seconds in the header retry-after. It returns zero if there is none.
 func retryAfter(err error, header, trailer metadata.MD) time.Duration {
 	for _, detail := range status.Convert(err).Proto().GetDetails() {
 		if detail.GetTypeUrl() == "type.googleapis.com/google.rpc.RetryInfo" {
@@ -53,8 +52,8 @@ func first(md metadata.MD, key string) string {
 	return ""
 }
 
-// retryDelay reads field 1 of a RetryInfo, a google.protobuf.Duration, by hand:
-// the package of its generated type would bring a dozen others into the agent.
+// retryDelay decodes field 1 of a RetryInfo, a google.protobuf.Duration. It does not use the
+// generated type, because its package would add a dozen dependencies to the agent.
 func retryDelay(info []byte) time.Duration {
 	var seconds, nanos uint64
 	err := wire.EachBytes(info, errMalformed, func(n protowire.Number, duration []byte) error {
@@ -73,7 +72,7 @@ func retryDelay(info []byte) time.Duration {
 		})
 	})
 	if err != nil || seconds > 1<<31 || nanos >= uint64(time.Second) {
-		return 0 // negative, or of no use
+		return 0 // negative or zero
 	}
 	return time.Duration(seconds)*time.Second + time.Duration(nanos)
 }

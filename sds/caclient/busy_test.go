@@ -49,7 +49,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// FuzzRetryDelay compares the reader with the generated type.
+// FuzzRetryDelay compares the decoder with the generated type.
 func FuzzRetryDelay(f *testing.F) {
 	for _, d := range []time.Duration{0, time.Nanosecond, time.Hour, -time.Second} {
 		b, err := proto.Marshal(&errdetails.RetryInfo{RetryDelay: durationpb.New(d)})
@@ -67,7 +67,7 @@ func FuzzRetryDelay(f *testing.F) {
 		if proto.Unmarshal(b, &want) != nil {
 			return
 		}
-		// A delay that stands twice is merged by protobuf; nobody writes it.
+		// Duplicate delays, which protobuf would merge, do not occur in practice.
 		again, err := proto.Marshal(&want)
 		if err != nil || len(again) != len(b) {
 			return

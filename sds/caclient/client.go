@@ -31,43 +31,42 @@ import (
 const (
 	callTimeout = 10 * time.Second
 	dialTimeout = 5 * time.Second
-	// maxHeader bounds what the authority says when it refuses a call, in bytes.
+	// maxHeader is the maximum size of the headers of a response from the authority, in bytes.
 	maxHeader = 64 << 10
-	// idleTimeout closes a connection that is kept because the authority was
-	// busy.
+	// idleTimeout is the time after which a connection to a busy authority is closed if unused.
 	idleTimeout = time.Minute
 )
 
-// Config describes a Client.
+// Config configures a Client.
 type Config struct {
 	Address    string                      // host:port of the authority
-	ServerName string                      // name that the authority's certificate must hold; empty means the host of Address
-	TLS        func() (*tls.Config, error) // called at each dial, so that replaced roots are used; nil means plaintext
-	Token      func() (string, error)      // called at each call; nil or an empty token means that none is sent
-	// AllowPlaintextToken sends the token even where TLS is nil, readable for
-	// everybody on the way.
+	ServerName string                      // name that the authority's certificate must contain; empty means the host of Address
+	TLS        func() (*tls.Config, error) // called on each dial, so that replaced roots are used; nil means plaintext
+	Token      func() (string, error)      // called on each request; nil or an empty token means that none is sent
+	// AllowPlaintextToken sends the token even if TLS is nil, in which case anyone on the network
+	// path can read it.
 	AllowPlaintextToken bool
-	ClusterID           string                // sent as metadata ClusterID; empty means not at all
-	CertSigner          string                // sent as CertSigner of the request's metadata, also when empty
-	Headers             map[string]string     // further metadata of each call, also in plaintext
+	ClusterID           string                // sent as metadata ClusterID, unless empty
+	CertSigner          string                // sent as CertSigner in the metadata of the request, even if empty
+	Headers             map[string]string     // additional metadata of each call, also sent in plaintext
 	Logger              *slog.Logger          // nil means slog.Default()
 	Registerer          prometheus.Registerer // nil means no metrics
 }
 
-// Client asks one authority for certificates.
+// Client requests certificates from one authority.
 type Client struct {
 	cfg     Config
 	options []grpc.DialOption
 	creds   *dialCredentials // nil in plaintext
 	metrics *metrics
-	skewed  atomic.Bool // the log says that the clocks differ
+	skewed  atomic.Bool // the clock difference has been logged
 
-	mu     sync.Mutex       // guards what follows
+	mu     sync.Mutex       // guards the fields below
 	conn   *grpc.ClientConn // nil until the next call
 	closed bool
 }
 
-// New returns a Client. It dials nothing.
+// New returns a Client. It does not dial.
 func New(cfg Config) (*Client, error) {
 	if _, _, err := net.SplitHostPort(cfg.Address); err != nil {
 		return nil, fmt.Errorf("certificate authority %q: the address is not of the form host:port: %w", cfg.Address, err)
@@ -93,7 +92,7 @@ func New(cfg Config) (*Client, error) {
 	c.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithIdleTimeout(idleTimeout),
-		grpc.WithNoProxy(), // as the relay: agents reach the control plane directly
+		grpc.WithNoProxy(), // like the relay: agents connect to the control plane directly
 		grpc.WithDisableRetry(),
 		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDisableServiceConfig(),
@@ -118,9 +117,9 @@ func (c *Client) Run(ctx context.Context) error {
 	return c.conn.Close()
 }
 
-// connection returns the connection, or a new one that dials with its first
-// call. The name is resolved at each dial (passthrough): the DNS resolver of
-// gRPC would wait up to two minutes after a name that did not exist yet.
+// connection returns the current connection, or a new one that dials on its first call. The name is
+// resolved on each dial (passthrough): gRPC's DNS resolver would retry a name that did not exist
+// only after up to two minutes.
 func (c *Client) connection() (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,22 +137,20 @@ func (c *Client) connection() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// drop closes a connection. Renewals are hours apart: the authority need not
-// keep one open for each proxy of the mesh, and the next call dials with the
-// roots and the certificate that are in force then.
+// drop closes a connection. Renewals are hours apart, so the authority need not keep a connection
+// for each proxy of the mesh. The next call dials again with the current roots and certificate.
 func (c *Client) drop(conn *grpc.ClientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == conn {
 		c.conn = nil
-		_ = conn.Close() // it is of no use any more
+		_ = conn.Close() // it is no longer used
 	}
 }
 
-// Sign has a PEM certificate request signed and returns the elements of the
-// answer as they came: the leaf first, the roots last. It makes one attempt. An
-// error has a method RetryAfter() time.Duration if the authority said when to
-// come back.
+// Sign sends a PEM certificate request and returns the certificates of the response unchanged: the
+// leaf first, the roots last. It makes one attempt. The error has a method RetryAfter()
+// time.Duration if the authority said when to retry.
 func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -179,7 +176,7 @@ func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([]
 	end := time.Now()
 	c.metrics.latency.Add(float64(end.Sub(start).Microseconds()) / 1000)
 	c.observeClock(clock{start: start, end: end, date: first(header, "date"), chain: resp.GetCertChain(), ttl: request.GetValidityDuration()})
-	if status.Code(err) != codes.ResourceExhausted { // asking again over the same connection is cheap
+	if status.Code(err) != codes.ResourceExhausted { // a retry over the same connection is cheap
 		c.drop(conn)
 	}
 	if err != nil {
@@ -192,7 +189,7 @@ func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([]
 		return nil, err
 	}
 	c.creds.accepted()
-	// An answer of one element would leave open which root to trust.
+	// A response with a single certificate would not say which root to trust.
 	if n := len(resp.GetCertChain()); n < 2 {
 		return nil, fmt.Errorf("asking certificate authority %s: the answer has %d certificates; it must have the leaf first and the root last", c.cfg.Address, n)
 	}
@@ -203,7 +200,7 @@ func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([]
 	return chain, nil
 }
 
-// metadata is what goes with each call.
+// metadata returns the metadata of each call.
 func (c *Client) metadata(token string) metadata.MD {
 	md := metadata.New(c.cfg.Headers)
 	if c.cfg.ClusterID != "" {
@@ -215,7 +212,7 @@ func (c *Client) metadata(token string) metadata.MD {
 	return md
 }
 
-// checkHeader says why a header cannot be sent.
+// checkHeader returns an error if a header cannot be sent.
 func checkHeader(name, value string) error {
 	name = strings.ToLower(name)
 	switch {
@@ -239,8 +236,8 @@ func checkHeader(name, value string) error {
 	return nil
 }
 
-// token reads the token. That there is none is no error: a machine may prove
-// its identity with a client certificate instead.
+// token returns the token. A missing token is not an error: a machine may authenticate with a
+// client certificate instead.
 func (c *Client) token() (string, error) {
 	if c.cfg.Token == nil {
 		return "", errors.New("none is configured")
@@ -261,8 +258,8 @@ func (c *Client) token() (string, error) {
 	return token, nil
 }
 
-// explain adds why no token was sent where that may be the cause, and takes the
-// token out of what the authority answered.
+// explain adds the reason for a missing token to an error that it may have caused, and removes the
+// token from the text of the response.
 func explain(err error, token string, tokenErr error) error {
 	code := status.Code(err)
 	if tokenErr != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {

@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
-// TestMain sets a proxy that nothing may use. It is set for all tests, because
-// net/http reads it once; for loopback addresses it would not count.
+// TestMain sets a proxy that must not be used. It is set for all tests, because net/http reads the
+// setting only once; it would not apply to loopback addresses.
 func TestMain(m *testing.M) {
 	if err := os.Setenv("HTTPS_PROXY", "http://127.0.0.1:1"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -54,7 +54,7 @@ func TestNoProxyOfTheEnvironment(t *testing.T) {
 
 const serverName = "istiod.istio-system.svc"
 
-// service keeps what it was asked and answers with what a test says.
+// service records requests and sends the response that a test configures.
 type service struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	answer func(*securityv1alpha1.IstioCertificateRequest, metadata.MD) ([]string, error)
@@ -66,7 +66,7 @@ func (s *service) CreateCertificate(ctx context.Context, req *securityv1alpha1.I
 	return &securityv1alpha1.IstioCertificateResponse{CertChain: chain}, err
 }
 
-// selfSigned is a certificate of the server that is its own root.
+// selfSigned returns a self-signed server certificate, which is its own root.
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -90,7 +90,7 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// leafPEM is some certificate of a given life.
+// leafPEM returns a certificate with the given lifetime.
 func leafPEM(t *testing.T, from, to time.Time) string {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -109,7 +109,7 @@ func leafPEM(t *testing.T, from, to time.Time) string {
 	return string(certs.EncodeChain(cert))
 }
 
-// listen serves on an address ("127.77.44.2:0" for any) until stop is called.
+// listen serves on an address ("127.77.44.2:0" for any port) until stop is called.
 func listen(t *testing.T, address string, s *service, cert tls.Certificate) (at string, stop func()) {
 	t.Helper()
 	return serveTLS(t, address, s, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
@@ -131,7 +131,7 @@ func serveTLS(t *testing.T, address string, s *service, cfg *tls.Config) (at str
 			return
 		}
 		server.Stop()
-		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // it may not have begun
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // it may not have been started
 			t.Error(err)
 		}
 	}

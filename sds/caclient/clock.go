@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// maxSkew is how much the clocks may differ before it is worth a warning.
+	// maxSkew is the clock difference above which a warning is logged.
 	maxSkew = time.Minute
-	// maxBackdate is by how much an authority may be expected to date the start
-	// of a certificate back.
+	// maxBackdate is the maximum time by which an authority is expected to backdate the start of a
+	// certificate.
 	maxBackdate = 10 * time.Minute
-	// halfSecond is the middle of what times in whole seconds leave open.
+	// halfSecond is half of the resolution of times in whole seconds.
 	halfSecond = 500 * time.Millisecond
 )
 
-// clock is what a call tells about the clock of the authority.
+// clock contains the data of a call from which the authority's clock can be estimated.
 type clock struct {
-	start, end time.Time // of the call, by our clock
-	date       string    // header of the answer, if there is one
-	chain      []string  // of the answer, the leaf first
-	ttl        int64     // life that was asked for, in seconds
+	start, end time.Time // of the call, by the local clock
+	date       string    // header of the response, or ""
+	chain      []string  // certificates of the response, the leaf first
+	ttl        int64     // requested lifetime in seconds
 }
 
-// skew returns by how much our clock is ahead, if that is known.
+// skew returns by how much the local clock is ahead. known is false if that cannot be determined.
 func (c clock) skew() (ahead time.Duration, known bool) {
 	ours := c.start.Add(c.end.Sub(c.start) / 2)
 	if date, err := http.ParseTime(c.date); err == nil {
@@ -42,10 +42,10 @@ func (c clock) skew() (ahead time.Duration, known bool) {
 	}
 	leaf, err := certs.ParseChain([]byte(c.chain[0]))
 	if err != nil {
-		return 0, false // the workload says so
+		return 0, false // the workload reports this
 	}
-	// An authority that grants the requested life counts it from now,
-	// and dates the start back. One that does not leaves its time open.
+	// An authority that grants the requested lifetime counts it from its current time and backdates
+	// the start. Otherwise its time is unknown.
 	ttl := time.Duration(c.ttl) * time.Second
 	backdate := leaf[0].NotAfter.Sub(leaf[0].NotBefore) - ttl
 	if backdate > 0 && backdate <= maxBackdate {
@@ -58,7 +58,7 @@ func (c clock) skew() (ahead time.Duration, known bool) {
 	return 0, false
 }
 
-// observeClock measures, exports and logs how the clocks differ.
+// observeClock measures the clock difference, exports it and logs it.
 func (c *Client) observeClock(m clock) {
 	ahead, known := m.skew()
 	if !known {
@@ -79,7 +79,7 @@ func (c *Client) observeClock(m clock) {
 	}
 }
 
-// skewCollector shows the last measurement; nothing before the first.
+// skewCollector exports the last measurement. There is no value before the first one.
 type skewCollector struct {
 	seconds atomic.Pointer[float64]
 }

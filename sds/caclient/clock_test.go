@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// TestSkew has authorities whose clock is off by a known time, and which date
-// certificates in their own ways.
+// TestSkew uses authorities whose clocks are off by a known time, and which set the dates of
+// certificates in different ways.
 func TestSkew(t *testing.T) {
 	t.Parallel()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -40,7 +40,7 @@ func TestSkew(t *testing.T) {
 	for name, tc := range map[string]struct {
 		date    string
 		chain   []string
-		want    time.Duration // of our clock
+		want    time.Duration // of the local clock
 		unknown bool
 	}{
 		"in step, dated back by 2 minutes": {chain: leaf(-2*time.Minute, ttl)},

@@ -16,19 +16,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// dialCredentials is TLS whose configuration is asked for at each handshake.
+// dialCredentials are TLS credentials that call config on each handshake.
 type dialCredentials struct {
 	config     func() (*tls.Config, error)
 	serverName string
 	client     *clientCertificate
 }
 
-// clientCertificate decides whether a client certificate is shown. An authority
-// that does not know its issuer any more ends the connection over it, although
-// the token would do.
+// clientCertificate decides whether to present a client certificate. An authority that no longer
+// trusts the certificate's issuer closes the connection, even if the token is valid.
 type clientCertificate struct {
 	shown   atomic.Bool // in the last handshake
-	without atomic.Bool // the next handshake is made without
+	without atomic.Bool // omit it in the next handshake
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
@@ -37,7 +36,7 @@ func (d *dialCredentials) ClientHandshake(ctx context.Context, authority string,
 	if err != nil {
 		return nil, nil, err
 	}
-	// gRPC verifies the name that it is given here and not cfg.ServerName.
+	// gRPC verifies this name and ignores cfg.ServerName.
 	switch {
 	case d.serverName != "":
 		authority = d.serverName
@@ -68,9 +67,8 @@ func (c *clientCertificate) apply(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// refused is called when a call did not work. If that may be because of the
-// client certificate, the next one goes with the token alone; if that does not
-// work either, the one after it shows the certificate again.
+// refused is called after a failed call. If the client certificate may be the cause, the next call
+// uses only the token. If that fails as well, the following one presents the certificate again.
 func (d *dialCredentials) refused(err error, token bool, log *slog.Logger) {
 	if d == nil {
 		return
@@ -87,14 +85,14 @@ func (d *dialCredentials) refused(err error, token bool, log *slog.Logger) {
 	d.client.without.Store(without)
 }
 
-// accepted is called when a call worked.
+// accepted is called after a successful call.
 func (d *dialCredentials) accepted() {
 	if d != nil {
 		d.client.without.Store(false)
 	}
 }
 
-// ServerHandshake implements credentials.TransportCredentials; a client has none.
+// ServerHandshake implements credentials.TransportCredentials. It is not supported.
 func (d *dialCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these credentials are for clients")
 }

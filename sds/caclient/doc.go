@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package caclient asks a certificate authority that speaks
-// istio.v1.auth.IstioCertificateService (the control plane's or Istio's) for
-// certificates.
+// Package caclient requests certificates from an authority that implements
+// istio.v1.auth.IstioCertificateService, such as the control plane or Istio.
 //
-// The agent gives Client.Sign to the workload of package sds, which decides when
-// to ask and what to do with an error: this package makes one attempt for each
-// call. Each call dials anew, with the roots and the certificate that are in
-// force then, unless the authority was only busy. Where a client certificate may
-// be the reason of a refusal, the next call goes with the token alone.
+// The agent passes Client.Sign to the workload of package sds, which decides when to call it and
+// how to handle errors: this package makes one attempt per call. Each call dials again, with the
+// current roots and certificate, unless the authority was only busy. If a client certificate may be
+// the cause of a rejection, the next call uses only the token.
 //
-// An error tells when a busy authority wants to be asked again. How far our clock
-// is from the authority's is measured with each answer.
+// Errors of a busy authority say when to retry. Each response is used to measure the difference
+// between the local clock and the authority's.
 //
-// A token is read for each call, travels only over TLS and never ends in a log
-// or an error. The package runs no goroutine of its own; those of the gRPC
+// The token is read on each call. It is sent only over TLS, unless configured otherwise, and never
+// appears in a log or an error. The package runs no goroutines of its own; those of the gRPC
 // connection end with Client.Run.
 package caclient

@@ -29,8 +29,8 @@ import (
 
 type request = securityv1alpha1.IstioCertificateRequest
 
-// TestRecovery: the authority restarts with another certificate, the file with
-// the roots is replaced, and the same client works again within seconds.
+// TestRecovery restarts the authority with another certificate and replaces the file with the
+// roots. The same client works again within seconds.
 func TestRecovery(t *testing.T) {
 	t.Parallel()
 	firstCert, firstPool := selfSigned(t)
@@ -69,9 +69,9 @@ func TestRecovery(t *testing.T) {
 	wait("the new roots are used", func(err error) bool { return err == nil })
 }
 
-// TestCertificateThatIsRefused: an authority that does not know the issuer of
-// the client certificate ends the connection; the token alone does. The next
-// renewal shows the certificate again.
+// TestCertificateThatIsRefused uses an authority that does not know the issuer of the client
+// certificate and closes the connection, but accepts the token alone. The next renewal presents the
+// certificate again.
 func TestCertificateThatIsRefused(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
@@ -80,7 +80,7 @@ func TestCertificateThatIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		clientCAs *x509.CertPool
 		token     string
-		want      []bool // whether calls work, one after the other
+		want      []bool // whether consecutive calls succeed
 		shown     int32
 	}{
 		"with a token":    {pool, "a.b.c", []bool{false, true, false, true}, 2},
@@ -112,7 +112,7 @@ func TestCertificateThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestFreshTokenAfterARefusal: the token is read for each call.
+// TestFreshTokenAfterARefusal checks that the token is read for each call.
 func TestFreshTokenAfterARefusal(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
@@ -136,7 +136,7 @@ func TestFreshTokenAfterARefusal(t *testing.T) {
 	}
 }
 
-// TestBusyAuthority says when to come back, and the error tells.
+// TestBusyAuthority checks that the error contains the requested retry delay.
 func TestBusyAuthority(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
@@ -188,8 +188,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestClockSkew: an authority whose clock is two hours ahead is reported once,
-// shown, and told of when it agrees again.
+// TestClockSkew checks that an authority whose clock is two hours ahead is logged once and
+// exported, and that the end of the difference is logged.
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
@@ -231,7 +231,7 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// lines is a log.
+// lines is an in-memory log.
 type lines struct {
 	mu sync.Mutex // guards b
 	b  strings.Builder

@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// However a source is read, in whole blocks or byte by byte, the same goes out,
-// and what is no sample does not go out as one.
+// The output does not depend on whether a source is read in blocks or byte by byte, and invalid
+// samples are not copied.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
-	for i := range 5000 { // several buffers, with lines across their ends
+	for i := range 5000 { // several buffers, with lines across their boundaries
 		if i%700 == 0 {
 			fmt.Fprintf(&many, "# HELP f%d One # two.\n# TYPE f%[1]d gauge\n", i)
 		}

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package exposition puts metrics of several sources together into one answer
-// to a scraper. It speaks the three formats of Prometheus: text, OpenMetrics
-// and length-delimited protobuf; each source may answer in any of them.
+// Package exposition merges metrics from several sources into one response to a scraper. It
+// supports the three formats of Prometheus: text, OpenMetrics and length-delimited protobuf. Each
+// source may use any of them.
 //
-// What comes in goes out line by line or family by family, so that memory does
-// not grow with the amount of metrics. The package does no I/O but on the
-// reader and writer that it is given, and runs no goroutine. The status server
-// is its only caller.
+// Input is processed line by line or family by family, so that memory use does not grow with the
+// amount of metrics. The package performs I/O only on the given readers and writers and runs no
+// goroutines. It is used by the status server.
 package exposition

@@ -28,10 +28,10 @@ const (
 	acceptProto = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 )
 
-// source is what one source answers.
+// source is the response of a source.
 type source struct{ contentType, body string }
 
-// merge puts sources together for a scraper.
+// merge merges sources for a scraper.
 func merge(t testing.TB, accept string, sources ...source) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -158,7 +158,7 @@ what 2
 	}
 }
 
-// A family that several sources have is described once, and there is one end.
+// A family in several sources is described once, and there is one end marker.
 func TestClash(t *testing.T) {
 	t.Parallel()
 	const om = "application/openmetrics-text; version=1.0.0"
@@ -174,7 +174,7 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// native has what only protobuf can say.
+// native contains features that only protobuf supports.
 func native(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -242,7 +242,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// lines leaves out those that begin so.
+// lines omits lines with the given prefix.
 func lines(s, without string) (kept []string) {
 	for line := range strings.SplitSeq(s, "\n") {
 		if !strings.HasPrefix(line, without) {
@@ -252,7 +252,7 @@ func lines(s, without string) (kept []string) {
 	return kept
 }
 
-// A long histogram goes through several chunks and stays whole.
+// A long histogram spans several chunks and remains complete.
 func TestLongHistogramInProtobuf(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -286,7 +286,8 @@ func TestLongHistogramInProtobuf(t *testing.T) {
 	}
 }
 
-// What breaks off leaves whole lines and families, or says that the answer is torn.
+// After a truncated source, the output contains only complete lines and families, or the error says
+// that the response is torn.
 func TestBreaksOff(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("reset")
@@ -333,7 +334,7 @@ func TestScraperGone(t *testing.T) {
 	}
 }
 
-// long is a long body of equal lines.
+// long returns a long body of equal lines.
 type long struct{ left int }
 
 func (l *long) Read(b []byte) (int, error) {
@@ -345,7 +346,7 @@ func (l *long) Read(b []byte) (int, error) {
 }
 
 func TestHoldsLittle(t *testing.T) {
-	// Not parallel: it measures allocation.
+	// Not parallel, because it measures allocations.
 	const count = 200_000
 	for accept, limit := range map[string]float64{acceptText: 20, acceptOM: 20} {
 		allocated := testing.AllocsPerRun(1, func() {
@@ -360,8 +361,8 @@ func TestHoldsLittle(t *testing.T) {
 	}
 }
 
-// FuzzMerge serves any answer to any scraper: nothing panics, and what comes out
-// of a good source after it is not lost.
+// FuzzMerge merges arbitrary responses for any scraper: it does not panic, and a following valid
+// source is complete.
 func FuzzMerge(f *testing.F) {
 	f.Add(plainText, byte(0), byte(1))
 	f.Add(openMetricsText, byte(1), byte(0))
@@ -384,7 +385,7 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-// The text that is made can be read by a parser that is not ours.
+// An independent parser accepts the generated text.
 func TestParsable(t *testing.T) {
 	t.Parallel()
 	out := merge(t, acceptText, source{"", plainText}, source{acceptOM, openMetricsText}, source{acceptProto, delimited(t, native(t)...)})

@@ -5,8 +5,7 @@ package exposition
 
 import "bytes"
 
-// family is what the comments before the samples of a family say, as its
-// source spelled it.
+// family holds the comments that precede the samples of a family, as written by its source.
 type family struct {
 	name, kind, help, unit []byte
 	hasHelp                bool
@@ -20,7 +19,7 @@ func (f *family) reset(name []byte, from kind) {
 	f.hasHelp, f.from, f.open = false, from, true
 }
 
-// textName is the name of the family in the text format: that of its samples.
+// textName returns the name of the family in the text format, which is the name of its samples.
 func (f *family) textName() []byte {
 	if f.from == openMetrics {
 		switch string(f.kind) {
@@ -33,7 +32,7 @@ func (f *family) textName() []byte {
 	return f.name
 }
 
-// textKind is the type in the text format, which has fewer.
+// textKind returns the type in the text format, which has fewer types.
 func (f *family) textKind() string {
 	switch kind := string(f.kind); kind {
 	case "counter", "gauge", "histogram", "summary":
@@ -45,7 +44,7 @@ func (f *family) textKind() string {
 	}
 }
 
-// text appends the comments of the text format.
+// text appends the comments in the text format.
 func (f *family) text(b []byte) []byte {
 	name := f.textName()
 	if f.hasHelp {
@@ -61,8 +60,8 @@ func (f *family) text(b []byte) []byte {
 	return b
 }
 
-// openMetrics appends the comments of OpenMetrics. There a counter's samples
-// must end in _total; one that does not is of no known type rather than
+// openMetrics appends the comments in the OpenMetrics format. It requires a counter's samples to
+// end in _total; a counter whose samples do not is exported with type unknown instead of being
 // renamed.
 func (f *family) openMetrics(b []byte) []byte {
 	name, kind, help := f.name, string(f.kind), f.help
@@ -97,7 +96,7 @@ func describe(b []byte, word string, name []byte, rest string) []byte {
 	return append(b, '\n')
 }
 
-// suffixed appends a suffix, inside the quotes if there are any.
+// suffixed appends a suffix to a name, inside the quotes if the name is quoted.
 func suffixed(name []byte, suffix string) []byte {
 	if n := len(name); n > 1 && name[n-1] == '"' {
 		return append(append(bytes.Clone(name[:n-1]), suffix...), '"')
@@ -105,7 +104,7 @@ func suffixed(name []byte, suffix string) []byte {
 	return append(bytes.Clone(name), suffix...)
 }
 
-// quoteHelp escapes quotes, which OpenMetrics wants and text does not.
+// quoteHelp escapes quotes, as required by OpenMetrics but not by the text format.
 func quoteHelp(help []byte) []byte {
 	if bytes.IndexByte(help, '"') < 0 {
 		return help

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A source whose answer is no metrics, whatever it calls them, must not spoil
-// those of the others.
+// A source whose response does not contain metrics, whatever its content type, does not affect the
+// others.
 func TestForeignText(t *testing.T) {
 	t.Parallel()
 	for _, accept := range []string{acceptText, acceptOM} {
@@ -38,7 +38,7 @@ func TestForeignText(t *testing.T) {
 	}
 }
 
-// TestValid: what parsers take stays.
+// TestValid checks that lines which parsers accept are kept.
 func TestValid(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]bool{

@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Format is one of the formats of Prometheus.
+// Format is one of the Prometheus formats.
 type Format struct {
 	kind kind
-	// contentType is the whole media type, with version and escaping.
+	// contentType is the complete media type, with version and escaping.
 	contentType string
 }
 
@@ -27,10 +27,10 @@ const (
 	protobuf
 )
 
-// Negotiate returns the format that the Accept header of a scraper asks for;
-// text, when it names none that is spoken here.
+// Negotiate returns the format that the Accept header of a scraper requests. It returns the text
+// format if none of the requested formats is supported.
 func Negotiate(header http.Header) Format {
-	// Text first, for clients that accept anything: they are browsers and curl.
+	// Text comes first, for clients that accept anything, such as browsers and curl.
 	accepted := []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeProtoDelim)}
 	for _, version := range []string{expfmt.OpenMetricsVersion_1_0_0, expfmt.OpenMetricsVersion_0_0_1} {
 		if f, err := expfmt.NewOpenMetricsFormat(version); err == nil {
@@ -48,11 +48,11 @@ func Negotiate(header http.Header) Format {
 	return format
 }
 
-// ContentType is the media type of an answer in this format.
+// ContentType returns the media type of a response in this format.
 func (f Format) ContentType() string { return f.contentType }
 
-// Accept is what to ask a source for, so that least is lost on the way into
-// this format.
+// Accept returns the Accept header for requests to a source. It prefers formats that can be
+// converted to this format with the least loss.
 func (f Format) Accept() string {
 	escaping := ""
 	if _, params, err := mime.ParseMediaType(f.contentType); err == nil && params["escaping"] != "" {
@@ -79,7 +79,7 @@ func (f Format) Accept() string {
 	}
 }
 
-// kindOf reads the Content-Type of a source. Most that name none mean text.
+// kindOf parses the Content-Type of a source. A missing or unspecific type mostly means text.
 func kindOf(contentType string) (kind, error) {
 	name, params, err := mime.ParseMediaType(contentType)
 	switch {

@@ -10,17 +10,16 @@ import (
 	"strconv"
 )
 
-// sample is one line with a value, in parts of the line that it was read from.
+// sample is one line with a value. Its fields are slices of the input line.
 type sample struct {
-	name, labels []byte // labels with their braces, or nothing
-	value, time  []byte // time as its format has it, or nothing
-	exemplar     []byte // what stands behind "# ", or nothing
+	name, labels []byte // labels with their braces, or empty
+	value, time  []byte // time as in the source's format, or empty
+	exemplar     []byte // the text after "# ", or empty
 }
 
 var errSample = errors.New("one of its lines is no sample: it must be a name, labels and a value")
 
-// splitSample takes a sample apart, without its end of line. Only OpenMetrics
-// has exemplars.
+// splitSample splits a sample without its line end. Only OpenMetrics has exemplars.
 func splitSample(line []byte) (s sample, err error) {
 	rest := line
 	if i := bytes.IndexAny(rest, "{ \t"); i >= 0 {
@@ -46,14 +45,14 @@ func splitSample(line []byte) (s sample, err error) {
 	return s, nil
 }
 
-// valid tells whether a parser takes a line for a sample.
+// valid reports whether a parser accepts the line as a sample.
 func valid(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t")
 	if len(line) > 0 && line[0] == '#' {
-		return true // a comment that is indented
+		return true // an indented comment
 	}
 	s, err := splitSample(line)
-	if err != nil || len(s.name) == 0 && len(s.labels) < len(`{"a"}`) { // the name is among the labels then
+	if err != nil || len(s.name) == 0 && len(s.labels) < len(`{"a"}`) { // without a name, the labels contain it
 		return false
 	}
 	for i, c := range s.name {
@@ -64,8 +63,8 @@ func valid(line []byte) bool {
 	return number(s.value) && (len(s.time) == 0 || number(s.time))
 }
 
-// number tells whether text is a number. What looks like one is taken for one:
-// most are, and nothing is allocated.
+// number reports whether the text is a number. Text that looks like one is accepted without
+// parsing, which covers most numbers and allocates nothing.
 func number(b []byte) bool {
 	if bytes.ContainsAny(b, "0123456789") && len(bytes.Trim(b, "0123456789+-.eE")) == 0 {
 		return true
@@ -74,7 +73,7 @@ func number(b []byte) bool {
 	return err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// closing finds the brace that ends the labels, -1 if there is none.
+// closing returns the index of the brace that ends the labels, or -1.
 func closing(b []byte) int {
 	quoted := false
 	for i := 1; i < len(b); i++ {
@@ -90,7 +89,7 @@ func closing(b []byte) int {
 	return -1
 }
 
-// field cuts the first word off.
+// field splits off the first word.
 func field(b []byte) (word, rest []byte) {
 	b = bytes.TrimLeft(b, " \t")
 	if i := bytes.IndexAny(b, " \t"); i >= 0 {
@@ -99,11 +98,11 @@ func field(b []byte) (word, rest []byte) {
 	return b, nil
 }
 
-// write appends the sample in the spelling that both text formats take.
+// write appends the sample in a form that is valid in both text formats.
 func (s sample) write(b []byte) []byte {
 	b = append(b, s.name...)
 	if n := len(s.labels); n > 0 {
-		inner := bytes.TrimRight(s.labels[1:n-1], " \t,") // OpenMetrics takes no last comma
+		inner := bytes.TrimRight(s.labels[1:n-1], " \t,") // OpenMetrics does not allow a trailing comma
 		b = append(b, '{')
 		b = append(b, inner...)
 		b = append(b, '}')
@@ -121,7 +120,7 @@ func (s sample) write(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// seconds turns a time of text, in milliseconds, into one of OpenMetrics.
+// seconds converts a timestamp from milliseconds (text format) to seconds (OpenMetrics).
 func seconds(ms []byte) ([]byte, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -133,7 +132,7 @@ func seconds(ms []byte) ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(n)/1000, 'f', 3, 64), nil
 }
 
-// milliseconds is the way back.
+// milliseconds converts a timestamp from seconds to milliseconds.
 func milliseconds(s []byte) ([]byte, error) {
 	if len(s) == 0 {
 		return nil, nil
@@ -145,7 +144,7 @@ func milliseconds(s []byte) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(math.Round(t*1000)), 10), nil
 }
 
-// comment takes "# TYPE name rest" apart. Other comments give no word.
+// comment splits "# TYPE name rest". For other comments, word is empty.
 func comment(line []byte) (word string, name, rest []byte) {
 	first, after := field(bytes.TrimPrefix(line, []byte("#")))
 	switch word = string(first); word {
@@ -154,7 +153,7 @@ func comment(line []byte) (word string, name, rest []byte) {
 		return "", nil, nil
 	}
 	after = bytes.TrimLeft(after, " \t")
-	if len(after) > 0 && after[0] == '"' { // a name that is not only letters
+	if len(after) > 0 && after[0] == '"' { // a quoted name
 		if end := closingQuote(after); end > 0 {
 			return word, after[:end+1], bytes.TrimLeft(after[end+1:], " \t")
 		}

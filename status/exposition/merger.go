@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// maxLine is how long one line of metrics may be. It is all that is held
-	// of a source in text.
+	// maxLine is the maximum length of a line of metrics. It is also the size of the buffer for a
+	// source in text format.
 	maxLine = 64 << 10
-	// maxNames bounds what is remembered of one answer. Comments of families
-	// beyond it may come twice, which parsers forgive.
+	// maxNames is the maximum number of families that are tracked per response. Comments of further
+	// families may be repeated, which parsers tolerate.
 	maxNames = 1 << 15
 )
 
 var (
-	// ErrGone says that the scraper takes nothing more; no source is to blame.
+	// ErrGone means that the scraper has closed the connection; the sources are not the cause.
 	ErrGone = errors.New("the scraper has gone")
-	// ErrTorn says that a source broke off in the middle of something that was
-	// already handed on: the answer is of no use any more and must be cut.
+	// ErrTorn means that a source failed in the middle of data that had already been written. The
+	// response is unusable and must be aborted.
 	ErrTorn = errors.New("the answer is torn")
 )
 
-// Merger writes one answer. It is not safe for concurrent use.
+// Merger writes one response. It is not safe for concurrent use.
 type Merger struct {
 	out    *bufio.Writer
 	format Format
 	seed   maphash.Seed
-	names  map[uint64]struct{} // the families whose comments were written
-	chunk  chunk               // for protobuf: text that is not translated yet
+	names  map[uint64]struct{} // families whose comments have been written
+	chunk  chunk               // for protobuf: text that has not been converted yet
 	buf    []byte
 }
 
@@ -46,10 +46,9 @@ func NewMerger(w io.Writer, format Format) *Merger {
 	return &Merger{out: bufio.NewWriterSize(w, maxLine), format: format, seed: maphash.MakeSeed(), names: map[uint64]struct{}{}}
 }
 
-// Copy hands on the metrics of a source that answered with the given media
-// type. What was handed on before an error is whole, unless the error wraps
-// ErrTorn. Of a family that an earlier source had too, only the samples are
-// handed on: a second type would not be valid.
+// Copy copies the metrics of a source whose response has the given media type. If it returns an
+// error, everything written so far is complete, unless the error wraps ErrTorn. If an earlier
+// source had the same family, only its samples are copied, because a second type would be invalid.
 func (m *Merger) Copy(src io.Reader, contentType string) error {
 	from, err := kindOf(contentType)
 	if err != nil {
@@ -65,7 +64,7 @@ func (m *Merger) Copy(src io.Reader, contentType string) error {
 	return m.flushChunk()
 }
 
-// Families writes metrics that are at hand.
+// Families writes the given metrics.
 func (m *Merger) Families(families []*dto.MetricFamily) error {
 	for _, f := range families {
 		if err := m.message(f); err != nil {
@@ -75,7 +74,7 @@ func (m *Merger) Families(families []*dto.MetricFamily) error {
 	return nil
 }
 
-// Close ends the answer.
+// Close completes the response.
 func (m *Merger) Close() error {
 	if m.format.kind == openMetrics {
 		if err := m.write([]byte("# EOF\n")); err != nil {
@@ -95,7 +94,7 @@ func (m *Merger) write(b []byte) error {
 	return nil
 }
 
-// copyLines reads a source in one of the two text formats.
+// copyLines copies a source in one of the two text formats.
 func (m *Merger) copyLines(src io.Reader, from kind) error {
 	in := bufio.NewReaderSize(src, maxLine)
 	var f family
@@ -136,21 +135,20 @@ func (m *Merger) copyLines(src io.Reader, from kind) error {
 	}
 }
 
-// block hands on the samples at the front of what has been read, as they are
-// and all at once: most of what comes is as it should go out. Its first and its
-// last line are looked at: a source that answers with a page of text, or ends
-// with the words of an error, must not spoil the answer for the others.
+// block copies the samples at the front of the buffer at once and unchanged: most input needs no
+// conversion. It validates the first and the last line, so that a source that responds with a text
+// page, or ends with an error message, does not corrupt the response of the other sources.
 func (m *Merger) block(in *bufio.Reader, f *family, from kind) error {
 	if m.format.kind != from {
 		return nil
 	}
-	b, _ := in.Peek(in.Buffered()) // there is so much
+	b, _ := in.Peek(in.Buffered()) // returns what is buffered
 	if len(b) == 0 || b[0] == '#' {
 		return nil
 	}
 	b = samples(b)
-	// Line by line goes what not every parser takes: other ends of lines, and
-	// empty lines, which OpenMetrics does not know.
+	// Input that some parsers reject is processed line by line: other line ends, and empty lines,
+	// which OpenMetrics does not allow.
 	if len(b) == 0 || b[0] == '\n' || bytes.IndexByte(b, '\r') >= 0 || from == openMetrics && bytes.Contains(b, []byte("\n\n")) {
 		return nil
 	}
@@ -169,8 +167,8 @@ func (m *Merger) block(in *bufio.Reader, f *family, from kind) error {
 	return err
 }
 
-// samples cuts text off at the first comment, or behind the last whole line.
-// It looks for what is rare: ends of lines are not.
+// samples returns the text up to the first comment, or up to the end of the last complete line. It
+// searches for rare characters: line ends are frequent.
 func samples(b []byte) []byte {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(b[i:], '#')
@@ -183,7 +181,7 @@ func samples(b []byte) []byte {
 	}
 }
 
-// comment keeps what a comment says until the first sample.
+// comment stores a comment until the first sample.
 func (m *Merger) comment(f *family, line []byte, from kind) error {
 	word, name, rest := comment(line)
 	if word == "" {

@@ -21,22 +21,22 @@ import (
 )
 
 const (
-	// maxMessage is how large a family may be that has to be decoded, which takes
-	// many times that: of a source that answers in protobuf, which it was not asked for.
+	// maxMessage is the maximum size of a family that must be decoded, which takes a multiple of
+	// its size. It applies to sources that respond in protobuf although it was not requested.
 	maxMessage = 4 << 20
-	// maxWhole is up to where a message is read before it is handed on: one
-	// that breaks off then harms nobody. Larger ones are handed on as they come.
+	// maxWhole is the maximum size of a message that is buffered completely before it is written,
+	// so that a truncated message causes no harm. Larger messages are streamed.
 	maxWhole = 1 << 20
-	// maxPassed is how large a message can be at all.
+	// maxPassed is the maximum size of any message.
 	maxPassed = 1 << 30
 
-	// chunkSize is how much text of one family is translated at a time; a
-	// histogram is not cut within one set of labels up to maxChunk.
+	// chunkSize is the amount of text of one family that is converted at a time. A histogram is not
+	// split within one set of labels, up to maxChunk.
 	chunkSize = 64 << 10
 	maxChunk  = 1 << 20
 )
 
-// copyMessages reads a source that answered in protobuf.
+// copyMessages copies a source in protobuf.
 func (m *Merger) copyMessages(src io.Reader) error {
 	in := bufio.NewReaderSize(src, maxLine)
 	for {
@@ -74,12 +74,12 @@ func (m *Merger) copyMessages(src io.Reader) error {
 	}
 }
 
-// pass hands on one message as it is.
+// pass copies one message unchanged.
 func (m *Merger) pass(src io.Reader, size uint64) error {
 	if err := m.write(binary.AppendUvarint(nil, size)); err != nil {
 		return err
 	}
-	n, err := io.CopyN(struct{ io.Writer }{m.out}, src, int64(size)) // without ReadFrom, which would take an error of src for one of out
+	n, err := io.CopyN(struct{ io.Writer }{m.out}, src, int64(size)) // hide ReadFrom, which would report an error of src as an error of out
 	switch {
 	case err == nil:
 		return nil
@@ -114,11 +114,10 @@ func (m *Merger) message(f *dto.MetricFamily) error {
 	return m.copyLines(&b, m.format.kind)
 }
 
-// chunk is text of one family, or of some without comments, on its way into
-// protobuf.
+// chunk is the text of one family, or of several without comments, to be converted to protobuf.
 type chunk struct {
-	header []byte // the comments, which each piece needs
-	groups bool   // several lines make one metric
+	header []byte // the comments, which are repeated in each part
+	groups bool   // several lines form one metric
 	lines  []byte
 }
 
@@ -127,14 +126,14 @@ func (c *chunk) begin(f *family) {
 	c.header, c.groups = f.text(c.header[:0]), kind == "histogram" || kind == "summary"
 }
 
-// add takes one line, and tells whether the chunk should be translated now.
+// add appends a line and reports whether the chunk should be converted now.
 func (c *chunk) add(line, name []byte) (full bool) {
 	c.lines = append(c.lines, line...)
 	size := len(c.lines)
 	return size > maxChunk || size > chunkSize && (!c.groups || bytes.HasSuffix(name, []byte("_count")))
 }
 
-// flushChunk translates what has been gathered.
+// flushChunk converts the collected text.
 func (m *Merger) flushChunk() error {
 	if len(m.chunk.lines) == 0 {
 		m.chunk.header = m.chunk.header[:0]

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package health asks the application of a machine outside Kubernetes whether it
-// is ready, by the readinessProbe of ProxyConfig, and reports each change. The
-// agent's wiring builds it and hands reports to the control plane, which takes
-// the machine in and out of the endpoints.
+// Package health checks the readiness of the application on a machine outside Kubernetes, according
+// to the readinessProbe of ProxyConfig, and reports each change. The agent creates the checker and
+// sends its reports to the control plane, which adds the machine to the endpoints or removes it.
 //
-// It counts as the kubelet does: successThreshold or failureThreshold results in
-// a row make a verdict. The first verdict is reported too, whichever it is. It
-// knows nothing of xDS, keeps no history and never ends anything but its commands.
+// It counts like the kubelet: successThreshold or failureThreshold consecutive results change the
+// state. The first state is always reported. The package does not use xDS, keeps no history and
+// terminates only the commands that it runs.
 //
-// Goroutines: Run asks and reports, one after the other, in the caller's.
+// Goroutines: Run checks and reports sequentially on the caller's goroutine.
 package health

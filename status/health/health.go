@@ -14,7 +14,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// Defaults of the API's documentation, which are those of Kubernetes.
+// Defaults of the API, which are the same as in Kubernetes.
 const (
 	defaultTimeout          = time.Second
 	defaultPeriod           = 10 * time.Second
@@ -22,34 +22,34 @@ const (
 	defaultFailureThreshold = 3
 )
 
-// envoyPatience is for how long an Envoy that was ready may take to answer: its
-// main thread is busy with new configuration then, and what it serves goes on.
+// envoyPatience is how long an Envoy that has been ready may take to respond. Its main thread may
+// be busy with new configuration while it continues to serve.
 const envoyPatience = 10 * time.Second
 
-// Config is what a Checker needs.
+// Config is the configuration of a Checker.
 type Config struct {
-	// Probe is readinessProbe of ProxyConfig. Required.
+	// Probe is the readinessProbe of ProxyConfig. Required.
 	Probe *networkingv1alpha3.ReadinessProbe
-	// EnvoyReady answers nil when Envoy serves; while it does not, the application
-	// counts as failing. One that was ready may be silent for 10 s: that is a
-	// context.DeadlineExceeded. nil: there is no Envoy.
+	// EnvoyReady returns nil if Envoy serves. Otherwise the application counts as failing. An Envoy
+	// that has been ready may take 10 s to respond; a missing response is a
+	// context.DeadlineExceeded. nil means that there is no Envoy.
 	EnvoyReady func(ctx context.Context) error
-	// Address is the host to ask when the probe names none: the proxy's first
-	// address. Empty: localhost.
+	// Address is the host for probes that name none: the proxy's first address. Empty means
+	// localhost.
 	Address string
-	// SourceIP is the address that probes come from, so that traffic capture
-	// leaves them alone. Empty: the kernel chooses.
+	// SourceIP is the source address of probes, which traffic interception exempts. If empty, the
+	// kernel chooses.
 	SourceIP string
-	// Report takes each verdict that differs from the last one; the message says
-	// what is wrong. Run waits for it. Required.
+	// Report is called with each change of state and a message that describes the problem. Run
+	// waits for it. Required.
 	Report func(healthy bool, message string)
 	// Logger is required.
 	Logger *slog.Logger
-	// Registerer takes the metrics. nil: none.
+	// Registerer registers the metrics. nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Checker asks the application whether it is ready.
+// Checker checks whether the application is ready.
 type Checker struct {
 	cfg                Config
 	metrics            *metrics
@@ -58,11 +58,11 @@ type Checker struct {
 	timeout            time.Duration
 	period             time.Duration
 	successes, failure int
-	silent             time.Time // since when Envoy, which was ready, does not answer; zero: it does, or never was
-	served             bool      // Envoy's last answer was that it is ready
+	silent             time.Time // since when an Envoy that had been ready has not responded; zero if it responds or has never been ready
+	served             bool      // Envoy's last response was that it is ready
 }
 
-// New checks the configuration. It starts nothing.
+// New checks the configuration and returns a Checker. It starts nothing.
 func New(cfg Config) (*Checker, error) {
 	switch {
 	case cfg.Probe == nil:
@@ -112,7 +112,7 @@ func orDefault(value, otherwise int32) int {
 	return int(value)
 }
 
-// Run asks until ctx is done: first after the delay, then in each period.
+// Run checks until ctx is done: first after the initial delay, then once per period.
 func (c *Checker) Run(ctx context.Context) error {
 	select {
 	case <-time.After(c.delay):
@@ -120,13 +120,13 @@ func (c *Checker) Run(ctx context.Context) error {
 		return nil
 	}
 	var t tally
-	// A check that takes longer than a period costs the next one, as in the kubelet.
+	// As in the kubelet, a check that takes longer than a period skips the next one.
 	ticker := time.NewTicker(c.period)
 	defer ticker.Stop()
 	for {
 		err := c.check(ctx)
 		if ctx.Err() != nil {
-			return nil // what was asked last says nothing
+			return nil // the result of an interrupted check is meaningless
 		}
 		c.metrics.count(err)
 		if t.add(err == nil, c.successes, c.failure) {
@@ -140,7 +140,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// check asks once: Envoy first, because nobody reaches the application without it.
+// check performs one check. It checks Envoy first, because the application cannot be reached
+// without it.
 func (c *Checker) check(ctx context.Context) error {
 	if c.cfg.EnvoyReady != nil {
 		if err := c.askEnvoy(ctx); err != nil {
@@ -152,7 +153,7 @@ func (c *Checker) check(ctx context.Context) error {
 	return c.ask(ctx)
 }
 
-// askEnvoy uses the last answer in place of one that does not come.
+// askEnvoy checks Envoy and uses the last response if there is no new one.
 func (c *Checker) askEnvoy(ctx context.Context) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -183,15 +184,15 @@ func (c *Checker) report(err error) {
 	c.cfg.Report(false, err.Error())
 }
 
-// tally counts results as the kubelet does.
+// tally counts results like the kubelet.
 type tally struct {
 	last    bool // the last result
-	run     int  // how often it came in a row
-	known   bool // there is a verdict
+	run     int  // number of consecutive equal results
+	known   bool // the state is known
 	verdict bool
 }
 
-// add takes a result and tells whether it makes a verdict that is new.
+// add adds a result and reports whether the state has changed.
 func (t *tally) add(healthy bool, successes, failures int) bool {
 	if healthy != t.last {
 		t.last, t.run = healthy, 0
@@ -208,7 +209,7 @@ func (t *tally) add(healthy bool, successes, failures int) bool {
 	return true
 }
 
-// metrics are the health check's own.
+// metrics are the metrics of the health checker.
 type metrics struct {
 	checks  *prometheus.CounterVec
 	healthy prometheus.Gauge

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// tcp is a probe that needs no more to be valid.
+// tcp is a minimal valid probe.
 func tcp(edit func(*networkingv1alpha3.ReadinessProbe)) *networkingv1alpha3.ReadinessProbe {
 	p := &networkingv1alpha3.ReadinessProbe{HealthCheckMethod: &networkingv1alpha3.ReadinessProbe_TcpSocket{
 		TcpSocket: &networkingv1alpha3.TCPHealthCheckConfig{Port: 1},
@@ -34,8 +34,8 @@ func tcp(edit func(*networkingv1alpha3.ReadinessProbe)) *networkingv1alpha3.Read
 	return p
 }
 
-// TestVerdicts runs results, + and -, through the thresholds. What is reported
-// stands behind the result that made it.
+// TestVerdicts passes results, + and -, through the thresholds. A report follows the result that
+// caused it.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -63,14 +63,14 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// event is a report and when it came.
+// event is a report and its time.
 type event struct {
 	At      time.Duration
 	Healthy bool
 	Message string
 }
 
-// runFor runs a checker with answers of a function instead of an application.
+// runFor runs a checker with a function instead of an application.
 func runFor(t *testing.T, cfg Config, life time.Duration, ask func(ctx context.Context, at time.Duration) error) []event {
 	t.Helper()
 	var events []event
@@ -94,7 +94,7 @@ func runFor(t *testing.T, cfg Config, life time.Duration, ask func(ctx context.C
 	return events
 }
 
-// busy is an Envoy that does not answer for a while, counted from the first question.
+// busy simulates an Envoy that does not respond for a while, starting with the first check.
 func busy(from, to time.Duration) func(context.Context) error {
 	var first time.Time
 	return func(ctx context.Context) error {
@@ -184,7 +184,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestEndIsNoFailure: a check that the end of the agent cuts off says nothing.
+// TestEndIsNoFailure checks that a check interrupted by shutdown has no result.
 func TestEndIsNoFailure(t *testing.T) {
 	t.Parallel()
 	probe := tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.FailureThreshold, p.TimeoutSeconds = 1, 100 })

@@ -24,7 +24,7 @@ const (
 	maxPort   = 65535
 )
 
-// newQuestion returns a function that asks the application once.
+// newQuestion returns a function that checks the application once.
 func newQuestion(cfg Config) (func(ctx context.Context) error, error) {
 	if cfg.Address == "" {
 		cfg.Address = localhost
@@ -52,7 +52,7 @@ func newQuestion(cfg Config) (func(ctx context.Context) error, error) {
 	return nil, errors.New("it holds none of httpGet, tcpSocket, exec and grpc: give it one")
 }
 
-// target returns the host and port to ask.
+// target returns the host and port to check.
 func target(kind, host, otherwise string, port uint32) (string, error) {
 	if port < 1 || port > maxPort {
 		return "", fmt.Errorf("%s.port is %d: use a number from 1 to %d", kind, port, maxPort)
@@ -101,7 +101,7 @@ func askHTTP(cfg Config, get *networkingv1alpha3.HTTPHealthCheckConfig) (func(ct
 		if err != nil {
 			return err
 		}
-		defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+		defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 		if resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusBadRequest {
 			return fmt.Errorf("%s answered with the status %d", request.URL, resp.StatusCode)
 		}

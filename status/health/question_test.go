@@ -32,7 +32,7 @@ func listen(t *testing.T) (net.Listener, uint32) {
 	return listener, uint32(listener.Addr().(*net.TCPAddr).Port)
 }
 
-// askOnce asks with the question of a probe, within a second.
+// askOnce performs one check with a probe, with a timeout of one second.
 func askOnce(t *testing.T, probe *networkingv1alpha3.ReadinessProbe) error {
 	t.Helper()
 	c, err := New(Config{
@@ -44,7 +44,7 @@ func askOnce(t *testing.T, probe *networkingv1alpha3.ReadinessProbe) error {
 	return c.check(t.Context())
 }
 
-// wants holds an error against a part of it; "" wants none.
+// wants checks that an error contains a text; "" means no error.
 func wants(t *testing.T, name string, err error, part string) {
 	t.Helper()
 	if part == "" && err != nil || part != "" && (err == nil || !strings.Contains(err.Error(), part)) {
@@ -152,7 +152,7 @@ func TestExec(t *testing.T) {
 	}}), "no such file")
 }
 
-// TestRealApplication goes through verdicts with a real port.
+// TestRealApplication tests changes of state with a real port.
 func TestRealApplication(t *testing.T) {
 	t.Parallel()
 	listener, port := listen(t)

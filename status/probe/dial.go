@@ -12,10 +12,9 @@ import (
 // dialFunc opens a connection.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialer returns a function that connects from sourceIP; empty leaves the choice
-// of the source address to the kernel. Unlike the kubelet it leaves SO_LINGER
-// alone: on Linux that keeps no connection from TIME_WAIT, but has each close
-// wait for the peer, and a thread with it.
+// dialer returns a function that connects from sourceIP. If sourceIP is empty, the kernel chooses
+// the source address. Unlike the kubelet, it does not set SO_LINGER: on Linux, that does not avoid
+// TIME_WAIT, but makes each close wait for the peer and block a thread.
 func dialer(sourceIP string) (dialFunc, error) {
 	var source net.IP
 	if sourceIP != "" {
@@ -33,18 +32,18 @@ func dialer(sourceIP string) (dialFunc, error) {
 	}, nil
 }
 
-// sameFamily tells whether an address can be reached from source: a probe may
-// name a host of the other version of IP. For a name, the resolver chooses.
+// sameFamily reports whether an address has the same IP version as source. A probe may name a host
+// of the other version. For a name, the resolver chooses.
 func sameFamily(source net.IP, address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return true // dialing says what is wrong with it
+		return true // dialing reports the error
 	}
 	ip := net.ParseIP(host)
 	return ip == nil || (ip.To4() == nil) == (source.To4() == nil)
 }
 
-// TCP succeeds when a connection to address, a host and a port, can be opened.
+// TCP succeeds if a connection to address, a host and a port, can be opened.
 func TCP(ctx context.Context, address, sourceIP string) error {
 	dial, err := dialer(sourceIP)
 	if err != nil {
@@ -54,6 +53,6 @@ func TCP(ctx context.Context, address, sourceIP string) error {
 	if err != nil {
 		return err
 	}
-	_ = conn.Close() // it was opened: that is the answer
+	_ = conn.Close() // opening it was sufficient
 	return nil
 }

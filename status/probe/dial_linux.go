@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// ipBindAddressNoPort is IP_BIND_ADDRESS_NO_PORT of linux/in.h.
+// ipBindAddressNoPort is IP_BIND_ADDRESS_NO_PORT from linux/in.h.
 const ipBindAddressNoPort = 24
 
-// bindLate has the kernel choose the port when the target is known. Else a port
-// of the source address would be taken for as long as any connection from it
-// lingers, to whomever, and many probes would find none left.
+// bindLate makes the kernel choose the local port when the target is known. Otherwise a port of the
+// source address is in use while any connection from it is in TIME_WAIT, whatever its target, and
+// frequent probes exhaust the ports.
 func bindLate(_ context.Context, _, _ string, conn syscall.RawConn) error {
 	return conn.Control(func(fd uintptr) {
-		// A kernel that cannot do it only runs out of ports sooner.
+		// A kernel without support exhausts the ports sooner.
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, ipBindAddressNoPort, 1)
 	})
 }

@@ -10,5 +10,5 @@ import (
 	"syscall"
 )
 
-// bindLate is for Linux: elsewhere the port is chosen with the address.
+// bindLate is supported on Linux only. Elsewhere, the port is chosen together with the address.
 func bindLate(context.Context, string, string, syscall.RawConn) error { return nil }

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// maxOutput is how much of a command's output an error shows.
+	// maxOutput is the maximum number of bytes of a command's output in an error.
 	maxOutput = 256
-	// outputGrace is how long to wait for the output once the command has ended:
-	// what it left running may hold on to it.
+	// outputGrace is how long to wait for the output once the command has exited. Processes that it
+	// left running may keep the output open.
 	outputGrace = 100 * time.Millisecond
 )
 
-// Exec succeeds when the command ends with the code 0. When ctx ends first, the
-// command and everything that it started in its process group are killed.
+// Exec succeeds if the command exits with code 0. If ctx is done first, Exec kills the command and
+// all processes in its process group.
 func Exec(ctx context.Context, command []string) error {
 	if len(command) == 0 {
 		return errors.New("there is no command")
@@ -48,15 +48,15 @@ func Exec(ctx context.Context, command []string) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s did not end in time: %w", command[0], ctx.Err())
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
-		return nil // it ended with 0: only its output was still open
+		return nil // exited with 0; only its output was still open
 	case out.text() == "":
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
 	return fmt.Errorf("%s: %w: %s", command[0], err, out.text())
 }
 
-// head keeps the beginning of what is written to it. One process writes, but
-// exec copies both of its outputs to the same writer with one goroutine.
+// head stores the beginning of the data written to it. It needs no lock: exec copies both outputs
+// of a command to the same writer from a single goroutine.
 type head struct {
 	kept bytes.Buffer
 }
@@ -68,7 +68,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text is what was kept, as one line that can be read.
+// text returns the stored output as a single readable line.
 func (h *head) text() string {
 	return strings.Join(strings.Fields(strings.ToValidUTF8(h.kept.String(), "?")), " ")
 }

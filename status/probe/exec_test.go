@@ -50,7 +50,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecKillsTheGroup: nothing of a command that is late stays.
+// TestExecKillsTheGroup checks that no process of a timed-out command remains.
 func TestExecKillsTheGroup(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pid")
@@ -74,7 +74,7 @@ func TestExecKillsTheGroup(t *testing.T) {
 		t.Errorf("Exec() = %v", err)
 	}
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		// It is dead when it is gone, or waits to be collected by who inherited it.
+		// It is dead if it is gone or a zombie.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {
 			return

@@ -16,20 +16,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// GRPCRequest is a probe with gRPC's health protocol, in plain text.
+// GRPCRequest is a probe with gRPC's health protocol, in plaintext.
 type GRPCRequest struct {
 	// Address is a host and a port.
 	Address string
-	// Service is the service asked for. Empty: the server as a whole.
+	// Service is the service to check. Empty means the server as a whole.
 	Service string
-	// UserAgent is put before gRPC's own.
+	// UserAgent is prepended to gRPC's own.
 	UserAgent string
-	// SourceIP is the address to connect from. Empty: the kernel chooses.
+	// SourceIP is the source address. If empty, the kernel chooses.
 	SourceIP string
 }
 
-// GRPC succeeds when the server answers that the service is serving. As the
-// kubelet does, it goes on connecting until ctx ends.
+// GRPC succeeds if the server responds that the service is serving. Like the kubelet, it retries
+// the connection until ctx is done.
 func GRPC(ctx context.Context, r GRPCRequest) error {
 	dial, err := dialer(r.SourceIP)
 	if err != nil {
@@ -45,7 +45,7 @@ func GRPC(ctx context.Context, r GRPCRequest) error {
 	if err != nil {
 		return fmt.Errorf("make a connection to %s: %w", r.Address, err)
 	}
-	defer func() { _ = conn.Close() }() // it holds no state
+	defer func() { _ = conn.Close() }() // no data can be lost
 	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: r.Service}, grpc.WaitForReady(true))
 	if err != nil {
 		switch status.Code(err) {

@@ -16,42 +16,42 @@ import (
 )
 
 const (
-	// MaxBody is how much of an answer's body counts: what the kubelet shows of it.
+	// MaxBody is the number of bytes of a response's body that are used, like the kubelet's limit.
 	MaxBody = 10 << 10
-	// maxRedirects is how many redirects are followed.
+	// maxRedirects is the maximum number of redirects.
 	maxRedirects = 10
-	// handshakeTimeout bounds the TLS handshake should ctx not.
+	// handshakeTimeout limits the TLS handshake if ctx has no earlier deadline.
 	handshakeTimeout = 10 * time.Second
-	// idleTimeout is how long a connection is kept, if it is.
+	// idleTimeout is how long an idle connection is kept, if connections are kept.
 	idleTimeout = 90 * time.Second
-	// pingAfter and pingTimeout find an HTTP/2 connection that is dead.
+	// pingAfter and pingTimeout detect dead HTTP/2 connections.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
 )
 
-// ClientConfig says how a Client connects. Its zero value is what the kubelet does.
+// ClientConfig configures a Client. The zero value behaves like the kubelet.
 type ClientConfig struct {
-	// SourceIP is the address to connect from. Empty: the kernel chooses.
+	// SourceIP is the source address. If empty, the kernel chooses.
 	SourceIP string
-	// HTTP1Only does not offer HTTP/2 over TLS.
+	// HTTP1Only disables HTTP/2 over TLS.
 	HTTP1Only bool
-	// KeepAlive keeps connections for the next probe.
+	// KeepAlive keeps connections open for the next probe.
 	KeepAlive bool
 }
 
-// Client sends probes over HTTP and HTTPS. A certificate is not verified: the
-// application's is for its clients, and the probe only asks for its health.
+// Client sends probes over HTTP and HTTPS. It does not verify certificates: the application's
+// certificate is intended for its own clients, and a probe only checks the application's health.
 type Client struct {
 	transport *http.Transport
 }
 
-// NewClient makes a Client. It opens no connection.
+// NewClient returns a Client. It opens no connection.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	dial, err := dialer(cfg.SourceIP)
 	if err != nil {
 		return nil, err
 	}
-	// There is no limit to an answer's headers but Go's, as in the kubelet.
+	// As in the kubelet, the headers of a response are limited only by Go's default.
 	return &Client{transport: &http.Transport{
 		DialContext:         dial,
 		DisableKeepAlives:   !cfg.KeepAlive,
@@ -67,25 +67,25 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 // HTTPRequest is a probe over HTTP or HTTPS.
 type HTTPRequest struct {
 	URL *url.URL
-	// Host is the value of the Host header. Empty: the URL's.
+	// Host is the value of the Host header. If empty, it is the URL's host.
 	Host string
-	// Header holds the headers to send; there are no others, not even a User-Agent.
+	// Header contains all headers to send. No others are added, not even a User-Agent.
 	Header http.Header
-	// Follow has the last word on a redirect to the host that was asked first.
-	// nil: it is followed.
+	// Follow decides whether to follow a redirect to the original host. nil means that it is
+	// followed.
 	Follow func(to *url.URL) bool
 }
 
-// Get returns the answer to a GET request, whatever its status. Redirects are
-// followed as long as they lead to the host that was asked first; the first
-// other one is the answer. The caller closes the body.
+// Get sends a GET request and returns the response with any status. It follows redirects to the
+// original host. A redirect to another host is returned as the response. The caller closes the
+// body.
 func (c *Client) Get(ctx context.Context, r HTTPRequest) (*http.Response, error) {
 	header := r.Header.Clone()
 	if header == nil {
 		header = http.Header{}
 	}
 	if _, given := header["User-Agent"]; !given {
-		header["User-Agent"] = []string{""} // else Go would add its own
+		header["User-Agent"] = []string{""} // prevents Go from adding its own
 	}
 	client := &http.Client{Transport: c.transport, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		switch {
@@ -100,8 +100,8 @@ func (c *Client) Get(ctx context.Context, r HTTPRequest) (*http.Response, error)
 	return client.Do(req.WithContext(ctx))
 }
 
-// URL returns where the kubelet would send a probe that names this path: it may
-// hold a query and escapes, and a host in it never counts.
+// URL returns the URL to which the kubelet would send a probe with this path. The path may contain
+// a query and escapes; a host in it is ignored.
 func URL(scheme, host string, port int, path string) *url.URL {
 	u, err := url.Parse(path)
 	if err != nil || u.Opaque != "" {
@@ -109,7 +109,7 @@ func URL(scheme, host string, port int, path string) *url.URL {
 	}
 	u.Scheme, u.Host, u.User = scheme, net.JoinHostPort(host, strconv.Itoa(port)), nil
 	if !strings.HasPrefix(u.Path, "/") {
-		// The same for the escaped form: without it, it would no longer fit.
+		// Change the escaped form as well. Otherwise it would no longer match.
 		u.Path = "/" + u.Path
 		if u.RawPath != "" {
 			u.RawPath = "/" + u.RawPath
@@ -118,8 +118,7 @@ func URL(scheme, host string, port int, path string) *url.URL {
 	return u
 }
 
-// IsPlain tells whether an error says that a server which was asked over TLS
-// answered without.
+// IsPlain reports whether an error means that a server responded in plaintext to a TLS handshake.
 func IsPlain(err error) bool {
 	var where *url.Error
 	return errors.As(err, &where) && strings.Contains(where.Err.Error(), "server gave HTTP response to HTTPS client")

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// get asks for an address as a probe and returns the status and the body.
+// get sends a probe to an address and returns the status and the body.
 func get(ctx context.Context, cfg ClientConfig, address string) (*http.Response, string, error) {
 	client, err := NewClient(cfg)
 	if err != nil {
@@ -52,7 +52,7 @@ func TestSourceIP(t *testing.T) {
 	if err != nil || !strings.HasPrefix(peer, "127.0.0.6:") {
 		t.Errorf("probe from %v, %v, want 127.0.0.6", peer, err)
 	}
-	// The other version of IP cannot be reached from there.
+	// The other IP version cannot be reached from this address.
 	_, peer, err = get(t.Context(), ClientConfig{SourceIP: "::1"}, app.URL)
 	if err != nil || !strings.HasPrefix(peer, "127.0.0.1:") {
 		t.Errorf("probe from %v, %v, want 127.0.0.1", peer, err)
@@ -69,13 +69,13 @@ func TestSourceIP(t *testing.T) {
 }
 
 func TestNoProxyOfTheEnvironment(t *testing.T) {
-	// Not parallel: it changes the environment.
+	// Not parallel, because it changes the environment.
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-	// A name, because proxies are never used for loopback addresses.
+	// Use a name, because proxies are never used for loopback addresses.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	short, end := context.WithTimeout(ctx, time.Second) // a gRPC probe goes on until then
+	short, end := context.WithTimeout(ctx, time.Second) // limits the retries of a gRPC probe
 	defer end()
 	_, _, err := get(ctx, ClientConfig{}, "http://nowhere.invalid/")
 	if err == nil || !strings.Contains(err.Error(), "nowhere.invalid") || strings.Contains(err.Error(), "proxyconnect") || strings.Contains(err.Error(), "127.0.0.1:1:") {
@@ -153,7 +153,7 @@ func TestSilentServer(t *testing.T) {
 			t.Errorf("%s of a server that says nothing: %v after %s", name, err, time.Since(begin))
 		}
 	}
-	// It accepts connections, and that is all a TCP probe asks for.
+	// It accepts connections, which is sufficient for a TCP probe.
 	if err := TCP(t.Context(), address, ""); err != nil {
 		t.Errorf("TCP() = %v", err)
 	}

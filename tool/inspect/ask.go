@@ -18,21 +18,20 @@ import (
 
 const (
 	maxAnswer  = 64 << 20 // bytes
-	atOnce     = 16       // control planes
-	maxErrText = 500      // bytes of what a control plane says instead of an answer
+	atOnce     = 16       // maximum number of concurrent requests
+	maxErrText = 500      // bytes of an error response
 )
 
-// answer is what one control plane says.
+// answer is the response of one control plane.
 type answer[T any] struct {
 	address string
 	value   T
 	err     error
 }
 
-// ask asks control planes, at the same time. The answers are in the order of the
-// addresses.
+// ask queries control planes concurrently. The answers are in the order of the addresses.
 func ask[T any](ctx context.Context, addresses []string, path string, query url.Values, timeout time.Duration) []answer[T] {
-	// No proxy: who asks means this very control plane.
+	// Use no proxy: the request is meant for this particular control plane.
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	out := make([]answer[T], len(addresses))
 	var g errgroup.Group
@@ -44,7 +43,7 @@ func ask[T any](ctx context.Context, addresses []string, path string, query url.
 			return nil
 		})
 	}
-	_ = g.Wait() // each has its error
+	_ = g.Wait() // each answer has its own error
 	return out
 }
 
@@ -67,7 +66,7 @@ func get(ctx context.Context, client *http.Client, address, path string, query u
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:

@@ -15,38 +15,37 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Config says where the commands find their control planes.
+// Config configures how the commands find control planes.
 type Config struct {
-	// Default returns the addresses when --control is not given, or an error that
-	// says what to do.
+	// Default returns the addresses to use without --control, or an error that says what to do.
 	Default func() ([]string, error)
-	// Exit makes an error with an exit code of its own. A nil err means that
-	// everything was said already.
+	// Exit returns an error with an exit code. A nil err means that the error has been printed
+	// already.
 	Exit func(code int, err error) error
 }
 
-// The exit codes.
+// Exit codes.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// The forms of output.
+// Output formats.
 const (
 	outTable = "table"
 	outYAML  = "yaml"
 	outJSON  = "json"
 )
 
-// defaultTimeout bounds the answer of one control plane.
+// defaultTimeout is the timeout for the response of one control plane.
 const defaultTimeout = 10 * time.Second
 
-// Commands returns the commands.
+// Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg)}
 }
 
-// askFlags are those of both commands.
+// askFlags are the flags common to both commands.
 type askFlags struct {
 	cfg      Config
 	controls []string
@@ -62,7 +61,7 @@ func (f *askFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
 }
 
-// addresses returns the control planes to ask.
+// addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
 	if !slices.Contains([]string{outTable, outYAML, outJSON}, f.output) {
 		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write table, yaml or json", f.output))
@@ -102,7 +101,7 @@ func (f *askFlags) write(out io.Writer, answer any) error {
 	return err
 }
 
-// cut returns the beginning of a list, and how many are left out of it.
+// cut returns the beginning of a list and the number of omitted entries.
 func cut[T any](f *askFlags, list []T) (shown []T, left int) {
 	const most = 20
 	if f.all || len(list) <= most {
@@ -111,7 +110,7 @@ func cut[T any](f *askFlags, list []T) (shown []T, left int) {
 	return list[:most], len(list) - most
 }
 
-// age returns a time span as short as kubectl does.
+// age formats a duration as briefly as kubectl does.
 func age(since, now time.Time) string {
 	if since.IsZero() {
 		return "-"
@@ -128,7 +127,7 @@ func age(since, now time.Time) string {
 	}
 }
 
-// count returns "1 proxy" or "2 proxies".
+// count returns a number with its noun: "1 proxy" or "2 proxies".
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -11,13 +11,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
-// localControl is where a control plane answers questions unless it is configured
-// otherwise, and where kubectl port-forward puts that of a pod.
+// localControl is the default debug address of a control plane, and the local address of kubectl
+// port-forward to a pod.
 const localControl = "127.0.0.1:15014"
 
-// Controls returns the control planes that are asked when no flag names one:
-// those of the list named, that of the one mesh that runs here, or the one of
-// this machine.
+// Controls returns the default control planes: those in named, else that of the only mesh that runs
+// on this machine, else localControl.
 func Controls(named string) ([]string, error) {
 	if named != "" {
 		return strings.Split(named, ","), nil

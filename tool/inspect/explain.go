@@ -52,8 +52,8 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 	return cmd
 }
 
-// candidates returns the objects that arguments may mean, the likelier first: a
-// name may hold dots itself.
+// candidates returns the objects that the arguments may refer to, the most likely first. It is
+// ambiguous because names may contain dots.
 func candidates(args []string, namespace string) ([]report.Ref, error) {
 	kind, name := args[0], ""
 	if len(args) == 2 {
@@ -103,7 +103,7 @@ func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace st
 			}
 		}
 		if len(all) == 0 {
-			break // nobody answers the next one either
+			break // the other candidates would fail, too
 		}
 		merged := report.Merge(all)
 		if first == nil {
@@ -180,7 +180,7 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 	return nil
 }
 
-// named names an object as the command line takes it.
+// named returns the name of an object in command line syntax.
 func named(r report.Ref) string {
 	if r.Namespace == "" {
 		return kindNamed(r.Kind) + "/" + r.Name
@@ -188,8 +188,8 @@ func named(r report.Ref) string {
 	return kindNamed(r.Kind) + "/" + r.Name + "." + r.Namespace
 }
 
-// kindNamed names a kind as the command line takes it: with its group where the
-// name alone means another one.
+// kindNamed returns the name of a kind in command line syntax, with its group if the name alone
+// refers to another kind.
 func kindNamed(kind string) string {
 	sch, ok := schema.Of(model.Kind(kind))
 	if !ok {
@@ -202,8 +202,8 @@ func kindNamed(kind string) string {
 	return name + "." + sch.Group
 }
 
-// listing is the command that lists the objects of a kind. Services of a cluster
-// are in no config store; those of a mesh without one are ServiceEntries.
+// listing returns the command that lists the objects of a kind. Kubernetes services are not in a
+// config store; in a mesh without a cluster, services are ServiceEntries.
 func listing(kind string) string {
 	if model.Kind(kind) == model.KubernetesService {
 		return "kubectl get services -A (or, without Kubernetes, outrigger get serviceentries -A)"
@@ -211,7 +211,7 @@ func listing(kind string) string {
 	return "outrigger get " + kindNamed(kind) + " -A"
 }
 
-// titled names an object in a sentence.
+// titled returns the name of an object for use in a sentence.
 func titled(r report.Ref) string {
 	title := r.Kind
 	if sch, ok := schema.Of(model.Kind(r.Kind)); ok && sch.Name != r.Kind {
@@ -223,7 +223,7 @@ func titled(r report.Ref) string {
 	return title
 }
 
-// object prints what became of an object.
+// object prints the effect of an object.
 func (v view) object(o report.Object) error {
 	title := titled(o.Ref)
 	if !o.Found {
@@ -281,7 +281,7 @@ func (v view) problems(list []report.Problem) {
 	v.more(left)
 }
 
-// lacking prints which credentials are missing.
+// lacking prints the missing credentials.
 func (v view) lacking(list []string) {
 	if len(list) == 0 {
 		return
@@ -301,7 +301,7 @@ func countIs(n int) string {
 	return fmt.Sprintf("%d credentials are", n)
 }
 
-// resources prints the resources that an object has a part in.
+// resources prints the resources to which an object contributes.
 func (v view) resources(o report.Object) error {
 	if len(o.Resources) == 0 {
 		v.say("\nNo resource of the proxies that are connected comes from it.\n")
@@ -325,8 +325,8 @@ func (v view) resources(o report.Object) error {
 	return nil
 }
 
-// standings prints how far the proxies are with an object: those that have it in
-// a number, the others in a table.
+// standings prints the state of an object on the proxies: the number of proxies that have it, and a
+// table of the others.
 func (v view) standings(o report.Object) error {
 	states := map[report.State]int{}
 	var behind []report.Standing
@@ -370,7 +370,7 @@ func (v view) standings(o report.Object) error {
 	return nil
 }
 
-// words prints Envoy's words, each once.
+// words prints the error messages of Envoy without duplicates.
 func (v view) words(list []report.Standing) {
 	said := map[string]bool{}
 	for _, s := range list {
@@ -410,7 +410,7 @@ func others(n int) string {
 	return fmt.Sprintf(" %d other proxies do not receive it.", n)
 }
 
-// decided prints the objects behind what a proxy has.
+// decided prints the objects that determine the configuration of a proxy.
 func (v view) decided(d report.Decided) error {
 	if len(d.Objects) == 0 {
 		v.say("\nNo object decides what it has.\n")

@@ -29,7 +29,7 @@ var now = time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-// types are the states of a proxy, all synced but for those that are given.
+// types returns the states of a proxy: synced, except for those that are given.
 func types(other ...report.Type) (list []report.Type) {
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"} {
 		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1"}
@@ -164,7 +164,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// Every command that an answer suggests is one that works.
+// Every suggested command must be valid.
 func TestSuggestedCommands(t *testing.T) {
 	t.Parallel()
 	kinds := []string{string(model.KubernetesService)}
@@ -189,7 +189,7 @@ func TestSuggestedCommands(t *testing.T) {
 	}
 }
 
-// The exit code and the table know every type, not only those that every Envoy asks for.
+// The exit code and the table include all types, not only those that every Envoy requests.
 func TestStatusCoversEveryType(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"} {

@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// TestProxiesDoNotWriteToTheTerminal: a proxy says of itself which version it has,
-// and in which cluster it is. None of it moves the cursor of who looks, begins a
-// line that looks like another proxy's, or turns text around.
+// TestProxiesDoNotWriteToTheTerminal checks texts that a proxy reports about itself, such as its
+// version and cluster. They must not move the terminal's cursor, start a line that looks like
+// another proxy's, or reverse the direction of text.
 func TestProxiesDoNotWriteToTheTerminal(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b[2J\u009b31m\r\nadmin.kube-system\tSYNCED\u202e\x7f"

@@ -36,7 +36,7 @@ import (
 
 const testHost = "127.77.51.20"
 
-// shelf are the objects of a store.
+// shelf holds the objects of a store.
 type shelf []*model.Config
 
 func (s shelf) Schemas() []schema.Schema { return schema.All() }
@@ -124,9 +124,9 @@ func (c *control) push() {
 	c.Push(c.mesh, model.Change{All: true})
 }
 
-// proxy opens a stream of a proxy that takes its clusters, or rejects them with
-// these words, and takes its listeners. When it returns the control plane has read
-// its answers.
+// proxy opens a stream of a proxy that accepts its clusters, or rejects them with the given error
+// message, and accepts its listeners. It returns after the control plane has processed its
+// requests.
 func (c *control) proxy(t *testing.T, name, words string) {
 	t.Helper()
 	conn, err := grpc.NewClient(c.ads, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -158,7 +158,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: words}
 	}
 	send(answer)
-	send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener}) // the answer to it comes after the answer was read
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener}) // the response to it is sent after the acknowledgement was processed
 	for {
 		r, err := s.Recv()
 		if err != nil {
@@ -169,7 +169,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		}
 		switch r.GetTypeUrl() {
 		case xds.TypeListener:
-			// The answer to a question comes after the acknowledgement was read.
+			// The response is sent after the acknowledgement was processed.
 			send(&discoveryv3.DiscoveryRequest{TypeUrl: debug.Type, ResourceNames: []string{"list"}})
 		case debug.Type:
 			return
@@ -177,7 +177,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 	}
 }
 
-// exit is an error with a code.
+// exit is an error with an exit code.
 type exit struct {
 	code int
 	error
@@ -211,8 +211,7 @@ func run(t *testing.T, args ...string) (out, errs string, code int) {
 	return stdout.String(), stderr.String(), 0
 }
 
-// TestCommands asks control planes that run in this process, with proxies that
-// speak ADS.
+// TestCommands queries control planes in this process, with proxies that speak ADS.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	one, two := startControl(t, "istiod-0"), startControl(t, "istiod-1")
@@ -224,7 +223,7 @@ func TestCommands(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		code int
-		has  string // lines and words, with | between
+		has  string // lines and words, separated by |
 	}{
 		{append([]string{"status"}, both...), 1, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED|no such thing|1 has rejected something"},
 		{append([]string{"ps"}, both...), 1, "web-1.shop"},
@@ -265,7 +264,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestMachineReadable reads what programs read.
+// TestMachineReadable parses the JSON and YAML output.
 func TestMachineReadable(t *testing.T) {
 	t.Parallel()
 	c := startControl(t, "istiod-0")
@@ -293,7 +292,7 @@ func TestMachineReadable(t *testing.T) {
 	}
 }
 
-// A server that is something else says so.
+// A server that is not a control plane is reported.
 func TestSomethingElse(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", testHost+":0")
@@ -302,12 +301,12 @@ func TestSomethingElse(t *testing.T) {
 	}
 	h := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/html/") {
-			_, _ = w.Write([]byte("<html>")) // a client that is gone needs no answer
+			_, _ = w.Write([]byte("<html>")) // the client may be gone
 			return
 		}
 		http.NotFound(w, r)
 	})}
-	go func() { _ = h.Serve(l) }()      // it ends with the test
+	go func() { _ = h.Serve(l) }()      // returns at the end of the test
 	t.Cleanup(func() { _ = h.Close() }) // as above
 	for address, want := range map[string]string{
 		l.Addr().String():                       "it is no control plane of outrigger",
@@ -319,7 +318,7 @@ func TestSomethingElse(t *testing.T) {
 	}
 }
 
-// listenNowhere returns an address at which nobody listens.
+// listenNowhere returns an address on which no server listens.
 func listenNowhere(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", testHost+":0")

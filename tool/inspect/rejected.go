@@ -10,17 +10,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// failStrategy is what happens without a plugin that a proxy rejected.
+// failStrategy describes the effect of a plugin that a proxy rejected.
 const failStrategy = "the failStrategy of the plugin decides: requests are denied, or pass without it"
 
-// isPlugin reports whether a type, or a resource after its type, is of plugins.
+// isPlugin reports whether a type, or a resource preceded by its type, is an extension.
 func isPlugin(what string) bool {
 	typ, _, _ := strings.Cut(what, " ")
 	return typ == "ecds"
 }
 
-// rejected lists what was rejected, each once: resources that are held back from
-// all like the proxy that rejected them, and what proxies rejected for themselves.
+// rejected lists rejections without duplicates: resources that are held back from all proxies like
+// the one that rejected them, and resources that were rejected by individual proxies.
 func (v view) rejected(proxies []report.Proxy) {
 	type place struct{ namespace, kind, name, by string }
 	seen := map[place]bool{}
@@ -53,7 +53,7 @@ func (v view) rejected(proxies []report.Proxy) {
 	v.more(left)
 }
 
-// ownRejections are the types that a proxy rejected for itself alone.
+// ownRejections returns the types that only this proxy rejected.
 func ownRejections(p report.Proxy) (list []report.Type) {
 	for _, t := range p.Types {
 		if t.State == report.Rejected && !slices.ContainsFunc(p.Held, func(h report.Held) bool { return h.Type == t.Name }) {
@@ -76,7 +76,7 @@ func (v view) own(p report.Proxy) {
 	}
 }
 
-// held tells of a resource that is held back.
+// held describes a resource that is held back.
 func (v view) held(h report.Held) {
 	instead := "it is left out: there was none before"
 	if h.LastGood {

@@ -60,7 +60,7 @@ a port to each, because it answers without a token only on its own machine:
 	return cmd
 }
 
-// asked is a control plane in JSON and YAML.
+// asked is a control plane in the JSON and YAML output.
 type asked struct {
 	Address string `json:"address"`
 	Error   string `json:"error,omitempty"`
@@ -105,7 +105,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// allWell reports whether every proxy has what it should.
+// allWell reports whether every proxy is up to date.
 func allWell(answers []answer[report.Replica]) bool {
 	for _, a := range answers {
 		for _, p := range a.value.Proxies {
@@ -117,7 +117,7 @@ func allWell(answers []answer[report.Replica]) bool {
 	return true
 }
 
-// complain says which control planes did not answer.
+// complain prints the control planes that did not respond.
 func (f *askFlags) complain(cmd *cobra.Command, answers []answer[report.Replica]) int {
 	return complain(cmd.ErrOrStderr(), answers)
 }
@@ -126,16 +126,16 @@ func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 	for _, a := range answers {
 		if a.err != nil {
 			n++
-			_, _ = fmt.Fprintf(out, "error: control plane %s: %v\n", a.address, a.err) // the terminal may be gone
+			_, _ = fmt.Fprintf(out, "error: control plane %s: %v\n", a.address, a.err) // the terminal may be closed
 		}
 	}
 	if n > 0 && n == len(answers) {
-		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control; in Kubernetes: kubectl -n istio-system port-forward deployment/istiod 15014") // as above
+		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control; in Kubernetes: kubectl -n istio-system port-forward deployment/istiod 15014") // see above
 	}
 	return n
 }
 
-// pick leaves the proxy of a name, or of the beginning of one, in the answers.
+// pick reduces the answers to the proxy with the given name or name prefix.
 func pick(answers []answer[report.Replica], name string) error {
 	var exact, similar, all []string
 	for _, a := range answers {
@@ -170,7 +170,7 @@ func pick(answers []answer[report.Replica], name string) error {
 	return nil
 }
 
-// few returns a list for a message.
+// few formats a list for a message and shortens it if necessary.
 func few(list []string) string {
 	if len(list) > 10 {
 		return fmt.Sprintf("%s and %d more", oneLine(strings.Join(list[:10], ", ")), len(list)-10)
@@ -185,21 +185,20 @@ type view struct {
 	flags *askFlags
 }
 
-// say prints a sentence. What proxies and control planes say of themselves is
-// theirs: it stays on its line.
+// say prints a sentence. Texts from proxies and control planes are kept on one line.
 func (v view) say(format string, args ...any) {
 	for i, a := range args {
 		if text, ok := a.(string); ok {
 			args[i] = plain(text)
 		}
 	}
-	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be gone
+	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be closed
 }
 
 func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0) }
 
-// columns are the types of the table, with the names of istioctl's columns: four
-// that every Envoy asks for, and the others that any of the proxies was sent.
+// columns returns the types shown in the table, named like istioctl's columns: four types that
+// every Envoy requests, and all others that were sent to any of the proxies.
 func columns(proxies []report.Proxy) []string {
 	list := []string{"cds", "lds", "eds", "rds"}
 	for _, p := range proxies {
@@ -221,14 +220,14 @@ func (v view) table(answers []answer[report.Replica]) error {
 	slices.SortStableFunc(proxies, func(a, b report.Proxy) int { return strings.Compare(a.Name, b.Name) })
 	if len(proxies) > 0 {
 		types, w := columns(proxies), v.tabs()
-		_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush tells
+		_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush returns the error
 		for _, p := range proxies {
 			cells := []string{oneLine(p.Name), cmp.Or(oneLine(p.Cluster), "-")}
 			for _, name := range types {
 				cells = append(cells, v.cell(p, name))
 			}
 			cells = append(cells, cmp.Or(oneLine(p.Replica), "-"), cmp.Or(oneLine(p.Agent), "-"), cmp.Or(oneLine(p.Envoy), "-"))
-			_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // as above
+			_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // see above
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -241,7 +240,7 @@ func (v view) table(answers []answer[report.Replica]) error {
 	return nil
 }
 
-// cell is the state of a proxy in a type.
+// cell returns the state of a type on a proxy.
 func (v view) cell(p report.Proxy, name string) string {
 	i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == name })
 	if i < 0 || p.Types[i].State == report.NotSent {
@@ -250,7 +249,7 @@ func (v view) cell(p report.Proxy, name string) string {
 	return fmt.Sprintf("%s (%s)", plain(string(p.Types[i].State)), age(p.Types[i].Since, v.now))
 }
 
-// summary says in one sentence how the proxies are.
+// summary prints the state of the proxies in one sentence.
 func (v view) summary(proxies []report.Proxy) {
 	states := map[report.State]int{}
 	begun := 0
@@ -293,13 +292,13 @@ func hasHave(n int) string {
 	return "have"
 }
 
-// starting reports whether a proxy has no listeners yet: Envoy asks for them once
-// its clusters are complete.
+// starting reports whether a proxy has no listeners yet. Envoy requests them once its clusters are
+// complete.
 func starting(p report.Proxy) bool {
 	return worst(p) == report.Synced && stateOf(p, "cds") != report.NotSent && stateOf(p, "lds") == report.NotSent
 }
 
-// stateOf returns the state of a proxy in a type.
+// stateOf returns the state of a type on a proxy.
 func stateOf(p report.Proxy, name string) report.State {
 	for _, t := range p.Types {
 		if t.Name == name {
@@ -309,7 +308,7 @@ func stateOf(p report.Proxy, name string) report.State {
 	return report.NotSent
 }
 
-// worst is the state of a proxy that a person must hear of first.
+// worst returns the most important state of a proxy.
 func worst(p report.Proxy) report.State {
 	order := []report.State{report.NotSent, report.Synced, report.Stale, report.HeldBack, report.Rejected}
 	w := report.NotSent
@@ -321,7 +320,7 @@ func worst(p report.Proxy) report.State {
 	return w
 }
 
-// asked says which control planes were asked.
+// asked prints which control planes were queried.
 func (v view) asked(answers []answer[report.Replica]) {
 	for _, a := range answers {
 		if a.err != nil {
@@ -339,7 +338,7 @@ func (v view) asked(answers []answer[report.Replica]) {
 	}
 }
 
-// denyList says how far the deny list of a control plane has come.
+// denyList prints the state of a control plane's deny list.
 func (v view) denyList(r report.Replica) {
 	l := r.DenyList
 	if l == nil {
@@ -363,7 +362,7 @@ func (v view) denyList(r report.Replica) {
 	}
 }
 
-// oneLine keeps the words of others on one line, and off the terminal's controls.
+// oneLine sanitizes text from others: a single line without terminal control characters.
 func oneLine(s string) string { return plain(strings.TrimSpace(s)) }
 
 func plain(s string) string {
@@ -375,7 +374,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// proxies prints everything about the proxies that were picked.
+// proxies prints the details of the selected proxies.
 func (v view) proxies(answers []answer[report.Replica]) error {
 	for _, a := range answers {
 		for _, p := range a.value.Proxies {
@@ -388,7 +387,7 @@ func (v view) proxies(answers []answer[report.Replica]) error {
 	return nil
 }
 
-// proxy prints what is known of one proxy.
+// proxy prints the details of one proxy.
 func (v view) proxy(p report.Proxy) error {
 	w := v.tabs()
 	for _, row := range [][2]string{
@@ -402,7 +401,7 @@ func (v view) proxy(p report.Proxy) error {
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
 	} {
 		if row[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], oneLine(row[1])) // Flush tells
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], oneLine(row[1])) // Flush returns the error
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -410,13 +409,13 @@ func (v view) proxy(p report.Proxy) error {
 	}
 	v.say("\n")
 	w = v.tabs()
-	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES") // as above
+	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES") // see above
 	for _, t := range p.Types {
 		resources := "-"
 		if t.Resources > 0 {
 			resources = fmt.Sprint(t.Resources)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources) // as above
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources) // see above
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -91,8 +91,7 @@ func newDiffCommand(cfg Config) *cobra.Command {
 	return cmd
 }
 
-// difference returns what changes from the stored object, nil for none, to
-// another one.
+// difference returns the changes from the stored object, or nil, to next.
 func difference(stored, next *model.Config) (string, error) {
 	var before, after []byte
 	var err error
@@ -111,7 +110,7 @@ func difference(stored, next *model.Config) (string, error) {
 	return udiff.Unified("stored/"+name, next.Source, string(before), string(after)), nil
 }
 
-// written returns what a person writes of an object, without what stores add.
+// written returns an object as the user would write it, without fields that stores add.
 func written(c *model.Config) ([]byte, error) {
 	return codec.EncodeYAML(&model.Config{Key: c.Key, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
 }

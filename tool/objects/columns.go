@@ -16,14 +16,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// column is one of a table.
+// column is a column of a table.
 type column struct {
 	title string
 	value func(*model.Config) string
 }
 
-// columnsOf returns the columns of a kind behind the name; they are those that
-// the definitions of the kinds ask for.
+// columnsOf returns the columns of a kind after the name. They match the printer columns in the
+// definitions of the kinds.
 func columnsOf(kind model.Kind) []column {
 	old := column{"AGE", func(c *model.Config) string { return age(c.Created) }}
 	switch kind {
@@ -68,7 +68,7 @@ func columnsOf(kind model.Kind) []column {
 	return []column{old}
 }
 
-// of returns a column that is read from the spec.
+// of returns a column whose value is read from the spec.
 func of[T any](title string, text func(*T) string) column {
 	return column{title, func(c *model.Config) string {
 		spec, ok := c.Spec.(*T)
@@ -90,7 +90,7 @@ func hostnames(list []gatewayv1.Hostname) string {
 	return few(texts)
 }
 
-// mostShown is how many values a cell of a table holds.
+// mostShown is the maximum number of values in a table cell.
 const mostShown = 3
 
 func few(list []string) string {

@@ -17,19 +17,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Config says where the commands find their store.
+// Config configures how the commands find their store.
 type Config struct {
-	// Open opens the store of a URL for some kinds, for all if there are none.
+	// Open opens the store at a URL for some kinds, or for all if there are none.
 	Open func(address string, kinds []model.Kind) (config.Store, error)
-	// Default returns the URL of the store when --store is not given, or an
-	// error that says what to do.
+	// Default returns the URL of the store to use without --store, or an error that says what to
+	// do.
 	Default func() (string, error)
-	// In is what -f - reads.
+	// In is the input that -f - reads.
 	In io.Reader
 }
 
-// ExitError is an error with an exit code of its own. A nil Err means that
-// everything was said already.
+// ExitError is an error with an exit code. A nil Err means that the error has been printed already.
 type ExitError struct {
 	Code int
 	Err  error
@@ -44,16 +43,16 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// defaultTimeout bounds the first reading of a store.
+// defaultTimeout is the timeout for the initial read of a store.
 const defaultTimeout = 30 * time.Second
 
-// The exit codes. Differences have the code of failures, as with diff(1).
+// Exit codes. Differences have the same code as failures, as in diff(1).
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Commands returns the commands.
+// Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{
 		newWriteCommand(cfg, createVerb), newWriteCommand(cfg, applyVerb), newWriteCommand(cfg, replaceVerb),
@@ -62,7 +61,7 @@ func Commands(cfg Config) []*cobra.Command {
 	}
 }
 
-// storeFlags are those of the commands that use a store.
+// storeFlags are the flags of the commands that use a store.
 type storeFlags struct {
 	cfg     Config
 	address string
@@ -74,8 +73,8 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long the store may take to answer")
 }
 
-// with opens the store for some kinds, waits until it was read, and calls use.
-// The store is followed until use returns.
+// with opens the store for some kinds, waits until it has been read, and calls use. The store keeps
+// running until use returns.
 func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {
 	address := f.address
 	if address == "" {
@@ -109,15 +108,15 @@ func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model
 	return use(ctx, store)
 }
 
-// running is a store that is followed.
+// running is a store that is running.
 type running struct {
-	done chan struct{} // closed when Run has ended
-	err  error         // of Run; to be read when done is closed
-	// trouble is what the store last could not do.
+	done chan struct{} // closed when Run has returned
+	err  error         // result of Run, valid when done is closed
+	// trouble is the last error of the store.
 	trouble atomic.Pointer[error]
 }
 
-// synced waits until the store was read.
+// synced waits until the store has been read.
 func (f *storeFlags) synced(ctx context.Context, store config.Store, r *running) error {
 	timer := time.NewTimer(f.timeout)
 	defer timer.Stop()
@@ -136,18 +135,18 @@ func (f *storeFlags) synced(ctx context.Context, store config.Store, r *running)
 	return fmt.Errorf("store %s was not read within %s", store.Name(), f.timeout)
 }
 
-// errInterrupted means that a person has had enough.
+// errInterrupted means that the user interrupted the command.
 var errInterrupted = errors.New("interrupted")
 
-// report gathers the failures of single objects: one never stops the others.
+// report collects the failures of individual objects; a failure does not stop the others.
 type report struct {
 	out    io.Writer
 	failed int
 	done   int
 }
 
-// interrupted returns the error of a command that a person stopped before it had
-// done all; nil while it may go on.
+// interrupted returns the error of a command that the user interrupted before it was complete, or
+// nil if it may continue.
 func (r *report) interrupted(ctx context.Context, all int) error {
 	if ctx.Err() == nil {
 		return nil
@@ -157,7 +156,7 @@ func (r *report) interrupted(ctx context.Context, all int) error {
 
 func (r *report) fail(format string, args ...any) {
 	r.failed++
-	_, _ = fmt.Fprintf(r.out, "error: "+format+"\n", args...) // the terminal may be gone
+	_, _ = fmt.Fprintf(r.out, "error: "+format+"\n", args...) // the terminal may be closed
 }
 
 func (r *report) err() error {
@@ -172,10 +171,10 @@ func (r *report) err() error {
 
 // say prints a line of the result.
 func say(cmd *cobra.Command, format string, args ...any) {
-	_, _ = fmt.Fprintf(cmd.OutOrStdout(), format, args...) // the terminal may be gone
+	_, _ = fmt.Fprintf(cmd.OutOrStdout(), format, args...) // the terminal may be closed
 }
 
-// count returns "1 error" or "2 errors".
+// count returns a number with its noun: "1 error" or "2 errors".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -183,7 +182,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// noArgs refuses arguments with the exit code of a wrong command line.
+// noArgs rejects arguments with the exit code of a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return &ExitError{exitUsage, fmt.Errorf("%s takes no arguments, and there is %q: name files with -f", cmd.Name(), args[0])}

@@ -97,8 +97,8 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 			return err
 		}
 	}
-	// What a store says of an object holds its warnings; one that says nothing
-	// has checked the object when it was written.
+	// Problems from the store include warnings. If there are none, the store validated the object
+	// when it was written.
 	if len(problems) == 0 {
 		_, warnings := validate.Object(c)
 		for _, w := range warnings {

@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The forms of output.
+// Output formats.
 const (
 	outTable = "table"
 	outYAML  = "yaml"
@@ -70,7 +70,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 					}
 				}
 				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
-					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be gone
+					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
 					return nil
 				}
 				alone := len(args) == 2 && len(found) == 1 || len(args) == 1 && strings.Contains(args[0], "/")
@@ -91,8 +91,8 @@ func newGetCommand(cfg Config) *cobra.Command {
 	return cmd
 }
 
-// write prints objects in one of the forms. Alone means that one object was
-// asked for, which then is no list.
+// write prints objects in one of the formats. If alone is set, a single object was requested and is
+// not printed as a list.
 func write(out io.Writer, objects []*model.Config, form string, namespaces, alone bool) error {
 	switch form {
 	case outName:
@@ -124,7 +124,7 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 	return err
 }
 
-// named names an object as get and delete take it.
+// named returns the name of an object in the syntax of get and delete.
 func named(key model.Key) string {
 	sch, ok := schema.Of(key.Kind)
 	if !ok {
@@ -133,7 +133,7 @@ func named(key model.Key) string {
 	return short(sch, key)
 }
 
-// list returns one object, or a List of Kubernetes.
+// list encodes one object, or a Kubernetes List.
 func list(objects []*model.Config, alone bool) ([]byte, error) {
 	items := make([]json.RawMessage, len(objects))
 	for i, c := range objects {
@@ -149,7 +149,7 @@ func list(objects []*model.Config, alone bool) ([]byte, error) {
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-// writeTables prints one table for each kind.
+// writeTables prints one table per kind.
 func writeTables(out io.Writer, objects []*model.Config, namespaces bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	several := len(objects) > 0 && slices.ContainsFunc(objects, func(c *model.Config) bool { return c.Kind != objects[0].Kind })
@@ -184,10 +184,10 @@ func row(w io.Writer, namespaces bool, namespace, name string, columns []column,
 	for _, c := range columns {
 		cells = append(cells, text(c))
 	}
-	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // Flush tells
+	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // Flush returns the error
 }
 
-// age returns a time span as short as kubectl does.
+// age formats a duration as briefly as kubectl does.
 func age(created time.Time) string {
 	if created.IsZero() {
 		return "-"

@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// stopper is a store in which a person has had enough after some writes.
+// stopper is a store that simulates an interrupt by the user after some writes.
 type stopper struct {
 	config.Store
 	after int
@@ -37,7 +37,7 @@ func (s *stopper) Create(ctx context.Context, c *model.Config) (string, error) {
 	return version, err
 }
 
-// interrupted runs a command that is stopped by stop, and returns what it says.
+// interrupted runs a command that is interrupted by stop, and returns its output.
 func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) (out, errs string) {
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
@@ -54,8 +54,8 @@ func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) 
 	return stdout.String(), stderr.String()
 }
 
-// A user who stops a command reads once how far it came, and not of each object that
-// was not written.
+// An interrupted command prints its progress once, and not a line for each object that was not
+// written.
 func TestInterruptedWrite(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestInterruptedWrite(t *testing.T) {
 	}
 }
 
-// TestInterruptedDecoding ends a command inside a file.
+// TestInterruptedDecoding interrupts a command while it decodes a file.
 func TestInterruptedDecoding(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,12 +90,11 @@ func TestInterruptedDecoding(t *testing.T) {
 	}
 }
 
-// A terminal at which nobody types, and a pipe into which nobody writes, hold up
-// nobody who wants to stop.
+// A terminal or a pipe without input does not prevent an interrupt.
 func TestInterruptedRead(t *testing.T) {
 	t.Parallel()
 	never, hold := io.Pipe()
-	defer func() { _ = hold.Close() }() // ends the reader
+	defer func() { _ = hold.Close() }() // lets the reader return
 	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
@@ -113,7 +112,7 @@ func TestInterruptedRead(t *testing.T) {
 	_ = w.Close() // it was only opened
 }
 
-// In a directory, pipes are no files; the directory may be behind a link.
+// In a directory, pipes are not files; the directory may be the target of a link.
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -128,8 +127,7 @@ func TestDirectories(t *testing.T) {
 	s.want("validate -f DIR/real/", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
 }
 
-// An empty input is reported: it is the end of a pipe that failed, more often than
-// what was meant.
+// An empty input is reported, since it is usually the result of a failed pipe.
 func TestNothingThere(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -142,8 +140,8 @@ func TestNothingThere(t *testing.T) {
 	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete what is in files, or what is named\n")
 }
 
-// What get -o name prints can be given to get and delete, and a table of all
-// namespaces names each once.
+// The output of get -o name can be passed to get and delete. A table of all namespaces contains
+// each name once.
 func TestNamesAreTaken(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -156,8 +154,8 @@ func TestNamesAreTaken(t *testing.T) {
 	s.want("delete sidecar/two -n shop", 0, "sidecar/two in shop deleted\n", "")
 }
 
-// An exported object says by its resource version that it is there: where it is
-// not, the cure is named.
+// The resource version of an exported object means that it exists. If it does not exist in the
+// store, the error names the cure.
 func TestApplyOfAnotherStoresObject(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// kubectlAnnotation holds the object as it was last applied in a cluster; it
-// means nothing elsewhere.
+// kubectlAnnotation contains the last applied configuration of an object in a cluster. It has no
+// meaning elsewhere.
 const kubectlAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 
 // migration copies the objects of one store to another.
@@ -93,7 +93,7 @@ func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from config.Re
 	return r.err()
 }
 
-// one copies one object and says what it did.
+// one copies one object and returns a description of the action.
 func (m *migration) one(ctx context.Context, to config.ReadWriter, c *model.Config) (string, error) {
 	next := c.Clone()
 	next.ResourceVersion, next.UID, next.Generation, next.Status = "", "", 0, nil
@@ -123,7 +123,7 @@ func withoutKubectl(c *model.Config) *model.Config {
 	return out
 }
 
-// display names an object as a person writes it: kind/name.
+// display returns the name of an object as users write it: kind/name.
 func display(key model.Key) string {
 	sch, ok := schema.Of(key.Kind)
 	if !ok {
@@ -135,7 +135,7 @@ func display(key model.Key) string {
 	return short(sch, key) + " in " + key.Namespace
 }
 
-// short is display without the namespace, as the command line takes it.
+// short is like display without the namespace, in command line syntax.
 func short(sch schema.Schema, key model.Key) string {
 	name := strings.ToLower(sch.Name)
 	if string(sch.Kind) != sch.Name {

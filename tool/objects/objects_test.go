@@ -25,13 +25,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// shell runs commands on stores in memory, as a person does.
+// shell runs commands on in-memory stores.
 type shell struct {
 	t      *testing.T
 	stores map[string]*memory.Store
 	dir    string
 	in     string
-	// open, if it is set, opens the stores.
+	// open opens the stores. Optional.
 	open func(address string) (config.Store, error)
 }
 
@@ -46,7 +46,7 @@ func (s *shell) store(address string) *memory.Store {
 	return s.stores[address]
 }
 
-// file writes a file below the directory of the shell and gives its path.
+// file writes a file below the directory of the shell and returns its path.
 func (s *shell) file(name, text string) string {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
@@ -59,8 +59,7 @@ func (s *shell) file(name, text string) string {
 	return path
 }
 
-// run returns the exit code and what was printed. Paths of the shell's directory
-// become relative.
+// run returns the exit code and the output. Paths in the shell's directory are made relative.
 func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
@@ -90,7 +89,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	return exit.Code, short.Replace(stdout.String()), short.Replace(stderr.String())
 }
 
-// want runs a command and compares all that it says.
+// want runs a command and compares its complete output.
 func (s *shell) want(command string, code int, out, errs string) {
 	s.t.Helper()
 	args := strings.Fields(strings.ReplaceAll(command, "DIR", s.dir))
@@ -146,8 +145,7 @@ func TestWriteAndRead(t *testing.T) {
 		"error: delete WorkloadEntry/default/one: it does not exist\noutrigger: 1 of 2 failed; the others are done\n")
 }
 
-// TestDeleteFiles deletes what files name, also if an object is in several of
-// them or is not valid.
+// TestDeleteFiles deletes the objects in files, even if an object is in several files or invalid.
 func TestDeleteFiles(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -162,8 +160,8 @@ func TestDeleteFiles(t *testing.T) {
 	}
 }
 
-// TestDeleteBookinfoRules deletes the rules of the Bookinfo example by their
-// folder, which holds several versions of the same objects.
+// TestDeleteBookinfoRules deletes the rules of the Bookinfo example by their directory, which
+// contains several versions of the same objects.
 func TestDeleteBookinfoRules(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -173,8 +171,8 @@ func TestDeleteBookinfoRules(t *testing.T) {
 	}
 }
 
-// TestInvalidObjects asks for an object that is not valid: it is not one that does
-// not exist, and where its last good version is kept, that is shown.
+// TestInvalidObjects requests an invalid object, which is not reported as missing. If the store
+// keeps its last good version, that is shown.
 func TestInvalidObjects(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -194,7 +192,7 @@ func TestInvalidObjects(t *testing.T) {
 	}
 	s.want("get we none", 1, "", "error: workloadentry/none: it does not exist\n")
 
-	// A control plane reads the good version and the bad one.
+	// A control plane reads the good version and the invalid one.
 	s.file("config/entries.yaml", entry)
 	control, err := open(state, true)
 	if err != nil {
@@ -222,8 +220,7 @@ func TestInvalidObjects(t *testing.T) {
 	}
 }
 
-// What get prints can be given to replace: somebody else's change in between is
-// a conflict.
+// The output of get can be passed to replace. A concurrent change results in a conflict.
 func TestReplaceKeepsOthersChanges(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -272,7 +269,7 @@ func TestValidate(t *testing.T) {
 		!strings.Contains(errs, "outrigger: 2 objects valid, ") {
 		t.Errorf("validate: %d\n%s%s", code, out, errs)
 	}
-	// Nothing is written when anything is wrong.
+	// Nothing is written if there is any problem.
 	if code, out, errs := s.run("apply", "-f", s.dir); code != 1 || out != "" || !strings.Contains(errs, "nothing was written") {
 		t.Errorf("apply: %d\n%s%s", code, out, errs)
 	}
@@ -396,8 +393,8 @@ func TestWrongCommandLines(t *testing.T) {
 	s.want("apply -f DIR/empty", 1, "", "outrigger: empty holds no .yaml, .yml or .json file\n")
 }
 
-// Each kind is found by its kind, its plural and its short name, and Istio's
-// Gateway is distinct from that of the Gateway API.
+// Each kind can be named by its kind, plural or short name, and Istio's Gateway is distinct from
+// that of the Gateway API.
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	for _, sch := range schema.All() {

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// picker finds the objects that a command line names.
+// picker selects the objects that a command line names.
 type picker struct {
 	namespace string
 	all       bool
@@ -30,8 +30,7 @@ func (p *picker) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "only objects with these labels: key=value, key!=value, \"key in (a,b)\", key, !key; with commas between")
 }
 
-// kinds returns the kinds of the first argument: one, several with commas
-// between, or all.
+// kinds parses the first argument: a kind, a comma-separated list of kinds, or all.
 func kinds(text string) ([]schema.Schema, error) {
 	if text == "all" {
 		return schema.All(), nil
@@ -47,13 +46,13 @@ func kinds(text string) ([]schema.Schema, error) {
 	return list, nil
 }
 
-// kindsOf returns the kinds that arguments name, before the store is there.
+// kindsOf returns the kinds that the arguments name. It is used before the store is open.
 func kindsOf(args []string) ([]model.Kind, error) {
 	var list []model.Kind
 	for i, arg := range args {
 		name, _, named := strings.Cut(arg, "/")
 		if i > 0 && !named {
-			break // find tells
+			break // find reports the error
 		}
 		schemas, err := kinds(name)
 		if err != nil {
@@ -93,7 +92,7 @@ func kindsForPeople() string {
 	return strings.Join(names, ", ")
 }
 
-// find returns the objects that KIND NAME..., KIND, or KIND/NAME... name.
+// find returns the objects selected by KIND NAME..., KIND, or KIND/NAME....
 func (p *picker) find(s config.Reader, args []string) (found []*model.Config, missing []model.Key, err error) {
 	selector, err := labels.Parse(p.selector)
 	if err != nil {
@@ -142,8 +141,8 @@ func (p *picker) find(s config.Reader, args []string) (found []*model.Config, mi
 	return found, missing, nil
 }
 
-// whyMissing returns why the store does not show an object that was asked for: it
-// does not exist, or it is not valid.
+// whyMissing returns the reason why the store does not return a requested object: it does not exist
+// or is not valid.
 func whyMissing(s config.Reader, key model.Key) error {
 	err := config.ErrNotFound
 	for _, p := range s.Problems() {
@@ -158,8 +157,8 @@ func whyMissing(s config.Reader, key model.Key) error {
 	return err
 }
 
-// notShown returns the problems of objects that a list of kinds would show if
-// they were valid.
+// notShown returns the problems of invalid objects that a list of the kinds would otherwise
+// contain.
 func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Config) (list []model.Problem) {
 	shown := map[model.Key]bool{}
 	for _, c := range found {
@@ -177,7 +176,7 @@ func (p *picker) notShown(s config.Reader, of []model.Kind, found []*model.Confi
 	return list
 }
 
-// where returns the namespace that is looked at; empty means all.
+// where returns the namespace to search; "" means all.
 func (p *picker) where(sch schema.Schema) string {
 	switch {
 	case sch.Cluster, p.all:

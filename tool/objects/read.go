@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// fileFlags are those of the commands that read files.
+// fileFlags are the flags of the commands that read files.
 type fileFlags struct {
 	cfg       Config
 	files     []string
@@ -30,7 +30,7 @@ func (f *fileFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 }
 
-// read returns the valid objects of all files, and the problems with the others.
+// read returns the valid objects of all files, and the problems of the others.
 func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems []model.Problem, err error) {
 	if len(f.files) == 0 {
 		return nil, nil, &ExitError{exitUsage, fmt.Errorf("no files: name them with -f FILE, -f DIRECTORY or -f -")}
@@ -70,9 +70,8 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 	return objects, problems, nil
 }
 
-// readKeys returns the keys of the objects in files, for a command that needs no
-// more of them: an object that is not valid, or is in several files, has its key
-// all the same. What has no key is an error.
+// readKeys returns the keys of the objects in files, for a command that needs only the keys.
+// Invalid and duplicate objects are included. It returns an error for an object without a key.
 func (f *fileFlags) readKeys(cmd *cobra.Command, done string) ([]model.Key, error) {
 	objects, problems, err := f.read(cmd.Context())
 	if err != nil {
@@ -108,8 +107,8 @@ func (f *fileFlags) readKeys(cmd *cobra.Command, done string) ([]model.Key, erro
 	return keys, nil
 }
 
-// readSome reads the valid objects for a command that does something with
-// them: no problem may be among them, and one object has to be there.
+// readSome reads valid objects for a command that processes them. It returns an error if there is
+// any problem or no object.
 func (f *fileFlags) readSome(cmd *cobra.Command, done string) ([]*model.Config, error) {
 	objects, problems, err := f.read(cmd.Context())
 	if err != nil {
@@ -124,23 +123,22 @@ func (f *fileFlags) readSome(cmd *cobra.Command, done string) ([]*model.Config, 
 	return objects, nil
 }
 
-// readAll reads a file until a person has enough: a terminal and a pipe may
-// never end, or never begin. Of larger files than can be decoded it returns no
-// more than shows that.
+// readAll reads a file until ctx is done: a terminal or pipe may block forever. It stops reading as
+// soon as the size exceeds what can be decoded.
 func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
 	type result struct {
 		data []byte
 		err  error
 	}
 	done := make(chan result, 1)
-	go func() { // reads; nothing but the end of the process stops it
+	go func() { // only the end of the process stops the read
 		in, err := open()
 		if err != nil {
 			done <- result{err: err}
 			return
 		}
 		data, err := io.ReadAll(io.LimitReader(in, codec.MaxFileSize+1))
-		_ = in.Close() // it was only read
+		_ = in.Close() // read-only: closing cannot lose data
 		done <- result{data, err}
 	}()
 	select {
@@ -151,7 +149,7 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 	}
 }
 
-// take adds what a file holds. It ends between two objects when ctx is done.
+// take adds the objects in a file. When ctx is done, it stops between two objects.
 func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
 	o, p, err := codec.DecodeWritten(ctx, source, data, f.namespace)
 	if err != nil {
@@ -161,8 +159,8 @@ func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems
 	return nil
 }
 
-// expand returns the YAML and JSON files of a directory, or the one file. What is
-// no file, as a pipe, counts only if it was named itself.
+// expand returns the YAML and JSON files in a directory, or the named file. Files that are not
+// regular, such as pipes, are included only if named explicitly.
 func expand(name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -172,7 +170,7 @@ func expand(name string) ([]string, error) {
 		return []string{name}, nil
 	}
 	var paths []string
-	root := filepath.Clean(name) + string(filepath.Separator) // the directory behind a link
+	root := filepath.Clean(name) + string(filepath.Separator) // the target directory of a link
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -198,7 +196,7 @@ func expand(name string) ([]string, error) {
 	return paths, err
 }
 
-// sayProblems prints what is wrong, and tells how many are errors.
+// sayProblems prints the problems and returns the number of errors.
 func sayProblems(out io.Writer, problems []model.Problem) (errors int) {
 	for _, p := range problems {
 		word := "error"
@@ -207,7 +205,7 @@ func sayProblems(out io.Writer, problems []model.Problem) (errors int) {
 		} else {
 			errors += p.Count()
 		}
-		_, _ = fmt.Fprintf(out, "%s: %s\n", word, p) // the terminal may be gone
+		_, _ = fmt.Fprintf(out, "%s: %s\n", word, p) // the terminal may be closed
 	}
 	return errors
 }

@@ -20,21 +20,21 @@ import (
 
 const (
 	userAgent = "outrigger"
-	// clusterQPS is how much a command asks of a cluster in a second. The API
-	// server has its own limit, and a person waits.
+	// clusterQPS is the client-side limit of requests per second to a cluster. The API server has
+	// its own limit, and the user is waiting.
 	clusterQPS = 1000
 )
 
-// Stores says where the config stores of the user are.
+// Stores describes where to find the config stores of the user.
 type Stores struct {
-	Named      string // by OUTRIGGER_STORE
-	Kubeconfig string // KUBECONFIG
-	Home       string // the user's directory
+	Named      string // from OUTRIGGER_STORE
+	Kubeconfig string // from KUBECONFIG
+	Home       string // home directory of the user
 	InPod      bool   // this process runs in a pod
 }
 
-// Default returns the config store of a user who names none: that of
-// OUTRIGGER_STORE, of the one mesh that runs here, or the cluster.
+// Default returns the default config store: the one in OUTRIGGER_STORE, else that of the only mesh
+// that runs on this machine, else the cluster.
 func (s Stores) Default() (string, error) {
 	if s.Named != "" {
 		return s.Named, nil
@@ -54,7 +54,7 @@ func (s Stores) Default() (string, error) {
 	return "", errors.New("no config store: no outrigger up with a config directory runs here, and there is no kubeconfig; name one with --store, for example --store fs:///etc/mesh")
 }
 
-// kubeconfigPath returns the kubeconfig of the user, as kubectl finds it.
+// kubeconfigPath returns the path of the user's kubeconfig, with the same rules as kubectl.
 func (s Stores) kubeconfigPath() (path string, inCluster bool) {
 	candidates := filepath.SplitList(s.Kubeconfig)
 	if len(candidates) == 0 && s.Home != "" {
@@ -68,8 +68,7 @@ func (s Stores) kubeconfigPath() (path string, inCluster bool) {
 	return "", s.InPod
 }
 
-// Open opens a config store. What goes on inside is not logged: a command says
-// what failed.
+// Open opens a config store with logging disabled: the command reports failures.
 func (s Stores) Open(address string, kinds []model.Kind) (config.Store, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	kube.UseLogger(quiet)

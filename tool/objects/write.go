@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// verb is one of the commands that write objects of files.
+// verb is a command that writes the objects in files.
 type verb struct {
 	name, past  string
 	short, long string
@@ -49,8 +49,8 @@ var (
 	}
 )
 
-// apply makes an object what the file says. Who is faster in between is written
-// over, unless the file names a resource version.
+// apply creates or updates an object as specified in the file. It overwrites concurrent changes,
+// unless the file contains a resource version.
 func apply(ctx context.Context, s config.ReadWriter, c *model.Config) (changed bool, err error) {
 	old := s.Get(c.Key)
 	if old != nil && config.SameContent(old, c) && (c.ResourceVersion == "" || c.ResourceVersion == old.ResourceVersion) {
@@ -173,7 +173,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 					}
 				}
 				if len(keys) == 0 && pick.selector != "" {
-					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be gone
+					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
 				}
 				for _, key := range keys {
 					if err := r.interrupted(ctx, len(keys)); err != nil {

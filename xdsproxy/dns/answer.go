@@ -10,28 +10,27 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// ttl is how long, in seconds, a client may keep what the table says. It is
-// short because the table may change at any time.
+// ttl is the time, in seconds, for which a client may cache an answer from the table. It is short
+// because the table may change at any time.
 const ttl = 30
 
-// question points to the name in the question, where every message has it.
+// question is a compression pointer to the name in the question, which has the same offset in every
+// message.
 const question = 0xC000 | headerLen
 
-// soa are the data of the SOA record that comes with an answer without
-// records, so that clients know how long they may remember it (RFC 2308). The
-// names in it are that of the question.
+// soa is the data of the SOA record in answers without records. It tells clients how long to cache
+// the answer (RFC 2308). Its names point to the name in the question.
 const soa = "\xC0\x0C\x0Ahostmaster\xC0\x0C" +
 	"\x00\x00\x00\x01" + // serial
 	"\x00\x00\x0E\x10" + "\x00\x00\x02\x58" + "\x00\x01\x51\x80" + // refresh, retry, expire
 	"\x00\x00\x00\x1E" // how long nothing may be remembered: ttl
 
-// answer writes the answer to a request that the table can answer, into dst,
-// which is empty. known tells that the table has the name, also if somebody
-// else must be asked: of such a name nobody may say that it does not exist.
+// answer writes the answer to a request that the table can answer to dst, which is empty. It
+// returns nil if upstream must be asked. known is true if the table has the name, in which case
+// upstream's NXDOMAIN must not be passed on.
 //
-// Addresses, and everything that leads to addresses (HTTPS and SVCB records
-// have some in them), are the mesh's own matter. What else a name may have,
-// mail servers for example, only its own zone knows.
+// The mesh alone answers for addresses and for record types that lead to addresses (HTTPS and SVCB
+// records contain some). Other records of a name, such as mail servers, are known only to its zone.
 func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 	h, target := t.find(q)
 	if h == nil {
@@ -68,7 +67,7 @@ func (t *table) answer(dst []byte, q *query) (reply []byte, known bool) {
 	return w.end(flagAuthority, fine), true
 }
 
-// refuse writes the answer that says no more than a code.
+// refuse writes an answer that contains only a response code.
 func refuse(dst []byte, q *query, code int) []byte {
 	w := newWriter(dst, q)
 	return w.end(0, code)
@@ -78,14 +77,14 @@ func refuse(dst []byte, q *query, code int) []byte {
 type writer struct {
 	b           []byte
 	q           *query
-	limit       int // octets before the OPT record
+	limit       int // bytes before the OPT record
 	answers     uint16
 	authorities uint16
 	truncated   bool
 }
 
-// newWriter begins an answer with the client's own number and question, letter
-// for letter: a client may have chosen capitals to know its answer by.
+// newWriter begins an answer with the client's id and question, byte for byte: a client may verify
+// the case of the letters in its question.
 func newWriter(dst []byte, q *query) writer {
 	w := writer{q: q, limit: q.limit}
 	if q.edns {
@@ -103,8 +102,8 @@ func (w *writer) record(owner, kind uint16, length int) {
 	w.b = binary.BigEndian.AppendUint16(w.b, uint16(length))
 }
 
-// alias writes that the name is another's, and returns a pointer to that one; 0
-// when the client does not take as much.
+// alias writes a CNAME record and returns a pointer to its target, or 0 if the record exceeds the
+// client's limit.
 func (w *writer) alias(target []byte) (owner uint16) {
 	if len(w.b)+12+len(target)+1 > w.limit {
 		w.truncated = true
@@ -117,20 +116,20 @@ func (w *writer) alias(target []byte) (owner uint16) {
 	return owner
 }
 
-// addresses writes as many as the client takes, in an order by chance, so that
-// clients spread over them.
+// addresses writes as many addresses as the client accepts, in random order, so that clients are
+// spread over them.
 func (w *writer) addresses(owner, kind uint16, all []byte, size int) {
 	n := len(all) / size
 	if n == 0 {
 		return
 	}
-	length := 12 + size // of a record
+	length := 12 + size // length of a record
 	room := max(w.limit-len(w.b), 0) / length
 	if room < n {
 		w.truncated = true
 	}
-	// All that are left out follow one another, so the first is chosen by
-	// chance, and the order of those that are written too.
+	// Choose the first address at random, since the omitted ones are contiguous, and shuffle those
+	// that are written.
 	begin, first := len(w.b), rand.IntN(n)
 	for i := range min(n, room) {
 		at := (first + i) % n * size
@@ -151,9 +150,9 @@ func swap(b []byte, i, j, length int) {
 	copy(b[j:j+length], spare[:length])
 }
 
-// noData ends an answer that says: the name exists, but has no record of this
-// kind. Without that, some resolvers take the name for one that does not exist
-// and never use the address that it has.
+// noData completes an answer for a name that exists but has no record of the requested type.
+// Without the SOA record, some resolvers treat the name as nonexistent and do not use its
+// addresses.
 func (w *writer) noData() []byte {
 	w.record(question, miekg.TypeSOA, len(soa))
 	w.b = append(w.b, soa...)
@@ -161,7 +160,7 @@ func (w *writer) noData() []byte {
 	return w.end(flagAuthority, fine)
 }
 
-// end writes what comes last, and the header.
+// end writes the OPT record and the header.
 func (w *writer) end(flags uint16, code int) []byte {
 	questions, additional := uint16(0), uint16(0)
 	if w.q.end > 0 {
@@ -171,7 +170,7 @@ func (w *writer) end(flags uint16, code int) []byte {
 		w.b = append(w.b, 0)
 		w.b = binary.BigEndian.AppendUint16(w.b, miekg.TypeOPT)
 		w.b = binary.BigEndian.AppendUint16(w.b, ednsUDP)
-		w.b = append(w.b, byte(code>>4), 0) // the upper part of the code; our version of EDNS
+		w.b = append(w.b, byte(code>>4), 0) // the upper part of the code; the supported EDNS version
 		do := uint16(0)
 		if w.q.dnssec {
 			do = doBit

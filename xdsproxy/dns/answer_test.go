@@ -18,16 +18,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// outside is what upstream knows, in tests in which it matters who answered.
+// outside is what upstream resolves, in tests that distinguish the source of an answer.
 func outside(t *testing.T) miekg.HandlerFunc {
 	return zoneOf(t,
 		"www.example.org. 300 IN A 192.0.2.1", "api.example.com. 300 IN MX 10 mx.example.com.", "1.0.0.10.in-addr.arpa. 5 IN PTR reviews.shop.svc.cluster.local.",
 		"_http._tcp.reviews.shop.svc.cluster.local. 5 IN SRV 0 100 80 reviews.shop.svc.cluster.local.", "api.example.com. 60 IN HTTPS 1 . ipv4hint=203.0.113.9")
 }
 
-const none = "nobody" // asked upstream, which does not know the name
+const none = "nobody" // forwarded to upstream, which does not know the name
 
-// TestAnswers asks over both protocols for each kind of name.
+// TestAnswers queries each kind of name over both protocols.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, upstream(t, outside(t)).Address()), hosts())
@@ -37,7 +37,7 @@ func TestAnswers(t *testing.T) {
 	tests := []struct {
 		name, ask string
 		qtype     uint16
-		want      []string // nil: the name is there, without such a record
+		want      []string // nil means that the name exists without such a record
 	}{
 		{"full name", "reviews.shop.svc.cluster.local.", miekg.TypeA, []string{"reviews.shop.svc.cluster.local. A 10.0.0.1"}},
 		{"short name of the own namespace", "reviews.", miekg.TypeA, []string{"reviews. A 10.0.0.1"}},
@@ -113,7 +113,7 @@ func TestAnswers(t *testing.T) {
 				if diff := cmp.Diff(slices.Sorted(slices.Values(test.want)), data(r.Answer)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
-				// A chain is in its order: some resolvers read it only once.
+				// A chain of aliases is in order, because some resolvers read it only once.
 				if len(r.Answer) > 1 && strings.Contains(r.Answer[1].String(), "CNAME") {
 					t.Errorf("the alias does not come first: %v", r.Answer)
 				}
@@ -122,7 +122,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNoData looks at what an answer without records says beside its code.
+// TestNoData checks the content of an answer without records.
 func TestNoData(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t), hosts())
@@ -136,7 +136,7 @@ func TestNoData(t *testing.T) {
 	}
 }
 
-// TestDeterministic builds one table many times.
+// TestDeterministic builds the same table many times.
 func TestDeterministic(t *testing.T) {
 	t.Parallel()
 	z := newZone("shop.svc.cluster.local", "shop", search)
@@ -155,8 +155,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestSpread looks at the order of addresses: each must be first sometimes, and
-// no two must always follow one another.
+// TestSpread checks the order of addresses: each must be first sometimes, and no two must always be
+// adjacent.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t), hosts())
@@ -173,24 +173,24 @@ func TestSpread(t *testing.T) {
 		t.Fatalf("%d orders of three addresses: %v", len(orders), orders)
 	}
 	for order, n := range orders {
-		if n < 50 || n > 170 { // 100 are expected, 9 is the standard deviation
+		if n < 50 || n > 170 { // the expected value is 100, the standard deviation 9
 			t.Errorf("%s came %d times of 600", order, n)
 		}
 	}
 }
 
-// TestTruncation asks for a name with a hundred addresses.
+// TestTruncation queries a name with a hundred addresses.
 func TestTruncation(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t), hosts())
 	tests := []struct {
 		network   string
-		size      int // of EDNS, 0 is none
+		size      int // EDNS size; 0 means no EDNS
 		limit     int
 		truncated bool
 	}{
 		{"udp", 0, 512, true},
-		{"udp", 100, 512, true}, // nobody takes less than 512
+		{"udp", 100, 512, true}, // 512 is the minimum
 		{"udp", 1232, 1232, true},
 		{"udp", 4096, 4096, false},
 		{"udp", 65535, 4096, false},
@@ -228,7 +228,7 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestLocalWithoutUpstream answers names of the mesh while nobody else answers.
+// TestLocalWithoutUpstream resolves names of the mesh while upstream does not respond.
 func TestLocalWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	u := upstream(t, dnstest.Silent)
@@ -241,14 +241,14 @@ func TestLocalWithoutUpstream(t *testing.T) {
 	}
 }
 
-// TestUpdate changes the table under a server that runs.
+// TestUpdate changes the table of a running server.
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, upstream(t, outside(t)).Address()), nil)
 	if s.Ready() || s.Table() != nil {
 		t.Error("it is ready without a table")
 	}
-	// Before the first table, upstream answers everything, as without this server.
+	// Before the first table, upstream answers all requests.
 	if r := exchange(t, s, "udp", request("www.example.org.", miekg.TypeA, 0)); len(r.Answer) != 1 {
 		t.Errorf("got %v", r)
 	}
@@ -275,8 +275,8 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestLongAlias: a name so long that the alias does not fit beside the question
-// is asked again over TCP.
+// TestLongAlias uses a name so long that the alias does not fit next to the question, so the client
+// retries over TCP.
 func TestLongAlias(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("x", 59) + "."

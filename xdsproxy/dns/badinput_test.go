@@ -16,7 +16,7 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// TestRefused sends requests that are not answered with records.
+// TestRefused sends requests that must not be answered with records.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, upstream(t, good(t)).Address()), hosts())
@@ -103,7 +103,7 @@ func TestRefused(t *testing.T) {
 			} else if _, err := conn.Write(test.request); err != nil {
 				t.Fatal(err)
 			}
-			// What comes after is answered, and is the next thing that comes.
+			// The next valid request is answered, with no other answer in between.
 			if m := read(fineRequest); len(m.Answer) != 1 {
 				t.Errorf("a good request after it: %v", m)
 			}
@@ -210,8 +210,8 @@ func TestTCPConnections(t *testing.T) {
 	})
 }
 
-// TestTooManyConnections opens more than may be: the one that has waited the longest
-// makes room, and those that are open work on.
+// TestTooManyConnections opens more connections than allowed: the one that has waited longest is
+// closed, and the others continue to work.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t), hosts())

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// mesh is a table of n services in a hundred namespaces.
+// mesh returns a table of n services in a hundred namespaces.
 func mesh(n int) (table *nds.Table, names []string) {
 	table = &nds.Table{Hosts: make(map[string]nds.Host, n)}
 	for i := range n {
@@ -38,7 +38,7 @@ func packed(t testing.TB, name string, qtype uint16, edns int) []byte {
 	return b
 }
 
-// TestAnswerAllocatesNothing holds for any table and any kind of answer.
+// TestAnswerAllocatesNothing checks all kinds of answers with a large table.
 func TestAnswerAllocatesNothing(t *testing.T) {
 	for _, size := range []int{10, 10_000} {
 		table, names := mesh(size)
@@ -57,9 +57,9 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestTableMemory bounds what a large table takes while it is in force.
+// TestTableMemory checks the memory use of a large table.
 func TestTableMemory(t *testing.T) {
-	const size, most = 100_000, 600 // hosts, bytes for each
+	const size, most = 100_000, 600 // hosts, bytes per host
 	s := offline(t, &nds.Table{})
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -80,7 +80,7 @@ func TestTableMemory(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// BenchmarkAnswer is one answer without the system's part.
+// BenchmarkAnswer measures one answer without system calls.
 func BenchmarkAnswer(b *testing.B) {
 	for _, size := range []int{10, 1000, 50_000} {
 		table, names := mesh(size)
@@ -99,7 +99,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdate is what a new table takes.
+// BenchmarkUpdate measures an update of the table.
 func BenchmarkUpdate(b *testing.B) {
 	for _, size := range []int{1000, 10_000} {
 		b.Run(fmt.Sprintf("hosts=%d", size), func(b *testing.B) {
@@ -113,8 +113,8 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// TestLoad puts a load on a server whose table changes all the time. Every
-// request has its answer; make bench measures how fast.
+// TestLoad sends many requests to a server whose table changes continuously. Every request is
+// answered; make bench measures the speed.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	table, names := mesh(2000)

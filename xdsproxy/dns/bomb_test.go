@@ -12,9 +12,9 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// TestCompressionBomb has upstream answer with as many records as a message
-// holds, each with the longest name that there is, by pointers: sixteen times
-// what came. Clients get what they take.
+// TestCompressionBomb lets upstream answer with as many records as a message can contain, each with
+// a compressed name of maximum length, which expands to sixteen times the size. Clients receive
+// what they accept.
 func TestCompressionBomb(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat(strings.Repeat("x", 49)+".", 5)
@@ -48,8 +48,8 @@ func TestCompressionBomb(t *testing.T) {
 	t.Logf("%s for each of %d answers", time.Since(begin)/times, times)
 }
 
-// TestAliasInCircles has upstream answer with names that lead to one another:
-// they are handed on, and not followed.
+// TestAliasInCircles lets upstream answer with a cycle of aliases: they are passed on and not
+// followed.
 func TestAliasInCircles(t *testing.T) {
 	t.Parallel()
 	u := upstream(t, func(w miekg.ResponseWriter, r *miekg.Msg) {

@@ -20,7 +20,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// TestGoResolver asks with the resolver that Go programs have.
+// TestGoResolver uses the resolver of Go programs.
 func TestGoResolver(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, upstream(t, outside(t)).Address()), hosts())
@@ -70,8 +70,8 @@ func TestGoResolver(t *testing.T) {
 	}
 }
 
-// TestLibc asks with the resolver of the C library, which reads
-// /etc/resolv.conf and knows no port but 53: it gets both in a mount namespace.
+// TestLibc uses the resolver of the C library, which reads /etc/resolv.conf and supports only port
+// 53. A mount namespace provides both.
 func TestLibc(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"unshare", "getent", "mount"} {

@@ -17,21 +17,21 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// ask is what upstream servers are asked.
+// ask is a query to upstream servers.
 type ask struct {
-	name     string // in the form of the table's keys
-	question []byte // as the client wrote it: name, type, class
+	name     string // in the format of the table's keys
+	question []byte // as sent by the client: name, type, class
 	qtype    uint16
-	flags    uint16 // those of the client that are passed on
+	flags    uint16 // flags of the client that are forwarded
 	edns     bool
 	dnssec   bool
-	// whole asks again over TCP for what does not fit into a datagram of ours:
-	// the client takes more.
+	// whole retries over TCP if the answer does not fit into our datagram size, because the client
+	// accepts more.
 	whole bool
 	tcp   bool
 }
 
-// message writes the request with a number of its own.
+// message encodes the request with the given id.
 func (a *ask) message(id uint16) []byte {
 	b := make([]byte, 0, headerLen+len(a.question)+optLen)
 	b = binary.BigEndian.AppendUint16(b, id)
@@ -52,9 +52,8 @@ func (a *ask) message(id uint16) []byte {
 	return b
 }
 
-// matches reports whether a message answers this request: its number, and the
-// question that it repeats. Some servers leave the question out when they only
-// say that they will not answer.
+// matches reports whether a message answers this request, by its id and the repeated question. Some
+// servers omit the question when they refuse to answer.
 func (a *ask) matches(msg []byte, id uint16) bool {
 	if len(msg) < headerLen || binary.BigEndian.Uint16(msg) != id || binary.BigEndian.Uint16(msg[2:])&(flagResponse|flagOpcode) != flagResponse {
 		return false
@@ -75,8 +74,7 @@ func codeOf(msg []byte) int { return int(msg[3] & 0xF) }
 
 func isTruncated(msg []byte) bool { return binary.BigEndian.Uint16(msg[2:])&flagTruncated != 0 }
 
-// isAnswer reports whether a message says something about the name, and not
-// about the server.
+// isAnswer reports whether a message describes the name rather than a failure of the server.
 func isAnswer(msg []byte) bool {
 	code := codeOf(msg)
 	return code == fine || code == miekg.RcodeNameError
@@ -84,8 +82,8 @@ func isAnswer(msg []byte) bool {
 
 var errMalformed = errors.New("the answer is malformed")
 
-// wellFormed returns a message that can be read to its end. One that was cut in
-// the middle of a record loses all its records: the client asks again over TCP.
+// wellFormed returns a message that can be parsed completely. It removes all records from a message
+// that is truncated in the middle of a record: the client retries over TCP.
 func (a *ask) wellFormed(msg []byte) ([]byte, error) {
 	var m miekg.Msg
 	err := m.Unpack(msg)
@@ -103,7 +101,7 @@ func (a *ask) wellFormed(msg []byte) ([]byte, error) {
 	}
 }
 
-// recordsOf returns how many records the header of a message announces.
+// recordsOf returns the number of records in the header of a message.
 func recordsOf(msg []byte) (n int) {
 	for at := 6; at < headerLen; at += 2 {
 		n += int(binary.BigEndian.Uint16(msg[at:]))
@@ -111,14 +109,14 @@ func recordsOf(msg []byte) (n int) {
 	return n
 }
 
-// newID returns a number that nobody can guess.
+// newID returns an unpredictable id.
 func newID() uint16 {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never returns an error
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// exchange asks one server once.
+// exchange sends one request to one server.
 func (s *Server) exchange(ctx context.Context, server string, a *ask) ([]byte, error) {
 	if a.tcp {
 		return s.exchangeOver(ctx, "tcp", server, a)
@@ -130,12 +128,12 @@ func (s *Server) exchange(ctx context.Context, server string, a *ask) ([]byte, e
 	if all, err := s.exchangeOver(ctx, "tcp", server, a); err == nil {
 		return all, nil
 	}
-	return msg, nil // a part is better than nothing, and says that it is one
+	return msg, nil // a truncated answer is better than none, and is marked as such
 }
 
-// exchangeOver asks one server over one protocol, until ctx is done. Each
-// request has a connection of its own, and so an unpredictable source port; the
-// system drops what comes from other addresses.
+// exchangeOver sends one request to one server over one protocol and waits until ctx is done. Each
+// request uses its own connection and therefore an unpredictable source port. The system drops
+// packets from other addresses.
 func (s *Server) exchangeOver(ctx context.Context, network, server string, a *ask) ([]byte, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
@@ -155,7 +153,7 @@ func (s *Server) exchangeOver(ctx context.Context, network, server string, a *as
 			return nil, err
 		}
 		if !a.matches(msg, id) {
-			// Even if a stranger sent it, the answer may still come.
+			// The message may be forged: the real answer may still arrive.
 			s.metrics.ignored.Inc()
 			continue
 		}
@@ -166,7 +164,7 @@ func (s *Server) exchangeOver(ctx context.Context, network, server string, a *as
 	}
 }
 
-// receive reads one message, into the buffer if it is a datagram.
+// receive reads one message. It uses the buffer only for datagrams.
 func receive(conn net.Conn, network string, buffer []byte) ([]byte, error) {
 	if network == "udp" {
 		n, err := conn.Read(buffer)

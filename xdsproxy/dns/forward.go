@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// maxForwards bounds the requests that wait for upstream, and maxFlights
-	// what upstream is asked at a time; more are answered with the last answer,
-	// or SERVFAIL, at once.
+	// maxForwards is the maximum number of requests that wait for upstream, and maxFlights that of
+	// concurrent queries to upstream. Further requests are answered at once with the last answer or
+	// SERVFAIL.
 	maxForwards = 512
 	maxFlights  = 512
-	// staleAfter is how long upstream is waited for when there is a last answer
-	// (RFC 8767): resolvers do not wait forever either.
+	// staleAfter is how long to wait for upstream if there is a last answer (RFC 8767). It is
+	// shorter than the timeout of resolvers.
 	staleAfter = 1800 * time.Millisecond
-	// recheckAfter is how long upstream counts as dead once it has not answered:
-	// last answers are given at once meanwhile, while upstream is asked again.
+	// recheckAfter is how long upstream counts as dead after it has not responded. During this
+	// time, last answers are returned at once while upstream is queried again.
 	recheckAfter = 5 * time.Second
 )
 
-// forward is a request on its way through upstream.
+// forward is a request that is forwarded to upstream.
 type forward struct {
 	ask
 	id       uint16
 	rawFlags uint16
 	limit    int
-	known    bool // the table has the name, too
+	known    bool // the table also has the name
 }
 
-// newForward takes what is needed out of a request, whose memory is used again.
+// newForward copies what is needed from a request, whose memory is reused.
 func newForward(q *query, tcp, known bool) *forward {
 	return &forward{
 		ask: ask{
@@ -48,12 +48,12 @@ func newForward(q *query, tcp, known bool) *forward {
 	}
 }
 
-// flight is one question to upstream, and all requests that wait for it. That
-// equal questions share one is also what ends a loop that goes through another
-// server, and leaves who wants to forge an answer one number to guess.
+// flight is one query to upstream and all requests that wait for it. Sharing a query among equal
+// requests also terminates loops through another server, and leaves an attacker only one id to
+// guess.
 type flight struct {
-	done chan struct{} // closed when there is an outcome
-	msg  []byte        // nil when upstream did not answer
+	done chan struct{} // closed when the result is available
+	msg  []byte        // nil if upstream did not respond
 }
 
 type flightKey struct {
@@ -71,17 +71,17 @@ func (f *forward) staleKey() staleKey {
 	return staleKey{name: f.name, qtype: f.qtype, dnssec: f.dnssec, unchecked: f.flags&flagUnchecked != 0}
 }
 
-// flights are those that are on their way.
+// flights are the queries in progress.
 type flights struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	byKey map[flightKey]*flight
-	// deadSince is when upstream was first found not to answer, zero while it
-	// does; deadUntil is how long that is believed.
+	// deadSince is when upstream was first found dead, or zero if it responds. deadUntil is when
+	// this state expires.
 	deadSince, deadUntil time.Time
 }
 
-// ended takes a flight away, and notes how upstream is. changed tells that it
-// was not so before.
+// ended removes a flight and records whether upstream responded. changed reports whether that is a
+// change.
 func (f *flights) ended(key flightKey, answered bool, now time.Time) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *flights) ended(key flightKey, answered bool, now time.Time) (changed bo
 	return changed
 }
 
-// revive forgets that upstream did not answer.
+// revive resets the state of upstream to alive.
 func (f *flights) revive() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,8 +112,7 @@ func (f *flights) dead(now time.Time) bool {
 	return now.Before(f.deadUntil)
 }
 
-// join returns the flight of a request, a new one if there is none, or nil when
-// there are too many.
+// join returns the flight of a request, creating it if necessary, or nil if there are too many.
 func (s *Server) join(ctx context.Context, f *forward) *flight {
 	key := f.flightKey()
 	s.flights.mu.Lock()
@@ -130,7 +129,7 @@ func (s *Server) join(ctx context.Context, f *forward) *flight {
 	return fl
 }
 
-// fly asks upstream, and tells those who wait.
+// fly queries upstream and publishes the result to the waiting requests.
 func (s *Server) fly(ctx context.Context, f *forward, key flightKey, fl *flight) {
 	defer close(fl.done)
 	s.metrics.upstreamRequests.Inc()
@@ -139,7 +138,7 @@ func (s *Server) fly(ctx context.Context, f *forward, key flightKey, fl *flight)
 	now := time.Now()
 	if ctx.Err() != nil && msg == nil {
 		s.flights.ended(key, true, now)
-		return // the server ends; that says nothing of upstream
+		return // shutdown, which does not mean that upstream is dead
 	}
 	if fl.msg = msg; msg == nil {
 		s.metrics.upstreamFailures.Inc()
@@ -159,8 +158,7 @@ func (s *Server) fly(ctx context.Context, f *forward, key flightKey, fl *flight)
 	}
 }
 
-// serve returns the answer to a request that the table cannot answer, nil when
-// the server ends.
+// serve returns the answer to a request that the table cannot answer, or nil on shutdown.
 func (s *Server) serve(ctx context.Context, f *forward) []byte {
 	if s.sent.has(&f.ask, f.id) {
 		s.metrics.refused.WithLabelValues(reasonLoop).Inc()
@@ -177,7 +175,7 @@ func (s *Server) serve(ctx context.Context, f *forward) []byte {
 		s.metrics.refused.WithLabelValues(reasonOverload).Inc()
 		return s.lastAnswer(f, last)
 	}
-	var late <-chan time.Time // never, when there is nothing else to give
+	var late <-chan time.Time // blocks forever if there is no last answer
 	if last != nil {
 		wait := min(staleAfter, s.cfg.Upstream.Timeout/2)
 		if s.flights.dead(now) {
@@ -203,7 +201,7 @@ func (s *Server) serve(ctx context.Context, f *forward) []byte {
 	return s.lastAnswer(f, last)
 }
 
-// lastAnswer is what a request gets when upstream did not answer it.
+// lastAnswer returns the answer to a request to which upstream did not respond.
 func (s *Server) lastAnswer(f *forward, last []byte) []byte {
 	if last == nil {
 		return f.fail(miekg.RcodeServerFailure)
@@ -213,7 +211,7 @@ func (s *Server) lastAnswer(f *forward, last []byte) []byte {
 	return f.reply(last, true)
 }
 
-// presentation is the name as the client wrote it, in words.
+// presentation returns the name, as sent by the client, in presentation format.
 func (f *forward) presentation() slog.Value {
 	name, _, err := miekg.UnpackDomainName(f.question, 0)
 	if err != nil {
@@ -222,7 +220,7 @@ func (f *forward) presentation() slog.Value {
 	return slog.StringValue(name)
 }
 
-// fail answers with a code only.
+// fail returns an answer that contains only a response code.
 func (f *forward) fail(code int) []byte {
 	q := query{msg: append(make([]byte, headerLen, headerLen+len(f.question)), f.question...), flags: f.rawFlags, edns: f.edns, dnssec: f.dnssec}
 	q.msg[0], q.msg[1] = byte(f.id>>8), byte(f.id)
@@ -230,9 +228,8 @@ func (f *forward) fail(code int) []byte {
 	return refuse(nil, &q, code)
 }
 
-// reply makes the client's answer of upstream's: the client's number and
-// question, letter for letter, no more octets than it takes, EDNS if it speaks
-// that.
+// reply converts upstream's answer to the client's: with the client's id and question, byte for
+// byte, within its size limit, and with EDNS if the client uses it.
 func (f *forward) reply(raw []byte, stale bool) []byte {
 	var m miekg.Msg
 	if err := m.Unpack(raw); err != nil {
@@ -246,7 +243,7 @@ func (f *forward) reply(raw []byte, stale bool) []byte {
 	m.RecursionAvailable = true
 	m.Question = []miekg.Question{{Name: name, Qtype: f.qtype, Qclass: miekg.ClassINET}}
 	if m.Rcode == miekg.RcodeNameError && f.known {
-		// Upstream does not know the name. The mesh does, but has no record of this kind.
+		// Upstream does not know the name. The mesh does, but has no record of this type.
 		m.Rcode = miekg.RcodeSuccess
 	}
 	extra := m.Extra[:0]
@@ -271,20 +268,20 @@ func (f *forward) reply(raw []byte, stale bool) []byte {
 	f.addEDNS(&m, stale)
 	m.Truncate(f.limit)
 	b, err := m.Pack()
-	// What can be read may still give something that cannot: records without
-	// data, for example.
+	// A message that can be parsed may still be packed to one that cannot, for example with records
+	// without data.
 	if err != nil || len(b) > f.limit || new(miekg.Msg).Unpack(b) != nil {
 		return f.fail(miekg.RcodeServerFailure)
 	}
 	return b
 }
 
-// addEDNS answers EDNS with EDNS. It is spoken from one hop to the next: what
-// upstream said there was for us.
+// addEDNS adds an OPT record if the client uses EDNS. EDNS applies to a single hop: upstream's OPT
+// record was meant for us.
 func (f *forward) addEDNS(m *miekg.Msg, stale bool) {
 	if !f.edns {
 		if m.Rcode > 0xF {
-			m.Rcode = miekg.RcodeServerFailure // the upper part has no place
+			m.Rcode = miekg.RcodeServerFailure // the upper part of the code cannot be represented
 		}
 		return
 	}

@@ -21,19 +21,19 @@ const outsideName = "www.example.org."
 
 func good(t *testing.T) miekg.HandlerFunc { return zoneOf(t, outsideName+" 300 IN A 192.0.2.1") }
 
-// closedAddress is one where nobody listens.
+// closedAddress is an address without a server.
 const closedAddress = "127.77.48.3:1"
 
-// TestUpstreamOrder asks several servers that are not all well.
+// TestUpstreamOrder queries several servers of which some fail.
 func TestUpstreamOrder(t *testing.T) {
 	t.Parallel()
 	servfail, refuses := dnstest.Code(miekg.RcodeServerFailure), dnstest.Code(miekg.RcodeRefused)
 	other := func(t *testing.T) miekg.HandlerFunc { return zoneOf(t, outsideName+" 300 IN A 192.0.2.2") }
 	tests := map[string]struct {
-		handlers []func(*testing.T) miekg.HandlerFunc // nil: nobody listens
+		handlers []func(*testing.T) miekg.HandlerFunc // nil means that there is no server
 		parallel bool
 		rcode    int
-		want     string // the address
+		want     string // the expected address
 		within   time.Duration
 	}{
 		"the first answers":                      {handlers: []func(*testing.T) miekg.HandlerFunc{good, other}, want: "192.0.2.1", within: time.Second / 2},
@@ -84,8 +84,7 @@ func fixed(h miekg.HandlerFunc) func(*testing.T) miekg.HandlerFunc {
 	return func(*testing.T) miekg.HandlerFunc { return h }
 }
 
-// TestParallel has a first server that is silent: the second is not asked later
-// than it.
+// TestParallel uses a silent first server: the second one is queried at the same time.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, upstream(t, dnstest.Silent).Address(), upstream(t, good(t)).Address())
@@ -104,8 +103,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestLostDatagram loses the first datagram of each name: it is asked again
-// before the resolver gives up.
+// TestLostDatagram drops the first datagram for each name: the query is repeated before the
+// resolver gives up.
 func TestLostDatagram(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -123,11 +122,11 @@ func TestLostDatagram(t *testing.T) {
 	}
 }
 
-// TestUpstreamTruncates has an upstream whose answers do not fit into a datagram.
+// TestUpstreamTruncates uses an upstream whose answers do not fit into a datagram.
 func TestUpstreamTruncates(t *testing.T) {
 	t.Parallel()
 	var records []string
-	for _, ip := range addresses(150) { // about 2400 octets
+	for _, ip := range addresses(150) { // about 2400 bytes
 		records = append(records, "big.example.org. 60 IN A "+ip)
 	}
 	handler := zoneOf(t, records...)
@@ -161,7 +160,7 @@ func TestUpstreamTruncates(t *testing.T) {
 				}
 				m.Answer = append(m.Answer, rr)
 			}
-			_ = w.WriteMsg(m) // 1300 octets, or 6500, for somebody who takes 512
+			_ = w.WriteMsg(m) // 1300 or 6500 bytes, for a client that accepts 512
 		})
 		s := start(t, config(t, rude.Address()), nil)
 		if r := exchange(t, s, "udp", request("rude.example.org.", miekg.TypeA, 0)); !r.Truncated || r.Rcode != miekg.RcodeSuccess || len(r.Answer) == 0 {
@@ -170,7 +169,7 @@ func TestUpstreamTruncates(t *testing.T) {
 		if r := exchange(t, s, "tcp", request("rude.example.org.", miekg.TypeA, 0)); r.Truncated || len(r.Answer) != 40 {
 			t.Errorf("got %v", r)
 		}
-		for size, records := range map[int]int{0: 0, 4096: 200} { // the second takes it, so it is got over TCP
+		for size, records := range map[int]int{0: 0, 4096: 200} { // the second client accepts it, so it is requested over TCP
 			r := exchange(t, s, "udp", request("huge.example.org.", miekg.TypeA, size))
 			if r.Truncated != (records == 0) || r.Rcode != miekg.RcodeSuccess || len(r.Answer) != records {
 				t.Errorf("%d octets: truncated is %v with %d records", size, r.Truncated, len(r.Answer))
@@ -179,7 +178,7 @@ func TestUpstreamTruncates(t *testing.T) {
 	})
 }
 
-// TestSpoofed sends what answers nothing before the right answer.
+// TestSpoofed sends invalid answers before the correct one.
 func TestSpoofed(t *testing.T) {
 	t.Parallel()
 	forge := func(r *miekg.Msg, change func(*miekg.Msg)) *miekg.Msg {
@@ -234,7 +233,7 @@ func TestSpoofed(t *testing.T) {
 	}
 }
 
-// TestDamagedUpstream answers with messages that break off.
+// TestDamagedUpstream answers with truncated messages.
 func TestDamagedUpstream(t *testing.T) {
 	t.Parallel()
 	u := upstream(t, func(w miekg.ResponseWriter, r *miekg.Msg) {
@@ -250,7 +249,7 @@ func TestDamagedUpstream(t *testing.T) {
 			t.Error(err)
 		}
 		if strings.HasPrefix(r.Question[0].Name, "count.") {
-			b[7] = 9 // records
+			b[7] = 9 // number of records
 			_, _ = w.Write(b)
 			return
 		}
@@ -263,13 +262,13 @@ func TestDamagedUpstream(t *testing.T) {
 	if r := exchange(t, s, "udp", request("x.example.org.", miekg.TypeA, 0)); r.Rcode != miekg.RcodeServerFailure {
 		t.Errorf("got %v", r)
 	}
-	// One that says that it breaks off is passed on as that.
+	// A message marked as truncated is passed on as such.
 	if r := exchange(t, s, "udp", request("tc.example.org.", miekg.TypeA, 0)); r.Rcode != miekg.RcodeSuccess || !r.Truncated || len(r.Answer) != 0 {
 		t.Errorf("got %v", r)
 	}
 }
 
-// TestMerged asks for one name many times at once: upstream is asked once.
+// TestMerged sends concurrent requests for one name: upstream is queried once.
 func TestMerged(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -282,7 +281,7 @@ func TestMerged(t *testing.T) {
 		}
 	})
 	cfg := config(t, u.Address())
-	cfg.Upstream.Timeout = 30 * time.Second // nobody is asked twice meanwhile
+	cfg.Upstream.Timeout = 30 * time.Second // prevents a second attempt
 	s := start(t, cfg, nil)
 	const clients = 50
 	var g sync.WaitGroup
@@ -300,12 +299,12 @@ func TestMerged(t *testing.T) {
 	await(t, "all requests wait", func() bool { return len(s.slots) == clients })
 	close(release)
 	g.Wait()
-	if u.Asked() > 2 { // a second time when it takes more than a second until all wait
+	if u.Asked() > 2 { // a second attempt is made if it takes more than a second until all are waiting
 		t.Errorf("upstream was asked %d times", u.Asked())
 	}
 }
 
-// TestLoop has upstream send requests back to the server.
+// TestLoop lets upstream send requests back to the server.
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	t.Run("its own address", func(t *testing.T) {
@@ -375,7 +374,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// TestOverload has more requests than may wait for upstream.
+// TestOverload sends more requests than may wait for upstream.
 func TestOverload(t *testing.T) {
 	t.Parallel()
 	u := upstream(t, dnstest.Silent)
@@ -395,7 +394,7 @@ func TestOverload(t *testing.T) {
 		if _, err := conn.Write(b); err != nil {
 			t.Fatal(err)
 		}
-		// One after the other: the socket's queue is not what is tried here.
+		// Sequentially, because this does not test the socket's queue.
 		await(t, "the request waits", func() bool { return len(s.slots) == i+1 })
 	}
 	begin := time.Now()

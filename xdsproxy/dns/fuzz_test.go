@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// offline is a server without sockets, for what needs none.
+// offline returns a server without sockets.
 func offline(t testing.TB, table *nds.Table) *Server {
 	t.Helper()
 	z := newZone("shop.svc.cluster.local", "shop", search)
@@ -35,8 +35,8 @@ func seed(f *testing.F, m *miekg.Msg) []byte {
 	return b
 }
 
-// FuzzRequest sends anything. What is answered must be read by others, belong
-// to its request and fit; what others take for a request must not be dropped.
+// FuzzRequest sends arbitrary data. Answers must be valid for other parsers, match the request and
+// fit. Data that other parsers accept as a request must not be dropped.
 func FuzzRequest(f *testing.F) {
 	for name := range hosts().Hosts {
 		if _, ok := miekg.IsDomainName(name); !ok {
@@ -94,8 +94,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzUpstream answers anything. The client must get a message that can be
-// read, has its number and question, and fits.
+// FuzzUpstream answers with arbitrary data. The client must receive a valid message with its id and
+// question that fits.
 func FuzzUpstream(f *testing.F) {
 	for _, rr := range []string{
 		"www.example.org. 60 IN A 192.0.2.1", "www.example.org. 60 IN CNAME x.example.org.", "example.org. 60 IN SOA a. b. 1 2 3 4 5",
@@ -127,7 +127,7 @@ func FuzzUpstream(f *testing.F) {
 			if len(msg) < headerLen {
 				return
 			}
-			binary.BigEndian.PutUint16(msg, fw.id) // else nothing would ever come further
+			binary.BigEndian.PutUint16(msg, fw.id) // otherwise the message would always be ignored
 		}
 		if !fw.matches(msg, fw.id) {
 			return

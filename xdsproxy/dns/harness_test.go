@@ -31,7 +31,7 @@ const (
 
 var search = []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"}
 
-// hosts are a name table with one of each kind.
+// hosts is a name table with one entry of each kind.
 func hosts() *nds.Table {
 	service := func(short, namespace string, ips ...string) nds.Host {
 		return nds.Host{IPs: ips, Registry: nds.Kubernetes, Shortname: short, Namespace: namespace}
@@ -75,7 +75,7 @@ func addresses(n int) (ips []string) {
 
 func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// config is one for tests: its upstream is given, its table not yet.
+// config returns a configuration for tests with the given upstream.
 func config(t *testing.T, servers ...string) Config {
 	t.Helper()
 	sockets, err := Listen(listenOn, nil)
@@ -88,7 +88,7 @@ func config(t *testing.T, servers ...string) Config {
 	}
 }
 
-// start runs a server until the test ends.
+// start runs a server until the end of the test.
 func start(t *testing.T, cfg Config, table *nds.Table) *Server {
 	t.Helper()
 	s, err := New(cfg)
@@ -143,7 +143,7 @@ func zoneOf(t *testing.T, records ...string) miekg.HandlerFunc {
 
 func (s *Server) address() string { return s.cfg.Sockets[0].UDP.LocalAddr().String() }
 
-// request makes a question, with EDNS when size is not 0.
+// request returns a query, with EDNS if size is not 0.
 func request(name string, qtype uint16, size int) *miekg.Msg {
 	m := new(miekg.Msg).SetQuestion(name, qtype)
 	if size > 0 {
@@ -152,7 +152,7 @@ func request(name string, qtype uint16, size int) *miekg.Msg {
 	return m
 }
 
-// exchange asks with miekg's client.
+// exchange sends a query with miekg's client.
 func exchange(t *testing.T, s *Server, network string, m *miekg.Msg) *miekg.Msg {
 	t.Helper()
 	c := miekg.Client{Net: network, Timeout: 8 * time.Second, UDPSize: 65535}
@@ -166,7 +166,7 @@ func exchange(t *testing.T, s *Server, network string, m *miekg.Msg) *miekg.Msg 
 	return r
 }
 
-// data are the records without TTLs, sorted if there is more than one address.
+// data returns the data of the records without TTLs, sorted if there are several addresses.
 func data(all []miekg.RR) (texts []string) {
 	for _, rr := range all {
 		texts = append(texts, strings.Join(slices.DeleteFunc(strings.Fields(rr.String()), func(f string) bool { return f == "30" || f == "IN" }), " "))
@@ -175,7 +175,7 @@ func data(all []miekg.RR) (texts []string) {
 	return texts
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !is(); {
@@ -186,7 +186,7 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// count is the value of a counter, or the sum of those with its name.
+// count returns the value of a counter, or the sum of all counters with its name.
 func count(t *testing.T, s *Server, name string) (sum float64) {
 	t.Helper()
 	families, err := s.cfg.Registerer.(*prometheus.Registry).Gather()

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// DefaultAddress is where the server listens when nothing else is said.
+	// DefaultAddress is the default address of the server.
 	DefaultAddress = "localhost:15053"
 
 	resolvConf     = "/etc/resolv.conf"
@@ -21,23 +21,23 @@ const (
 	privilegedPort = "53"
 	localhost      = "localhost"
 
-	receiveBuffer = 1 << 20 // asked of the system, which may give less
-	portAttempts  = 20      // at a port that both protocols have free
+	receiveBuffer = 1 << 20 // requested size, which the system may reduce
+	portAttempts  = 20      // attempts to find a port that is free for both protocols
 )
 
-// Placement is where a server listens, and whose servers it asks.
+// Placement is the address of the server and the source of its upstream servers.
 type Placement struct {
-	// Address is where it listens.
+	// Address is the address to listen on.
 	Address string
-	// ResolvConf are the files with upstream servers, the first that exists counts.
+	// ResolvConf are files that list upstream servers; the first existing one is used.
 	ResolvConf []string
-	// Moved tells that Address is not what was asked for: only root has port 53.
+	// Moved is true if Address is not the requested one, because only root can use port 53.
 	Moved bool
 }
 
-// Place decides by the address that the agent was given. A server on port 53 is
-// the one that resolv.conf names, as in a VM without capture: who comes after
-// it has a file of its own.
+// Place returns the placement for the address that the agent was configured with. On port 53, the
+// server is the one that resolv.conf names, as on a VM without interception, so its upstream
+// servers are in a separate file.
 func Place(address string, root bool) Placement {
 	if address == "" {
 		address = DefaultAddress
@@ -52,18 +52,18 @@ func Place(address string, root bool) Placement {
 	}
 }
 
-// Socket is where the server listens: both have the same address.
+// Socket is a pair of UDP and TCP sockets with the same address.
 type Socket struct {
 	UDP *net.UDPConn
 	TCP net.Listener
 }
 
-// Close closes a socket that no server runs on.
+// Close closes a socket that is not used by a server.
 func (s Socket) Close() error { return errors.Join(s.UDP.Close(), s.TCP.Close()) }
 
-// Listen binds an address for UDP and TCP. The host localhost means 127.0.0.1
-// if there are upstream servers with IPv4 addresses and ::1 if there are some
-// with IPv6 addresses: redirected requests arrive at either.
+// Listen opens an address for UDP and TCP. The host localhost means 127.0.0.1 if there are upstream
+// servers with IPv4 addresses, and ::1 if there are some with IPv6 addresses, because redirected
+// requests arrive at either.
 func Listen(address string, servers []string) ([]Socket, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -77,7 +77,7 @@ func Listen(address string, servers []string) ([]Socket, error) {
 	for _, host := range hosts {
 		socket, err := listen(host, port)
 		if len(hosts) > 1 && (errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)) {
-			continue // the system has not got this family, so nobody can ask there
+			continue // the system does not support this family, so no request can arrive there
 		}
 		if err != nil {
 			for _, bound := range sockets {
@@ -110,7 +110,7 @@ func localhosts(servers []string) (hosts []string) {
 	return hosts
 }
 
-// listen binds both protocols to one port. Port 0 is one that both have free.
+// listen opens both protocols on one port. Port 0 selects a port that is free for both.
 func listen(host, port string) (Socket, error) {
 	for attempt := 1; ; attempt++ {
 		packets, err := net.ListenPacket("udp", net.JoinHostPort(host, port))
@@ -120,7 +120,7 @@ func listen(host, port string) (Socket, error) {
 		l, err := net.Listen("tcp", packets.LocalAddr().String())
 		if err == nil {
 			conn := packets.(*net.UDPConn)
-			_ = conn.SetReadBuffer(receiveBuffer) // what the system gives is enough
+			_ = conn.SetReadBuffer(receiveBuffer) // the system's default is sufficient
 			return Socket{UDP: conn, TCP: l}, nil
 		}
 		if closed := packets.Close(); port != "0" || attempt == portAttempts || closed != nil {
@@ -129,7 +129,7 @@ func listen(host, port string) (Socket, error) {
 	}
 }
 
-// isOurs reports whether an upstream address is one of our sockets.
+// isOurs reports whether an upstream address is one of the server's sockets.
 func isOurs(server string, sockets []Socket) bool {
 	upstream, err := netip.ParseAddrPort(server)
 	if err != nil {
@@ -148,7 +148,7 @@ func isOurs(server string, sockets []Socket) bool {
 	return false
 }
 
-// isLocal reports whether an address is one of this machine's.
+// isLocal reports whether an address belongs to this machine.
 func isLocal(ip netip.Addr) bool {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

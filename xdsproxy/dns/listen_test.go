@@ -113,8 +113,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestAnyAddress asks a server that is bound to all addresses: an answer from
-// another one than was asked would be dropped.
+// TestAnyAddress queries a server that is bound to all addresses: an answer from a different source
+// address would be dropped.
 func TestAnyAddress(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"0.0.0.0:0", "[::]:0"} {
@@ -185,7 +185,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestSocketClosedByOthers ends with an error: there is nothing to serve on.
+// TestSocketClosedByOthers checks that Run returns an error if its sockets are closed.
 func TestSocketClosedByOthers(t *testing.T) {
 	t.Parallel()
 	for name, closeOne := range map[string]func(Socket) error{

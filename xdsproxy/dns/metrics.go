@@ -5,8 +5,8 @@ package dns
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are the server's counters. Names with istio_agent_ are those of
-// Istio's agent, which dashboards know.
+// metrics are the server's counters. Names that begin with istio_agent_ are those of Istio's agent,
+// for compatibility with dashboards.
 type metrics struct {
 	requests         prometheus.Counter
 	upstreamRequests prometheus.Counter
@@ -18,7 +18,7 @@ type metrics struct {
 	hosts            prometheus.Gauge
 }
 
-// The reasons of outrigger_agent_dns_refused_total.
+// Values of the reason label of outrigger_agent_dns_refused_total.
 const (
 	reasonMalformed   = "malformed"
 	reasonUnsupported = "unsupported"

@@ -9,18 +9,18 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// Limits of DNS messages, in octets.
+// Sizes in DNS messages, in bytes.
 const (
 	headerLen  = 12
-	maxName    = 254 // of a name in wire form, without the root's octet
+	maxName    = 254 // of a name in wire format, without the byte of the root
 	maxLabels  = 127
 	optLen     = 11   // of an OPT record without options
-	ednsUDP    = 1232 // what we ask for and say that we take: it is not cut into fragments on any usual network
-	maxUDP     = 4096 // what we send at most, whatever a client says that it takes
+	ednsUDP    = 1232 // our advertised size, which is not fragmented in common networks
+	maxUDP     = 4096 // maximum size that we send, even if a client advertises more
 	maxRequest = 4096
 )
 
-// Flags of the header, as the two octets after the number.
+// Header flags, in the two bytes after the id.
 const (
 	flagResponse  = 0x8000
 	flagOpcode    = 0x7800
@@ -34,27 +34,26 @@ const (
 	doBit = 0x8000 // in the lower half of an OPT record's TTL
 )
 
-// What parse returns of a request beside the code of the answer that refuses it.
+// Results of parse other than a response code that refuses the request.
 const (
 	dropped = -1
 	fine    = miekg.RcodeSuccess
 )
 
-// query is a request as far as it must be understood. One is used again for
-// all requests of a socket.
+// query is a parsed request. Each socket reuses one for all requests.
 type query struct {
 	msg    []byte // the request
 	flags  uint16
-	end    int // where the question ends in msg; 0: there is none that can be read
+	end    int // end of the question in msg; 0 if it could not be parsed
 	qtype  uint16
 	class  uint16
 	edns   bool
 	dnssec bool // EDNS with the DO bit
-	// limit is how many octets the client takes.
+	// limit is the maximum size of an answer, in bytes.
 	limit int
 
-	// name is the name that is asked for, in wire form and lower case, without
-	// the root's octet at the end; labels are where its labels begin.
+	// name is the requested name in wire format and lower case, without the final byte of the root;
+	// labels are the offsets of its labels.
 	wire   [maxName]byte
 	length int
 	labels [maxLabels]uint8
@@ -63,11 +62,11 @@ type query struct {
 
 func (q *query) name() []byte { return q.wire[:q.length] }
 
-// id is the number that the client gave to its request.
+// id returns the id of the request.
 func (q *query) id() uint16 { return binary.BigEndian.Uint16(q.msg) }
 
-// parse reads a request and judges it: fine, dropped, or the code of the
-// answer that refuses it.
+// parse parses a request. It returns whether the request is fine, must be dropped, or must be
+// refused with a response code.
 func (q *query) parse(msg []byte, tcp bool) int {
 	q.msg, q.end, q.edns, q.dnssec = msg, 0, false, false
 	q.limit = miekg.MinMsgSize
@@ -79,14 +78,14 @@ func (q *query) parse(msg []byte, tcp bool) int {
 	}
 	q.flags = binary.BigEndian.Uint16(msg[2:])
 	if q.flags&flagResponse != 0 {
-		return dropped // an answer to an answer never ends
+		return dropped // answering an answer could cause a loop
 	}
 	if q.flags&flagOpcode != 0 {
 		return miekg.RcodeNotImplemented
 	}
 	additional := int(binary.BigEndian.Uint16(msg[10:]))
 	if binary.BigEndian.Uint16(msg[4:]) != 1 || binary.BigEndian.Uint32(msg[6:]) != 0 {
-		return miekg.RcodeFormatError // one question, no answers, no authorities
+		return miekg.RcodeFormatError // exactly one question, no answers, no authorities
 	}
 	if !q.parseQuestion() {
 		return miekg.RcodeFormatError
@@ -103,7 +102,7 @@ func (q *query) parse(msg []byte, tcp bool) int {
 	return fine
 }
 
-// parseQuestion reads the one question. Its name must stand there in full.
+// parseQuestion parses the question. Its name must not be compressed.
 func (q *query) parseQuestion() bool {
 	msg, at := q.msg, headerLen
 	q.length, q.count = 0, 0
@@ -135,7 +134,7 @@ func (q *query) parseQuestion() bool {
 	return true
 }
 
-// lower copies with ASCII letters in lower case.
+// lower copies bytes and converts ASCII letters to lower case.
 func lower(to, from []byte) {
 	for i, c := range from {
 		if 'A' <= c && c <= 'Z' {
@@ -145,8 +144,8 @@ func lower(to, from []byte) {
 	}
 }
 
-// parseAdditional looks for an OPT record. Other records (signatures of
-// transactions, for example) say nothing to a local server and are passed over.
+// parseAdditional looks for an OPT record. It skips other records, such as transaction signatures,
+// which are irrelevant to a local server.
 func (q *query) parseAdditional(records int, tcp bool) (version uint8, ok bool) {
 	at := q.end
 	for range records {
@@ -174,13 +173,13 @@ func (q *query) parseAdditional(records int, tcp bool) (version uint8, ok bool) 
 	return version, true
 }
 
-// skipName returns where a name ends, -1 if it does not.
+// skipName returns the offset after a name, or -1 if it is malformed.
 func skipName(msg []byte, at int) int {
 	for at < len(msg) {
 		switch n := int(msg[at]); {
 		case n == 0:
 			return at + 1
-		case n >= 0xC0: // the rest stands elsewhere
+		case n >= 0xC0: // compression pointer to the rest
 			return at + 2
 		case n > 63:
 			return -1

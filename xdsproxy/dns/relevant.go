@@ -10,13 +10,12 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// maxAliases is how many aliases in a row are followed in an answer.
+// maxAliases is the maximum length of a chain of aliases in an answer.
 const maxAliases = 16
 
-// keepRelevant drops the addresses in an answer that nobody asked for: those of other
-// names than the question's and its aliases, and those of a name of the mesh, whose
-// addresses only the table has. The answer came from outside, and a client might believe
-// them.
+// keepRelevant removes irrelevant addresses from an answer: those of names other than the requested
+// name and its aliases, and those of a name of the mesh, for which only the table is authoritative.
+// The answer comes from outside, and a client might trust these records.
 func keepRelevant(m *miekg.Msg, name string, known bool) {
 	chain := aliases(m.Answer, name)
 	m.Answer = slices.DeleteFunc(m.Answer, func(rr miekg.RR) bool {
@@ -27,7 +26,7 @@ func keepRelevant(m *miekg.Msg, name string, known bool) {
 	m.Extra = slices.DeleteFunc(m.Extra, hasAddress)
 }
 
-// hasAddress reports whether a record leads to an address.
+// hasAddress reports whether a record contains or leads to an address.
 func hasAddress(rr miekg.RR) bool {
 	switch rr.Header().Rrtype {
 	case miekg.TypeA, miekg.TypeAAAA, miekg.TypeHTTPS, miekg.TypeSVCB:
@@ -36,7 +35,7 @@ func hasAddress(rr miekg.RR) bool {
 	return false
 }
 
-// aliases returns a name and those that it is an alias of, in turn.
+// aliases returns a name followed by its chain of aliases.
 func aliases(records []miekg.RR, name string) []string {
 	chain := []string{name}
 	for range maxAliases {

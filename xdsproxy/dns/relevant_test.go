@@ -26,7 +26,7 @@ func TestKeepRelevant(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer []string
 		known  bool
-		want   []int // of the answer
+		want   []int // indexes in the answer
 	}{
 		"the name":           {[]string{"WWW.example.org. 60 IN A 192.0.2.1", mesh}, false, []int{0}},
 		"aliases":            {[]string{"b.example.org. 60 IN A 192.0.2.1", "a.example.org. 60 IN CNAME b.example.org.", "www.example.org. 60 IN CNAME a.example.org.", mesh}, false, []int{0, 1, 2}},

@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// lookAfter is how often resolv.conf is looked at. A file that has changed
-	// is read once it has stayed the same from one look to the next: programs
-	// write it in place.
+	// lookAfter is the polling interval of resolv.conf. A changed file is read once it has remained
+	// unchanged for one interval, because programs write it in place.
 	lookAfter = 2 * time.Second
-	// maxResolvConf bounds what is read of the file, in octets.
+	// maxResolvConf is the maximum number of bytes read from the file.
 	maxResolvConf = 1 << 20
 )
 
-// ReadResolvConf reads servers and search domains from the first of the files
-// that exists. A [Server] with its result follows the files.
+// ReadResolvConf reads servers and search domains from the first of the files that exists. A
+// [Server] with this Upstream reloads the files when they change.
 func ReadResolvConf(paths ...string) (Upstream, error) {
 	var missing error
 	for _, path := range paths {
@@ -58,7 +57,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf+1))
 	if err == nil && len(text) > maxResolvConf {
 		err = fmt.Errorf("it has more than %d bytes, which is no resolv.conf", maxResolvConf)
@@ -66,12 +65,12 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// stamp tells one state of the files from another. The zero value is none.
+// stamp identifies a version of the files. The zero value means none.
 type stamp struct {
 	path string
 	size int64
 	time time.Time
-	info fs.FileInfo // says which file it is
+	info fs.FileInfo // identity of the file
 }
 
 func (s stamp) same(other stamp) bool {
@@ -79,7 +78,7 @@ func (s stamp) same(other stamp) bool {
 		(s.info == nil) == (other.info == nil) && (s.info == nil || os.SameFile(s.info, other.info))
 }
 
-// look returns the state of the first of the files that exists.
+// look returns the stamp of the first of the files that exists.
 func look(paths []string) stamp {
 	for _, path := range paths {
 		if info, err := os.Stat(path); err == nil {
@@ -89,13 +88,13 @@ func look(paths []string) stamp {
 	return stamp{}
 }
 
-// follow reads resolv.conf anew when it has changed, until ctx is done. What
-// cannot be used leaves the servers as they are.
+// follow reloads resolv.conf when it has changed, until ctx is done. If it is unusable, the servers
+// remain unchanged.
 func (s *Server) follow(ctx context.Context, files []string) {
 	tick := time.NewTicker(lookAfter)
 	defer tick.Stop()
-	var read, seen stamp // read was judged, seen is of the last look
-	first := true        // what it was when it was read is not known
+	var read, seen stamp // read is the stamp of the version that was read, seen that of the last poll
+	first := true        // the version that was read initially is unknown
 	for {
 		now := look(files)
 		if settled := now.same(seen); settled && (first || !now.same(read)) {
@@ -111,7 +110,7 @@ func (s *Server) follow(ctx context.Context, files []string) {
 	}
 }
 
-// reread takes what resolv.conf says now.
+// reread applies the current content of resolv.conf.
 func (s *Server) reread(files []string) {
 	from, err := ReadResolvConf(files...)
 	if err == nil && len(from.Servers) == 0 {
@@ -126,22 +125,22 @@ func (s *Server) reread(files []string) {
 		return
 	}
 	s.setUpstream(from.Servers, from.Search)
-	s.flights.revive() // what was said of the old servers does not hold for the new ones
+	s.flights.revive() // the state of the old servers does not apply to the new ones
 	s.log.Info("the system's DNS configuration has changed", "path", files[0], "count", len(s.upstream.Load().servers))
 }
 
-// resolvers are the upstream servers in force. The value does not change.
+// resolvers are the current upstream servers. The value is immutable.
 type resolvers struct {
-	said, search []string // as resolv.conf has them
-	servers      []string // without ourselves
+	said, search []string // as in resolv.conf
+	servers      []string // without this server itself
 }
 
-// setUpstream puts servers and search domains in the place of the last ones.
-// The table knows names with search domains, so it is made anew.
+// setUpstream replaces servers and search domains. It rebuilds the table, which contains names with
+// search domains.
 func (s *Server) setUpstream(servers, search []string) {
 	r := &resolvers{said: servers, search: search}
 	for _, server := range servers {
-		// Such a request would never end.
+		// A query to itself would loop forever.
 		if isOurs(server, s.cfg.Sockets) {
 			s.log.Error("an upstream DNS server is this server itself, and is left out: name the real one in resolv.conf, or in "+
 				"/var/lib/istio/resolv.conf when this server listens on port 53", "address", server)

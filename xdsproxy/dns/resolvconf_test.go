@@ -16,8 +16,8 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// TestFollow changes resolv.conf while a server runs. After each step it has
-// the servers that the last usable file names.
+// TestFollow changes resolv.conf while a server runs. After each step, the server uses the servers
+// in the last usable file.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestFollow(t *testing.T) {
 			name    string
 			change  func()
 			servers string
-			alias   string // a name that has an answer by a search domain
+			alias   string // a name that is resolved with a search domain
 		}{
 			{"nothing", func() {}, "192.0.2.1:53", "reviews.shop.one.example."},
 			{"written in place", func() { write(t, system, "nameserver 192.0.2.2\nnameserver fd00::a\nsearch two.example\n") }, "192.0.2.2:53 [fd00::a]:53", "reviews.shop.two.example."},
@@ -81,7 +81,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestFollowUnsettled reads a file only when nobody writes to it any more.
+// TestFollowUnsettled checks that a file is not read while it is being written.
 func TestFollowUnsettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestFollowUnsettled(t *testing.T) {
 	})
 }
 
-// TestNewServersAnswer has a server whose upstream is dead, and then another.
+// TestNewServersAnswer replaces a dead upstream with another one.
 func TestNewServersAnswer(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, closedAddress)

@@ -22,38 +22,38 @@ import (
 
 const defaultMaxStale = time.Hour
 
-// Config is what a Server needs.
+// Config is the configuration of a Server.
 type Config struct {
-	// Sockets are where it answers, see [Listen]; Run closes them.
+	// Sockets are the sockets to serve; see [Listen]. Run closes them.
 	Sockets []Socket
-	// Domain is the DNS domain of the proxy, with or without its namespace in
-	// front. Empty: services have no short names.
+	// Domain is the DNS domain of the proxy, with or without its namespace as prefix. If empty,
+	// services have no short names.
 	Domain string
-	// Namespace is the proxy's. Services of it have a name of one label.
+	// Namespace is the namespace of the proxy. Its services can be addressed by a single label.
 	Namespace string
-	// Upstream is who is asked for names that the table does not have.
+	// Upstream resolves names that are not in the table.
 	Upstream Upstream
-	// MaxStale is how old upstream's last answer to a question may be when it is
-	// given because upstream does not answer. 0: one hour. Negative: none is given.
+	// MaxStale is the maximum age of a last answer that is returned because upstream does not
+	// respond. 0 means one hour. A negative value disables last answers.
 	MaxStale time.Duration
 	// Logger is required.
 	Logger *slog.Logger
-	// Registerer takes the metrics. nil: none.
+	// Registerer registers the metrics. nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Upstream is who is asked for names that the table does not have.
+// Upstream resolves names that are not in the table.
 type Upstream struct {
-	// Servers are addresses with ports, in the order in which they are asked.
+	// Servers are addresses with ports, in the order in which they are queried.
 	Servers []string
-	// Search are the domains that the resolvers of the application append to names.
+	// Search are the search domains that the application's resolvers append to names.
 	Search []string
-	// Parallel asks all servers at once.
+	// Parallel queries all servers at once.
 	Parallel bool
-	// Timeout is how long upstream may take in all. 0: five seconds.
+	// Timeout is the total time limit for upstream. 0 means five seconds.
 	Timeout time.Duration
 
-	files []string // that it was read from, nil for none
+	files []string // the files that it was read from; nil if none
 }
 
 // Server is the local DNS server.
@@ -63,21 +63,21 @@ type Server struct {
 	metrics *metrics
 
 	upstream atomic.Pointer[resolvers]
-	building sync.Mutex // guards zone, and is held while a table is made
+	building sync.Mutex // guards zone; held while a table is built
 	zone     zone
 
 	table  atomic.Pointer[table]  // nil before the first one
-	source atomic.Pointer[[]byte] // what the table was built from, encoded: a third of the memory
+	source atomic.Pointer[[]byte] // the source of the table, encoded, which takes a third of the memory
 
 	slots   chan struct{} // one for each request that waits for upstream
 	flights flights
 	sent    sentIDs
 	stale   *staleAnswers
-	loop    sync.Once      // says once that requests come back
-	running sync.WaitGroup // everything below the sockets' own goroutines
+	loop    sync.Once      // logs once that requests loop back
+	running sync.WaitGroup // goroutines other than those of the sockets
 }
 
-// New checks the configuration. It starts nothing.
+// New checks the configuration and returns a Server. It starts nothing.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case len(cfg.Sockets) == 0:
@@ -107,8 +107,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Update puts a table in the place of the last one. It may be called at any
-// time, also before Run.
+// Update replaces the table. It may be called at any time, even before Run.
 func (s *Server) Update(from *nds.Table) {
 	if from == nil {
 		from = &nds.Table{}
@@ -121,7 +120,7 @@ func (s *Server) Update(from *nds.Table) {
 	s.log.Debug("the name table has changed", "count", len(from.Hosts))
 }
 
-// build makes the lookup of a table.
+// build builds the lookup structure of a table.
 func (s *Server) build(from *nds.Table) {
 	t, unusable := s.zone.build(from)
 	s.table.Store(t)
@@ -134,7 +133,7 @@ func (s *Server) build(from *nds.Table) {
 // Ready reports whether there is a table.
 func (s *Server) Ready() bool { return s.table.Load() != nil }
 
-// Table returns the table as it came, nil before the first one.
+// Table returns the table as received, or nil before the first one.
 func (s *Server) Table() *nds.Table {
 	encoded := s.source.Load()
 	if encoded == nil {
@@ -147,7 +146,7 @@ func (s *Server) Table() *nds.Table {
 	return t
 }
 
-// Run answers until ctx is done.
+// Run serves until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, socket := range s.cfg.Sockets {
@@ -163,8 +162,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// respond answers a request at once if it can, into dst, which is empty. If it
-// cannot it returns what to ask upstream. Neither: the request is dropped.
+// respond answers a request immediately, if possible, in dst, which is empty. Otherwise it returns
+// the query to forward to upstream. If both results are nil, the request is dropped.
 func (s *Server) respond(dst []byte, q *query, msg []byte, tcp bool) (reply []byte, ask *forward) {
 	s.metrics.requests.Inc()
 	switch code := q.parse(msg, tcp); code {
@@ -188,8 +187,8 @@ func (s *Server) respond(dst []byte, q *query, msg []byte, tcp bool) (reply []by
 	return nil, newForward(q, tcp, known)
 }
 
-// waiting runs a request through upstream, unless too many wait already. It
-// calls send once, with nil when the server ends.
+// waiting forwards a request to upstream, unless too many are waiting already. It calls send once,
+// with nil on shutdown.
 func (s *Server) waiting(ctx context.Context, f *forward, send func([]byte)) {
 	select {
 	case s.slots <- struct{}{}:
@@ -204,8 +203,7 @@ func (s *Server) waiting(ctx context.Context, f *forward, send func([]byte)) {
 	})
 }
 
-// pause waits a moment after an error of a socket that may pass: false when
-// the server ends.
+// pause waits briefly after a temporary socket error. It returns false on shutdown.
 func pause(ctx context.Context) bool {
 	timer := time.NewTimer(20 * time.Millisecond)
 	defer timer.Stop()

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlSize has the system tell with each request which address it was sent
-// to, if the socket has more than one: the same octets, sent with the answer,
-// make that its source. It returns how many they are at most, 0 for none.
+// controlSize makes the system report the destination address of each request, if the socket has
+// several addresses. Sending the same control data with the answer sets the answer's source
+// address. controlSize returns the maximum size of the data in bytes, or 0 for none.
 func controlSize(conn *net.UDPConn) int {
 	const enough = 64
 	address, ok := conn.LocalAddr().(*net.UDPAddr)
@@ -20,11 +20,11 @@ func controlSize(conn *net.UDPConn) int {
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0 // the socket is closed, as its next use will say
+		return 0 // the socket is closed, as its next use will report
 	}
 	size := 0
 	err = raw.Control(func(fd uintptr) {
-		// A socket for IPv6 has IPv4 addresses in the form of IPv6.
+		// An IPv6 socket reports IPv4 addresses in IPv6 form.
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1) == nil ||
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) == nil {
 			size = enough

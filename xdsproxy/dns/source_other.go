@@ -7,5 +7,6 @@ package dns
 
 import "net"
 
-// controlSize is for Linux: elsewhere the system chooses the answer's source.
+// controlSize is supported on Linux only. Elsewhere, the system chooses the source address of
+// answers.
 func controlSize(*net.UDPConn) int { return 0 }

@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Bounds of what is kept of upstream's answers.
+// Limits of the stored answers of upstream.
 const (
 	maxStaleBytes  = 1 << 20 // of all answers and their names
-	maxStaleAnswer = maxUDP  // larger ones are not kept
-	// staleTTL is how long, in seconds, clients may keep such an answer (RFC 8767).
+	maxStaleAnswer = maxUDP  // larger ones are not stored
+	// staleTTL is the time, in seconds, for which clients may cache such an answer (RFC 8767).
 	staleTTL = 30
-	// staleOverhead is about what an answer takes beside its bytes.
+	// staleOverhead is the approximate memory overhead of an answer, in bytes.
 	staleOverhead = 200
 )
 
-// staleKey is what a kept answer answers.
+// staleKey is the question of a stored answer.
 type staleKey struct {
 	name              string
 	qtype             uint16
 	dnssec, unchecked bool
 }
 
-// staleAnswers keep the last answer of upstream to each question, the least
-// recently used one goes first.
+// staleAnswers stores the last answer of upstream to each question and evicts the least recently
+// used one first.
 type staleAnswers struct {
-	maxAge time.Duration // 0: nothing is kept
+	maxAge time.Duration // 0 disables storage
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	byKey map[staleKey]*list.Element
-	order *list.List // of *staleAnswer, the last used one in front
+	order *list.List // of *staleAnswer, the most recently used in front
 	bytes int
 }
 
@@ -49,7 +49,7 @@ func newStaleAnswers(maxAge time.Duration) *staleAnswers {
 	return &staleAnswers{maxAge: max(maxAge, 0), byKey: map[staleKey]*list.Element{}, order: list.New()}
 }
 
-// put keeps an answer. The bytes must not change any more.
+// put stores an answer. The caller must not change the bytes afterwards.
 func (s *staleAnswers) put(key staleKey, raw []byte, now time.Time) {
 	if s.maxAge == 0 || len(raw) > maxStaleAnswer {
 		return
@@ -67,7 +67,7 @@ func (s *staleAnswers) put(key staleKey, raw []byte, now time.Time) {
 	}
 }
 
-// get returns the last answer, nil when there is none or it is too old.
+// get returns the last answer, or nil if there is none or it is too old.
 func (s *staleAnswers) get(key staleKey, now time.Time) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns/dnstest"
 )
 
-// TestStale takes upstream away after it has answered.
+// TestStale stops upstream after it has answered.
 func TestStale(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		fault miekg.HandlerFunc
-		first time.Duration // how long the first answer without upstream may take
+		first time.Duration // duration of the first answer without upstream
 	}{
 		"silent":   {dnstest.Silent, 1800 * time.Millisecond},
 		"SERVFAIL": {dnstest.Code(miekg.RcodeServerFailure), time.Second / 2},
@@ -56,7 +56,7 @@ func TestStale(t *testing.T) {
 			if got := count(t, s, "outrigger_agent_dns_stale_answers_total"); got != 3 {
 				t.Errorf("%v stale answers, want 3", got)
 			}
-			// Once it is known, nobody waits any more, and EDNS says why.
+			// Once upstream is known to be dead, requests do not wait, and EDNS contains the reason.
 			begin := time.Now()
 			r := ask("WWW.example.org.", 1232)
 			opt := r.IsEdns0()
@@ -76,7 +76,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestFreshIsNotCached changes what upstream knows: the next answer has it.
+// TestFreshIsNotCached changes upstream's data: the next answer contains the change.
 func TestFreshIsNotCached(t *testing.T) {
 	t.Parallel()
 	u := upstream(t, good(t))
@@ -109,7 +109,7 @@ func TestStaleBounds(t *testing.T) {
 	key := func(i int) staleKey { return staleKey{name: fmt.Sprintf("%010d", i), qtype: 1} }
 	for i := range 5000 {
 		s.put(key(i), make([]byte, size), now)
-		s.get(key(0), now) // somebody uses the first one
+		s.get(key(0), now) // marks the first one as used
 	}
 	if n := len(s.byKey); s.bytes > maxStaleBytes || n != s.order.Len() || n < maxStaleBytes/(size+10+staleOverhead)-1 {
 		t.Errorf("%d answers of %d octets", n, s.bytes)
@@ -131,8 +131,8 @@ func TestStaleBounds(t *testing.T) {
 	}
 }
 
-// TestFlightsAreBounded asks for many names whose last answer is given at once,
-// while upstream is asked behind that and is silent.
+// TestFlightsAreBounded queries many names whose last answer is returned at once, while upstream is
+// queried in the background and does not respond.
 func TestFlightsAreBounded(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, upstream(t, dnstest.Silent).Address())

@@ -12,35 +12,33 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// host is what one host of the name table answers with. It is shared by all
-// its names.
+// host is the answer for one host of the name table. All its names share it.
 type host struct {
-	// v4 and v6 are its addresses, one after the other.
+	// v4 and v6 are its concatenated addresses.
 	v4, v6 []byte
-	// canonical is its full name, in wire form without the root's octet.
+	// canonical is its full name in wire format, without the byte of the root.
 	canonical []byte
 }
 
-// table is a name table made ready for lookups. Keys are names in wire form,
-// lower case, without the root's octet: the end of such a name that begins
-// with a label is again a key.
+// table is a name table prepared for lookups. Keys are names in wire format, in lower case, without
+// the byte of the root: any suffix of such a name that begins with a label is a valid key, too.
 type table struct {
 	names map[string]*host
-	// wild are the names that begin with a star, by what follows it.
+	// wild maps the rest of wildcard names to hosts.
 	wild map[string]*host
-	// search are the domains that resolvers append to names.
+	// search are the search domains that resolvers append to names.
 	search []string
 }
 
-// zone is what decides which names a host has.
+// zone determines the names of a host.
 type zone struct {
 	namespace string // of the proxy
 	domain    string // of the cluster, without the namespace: svc.cluster.local
 	search    []string
 }
 
-// newZone takes the namespace off the proxy's domain, and brings the search
-// domains into the form in which they are compared.
+// newZone removes the namespace from the proxy's domain and normalizes the search domains for
+// comparison.
 func newZone(domain, namespace string, search []string) zone {
 	domain = strings.ToLower(strings.Trim(domain, "."))
 	if rest, ok := strings.CutPrefix(domain, strings.ToLower(namespace)+"."); ok && namespace != "" {
@@ -55,10 +53,9 @@ func newZone(domain, namespace string, search []string) zone {
 	return z
 }
 
-// build makes a table. It also returns the number of hosts that have no name or
-// no address that can be used. Hosts are taken in order, so that the same
-// table always answers the same: a full name wins over another host's short
-// forms, and of two equal names the first.
+// build builds a table. It also returns the number of hosts without a usable name or address. It
+// processes hosts in order, so that the same table always results in the same answers: a full name
+// takes precedence over short forms of other hosts, and the first of two equal names wins.
 func (z zone) build(from *nds.Table) (t *table, unusable int) {
 	t = &table{names: map[string]*host{}, wild: map[string]*host{}, search: z.search}
 	hosts := slices.Sorted(maps.Keys(from.Hosts))
@@ -95,10 +92,10 @@ func (t *table) add(h *host, wire string) {
 	}
 }
 
-// newHost returns nil when the name is none, or no address is one.
+// newHost returns nil if the name or all addresses are invalid.
 func newHost(name string, ips []string) *host {
 	wire, ok := wireName(name)
-	if !ok || wire == "\x01*" { // a star alone would be every name there is
+	if !ok || wire == "\x01*" { // a wildcard alone would match every name
 		return nil
 	}
 	h := &host{canonical: []byte(wire)}
@@ -125,10 +122,9 @@ func newHost(name string, ips []string) *host {
 	return h
 }
 
-// shortForms are the names that a service of the proxy's own cluster has
-// beside its full one: service.namespace, service.namespace.svc, and service
-// in its own namespace. In another cluster's domain the same short form may be
-// another service.
+// shortForms returns the short names of a service in the proxy's own cluster: service.namespace,
+// service.namespace.svc and, in its own namespace, service. In the domain of another cluster, the
+// same short name may refer to another service.
 func (z zone) shortForms(name string, h nds.Host) []string {
 	if h.Registry != nds.Kubernetes || h.Shortname == "" || h.Namespace == "" || z.domain == "" {
 		return nil
@@ -144,7 +140,7 @@ func (z zone) shortForms(name string, h nds.Host) []string {
 	return append(forms, h.AltHosts...)
 }
 
-// wireName returns a name in the form of the table's keys.
+// wireName returns a name in the format of the table's keys.
 func wireName(name string) (wire string, ok bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if len(name)+1 > maxName {
@@ -162,13 +158,12 @@ func wireName(name string) (wire string, ok bool) {
 	return b.String(), true
 }
 
-// find looks a name up. Of an alias, which is a name of the table with a
-// search domain behind it, it also returns the name that it stands for.
+// find looks up a name. For an alias, which is a name of the table followed by a search domain, it
+// also returns the name that it stands for.
 //
-// A resolver appends its search domains before it asks for a name as it was
-// written; answering then spares it the rest of its list, and upstream the
-// questions. The exact name comes first, then the alias, then names with a
-// star, the longest first.
+// A resolver appends its search domains before it queries a name as written. Answering the alias
+// saves it the remaining search domains, and upstream the queries. An exact match takes precedence,
+// then an alias, then the longest wildcard.
 func (t *table) find(q *query) (h *host, target []byte) {
 	name := q.name()
 	if h = t.names[string(name)]; h != nil {
@@ -200,9 +195,9 @@ func (t *table) find(q *query) (h *host, target []byte) {
 	return nil, nil
 }
 
-// cut returns where a domain at the end of the name begins, 0 when the name does
-// not end with it. A label whose octets only look like the domain does no harm:
-// what stands before it then ends within a label, as no name of the table does.
+// cut returns the offset of a domain at the end of the name, or 0 if the name does not end with it.
+// A label whose bytes only look like the domain is harmless: the preceding part then ends within a
+// label, and no name in the table does.
 func (q *query) cut(domain string) int {
 	at := q.length - len(domain)
 	if at <= 0 || string(q.wire[at:q.length]) != domain {

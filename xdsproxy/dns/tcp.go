@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// maxConns bounds the TCP connections of a listener: another one takes the place
-	// of the one that has waited the longest for a request. maxPending bounds the
-	// requests that wait for upstream on one of them; then nothing more is read from it.
+	// maxConns is the maximum number of TCP connections of a listener; a further one replaces the
+	// one that has waited longest for a request. maxPending is the maximum number of requests of a
+	// connection that wait for upstream; further requests are not read.
 	maxConns   = 256
 	maxPending = 16
 	// idleTCP is how long a connection may take to send a request.
@@ -54,16 +54,16 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// tcpConn is one connection. Answers may overtake one another.
+// tcpConn is a connection. Answers may be sent out of order.
 type tcpConn struct {
 	net.Conn
 	mu sync.Mutex // guards writing
 
 	using sync.Mutex // guards owed
-	owed  int        // answers
+	owed  int        // number of outstanding answers
 }
 
-// owes notes one answer more, or less, that the connection waits for.
+// owes changes the number of answers that the connection waits for.
 func (c *tcpConn) owes(change int) {
 	limited := connlimit.Of(c.Conn)
 	c.using.Lock()
@@ -78,7 +78,7 @@ func (c *tcpConn) owes(change int) {
 	}
 }
 
-// send writes an answer. What cannot be written ends the connection.
+// send writes an answer. A write error closes the connection.
 func (c *tcpConn) send(reply []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,19 +86,19 @@ func (c *tcpConn) send(reply []byte) {
 		return
 	}
 	if _, err := (&miekg.Conn{Conn: c}).Write(reply); err != nil {
-		_ = c.Close() // the reader ends with it
+		_ = c.Close() // this ends the reader
 	}
 }
 
-// serveConn reads requests until the client has no more, or is too slow. It
-// waits for the answers that upstream owes.
+// serveConn reads requests until the client has no more or is too slow. It waits for outstanding
+// answers from upstream.
 func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	c := &tcpConn{Conn: conn}
 	var owed sync.WaitGroup
 	defer func() {
 		owed.Wait()
-		_ = conn.Close() // nothing is left to be written
+		_ = conn.Close() // nothing remains to be written
 	}()
 	pending := make(chan struct{}, maxPending)
 	in, q := make([]byte, maxRequest), new(query)
@@ -126,7 +126,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 			c.send(reply)
 			c.owes(-1)
 		case forward != nil:
-			pending <- struct{}{} // freed when upstream has answered or its time is over
+			pending <- struct{}{} // released when upstream has responded or timed out
 			owed.Add(1)
 			s.waiting(ctx, forward, func(reply []byte) {
 				if reply != nil {

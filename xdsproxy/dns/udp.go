@@ -11,14 +11,14 @@ import (
 	"net"
 )
 
-// serveUDP reads requests and answers those that need no upstream itself, one
-// after the other: that takes less time than to hand them to somebody else.
+// serveUDP reads requests and sequentially answers those that need no upstream, which is faster
+// than handing them to another goroutine.
 func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn) error {
-	// What waits to be written would be cut off with the socket: requests that
-	// are on their way are given up anyway.
+	// Closing the socket drops pending writes, which is acceptable: requests in progress are
+	// abandoned anyway.
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	in, out := make([]byte, maxRequest), make([]byte, 0, maxUDP)
-	oob := make([]byte, controlSize(conn)) // says where the answer must come from
+	oob := make([]byte, controlSize(conn)) // determines the source address of the answer
 	q := new(query)
 	for {
 		n, oobn, _, peer, err := conn.ReadMsgUDPAddrPort(in, oob)
@@ -39,7 +39,7 @@ func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn) error {
 		local := oob[:oobn]
 		switch {
 		case reply != nil:
-			// The client asks again if it is lost.
+			// If the answer is lost, the client retries.
 			_, _, _ = conn.WriteMsgUDPAddrPort(reply, local, peer)
 		case forward != nil:
 			local = bytes.Clone(local)

@@ -13,25 +13,24 @@ import (
 
 const (
 	defaultTimeout = 5 * time.Second
-	// hedgeAfter is how long a server is waited for before the next one, or the
-	// same one again, is asked too. Datagrams are lost, and resolvers give up
-	// after five seconds.
+	// hedgeAfter is how long to wait for a server before the next one, or the same one again, is
+	// queried as well. Datagrams may be lost, and resolvers give up after five seconds.
 	hedgeAfter = time.Second
-	// moreAttempts are made beside one for each server.
+	// moreAttempts is the number of attempts in addition to one per server.
 	moreAttempts = 2
 )
 
 var errNoServers = errors.New("no upstream server is known")
 
-// attempt is the outcome of asking one server once.
+// attempt is the result of querying one server once.
 type attempt struct {
 	msg []byte
 	err error
 }
 
-// askUpstream asks the servers until one answers: in their order, or all at
-// once. One that says that it cannot, or cannot be reached, is followed by the
-// next at once. When none answers, what one has said instead is the outcome.
+// askUpstream queries the servers until one answers, in order or all at once. If a server refuses
+// to answer or is unreachable, the next one is queried immediately. If none answers, askUpstream
+// returns a refusal, if there is one.
 func (s *Server) askUpstream(ctx context.Context, a *ask) ([]byte, error) {
 	servers := s.upstream.Load().servers
 	if len(servers) == 0 {
@@ -58,7 +57,7 @@ func (s *Server) askUpstream(ctx context.Context, a *ask) ([]byte, error) {
 	hedge := time.NewTicker(min(hedgeAfter, timeout/4))
 	defer hedge.Stop()
 	last := attempt{err: fmt.Errorf("none of %d servers answered within %s", len(servers), timeout)}
-	// An attempt has ended, it is time for another one, or there is none left.
+	// Events: an attempt has ended, it is time for another one, or time is up.
 	for {
 		select {
 		case got := <-done:
@@ -84,8 +83,8 @@ func (s *Server) askUpstream(ctx context.Context, a *ask) ([]byte, error) {
 	}
 }
 
-// sentIDs are the requests that upstream has not answered yet. When one of
-// them arrives here, it was sent to ourselves.
+// sentIDs are the unanswered requests to upstream. If such a request arrives here, it was sent to
+// this server itself.
 type sentIDs struct {
 	mu  sync.Mutex // guards ids
 	ids map[sentID]int
@@ -97,7 +96,7 @@ type sentID struct {
 	id    uint16
 }
 
-// add notes a request; the function that it gives forgets it.
+// add registers a request and returns a function that removes it.
 func (s *sentIDs) add(a *ask, id uint16) func() {
 	key := sentID{a.name, a.qtype, id}
 	s.mu.Lock()

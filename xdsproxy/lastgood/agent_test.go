@@ -15,19 +15,18 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Types that the agent itself takes.
+// Types that the agent itself requests.
 const (
 	namesType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 	rootsType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
-// table is what stands for a resource of the agent: only its bytes count.
+// table is a placeholder for a resource of the agent: only its bytes matter.
 func table(typeURL, detail string) *anypb.Any {
 	return &anypb.Any{TypeUrl: typeURL, Value: []byte(detail)}
 }
 
-// send sends resources of the agent's types, which have no names, and returns
-// the nonce.
+// send sends resources of the agent's types, which have no names, and returns the nonce.
 func (s *stream) send(typeURL string, resources ...*anypb.Any) string {
 	s.t.Helper()
 	s.n++
@@ -44,14 +43,14 @@ func (s *stream) send(typeURL string, resources ...*anypb.Any) string {
 	return nonce
 }
 
-// agentTables are what is kept of the agent's types.
+// agentTables returns the stored resources of the agent's types.
 func agentTables(t *testing.T, s *Store) map[string]string {
 	t.Helper()
 	st, err := s.load(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = st.file.Close() }() // it was only read from
+	defer func() { _ = st.file.Close() }() // read-only: closing cannot lose data
 	got := map[string]string{}
 	for typeURL := range st.types {
 		if agents(typeURL) {
@@ -74,8 +73,8 @@ func agentTables(t *testing.T, s *Store) map[string]string {
 	return got
 }
 
-// TestAgentTypes: what the agent takes for itself is kept as it goes by it: the
-// first resource of the newest response that has any.
+// TestAgentTypes checks that the store keeps what the agent uses: the first resource of the newest
+// response that is not empty.
 func TestAgentTypes(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{true, false} {
@@ -115,7 +114,7 @@ func TestAgentTypes(t *testing.T) {
 				}
 				s.rec.Close()
 
-				// The control plane comes back, and has not said anything yet.
+				// The control plane is connected again but has not sent anything yet.
 				s = newStream(t, store, delta)
 				s.ask(namesType)
 				s.ask(rootsType)
@@ -139,8 +138,8 @@ func contentsOfType(t *testing.T, s *Store, typeURL string) map[string]string {
 	return stored(t, s)[typeURL]
 }
 
-// TestServeAgentTypes: the agent gets its own types back, and no answer for one
-// of which nothing is kept.
+// TestServeAgentTypes checks that the agent receives its own types, and no response for a type that
+// is not stored.
 func TestServeAgentTypes(t *testing.T) {
 	t.Parallel()
 	store := keep(t, config(t), func(s *stream) {

@@ -12,24 +12,24 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// chunk is the size at which a response ends and another one begins, in bytes,
-// where Envoy takes a part of what it asked for.
+// chunk is the approximate maximum size of a response, in bytes, for types whose resources Envoy
+// accepts in parts.
 const chunk = 1 << 20
 
 // query selects resources of one type.
 type query struct {
-	all    bool              // all of them, except those that Envoy has
-	has    map[string]string // those, with their versions
-	names  []string          // by name
-	routes []string          // the virtual hosts of route configurations
+	all    bool              // all resources, except those that Envoy has
+	has    map[string]string // the resources that Envoy has, with their versions
+	names  []string          // resources by name
+	routes []string          // virtual hosts of these route configurations
 }
 
-// selection matches resources with a query.
+// selection matches resources against a query.
 type selection struct {
 	query
 	virtualHosts bool
-	wanted       map[string]bool // names, and whether there is something
-	hostsOf      map[string]bool // route configurations, and whether they have a virtual host
+	wanted       map[string]bool // requested names, and whether they were found
+	hostsOf      map[string]bool // route configurations, and whether a virtual host was found
 }
 
 func newSelection(typeURL string, q query) *selection {
@@ -43,7 +43,7 @@ func newSelection(typeURL string, q query) *selection {
 	return s
 }
 
-// matches reports whether a resource is to be sent, and notes what was found.
+// matches reports whether a resource must be sent, and records what was found.
 func (s *selection) matches(r *resource) bool {
 	if r.flags&flagWithheld != 0 {
 		return false
@@ -59,13 +59,13 @@ func (s *selection) matches(r *resource) bool {
 	if !s.virtualHosts {
 		return match
 	}
-	// A virtual host is asked for by its route configuration or an alias, too.
+	// A virtual host may also be requested by its route configuration or an alias.
 	parent := parentOf(r.name)
 	want(parent)
 	if _, ok := s.hostsOf[parent]; ok {
 		s.hostsOf[parent], match = true, match || !s.all
 	}
-	_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, alias []byte) error { // it was read before it was written
+	_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, alias []byte) error { // it was validated before it was written
 		if n == wire.ResourceAliases && parentOf(string(alias)) == parent {
 			want(string(alias))
 		}
@@ -74,9 +74,9 @@ func (s *selection) matches(r *resource) bool {
 	return match
 }
 
-// answer sends the resources of a query, and says what is missing where Envoy
-// would wait for it forever. Envoy goes on when it has the first response for
-// all of a type: that is not sent in parts.
+// answer sends the resources of a query. It also reports missing resources if Envoy would otherwise
+// wait for them forever. A response with all resources of a type is not split, because Envoy
+// continues after the first response.
 func (v *server) answer(t *served, q query) error {
 	if single(t.typeURL) {
 		return v.answerEach(t, q)
@@ -116,8 +116,8 @@ func (v *server) answer(t *served, q query) error {
 			removed = append(removed, name)
 		}
 	}
-	// Envoy waits for each route configuration: of one without virtual hosts,
-	// one that does not exist is removed.
+	// Envoy waits for each route configuration. If one has no virtual hosts, report a nonexistent
+	// virtual host as removed.
 	for _, name := range q.routes {
 		if !s.hostsOf[name] {
 			removed = append(removed, name+"/")
@@ -126,13 +126,12 @@ func (v *server) answer(t *served, q query) error {
 	return v.send(v.end(b, t, removed))
 }
 
-// single reports whether Envoy waits for each resource of a type by itself, and
-// takes no answer without it for one.
+// single reports whether Envoy waits for each resource of a type individually and accepts no
+// response without it.
 func single(typeURL string) bool { return typeURL == secretType || typeURL == extensionType }
 
-// answerEach sends resources of a single type. Those that are missing are
-// refused in responses of their own: the first that Envoy rejects of a response
-// ends its work on it.
+// answerEach sends resources of a single type. Missing resources are sent in separate responses,
+// because Envoy stops processing a response at the first resource that it rejects.
 func (v *server) answerEach(t *served, q query) error {
 	var found []*resource
 	s := newSelection(t.typeURL, q)
@@ -166,7 +165,7 @@ func (v *server) answerEach(t *served, q query) error {
 	for _, name := range missing {
 		var again []byte
 		if !v.delta {
-			again = b // what is not repeated would be gone
+			again = b // resources that are not repeated would be removed
 		}
 		v.store.log.Warn("envoy starts without a resource that is not in the last good configuration", "type_url", t.typeURL, "resource", name)
 		if err := v.send(v.end(v.appendRefusal(slices.Clone(again), t.typeURL, name), t, nil)); err != nil {
@@ -176,15 +175,15 @@ func (v *server) answerEach(t *served, q query) error {
 	return nil
 }
 
-// convert makes extension configurations what Envoy can use. Those that cannot
-// be had are missing.
+// convert replaces extension configurations with ones that Envoy can use. It adds those that are
+// unavailable to missing.
 func (v *server) convert(found []*resource, missing []string) (rest []*resource, _ []string) {
 	if v.extensions == nil || len(found) == 0 {
 		return found, missing
 	}
 	anys := make([][]byte, len(found))
 	for i, r := range found {
-		_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, value []byte) error { // it was read before it was written
+		_ = wire.EachBytes(r.body, errMalformed, func(n protowire.Number, value []byte) error { // it was validated before it was written
 			if n == wire.ResourceAny {
 				anys[i] = value
 			}
@@ -202,21 +201,21 @@ func (v *server) convert(found []*resource, missing []string) (rest []*resource,
 	return rest, missing
 }
 
-// unknown is the name of what replaces a missing resource: Envoy rejects it and
-// goes on without, which for a filter means that it lets nothing pass.
+// unknown is the name of the resource that replaces a missing one. Envoy rejects it and continues
+// without it; a filter then denies all requests.
 const unknown = "not in the last good configuration"
 
-// anyOf returns the content of a google.protobuf.Any.
+// anyOf returns an encoded google.protobuf.Any.
 func anyOf(typeURL string, value []byte) []byte {
 	return wire.Append(wire.Append(nil, wire.AnyTypeURL, typeURL), wire.AnyValue, value)
 }
 
-// appendRefusal appends what Envoy rejects in place of a resource: one with
-// another name than its wrapper says.
+// appendRefusal appends a resource that Envoy rejects, in place of a missing one: its name differs
+// from the one in its wrapper.
 func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
 	content := wire.Append(nil, firstName, unknown)
 	if typeURL == extensionType {
-		content = wire.Append(content, wire.ExtensionConfig, wire.Append(nil, wire.AnyTypeURL, rbacType)) // there has to be one
+		content = wire.Append(content, wire.ExtensionConfig, wire.Append(nil, wire.AnyTypeURL, rbacType)) // required
 	}
 	r := &resource{name: name, body: wire.Append(nil, wire.ResourceAny, anyOf(typeURL, content))}
 	if v.delta {
@@ -226,9 +225,9 @@ func (v *server) appendRefusal(b []byte, typeURL, name string) []byte {
 	return wire.Append(b, wire.ResponseResources, anyOf(wrapperType, append(wrapper, r.body...)))
 }
 
-// placeholder is what is sent in place of a missing resource, if nothing else
-// keeps Envoy from waiting: a route configuration without routes, a cluster
-// without endpoints, a virtual host that does not exist.
+// placeholder returns the resource to send in place of a missing one, if nothing else keeps Envoy
+// from waiting: a route configuration without routes, a cluster without endpoints, or a nonexistent
+// virtual host. Otherwise it returns nil.
 func placeholder(typeURL, name string, delta bool) *resource {
 	switch {
 	case typeURL == virtualHostType && strings.Contains(name, "/"):
@@ -242,9 +241,9 @@ func placeholder(typeURL, name string, delta bool) *resource {
 // appendResource appends a resource to a response.
 func (v *server) appendResource(b []byte, r *resource) []byte {
 	if !v.delta {
-		_ = wire.Each(r.body, errMalformed, func(f wire.Field) error { // it was read before it was written
+		_ = wire.Each(r.body, errMalformed, func(f wire.Field) error { // it was validated before it was written
 			if f.Number == wire.ResourceAny {
-				b = append(b, f.Raw...) // the field has the same number in both
+				b = append(b, f.Raw...) // the field number is the same in both messages
 			}
 			return nil
 		})
@@ -256,7 +255,7 @@ func (v *server) appendResource(b []byte, r *resource) []byte {
 	return append(b, r.body...)
 }
 
-// end appends the rest of a response.
+// end appends the remaining fields of a response.
 func (v *server) end(b []byte, t *served, removed []string) []byte {
 	b = wire.Append(b, wire.ResponseVersion, servedVersion)
 	b = wire.Append(wire.Append(b, wire.ResponseTypeURL, t.typeURL), wire.ResponseNonce, v.nextNonce(t))

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// mesh is a configuration of services: a cluster, endpoints, a route
-// configuration and a listener each, 475 bytes on average.
+// mesh returns a configuration of services, with a cluster, endpoints, a route configuration and a
+// listener each, 475 bytes on average.
 func mesh(services int) map[string][]proto.Message {
 	m := map[string][]proto.Message{}
 	detail := strings.Repeat("d", 370)
@@ -39,7 +39,7 @@ func keepMesh(s *stream, m map[string][]proto.Message) {
 	}
 }
 
-// heap is what the heap has after a collection.
+// heap returns the size of the heap after a collection.
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -48,8 +48,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestMemory: 2000 resources with 0.95 MB cost less than 0.5 MB of memory.
-func TestMemory(t *testing.T) { // not parallel: it looks at the heap
+// TestMemory checks that 2000 resources of 0.95 MB require less than 0.5 MB of memory.
+func TestMemory(t *testing.T) { // not parallel: it measures the heap
 	m := mesh(500)
 	size := 0
 	for _, messages := range m {
@@ -84,7 +84,7 @@ func TestMemory(t *testing.T) { // not parallel: it looks at the heap
 	runtime.KeepAlive(m)
 }
 
-// frames are the frames of a stream that gets a mesh.
+// frames returns the frames of a stream that receives a mesh.
 func framesOf(b *testing.B, m map[string][]proto.Message, detail string) (all []mem.BufferSlice, size int) {
 	b.Helper()
 	for _, typeURL := range []string{clusterType, endpointType, listenerType, routeType} {
@@ -99,8 +99,7 @@ func framesOf(b *testing.B, m map[string][]proto.Message, detail string) (all []
 	return all, size
 }
 
-// BenchmarkRecord has 2000 resources recorded and saved that all changed.
-// "call" is what the relay's path pays for it.
+// BenchmarkRecord records and saves 2000 changed resources. "call" is the cost on the relay's path.
 func BenchmarkRecord(b *testing.B) {
 	store := open(b, config(b, func(c *Config) { c.Logger = nil }))
 	w := newWorker(store)
@@ -183,7 +182,7 @@ func BenchmarkServe(b *testing.B) {
 					b.Fatal(sent, err)
 				}
 				b.SetBytes(int64(sent))
-				_ = store.found.file.Close() // it was only read from
+				_ = store.found.file.Close() // read-only: closing cannot lose data
 			}
 		})
 	}

@@ -27,7 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// generation is a state in which everything has the same detail.
+// generation returns a state in which all resources have the same detail.
 func generation(s *stream, n int) {
 	detail := strconv.Itoa(n)
 	s.give(clusterType, cluster("a", detail), cluster("b", detail))
@@ -36,7 +36,7 @@ func generation(s *stream, n int) {
 	s.give(routeType, route("r", detail))
 }
 
-// generationOf checks that a state is one of the generations, and none in part.
+// generationOf checks that a state is a complete generation.
 func generationOf(t testing.TB, c contents) (detail string) {
 	t.Helper()
 	sizes := map[string]int{clusterType: 2, endpointType: 1, listenerType: 1, routeType: 1}
@@ -59,7 +59,7 @@ func generationOf(t testing.TB, c contents) (detail string) {
 	return detail
 }
 
-// generations keeps some states and returns the file's bytes.
+// generations saves some states and returns the content of the file.
 func generations(t *testing.T, cfg Config, count int) []byte {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,8 +88,8 @@ func loadBytes(t testing.TB, s *Store, b []byte) (*snapshot, error) {
 	return s.load(false)
 }
 
-// TestTruncated cuts a file off everywhere, and appends to it: nothing counts but
-// the whole.
+// TestTruncated truncates a file at every offset, and appends to it: only the complete file is
+// accepted.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -103,7 +103,7 @@ func TestTruncated(t *testing.T) {
 				if got := generationOf(t, contentsOf(t, st)); got != "1" || !bytes.Equal(damaged, b) {
 					t.Errorf("%d bytes and %d more: generation %s", size, len(rest), got)
 				}
-				_ = st.file.Close() // it was only read from
+				_ = st.file.Close() // read-only: closing cannot lose data
 			} else if reasonOf(err) != reasonDamaged && size > fixedSize+len(cfg.Version) || bytes.Equal(damaged, b) {
 				t.Errorf("%d bytes and %d more: %v", size, len(rest), err)
 			}
@@ -111,7 +111,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestBitFlips flips each bit of a file: it is refused.
+// TestBitFlips flips each bit of a file: it is rejected.
 func TestBitFlips(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -138,7 +138,7 @@ func TestBitFlips(t *testing.T) {
 	}
 }
 
-// recordsOf are the places of a file's records.
+// recordsOf returns the offsets of a file's records.
 func recordsOf(b []byte) (header []byte, records [][]byte) {
 	size := fixedSize + int(b[fixedSize-1])
 	header, b = b[:size], b[size:]
@@ -149,8 +149,8 @@ func recordsOf(b []byte) (header []byte, records [][]byte) {
 	return header, records
 }
 
-// TestRearranged moves, repeats and leaves out records, and takes them from
-// another file of the same owner: the file is refused.
+// TestRearranged moves, repeats and removes records, and inserts some from another file of the same
+// owner: the file is rejected.
 func TestRearranged(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -180,18 +180,18 @@ func TestRearranged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = st.file.Close() }() // it was only read from
+	defer func() { _ = st.file.Close() }() // read-only: closing cannot lose data
 	if got := generationOf(t, contentsOf(t, st)); got != "1" {
 		t.Errorf("as it was: generation %s", got)
 	}
 }
 
-// TestLegacy: the log of an earlier version is removed, and said so once.
+// TestLegacy checks that the log of an earlier version is removed, with one log message.
 func TestLegacy(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
 	cfg := config(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	open(t, cfg) // makes the directories
+	open(t, cfg) // creates the directories
 	path := filepath.Join(cfg.Dir, legacyFile)
 	if err := os.WriteFile(path, []byte(magic+"\x00\x01\x01"), 0o600); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestLegacy(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process while it writes, many times.
+// TestKilled repeatedly kills a process while it writes.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv("LASTGOOD_WRITE"); dir != "" {
@@ -229,7 +229,7 @@ func TestKilled(t *testing.T) {
 			if store.found == nil {
 				return false
 			}
-			defer func() { _ = store.found.file.Close() }() // it was only read from
+			defer func() { _ = store.found.file.Close() }() // read-only: closing cannot lose data
 			got, err := strconv.Atoi(generationOf(t, contentsOf(t, store.found)))
 			if err != nil {
 				t.Fatal(err)
@@ -237,7 +237,7 @@ func TestKilled(t *testing.T) {
 			newest = max(newest, got)
 			return newest > before
 		})
-		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // any moment will do
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // any time is suitable
 		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("run %d: generation %d, there was %d: %v", n, got, newest, err)
 		}
 		newest = got
-		_ = store.found.file.Close() // it was only read from
+		_ = store.found.file.Close() // read-only: closing cannot lose data
 	}
 	left, err := filepath.Glob(filepath.Join(cfg.Dir, "*"+temporary+"*"))
 	if err != nil || len(left) > 1 {
@@ -283,13 +283,13 @@ func writeForEver(t *testing.T, dir string) {
 	}
 }
 
-// disk is one of which something fails.
+// disk simulates a failing disk.
 type disk struct {
-	files  atomic.Int64 // that can be made
-	writes bool         // instead of files, writes fail
+	files  atomic.Int64 // number of files that can still be created
+	writes bool         // fail writes instead of creation
 }
 
-// on puts the temporary files of a store on the disk.
+// on makes a store create its temporary files on the disk.
 func (d *disk) on(s *Store) {
 	s.create = func(dir, pattern string) (*os.File, error) {
 		f, err := os.CreateTemp(dir, pattern)
@@ -298,14 +298,14 @@ func (d *disk) on(s *Store) {
 		}
 		_ = f.Close() // nothing was written
 		if d.writes {
-			return os.Open(f.Name()) // for reading only
+			return os.Open(f.Name()) // read-only
 		}
 		return nil, errors.Join(errors.New("input/output error"), os.Remove(f.Name()))
 	}
 }
 
-// TestFaults has the disk fail at each point, for a while: what counts is a state
-// that was, and after the fault it is the newest.
+// TestFaults makes the disk fail at each point, for a while. The stored state is always a previous
+// one, and the newest one after the fault.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for n := range 8 {
@@ -326,7 +326,7 @@ func TestFaults(t *testing.T) {
 						pass(3 * time.Second)
 						if st, err := store.load(false); err == nil {
 							generationOf(t, contentsOf(t, st))
-							_ = st.file.Close() // it was only read from
+							_ = st.file.Close() // read-only: closing cannot lose data
 						}
 					}
 					f.files.Store(1_000_000)
@@ -347,7 +347,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestDiskFull fills a file system up.
+// TestDiskFull fills a file system.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -403,9 +403,9 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestBacklog: a disk that hangs holds nobody up, and costs a bounded amount of
-// memory. What was dropped is not made up: what counts stays what it was until
-// everything was sent again.
+// TestBacklog checks that a disk that hangs delays nothing and costs a bounded amount of memory.
+// Dropped events are not reconstructed: the stored state remains unchanged until everything has
+// been sent again.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	for _, isDelta := range []bool{true, false} {
@@ -454,7 +454,7 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// TestTooLarge: what does not fit is not kept, what counts stays what it was.
+// TestTooLarge checks that a state that is too large is not stored and the previous one remains.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

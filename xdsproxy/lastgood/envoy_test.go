@@ -38,7 +38,7 @@ import (
 
 const testHost = "127.77.52.1"
 
-// rawCodec passes frames through, as the relay does.
+// rawCodec passes frames unchanged, like the relay.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -52,12 +52,12 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// relay is what Envoy dials: a control plane whose streams are recorded, or
-// the store.
+// relay is the server to which Envoy connects: a control plane whose streams are recorded, or the
+// store.
 type relay struct {
 	store     *Store
 	serve     bool
-	resources map[string][]proto.Message // by type; what the control plane has
+	resources map[string][]proto.Message // resources of the control plane by type
 	mu        sync.Mutex
 	rejected  []string
 }
@@ -131,7 +131,7 @@ func (r *relay) stream(stream grpc.ServerStream, delta bool) error {
 	}
 }
 
-// look notes what Envoy rejects.
+// look records Envoy's rejections.
 func (r *relay) look(b []byte, delta bool) {
 	if q, err := readRequest(mem.BufferSlice{mem.SliceBuffer(b)}, delta); err == nil && q.rejected != "" {
 		r.mu.Lock()
@@ -140,7 +140,7 @@ func (r *relay) look(b []byte, delta bool) {
 	}
 }
 
-// respond is the control plane's response.
+// respond returns the control plane's response.
 func (r *relay) respond(q request, delta bool, nonce string) ([]byte, error) {
 	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: q.typeURL, Nonce: nonce, VersionInfo: nonce}
 	inc := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: q.typeURL, Nonce: nonce}
@@ -263,8 +263,8 @@ static_resources:
     load_assignment: {cluster_name: xds, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %[1]s, port_value: %[2]s}}}}]}]}
 `
 
-// startEnvoy starts an Envoy that dials a relay. It returns when Envoy has all
-// that it waits for, and how long that took.
+// startEnvoy starts an Envoy that connects to a relay. It waits until Envoy has its whole
+// configuration, and returns how long that took.
 func startEnvoy(t *testing.T, relay string, delta, unified bool) (stop func(), took time.Duration) {
 	t.Helper()
 	binary, dir := envoyBinary(t), t.TempDir()
@@ -285,7 +285,7 @@ func startEnvoy(t *testing.T, relay string, delta, unified bool) (stop func(), t
 	}
 	began := time.Now()
 	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Log(log.String())
@@ -303,7 +303,7 @@ func startEnvoy(t *testing.T, relay string, delta, unified bool) (stop func(), t
 	return stop, time.Since(began)
 }
 
-// get makes a request with a Host header.
+// get sends a request with a Host header.
 func get(url, host string) (int, string) {
 	req, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
@@ -315,7 +315,7 @@ func get(url, host string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer func() { _ = res.Body.Close() }() // it was only read from
+	defer func() { _ = res.Body.Close() }() // read-only: closing cannot lose data
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
 		return 0, err.Error()
@@ -332,7 +332,7 @@ func freeAddress(t *testing.T) string {
 	return net.JoinHostPort(testHost, port)
 }
 
-// takesVHDS reports whether the Envoy of the tests takes virtual hosts over ADS.
+// takesVHDS reports whether the Envoy binary supports virtual hosts over ADS.
 func takesVHDS(t *testing.T) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").CombinedOutput()

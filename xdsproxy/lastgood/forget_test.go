@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Who switches everything off has neither keys nor configuration left on the
-// disk, and nothing else removed.
+// When everything is disabled, neither keys nor configuration remain on the disk, and other files
+// are not removed.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

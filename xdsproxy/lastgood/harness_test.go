@@ -30,7 +30,7 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// syncBuffer is a log that several goroutines write.
+// syncBuffer is a log that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -48,7 +48,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// config returns a configuration in directories of its own.
+// config returns a configuration with its own directories.
 func config(t testing.TB, changes ...func(*Config)) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func open(t testing.TB, c Config) *Store {
 	return s
 }
 
-// run runs a store until the returned function is called, or the test ends.
+// run runs a store until the returned function is called, or until the end of the test.
 func run(t testing.TB, s *Store) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +97,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// frame renders a message in buffers of a few bytes.
+// frame encodes a message in buffers of a few bytes.
 func frame(t testing.TB, m proto.Message) mem.BufferSlice {
 	t.Helper()
 	b, err := proto.Marshal(m)
@@ -120,7 +120,7 @@ func toAny(t testing.TB, m proto.Message) *anypb.Any {
 	return a
 }
 
-// The resources of tests. The detail makes versions differ.
+// Resources for tests. The detail distinguishes versions.
 func cluster(name, detail string) proto.Message {
 	return &clusterv3.Cluster{Name: name, AltStatName: detail}
 }
@@ -147,7 +147,7 @@ func secret(name, detail string) proto.Message {
 	}}}
 }
 
-// nameOf is the name of a test's resource.
+// nameOf returns the name of a test resource.
 func nameOf(t testing.TB, a *anypb.Any) string {
 	t.Helper()
 	m, err := a.UnmarshalNew()
@@ -164,7 +164,7 @@ func nameOf(t testing.TB, a *anypb.Any) string {
 	return ""
 }
 
-// stream is an Envoy and a control plane on one recording.
+// stream simulates an Envoy and a control plane with a recording.
 type stream struct {
 	t     testing.TB
 	rec   *Recording
@@ -177,7 +177,7 @@ func newStream(t testing.TB, s *Store, delta bool) *stream {
 	return &stream{t: t, rec: s.Record(delta), delta: delta, asked: map[string]bool{}}
 }
 
-// ask sends the names to which Envoy subscribes.
+// ask sends a subscription to names.
 func (s *stream) ask(typeURL string, names ...string) {
 	s.t.Helper()
 	s.asked[typeURL] = true
@@ -188,15 +188,15 @@ func (s *stream) ask(typeURL string, names ...string) {
 	s.rec.Request(frame(s.t, &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "n"}, TypeUrl: typeURL, ResourceNames: names}))
 }
 
-// resume sends the first request of an Envoy that has something.
+// resume sends the first request of an Envoy that has resources.
 func (s *stream) resume(typeURL string, has map[string]string, names ...string) {
 	s.t.Helper()
 	s.asked[typeURL] = true
 	s.rec.Request(frame(s.t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: has}))
 }
 
-// respond sends resources to Envoy and returns the nonce. In a delta response
-// the version of a resource is its detail.
+// respond sends resources to Envoy and returns the nonce. In a delta response, the version of a
+// resource is its detail.
 func (s *stream) respond(typeURL string, removed []string, resources ...proto.Message) string {
 	s.t.Helper()
 	s.n++
@@ -220,8 +220,8 @@ func (s *stream) respond(typeURL string, removed []string, resources ...proto.Me
 
 func versionOf(a *anypb.Any) string { return fmt.Sprintf("%x", digest(string(a.GetValue()))) }
 
-// ack answers a response; a reason makes it a rejection. Names are those of a
-// request for the state of the world.
+// ack acknowledges a response, or rejects it if there is a reason. names are those of a
+// state-of-the-world request.
 func (s *stream) ack(typeURL, nonce, reason string, names ...string) {
 	s.t.Helper()
 	var detail *status.Status
@@ -235,7 +235,7 @@ func (s *stream) ack(typeURL, nonce, reason string, names ...string) {
 	s.rec.Request(frame(s.t, &discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: names}))
 }
 
-// give asks for resources, sends them and has them acknowledged.
+// give subscribes to resources, sends them and acknowledges them.
 func (s *stream) give(typeURL string, resources ...proto.Message) {
 	s.t.Helper()
 	var names []string
@@ -250,17 +250,17 @@ func (s *stream) give(typeURL string, resources ...proto.Message) {
 	s.ack(typeURL, s.respond(typeURL, nil, resources...), "", names...)
 }
 
-// contents is what a state has: the details of resources by type and name.
+// contents is the content of a state: the details of resources by type and name.
 type contents map[string]map[string]string
 
-// stored reads everything that counts.
+// stored reads the stored state.
 func stored(t testing.TB, s *Store) contents {
 	t.Helper()
 	st, err := s.load(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = st.file.Close() }() // it was only read from
+	defer func() { _ = st.file.Close() }() // read-only: closing cannot lose data
 	return contentsOf(t, st)
 }
 
@@ -329,13 +329,13 @@ func detailOf(t testing.TB, a *anypb.Any) string {
 	return "?"
 }
 
-// saved waits until the snapshot is newer than a time.
+// saved waits until the snapshot is newer than the given time.
 func saved(t testing.TB, s *Store, since time.Time) {
 	t.Helper()
 	eventually(t, "a snapshot", func() bool { return s.From().After(since) })
 }
 
-// dialog is an Envoy on Serve.
+// dialog simulates an Envoy that is connected to Serve.
 type dialog struct {
 	t        testing.TB
 	delta    bool
@@ -381,7 +381,7 @@ func (d *dialog) send(m proto.Message) {
 	}
 }
 
-// sotw waits for a response for the state of the world.
+// sotw waits for a state-of-the-world response.
 func (d *dialog) sotw() (*discoveryv3.DiscoveryResponse, map[string]string) {
 	d.t.Helper()
 	r := &discoveryv3.DiscoveryResponse{}
@@ -426,8 +426,8 @@ func (d *dialog) answer() []byte {
 	return nil
 }
 
-// silent checks that nothing was answered to what was sent so far: the next
-// request is taken and still there is no answer.
+// silent checks that there is no response to the requests so far: another request is accepted, and
+// there is still no response.
 func (d *dialog) silent() {
 	d.t.Helper()
 	for range 2 {

@@ -21,12 +21,11 @@ import (
 // Identity is the workload's certificate with its private key, as PEM.
 type Identity struct {
 	Chain, Key, Roots []byte
-	// From is when it was kept.
+	// From is the time at which the control plane last confirmed the identity.
 	From time.Time
 }
 
-// Forget removes what an agent kept in a directory, when nothing is to be kept
-// anymore.
+// Forget removes the files that an agent has stored in a directory, when storing is disabled.
 func Forget(dir string, log *slog.Logger) {
 	for _, name := range []string{identityFile, snapshotFile, confirmedFile, legacyFile} {
 		remove(filepath.Join(dir, name), log, "what was kept for a cold start is removed: last good is switched off")
@@ -51,8 +50,8 @@ func (s *Store) identityOwner() *owner {
 	return &owner{key: s.cfg.IdentityKey, identity: s.owner.identity, version: s.owner.version}
 }
 
-// PutIdentity keeps the workload's identity. Without consent it does nothing.
-// One that is kept already gets no younger.
+// PutIdentity stores the workload's identity. Without consent, it does nothing. Storing the same
+// identity again does not update its time.
 func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	if s.off != nil || !s.cfg.KeepIdentity {
 		return nil
@@ -75,8 +74,8 @@ func (s *Store) PutIdentity(chain, key, roots []byte) error {
 	return nil
 }
 
-// Identity returns the identity that was kept. It may have expired: the caller
-// checks that. An error says why there is none.
+// Identity returns the stored identity, or an error that says why there is none. The identity may
+// have expired; the caller checks that.
 func (s *Store) Identity() (*Identity, error) {
 	if s.off != nil {
 		return nil, s.off
@@ -92,8 +91,8 @@ func (s *Store) Identity() (*Identity, error) {
 	case err != nil:
 		err = about(path, err)
 	default:
-		// A certificate that lives long is kept once. A later response of the
-		// control plane shows as well that it knew this workload.
+		// A long-lived certificate is stored only once. A later response of the control plane also
+		// shows that it knew this workload.
 		from := id.From
 		if last := s.From(); last.After(from) {
 			from = last
@@ -107,7 +106,7 @@ func (s *Store) Identity() (*Identity, error) {
 	return nil, err
 }
 
-// loadIdentity returns the identity that was kept, however old it is.
+// loadIdentity returns the stored identity of any age.
 func (s *Store) loadIdentity() (*Identity, error) {
 	plain, err := s.readSealed(s.identityOwner(), identityFile, kindIdentity)
 	if err != nil {

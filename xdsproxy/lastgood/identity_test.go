@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestIdentityKey keeps the identity under another key than the node's: who has
-// only what is on disk cannot read it.
+// TestIdentityKey stores the identity under another key than the node's: it cannot be decrypted
+// with the files on disk alone.
 func TestIdentityKey(t *testing.T) {
 	t.Parallel()
 	key := bytes.Repeat([]byte{7}, keySize)
@@ -38,7 +38,7 @@ func TestIdentityKey(t *testing.T) {
 	}
 }
 
-// TestIdentity keeps the workload's identity, with consent only.
+// TestIdentity stores the workload's identity, which requires consent.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, func(c *Config) { c.KeepIdentity = true })
@@ -72,7 +72,7 @@ func TestIdentity(t *testing.T) {
 			t.Fatalf("damaged at %d: %v, %v", at, id, err)
 		}
 	}
-	// The state is no identity, though it is of the same owner.
+	// A snapshot is not accepted as an identity, although it has the same owner.
 	keep(t, cfg, something)
 	if err := os.Rename(filepath.Join(cfg.Dir, snapshotFile), path); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the store tells about itself.
+// metrics are the metrics of the store.
 type metrics struct {
 	refused *prometheus.CounterVec
 	bytes   prometheus.Gauge
@@ -30,8 +30,7 @@ func newMetrics(reg prometheus.Registerer, s *Store) *metrics {
 	return m
 }
 
-// age is the gauge of how old the last good configuration is. It is missing
-// while there is none.
+// age is the gauge of the age of the last good configuration. It has no value if there is none.
 type age struct{ store *Store }
 
 func (age) desc() *prometheus.Desc {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// world is an Envoy with a control plane and a store, and what Envoy has.
+// world simulates an Envoy with a control plane and a store, and tracks the state of Envoy.
 type world struct {
 	t     *testing.T
 	rand  *rand.Rand
@@ -28,10 +28,10 @@ type world struct {
 	store *Store
 	stop  func()
 	s     *stream
-	n     int // makes details differ
+	n     int // used to generate distinct details
 	has   contents
-	out   map[string]sent // by type; not answered yet
-	was   []contents      // what Envoy had while nothing was on its way
+	out   map[string]sent // unacknowledged responses by type
+	was   []contents      // states of Envoy while no response was unacknowledged
 }
 
 type sent struct {
@@ -59,7 +59,7 @@ func (w *world) names(typeURL string) []string {
 	return []string{"0", "1", "2"}
 }
 
-// respond sends some resources of a type, or all that there are.
+// respond sends some or all resources of a type.
 func (w *world) respond(typeURL string, all bool) {
 	if _, waits := w.out[typeURL]; waits {
 		return
@@ -72,7 +72,7 @@ func (w *world) respond(typeURL string, all bool) {
 		case 0:
 			w.n++
 			r.resources[name] = strconv.Itoa(w.n)
-		case 1: // as it was
+		case 1: // unchanged
 			if has {
 				r.resources[name] = detail
 			}
@@ -97,7 +97,7 @@ func (w *world) respond(typeURL string, all bool) {
 	w.out[typeURL] = r
 }
 
-// answer has Envoy take a response, or reject it as a whole or in part.
+// answer lets Envoy accept a response, or reject it completely or partly.
 func (w *world) answer(typeURL string, may bool) {
 	r, ok := w.out[typeURL]
 	if !ok {
@@ -134,7 +134,7 @@ func (w *world) answer(typeURL string, may bool) {
 	w.s.ack(typeURL, r.nonce, reason, w.names(typeURL)...)
 }
 
-// remember notes what Envoy has if nothing is on its way.
+// remember records Envoy's state if no response is unacknowledged.
 func (w *world) remember() {
 	if len(w.out) == 0 {
 		w.was = append(w.was, w.copy())
@@ -149,7 +149,7 @@ func (w *world) copy() contents {
 	return c
 }
 
-// check compares the snapshot with what Envoy had.
+// check compares the snapshot with Envoy's states.
 func (w *world) check(what string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -165,7 +165,7 @@ func (w *world) check(what string) {
 	}
 }
 
-// start starts the store and an Envoy that has nothing.
+// start starts the store and an Envoy without resources.
 func (w *world) start() {
 	w.store = open(w.t, w.cfg)
 	w.stop = run(w.t, w.store)
@@ -179,20 +179,20 @@ func (w *world) start() {
 	w.remember()
 }
 
-// unanswered drops what is on its way: what Envoy answered counts.
+// unanswered drops unacknowledged responses.
 func (w *world) unanswered() {
 	clear(w.out)
 	w.remember()
 }
 
-// end ends agent and Envoy.
+// end stops agent and Envoy.
 func (w *world) end() {
 	w.unanswered()
 	w.stop()
 }
 
-// reconnect ends Envoy's stream and opens another one. Without delta, the control
-// plane sends everything again.
+// reconnect ends Envoy's stream and opens another one. Without delta, the control plane sends
+// everything again.
 func (w *world) reconnect() {
 	w.unanswered()
 	w.s.rec.Close()
@@ -209,7 +209,7 @@ func (w *world) reconnect() {
 			versions[name] = versionOf(toAny(w.t, resourceOf(typeURL, name, detail)))
 		}
 		w.s.resume(typeURL, versions, w.names(typeURL)...)
-		if len(versions) == 0 { // to the control plane it is a new Envoy
+		if len(versions) == 0 { // the control plane treats it as a new Envoy
 			w.respond(typeURL, true)
 			w.answer(typeURL, false)
 		}
@@ -225,7 +225,7 @@ func resourceOfEach(w *world, typeURL string) (all []proto.Message) {
 	return all
 }
 
-// step does something, and checks what is kept if enough time has passed.
+// step performs a random action, and checks the stored state if enough time has passed.
 func (w *world) step() {
 	typeURL := modelTypes[w.rand.IntN(len(modelTypes))]
 	switch what := w.rand.IntN(20); {
@@ -238,7 +238,7 @@ func (w *world) step() {
 		pass(time.Duration(w.rand.IntN(4)) * time.Second / 2)
 	case what == 18:
 		w.reconnect()
-	default: // the agent and Envoy start anew
+	default: // restart agent and Envoy
 		w.end()
 		w.check("after a restart")
 		w.start()
@@ -249,9 +249,9 @@ func (w *world) step() {
 	}
 }
 
-// TestModel has random responses accepted and rejected, streams reconnected and
-// agents restarted. The snapshot is always a state that Envoy had as a whole, and
-// the newest one when everything was answered.
+// TestModel accepts and rejects random responses, reconnects streams and restarts agents. The
+// snapshot is always a complete state that Envoy had, and the newest one when all responses were
+// acknowledged.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for seed := range 40 {

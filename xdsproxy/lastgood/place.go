@@ -17,20 +17,20 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/localuser"
 )
 
-// Names of the files.
+// File names.
 const (
 	keyFile       = "key"
 	snapshotFile  = "snapshot"
-	confirmedFile = "confirmed" // when the snapshot was last the control plane's state
+	confirmedFile = "confirmed" // time at which the snapshot was last the control plane's state
 	identityFile  = "identity"
 	lockFile      = "lock"
 	temporary     = durable.Suffix
-	// legacyFile is the log of earlier versions, which is not read anymore.
+	// legacyFile is the log of earlier versions, which is no longer read.
 	legacyFile = "state"
 )
 
-// ownDirectory makes a directory that only this user can enter. One that is
-// there already has to be this user's; its mode is set right.
+// ownDirectory creates a directory that is accessible only to this user. An existing directory must
+// belong to this user; its mode is corrected.
 func ownDirectory(path string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
@@ -41,13 +41,12 @@ func ownDirectory(path string) (err error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
 	}
-	// The name is not followed, and checks are of what is open: nobody can
-	// put something else there in between.
+	// Do not follow a link, and check the open directory: it cannot be replaced in between.
 	d, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return refuse(reasonDirectory, "it is no directory of its own: %v", err)
 	}
-	defer func() { _ = d.Close() }() // it was only read from
+	defer func() { _ = d.Close() }() // read-only: closing cannot lose data
 	info, err := d.Stat()
 	if err != nil {
 		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
@@ -63,8 +62,8 @@ func ownDirectory(path string) (err error) {
 	return nil
 }
 
-// checkParent refuses a directory, or a link in its place, of a user who is neither root
-// nor this one: that user could lead what is written elsewhere.
+// checkParent rejects a directory, or a link in its place, that belongs to a user other than root
+// and this one, who could redirect writes.
 func checkParent(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -76,8 +75,8 @@ func checkParent(path string) error {
 	return nil
 }
 
-// openOwn opens a regular file of this user for reading. A file that others
-// can read or write is refused.
+// openOwn opens a regular file of this user for reading. It rejects a file that others can read or
+// write.
 func openOwn(path string) (*os.File, error) {
 	f, err := localuser.Open(path, 0o077)
 	if errors.Is(err, localuser.ErrRefused) {
@@ -86,7 +85,7 @@ func openOwn(path string) (*os.File, error) {
 	return f, err
 }
 
-// nodeKey returns the key of the node, and makes it on first use.
+// nodeKey returns the key of the node, creating it if necessary.
 func nodeKey(dir string) ([]byte, error) {
 	path := filepath.Join(dir, keyFile)
 	f, err := openOwn(path)
@@ -98,7 +97,7 @@ func nodeKey(dir string) ([]byte, error) {
 	if err != nil {
 		return nil, refuse(reasonKey, "%s is not used: %v", path, err)
 	}
-	defer func() { _ = f.Close() }() // it was only read from
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	key := make([]byte, keySize+1)
 	n, err := f.Read(key)
 	if err != nil || n != keySize {
@@ -107,7 +106,7 @@ func nodeKey(dir string) ([]byte, error) {
 	return key[:keySize], nil
 }
 
-// makeKey makes a key file, unless another agent does so at the same time.
+// makeKey creates a key file, unless another agent does so concurrently.
 func makeKey(path string) error {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {
@@ -117,11 +116,11 @@ func makeKey(path string) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
-	defer func() { _ = os.Remove(tmp) }() // it may have got its name
-	// Unlike a rename, a link does not replace what another one made.
+	defer func() { _ = os.Remove(tmp) }() // may fail after a rename
+	// Unlike a rename, a link does not replace a file that another agent has created.
 	err = os.Link(tmp, path)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) {
-		err = os.Rename(tmp, path) // a file system without links
+		err = os.Rename(tmp, path) // the file system does not support links
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make %s: %w", path, err)
@@ -129,8 +128,7 @@ func makeKey(path string) error {
 	return durable.SyncDir(filepath.Dir(path))
 }
 
-// lock makes this process the only one that writes to a directory, until it
-// closes the file or ends.
+// lock makes this process the only writer of a directory, until it releases the lock or exits.
 func lock(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -147,20 +145,20 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// unlock releases the lock. A child of this process that has not started its
-// program yet has the file open, too: closing it would not be enough.
+// unlock releases the lock. Closing the file is not sufficient, because a forked child of this
+// process that has not executed its program yet also has the file open.
 func unlock(f *os.File) {
-	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // the end of the process releases it
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // released at exit in any case
 	_ = f.Close()                                   // nothing was written
 }
 
-// removeTemporary removes the files of an agent that ended while it wrote. The
-// caller holds the lock.
+// removeTemporary removes the temporary files of an agent that was killed. The caller holds the
+// lock.
 func removeTemporary(dir string) {
-	left, _ := os.ReadDir(dir) // what cannot be listed stays
+	left, _ := os.ReadDir(dir) // on failure, the files remain
 	for _, e := range left {
 		if strings.Contains(e.Name(), temporary) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // it does no harm where it is
+			_ = os.Remove(filepath.Join(dir, e.Name())) // harmless if it remains
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestParentOfAnotherUser: another user leads the directory nowhere.
+// TestParentOfAnotherUser checks that another user cannot redirect the directory.
 func TestParentOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -39,8 +39,8 @@ func TestParentOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestUnlock: the lock is released although another process has the file open, as
-// a child that has not started its program yet does.
+// TestUnlock checks that the lock is released although another process has the file open, like a
+// child before exec.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// firstState is what Envoy gets at first, and kept what counts then.
+// firstState is Envoy's initial state, and kept the stored state after it.
 func firstState(s *stream) {
 	s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
 	s.give(endpointType, endpoints("a", "1"), endpoints("b", "1"))
@@ -33,7 +33,7 @@ func firstKept() contents {
 	}
 }
 
-// recordCase is what happens after that, and what counts then.
+// recordCase contains the subsequent events and the expected stored state.
 type recordCase struct {
 	name        string
 	delta, sotw bool
@@ -100,7 +100,7 @@ func recordCases() []recordCase {
 	}
 }
 
-// TestRecord follows streams and looks at what counts after each of them.
+// TestRecord records streams and checks the stored state after each of them.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	kept := firstKept()
@@ -126,7 +126,7 @@ func TestRecord(t *testing.T) {
 					if diff := cmp.Diff(tc.want, stored(t, store)); diff != "" {
 						t.Errorf("(-want +got):\n%s", diff)
 					}
-					// A new process has the same.
+					// A new process loads the same state.
 					stop()
 					again := open(t, store.cfg)
 					if diff := cmp.Diff(tc.want, stored(t, again)); diff != "" {
@@ -138,20 +138,21 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// pass lets time pass and everything happen that is due.
+// pass waits until everything that is due has happened.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// TestUnsettled: nothing counts while something is under way, or missing.
+// TestUnsettled checks that no state is stored while responses are unacknowledged or resources are
+// missing.
 func TestUnsettled(t *testing.T) {
 	t.Parallel()
 	kept := contents{clusterType: {"a": "1"}, endpointType: {"a": "1"}, listenerType: {"l": "1"}}
 	for _, tc := range []struct {
 		name string
 		then func(s *stream)
-		// wait is after how long something counts, zero for never.
+		// wait is the time after which a state is stored; zero means never.
 		wait time.Duration
 		want contents
 	}{
@@ -205,7 +206,7 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// TestResume: an Envoy comes back with what it has.
+// TestResume reconnects an Envoy with its resources.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	a1, b1 := versionOf(toAny(t, cluster("a", "1"))), versionOf(toAny(t, cluster("b", "1")))
@@ -248,8 +249,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestTouch: what a stream confirms gets no older; a stream that the control
-// plane does not take confirms nothing.
+// TestTouch checks that a confirmed snapshot does not age, and that a stream which the control
+// plane rejects confirms nothing.
 func TestTouch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +281,7 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// TestVirtualHosts: they belong to the route configuration that is asked for.
+// TestVirtualHosts checks that virtual hosts belong to their route configuration.
 func TestVirtualHosts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,7 +298,7 @@ func TestVirtualHosts(t *testing.T) {
 		if diff := cmp.Diff(want, stored(t, store)[virtualHostType]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		// Given up and asked for once more, another time with less.
+		// Unsubscribe and subscribe again, then with fewer virtual hosts.
 		s.rec.Request(frame(t, delta(virtualHostType, "", nil, []string{"r1"})))
 		s.rec.Request(frame(t, delta(virtualHostType, "", []string{"r1"}, nil)))
 		s.ack(virtualHostType, s.respond(virtualHostType, nil, virtualHost("r1/y", "2")), "")
@@ -309,8 +310,8 @@ func TestVirtualHosts(t *testing.T) {
 	})
 }
 
-// TestConsent: with consent, secrets are kept; if it is withdrawn, they are not
-// used anymore and go away.
+// TestConsent checks that secrets are stored with consent; if consent is withdrawn, they are no
+// longer used and are removed.
 func TestConsent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,7 +335,7 @@ func TestConsent(t *testing.T) {
 		if diff := cmp.Diff(want, stored(t, store)); diff != "" {
 			t.Errorf("without consent (-want +got):\n%s", diff)
 		}
-		// The next write removes it from the disk.
+		// The next write removes them from the disk.
 		stop = run(t, store)
 		s = newStream(t, store, true)
 		s.give(clusterType, cluster("b", "1"))
@@ -349,7 +350,7 @@ func TestConsent(t *testing.T) {
 	})
 }
 
-// TestHotRestart: the newer of two Envoys counts.
+// TestHotRestart checks that the newer of two Envoys is recorded.
 func TestHotRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -372,9 +373,8 @@ func TestHotRestart(t *testing.T) {
 	})
 }
 
-// TestWriteRate: a configuration that changes all the time is written as often as
-// its size allows, and at the end of the stream as it is. What does not change is
-// not written.
+// TestWriteRate checks that a continuously changing configuration is written at a rate that depends
+// on its size, and at the end of the stream. An unchanged configuration is not written.
 func TestWriteRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,103 +13,101 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// patience is how long a snapshot waits for names that the control plane does
-// not answer: there may be nothing by that name.
+// patience is how long a snapshot waits for names that the control plane does not answer, because
+// they may not exist.
 const patience = 30 * time.Second
 
-// Recording is what happens on one stream that is joined to the control plane.
-// Of several, the newest on which Envoy asked for anything counts. Its methods
-// may be called at the same time and never block.
+// Recording records one stream that is connected to the control plane. If there are several, the
+// newest one with a request from Envoy counts. Its methods are safe for concurrent use and never
+// block.
 type Recording struct {
 	store *Store
 	delta bool
-	over  atomic.Bool // nothing is recorded anymore
+	over  atomic.Bool // recording has ended
 	gap   bool        // the last event was dropped; guarded by the store's mutex
 
-	// What follows belongs to Run. heard is true once the control plane sent
-	// anything: a stream that it does not take confirms nothing.
+	// The fields below belong to Run. heard is true once the control plane has sent anything: a
+	// stream that it rejects confirms nothing.
 	heard bool
 	types map[string]*subscription
-	// last is when the stream was last busy, first when a change began to wait
-	// for a snapshot.
+	// last is the time of the last activity, first the time of the oldest change that waits for a
+	// snapshot.
 	last, first time.Time
 }
 
-// Response takes what is sent to Envoy, before it is sent. The recording takes
-// a reference of its own.
+// Response records a frame to Envoy, before it is sent. The recording takes its own reference.
 func (r *Recording) Response(frame mem.BufferSlice) { r.store.enqueue(r, eventResponse, frame) }
 
-// Request takes what Envoy sends, before it is passed on. The recording takes
-// a reference of its own.
+// Request records a frame from Envoy, before it is forwarded. The recording takes its own
+// reference.
 func (r *Recording) Request(frame mem.BufferSlice) { r.store.enqueue(r, eventRequest, frame) }
 
-// Close ends the recording with its stream.
+// Close ends the recording at the end of its stream.
 func (r *Recording) Close() { r.store.enqueue(r, eventClose, nil) }
 
-// change is what happened to a resource since the snapshot.
+// change is the change of a resource since the snapshot.
 type change struct {
 	op   byte
-	size uint32 // of its record in the spool
+	size uint32 // size of its record in the spool
 	at   int64
 }
 
-// The operations of a change.
+// Operations of a change.
 const (
-	opPut  = iota // it is in the spool
-	opKeep        // it is as in the snapshot
+	opPut  = iota // the resource is in the spool
+	opKeep        // the resource is unchanged from the snapshot
 	opDrop
 )
 
-// batch is what one response does.
+// batch contains the changes of one response.
 type batch struct {
 	nonce   string
 	changes map[string]change // by name
 }
 
-// subscription is one type of a stream.
+// subscription is the state of one type of a stream.
 type subscription struct {
 	typeURL string
-	// fresh is true if Envoy had nothing of the type when the stream began,
-	// full if Envoy acknowledged something or had it.
+	// fresh is true if Envoy had no resources of the type when the stream began; full is true if
+	// Envoy has acknowledged some or had them.
 	fresh, full bool
 	wildcard    bool
-	names       map[string]struct{} // that Envoy asks for, unless wildcard
-	// need is what Envoy asks for and was not sent, since a time. owed is what
-	// Envoy has and is not in the snapshot as such: it has to be sent again.
+	names       map[string]struct{} // names that Envoy requests, unless wildcard
+	// need are names that Envoy has requested but that were not sent, the newest requested at the
+	// time since. owed are resources that Envoy has in a version that is not in the snapshot: they
+	// must be sent again.
 	need  map[string]struct{}
 	since time.Time
 	owed  map[string]struct{}
 
-	out []*batch // sent and not answered, in order
+	out []*batch // sent but not acknowledged, in order
 
-	// What Envoy has, as a difference to the snapshot: pending is true if there
-	// may be any. Resources without a change are as in the snapshot, unless
-	// replaced, or not claimed, or a virtual host of a route configuration that
-	// was given up.
+	// The difference between Envoy's state and the snapshot. pending is true if there may be any.
+	// Resources without a change are as in the snapshot, unless replaced is set, they are not
+	// claimed, or they are virtual hosts of a route configuration in givenUp.
 	pending  bool
 	changes  map[string]change
 	replaced bool
-	claimed  map[string]string   // nil: all
+	claimed  map[string]string   // nil means all
 	givenUp  map[string]struct{} // route configurations
 }
 
-// basic reports whether an Envoy waits for a type before it starts.
+// basic reports whether Envoy waits for a type before it starts.
 func basic(typeURL string) bool { return typeURL == clusterType || typeURL == listenerType }
 
-// needed reports whether nothing of a type is no answer: an Envoy without
-// clusters or listeners is of no use, and the agent would conclude that there
-// are no names.
+// needed reports whether an empty response of a type is unusable: an Envoy without clusters or
+// listeners is of no use, and the agent would conclude that no names exist.
 func needed(typeURL string) bool { return basic(typeURL) || agents(typeURL) }
 
-// answered reports whether the control plane is expected to answer each name.
+// answered reports whether the control plane is expected to respond to each requested name.
 func answered(typeURL string) bool { return typeURL == endpointType || typeURL == routeType }
 
-// parentOf returns the route configuration of a virtual host.
+// parentOf returns the name of a virtual host's route configuration.
 func parentOf(name string) string {
 	return name[:max(0, strings.LastIndexByte(name, '/'))]
 }
 
-// begin makes the subscription of the first request of a type.
+// begin returns the subscription for the first request of a type.
 func begin(q request, delta bool, saved *snapshot, now time.Time) *subscription {
 	t := &subscription{typeURL: q.typeURL, since: now, names: map[string]struct{}{}, changes: map[string]change{}}
 	t.wildcard = len(q.names) == 0 && len(q.unsubscribe) == 0
@@ -126,7 +124,7 @@ func begin(q request, delta bool, saved *snapshot, now time.Time) *subscription 
 	}
 	t.claimed, t.pending = q.claims, t.full
 	for name, version := range q.claims {
-		// What is of servedVersion Envoy has from the snapshot.
+		// Resources with servedVersion come from the snapshot.
 		if have, ok := saved.sum(q.typeURL, name); version != servedVersion && (!ok || have.version != digest(version)) {
 			t.owe([]string{name})
 		}
@@ -134,7 +132,7 @@ func begin(q request, delta bool, saved *snapshot, now time.Time) *subscription 
 	return t
 }
 
-// owe notes that resources have to be sent again before the next snapshot.
+// owe records resources that must be sent again before the next snapshot.
 func (t *subscription) owe(names []string) {
 	if !answered(t.typeURL) && t.claimed == nil {
 		return
@@ -147,9 +145,9 @@ func (t *subscription) owe(names []string) {
 	}
 }
 
-// subscribe follows what Envoy asks for.
+// subscribe updates the subscription according to a request.
 func (t *subscription) subscribe(q request, delta bool, now time.Time) {
-	if !delta && !t.wildcard { // the names are the whole subscription
+	if !delta && !t.wildcard { // the names are the complete subscription
 		old := t.names
 		t.names = make(map[string]struct{}, len(q.names))
 		for _, name := range q.names {
@@ -195,8 +193,7 @@ func (t *subscription) add(name string, known bool, now time.Time) {
 	t.need[name], t.since = struct{}{}, now
 }
 
-// giveUp notes that Envoy drops a resource, or the virtual hosts of a route
-// configuration.
+// giveUp records that Envoy removes a resource, or the virtual hosts of a route configuration.
 func (t *subscription) giveUp(name string) {
 	t.changes[name], t.pending = change{op: opDrop}, true
 	if t.typeURL != virtualHostType {
@@ -213,7 +210,7 @@ func (t *subscription) giveUp(name string) {
 	t.givenUp[name] = struct{}{}
 }
 
-// covers reports whether Envoy asks for a resource.
+// covers reports whether Envoy subscribes to a resource.
 func (t *subscription) covers(name string) bool {
 	if t.wildcard || whole(t.typeURL) {
 		return true
@@ -225,7 +222,7 @@ func (t *subscription) covers(name string) bool {
 	return ok
 }
 
-// keeps reports whether Envoy has a resource as it is in the snapshot.
+// keeps reports whether Envoy's version of a resource is the one in the snapshot.
 func (t *subscription) keeps(name string) bool {
 	if c, ok := t.changes[name]; ok {
 		return c.op == opKeep
@@ -235,12 +232,12 @@ func (t *subscription) keeps(name string) bool {
 	return !t.replaced && (claimed || t.claimed == nil) && !givenUp
 }
 
-// accept notes that Envoy has a batch, but for the resources that a reason
-// names: of those it keeps an older version, or has none.
+// accept records that Envoy has accepted a batch, except for the resources that the reason of a
+// rejection names. Of those, Envoy keeps the older version, if there is one.
 func (t *subscription) accept(b *batch, delta bool, reason string, saved *snapshot) {
 	replace := !delta && whole(t.typeURL) || t.fresh && !t.full || agents(t.typeURL)
 	if agents(t.typeURL) && len(b.changes) == 0 {
-		replace = false // the agent keeps what it has
+		replace = false // the agent keeps its resources
 	}
 	next := t.changes
 	if replace {
@@ -262,29 +259,29 @@ func (t *subscription) accept(b *batch, delta bool, reason string, saved *snapsh
 		t.replaced, t.claimed, t.givenUp = true, nil, nil
 	}
 	if len(t.need) == 0 {
-		t.need = nil // an empty map keeps its room
+		t.need = nil // an empty map does not release its memory
 	}
 	if len(t.owed) == 0 {
 		t.owed = nil
 	}
 }
 
-// saved notes that the snapshot is what Envoy has.
+// saved records that the snapshot is Envoy's state.
 func (t *subscription) saved() {
 	t.changes, t.pending, t.replaced, t.claimed, t.givenUp = map[string]change{}, false, false, nil, nil
 }
 
-// reset begins anew after something of the state of the world was dropped:
-// each type has to be sent again before the next snapshot.
+// reset restarts the recording after state-of-the-world frames were dropped: each type must be sent
+// again before the next snapshot.
 func (t *subscription) reset(now time.Time) {
 	t.saved()
 	t.out, t.fresh, t.full, t.owed, t.since = nil, true, false, nil, now
 	t.owe(slices.Collect(maps.Keys(t.names)))
 }
 
-// settled reports whether what Envoy has is a state of its own: nothing is on
-// its way, and nothing is missing that Envoy waits for. At the end of a stream
-// nobody knows what was on its way; what was acknowledged counts then.
+// settled reports whether Envoy's state is consistent: no response is unacknowledged and nothing
+// that Envoy waits for is missing. At the end of a stream, unacknowledged responses are ignored,
+// because it is unknown whether they arrived.
 func (t *subscription) settled(now time.Time, atEnd bool) bool {
 	switch {
 	case len(t.out) > 0 && !atEnd, len(t.owed) > 0:
@@ -297,14 +294,14 @@ func (t *subscription) settled(now time.Time, atEnd bool) bool {
 	return true
 }
 
-// settled reports whether the whole stream is.
+// settled reports whether all types of the stream are settled.
 func (r *Recording) settled(now time.Time, saved *snapshot, atEnd bool) bool {
 	for _, t := range r.types {
 		if !t.settled(now, atEnd) {
 			return false
 		}
 	}
-	// An Envoy that starts asks for listeners when it has its clusters.
+	// A starting Envoy requests listeners once it has its clusters.
 	for _, typeURL := range []string{clusterType, listenerType} {
 		if saved.has(typeURL) && r.types[typeURL] == nil {
 			return false
@@ -313,7 +310,7 @@ func (r *Recording) settled(now time.Time, saved *snapshot, atEnd bool) bool {
 	return r.heard && len(r.types) > 0
 }
 
-// pending reports whether something waits for a snapshot.
+// pending reports whether there are changes that wait for a snapshot.
 func (r *Recording) pending() bool {
 	for _, t := range r.types {
 		if t.pending {
@@ -323,7 +320,7 @@ func (r *Recording) pending() bool {
 	return false
 }
 
-// keeps reports whether a resource of the snapshot is a part of the next one.
+// keeps reports whether a resource of the snapshot belongs to the next one.
 func (r *Recording) keeps(res *resource) bool {
 	t := r.types[res.typeURL]
 	if t == nil {
@@ -332,14 +329,14 @@ func (r *Recording) keeps(res *resource) bool {
 	return t.keeps(res.name) && (!t.full || t.covers(res.name))
 }
 
-// keepsType reports whether a type of the snapshot is a part of the next one. A
-// new Envoy has asked for all that it needs.
+// keepsType reports whether a type of the snapshot belongs to the next one. Once a new Envoy has
+// started, it has requested all types that it needs.
 func (r *Recording) keepsType(typeURL string) bool {
 	clusters := r.types[clusterType]
 	return r.types[typeURL] != nil || clusters == nil || !clusters.fresh
 }
 
-// touched notes that a stream is busy.
+// touched records activity on the stream.
 func (r *Recording) touched(now time.Time) {
 	if !r.pending() {
 		r.first = time.Time{}
@@ -349,8 +346,8 @@ func (r *Recording) touched(now time.Time) {
 	r.last = now
 }
 
-// answer returns the batch that a nonce answers, and those before it, which
-// Envoy answered with it.
+// answer returns the batch with the given nonce, and the preceding batches, which are acknowledged
+// with it.
 func (t *subscription) answer(nonce string) (before []*batch, b *batch) {
 	i := slices.IndexFunc(t.out, func(b *batch) bool { return b.nonce == nonce })
 	if i < 0 || nonce == "" {
@@ -361,14 +358,14 @@ func (t *subscription) answer(nonce string) (before []*batch, b *batch) {
 	return before, b
 }
 
-// partly reports whether Envoy took a response except for the resources that it
-// names in its rejection. It does so with clusters and listeners.
+// partly reports whether Envoy has accepted a response except for the resources named in its
+// rejection, as it does with clusters and listeners.
 func partly(reason string) bool {
 	return strings.HasPrefix(reason, "Error adding/updating cluster(s) ") || strings.HasPrefix(reason, "Error adding/updating listener(s) ")
 }
 
-// rejects reports whether such a rejection names a resource, and not only one
-// whose name ends like that.
+// rejects reports whether such a rejection names the resource, rather than one whose name only ends
+// in the same way.
 func rejects(reason, name string) bool {
 	return strings.Contains(reason, " "+name+": ") || strings.Contains(reason, "\n"+name+": ")
 }

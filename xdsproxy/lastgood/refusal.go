@@ -8,24 +8,24 @@ import (
 	"fmt"
 )
 
-// The reasons for which something is refused: the label of a metric.
+// Reasons for a refusal, used as label values of a metric.
 const (
-	reasonNone      = "none"      // nothing was kept so far
-	reasonOff       = "off"       // switched off
+	reasonNone      = "none"      // nothing has been stored yet
+	reasonOff       = "off"       // disabled
 	reasonAge       = "age"       // too old
-	reasonIdentity  = "identity"  // of another workload
-	reasonVersion   = "version"   // of another version
-	reasonKey       = "key"       // sealed with another key, or no key that is safe
-	reasonDamaged   = "damaged"   // not what was written
-	reasonDirectory = "directory" // not this user's alone
-	reasonBusy      = "busy"      // another agent writes there
-	reasonDisk      = "disk"      // cannot be read or written
-	reasonSize      = "size"      // more than MaxBytes
+	reasonIdentity  = "identity"  // belongs to another workload
+	reasonVersion   = "version"   // from another version
+	reasonKey       = "key"       // sealed with another key, or no safe key
+	reasonDamaged   = "damaged"   // content differs from what was written
+	reasonDirectory = "directory" // accessible to other users
+	reasonBusy      = "busy"      // in use by another agent
+	reasonDisk      = "disk"      // I/O error
+	reasonSize      = "size"      // larger than MaxBytes
 	reasonBacklog   = "backlog"   // the disk was too slow
-	reasonStep      = "step"      // it is not known what Envoy has
+	reasonStep      = "step"      // Envoy's state is unknown
 )
 
-// refusal is why something is not used. Its text is a part of a sentence.
+// refusal is the reason why something is not used. Its text is part of a sentence.
 type refusal struct {
 	reason string
 	text   string
@@ -37,12 +37,12 @@ func refuse(reason, format string, args ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, args...)}
 }
 
-// about names the file of which a refusal speaks.
+// about adds the path of the file to a refusal.
 func about(path string, err error) error {
 	return &refusal{reasonOf(err), fmt.Sprintf("%s is not used: %v", path, err)}
 }
 
-// reasonOf returns the label for an error.
+// reasonOf returns the label value for an error.
 func reasonOf(err error) string {
 	var r *refusal
 	if errors.As(err, &r) {

@@ -25,14 +25,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// TestModes: nobody else can read anything.
+// TestModes checks that other users can read nothing.
 func TestModes(t *testing.T) {
 	t.Parallel()
 	old := config(t, func(c *Config) { c.KeepIdentity = true })
 	if err := os.MkdirAll(old.Dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(old.Dir, 0o777); err != nil { // it was there, and open to all
+	if err := os.Chmod(old.Dir, 0o777); err != nil { // exists and is accessible to all
 		t.Fatal(err)
 	}
 	store := keep(t, old, something)
@@ -73,7 +73,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestSealed: what is kept cannot be read in the files.
+// TestSealed checks that the files contain no plaintext.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, func(c *Config) { c.KeepIdentity = true })
@@ -102,7 +102,7 @@ type refusedCase struct {
 	change func(t *testing.T, c *Config)
 	reason string
 	text   string
-	mends  bool // it can be kept anew
+	mends  bool // a new state can be stored
 }
 
 func refusedCases() []refusedCase {
@@ -165,8 +165,8 @@ func refusedCases() []refusedCase {
 	}
 }
 
-// TestRefused: what is not to be used is refused with a reason, and the next
-// thing that Envoy acknowledges is kept if that is possible.
+// TestRefused checks that unusable files are rejected with a reason, and that the next state which
+// Envoy acknowledges is stored if possible.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for _, tc := range refusedCases() {
@@ -206,7 +206,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a file system that takes nothing is no obstacle.
+// TestReadOnly uses a read-only file system.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -245,8 +245,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestTwoAgents: one writes, the other says so; both serve. When the first one
-// ends, the other takes over.
+// TestTwoAgents checks that one agent writes and the other reports that it cannot; both serve. When
+// the first one stops, the other takes over.
 func TestTwoAgents(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -270,7 +270,7 @@ func TestTwoAgents(t *testing.T) {
 	}
 }
 
-// TestKeyIsMadeOnce: agents that start at the same time have the same key.
+// TestKeyIsMadeOnce checks that agents that start concurrently use the same key.
 func TestKeyIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -295,7 +295,7 @@ func TestKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestConfig: a configuration that makes no sense is an error.
+// TestConfig checks that an invalid configuration is an error.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -314,7 +314,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestIdentityAge: an identity that was not renewed for long is refused.
+// TestIdentityAge checks that an identity that has not been renewed for a long time is rejected.
 func TestIdentityAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,9 +333,9 @@ func TestIdentityAge(t *testing.T) {
 	})
 }
 
-// TestIdentityStays: an identity does not become younger by being kept once
-// more, as by an agent that starts with it again and again. It is not too old
-// while the control plane still speaks to the workload.
+// TestIdentityStays checks that storing an identity again does not make it younger, as when an
+// agent repeatedly starts with it. It does not become too old while the control plane responds to
+// the workload.
 func TestIdentityStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,13 +373,13 @@ func TestIdentityStays(t *testing.T) {
 	})
 }
 
-// TestClock: what is far ahead of a clock that was set back has no age that
-// anybody knows; a little ahead is as good as new.
+// TestClock checks times in the future, after the clock was set back: the age of a snapshot far
+// ahead is unknown, and one slightly ahead counts as new.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	for ahead, usable := range map[time.Duration]bool{-50 * time.Minute: true, 50 * time.Minute: true, 70 * time.Minute: false, 10000 * time.Hour: false} {
 		cfg := config(t, func(c *Config) { c.KeepIdentity = true })
-		synctest.Test(t, func(t *testing.T) { // its clock begins in the year 2000
+		synctest.Test(t, func(t *testing.T) { // its clock starts in the year 2000
 			time.Sleep(24*time.Hour + ahead)
 			keep(t, cfg, something)
 			if err := open(t, cfg).PutIdentity([]byte("chain"), []byte("key"), nil); err != nil {
@@ -410,7 +410,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestMetrics looks at the gauge of the age.
+// TestMetrics checks the gauge of the age.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,17 +19,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
-// spool has the changes that wait for the next snapshot. The file has no name: it
-// ends with the process.
+// spool stores the changes that wait for the next snapshot. Its file has no name and disappears
+// with the process.
 type spool struct {
 	file  *os.File
 	seal  *sealer
-	size  int64  // of what was put
-	buf   []byte // the end of it, which is not written yet
-	plain []byte // used again for each record
+	size  int64  // total size
+	buf   []byte // data at the end that has not been written yet
+	plain []byte // reused for each record
 }
 
-// flushAt is how much is written to the spool at once, in bytes.
+// flushAt is the number of bytes written to the spool at once.
 const flushAt = 64 << 10
 
 func (s *Store) newSpool() (*spool, error) {
@@ -42,13 +42,13 @@ func (s *Store) newSpool() (*spool, error) {
 		return nil, fmt.Errorf("make a file in %s: %w", s.cfg.Dir, err)
 	}
 	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close() // the error that counts is the first
+		_ = f.Close() // return the first error
 		return nil, fmt.Errorf("make a file in %s: %w", s.cfg.Dir, err)
 	}
 	return &spool{file: f, seal: seal}, nil
 }
 
-// put appends a resource, which may wait for flush.
+// put appends a resource. It may be buffered until flush.
 func (s *spool) put(r *resource) (change, error) {
 	s.plain = r.append(s.plain[:0])
 	before := len(s.buf)
@@ -63,7 +63,7 @@ func (s *spool) put(r *resource) (change, error) {
 	return c, s.flush()
 }
 
-// flush writes what waits.
+// flush writes the buffered data.
 func (s *spool) flush() error {
 	_, err := s.file.WriteAt(s.buf, s.size-int64(len(s.buf)))
 	if s.buf = s.buf[:0]; cap(s.buf) > 2*flushAt {
@@ -75,10 +75,10 @@ func (s *spool) flush() error {
 	return nil
 }
 
-// rollback takes back what was put after the spool had a size.
+// rollback removes everything that was put after the spool had the given size.
 func (s *spool) rollback(size int64) { s.size, s.buf = size, s.buf[:0] }
 
-// each calls fn for the resources of changes, in the order of the spool.
+// each calls fn for the resources of the changes, in the order of the spool.
 func (s *spool) each(changes []change, fn func(*resource) error) error {
 	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
 	var sealed, plain []byte
@@ -105,7 +105,7 @@ func (s *spool) each(changes []change, fn func(*resource) error) error {
 	return nil
 }
 
-// due saves what is due, and returns when to look again.
+// due saves the recording if it is due, and returns the time until the next check.
 func (w *worker) due(now time.Time) (time.Duration, error) {
 	r := w.active
 	var at time.Time
@@ -116,7 +116,7 @@ func (w *worker) due(now time.Time) (time.Duration, error) {
 		if at = r.last.Add(quiet); at.After(r.first.Add(longest)) {
 			at = r.first.Add(longest)
 		}
-		// While the spool has room, a large snapshot is not written too often.
+		// As long as the spool has room, large snapshots are written less often.
 		if next := w.written.Add(w.spacing()); at.Before(next) && (w.spool == nil || w.spool.size < w.store.cfg.MaxBytes/2) {
 			at = next
 		}
@@ -135,7 +135,7 @@ func (w *worker) due(now time.Time) (time.Duration, error) {
 	return 0, w.save(r, now)
 }
 
-// spacing returns the pause after a snapshot.
+// spacing returns the minimum interval between snapshots.
 func (w *worker) spacing() time.Duration {
 	if w.saved == nil {
 		return 0
@@ -143,8 +143,8 @@ func (w *worker) spacing() time.Duration {
 	return time.Duration(w.saved.size) * time.Second / writeRate
 }
 
-// save makes what Envoy acknowledged on a stream the snapshot. A recording of
-// which that cannot be known anymore, or that is too large, ends.
+// save writes the state that Envoy has acknowledged on a stream as the snapshot. It ends a
+// recording whose state is unknown or too large.
 func (w *worker) save(r *Recording, now time.Time) error {
 	if w.lock == nil {
 		f, err := lock(w.store.cfg.Dir)
@@ -166,7 +166,7 @@ func (w *worker) save(r *Recording, now time.Time) error {
 	}
 	switch reason := reasonOf(err); {
 	case err != nil && reason == reasonDamaged:
-		w.dropSaved() // what cannot be read is no beginning
+		w.dropSaved() // an unreadable snapshot cannot be merged
 		w.lose(r, err)
 		return nil
 	case err != nil && reason == reasonSize:
@@ -197,16 +197,16 @@ func (w *worker) save(r *Recording, now time.Time) error {
 	return nil
 }
 
-// confirm notes that the snapshot is still the control plane's state.
+// confirm records that the snapshot is still the control plane's state.
 func (w *worker) confirm(now time.Time) error {
 	plain := binary.BigEndian.AppendUint64(slices.Clone(w.saved.seal.salt()), uint64(now.UnixNano()))
 	return w.store.writeSealed(w.store.owner, confirmedFile, kindConfirmed, plain)
 }
 
-// errChanged ends a scan.
+// errChanged terminates a scan.
 var errChanged = errors.New("the snapshot has another resource")
 
-// changed reports whether Envoy has anything else than the snapshot.
+// changed reports whether Envoy's state differs from the snapshot.
 func (w *worker) changed(r *Recording) (bool, error) {
 	if w.saved == nil || !maps.Equal(w.types(r), w.types(nil)) {
 		return true, nil
@@ -226,8 +226,8 @@ func (w *worker) changed(r *Recording) (bool, error) {
 	return w.saved.withheld, err
 }
 
-// types returns the types of the snapshot, those that a recording leaves of it and
-// adds to it.
+// types returns the types of the next snapshot: those that a recording keeps and those that it
+// adds.
 func (w *worker) types(r *Recording) map[string]struct{} {
 	types := map[string]struct{}{}
 	if w.saved != nil {
@@ -247,7 +247,7 @@ func (w *worker) types(r *Recording) map[string]struct{} {
 	return types
 }
 
-// puts returns the changes that are in the spool and that Envoy asks for.
+// puts returns the changes in the spool to which Envoy still subscribes.
 func (r *Recording) puts() (puts []change) {
 	for _, t := range r.types {
 		for name, c := range t.changes {
@@ -259,8 +259,8 @@ func (r *Recording) puts() (puts []change) {
 	return puts
 }
 
-// write merges the snapshot with the changes of a recording into a new one, which
-// takes its place.
+// write merges the snapshot and the changes of a recording into a new snapshot and replaces the old
+// one.
 func (w *worker) write(r *Recording, now time.Time) (err error) {
 	s := w.store
 	seal, err := s.owner.newSealer(kindSnapshot)
@@ -277,11 +277,11 @@ func (w *worker) write(r *Recording, now time.Time) (err error) {
 		next.file, err = os.Open(f.Name())
 	}
 	if err != nil {
-		_ = durable.Discard(f) // the error that counts is the first
+		_ = durable.Discard(f) // return the first error
 		return err
 	}
 	if err := durable.Commit(f, filepath.Join(s.cfg.Dir, snapshotFile), 0o600); err != nil {
-		_ = next.file.Close() // it was only read from
+		_ = next.file.Close() // read-only: closing cannot lose data
 		return err
 	}
 	w.dropSaved()
@@ -289,7 +289,7 @@ func (w *worker) write(r *Recording, now time.Time) (err error) {
 	return nil
 }
 
-// merge writes a snapshot to a file.
+// merge writes the merged snapshot to a file.
 func (w *worker) merge(r *Recording, next *snapshot, f *os.File, e *end) error {
 	out := bufio.NewWriterSize(f, flushAt)
 	next.size = int64(len(next.seal.header))

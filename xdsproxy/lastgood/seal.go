@@ -37,13 +37,13 @@ const (
 	fixedSize = len(magic) + 2 + 1 + saltSize + keyIDSize + sha256.Size + 1
 	lenSize   = 4
 	sealSize  = 12 + 16 // nonce and tag of AES-GCM
-	// maxVersion is the longest version that a header can hold, in bytes.
+	// maxVersion is the maximum length of the version in a header, in bytes.
 	maxVersion = 255
-	// maxSmall is the size of a file with one record, in bytes.
+	// maxSmall is the maximum size of a file with one record, in bytes.
 	maxSmall = 1 << 20
 )
 
-// The kinds of files.
+// File kinds.
 const (
 	kindSnapshot  = 1
 	kindIdentity  = 2
@@ -51,7 +51,7 @@ const (
 	kindSpool     = 4
 )
 
-// owner is to whom files belong.
+// owner identifies the agent to which files belong.
 type owner struct {
 	key      []byte // of the node
 	identity string
@@ -64,7 +64,7 @@ type sealer struct {
 	header []byte
 }
 
-// newSealer returns the sealer of a new file.
+// newSealer returns the sealer for a new file.
 func (o *owner) newSealer(kind byte) (*sealer, error) {
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
@@ -77,7 +77,7 @@ func (o *owner) newSealer(kind byte) (*sealer, error) {
 	return o.sealer(h)
 }
 
-// header renders the header of a file of this owner.
+// header returns the header of a file of this owner.
 func (o *owner) header(kind byte, salt []byte) ([]byte, error) {
 	id, err := hkdf.Key(sha256.New, o.key, salt, "key id", keyIDSize)
 	if err != nil {
@@ -106,7 +106,7 @@ func (o *owner) sealer(header []byte) (*sealer, error) {
 // salt returns the random part of a file's header.
 func (s *sealer) salt() []byte { return s.header[len(magic)+3:][:saltSize] }
 
-// readHeader reads a file's header, and refuses one that is not this owner's.
+// readHeader reads a file's header and rejects a file of another owner.
 func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 	fixed := make([]byte, fixedSize)
 	if _, err := io.ReadFull(r, fixed); err != nil {
@@ -138,8 +138,7 @@ func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 	return o.sealer(header)
 }
 
-// unreadable returns a refusal of a file that ends too early, or that cannot be
-// read.
+// unreadable returns a refusal for a file that is truncated or cannot be read.
 func unreadable(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return refuse(reasonDamaged, "it is cut off")
@@ -147,12 +146,12 @@ func unreadable(err error) error {
 	return refuse(reasonDisk, "it cannot be read: %v", err)
 }
 
-// place is the associated data of a record.
+// place returns the associated data of a record.
 func place(at int64, size int) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, uint64(at)), uint32(size))
 }
 
-// seal appends the record that stands at a place of the file.
+// seal appends the sealed record for the given offset in the file.
 func (s *sealer) seal(dst []byte, at int64, plain []byte) []byte {
 	size := len(plain) + sealSize
 	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
@@ -168,7 +167,7 @@ func (s *sealer) open(dst []byte, at int64, sealed []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// writeSealed replaces a file of one record in the store's directory.
+// writeSealed replaces a file with one record in the store's directory.
 func (s *Store) writeSealed(o *owner, name string, kind byte, plain []byte) error {
 	seal, err := o.newSealer(kind)
 	if err != nil {
@@ -181,13 +180,13 @@ func (s *Store) writeSealed(o *owner, name string, kind byte, plain []byte) erro
 	return durable.Replace(filepath.Join(s.cfg.Dir, name), b, 0o600)
 }
 
-// readSealed returns the record of a file that writeSealed wrote.
+// readSealed returns the record of a file written by writeSealed.
 func (s *Store) readSealed(o *owner, name string, kind byte) ([]byte, error) {
 	f, err := openOwn(filepath.Join(s.cfg.Dir, name))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read from
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	b, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
 	if err != nil {
 		return nil, unreadable(err)

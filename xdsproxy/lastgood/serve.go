@@ -15,24 +15,23 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// servedVersion is the version of all that is served from disk. The control
-// plane does not know it, so that it sends all of its own.
+// servedVersion is the version of everything that is served from disk. The control plane does not
+// know it and therefore sends all of its resources.
 const servedVersion = "last-good"
 
-// Serve answers the requests of an Envoy that starts from what is kept, as an
-// ADS server would. recv gives Envoy's requests and returns an error when the
-// stream has ended; send takes a response and owns its bytes. Serve returns
-// nil when the stream ended and the cause when ctx did. Any other error says
-// why nothing can be served, or nothing more.
+// Serve answers the requests of a starting Envoy from the snapshot, like an ADS server. recv
+// returns Envoy's requests, and an error when the stream has ended. send takes a response and
+// ownership of its bytes. Serve returns nil when the stream has ended, and the cause when ctx is
+// done. Any other error says why nothing, or nothing more, can be served.
 //
-// What Envoy says that it has is left alone.
+// Serve does not send resources that Envoy reports to have.
 func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, error), send func([]byte) error) error {
 	srv, err := s.newServer(ctx, delta, send)
 	if err != nil {
 		s.refuse(err)
 		return fmt.Errorf("serve the last good configuration: %w", err)
 	}
-	defer func() { _ = srv.file.Close() }() // it was only read from
+	defer func() { _ = srv.file.Close() }() // read-only: closing cannot lose data
 	s.log.Info("envoy is served the last good configuration", "path", s.cfg.Dir, "duration", time.Since(srv.from).Round(time.Second))
 	requests, ended := make(chan []byte), make(chan struct{})
 	go func() {
@@ -50,7 +49,7 @@ func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, erro
 		}
 	}()
 	for {
-		// Cases: the caller has something better, Envoy went away, a request.
+		// Events: the control plane is available, the stream ended, a request.
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -77,7 +76,7 @@ func (s *Store) newServer(ctx context.Context, delta bool, send func([]byte) err
 		return nil, err
 	}
 	if err := s.tooOld(filepath.Join(s.cfg.Dir, snapshotFile), st.from); err != nil {
-		_ = st.file.Close() // it was only read from
+		_ = st.file.Close() // read-only: closing cannot lose data
 		return nil, err
 	}
 	srv := &server{snapshot: st, store: s, delta: delta, send: send, types: map[string]*served{}}
@@ -87,28 +86,28 @@ func (s *Store) newServer(ctx context.Context, delta bool, send func([]byte) err
 	return srv, nil
 }
 
-// server answers one stream from a snapshot of its own: another one may take its
-// place meanwhile.
+// server serves one stream from its own snapshot, because the store may replace the current one
+// meanwhile.
 type server struct {
 	*snapshot
 	store *Store
 	delta bool
 	send  func([]byte) error
-	// extensions is that of the configuration, nil for none.
+	// extensions is the function of the configuration, or nil.
 	extensions func(resources [][]byte) [][]byte
 	types      map[string]*served
 	nonce      uint64
-	// routes are the route configurations that Envoy asked for. Delta.
+	// routes are the route configurations that Envoy has requested. Delta only.
 	routes []string
 }
 
-// served is one type of a stream.
+// served is the state of one type of a stream.
 type served struct {
 	typeURL  string
 	nonce    string   // of the last response
-	acked    bool     // Envoy answered it
+	acked    bool     // Envoy has acknowledged it
 	names    []string // SotW: of the last request
-	wildcard bool     // delta: Envoy asked for all there is
+	wildcard bool     // delta: Envoy subscribes to all resources
 }
 
 func (v *server) handle(b []byte) error {
@@ -117,7 +116,7 @@ func (v *server) handle(b []byte) error {
 		return err
 	}
 	if !strings.HasPrefix(q.typeURL, envoyPrefix) && !agents(q.typeURL) {
-		return nil // of a type that is not kept
+		return nil // the type is not stored
 	}
 	if q.rejected != "" {
 		v.store.log.Warn("envoy rejects a part of the last good configuration", "type_url", q.typeURL, "reason", q.rejected)
@@ -134,10 +133,10 @@ func (v *server) handle(b []byte) error {
 	return v.handleSotW(t, q, first)
 }
 
-// handleSotW answers a request whose names are the whole subscription.
+// handleSotW handles a request whose names are the complete subscription.
 func (v *server) handleSotW(t *served, q request, first bool) error {
 	if !first && q.nonce != t.nonce {
-		return nil // it answers an older response; another one follows
+		return nil // it refers to an older response; another request follows
 	}
 	again := t.acked && q.rejected == ""
 	t.acked = true
@@ -156,7 +155,7 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 	switch {
 	case whole(t.typeURL):
 		if !v.has(t.typeURL) && needed(t.typeURL) || first && q.version != "" && q.version != servedVersion {
-			return nil // with none there is no answer; or it has those of the control plane
+			return nil // nothing to send without names; or Envoy has the control plane's resources
 		}
 		if !first && len(added) == 0 && !again {
 			return nil
@@ -168,16 +167,16 @@ func (v *server) handleSotW(t *served, q request, first bool) error {
 	case first && len(q.names) == 0:
 		return v.answer(t, query{all: true})
 	case len(added) > 0 && single(t.typeURL):
-		return v.answer(t, query{names: q.names}) // what is not repeated would be gone
+		return v.answer(t, query{names: q.names}) // resources that are not repeated would be removed
 	case len(added) > 0:
 		return v.answer(t, query{names: added})
 	case again && len(q.names) > 0 && len(q.names) == len(old):
-		return v.answer(t, query{names: q.names}) // it asks for the same once more
+		return v.answer(t, query{names: q.names}) // it requests the same resources again
 	}
 	return nil
 }
 
-// handleDelta answers a request that changes the subscription.
+// handleDelta handles a request that changes the subscription.
 func (v *server) handleDelta(t *served, q request, first bool) error {
 	ask := query{all: first && len(q.names) == 0 && len(q.unsubscribe) == 0, has: q.claims}
 	for _, name := range q.names {
@@ -204,12 +203,12 @@ func (v *server) handleDelta(t *served, q request, first bool) error {
 	}
 	v.routes = append(v.routes, ask.names...)
 	if hosts := v.types[virtualHostType]; hosts != nil && hosts.wildcard {
-		return v.answer(hosts, query{routes: ask.names}) // Envoy does not ask for all of them once more
+		return v.answer(hosts, query{routes: ask.names}) // Envoy does not request all of them again
 	}
 	return nil
 }
 
-// nextNonce makes the nonce of a response.
+// nextNonce returns the nonce of the next response.
 func (v *server) nextNonce(t *served) string {
 	v.nonce++
 	t.nonce, t.acked = servedVersion+"-"+strconv.FormatUint(v.nonce, 10), false

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// keep has a store keep resources, and stops it.
+// keep makes a store save resources, and stops it.
 func keep(t testing.TB, cfg Config, what func(s *stream)) *Store {
 	t.Helper()
 	store := open(t, cfg)
@@ -32,13 +32,13 @@ func keep(t testing.TB, cfg Config, what func(s *stream)) *Store {
 	store = open(t, cfg)
 	t.Cleanup(func() {
 		if store.found != nil { // Run has not taken it over
-			_ = store.found.file.Close() // it was only read from
+			_ = store.found.file.Close() // read-only: closing cannot lose data
 		}
 	})
 	return store
 }
 
-// something is what most tests keep.
+// something is the state that most tests store.
 func something(s *stream) {
 	s.give(clusterType, cluster("a", "1"), cluster("b", "1"))
 	s.give(endpointType, endpoints("a", "1"), endpoints("b", "1"))
@@ -195,8 +195,8 @@ func TestServeDelta(t *testing.T) {
 	}
 }
 
-// TestServeWithoutListeners: with none of its basic types Envoy would be ready
-// and of no use.
+// TestServeWithoutListeners checks that a state without one of the basic types is not served: Envoy
+// would be ready but useless.
 func TestServeWithoutListeners(t *testing.T) {
 	t.Parallel()
 	for _, isDelta := range []bool{true, false} {
@@ -211,7 +211,7 @@ func TestServeWithoutListeners(t *testing.T) {
 	}
 }
 
-// TestServeInParts: what is asked for by name comes in several responses.
+// TestServeInParts checks that resources requested by name are sent in several responses.
 func TestServeInParts(t *testing.T) {
 	t.Parallel()
 	var all []proto.Message
@@ -251,8 +251,8 @@ func TestServeInParts(t *testing.T) {
 	}
 }
 
-// TestServeEnds: Serve ends at once when there is something better, and says
-// so; what is no request ends it, too.
+// TestServeEnds checks that Serve returns the cause at once when ctx is done, and also ends on an
+// invalid request.
 func TestServeEnds(t *testing.T) {
 	t.Parallel()
 	store := keep(t, config(t), something)
@@ -280,8 +280,7 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// TestServeWhileWriting: what is recorded meanwhile does not get into what is
-// served.
+// TestServeWhileWriting checks that states recorded meanwhile do not affect what is served.
 func TestServeWhileWriting(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -296,7 +295,7 @@ func TestServeWhileWriting(t *testing.T) {
 	if want := map[string]string{"a": "1", "b": "1"}; !maps.Equal(got, want) {
 		t.Errorf("clusters: %v", got)
 	}
-	// The file is written anew under Serve.
+	// The file is replaced while Serve runs.
 	for n := range 3 {
 		since := store.From()
 		for range 30 {

@@ -20,8 +20,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// resource is a resource of a snapshot. The body is the Resource message of xDS
-// without name, version and time to live.
+// resource is a resource of a snapshot. Its body is the Resource message of xDS without name,
+// version and time to live.
 type resource struct {
 	typeURL, name string
 	version       uint64 // digest of the control plane's version
@@ -29,20 +29,20 @@ type resource struct {
 	body          []byte
 }
 
-// Flags of a resource.
+// Flags of resources.
 const (
-	flagWithheld = 1 // it has a private key and is not kept: the body is missing
-	flagPrivate  = 2 // it has a private key and is kept with consent
+	flagWithheld = 1 // has a private key and is not stored: the body is missing
+	flagPrivate  = 2 // has a private key and is stored with consent
 )
 
 // end is the last record of a snapshot.
 type end struct {
 	time  time.Time
-	count uint64   // of the resources
-	types []string // those of which Envoy had resources, or none
+	count uint64   // number of resources
+	types []string // types of which Envoy had resources, or an empty set
 }
 
-// Fields of a record. A resource has fieldResource, the end has fieldEnd.
+// Fields of a record. A resource has fieldResource; the end has fieldEnd.
 const (
 	fieldResource protowire.Number = iota + 1 // version and flags
 	fieldType
@@ -67,7 +67,7 @@ func (e *end) append(b []byte) []byte {
 	return b
 }
 
-// readRecord reads a resource, whose body is a part of b, or the end.
+// readRecord decodes a resource, whose body is a slice of b, or the end.
 func readRecord(b []byte) (*resource, *end, error) {
 	var r *resource
 	var e *end
@@ -110,19 +110,19 @@ func digest(version string) uint64 {
 	return binary.BigEndian.Uint64(d[:])
 }
 
-// snapshot is an open file.
+// snapshot is an open snapshot file.
 type snapshot struct {
 	file    *os.File
 	seal    *sealer
 	size    int64
-	secrets bool // the configuration consents to secrets and private keys
+	secrets bool // the configuration permits secrets and private keys
 	from    time.Time
-	types   map[string]int // size of the resources of each type, in bytes
-	// sums tells resources apart that changed, by a digest of type and name.
-	// nil in a snapshot that is only served.
+	types   map[string]int // total size of the resources of each type, in bytes
+	// sums detects changed resources. It is keyed by a digest of type and name, and nil in a
+	// snapshot that is only served.
 	sums map[uint64]sum
 	seed maphash.Seed
-	// withheld is true if the file has what the configuration does not consent to.
+	// withheld is true if the file contains data that the configuration does not permit.
 	withheld bool
 }
 
@@ -134,14 +134,14 @@ func newSnapshot(seal *sealer, secrets, digests bool) *snapshot {
 	return s
 }
 
-// sum is the digests of a resource.
+// sum contains the digests of a resource.
 type sum struct{ version, content uint64 }
 
-// resourceCost is the size of a resource in a response beside name and body, at
-// most, in bytes.
+// resourceCost is the maximum size of a resource in a response in addition to name and body, in
+// bytes.
 const resourceCost = 32
 
-// add counts a resource as a part of the snapshot.
+// add counts a resource of the snapshot.
 func (s *snapshot) add(r *resource) {
 	s.types[r.typeURL] += len(r.name) + len(r.body) + resourceCost
 	if s.sums != nil {
@@ -149,7 +149,7 @@ func (s *snapshot) add(r *resource) {
 	}
 }
 
-// hash returns a digest of this process.
+// hash returns a digest that is valid only in this process.
 func hash[T string | []byte](seed maphash.Seed, label string, v T) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -163,7 +163,7 @@ func (s *snapshot) sumOf(r *resource) sum {
 	return sum{r.version, hash(s.seed, string(rune(r.flags)), r.body)}
 }
 
-// has reports whether the snapshot has resources of a type, or none of them.
+// has reports whether the snapshot contains a type, possibly without resources.
 func (s *snapshot) has(typeURL string) bool {
 	if s == nil {
 		return false
@@ -172,7 +172,7 @@ func (s *snapshot) has(typeURL string) bool {
 	return ok
 }
 
-// sum returns the digests of a resource, and whether the snapshot has it.
+// sum returns the digests of a resource, and whether the snapshot contains it.
 func (s *snapshot) sum(typeURL, name string) (sum, bool) {
 	if s == nil {
 		return sum{}, false
@@ -181,13 +181,13 @@ func (s *snapshot) sum(typeURL, name string) (sum, bool) {
 	return v, ok
 }
 
-// same reports whether the snapshot has a resource as it is.
+// same reports whether the snapshot contains an identical resource.
 func (s *snapshot) same(r *resource) bool {
 	have, ok := s.sum(r.typeURL, r.name)
 	return ok && have == s.sumOf(r)
 }
 
-// maxKept is the size of a buffer that is worth keeping, in bytes.
+// maxKept is the maximum size of a buffer that is reused, in bytes.
 const maxKept = 256 << 10
 
 func grow(b []byte, size int) []byte {
@@ -197,9 +197,8 @@ func grow(b []byte, size int) []byte {
 	return b[:size]
 }
 
-// scan calls fn for every resource, as far as the configuration consents to it,
-// and returns the end. A resource is valid until fn returns. An error means that
-// the snapshot is not usable as a whole.
+// scan calls fn for every resource that the configuration permits, and returns the end record. A
+// resource is valid until fn returns. An error means that the whole snapshot is unusable.
 func (s *snapshot) scan(fn func(*resource) error) (*end, error) {
 	at := int64(len(s.seal.header))
 	r := bufio.NewReaderSize(io.NewSectionReader(s.file, at, s.size-at), 64<<10)
@@ -238,8 +237,7 @@ func (s *snapshot) scan(fn func(*resource) error) (*end, error) {
 	}
 }
 
-// consents reports whether a resource may be used, and takes out the body of
-// one that may not.
+// consents reports whether the configuration permits a resource. If not, it removes the body.
 func (s *snapshot) consents(r *resource) bool {
 	if s.secrets || r.typeURL != secretType && r.flags&flagPrivate == 0 {
 		return true
@@ -249,7 +247,7 @@ func (s *snapshot) consents(r *resource) bool {
 	return r.typeURL != secretType
 }
 
-// load opens the snapshot of the store's directory and checks every byte of it.
+// load opens the snapshot in the store's directory and verifies it completely.
 func (s *Store) load(digests bool) (*snapshot, error) {
 	path := filepath.Join(s.cfg.Dir, snapshotFile)
 	f, err := openOwn(path)
@@ -261,10 +259,10 @@ func (s *Store) load(digests bool) (*snapshot, error) {
 	}
 	st, err := s.loadFrom(f, digests)
 	if err != nil {
-		_ = f.Close() // it was only read from
+		_ = f.Close() // read-only: closing cannot lose data
 		return nil, about(path, err)
 	}
-	// A confirmation of another snapshot, or one that cannot be read, does not count.
+	// A confirmation of another snapshot, or an unreadable one, is ignored.
 	if plain, err := s.readSealed(s.owner, confirmedFile, kindConfirmed); err == nil && len(plain) == saltSize+8 && bytes.Equal(plain[:saltSize], st.seal.salt()) {
 		st.from = time.Unix(0, int64(binary.BigEndian.Uint64(plain[saltSize:])))
 	}

@@ -19,86 +19,86 @@ import (
 
 const (
 	defaultMaxBytes = 64 << 20
-	// backlog is how much may wait for a slow disk before something is
-	// dropped, in bytes. A single frame may be larger.
+	// backlog is the maximum size of events that wait for a slow disk, in bytes, before events are
+	// dropped. A single frame may be larger.
 	backlog = 16 << 20
-	// eventCost is what an event of the queue costs beside its frame, in bytes.
+	// eventCost is the memory overhead of an event in the queue, in bytes.
 	eventCost = 256
 )
 
-// Config is what a [Store] needs.
+// Config is the configuration of a [Store].
 type Config struct {
-	// Dir holds what is kept and KeyDir the key under which it is sealed.
-	// They are made with mode 0700 and belong to one agent.
+	// Dir contains the stored files and KeyDir the key that seals them. They are created with mode
+	// 0700 and belong to one agent.
 	Dir    string
 	KeyDir string
-	// Identity is whose configuration this is: node id, SPIFFE id, cluster.
-	// What was kept for another one is refused.
+	// Identity identifies the owner of the configuration: node id, SPIFFE id, cluster. Files of
+	// another owner are rejected.
 	Identity string
-	// Version is refused if it differs: at most 255 bytes.
+	// Version identifies the writer: at most 255 bytes. Files of another version are rejected.
 	Version string
-	// MaxAge is how old what is served may be; zero switches everything off.
+	// MaxAge is the maximum age of served configuration; zero disables the store.
 	MaxAge time.Duration
-	// MaxBytes bounds the snapshot, and the changes that wait for the next one.
-	// While it is replaced there are two. Zero means 64 MiB.
+	// MaxBytes limits the size of the snapshot, and of the changes that wait for the next one.
+	// While the snapshot is replaced, there are two. Zero means 64 MiB.
 	MaxBytes int64
-	// Secrets consents to keep secrets and resources with private keys.
+	// Secrets permits storing secrets and resources with private keys.
 	Secrets bool
-	// KeepIdentity consents to keep the workload's private key.
+	// KeepIdentity permits storing the workload's private key.
 	KeepIdentity bool
-	// IdentityKey seals the workload's identity. nil: the key in KeyDir does.
+	// IdentityKey seals the workload's identity. nil means the key in KeyDir.
 	IdentityKey []byte
-	// Extensions returns what Envoy is served in place of extension
-	// configurations, each a serialized google.protobuf.Any: nil for what
-	// cannot be had. Envoy's start waits for it. Optional.
+	// Extensions returns replacements for extension configurations to be served to Envoy, each a
+	// serialized google.protobuf.Any, or nil if one is unavailable. Envoy's start waits for it.
+	// Optional.
 	Extensions func(ctx context.Context, resources [][]byte) [][]byte
 	Logger     *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Store keeps what Envoy acknowledged.
+// Store stores the configuration that Envoy has acknowledged.
 type Store struct {
 	cfg     Config
 	owner   *owner
 	log     *slog.Logger
 	metrics *metrics
-	// off is why nothing is kept and nothing is served.
+	// off is the reason why nothing is stored and served, or nil.
 	off error
-	// found is what Open found; Run takes it over.
+	// found is the snapshot found by Open; Run takes it over.
 	found *snapshot
-	// create is os.CreateTemp. Tests have it fail.
+	// create is os.CreateTemp. Tests replace it to simulate failures.
 	create func(dir, pattern string) (*os.File, error)
-	files  sync.Mutex    // held while temporary files are removed, or made by PutIdentity
-	wake   chan struct{} // bound 1: there is something in the queue
+	files  sync.Mutex    // held while temporary files are removed, or created by PutIdentity
+	wake   chan struct{} // capacity 1: the queue is not empty
 
-	mu sync.Mutex // guards what follows
-	// queue is what Run has to do, at most backlog bytes and one frame.
+	mu sync.Mutex // guards the fields below
+	// queue contains the events for Run, at most backlog bytes and one frame.
 	queue  []event
 	queued int
-	// from is the time of what can be served. Without any, refused says why.
+	// from is the time of the configuration that can be served. If there is none, refused is the
+	// reason.
 	from    time.Time
 	refused error
 }
 
-// The kinds of events.
+// Event kinds.
 const (
 	eventResponse = iota
 	eventRequest
-	eventGap   // something was dropped here
+	eventGap   // events were dropped here
 	eventClose // the stream ended
 )
 
-// event is something that happened on a stream.
+// event is an event on a stream.
 type event struct {
 	rec   *Recording
 	kind  int
 	frame mem.BufferSlice
 }
 
-// Open reads what was kept. An error means that the configuration is wrong;
-// what cannot be used for another reason is refused, see [Store.Usable].
-// Nothing is recorded before Run.
+// Open reads the stored files. It returns an error if the configuration is invalid. Files that are
+// unusable for another reason are rejected; see [Store.Usable]. Recording starts with Run.
 func Open(cfg Config) (*Store, error) {
 	switch {
 	case cfg.Dir == "" || cfg.KeyDir == "" || filepath.Clean(cfg.Dir) == filepath.Clean(cfg.KeyDir):
@@ -146,12 +146,12 @@ func (s *Store) open() {
 	s.found, s.from = st, st.from
 	if err := s.Usable(); err != nil {
 		s.refuse(err)
-		_ = st.file.Close() // it was only read from
+		_ = st.file.Close() // read-only: closing cannot lose data
 		s.found = nil
 	}
 }
 
-// prepare makes the directories and gets the key.
+// prepare creates the directories and obtains the key.
 func (s *Store) prepare() error {
 	for _, dir := range []string{s.cfg.Dir, s.cfg.KeyDir} {
 		if err := ownDirectory(dir); err != nil {
@@ -166,7 +166,7 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// refuse logs and counts that the snapshot is refused.
+// refuse logs and counts the rejection of the snapshot.
 func (s *Store) refuse(err error) {
 	if reasonOf(err) == reasonNone {
 		s.log.Info("there is no last good configuration yet", "path", s.cfg.Dir)
@@ -176,7 +176,7 @@ func (s *Store) refuse(err error) {
 	s.log.Warn("the last good configuration is refused, the agent goes on without", "reason", err.Error())
 }
 
-// Usable returns nil if Serve has something to answer from, and else why not.
+// Usable returns nil if Serve can answer requests, and otherwise the reason why not.
 func (s *Store) Usable() error {
 	if s.off != nil {
 		return s.off
@@ -190,8 +190,8 @@ func (s *Store) Usable() error {
 	return s.tooOld(filepath.Join(s.cfg.Dir, snapshotFile), from)
 }
 
-// tooOld refuses what is older than MaxAge, and what is so far ahead of a clock
-// that was set back that nobody knows how old it is.
+// tooOld rejects a file that is older than MaxAge, or so far in the future, after the clock was set
+// back, that its age is unknown.
 func (s *Store) tooOld(path string, from time.Time) error {
 	age := time.Since(from)
 	if age < -s.cfg.MaxAge {
@@ -205,24 +205,24 @@ func (s *Store) tooOld(path string, from time.Time) error {
 	return nil
 }
 
-// From returns when what can be served was last known to be the control
-// plane's word; zero if there is nothing.
+// From returns the time at which the configuration that can be served was last confirmed by the
+// control plane, or zero if there is none.
 func (s *Store) From() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.from
 }
 
-// Age returns how old what can be served is; zero if there is nothing.
+// Age returns the age of the configuration that can be served, or zero if there is none.
 func (s *Store) Age() time.Duration {
 	from := s.From()
 	if from.IsZero() {
 		return 0
 	}
-	return max(0, time.Since(from)) // a clock that was set back makes nothing younger than new
+	return max(0, time.Since(from)) // never negative, even if the clock was set back
 }
 
-// Record begins a recording of a stream that is joined to the control plane.
+// Record starts the recording of a stream that is connected to the control plane.
 func (s *Store) Record(delta bool) *Recording {
 	r := &Recording{store: s, delta: delta}
 	if s.off != nil {
@@ -231,8 +231,8 @@ func (s *Store) Record(delta bool) *Recording {
 	return r
 }
 
-// enqueue hands an event to Run. It does not block: what does not fit is
-// dropped, and a gap takes its place.
+// enqueue passes an event to Run. It does not block: if the queue is full, the event is dropped and
+// replaced by a gap.
 func (s *Store) enqueue(r *Recording, kind int, frame mem.BufferSlice) {
 	if r.over.Load() {
 		return
@@ -252,11 +252,11 @@ func (s *Store) enqueue(r *Recording, kind int, frame mem.BufferSlice) {
 	s.queued += frame.Len() + eventCost
 	select {
 	case s.wake <- struct{}{}:
-	default: // Run has not seen the last one yet
+	default: // Run has not handled the previous signal yet
 	}
 }
 
-// peek returns the next event, which stays in the queue until it is done.
+// peek returns the next event, which remains in the queue until done is called.
 func (s *Store) peek() (event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *Store) peek() (event, bool) {
 	return s.queue[0], true
 }
 
-// done removes the next event.
+// done removes the next event from the queue.
 func (s *Store) done() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,6 +275,6 @@ func (s *Store) done() {
 	e.frame.Free()
 	s.queue[0] = event{}
 	if s.queue = s.queue[1:]; len(s.queue) == 0 {
-		s.queue = nil // do not keep what a burst needed
+		s.queue = nil // release the memory of a burst
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// Types of Envoy's API that are more to this package than a name.
+// Types of Envoy's API that this package treats specially.
 const (
 	typePrefix      = "type.googleapis.com/"
 	envoyPrefix     = typePrefix + "envoy."
@@ -34,13 +34,13 @@ const (
 
 // Field numbers of envoy.service.discovery.v3.
 const (
-	firstName = 1 // the name of each resource that namedFirst names
+	firstName = 1 // the name of each resource for which namedFirst returns true
 )
 
 var errMalformed = errors.New("the frame is no protobuf message")
 
-// namedFirst reports whether the first field of a type is its name. A response
-// for the state of the world says the name nowhere else.
+// namedFirst reports whether the first field of a type is its name. A state-of-the-world response
+// contains the name nowhere else.
 func namedFirst(typeURL string) bool {
 	switch typeURL {
 	case clusterType, endpointType, listenerType, routeType, virtualHostType, scopedRouteType, extensionType, runtimeType, secretType:
@@ -49,15 +49,15 @@ func namedFirst(typeURL string) bool {
 	return false
 }
 
-// whole reports whether a response for the state of the world has all resources
-// of a type. Those of other types have some, by name.
+// whole reports whether a state-of-the-world response contains all resources of a type. For other
+// types, it contains resources by name.
 func whole(typeURL string) bool {
 	return typeURL == clusterType || typeURL == listenerType || typeURL == scopedRouteType || agents(typeURL)
 }
 
-// agents reports whether a type is one that the agent asks for itself, such as the
-// name table and the mesh's roots. It goes by the first resource, which needs no
-// name, of the newest response that has any.
+// agents reports whether the agent itself requests a type, such as the name table and the mesh's
+// roots. The agent uses the first resource, which needs no name, of the newest response that is not
+// empty.
 func agents(typeURL string) bool { return strings.HasPrefix(typeURL, ownPrefix) }
 
 // text returns a field as a string.
@@ -66,7 +66,7 @@ func text(v wire.Cursor) string {
 	return s
 }
 
-// head is what a response is about.
+// head contains the fields of a response other than its resources.
 type head struct {
 	typeURL string
 	nonce   string
@@ -74,7 +74,7 @@ type head struct {
 	removed []string // delta
 }
 
-// readHead reads a response without its resources.
+// readHead decodes a response without its resources.
 func readHead(frame mem.BufferSlice, delta bool) (h head, err error) {
 	ok := wire.NewCursor(frame).Each(func(n protowire.Number, v wire.Cursor) {
 		switch {
@@ -120,11 +120,11 @@ func eachResource(frame mem.BufferSlice, delta bool, h head, fn func(*received) 
 // received is one resource of a response.
 type received struct {
 	name, version string
-	there         bool   // it has content: otherwise it says that a resource lives, or does not exist
-	body          []byte // as in a snapshot
+	there         bool   // it has content; otherwise it only refreshes the resource or says that it does not exist
+	body          []byte // in the format of a snapshot
 }
 
-// readWrapper reads a Resource. The time to live is not kept: nobody prolongs it.
+// readWrapper decodes a Resource. It drops the time to live, because no server would renew it.
 func (r *received) readWrapper(b []byte) error {
 	return wire.Each(b, errMalformed, func(f wire.Field) error {
 		switch {
@@ -141,7 +141,7 @@ func (r *received) readWrapper(b []byte) error {
 	})
 }
 
-// readAny reads a resource of a response for the state of the world.
+// readAny decodes a resource of a state-of-the-world response.
 func (r *received) readAny(b []byte, typeURL string) error {
 	var isType string
 	var value []byte
@@ -172,21 +172,21 @@ func (r *received) readAny(b []byte, typeURL string) error {
 	})
 }
 
-// private reports whether a body has a private key in it.
+// private reports whether a body contains a private key.
 func private(body []byte) bool { return bytes.Contains(body, []byte("PRIVATE KEY-----")) }
 
-// request is what Envoy asks for or answers.
+// request is a subscription or an acknowledgement from Envoy.
 type request struct {
 	typeURL     string
 	nonce       string
-	version     string // SotW: of what Envoy has of the type
+	version     string // SotW: version of the type that Envoy has
 	names       []string
 	unsubscribe []string          // delta
-	claims      map[string]string // delta: what Envoy has, with the versions
-	rejected    string            // why, in Envoy's words
+	claims      map[string]string // delta: resources that Envoy has, with their versions
+	rejected    string            // Envoy's error message
 }
 
-// readRequest reads a request.
+// readRequest decodes a request.
 func readRequest(frame mem.BufferSlice, delta bool) (q request, err error) {
 	typeURL, names, nonce, errorDetail := wire.RequestTypeURL, wire.RequestNames, wire.RequestNonce, wire.RequestError
 	version, unsubscribe, claims := wire.RequestVersion, protowire.Number(0), protowire.Number(0)

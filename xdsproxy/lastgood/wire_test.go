@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// FuzzFile reads files that are anything: nothing but what was sealed counts.
+// FuzzFile reads arbitrary files: only sealed content is accepted.
 func FuzzFile(f *testing.F) {
 	cfg := config(f, func(c *Config) { c.Logger = nil })
 	store := keep(f, cfg, func(s *stream) { generation(s, 1) })
@@ -36,14 +36,14 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer func() { _ = st.file.Close() }() // it was only read from
+		defer func() { _ = st.file.Close() }() // read-only: closing cannot lose data
 		if got := generationOf(t, contentsOf(t, st)); got != "1" {
 			t.Errorf("generation %s", got)
 		}
 	})
 }
 
-// FuzzRecord reads what might be in a sealed record, and writes it again.
+// FuzzRecord decodes arbitrary content of a sealed record and encodes it again.
 func FuzzRecord(f *testing.F) {
 	r := resource{typeURL: clusterType, name: "a", version: 2, flags: flagPrivate, body: []byte("body")}
 	e := end{time: time.Unix(5, 6), count: 7, types: []string{clusterType, listenerType}}
@@ -67,8 +67,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzFrame reads responses and requests, and compares with the generated
-// types.
+// FuzzFrame decodes responses and requests, and compares the result with the generated types.
 func FuzzFrame(f *testing.F) {
 	response := &discoveryv3.DeltaDiscoveryResponse{
 		TypeUrl: clusterType, Nonce: "1", RemovedResources: []string{"r"}, SystemVersionInfo: "v",
@@ -132,7 +131,7 @@ func compareResponse(t *testing.T, b []byte, parts mem.BufferSlice, isDelta bool
 		return nil
 	})
 	var want discoveryv3.DeltaDiscoveryResponse
-	known := proto.UnmarshalOptions{DiscardUnknown: true} // of what is unknown, numbers are not kept
+	known := proto.UnmarshalOptions{DiscardUnknown: true} // unknown fields are not kept
 	if err != nil || !isDelta || known.Unmarshal(b, &want) != nil {
 		return
 	}
@@ -156,8 +155,8 @@ func compareResponse(t *testing.T, b []byte, parts mem.BufferSlice, isDelta bool
 	}
 }
 
-// TestWrappedResource: in the state of the world a resource may be wrapped. A
-// time to live is not kept, and what has no content is a sign of life.
+// TestWrappedResource checks wrapped resources in state-of-the-world responses. The time to live is
+// dropped, and a resource without content is a heartbeat.
 func TestWrappedResource(t *testing.T) {
 	t.Parallel()
 	wrapped := toAny(t, &discoveryv3.Resource{Name: "a", Version: "2", Ttl: durationpb.New(5), Resource: toAny(t, cluster("ignored", "1"))})

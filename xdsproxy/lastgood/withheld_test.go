@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// tlsListener is a listener whose certificate is a secret of the control plane.
+// tlsListener returns a listener whose certificate is a secret of the control plane.
 func tlsListener(t *testing.T, name, hostPort, routes, secret string) *listenerv3.Listener {
 	t.Helper()
 	l := httpListener(t, name, hostPort, routes)
@@ -34,7 +34,7 @@ func tlsListener(t *testing.T, name, hostPort, routes, secret string) *listenerv
 	return l
 }
 
-// extensionListener is a listener with a filter of its own resource.
+// extensionListener returns a listener with a filter in a separate resource.
 func extensionListener(t *testing.T, name, hostPort, routes, extension string) *listenerv3.Listener {
 	t.Helper()
 	l := httpListener(t, name, hostPort, routes)
@@ -50,8 +50,7 @@ func extensionListener(t *testing.T, name, hostPort, routes, extension string) *
 	return l
 }
 
-// keyPair is a secret with a private key, and a client that asks for it by
-// name.
+// keyPair returns a secret with a private key, and a client that verifies it by name.
 func keyPair(t *testing.T, name string) (*tlsv3.Secret, *http.Client) {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
@@ -68,9 +67,8 @@ func keyPair(t *testing.T, name string) (*tlsv3.Secret, *http.Client) {
 	}}}, &http.Client{Transport: transport, Timeout: 5 * time.Second}
 }
 
-// TestEnvoyWithSecrets boots a real Envoy whose listener needs a secret of the
-// control plane. With consent it answers over TLS as before; without, that
-// listener holds nothing else up.
+// TestEnvoyWithSecrets starts a real Envoy whose listener needs a secret of the control plane. With
+// consent, the listener works over TLS as before; without consent, it does not block the others.
 func TestEnvoyWithSecrets(t *testing.T) {
 	t.Parallel()
 	envoyBinary(t)
@@ -101,7 +99,7 @@ func TestEnvoyWithSecrets(t *testing.T) {
 				if err != nil {
 					return "", err
 				}
-				defer func() { _ = resp.Body.Close() }() // it was only read from
+				defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 				b, err := io.ReadAll(resp.Body)
 				return string(b), err
 			}
@@ -136,8 +134,8 @@ func pemOf(t *testing.T, c tls.Certificate) (chain, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// TestEnvoyWithoutExtension boots a real Envoy one of whose filters is not
-// kept. Requests through it are refused, others are not.
+// TestEnvoyWithoutExtension starts a real Envoy with a filter that is not stored. Requests through
+// this filter are denied; others are not.
 func TestEnvoyWithoutExtension(t *testing.T) {
 	t.Parallel()
 	envoyBinary(t)

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// quiet is how long a stream has to be quiet before a snapshot is written,
-	// unless a change waits for longest.
+	// quiet is how long a stream must be quiet before a snapshot is written. longest limits how
+	// long a change waits.
 	quiet   = time.Second
 	longest = 10 * time.Second
-	// writeRate bounds what snapshots write, in bytes a second: a large one is
-	// written less often while the configuration changes all the time.
+	// writeRate limits the rate at which snapshots are written, in bytes per second: while the
+	// configuration changes continuously, a large one is written less often.
 	writeRate = 128 << 10
-	// confirmEvery is how often a quiet stream confirms the snapshot.
+	// confirmEvery is the interval at which a quiet stream confirms the snapshot.
 	confirmEvery = 5 * time.Minute
-	// lookAgain is the pause while a stream is not settled.
+	// lookAgain is the polling interval while a stream is not settled.
 	lookAgain = 2 * time.Second
 
-	firstRetry = time.Second // after something could not be written
+	firstRetry = time.Second // after a write error
 	lastRetry  = time.Minute
 )
 
-// Run writes until ctx ends, and returns nil then.
+// Run writes snapshots until ctx is done, and returns nil.
 func (s *Store) Run(ctx context.Context) error {
 	if s.off != nil {
 		<-ctx.Done()
@@ -45,10 +45,10 @@ func (s *Store) Run(ctx context.Context) error {
 		pause, err := w.work(time.Now())
 		wake := s.wake
 		if err != nil {
-			pause, wake = w.failed(err), nil // whatever comes has to wait
+			pause, wake = w.failed(err), nil // new events have to wait
 		}
 		timer.Reset(pause)
-		// Cases: the end, something to do, the time for a snapshot or another try.
+		// Events: shutdown; new events; time for a snapshot or a retry.
 		select {
 		case <-ctx.Done():
 			w.finish(time.Now())
@@ -62,11 +62,11 @@ func (s *Store) Run(ctx context.Context) error {
 // worker is the only writer.
 type worker struct {
 	store   *Store
-	saved   *snapshot // nil: none
-	spool   *spool    // nil: nothing waits in it
+	saved   *snapshot // nil if there is none
+	spool   *spool    // nil if there are no changes
 	lock    *os.File  // nil before the first write
 	active  *Recording
-	written time.Time // when the last snapshot was
+	written time.Time // time of the last snapshot
 	retry   *backoff.ExponentialBackOff
 	failing bool
 }
@@ -78,8 +78,8 @@ func newWorker(s *Store) *worker {
 	return w
 }
 
-// work does what is in the queue, writes a snapshot that is due, and returns when
-// to come back. After an error the same has to be tried again.
+// work processes the queue, writes a snapshot if one is due, and returns the time until the next
+// call. After an error, the same work must be repeated.
 func (w *worker) work(now time.Time) (time.Duration, error) {
 	for {
 		e, ok := w.store.peek()
@@ -93,7 +93,7 @@ func (w *worker) work(now time.Time) (time.Duration, error) {
 	}
 }
 
-// failed logs the first of several failures and returns when to try again.
+// failed logs the first of consecutive failures and returns the delay until the next attempt.
 func (w *worker) failed(err error) time.Duration {
 	if !w.failing {
 		w.failing = true
@@ -122,7 +122,7 @@ func (w *worker) handle(e event, now time.Time) error {
 	return nil
 }
 
-// forget ends a recording. What waits for a snapshot is dropped.
+// forget ends a recording and drops its pending changes.
 func (w *worker) forget(r *Recording) {
 	r.over.Store(true)
 	r.types = nil
@@ -132,14 +132,14 @@ func (w *worker) forget(r *Recording) {
 	}
 }
 
-// lose ends a recording that does not know anymore what Envoy has.
+// lose ends a recording because Envoy's state is unknown.
 func (w *worker) lose(r *Recording, err error) {
 	w.store.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
 	w.store.log.Warn("nothing more of this stream is kept, the last good configuration stays what it was", "reason", err.Error())
 	w.forget(r)
 }
 
-// gap notes that something of a stream was dropped.
+// gap handles dropped events of a stream.
 func (w *worker) gap(r *Recording, now time.Time) {
 	if r.delta {
 		w.lose(r, refuse(reasonBacklog, "the disk was too slow, and changes were dropped"))
@@ -152,20 +152,20 @@ func (w *worker) gap(r *Recording, now time.Time) {
 	}
 }
 
-// recorded reports whether a type is kept.
+// recorded reports whether a type is stored.
 func (w *worker) recorded(typeURL string) bool {
 	return agents(typeURL) || strings.HasPrefix(typeURL, envoyPrefix) && (typeURL != secretType || w.store.cfg.Secrets)
 }
 
-// request follows what Envoy asks for and answers.
+// request handles a request from Envoy.
 func (w *worker) request(r *Recording, e event, now time.Time) {
 	q, err := readRequest(e.frame, r.delta)
 	if err != nil || !w.recorded(q.typeURL) {
-		return // the control plane judges
+		return // the control plane reports the error
 	}
 	if old := w.active; old != r {
 		if old != nil {
-			w.forget(old) // a newer Envoy takes its place
+			w.forget(old) // replaced by a newer Envoy
 		}
 		w.active = r
 	}
@@ -188,7 +188,7 @@ func (w *worker) request(r *Recording, e event, now time.Time) {
 			w.lose(r, refuse(reasonStep, "envoy rejects the first response of %s", q.typeURL))
 			return
 		default:
-			b = nil // Envoy keeps what it had
+			b = nil // Envoy keeps its previous resources
 		}
 	}
 	t.subscribe(q, r.delta, now)
@@ -203,13 +203,13 @@ func (w *worker) request(r *Recording, e event, now time.Time) {
 	}
 }
 
-// response puts what Envoy is sent into the spool.
+// response writes the resources of a response to Envoy to the spool.
 func (w *worker) response(r *Recording, e event, now time.Time) error {
 	r.heard = true
 	h, err := readHead(e.frame, r.delta)
 	t := r.types[h.typeURL]
 	if err != nil || t == nil {
-		return nil // of no type that Envoy asked for and that is kept
+		return nil // Envoy does not subscribe to the type, or it is not stored
 	}
 	if w.spool == nil {
 		if w.spool, err = w.store.newSpool(); err != nil {
@@ -224,10 +224,10 @@ func (w *worker) response(r *Recording, e event, now time.Time) error {
 	switch {
 	case errors.Is(err, errMalformed):
 		w.spool.rollback(start)
-		return nil // Envoy does not take it either
+		return nil // Envoy does not accept it either
 	case err != nil:
 		if w.spool.rollback(start); start == 0 {
-			w.closeSpool() // another file may be better
+			w.closeSpool() // a new file may work
 		}
 		return err
 	case w.spool.size > w.store.cfg.MaxBytes:
@@ -239,15 +239,15 @@ func (w *worker) response(r *Recording, e event, now time.Time) error {
 	return nil
 }
 
-// read reads a response as a batch.
+// read converts a response to a batch.
 func (w *worker) read(delta bool, t *subscription, h head, e event) (*batch, error) {
 	b := &batch{nonce: h.nonce, changes: map[string]change{}}
 	err := eachResource(e.frame, delta, h, func(in *received) error {
 		if in.name == "" && !agents(t.typeURL) || agents(t.typeURL) && len(b.changes) > 0 {
-			return nil // it cannot be asked for, or the agent does not go by it
+			return nil // a nameless resource cannot be requested, or the agent ignores it
 		}
 		res := &resource{typeURL: t.typeURL, name: in.name, body: in.body}
-		if delta { // else it is the version of the response
+		if delta { // otherwise the response has the version
 			res.version = digest(in.version)
 		}
 		if private(res.body) {
@@ -265,7 +265,7 @@ func (w *worker) read(delta bool, t *subscription, h head, e event) (*batch, err
 		b.changes[res.name] = c
 		return err
 	})
-	if !agents(t.typeURL) { // the agent keeps what it has
+	if !agents(t.typeURL) { // the agent keeps its resources
 		for _, name := range h.removed {
 			b.changes[name] = change{op: opDrop}
 		}
@@ -273,7 +273,7 @@ func (w *worker) read(delta bool, t *subscription, h head, e event) (*batch, err
 	return b, err
 }
 
-// saveAtEnd saves what Envoy acknowledged when a stream ends, or the agent.
+// saveAtEnd saves the state that Envoy has acknowledged at the end of a stream or of the agent.
 func (w *worker) saveAtEnd(r *Recording, now time.Time) {
 	stale := w.saved != nil && now.Sub(w.store.From()) >= time.Minute
 	if w.active != r || !r.pending() && !stale || !r.settled(now, w.saved, true) {
@@ -284,7 +284,7 @@ func (w *worker) saveAtEnd(r *Recording, now time.Time) {
 	}
 }
 
-// finish does what can be done at the end.
+// finish processes the remaining events on shutdown.
 func (w *worker) finish(now time.Time) {
 	for {
 		e, ok := w.store.peek()
@@ -302,7 +302,7 @@ func (w *worker) finish(now time.Time) {
 	}
 }
 
-// end closes what is open.
+// end closes the open files.
 func (w *worker) end() {
 	w.closeSpool()
 	w.dropSaved()
@@ -313,14 +313,14 @@ func (w *worker) end() {
 
 func (w *worker) dropSaved() {
 	if w.saved != nil {
-		_ = w.saved.file.Close() // it was only read from
+		_ = w.saved.file.Close() // read-only: closing cannot lose data
 		w.saved = nil
 	}
 }
 
 func (w *worker) closeSpool() {
 	if w.spool != nil {
-		_ = w.spool.file.Close() // nobody needs it anymore
+		_ = w.spool.file.Close() // it is no longer needed
 		w.spool = nil
 	}
 }

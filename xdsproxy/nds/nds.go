@@ -15,14 +15,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// TypeURL is the type of the one resource that holds the name table.
+// TypeURL is the type of the single resource that contains the name table.
 const TypeURL = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 
-// Kubernetes is the registry of names that have short forms: the agent answers
-// reviews and reviews.shop for reviews.shop.svc.cluster.local.
+// Kubernetes is the registry of names with short forms: the agent answers reviews and reviews.shop
+// for reviews.shop.svc.cluster.local.
 const Kubernetes = "Kubernetes"
 
-// The fields of the messages NameTable, its map entry, and NameInfo.
+// Fields of the messages NameTable, its map entry, and NameInfo.
 const (
 	fieldTable protowire.Number = 1
 
@@ -36,31 +36,29 @@ const (
 	fieldAltHosts  protowire.Number = 5
 )
 
-// Table says which addresses each host has. It is not changed once it has been
-// handed on.
+// Table maps host names to addresses. It must not be modified after it has been passed on.
 type Table struct {
-	// Hosts are keyed by the full name, with or without a dot at the end; the
-	// first label may be "*".
+	// Hosts are keyed by the full name, with or without a trailing dot. The first label may be "*".
 	Hosts map[string]Host `json:"table"`
 }
 
-// Host is what a table says of one host.
+// Host is the entry of one host.
 type Host struct {
-	// IPs are its addresses, of both families.
+	// IPs are the host's addresses, of both families.
 	IPs []string `json:"ips,omitempty"`
-	// Registry is where the host comes from, for example [Kubernetes].
+	// Registry is the source of the host, for example [Kubernetes].
 	Registry string `json:"registry,omitempty"`
-	// Shortname is the name of the Kubernetes service, for a pod of a headless
-	// one pod.service. Empty: the host has no short forms.
+	// Shortname is the name of the Kubernetes service, or pod.service for a pod of a headless
+	// service. If empty, the host has no short forms.
 	Shortname string `json:"shortname,omitempty"`
 	// Namespace is the namespace of the Kubernetes service.
 	Namespace string `json:"namespace,omitempty"`
-	// AltHosts are more names of the host. Old control planes send them.
+	// AltHosts are additional names of the host. Old control planes send them.
 	AltHosts []string `json:"alt_hosts,omitempty"`
 }
 
-// Marshal encodes the table. Equal tables give equal bytes: hosts are sorted,
-// their addresses keep their order.
+// Marshal encodes the table. Equal tables result in equal bytes: hosts are sorted, and their
+// addresses keep their order.
 func (t *Table) Marshal() []byte {
 	var out, entry, value []byte
 	for _, name := range slices.Sorted(maps.Keys(t.Hosts)) {
@@ -90,8 +88,7 @@ func (h Host) append(b []byte) []byte {
 	return b
 }
 
-// Unmarshal reads what Marshal, or anybody else, has encoded. Fields that it
-// does not know are left out. The result shares no memory with the input.
+// Unmarshal decodes a table. It ignores unknown fields. The result shares no memory with the input.
 func Unmarshal(b []byte) (*Table, error) {
 	t := &Table{Hosts: map[string]Host{}}
 	err := fields(b, func(number protowire.Number, field []byte) error {
@@ -102,7 +99,7 @@ func Unmarshal(b []byte) (*Table, error) {
 		if err != nil {
 			return err
 		}
-		t.Hosts[name] = host // of two entries with one name the later one counts
+		t.Hosts[name] = host // the last of duplicate entries wins
 		return nil
 	})
 	if err != nil {
@@ -164,8 +161,8 @@ func readStrings(to *[]string, field []byte, what string) error {
 	return nil
 }
 
-// fields calls visit for each length-delimited field of a message; this version
-// knows no other ones.
+// fields calls visit for each length-delimited field of a message. This version defines no other
+// fields.
 func fields(b []byte, visit func(protowire.Number, []byte) error) error {
 	return wire.EachBytes(b, errMalformed, visit)
 }

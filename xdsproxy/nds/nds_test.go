@@ -28,7 +28,7 @@ func sample() *Table {
 	}}
 }
 
-// descriptor is the message as protobuf itself sees it.
+// descriptor is the descriptor of the message for the protobuf library.
 func descriptor(t testing.TB) protoreflect.MessageDescriptor {
 	t.Helper()
 	str := func(name string, number int32, label descriptorpb.FieldDescriptorProto_Label) *descriptorpb.FieldDescriptorProto {
@@ -69,11 +69,10 @@ func descriptor(t testing.TB) protoreflect.MessageDescriptor {
 	return file.Messages().Get(0)
 }
 
-// errNoKey stands for what protobuf's decoder of messages without generated
-// code does with an entry that has no name: it panics.
+// errNoKey replaces the panic of protobuf's dynamic decoder on an entry without a name.
 var errNoKey = errors.New("an entry without a name")
 
-// fromProtobuf reads the message with protobuf's own decoder.
+// fromProtobuf decodes the message with protobuf's decoder.
 func fromProtobuf(t testing.TB, b []byte) (_ *Table, err error) {
 	t.Helper()
 	defer func() {
@@ -129,7 +128,7 @@ func TestReadsProtobuf(t *testing.T) {
 	if err := proto.Unmarshal(sample().Marshal(), m); err != nil {
 		t.Fatal(err)
 	}
-	b, err := proto.Marshal(m) // in an order of its own
+	b, err := proto.Marshal(m) // in arbitrary order
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,8 +215,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// FuzzUnmarshal compares this package's reader with protobuf's own: they must
-// refuse and understand the same, and what was read must survive encoding.
+// FuzzUnmarshal compares this package's decoder with protobuf's: they must accept the same messages
+// with the same content, and the result must survive encoding.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add(sample().Marshal())
 	f.Add([]byte{})

@@ -18,34 +18,32 @@ import (
 
 // Config configures a [Cache].
 type Config struct {
-	// Dir is where the modules are kept, absolute. Default: /var/lib/istio/data.
+	// Dir is the absolute path of the cache directory. Default: /var/lib/istio/data.
 	Dir string
-	// FileDir is the directory below which file URLs may point. Empty: file
-	// URLs are refused.
+	// FileDir is the directory that file URLs may refer to. If empty, file URLs are rejected.
 	FileDir string
-	// DockerConfigDir holds the config.json with the credentials for
-	// registries that are used where a plugin names none. Empty: none.
+	// DockerConfigDir contains the config.json with the registry credentials for plugins that name
+	// none. If empty, there are none.
 	DockerConfigDir string
-	// InsecureRegistries are hosts, with the port if the URL has one, whose
-	// TLS certificate is not verified and that may get credentials in
-	// plaintext; "*" are all.
+	// InsecureRegistries are hosts, with the port if the URL has one, whose TLS certificates are
+	// not verified and that may receive credentials in plaintext; "*" means all.
 	InsecureRegistries []string
-	// AllowedHosts are hosts (host, host:port, address or network) that may be
-	// reached although they are loopback, link-local or metadata addresses.
+	// AllowedHosts are hosts (host, host:port, address or network) that may be contacted although
+	// they are loopback, link-local or metadata addresses.
 	AllowedHosts []string
-	// Expiry is for how long a module stays that nothing uses. Default: 24h.
+	// Expiry is how long an unused module is kept. Default: 24h.
 	Expiry time.Duration
-	// PurgeInterval is how often unused modules are looked for. Default: 1h.
+	// PurgeInterval is the interval at which unused modules are removed. Default: 1h.
 	PurgeInterval time.Duration
-	// HTTPTimeout bounds one attempt of a download by HTTP. Default: 15s.
+	// HTTPTimeout is the timeout of one attempt to download over HTTP. Default: 15s.
 	HTTPTimeout time.Duration
-	// HTTPMaxAttempts is how often a download is attempted. Default: 5.
+	// HTTPMaxAttempts is the maximum number of attempts per download. Default: 5.
 	HTTPMaxAttempts int
-	// MaxCacheBytes bounds the modules on disk with the downloads under way.
-	// The least recently used ones make room. Default: 1 GiB.
+	// MaxCacheBytes limits the total size of the modules on disk, including downloads in progress.
+	// The least recently used modules are evicted. Default: 1 GiB.
 	MaxCacheBytes int64
 	Logger        *slog.Logger
-	Registerer    prometheus.Registerer // nil: no metrics
+	Registerer    prometheus.Registerer // nil means no metrics
 }
 
 const (
@@ -56,44 +54,44 @@ const (
 	defaultHTTPAttempts  = 5
 	defaultCacheBytes    = 1 << 30
 	maxModuleBytes       = 256 << 20
-	// maxDownloads is how many downloads run at a time.
+	// maxDownloads is the maximum number of concurrent downloads.
 	maxDownloads = 8
-	// failureTTL is for how long a failed download is not attempted again:
-	// one push is often several responses.
+	// failureTTL is how long a failed download is not retried, because a single push often results
+	// in several responses.
 	failureTTL  = 10 * time.Second
 	maxFailures = 256
 )
 
-// Cache fetches Wasm modules, keeps them and rewrites what names them.
+// Cache downloads Wasm modules, stores them and rewrites configurations that refer to them.
 type Cache struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
 	store   *store
 	net     *network
-	// maxModule is maxModuleBytes, less in tests.
+	// maxModule is maxModuleBytes, or less in tests.
 	maxModule int64
-	// pause is the first one between two attempts, shorter in tests.
+	// pause is the first delay between two attempts. It is shorter in tests.
 	pause time.Duration
 
 	flights singleflight.Group
-	slots   chan struct{} // one for each download under way
+	slots   chan struct{} // one for each download in progress
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	stopped  bool
-	running  map[string]context.CancelFunc // downloads by key
-	failures map[string]failure            // by key; bounded by maxFailures
+	running  map[string]context.CancelFunc // cancel functions of the downloads by key
+	failures map[string]failure            // by key; at most maxFailures
 	downs    sync.WaitGroup
 }
 
-// failure is a download that did not succeed lately.
+// failure is a recently failed download.
 type failure struct {
 	err   error
 	until time.Time
 }
 
-// New makes a cache, with the modules that an earlier agent left in its
-// directory. The directory is made when the first module comes.
+// New returns a cache that includes the modules that an earlier agent left in its directory. The
+// directory is created with the first module.
 func New(cfg Config) (*Cache, error) {
 	cfg.setDefaults()
 	if !filepath.IsAbs(cfg.Dir) {
@@ -140,8 +138,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Run deletes modules that nothing uses any more, until ctx is done. Downloads
-// that are under way then are given up.
+// Run removes unused modules until ctx is done, and then cancels the downloads in progress.
 func (c *Cache) Run(ctx context.Context) error {
 	defer c.stop()
 	tick := time.NewTicker(c.cfg.PurgeInterval)
@@ -156,7 +153,7 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// stop ends the downloads and waits for them.
+// stop cancels the downloads and waits for them.
 func (c *Cache) stop() {
 	c.mu.Lock()
 	c.stopped = true

@@ -22,15 +22,15 @@ import (
 
 const maxDockerConfig = 1 << 20
 
-// credentials are what an image's registry is asked with: those of the
-// plugin's pull secret if it has one, else those of this machine.
+// credentials returns the credentials for an image's registry: those in the plugin's pull secret if
+// it has one, otherwise those of this machine.
 func (c *Cache) credentials(r request) (authn.Authenticator, error) {
 	if r.secret != "" {
 		file, err := config.LoadFromReader(strings.NewReader(r.secret))
 		if err != nil {
-			return nil, errors.New("the plugin's pull secret is no docker config JSON") // the reason may quote it
+			return nil, errors.New("the plugin's pull secret is no docker config JSON") // the error may quote the secret
 		}
-		// The file alone: a secret must not name a program that is run here.
+		// Use only the file: a secret must not name a program to run on this machine.
 		return authenticator(r.image, credentials.NewFileStore(file).Get)
 	}
 	if c.cfg.DockerConfigDir == "" {
@@ -51,7 +51,7 @@ func readDockerConfig(path string) (*configfile.ConfigFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	file, err := config.LoadFromReader(io.LimitReader(f, maxDockerConfig))
 	if err != nil {
 		return nil, fmt.Errorf("%s is no docker config JSON: %w", path, err)
@@ -59,7 +59,7 @@ func readDockerConfig(path string) (*configfile.ConfigFile, error) {
 	return file, nil
 }
 
-// authenticator looks an image's repository up, and then its registry.
+// authenticator looks up the credentials of an image's repository and then those of its registry.
 func authenticator(image name.Reference, get func(string) (types.AuthConfig, error)) (authn.Authenticator, error) {
 	registry := image.Context().RegistryStr()
 	if registry == name.DefaultRegistry {

@@ -24,19 +24,19 @@ const (
 	partPrefix   = ".part-" // a file that is being written
 	indexVersion = 1
 	maxIndex     = 16 << 20
-	// writable are modes of files that another user may have changed.
+	// writable are the mode bits of files that another user may have modified.
 	writable = 0o022
 )
 
-// index is the file that tells the next agent what is in the directory.
+// index is the file that describes the content of the directory for the next agent.
 type index struct {
 	Version int               `json:"version"`
 	Modules []*module         `json:"modules"`
 	Sources map[string]source `json:"sources"`
 }
 
-// load takes over what an earlier agent left. What is not in the index, or not
-// as it says, is deleted.
+// load adopts the modules of an earlier agent. It removes those that are missing in the index or
+// differ from it.
 func (s *store) load() {
 	idx, err := readIndex(filepath.Join(s.dir, indexName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -63,8 +63,7 @@ func (s *store) load() {
 	s.count(0)
 }
 
-// valid reports whether an index's entry can be a module: its parts become a
-// path.
+// valid reports whether an entry of the index can be a module: its fields are used in a path.
 func (m *module) valid() bool {
 	return isDigest(m.Module) && isDigest(m.Checksum) && isDigest(m.SHA256) && m.Size > 0
 }
@@ -79,7 +78,7 @@ func readIndex(path string) (index, error) {
 	if err != nil {
 		return index{}, err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	var idx index
 	if err := json.NewDecoder(io.LimitReader(f, maxIndex)).Decode(&idx); err != nil {
 		return index{}, err
@@ -90,8 +89,8 @@ func readIndex(path string) (index, error) {
 	return idx, nil
 }
 
-// sweep deletes files of the cache that the index does not know: half written
-// ones, and modules of other versions of the agent. It touches nothing else.
+// sweep removes files of the cache that are not in the index: partial downloads, and modules of
+// other versions of the agent. It touches no other files.
 func (s *store) sweep() {
 	parts, _ := filepath.Glob(filepath.Join(s.dir, partPrefix+"*"))
 	files, _ := filepath.Glob(filepath.Join(s.dir, strings.Repeat("[0-9a-f]", 2*sha256.Size), "*.wasm"))
@@ -101,20 +100,19 @@ func (s *store) sweep() {
 			continue
 		}
 		if dir := filepath.Dir(path); dir != s.dir && !isRealDir(dir) {
-			_ = os.Remove(dir) // the link, and nothing behind it
+			_ = os.Remove(dir) // removes a link, but not its target
 			continue
 		}
 		if err := os.Remove(path); err != nil {
 			s.log.Warn("a left over Wasm module cannot be deleted", "path", path, "err", err)
 		}
 		if dir := filepath.Dir(path); dir != s.dir {
-			_ = os.Remove(dir) // if it is empty
+			_ = os.Remove(dir) // only if it is empty
 		}
 	}
 }
 
-// save writes the index. Without it the next agent fetches the modules again,
-// that is all.
+// save writes the index. If that fails, the next agent only has to download the modules again.
 func (s *store) save() {
 	idx := index{Version: indexVersion, Sources: s.sources}
 	for _, m := range s.modules {
@@ -138,7 +136,7 @@ func (s *store) writeIndex(b []byte) error {
 	return s.finish(f, filepath.Join(s.dir, indexName), indexMode, err)
 }
 
-// part creates a file to write to, in a directory that is made if need be.
+// part creates a temporary file, and the directory if necessary.
 func (s *store) part() (*os.File, error) {
 	if err := makeDir(s.dir); err != nil {
 		return nil, err
@@ -146,7 +144,7 @@ func (s *store) part() (*os.File, error) {
 	return os.CreateTemp(s.dir, partPrefix+"*")
 }
 
-// finish moves a written file to its place: whole and on the disk, or not at all.
+// finish atomically renames a completely written and durable file to its final name.
 func (s *store) finish(f *os.File, path string, mode os.FileMode, err error) error {
 	if err != nil {
 		return errors.Join(err, durable.Discard(f))
@@ -154,7 +152,7 @@ func (s *store) finish(f *os.File, path string, mode os.FileMode, err error) err
 	return durable.Commit(f, path, mode)
 }
 
-// add takes a downloaded module into the cache. Its bytes are reserved.
+// add adds a downloaded module to the cache. Space for it is already reserved.
 func (s *store) add(d *download, k moduleKey) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,14 +177,14 @@ func (s *store) add(d *download, k moduleKey) error {
 	return nil
 }
 
-// isRealDir reports whether a path is a directory, and no link to one: what
-// somebody else put there must not decide where modules are written.
+// isRealDir reports whether a path is a directory and not a link to one, so that a link created by
+// another user cannot redirect writes.
 func isRealDir(dir string) bool {
 	info, err := os.Lstat(dir)
 	return err == nil && info.IsDir()
 }
 
-// makeDir makes a directory that Envoy can enter, whatever the umask.
+// makeDir creates a directory that Envoy can enter, whatever the umask.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -203,7 +201,7 @@ func checkFile(path, want string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return err

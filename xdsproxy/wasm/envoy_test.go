@@ -108,7 +108,7 @@ func envoyBinary(t *testing.T) string {
 	return path
 }
 
-// response is a state-of-the-world response of ECDS.
+// response returns a state-of-the-world response of ECDS.
 func response(t *testing.T, resources ...[]byte) []byte {
 	t.Helper()
 	r := &discoveryv3.DiscoveryResponse{TypeUrl: ecdsType}
@@ -126,7 +126,7 @@ func response(t *testing.T, resources ...[]byte) []byte {
 	return b
 }
 
-// controlPlane sends ECDS responses and waits for what Envoy says of them.
+// controlPlane sends ECDS responses and receives Envoy's acknowledgements.
 type controlPlane struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	address   string
@@ -179,7 +179,7 @@ func (cp *controlPlane) StreamAggregatedResources(s discoveryv3.AggregatedDiscov
 	}
 }
 
-// push sends a response and wants Envoy to take it.
+// push sends a response and expects Envoy to accept it.
 func (cp *controlPlane) push(t *testing.T, frame []byte) {
 	t.Helper()
 	r := &discoveryv3.DiscoveryResponse{}
@@ -209,8 +209,8 @@ func (cp *controlPlane) push(t *testing.T, frame []byte) {
 	}
 }
 
-// runningEnvoy is an Envoy with two listeners: "main" has the plugins first
-// and second, "closed" the plugin never.
+// runningEnvoy is an Envoy with two listeners: "main" has the plugins first and second, "closed"
+// the plugin never.
 type runningEnvoy struct {
 	admin string
 }
@@ -259,8 +259,8 @@ func startEnvoy(t *testing.T, binary, xds string, unified bool) *runningEnvoy {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // killed
+		_ = cmd.Process.Kill() // it may have exited
+		_ = cmd.Wait()         // it was killed
 		if t.Failed() {
 			b, _ := os.ReadFile(log)
 			t.Logf("Envoy's log:\n%s", b[max(0, len(b)-8000):])
@@ -278,8 +278,7 @@ func startEnvoy(t *testing.T, binary, xds string, unified bool) *runningEnvoy {
 	return e
 }
 
-// want waits until a request to a listener has a result: the status and the
-// headers of the test's modules.
+// want waits until a request to a listener has the expected status and headers of the test modules.
 func (e *runningEnvoy) want(t *testing.T, listener, want string) {
 	t.Helper()
 	poll(t, func() string {
@@ -305,7 +304,7 @@ func (e *runningEnvoy) want(t *testing.T, listener, want string) {
 	})
 }
 
-// listener returns the address that a listener got.
+// listener returns the address of a listener.
 func (e *runningEnvoy) listener(name string) (string, error) {
 	resp, err := get("http://" + e.admin + "/listeners?format=json")
 	if err != nil {
@@ -351,12 +350,12 @@ func get(url string) (*http.Response, error) {
 		return nil, err
 	}
 	b, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close() // read to its end
+	_ = resp.Body.Close() // it has been read to the end
 	resp.Body = io.NopCloser(strings.NewReader(string(b)))
 	return resp, err
 }
 
-// poll waits until ok has no complaint.
+// poll waits until ok returns no error.
 func poll(t *testing.T, ok func() string) {
 	t.Helper()
 	complaint := ""

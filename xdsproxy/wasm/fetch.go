@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// fetchError is a failed download with its result for the metric.
+// fetchError is a failed download with the value of the metric's result label.
 type fetchError struct {
 	result string
 	err    error
@@ -24,8 +24,7 @@ const maxReason = 1 << 10
 
 var errStopped = errors.New("the agent ends")
 
-// get returns the module that a request asks for, from the cache or from its
-// origin.
+// get returns the requested module from the cache or from its origin.
 func (c *Cache) get(ctx context.Context, r request) (moduleKey, error) {
 	k, hit := c.store.lookup(r)
 	if hit {
@@ -52,13 +51,13 @@ func (c *Cache) get(ctx context.Context, r request) (moduleKey, error) {
 		c.store.serve(r, k)
 		return k, nil
 	case <-ctx.Done():
-		// Two requests may differ in their patience: the download goes on.
+		// Requests may have different timeouts: the download continues.
 		return k, fmt.Errorf("fetch %s: no answer within %s: %w", r.shown(), r.timeout, ctx.Err())
 	}
 }
 
-// fly downloads a module for all who ask for it. The download outlives a
-// stream that ends: Envoy comes back and asks again.
+// fly downloads a module for all requests that wait for it. The download continues if the stream
+// ends, because Envoy reconnects and requests it again.
 func (c *Cache) fly(ctx context.Context, r request) (moduleKey, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 	defer cancel()
@@ -67,7 +66,7 @@ func (c *Cache) fly(ctx context.Context, r request) (moduleKey, error) {
 	}
 	defer c.leave(r.flight())
 	if k, ok := c.store.lookup(r); ok {
-		return k, nil // another download ended just now
+		return k, nil // another download has just completed
 	}
 	select {
 	case c.slots <- struct{}{}:
@@ -105,7 +104,7 @@ func (c *Cache) download(ctx context.Context, r request) (moduleKey, error) {
 	}
 }
 
-// keep takes a module whose checksum is that of the file into the cache.
+// keep adds a module to the cache under the checksum of its file.
 func (c *Cache) keep(r request, d *download) (moduleKey, error) {
 	k := moduleKey{Module: digest(r.module), Checksum: d.sha256}
 	if r.checksum != "" && r.checksum != d.sha256 {
@@ -123,8 +122,8 @@ func (c *Cache) add(d *download, k moduleKey) error {
 	return nil
 }
 
-// brief bounds what is said about an error: a server's answer may be part of
-// it, and it goes to the log and to the control plane.
+// brief shortens an error: it may contain a server's response, and is logged and sent to the
+// control plane.
 func brief(err error) error {
 	s := strings.ToValidUTF8(err.Error(), "?")
 	if len(s) <= maxReason {
@@ -133,7 +132,7 @@ func brief(err error) error {
 	return errors.New(strings.ToValidUTF8(s[:maxReason], "") + " [...]")
 }
 
-// enter registers a download, unless the agent ends.
+// enter registers a download. It returns false on shutdown.
 func (c *Cache) enter(key string, cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +151,7 @@ func (c *Cache) leave(key string) {
 	c.downs.Done()
 }
 
-// failed remembers that a download did not succeed.
+// failed records a failed download.
 func (c *Cache) failed(r request, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,8 +164,8 @@ func (c *Cache) failed(r request, err error) {
 	c.failures[r.flight()+r.version] = failure{err: err, until: now.Add(failureTTL)}
 }
 
-// failedLately returns why a download did not succeed, for a while. An edited
-// plugin is tried at once.
+// failedLately returns the error of a recent failed download. It returns nil if the plugin has been
+// modified since, so that it is retried immediately.
 func (c *Cache) failedLately(r request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

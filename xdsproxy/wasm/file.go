@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// fetchFile copies a module from the directory that file URLs may point to.
-// The copy is what was checked, whatever happens to the file later.
+// fetchFile copies a module from the directory that file URLs may refer to. The copy is what is
+// verified, so later changes of the file have no effect.
 func (c *Cache) fetchFile(r request) (moduleKey, error) {
 	fail := func(err error) (moduleKey, error) { return moduleKey{}, &fetchError{downloadFailure, err} }
 	if r.url.Host != "" && r.url.Host != "localhost" {
@@ -21,7 +21,7 @@ func (c *Cache) fetchFile(r request) (moduleKey, error) {
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	inner, err := c.unwrap(f)
 	if err != nil {
 		return fail(err)
@@ -33,7 +33,7 @@ func (c *Cache) fetchFile(r request) (moduleKey, error) {
 	return c.keep(r, d)
 }
 
-// openRegular opens a regular file. A pipe without a writer does not block it.
+// openRegular opens a regular file. It does not block on a pipe without a writer.
 func openRegular(root *os.Root, path string) (*os.File, error) {
 	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -44,7 +44,7 @@ func openRegular(root *os.Root, path string) (*os.File, error) {
 		err = errors.New("it is no regular file")
 	}
 	if err != nil {
-		_ = f.Close() // only read: nothing can be lost
+		_ = f.Close() // read-only: closing cannot lose data
 		return nil, err
 	}
 	return f, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// FuzzRewrite passes the cache any bytes as a resource. Whatever it sends must
-// be readable, and must have lost the agent's hints.
+// FuzzRewrite rewrites arbitrary bytes as a resource. The result must be valid and must not contain
+// the agent's hints.
 func FuzzRewrite(f *testing.F) {
 	s := pluginSpec{name: "p", url: "gopher://x", sha256: "00", env: hints()}
 	open := s
@@ -32,7 +32,7 @@ func FuzzRewrite(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if bytes.Contains(b, []byte("http")) || bytes.Contains(b, []byte("oci")) {
-			return // no look-ups
+			return // avoid name resolution
 		}
 		o := c.Rewrite(t.Context(), [][]byte{b})[0]
 		if (o.Err == nil) == (o.Fallback != "") {
@@ -54,7 +54,7 @@ func FuzzRewrite(f *testing.F) {
 	})
 }
 
-// FuzzResponse passes the cache any bytes as a response.
+// FuzzResponse rewrites arbitrary bytes as a response.
 func FuzzResponse(f *testing.F) {
 	s := pluginSpec{name: "p", url: "gopher://x"}.resource(f)
 	f.Add(wire.Append(nil, wire.ResponseResources, s), false)
@@ -65,7 +65,7 @@ func FuzzResponse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte, delta bool) {
 		if bytes.Contains(b, []byte("http")) || bytes.Contains(b, []byte("oci")) {
-			return // no look-ups
+			return // avoid name resolution
 		}
 		r := c.RewriteResponse(t.Context(), b, delta)
 		if r.Frame == nil && len(b) > 0 && len(r.Failures) == 0 {
@@ -77,8 +77,8 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// FuzzURL sets any URL in a plugin: it is refused, or names a module that has a
-// place of its own below the directory.
+// FuzzURL sets an arbitrary URL in a plugin: it is rejected, or identifies a module with a unique
+// path below the directory.
 func FuzzURL(f *testing.F) {
 	for _, url := range []string{
 		"http://h/x", "https://u:p@h:1/x?y#z", "oci://h/x:v1", "oci://h:5000/x@sha256:" + strings.Repeat("0", 64), "oci://", "oci://x",

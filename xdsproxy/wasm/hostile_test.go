@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// TestHostileRegistry has a registry that sends the agent to where it may not
-// go: for a token, a manifest, and a layer.
+// TestHostileRegistry uses a registry that redirects requests for a token, a manifest and a layer
+// to forbidden addresses.
 func TestHostileRegistry(t *testing.T) {
 	t.Parallel()
 	forbidden := &httptest.Server{
@@ -28,7 +28,7 @@ func TestHostileRegistry(t *testing.T) {
 		Config:   &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server was reached") })},
 	}
 	forbidden.Start()
-	// A name is looked up when it is dialled; the library refuses some addresses itself.
+	// Use a name, which is resolved on dial: the library itself rejects some addresses.
 	byName := strings.Replace(forbidden.URL, "127.0.0.1", "localhost", 1)
 	t.Cleanup(forbidden.Close)
 	sends := func(part, to string) func(http.ResponseWriter, *http.Request) bool {
@@ -69,8 +69,8 @@ func TestHostileRegistry(t *testing.T) {
 	}
 }
 
-// TestCredentialsStay has a registry that redirects to the store of another
-// host, as large ones do: it gets no credentials.
+// TestCredentialsStay uses a registry that redirects to a store on another host, like large
+// registries do: the store receives no credentials.
 func TestCredentialsStay(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -106,14 +106,14 @@ func TestCredentialsStay(t *testing.T) {
 	}
 }
 
-// TestBombs has layers that are small, and large once they are opened.
+// TestBombs uses layers that are small but expand to large data.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 20
 	huge := string(testModule("x", "y")) + strings.Repeat("\x00", 4*most)
 	var sparse bytes.Buffer
 	w := tar.NewWriter(&sparse)
-	// A file of 2^50 bytes, all of them a hole (PAX format 1.0 of GNU tar).
+	// A file of 2^50 bytes that consists of a hole (GNU tar's PAX format 1.0).
 	body := "0\n" + strings.Repeat("\x00", 510)
 	if err := w.WriteHeader(&tar.Header{Name: pluginFile, Typeflag: tar.TypeReg, Size: int64(len(body)), Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
 		"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": pluginFile, "GNU.sparse.realsize": fmt.Sprint(1 << 50),
@@ -145,7 +145,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// sparseTar is an archive with one sparse file, written block by block.
+// sparseTar returns an archive with one sparse file, written block by block.
 func sparseTar(t *testing.T, body string) []byte {
 	t.Helper()
 	record := func(key, value string) string {
@@ -178,8 +178,8 @@ func sparseTar(t *testing.T, body string) []byte {
 	return append(out, make([]byte, 1024)...)
 }
 
-// TestLinkedDirectory has a link where the cache keeps a module: nothing is
-// written, nor served, from behind it.
+// TestLinkedDirectory replaces the directory of a module with a link: nothing is written to its
+// target or served from there.
 func TestLinkedDirectory(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -194,7 +194,7 @@ func TestLinkedDirectory(t *testing.T) {
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {
 		t.Errorf("behind the link are %v, %v", left, err)
 	}
-	// The same after a restart with an index that names it.
+	// The same after a restart with an index that contains it.
 	dir = t.TempDir()
 	path, err := rewriteOne(t, newCache(t, Config{Dir: dir}), pluginSpec{name: "p", url: url})
 	if err != nil {

@@ -21,8 +21,7 @@ const (
 	backoffJitter = 0.5
 )
 
-// fetchHTTP fetches a module by http or https, and tries again when that may
-// help.
+// fetchHTTP downloads a module over http or https and retries if that may help.
 func (c *Cache) fetchHTTP(ctx context.Context, r request) (moduleKey, error) {
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(c.pause),
 		backoff.WithMultiplier(backoffGrowth), backoff.WithRandomizationFactor(backoffJitter), backoff.WithMaxElapsedTime(0))
@@ -40,7 +39,7 @@ func (c *Cache) fetchHTTP(ctx context.Context, r request) (moduleKey, error) {
 	return c.keep(r, d)
 }
 
-// attempt is one request for a module, with its body.
+// attempt sends one request for a module and reads the body.
 func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.HTTPTimeout)
 	defer cancel()
@@ -56,7 +55,7 @@ func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
 		}
 		return nil, withoutURL(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // only read: nothing can be lost
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	if resp.StatusCode != http.StatusOK {
 		err := fmt.Errorf("the server answers %s", resp.Status)
 		if !worthRetry(resp.StatusCode) {
@@ -76,7 +75,7 @@ func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
 	return d, nil
 }
 
-// worthRetry reports whether the same request may succeed later.
+// worthRetry reports whether a retry after this status may succeed.
 func worthRetry(code int) bool {
 	switch code {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported, http.StatusNetworkAuthenticationRequired:
@@ -87,7 +86,7 @@ func worthRetry(code int) bool {
 	return code >= http.StatusInternalServerError
 }
 
-// withoutURL drops the URL from an error of net/http: it may hold a token.
+// withoutURL removes the URL, which may contain a token, from an error of net/http.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -96,8 +95,8 @@ func withoutURL(err error) error {
 	return err
 }
 
-// tracked remembers whether reading failed: then another attempt may help.
-// Whole bytes that are no module will be none next time.
+// tracked records whether reading failed. In that case a retry may help, but not if the complete
+// data is not a module.
 type tracked struct {
 	r   io.Reader
 	err error

@@ -33,7 +33,7 @@ func gzipped(t testing.TB, b []byte) []byte {
 	return out.Bytes()
 }
 
-// tarred is an archive with files, and a directory before them.
+// tarred returns an archive with files, preceded by a directory.
 func tarred(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -105,7 +105,7 @@ func TestHTTPWrapped(t *testing.T) {
 	}
 }
 
-// wantEmpty wants nothing left of a failed download.
+// wantEmpty checks that a failed download leaves no files.
 func wantEmpty(t *testing.T, c *Cache) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.cfg.Dir, "*", "*.wasm"))
@@ -136,7 +136,7 @@ func TestHTTPAttempts(t *testing.T) {
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	ok := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(module) }
 	cases := map[string]struct {
-		answers []http.HandlerFunc // the last one again and again
+		answers []http.HandlerFunc // the last one is repeated
 		calls   int32
 		err     string
 	}{
@@ -193,7 +193,7 @@ func TestHTTPChecksum(t *testing.T) {
 	}
 }
 
-// endless writes a module that does not end.
+// endless writes a module without end.
 func endless(w http.ResponseWriter, _ *http.Request) {
 	chunk := make([]byte, 64<<10)
 	_, err := w.Write([]byte("\x00asm\x01\x00\x00\x00"))
@@ -234,7 +234,7 @@ func TestHTTPTooLarge(t *testing.T) {
 	})
 }
 
-// TestHTTPStreams is not parallel: it measures what is allocated.
+// TestHTTPStreams is not parallel, because it measures allocations.
 func TestHTTPStreams(t *testing.T) {
 	const size = 32 << 20
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -278,13 +278,13 @@ func TestHTTPMerges(t *testing.T) {
 	}
 	close(enough)
 	wg.Wait()
-	// One that asks when the first download is over finds it in the cache.
+	// A request after the end of the first download finds the module in the cache.
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d requests", n)
 	}
 }
 
-// TestHTTPAsksAgain pins when the origin is asked although the module is there.
+// TestHTTPAsksAgain checks when the origin is contacted although the module is cached.
 func TestHTTPAsksAgain(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -346,8 +346,8 @@ func TestFailureIsRemembered(t *testing.T) {
 	}
 }
 
-// TestImpatience has a caller that does not wait for the download's end, which
-// then serves the next one.
+// TestImpatience uses a caller that does not wait for the end of the download, which then serves
+// the next caller.
 func TestImpatience(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -383,7 +383,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestRunEndsDownloads leaves nothing running behind.
+// TestRunEndsDownloads checks that no download continues after the end.
 func TestRunEndsDownloads(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{})

@@ -17,19 +17,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// Marker is in the type URL of every configuration of a Wasm extension: filters of
-// requests and connections, access logs, stats sinks, services.
+// Marker is part of the type URL of every configuration of a Wasm extension: HTTP and network
+// filters, access logs, stats sinks, services.
 const Marker = ".wasm.v3."
 
-// maxNesting is how deep messages are looked into.
+// maxNesting is the maximum nesting depth of messages that are inspected.
 const maxNesting = 100
 
-// typeMember is where JSON names the type of a message.
+// typeMember is the JSON member that names the type of a message.
 var typeMember = member{0, "@type", "@type"}
 
-// Check returns an error if a serialized message holds, at any depth, the
-// configuration of a Wasm extension whose code is a local file that lies neither
-// below FileDir nor below Dir. Links are followed. Messages that do not hold Marker need no check.
+// Check returns an error if a serialized message contains, at any depth, the configuration of a
+// Wasm extension whose code is a local file that is neither below FileDir nor below Dir. It
+// resolves links. Messages that do not contain Marker need no check.
 func (c *Cache) Check(message []byte) error {
 	return c.checkNested(message, 0)
 }
@@ -42,7 +42,7 @@ func (c *Cache) checkNested(b []byte, depth int) error {
 		return fmt.Errorf("a Wasm extension is nested deeper than %d messages", maxNesting)
 	}
 	if eachField(b, func(wire.Field) error { return nil }) != nil {
-		return nil // it is a text
+		return nil // it is a string
 	}
 	if err := c.checkCode(b); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (c *Cache) checkNested(b []byte, depth int) error {
 	})
 }
 
-// checkCode checks one message if it is the configuration of a Wasm extension: an
-// Any, also one of a TypedStruct, or an Any in JSON's form.
+// checkCode checks a message if it is the configuration of a Wasm extension: an Any, possibly with
+// a TypedStruct, or the JSON form of an Any.
 func (c *Cache) checkCode(b []byte) error {
 	var enc encoding
 	plugin := b
@@ -84,7 +84,7 @@ func (c *Cache) checkCode(b []byte) error {
 	if err != nil || name == "" {
 		return err
 	}
-	f, err := openBelow(c.cfg.Dir, name) // a module that the cache holds, as in the last good configuration
+	f, err := openBelow(c.cfg.Dir, name) // a cached module, as in the last good configuration
 	if err != nil {
 		f, err = c.openLocal(name)
 	}
@@ -94,7 +94,7 @@ func (c *Cache) checkCode(b []byte) error {
 	return f.Close()
 }
 
-// codeFile returns the local file that a plugin's code is; empty if it is none.
+// codeFile returns the local file of a plugin's code, or "" if the code is not a file.
 func codeFile(enc encoding, plugin []byte) (string, error) {
 	v := value{message: plugin}
 	for _, m := range []member{wasmConfig, vmConfig, vmCode, codeLocal, localFilename} {
@@ -106,13 +106,13 @@ func codeFile(enc encoding, plugin []byte) (string, error) {
 	return v.text, nil
 }
 
-// fileURL is the URL of a local file.
+// fileURL returns the URL of a local file.
 func fileURL(name string) string {
 	u := url.URL{Scheme: "file", Path: name}
 	return u.String()
 }
 
-// openLocal opens a regular file below the directory that files may lie in.
+// openLocal opens a regular file below FileDir.
 func (c *Cache) openLocal(name string) (*os.File, error) {
 	if c.cfg.FileDir == "" {
 		return nil, errors.New("no directory is configured that Wasm modules may lie in")
@@ -126,10 +126,10 @@ func openBelow(dir, name string) (*os.File, error) {
 	if err != nil || !filepath.IsLocal(path) {
 		return nil, fmt.Errorf("the file is not below %s", dir)
 	}
-	root, err := os.OpenRoot(dir) // no link leads out of it
+	root, err := os.OpenRoot(dir) // prevents links from leaving it
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = root.Close() }() // only read: nothing can be lost
+	defer func() { _ = root.Close() }() // read-only: closing cannot lose data
 	return openRegular(root, path)
 }

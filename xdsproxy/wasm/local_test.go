@@ -34,7 +34,7 @@ func anyOf(t *testing.T, m proto.Message) *anypb.Any {
 	return a
 }
 
-// jsonOf is a message in JSON's form, as a TypedStruct.
+// jsonOf returns a message in JSON form, as in a TypedStruct.
 func jsonOf(t *testing.T, m proto.Message) *anypb.Any {
 	t.Helper()
 	j, err := protojson.Marshal(m)
@@ -48,8 +48,8 @@ func jsonOf(t *testing.T, m proto.Message) *anypb.Any {
 	return anyOf(t, &xdsv3.TypedStruct{TypeUrl: "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()), Value: v})
 }
 
-// checkLocalCode expects that a file is refused, with want in the error, or taken
-// if want is empty, wherever in the configuration a module is that file.
+// checkLocalCode checks that a module in this file is rejected with an error that contains want, or
+// accepted if want is empty, wherever the configuration refers to it.
 func checkLocalCode(t *testing.T, c *Cache, file, want string) {
 	t.Helper()
 	filter := pluginSpec{name: "p"}.want(file)
@@ -98,7 +98,7 @@ func checkLocalCode(t *testing.T, c *Cache, file, want string) {
 	}
 }
 
-// What names a Wasm extension without a local file passes.
+// Text that names a Wasm extension without a local file is accepted.
 func TestCheckPasses(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})
@@ -118,7 +118,7 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
-// A module that the cache holds is a local file of the last good configuration.
+// A cached module is a local file of the last good configuration.
 func TestCheckOwnModule(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})

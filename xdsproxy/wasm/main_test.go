@@ -33,13 +33,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// Addresses of these tests' servers.
+// Addresses of the test servers.
 const (
 	testHost    = "127.77.49.1"
 	testNetwork = "127.77.49.0/24"
 )
 
-// newCache makes a cache that may reach the tests' servers, and runs it.
+// newCache creates and runs a cache that may reach the test servers.
 func newCache(t *testing.T, cfg Config) *Cache {
 	t.Helper()
 	if cfg.Dir == "" {
@@ -82,7 +82,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	return s
 }
 
-// serveBytes serves the same answer to every request.
+// serveBytes sends the same response to every request.
 func serveBytes(t *testing.T, body []byte) *httptest.Server {
 	t.Helper()
 	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
@@ -93,7 +93,7 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// pluginSpec is a plugin for a test, without what all of them have.
+// pluginSpec describes a plugin for a test, without the common fields.
 type pluginSpec struct {
 	name     string
 	url      string
@@ -121,17 +121,17 @@ func (s pluginSpec) wasm() *wasmfilterv3.Wasm {
 	}
 	config := &wasmv3.PluginConfig{Name: s.name, RootId: "root", Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: vm}}
 	if s.failOpen {
-		// By reflection: the field is deprecated, and what control planes send.
+		// Use reflection: the field is deprecated, but control planes send it.
 		m := config.ProtoReflect()
 		m.Set(m.Descriptor().Fields().ByName("fail_open"), protoreflect.ValueOfBool(true))
 	}
 	return &wasmfilterv3.Wasm{Config: config}
 }
 
-// resource is the plugin as a serialized Any of a TypedExtensionConfig.
+// resource returns the plugin as a serialized Any with a TypedExtensionConfig.
 func (s pluginSpec) resource(t testing.TB) []byte { return pack(t, s.name, s.wasm()) }
 
-// structured is the plugin as an Any with a TypedStruct in it.
+// structured returns the plugin as an Any with a TypedStruct.
 func (s pluginSpec) structured(t testing.TB, udpa bool) []byte {
 	t.Helper()
 	j, err := protojson.Marshal(s.wasm())
@@ -170,7 +170,7 @@ func marshalAny(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// unpack reads a resource into a filter's configuration.
+// unpack decodes a resource as a filter's configuration.
 func unpack(t testing.TB, resource []byte, into proto.Message) (name string) {
 	t.Helper()
 	a, e := &anypb.Any{}, &corev3.TypedExtensionConfig{}

@@ -5,7 +5,7 @@ package wasm
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Results of a download, as the metric's label has them.
+// Results of a download, used as label values.
 const (
 	fetched          = "success"
 	downloadFailure  = "download_failure"
@@ -14,7 +14,7 @@ const (
 	fetchFailure     = "fetch_failure"
 )
 
-// Results of a conversion, as the metric's label has them.
+// Results of a conversion, used as label values.
 const (
 	converted             = "success"
 	noRemoteLoad          = "no_remote_load"
@@ -26,7 +26,8 @@ const (
 	millisecondsPerSecond = 1000
 )
 
-// metrics have the names of Istio's agent where it has such a metric.
+// metrics are the metrics of the cache. They have the same names as in Istio's agent, if it has an
+// equivalent.
 type metrics struct {
 	entries     prometheus.Gauge
 	bytes       prometheus.Gauge

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// native is a plugin as its own message.
+// native is the encoding of a plugin as its own message type.
 type native struct{}
 
 func (native) get(b []byte, m member) (value, error) {
@@ -42,7 +42,7 @@ func (native) set(b []byte, m member, data []byte, _ bool) ([]byte, error) {
 	return replace(b, m.num, data)
 }
 
-// duration reads a google.protobuf.Duration.
+// duration decodes a google.protobuf.Duration.
 func (native) duration(v value) (time.Duration, error) {
 	var seconds, nanos int64
 	err := eachField(v.message, func(f wire.Field) error {

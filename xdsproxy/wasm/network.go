@@ -20,8 +20,8 @@ import (
 
 const (
 	userAgent = "outrigger-agent"
-	// maxAnswer bounds what a registry answers beside a module: tokens,
-	// manifests and errors are kept in memory.
+	// maxAnswer is the maximum size of a registry's response other than a module. Tokens, manifests
+	// and errors are held in memory.
 	maxAnswer    = 4 << 20
 	maxRedirects = 10
 	dialTimeout  = 10 * time.Second
@@ -29,15 +29,15 @@ const (
 	maxHeader    = 64 << 10
 )
 
-// errRefused is why a request was not made. Trying again does not help.
+// errRefused means that a request is not permitted. A retry does not help.
 var errRefused = errors.New("refused")
 
-// network makes the connections to where modules come from. It is the one
-// place that decides what a URL of somebody else may reach.
+// network makes the connections for downloads. All decisions about which addresses a URL may reach
+// are made here.
 type network struct {
 	verified   http.RoundTripper
 	unverified http.RoundTripper // does not verify certificates
-	insecure   map[string]bool   // hosts; "*" are all
+	insecure   map[string]bool   // hosts; "*" means all
 	allowed    allowed
 }
 
@@ -59,20 +59,19 @@ func newNetwork(cfg Config) (*network, error) {
 
 func (n *network) transport(timeout time.Duration, config *tls.Config) *http.Transport {
 	return &http.Transport{
-		Proxy:                  nil, // a proxy would make the connection without asking here
+		Proxy:                  nil, // a proxy would connect without these checks
 		DialContext:            n.dial,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  timeout,
 		MaxResponseHeaderBytes: maxHeader,
 		IdleConnTimeout:        idleTimeout,
-		DisableCompression:     true, // what comes compressed is unwrapped here, within limits
+		DisableCompression:     true, // compressed data is decompressed elsewhere, with limits
 		ForceAttemptHTTP2:      true,
 	}
 }
 
-// dial connects to an address, after the look-up of its name, if it may be
-// reached.
+// dial connects to an address, after name resolution, if it is allowed.
 func (n *network) dial(ctx context.Context, protocol, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout: dialTimeout,
@@ -81,16 +80,16 @@ func (n *network) dial(ctx context.Context, protocol, address string) (net.Conn,
 	return d.DialContext(ctx, protocol, address)
 }
 
-// isInsecure reports whether a host is one whose certificate is not verified.
+// isInsecure reports whether a host's certificate is not verified.
 func (n *network) isInsecure(host string) bool {
 	return n.insecure["*"] || n.insecure[strings.ToLower(host)]
 }
 
-// RoundTrip sends a request to a host as the host is configured. A redirect
-// does not lead from https to http.
+// RoundTrip sends a request according to the configuration of the host. It rejects redirects from
+// https to http.
 func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	insecure := n.isInsecure(req.URL.Host)
-	from := req.Response // the redirect that leads here, or nil
+	from := req.Response // the redirect that led here, or nil
 	switch {
 	case req.URL.Scheme != "http" && req.URL.Scheme != "https":
 		return nil, fmt.Errorf("%w: the scheme %q is neither http nor https", errRefused, req.URL.Scheme)
@@ -102,7 +101,7 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	return n.verified.RoundTrip(req)
 }
 
-// client follows redirects.
+// client returns an HTTP client that follows redirects.
 func (n *network) client() *http.Client {
 	return &http.Client{Transport: n, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 		if len(via) >= maxRedirects {
@@ -112,11 +111,11 @@ func (n *network) client() *http.Client {
 	}}
 }
 
-// registryTransport is what a registry's client sends its requests with.
+// registryTransport is the transport of a registry client.
 type registryTransport struct {
 	*network
-	credentials bool  // the requests may carry some
-	maxBlob     int64 // bytes of a layer
+	credentials bool  // the requests may contain credentials
+	maxBlob     int64 // maximum size of a layer, in bytes
 }
 
 func (t registryTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -142,8 +141,7 @@ func plaintextError(host string) error {
 	return fmt.Errorf("%w: credentials would go to %s in plaintext; list it in WASM_INSECURE_REGISTRIES if that is meant", errRefused, host)
 }
 
-// isBlob reports whether a request is for a layer, or was redirected from one
-// that is.
+// isBlob reports whether a request is for a layer, or was redirected from one.
 func isBlob(req *http.Request) bool {
 	for range maxRedirects + 1 {
 		if req.Response == nil || req.Response.Request == nil {
@@ -154,9 +152,9 @@ func isBlob(req *http.Request) bool {
 	return strings.Contains(req.URL.Path, "/blobs/")
 }
 
-// allowed are the addresses that are reached although they are special.
+// allowed contains the special addresses that are allowed.
 type allowed struct {
-	hosts    []string // host or host:port, as a URL has them
+	hosts    []string // host or host:port, as in URLs
 	networks []netip.Prefix
 }
 
@@ -185,8 +183,8 @@ func parseAllowed(entries []string) (allowed, error) {
 	return a, nil
 }
 
-// check decides about a connection: address is what was asked for, resolved is
-// where it would go.
+// check decides whether a connection is allowed. address is the requested address, resolved the
+// address after name resolution.
 func (a allowed) check(address, resolved string) error {
 	to, err := netip.ParseAddrPort(resolved)
 	if err != nil {
@@ -211,12 +209,12 @@ func (a allowed) check(address, resolved string) error {
 	return fmt.Errorf("%w: %s is at %s, a loopback, link-local or metadata address; allow it in OUTRIGGER_WASM_ALLOWED_HOSTS if that is meant", errRefused, host, ip)
 }
 
-// specialNetworks are networks that no module comes from: this host, this
-// link, multicast, and where clouds answer questions about a machine.
+// specialNetworks are networks that are not valid origins of modules: this host, this link,
+// multicast, and the metadata services of clouds.
 var specialNetworks = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),
-	netip.MustParsePrefix("169.254.0.0/16"),     // link-local; metadata of most clouds
+	netip.MustParsePrefix("169.254.0.0/16"),     // link-local; metadata in most clouds
 	netip.MustParsePrefix("100.100.100.200/32"), // metadata, Alibaba
 	netip.MustParsePrefix("168.63.129.16/32"),   // metadata, Azure
 	netip.MustParsePrefix("192.0.0.192/32"),     // metadata, Oracle
@@ -230,8 +228,8 @@ var specialNetworks = []netip.Prefix{
 	netip.MustParsePrefix("fd00:42::42/128"),  // metadata, Scaleway
 }
 
-// embedding are IPv6 networks whose addresses hold an IPv4 address that the
-// packet ends at, with the byte at which it stands.
+// embedding are IPv6 networks whose addresses contain the IPv4 address to which packets are
+// delivered, with its byte offset.
 var embedding = []struct {
 	network netip.Prefix
 	at      int

@@ -72,8 +72,8 @@ func TestAllowedHosts(t *testing.T) {
 	}
 }
 
-// TestRefused has URLs that lead where none may lead, directly and by a
-// redirect. The servers exist: a request to one fails the test.
+// TestRefused uses URLs that lead to forbidden addresses, directly and by redirects. The servers
+// exist: a request to one of them fails the test.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	inner := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server was reached") }))
@@ -93,7 +93,7 @@ func TestRefused(t *testing.T) {
 			t.Parallel()
 			c := newCache(t, Config{AllowedHosts: []string{"127.77.49.2"}, HTTPMaxAttempts: 2})
 			_, err := rewriteOne(t, c, pluginSpec{name: "p", url: url})
-			// What the resolver does not know cannot be reached either.
+			// Names that cannot be resolved fail as well.
 			if err == nil || !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "lookup") {
 				t.Errorf("error %v", err)
 			}
@@ -107,7 +107,7 @@ func TestRedirects(t *testing.T) {
 	plain := serveBytes(t, module)
 	secure := httptest.NewUnstartedServer(http.RedirectHandler(plain.URL, http.StatusFound))
 	secure.Listener = listen(t, testHost)
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are meant to fail
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // expected handshake errors
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	loop := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusFound) }))
@@ -135,7 +135,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestNoProxy pins that the environment's proxy does not dial for the agent.
+// TestNoProxy checks that the proxy of the environment is not used.
 func TestNoProxy(t *testing.T) {
 	t.Parallel()
 	n, err := newNetwork(Config{})
@@ -207,7 +207,7 @@ func TestFileURL(t *testing.T) {
 			}
 			u, err := url.Parse(tc.url)
 			if err != nil || u.Host != "" {
-				return // local code names no host
+				return // local code has no host
 			}
 			checkLocalCode(t, newCache(t, Config{FileDir: tc.allowed}), u.Path, tc.err)
 		})

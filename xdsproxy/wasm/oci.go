@@ -26,24 +26,23 @@ import (
 )
 
 const (
-	// pluginFile is the module's name in an image that holds files.
+	// pluginFile is the file name of the module in an image that contains files.
 	pluginFile = "plugin.wasm"
-	// Layers that are a module themselves.
+	// Media types of layers that consist of a module.
 	layerWasm    = "application/vnd.module.wasm.content.layer.v1+wasm"
 	layerWasmOCI = "application/wasm"
 )
 
-// image is one image of a registry, and how to ask the registry for more.
+// image is an image in a registry, with a client to read more from it.
 type image struct {
 	registryv1.Image
 	repository name.Repository
 	options    []remote.Option
-	digest     string // of the manifest, hex
-	index      string // of the index that it was found in, hex; may be empty
+	digest     string // of the manifest, in hex
+	index      string // digest of the index that contains it, in hex; may be empty
 }
 
-// fetchImage fetches the module of an image. Its checksum is the digest of the
-// image's manifest.
+// fetchImage downloads the module of an image. Its checksum is the digest of the image's manifest.
 func (c *Cache) fetchImage(ctx context.Context, r request) (moduleKey, error) {
 	img, err := c.openImage(ctx, r)
 	if err != nil {
@@ -54,7 +53,7 @@ func (c *Cache) fetchImage(ctx context.Context, r request) (moduleKey, error) {
 	}
 	k := moduleKey{Module: digest(r.module), Checksum: img.digest}
 	if c.store.known(k) {
-		return k, nil // a tag that still means the same image
+		return k, nil // the tag still refers to the same image
 	}
 	d, err := c.pull(img)
 	if err != nil {
@@ -63,8 +62,8 @@ func (c *Cache) fetchImage(ctx context.Context, r request) (moduleKey, error) {
 	return k, c.add(d, k)
 }
 
-// openImage reads an image's manifest. A registry that speaks plain HTTP is
-// asked so.
+// openImage reads an image's manifest. It falls back to plaintext for a registry that supports only
+// HTTP.
 func (c *Cache) openImage(ctx context.Context, r request) (*image, error) {
 	auth, err := c.credentials(r)
 	if err != nil {
@@ -111,13 +110,13 @@ func (c *Cache) openImage(ctx context.Context, r request) (*image, error) {
 	return img, nil
 }
 
-// isPlainHTTP reports whether a registry answered HTTP to a TLS handshake.
+// isPlainHTTP reports whether a registry responded with HTTP to a TLS handshake.
 func isPlainHTTP(err error) bool {
 	return errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), http.ErrSchemeMismatch.Error())
 }
 
-// choose takes the image of an index that is for Wasm, else the one for this
-// machine, else the only one.
+// choose selects the Wasm image in an index, else the one for this machine's platform, else the
+// only one.
 func choose(desc *remote.Descriptor) (registryv1.Hash, error) {
 	index, err := desc.ImageIndex()
 	if err != nil {
@@ -184,7 +183,7 @@ func (c *Cache) pull(img *image) (*download, error) {
 	return c.pullLayer(img, modules[0], false)
 }
 
-// pullLayer reads one layer: an archive that holds the module, or the module.
+// pullLayer reads a layer, which is an archive that contains the module, or the module itself.
 func (c *Cache) pullLayer(img *image, l registryv1.Descriptor, archive bool) (*download, error) {
 	if l.Size > c.maxModule {
 		return nil, fmt.Errorf("the layer has %d bytes, more than %d", l.Size, c.maxModule)
@@ -193,11 +192,11 @@ func (c *Cache) pullLayer(img *image, l registryv1.Descriptor, archive bool) (*d
 	if err != nil {
 		return nil, fmt.Errorf("read the layer: %w", withoutURL(err))
 	}
-	body, err := layer.Compressed() // verifies the digest at its end
+	body, err := layer.Compressed() // verifies the digest at the end
 	if err != nil {
 		return nil, fmt.Errorf("read the layer: %w", withoutURL(err))
 	}
-	defer func() { _ = body.Close() }() // only read: nothing can be lost
+	defer func() { _ = body.Close() }() // read-only: closing cannot lose data
 	r := io.Reader(body)
 	if archive {
 		if r, err = c.pluginOf(body); err != nil {
@@ -208,17 +207,17 @@ func (c *Cache) pullLayer(img *image, l registryv1.Descriptor, archive bool) (*d
 	if err != nil {
 		return nil, fmt.Errorf("read the layer: %w", err)
 	}
-	if _, err := io.Copy(io.Discard, body); err != nil { // to the end, for the digest
+	if _, err := io.Copy(io.Discard, body); err != nil { // read to the end, to verify the digest
 		d.discard()
 		return nil, fmt.Errorf("read the layer: %w", err)
 	}
 	return d, nil
 }
 
-// pluginOf finds the module in a layer of files.
+// pluginOf finds the module in a layer that contains files.
 func (c *Cache) pluginOf(layer io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(layer)
-	head, _ := b.Peek(len(gzipMagic)) // too short is no archive either
+	head, _ := b.Peek(len(gzipMagic)) // data that is too short is not an archive either
 	files := io.Reader(b)
 	if bytes.HasPrefix(head, []byte(gzipMagic)) {
 		z, err := gzip.NewReader(b)

@@ -30,11 +30,11 @@ import (
 // ociRegistry is a registry in this process.
 type ociRegistry struct {
 	host string
-	user string // wanted, with the password "hunter2"; empty: nobody
+	user string // required user, with the password "hunter2"; empty means anonymous
 
 	mu    sync.Mutex
-	calls []string                                          // path of each request for a manifest or a layer
-	spoil func(w http.ResponseWriter, r *http.Request) bool // answers in the registry's place
+	calls []string                                          // paths of requests for manifests and layers
+	spoil func(w http.ResponseWriter, r *http.Request) bool // responds instead of the registry
 }
 
 const (
@@ -42,8 +42,8 @@ const (
 	tokenAuth = "token"
 )
 
-// newRegistry serves a registry with plain HTTP, with TLS if secure, with
-// basic or token authentication if auth says so.
+// newRegistry serves a registry over plain HTTP, or over TLS if secure is set, with basic or token
+// authentication according to auth.
 func newRegistry(t *testing.T, secure bool, auth string) *ociRegistry {
 	t.Helper()
 	r := &ociRegistry{}
@@ -108,7 +108,7 @@ func (r *ociRegistry) authorized(w http.ResponseWriter, req *http.Request, auth 
 	return false
 }
 
-// push puts an image or an index at a name; it returns the digest.
+// push stores an image or an index under a name and returns the digest.
 func (r *ociRegistry) push(t *testing.T, name string, what remote.Taggable) string {
 	t.Helper()
 	ref, err := imagename.ParseReference(r.host+"/"+name, imagename.Insecure)
@@ -154,7 +154,7 @@ func (r *ociRegistry) requests() (manifests, layers int) {
 	return manifests, layers
 }
 
-// newImage makes an image of layers, each a media type and its bytes.
+// newImage returns an image of layers, each with a media type and content.
 func newImage(t *testing.T, manifest types.MediaType, layers ...registryv1.Layer) registryv1.Image {
 	t.Helper()
 	img := mutate.MediaType(empty.Image, manifest)
@@ -275,7 +275,7 @@ func TestOCIIndex(t *testing.T) {
 func TestOCIWrongBytes(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
-	other := testModule("x", "z") // as long, and a module too
+	other := testModule("x", "z") // a valid module of the same size
 	r := newRegistry(t, false, "")
 	good := r.push(t, "x:v1", artifact(t, module))
 	r.spoil = func(w http.ResponseWriter, req *http.Request) bool {
@@ -312,7 +312,7 @@ func TestOCIWrongBytes(t *testing.T) {
 	}
 }
 
-// TestOCIPull pins what a registry is asked for.
+// TestOCIPull checks which requests are sent to a registry.
 func TestOCIPull(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -351,7 +351,7 @@ func TestOCIPull(t *testing.T) {
 	}
 }
 
-// dockerConfig is a docker config JSON with the password of the tests.
+// dockerConfig returns a docker config JSON with the password of the tests.
 func dockerConfig(host, user string) string {
 	return fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte(user+":hunter2")))
 }

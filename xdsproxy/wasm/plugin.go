@@ -16,7 +16,7 @@ type member struct {
 	snake, camel string
 }
 
-// What is read and written of envoy.extensions.filters.http.wasm.v3.Wasm.
+// Fields of envoy.extensions.filters.http.wasm.v3.Wasm that are read or written.
 var (
 	wasmConfig    = member{1, "config", "config"}                              // Wasm
 	failOpen      = member{5, "fail_open", "failOpen"}                         // PluginConfig
@@ -34,14 +34,13 @@ var (
 	uriTimeout    = member{3, "timeout", "timeout"}                            // HttpUri
 )
 
-// policyFailOpen is FailurePolicy FAIL_OPEN.
+// policyFailOpen is the value FAIL_OPEN of FailurePolicy.
 const policyFailOpen = 3
 
-// hintPrefix begins the environment variables that are meant for the agent.
+// hintPrefix is the prefix of environment variables that are intended for the agent.
 const hintPrefix = "ISTIO_META_"
 
-// value is a field's value. Of what the message allows for the field, that
-// part is set.
+// value is the value of a field. The member that matches the type of the field is set.
 type value struct {
 	ok      bool
 	message []byte
@@ -50,33 +49,33 @@ type value struct {
 	truth   bool
 }
 
-// encoding is one of the two ways in which a plugin is written: as its own
-// message or as a google.protobuf.Struct, which is its JSON form.
+// encoding is one of two encodings of a plugin: as its own message type, or as a
+// google.protobuf.Struct, which is its JSON form.
 type encoding interface {
 	get(b []byte, m member) (value, error)
-	// set writes a message, or a string where text is true; nil removes.
+	// set writes a message, or a string if text is true; nil removes the field.
 	set(b []byte, m member, data []byte, text bool) ([]byte, error)
 	duration(v value) (time.Duration, error)
-	// pairs reads a map of strings, and returns the map without the keys
-	// that begin with prefix, and those keys.
+	// pairs decodes a map of strings. It returns the map without the keys that begin with prefix,
+	// and those keys.
 	pairs(b []byte, m member, prefix string) (rest []byte, taken map[string]string, left int, err error)
 }
 
-// plugin is what the configuration of a Wasm filter says.
+// plugin is the configuration of a Wasm filter.
 type plugin struct {
-	local    bool   // the code is no remote one
-	file     string // the local file that the code is
+	local    bool   // the code is not remote
+	file     string // path, if the code is a local file
 	uri      string
 	sha256   string
 	timeout  time.Duration
 	failOpen bool
-	hints    map[string]string // of the control plane to the agent
+	hints    map[string]string // from the control plane for the agent
 }
 
 var errNoCode = errors.New("neither remote nor local code is given; the plugin needs one of them")
 
-// readPlugin reads a filter's configuration. A plugin that is returned with an
-// error says failOpen already, if it does.
+// readPlugin decodes a filter's configuration. If it returns an error, failOpen is still set if it
+// could be decoded.
 func readPlugin(enc encoding, b []byte) (plugin, error) {
 	var p plugin
 	config, err := enc.get(b, wasmConfig)
@@ -156,8 +155,8 @@ func readHints(enc encoding, vm []byte) (map[string]string, error) {
 	return hints, err
 }
 
-// writePlugin returns the configuration without the agent's hints. With a
-// filename the code is that file.
+// writePlugin returns the configuration without the agent's hints. If filename is not empty, it
+// replaces the code.
 func writePlugin(enc encoding, b []byte, filename string) ([]byte, error) {
 	config, err := enc.get(b, wasmConfig)
 	if err != nil {
@@ -191,8 +190,7 @@ func writePlugin(enc encoding, b []byte, filename string) ([]byte, error) {
 	return enc.set(b, wasmConfig, plugin, false)
 }
 
-// dropHints removes the agent's hints from a VmConfig, and the environment
-// altogether when nothing else is in it.
+// dropHints removes the agent's hints from a VmConfig, and the environment if it is empty then.
 func dropHints(enc encoding, vm []byte) ([]byte, error) {
 	env, err := enc.get(vm, vmEnvironment)
 	if err != nil || !env.ok {

@@ -16,8 +16,7 @@ import (
 	"os"
 )
 
-// download is a module that was written to the cache's directory, and has no
-// place in the cache yet.
+// download is a module in the cache's directory that has not been added to the cache yet.
 type download struct {
 	file   *os.File
 	sha256 string
@@ -27,27 +26,27 @@ type download struct {
 
 // discard abandons a download.
 func (d *download) discard() {
-	_ = d.file.Close() // closed already, if the cache could not take it
+	_ = d.file.Close() // may be closed already, if adding it failed
 	_ = os.Remove(d.file.Name())
 	d.store.release(d.size)
 }
 
 const (
 	wasmMagic = "\x00asm"
-	minModule = 8 // magic and version
+	minModule = 8 // size of magic and version
 	gzipMagic = "\x1f\x8b"
-	// An archive's first block says that it is one.
+	// The magic of a tar archive, in its first block.
 	tarMagic   = "ustar"
 	tarMagicAt = 257
 	headBytes  = 512
-	// maxWraps is how many archives one within another are opened.
+	// maxWraps is the maximum depth of nested archives.
 	maxWraps  = 4
 	copyBytes = 64 << 10
 )
 
 var errNoModule = errors.New("it is no WebAssembly module: it does not begin with 00 61 73 6d")
 
-// receive writes a module to a file and checks that it is one.
+// receive writes a module to a file and checks that it is valid.
 func (c *Cache) receive(r io.Reader) (*download, error) {
 	f, err := c.store.part()
 	if err != nil {
@@ -76,7 +75,7 @@ func (d *download) write(r io.Reader) error {
 	return err
 }
 
-// Write appends to the file, once there is room for it.
+// Write appends to the file after reserving space for the data.
 func (d *download) Write(p []byte) (int, error) {
 	if err := d.store.reserve(int64(len(p))); err != nil {
 		return 0, err
@@ -89,8 +88,8 @@ func (d *download) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// unwrap opens gzip and tar around a module, however it is named. Of an
-// archive it takes the first file.
+// unwrap unpacks gzip and tar around a module, detected by content. It returns the first file of an
+// archive.
 func (c *Cache) unwrap(r io.Reader) (io.Reader, error) {
 	for range maxWraps {
 		b := bufio.NewReaderSize(limit(r, c.maxModule), headBytes)
@@ -114,7 +113,7 @@ func (c *Cache) unwrap(r io.Reader) (io.Reader, error) {
 	return nil, errors.New("it is wrapped in too many archives")
 }
 
-// fileOf returns the first file of an archive that is wanted.
+// fileOf returns the first file of an archive for which want returns true.
 func fileOf(r io.Reader, want func(*tar.Header) bool) (io.Reader, error) {
 	t := tar.NewReader(r)
 	for {
@@ -131,7 +130,7 @@ func fileOf(r io.Reader, want func(*tar.Header) bool) (io.Reader, error) {
 	}
 }
 
-// limited reads up to a limit; more is an error, not an end.
+// limited reads up to a limit and returns an error, rather than EOF, beyond it.
 type limited struct {
 	r    io.Reader
 	left int64

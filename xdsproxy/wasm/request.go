@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// The agent's hints: what the control plane tells it about a plugin.
+// Hints from the control plane to the agent about a plugin.
 const (
 	hintPullSecret = hintPrefix + "WASM_IMAGE_PULL_SECRET"
 	hintPullPolicy = hintPrefix + "WASM_IMAGE_PULL_POLICY"
@@ -28,17 +28,17 @@ const (
 	latestTag           = "latest"
 )
 
-// request is one plugin's wish for a module.
+// request is a plugin's request for a module.
 type request struct {
 	resource string // name of the extension configuration
-	version  string // of the plugin; changes with each edit
+	version  string // of the plugin; changes with each modification
 	url      *url.URL
-	image    name.Reference // of an oci URL
-	module   string         // name of the module: the URL, of an image without its tag
-	checksum string         // wanted, hex; empty: none
-	always   bool           // a new version of the plugin asks the origin again
-	secret   string         // docker config JSON
-	noSecret bool           // a secret is named, but does not exist
+	image    name.Reference // for an oci URL
+	module   string         // name of the module: the URL, or the image without its tag
+	checksum string         // expected checksum in hex, or ""
+	always   bool           // a new version of the plugin contacts the origin again
+	secret   string         // in docker config JSON format
+	noSecret bool           // a secret is named but does not exist
 	timeout  time.Duration
 }
 
@@ -55,7 +55,7 @@ func newRequest(resource string, p plugin) (request, error) {
 	}
 	var err error
 	if r.url, err = url.Parse(p.uri); err != nil {
-		return r, errors.New("the module's URL is no URL") // its text may hold a password
+		return r, errors.New("the module's URL is no URL") // the text may contain a password
 	}
 	r.module = p.uri
 	policy := readPolicy(p.hints[hintPullPolicy])
@@ -123,7 +123,7 @@ func (r *request) setSecret(hints map[string]string) error {
 	return nil
 }
 
-// pullPolicy is when the origin is asked although the module is there.
+// pullPolicy determines when the origin is contacted although the module is cached.
 type pullPolicy int
 
 const (
@@ -143,7 +143,7 @@ func readPolicy(s string) pullPolicy {
 	}
 }
 
-// shown is the URL for messages, without what may be a secret.
+// shown returns the URL for messages, without possible secrets.
 func (r request) shown() string {
 	if r.image != nil {
 		return "oci://" + r.image.Name()
@@ -152,10 +152,10 @@ func (r request) shown() string {
 	return u.String()
 }
 
-// origin names what is asked for, for a map; secrets in URLs are hashed.
+// origin returns the map key of the request's origin; secrets in URLs are hashed.
 func (r request) origin() string { return digest(r.url.String() + "\x00" + r.checksum) }
 
-// flight names the download that serves the request.
+// flight returns the key of the download for the request.
 func (r request) flight() string { return digest(r.origin() + r.secret) }
 
 func digest(s string) string {

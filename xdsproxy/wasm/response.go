@@ -14,26 +14,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// incomplete is added to the version of what holds a fallback. An Envoy that
-// comes back says by it that it has not got what the control plane sent, and
-// gets that again.
+// incomplete is appended to the version of a response with a fallback. When Envoy reconnects, the
+// version shows that it lacks what the control plane sent, so it is sent again.
 const incomplete = "+incomplete"
 
 // Response is a rewritten ECDS response.
 type Response struct {
-	// Frame is the message for Envoy. It is nil if nothing is left in it that
-	// Envoy could use: then the control plane alone gets an answer, a NACK.
+	// Frame is the message for Envoy. It is nil if it would contain nothing that Envoy can use.
+	// Then only the control plane receives a response, a NACK.
 	Frame []byte
-	// Failures are the resources that could not be converted. Those that have
-	// a resource are in Frame with what takes their place.
+	// Failures are the resources that could not be converted. Those with a non-nil Resource are
+	// replaced by it in Frame.
 	Failures []Outcome
 }
 
-// maxReasons is for how many failures the control plane receives the reason.
+// maxReasons is the maximum number of failures whose reason is sent to the control plane.
 const maxReasons = 8
 
-// Reason is what the control plane receives about the failures, in one line;
-// empty without failures.
+// Reason returns the description of the failures for the control plane, in one line. It is empty if
+// there are none.
 func (r Response) Reason() string {
 	var reasons []string
 	for i, f := range r.Failures {
@@ -46,8 +45,8 @@ func (r Response) Reason() string {
 	return strings.Join(reasons, "; ")
 }
 
-// RewriteResponse rewrites the resources of a serialized DiscoveryResponse, or
-// of a DeltaDiscoveryResponse, and leaves all else in it as it is.
+// RewriteResponse rewrites the resources of a serialized DiscoveryResponse or
+// DeltaDiscoveryResponse and preserves everything else.
 func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) Response {
 	var items, anys [][]byte
 	err := eachField(frame, func(f wire.Field) error {
@@ -84,7 +83,7 @@ func (c *Cache) RewriteResponse(ctx context.Context, frame []byte, delta bool) R
 	return r
 }
 
-// assemble writes the response anew. left counts what Envoy learns from it.
+// assemble encodes the new response. left is the number of changes that it contains for Envoy.
 func assemble(frame []byte, items [][]byte, outcomes []Outcome, delta bool) (out []byte, left int, err error) {
 	if !delta && slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Err != nil }) {
 		if frame, err = markIncomplete(frame); err != nil {

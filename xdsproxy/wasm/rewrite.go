@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// Names of the messages that are looked into.
+// Names of the messages that are inspected.
 const (
 	extensionType   = "envoy.config.core.v3.TypedExtensionConfig"
 	wrapperType     = "envoy.service.discovery.v3.Resource"
@@ -24,48 +24,47 @@ const (
 	xdsTypedStruct  = "xds.type.v3.TypedStruct"
 )
 
-// Fields of TypedExtensionConfig, of both TypedStructs and of Resource.
+// Fields of TypedExtensionConfig, both TypedStructs and Resource.
 const (
 	structTypeURL = 1
 	structValue   = 2
 )
 
-// Fallback is what takes the place of a resource that could not be converted.
+// Fallback is what replaces a resource that could not be converted.
 type Fallback string
 
 const (
-	// Opened is a filter that lets everything pass, where the plugin asks for
-	// that: an RBAC filter without rules.
+	// Opened is a filter that allows all requests, if the plugin fails open: an RBAC filter without
+	// rules.
 	Opened Fallback = "opened"
-	// Kept is what the same resource was converted to before.
+	// Kept is the last converted version of the same resource.
 	Kept Fallback = "kept"
-	// Denied is a filter that refuses every request: an RBAC filter whose rules
-	// nothing meets. Without a filter the listener would wait for it, and
-	// requests would pass by what was there before.
+	// Denied is a filter that denies all requests: an RBAC filter whose rules match nothing.
+	// Without a filter, the listener would wait for it, and requests would bypass it on the
+	// previous listener.
 	Denied Fallback = "denied"
-	// Withheld is nothing, as nobody knows what it should be: Envoy keeps what
-	// it has, as it does with a resource that it rejects itself.
+	// Withheld means that nothing is sent, because the intended resource is unknown. Envoy keeps
+	// its previous resource, as when it rejects one itself.
 	Withheld Fallback = "withheld"
 )
 
-// Outcome is what became of one resource.
+// Outcome is the result of the conversion of one resource.
 type Outcome struct {
-	// Name of the extension configuration; empty if it cannot be read.
+	// Name is the name of the extension configuration, or "" if it cannot be read.
 	Name string
-	// Resource is the google.protobuf.Any to send. It is the given one where
-	// there is nothing to convert, and nil if the resource is withheld.
+	// Resource is the google.protobuf.Any to send. It is the original one if there is nothing to
+	// convert, and nil if the resource is withheld.
 	Resource []byte
-	// Fallback is set, with Err, if the resource could not be converted.
+	// Fallback is set, together with Err, if the resource could not be converted.
 	Fallback Fallback
 	Err      error
 }
 
-// maxConversions is how many resources are converted side by side.
+// maxConversions is the maximum number of concurrent conversions.
 const maxConversions = 64
 
-// Rewrite converts resources, each a serialized google.protobuf.Any, side by
-// side. The outcomes have the order of the resources. A resource that cannot
-// be converted has no effect on the others.
+// Rewrite converts resources concurrently, each a serialized google.protobuf.Any. The outcomes are
+// in the order of the resources. A resource that cannot be converted does not affect the others.
 func (c *Cache) Rewrite(ctx context.Context, resources [][]byte) []Outcome {
 	outcomes := make([]Outcome, len(resources))
 	var g errgroup.Group
@@ -76,11 +75,11 @@ func (c *Cache) Rewrite(ctx context.Context, resources [][]byte) []Outcome {
 			return nil
 		})
 	}
-	_ = g.Wait() // no goroutine returns an error
+	_ = g.Wait() // the goroutines return no errors
 	return outcomes
 }
 
-// convert converts one resource and counts how that went.
+// convert converts one resource and updates the metrics.
 func (c *Cache) convert(ctx context.Context, b []byte) Outcome {
 	start := time.Now()
 	e, result, err := c.rewriteExtension(ctx, b)
@@ -101,46 +100,46 @@ func (c *Cache) convert(ctx context.Context, b []byte) Outcome {
 		o.Resource, o.Fallback = e.wrap(rbacFilter(e.name, noRules)), Denied
 	}
 	if ctx.Err() != nil {
-		return o // nobody waits for it any more
+		return o // the request has been cancelled
 	}
 	c.metrics.fallbacks.WithLabelValues(string(o.Fallback)).Inc()
 	c.log.Warn("an extension configuration could not be converted", "resource", e.name, "kind", string(o.Fallback), "err", err)
 	return o
 }
 
-// noRules is an RBAC filter's config with rules, of which there are none: what
-// no rule allows is refused. Without rules all passes.
+// noRules is the config of an RBAC filter with an empty set of rules, which denies all requests. An
+// RBAC filter without the rules field allows all.
 var noRules = []byte{1<<3 | 2, 0}
 
-// rbacFilter is an HTTP filter that lets everything pass, or nothing.
+// rbacFilter returns an HTTP filter that allows or denies all requests.
 func rbacFilter(name string, config []byte) []byte {
 	b := wire.Append(nil, wire.ExtensionName, name)
 	return newAny(extensionType, wire.Append(b, wire.ExtensionConfig, newAny(rbacType, config)))
 }
 
-// extension is one resource on its way.
+// extension is the state of the conversion of one resource.
 type extension struct {
 	name     string
 	failOpen bool
 	isPlugin bool   // it is a Wasm filter
-	wrapper  []byte // a discovery Resource around it, or nil
+	wrapper  []byte // the enclosing discovery Resource, or nil
 	out      []byte // the Any to send
 }
 
-// wrap puts a resource into the wrapper that the original one came in.
+// wrap encloses a resource in the wrapper of the original one.
 func (e *extension) wrap(b []byte) []byte {
 	if e.wrapper == nil {
 		return b
 	}
 	w, err := replace(e.wrapper, wire.ResourceAny, b)
 	if err != nil {
-		return b // not possible: the wrapper was read before
+		return b // cannot happen: the wrapper has been parsed before
 	}
 	return newAny(wrapperType, w)
 }
 
-// rewriteExtension reads a resource and, if it is a Wasm filter with remote
-// code, fetches the code and writes the resource anew.
+// rewriteExtension parses a resource and, if it is a Wasm filter with remote code, downloads the
+// code and rewrites the resource.
 func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, result string, err error) {
 	e.out = b
 	typeName, body, err := openAny(b)
@@ -169,7 +168,7 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 		return e, unmarshalFailure, err
 	}
 	if f.encoding == nil {
-		if err := c.Check(body); err != nil { // in another filter, or of another kind
+		if err := c.Check(body); err != nil { // a Wasm extension inside another filter, or of another kind
 			return e, conversionFetch, err
 		}
 		c.store.forget(e.name)
@@ -181,11 +180,11 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 		return e, missRemoteFetchHint, err
 	}
 	if err != nil {
-		e.failOpen, e.isPlugin = false, false // nothing that was read is to be trusted
+		e.failOpen, e.isPlugin = false, false // nothing that was parsed can be trusted
 		return e, unmarshalFailure, err
 	}
 	if p.file != "" {
-		// What Envoy reads is a copy of what was checked.
+		// Envoy reads a copy of the file that was checked.
 		p.local, p.uri = false, fileURL(p.file)
 	}
 	if p.local && len(p.hints) == 0 {
@@ -198,8 +197,7 @@ func (c *Cache) rewriteExtension(ctx context.Context, b []byte) (e extension, re
 	return e, result, err
 }
 
-// rewriteFilter fetches the module of a plugin and writes the resource with
-// its file.
+// rewriteFilter downloads the module of a plugin and rewrites the resource to refer to its file.
 func (c *Cache) rewriteFilter(ctx context.Context, e *extension, p plugin, write func(string) ([]byte, error)) (string, error) {
 	filename, result := "", noRemoteLoad
 	var key moduleKey
@@ -229,12 +227,12 @@ func (c *Cache) rewriteFilter(ctx context.Context, e *extension, p plugin, write
 	return result, nil
 }
 
-// filterConfig is a filter's typed configuration.
+// filterConfig is the typed configuration of a filter.
 type filterConfig struct {
-	encoding encoding // nil if the filter is no Wasm filter
-	outer    string   // name of the TypedStruct's type; empty without one
-	value    []byte   // what is in the Any
-	plugin   []byte   // the plugin, in its encoding
+	encoding encoding // nil if it is not a Wasm filter
+	outer    string   // type name of the TypedStruct, or ""
+	value    []byte   // value of the Any
+	plugin   []byte   // the encoded plugin
 }
 
 func openFilterConfig(b []byte) (filterConfig, error) {
@@ -257,7 +255,7 @@ func openFilterConfig(b []byte) (filterConfig, error) {
 	return f, nil
 }
 
-// write returns the TypedExtensionConfig with the plugin's code as a file.
+// write returns the TypedExtensionConfig with the plugin's code in a file.
 func (f filterConfig) write(extension []byte, filename string) ([]byte, error) {
 	p, err := writePlugin(f.encoding, f.plugin, filename)
 	if err != nil {

@@ -31,15 +31,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// hints are what a control plane tells the agent, with a variable that is the
-// plugin's own.
+// hints are environment variables of which all but one are hints to the agent.
 func hints() map[string]string {
 	return map[string]string{
 		hintPullPolicy: "IfNotPresent", hintVersion: "17", hintPullSecret: "{}", hintPrefix + "OTHER": "x", "GREETING": "hello",
 	}
 }
 
-// want is what the plugin must become.
+// want is the expected rewritten plugin.
 func (s pluginSpec) want(filename string) *wasmfilterv3.Wasm {
 	w := s.wasm()
 	vm := w.GetConfig().GetVmConfig()
@@ -101,7 +100,7 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// openStruct reads the plugin in a TypedStruct, strictly, as Envoy does.
+// openStruct decodes the plugin in a TypedStruct strictly, like Envoy.
 func openStruct(t *testing.T, resource []byte, udpa bool) *wasmfilterv3.Wasm {
 	t.Helper()
 	var url string
@@ -177,8 +176,7 @@ func TestRewriteStripsHintsOfLocalCode(t *testing.T) {
 	}
 }
 
-// TestRewriteKeepsUnknownFields puts a field that no version knows into each
-// message that is written anew.
+// TestRewriteKeepsUnknownFields adds an unknown field to each message that is rewritten.
 func TestRewriteKeepsUnknownFields(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -272,8 +270,8 @@ func TestRewriteFailures(t *testing.T) {
 	}
 }
 
-// TestRepeatedMessages has a plugin in hundreds of thousands of pieces, which
-// are one message. Joining them must not take time that grows with the square.
+// TestRepeatedMessages uses a plugin that is split into hundreds of thousands of occurrences.
+// Merging them must not take quadratic time.
 func TestRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	const pieces = 300_000
@@ -292,8 +290,7 @@ func TestRepeatedMessages(t *testing.T) {
 	}
 }
 
-// TestKept has a plugin that works, and then one of the same name that does
-// not.
+// TestKept uses a plugin that works, followed by one with the same name that does not.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -395,7 +392,7 @@ func TestRewriteResponseWithNothingLeft(t *testing.T) {
 	}
 }
 
-// wantCount compares one metric, by the value of its only label.
+// wantCount compares one metric, selected by the value of its only label.
 func wantCount(t *testing.T, reg *prometheus.Registry, name, label string, want float64) {
 	t.Helper()
 	families, err := reg.Gather()

@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// moduleKey names a module: whence it comes, and which of its versions.
+// moduleKey identifies a module by its origin and version.
 type moduleKey struct {
-	Module   string `json:"module"`   // sha256 of the module's name, hex
-	Checksum string `json:"checksum"` // of the module, or of its image's manifest
+	Module   string `json:"module"`   // sha256 of the module's name, in hex
+	Checksum string `json:"checksum"` // checksum of the module, or of its image's manifest
 }
 
-// module is one file of the cache.
+// module is one file in the cache.
 type module struct {
 	moduleKey
-	SHA256 string `json:"sha256"` // of the file, hex
+	SHA256 string `json:"sha256"` // of the file, in hex
 	Size   int64  `json:"size"`
 
 	used    time.Time
-	checked bool // the file was compared with SHA256 in this run
+	checked bool // the file has been compared with SHA256 in this run
 }
 
-// source is what an origin gave last.
+// source is the last result from an origin.
 type source struct {
 	Checksum string            `json:"checksum"`
-	Versions map[string]string `json:"versions,omitempty"` // of plugins, by resource, that were served
+	Versions map[string]string `json:"versions,omitempty"` // versions of the plugins that were served, by resource
 }
 
-// good is what a resource was converted to last.
+// good is the last converted version of a resource.
 type good struct {
 	resource []byte
 	key      moduleKey
@@ -44,10 +44,10 @@ const (
 	maxSources  = 1024
 	maxVersions = 64
 	maxGood     = 512
-	// maxGoodBytes is the size of a resource that is remembered.
+	// maxGoodBytes is the maximum size of a resource that is stored.
 	maxGoodBytes = 256 << 10
 
-	dirMode   = 0o755 // Envoy reads the modules, maybe as another user
+	dirMode   = 0o755 // Envoy may run as another user
 	fileMode  = 0o644
 	indexMode = 0o600
 )
@@ -59,15 +59,15 @@ type storeConfig struct {
 	metrics  *metrics
 }
 
-// store is the modules on disk and what is known of them.
+// store contains the modules on disk and their state.
 type store struct {
 	storeConfig
 
-	mu      sync.Mutex // guards what follows, and the changes of the directory
+	mu      sync.Mutex // guards the fields below, and changes of the directory
 	modules map[moduleKey]*module
 	sources map[string]source // by origin
-	good    map[string]good   // by resource; its module is in use and stays
-	bytes   int64             // on disk, with what is being written
+	good    map[string]good   // by resource; their modules are in use and are not removed
+	bytes   int64             // size on disk, including downloads in progress
 }
 
 func newStore(cfg storeConfig) *store {
@@ -83,7 +83,7 @@ func (s *store) path(k moduleKey) string {
 	return filepath.Join(s.dir, k.Module, k.Checksum+".wasm")
 }
 
-// lookup returns the module that serves the request, if it is there.
+// lookup returns the module for the request, if it is cached.
 func (s *store) lookup(r request) (moduleKey, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,14 +98,14 @@ func (s *store) lookup(r request) (moduleKey, bool) {
 	return k, s.use(k)
 }
 
-// known reports whether the module is there, and then marks it as used.
+// known reports whether the module is cached, and marks it as used.
 func (s *store) known(k moduleKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.use(k)
 }
 
-// use marks a module as used. A file that is gone or was changed is none.
+// use marks a module as used. It returns false if the file is missing or has been modified.
 func (s *store) use(k moduleKey) bool {
 	m, ok := s.modules[k]
 	if !ok {
@@ -125,13 +125,13 @@ func (s *store) use(k moduleKey) bool {
 		return false
 	}
 	m.checked, m.used = true, time.Now()
-	// The next agent goes by the file's time. One that is not set makes it
-	// purge the file too early, and fetch it again.
+	// The next agent uses the file's modification time. If it cannot be set, the file is removed
+	// too early and downloaded again.
 	_ = os.Chtimes(path, m.used, m.used)
 	return true
 }
 
-// serve remembers what an origin gave for a request.
+// serve records the result from an origin for a request.
 func (s *store) serve(r request, k moduleKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *store) serve(r request, k moduleKey) {
 		}
 	}
 	from.Versions = versions
-	for name := range s.sources { // any one: it costs a download at most
+	for name := range s.sources { // any one: this costs at most one download
 		if len(s.sources) < maxSources {
 			break
 		}
@@ -159,8 +159,8 @@ func (s *store) serve(r request, k moduleKey) {
 	s.save()
 }
 
-// remember keeps what a resource was converted to; its module stays as long.
-// It reports false if the module had to make room for another just now.
+// remember stores the converted version of a resource, and keeps its module as long. It returns
+// false if the module has just been evicted.
 func (s *store) remember(resource string, b []byte, k moduleKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *store) remember(resource string, b []byte, k moduleKey) bool {
 	}
 	delete(s.good, resource)
 	if len(b) > maxGoodBytes {
-		b = nil // the module stays nevertheless
+		b = nil // the module is kept nevertheless
 	}
 	for name := range s.good {
 		if len(s.good) < maxGood {
@@ -181,14 +181,14 @@ func (s *store) remember(resource string, b []byte, k moduleKey) bool {
 	return true
 }
 
-// forget drops what a resource was converted to.
+// forget removes the converted version of a resource.
 func (s *store) forget(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.good, resource)
 }
 
-// lastGood returns what a resource was converted to, if its module is there.
+// lastGood returns the last converted version of a resource, if its module is cached.
 func (s *store) lastGood(resource string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *store) lastGood(resource string) ([]byte, bool) {
 	return g.resource, true
 }
 
-// reserve makes room for n bytes more, where old modules have to go.
+// reserve reserves n bytes, evicting old modules if necessary.
 func (s *store) reserve(n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,14 +219,14 @@ func (s *store) reserve(n int64) error {
 	return nil
 }
 
-// release frees what was reserved.
+// release releases reserved bytes.
 func (s *store) release(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count(-n)
 }
 
-// purge deletes what was not used since then, and is not in use now.
+// purge removes the modules that have not been used since the given time and are not in use.
 func (s *store) purge(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +240,7 @@ func (s *store) purge(since time.Time) {
 	s.save()
 }
 
-// inUse are the modules of what was converted in this run.
+// inUse returns the modules of the resources that were converted in this run.
 func (s *store) inUse() map[moduleKey]bool {
 	keys := map[moduleKey]bool{}
 	for _, g := range s.good {
@@ -259,7 +259,7 @@ func (s *store) oldest(except map[moduleKey]bool) *module {
 	return oldest
 }
 
-// remove deletes a module and what says that it is there.
+// remove removes a module and all references to it.
 func (s *store) remove(m *module) {
 	delete(s.modules, m.moduleKey)
 	for origin, from := range s.sources {
@@ -271,7 +271,7 @@ func (s *store) remove(m *module) {
 	if err := os.Remove(s.path(m.moduleKey)); err != nil && !os.IsNotExist(err) {
 		s.log.Warn("a Wasm module cannot be deleted", "path", s.path(m.moduleKey), "err", err)
 	}
-	// Others of the same name may be left in it; then it stays.
+	// The directory remains if it contains other versions of the module.
 	_ = os.Remove(filepath.Join(s.dir, m.Module))
 }
 

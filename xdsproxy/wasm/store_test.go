@@ -42,7 +42,7 @@ func TestModesOfFiles(t *testing.T) {
 	}
 }
 
-// TestRestart has a second cache take over the directory of a first one.
+// TestRestart opens a second cache in the directory of the first one.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	module := testModule("x", "y")
@@ -151,14 +151,14 @@ func TestPurge(t *testing.T) {
 	if _, err := os.Stat(filepath.Dir(old)); err == nil {
 		t.Error("an unused module is left")
 	}
-	readFile(t, current) // Envoy has it
+	readFile(t, current) // in use by Envoy
 	c = newCache(t, Config{Dir: dir})
 	if _, err := rewriteOne(t, c, pluginSpec{name: "p", url: newURL}); err != nil || calls.Load() != 1 {
 		t.Errorf("error %v, %d requests", err, calls.Load())
 	}
 }
 
-// TestPurgeByRun goes by the clock and not by hand.
+// TestPurgeByRun checks that Run purges, with a fake clock.
 func TestPurgeByRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -185,7 +185,7 @@ func TestSizeLimit(t *testing.T) {
 	}
 	size := int64(len(big("a")))
 	c := newCache(t, Config{MaxCacheBytes: 3*size + size/2})
-	// The first is displaced by the third, and makes room for the fourth.
+	// The third evicts the first, which makes room for the fourth.
 	for i, name := range []string{"p", "q", "p", "r"} {
 		var err error
 		if paths[i], err = rewriteOne(t, c, pluginSpec{name: name, url: urls[i]}); err != nil {

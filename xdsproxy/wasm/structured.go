@@ -14,9 +14,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// structured is a plugin as a google.protobuf.Struct, the form that
-// udpa.type.v1.TypedStruct and xds.type.v3.TypedStruct carry. It is edited in
-// place and stays a Struct: what this package does not know stays in it.
+// structured is the encoding of a plugin as a google.protobuf.Struct, which
+// udpa.type.v1.TypedStruct and xds.type.v3.TypedStruct contain. The Struct is edited in place, so
+// that unknown fields are preserved.
 type structured struct{}
 
 // Fields of google.protobuf.Struct and google.protobuf.Value.
@@ -35,11 +35,10 @@ const (
 type structEntry struct {
 	key  string
 	data []byte // google.protobuf.Value
-	raw  []byte // the whole field
+	raw  []byte // the complete field
 }
 
-// eachEntry calls fn for every member of a Struct, and other for its unknown
-// fields.
+// eachEntry calls fn for every member of a Struct, and other for its unknown fields.
 func eachEntry(b []byte, fn func(structEntry) error, other func(raw []byte)) error {
 	return eachField(b, func(f wire.Field) error {
 		if f.Number != structFields || f.Type != protowire.BytesType {
@@ -72,13 +71,13 @@ func (structured) get(b []byte, m member) (value, error) {
 		}
 		seen = e.key
 		var err error
-		v, err = openValue(e.data) // the last of the same key counts, as in a map
+		v, err = openValue(e.data) // the last of duplicate keys wins, as in a map
 		return err
 	}, func([]byte) {})
 	return v, err
 }
 
-// openValue reads a Value. JSON's null is no value.
+// openValue decodes a Value. A JSON null means no value.
 func openValue(b []byte) (value, error) {
 	var v value
 	var j joined
@@ -99,7 +98,7 @@ func openValue(b []byte) (value, error) {
 		case f.Number == valueList:
 			v = value{ok: true}
 		}
-		j = joined{} // another kind took its place
+		j = joined{} // replaced by a value of another kind
 		return nil
 	})
 	return v, err
@@ -110,7 +109,7 @@ func (structured) set(b []byte, m member, data []byte, text bool) ([]byte, error
 	key := m.snake
 	err := eachEntry(b, func(e structEntry) error {
 		if m.named(e.key) {
-			key = e.key // the name that its author uses
+			key = e.key // keep the name that the author used
 		} else {
 			out = append(out, e.raw...)
 		}
@@ -128,7 +127,7 @@ func (structured) set(b []byte, m member, data []byte, text bool) ([]byte, error
 	return wire.Append(out, structFields, entry), nil
 }
 
-// duration reads JSON's form of a Duration: seconds with a fraction and "s".
+// duration parses the JSON form of a Duration: decimal seconds followed by "s".
 func (structured) duration(v value) (time.Duration, error) {
 	if !v.ok {
 		return 0, nil
@@ -165,7 +164,7 @@ func (enc structured) pairs(b []byte, m member, prefix string) (rest []byte, tak
 		return nil, nil, 0, err
 	}
 	if left == 0 {
-		kept = nil // an empty map is no map
+		kept = nil // omit an empty map
 	}
 	if rest, err = enc.set(b, m, kept, false); err != nil {
 		return nil, nil, 0, err

@@ -14,14 +14,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// errMalformed is what reading bytes that are no such message gives.
+// errMalformed is the error for bytes that are not a valid message.
 var errMalformed = errors.New("the bytes are no such protobuf message")
 
 // eachField calls fn for every field of a message, in order.
 func eachField(b []byte, fn func(wire.Field) error) error { return wire.Each(b, errMalformed, fn) }
 
-// message returns the embedded message num. Several occurrences are one
-// message, as protobuf has it: their bytes one after the other.
+// message returns the embedded message with number num. Several occurrences are merged by
+// concatenation, as protobuf defines.
 func message(b []byte, num protowire.Number) (sub []byte, ok bool, err error) {
 	var j joined
 	err = eachField(b, func(f wire.Field) error {
@@ -34,7 +34,7 @@ func message(b []byte, num protowire.Number) (sub []byte, ok bool, err error) {
 	return j.data, ok, err
 }
 
-// joined is bytes of a message, and a copy once there are several of them.
+// joined accumulates occurrences of a message. It copies only if there are several.
 type joined struct {
 	data   []byte
 	copied bool
@@ -52,7 +52,7 @@ func (j *joined) add(b []byte) {
 	}
 }
 
-// text returns the string num; the last occurrence counts.
+// text returns the string field num; the last occurrence wins.
 func text(b []byte, num protowire.Number) (string, error) {
 	var last []byte
 	err := eachField(b, func(f wire.Field) error {
@@ -67,9 +67,8 @@ func text(b []byte, num protowire.Number) (string, error) {
 	return string(last), err
 }
 
-// replace returns the message with sub as its only embedded message num, in
-// the place of the first one. All other fields stay as they are. A nil sub
-// removes the field.
+// replace returns the message with sub as its only embedded message num, at the position of the
+// first one. It preserves all other fields. A nil sub removes the field.
 func replace(b []byte, num protowire.Number, sub []byte) ([]byte, error) {
 	out := make([]byte, 0, len(b)+len(sub)+8)
 	done := sub == nil
@@ -89,8 +88,7 @@ func replace(b []byte, num protowire.Number, sub []byte) ([]byte, error) {
 	return out, err
 }
 
-// openAny returns the name of an Any's type, without the part before the
-// slash, and its value.
+// openAny returns the type name of an Any, without the part before the slash, and its value.
 func openAny(b []byte) (typeName string, value []byte, err error) {
 	url, err := text(b, wire.AnyTypeURL)
 	if err != nil {
@@ -103,7 +101,7 @@ func openAny(b []byte) (typeName string, value []byte, err error) {
 // messageName returns the message name of a type URL.
 func messageName(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
 
-// newAny makes an Any of a type and a value.
+// newAny returns an Any with a type and a value.
 func newAny(typeName string, value []byte) []byte {
 	b := wire.Append(nil, wire.AnyTypeURL, "type.googleapis.com/"+typeName)
 	if len(value) > 0 {

@@ -12,61 +12,61 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// verdict is what is known of a resource.
+// verdict is the state of a resource.
 type verdict int
 
 const (
-	// trying: one proxy tries it, the others wait until it is due.
+	// trying: one proxy tries the resource; the others wait until it is due.
 	trying verdict = iota
-	// suspected: it came with others in a response that was rejected.
+	// suspected: it was in a rejected response with other resources.
 	suspected
-	// rejected: nobody gets it.
+	// rejected: it is sent to no proxy.
 	rejected
-	// accepted: everybody gets it.
+	// accepted: it is sent to all proxies.
 	accepted
 )
 
-// candidate is what is found out about a resource, whatever the address of the proxy
-// in it. The Quarantine's mutex guards it.
+// candidate is the state of a resource, independent of the proxy's address in it. The Quarantine's
+// mutex guards it.
 type candidate struct {
 	state verdict
-	// due is when the others wait no longer; when it is accepted, when that is
-	// forgotten.
+	// due is the time until which other proxies wait. In the state accepted, it is the time until
+	// which the state is remembered.
 	due time.Time
-	// example is what is good in its place for the proxy with address.
+	// example is the last good version for the proxy with the given address.
 	example *xds.Resource
 	address string
-	// attempt is who tries it, nil for nobody.
+	// attempt is the attempt that tries the resource; nil if there is none.
 	attempt *attempt
-	// The snapshots with sequences above after, up to upTo, brought it.
+	// The change came with a snapshot whose sequence is above after and at most upTo.
 	after, upTo uint64
-	// What follows is of a rejection: Envoy's words, the proxy's id, proven
-	// identity, namespace and stream.
+	// The remaining fields describe a rejection: Envoy's message, and the id, proven identity,
+	// namespace and stream of the proxy.
 	reason                     string
 	proxy, identity, namespace string
 	by                         *Member
 	since                      time.Time
-	against                    []string // ids of those that rejected it, at most two
-	// unused is since when it is made for nobody.
+	against                    []string // ids of proxies that rejected it, at most two
+	// unused is the time since which no proxy uses the resource; zero if one does.
 	unused time.Time
 }
 
-// accused reports whether a proxy says that this resource is bad.
+// accused reports whether a proxy has rejected this resource explicitly.
 func (t *candidate) accused() bool { return t.reason != "" && t.state != accepted }
 
-// variant is a resource under trial as some proxies have it.
+// variant is a candidate with the address of specific proxies.
 type variant struct {
 	*candidate
-	// good is what was last good for the cohort that met it first, which is what
-	// new proxies are given; unknown is that of its override.
+	// good is the last good version of the first cohort with this variant. New proxies receive it.
+	// unknown is that of the cohort's override.
 	good    *xds.Resource
 	unknown bool
 }
 
-// attempt are the resources that one proxy tries for the others.
+// attempt contains the resources that one proxy tries for the others.
 type attempt struct {
 	by     *Member
-	due    time.Time // when suspects are for another to try
+	due    time.Time // time after which another proxy tries the suspects
 	items  map[Item]*attempted
 	result string
 }
@@ -76,7 +76,7 @@ type attempted struct {
 	hash      uint64
 }
 
-// How the pushes to canaries end, in the metric.
+// Results of the pushes to canaries, as values of the metric's label.
 const (
 	attemptAccepted   = "acknowledged"
 	attemptRejected   = "rejected"
@@ -85,7 +85,7 @@ const (
 	attemptReplaced   = "replaced"
 )
 
-// variant returns what is known of a resource, nil for nothing.
+// variant returns the variant of a resource, or nil if there is none.
 func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 	key := Key{it, res.Hash}
 	if v := g.variants[key]; v != nil || len(g.candidates) == 0 {
@@ -100,13 +100,12 @@ func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 	return v
 }
 
-// goodFor returns what is good in the place of a resource that differs from proxy
-// to proxy in their address alone.
+// goodFor returns the last good version with another proxy's address.
 func (t *candidate) goodFor(address string) *xds.Resource {
 	return withAddress(t.example, t.address, address)
 }
 
-// instead notes what is good in the place of a variant.
+// instead sets the last good version of a variant, unless it is set.
 func (v *variant) instead(good *xds.Resource, unknown bool, m *Member) {
 	if v.good == nil {
 		v.good, v.unknown = good, unknown
@@ -116,14 +115,14 @@ func (v *variant) instead(good *xds.Resource, unknown bool, m *Member) {
 	}
 }
 
-// newCandidate enters a resource of which nothing is known.
+// newCandidate adds a candidate for a resource.
 func (g *group) newCandidate(it Item, res *xds.Resource, m *Member) *variant {
 	v := &variant{candidate: &candidate{}}
 	g.variants[Key{it, res.Hash}], g.candidates[shapeOf(it, res, m.address)] = v, v.candidate
 	return v
 }
 
-// assign has a proxy try what nobody tries yet, if it can.
+// assign makes a proxy try the candidates that no proxy tries yet, if it can.
 func (g *group) assign(m *Member) {
 	var free []Item
 	suspects := 0
@@ -134,7 +133,7 @@ func (g *group) assign(m *Member) {
 		}
 		switch by := h.variant.attempt; {
 		case by != nil && by.by != m:
-			return // it comes from another, and what it names may, too
+			return // another proxy tries candidates of this cohort, which may depend on each other
 		case by == nil && m.canTry(it, h):
 			free = append(free, it)
 		}
@@ -169,8 +168,8 @@ func (g *group) assign(m *Member) {
 	}
 }
 
-// canTry reports whether a proxy can try a resource: it requests it, did not reject
-// it before, and does not receive it in any case.
+// canTry reports whether a proxy can try a resource: it requests the resource, has not rejected
+// it, and does not receive it anyway.
 func (m *Member) canTry(it Item, h *override) bool {
 	return !slices.Contains(h.variant.against, m.proxy.ID) && m.stream.Requests(it, h.good != nil || !h.unknown)
 }
@@ -179,8 +178,8 @@ func compareItems(a, b Item) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), strings.Compare(a.Name, b.Name))
 }
 
-// mayTry reports whether a proxy can be a canary: it stays, owes no answer, and did
-// not reject what others accept, unless all did.
+// mayTry reports whether a proxy can be a canary: it stays connected, owes no answer, and is no
+// outlier, unless all members are.
 func (m *Member) mayTry() bool {
 	if !m.stream.Idle() {
 		return false
@@ -199,25 +198,24 @@ func (m *Member) mayTry() bool {
 // Answer is an accepted response.
 type Answer struct {
 	Type int // index of xds.Types
-	// Base is the set to which the response brought the proxy, of the snapshot with
-	// Sequence.
+	// Base is the set that the response completed, from the snapshot with Sequence.
 	Base     *xds.Set
 	Sequence uint64
-	// Changed are the resources of the response.
+	// Changed are the resources in the response.
 	Changed []*xds.Resource
 	// Spared is true if the proxy was spared resources in this round.
 	Spared bool
 }
 
-// State says what a proxy has of the base of an answer.
+// State describes what a proxy has of the base of an answer.
 type State interface {
-	// Whole reports whether it has all of it, which is what others have.
+	// Whole reports whether the proxy has the whole set, in the versions that other proxies have.
 	Whole() bool
-	// Has reports whether it has a resource.
+	// Has reports whether the proxy has a resource.
 	Has(*xds.Resource) bool
 }
 
-// Accepted takes an accepted response, and then does what Confirm does.
+// Accepted records an accepted response, and then calls Confirm.
 func (m *Member) Accepted(a Answer, s State) {
 	m.q.mu.Lock()
 	defer m.q.mu.Unlock()
@@ -231,8 +229,8 @@ func (m *Member) Accepted(a Answer, s State) {
 	m.confirm()
 }
 
-// Confirm looks which of its candidates the proxy has accepted. It is called when
-// there is nothing left to send.
+// Confirm records which of its candidates the proxy has accepted. It must be called when nothing
+// is left to send.
 func (m *Member) Confirm() {
 	m.q.mu.Lock()
 	defer m.q.mu.Unlock()
@@ -241,7 +239,7 @@ func (m *Member) Confirm() {
 	}
 }
 
-// confirm is Confirm for a caller that holds mu.
+// confirm is Confirm for callers that hold mu.
 func (m *Member) confirm() {
 	q, g := m.q, m.group
 	cl := m.attempt
@@ -270,16 +268,16 @@ func (m *Member) confirm() {
 	g.end(cl, attemptAccepted)
 }
 
-// record records what a proxy has of a type after an accepted response. What it
-// had before its stream and is gone since is known by its hash alone: that cannot be
-// sent to others. It reports whether that changes what proxies receive.
+// record records what a proxy has of a type after an accepted response. Resources from before its
+// stream that are no longer made are known only by their hash, and cannot be sent to others. It
+// reports whether the record changes what proxies receive.
 func (sc *cohort) record(a Answer, s State, m *Member) bool {
 	i := a.Type
 	switch {
 	case a.Spared:
 		return false
 	case a.Sequence < sc.ackedAt[i] || sc.acked[i] == a.Base:
-	case i == typeEndpoint || s.Whole(): // endpoints are no candidates
+	case i == typeEndpoint || s.Whole(): // endpoints are never candidates
 		sc.acked[i], sc.ackedAt[i] = a.Base, a.Sequence
 	case sc.ackedPart[i] != a.Base:
 		part := &xds.Set{}
@@ -293,8 +291,8 @@ func (sc *cohort) record(a Answer, s State, m *Member) bool {
 	return sc.fill(a, s.Has, m)
 }
 
-// overrule takes back rejections of what a proxy has accepted: the word of the one
-// that rejected it counts for itself alone from then on.
+// overrule withdraws rejections of resources that a proxy has accepted. From then on, the
+// rejection applies only to the proxy that rejected them, which becomes an outlier.
 func (g *group) overrule(m *Member, i int, accepted []*xds.Resource) {
 	if len(g.variants) == 0 {
 		return
@@ -317,13 +315,13 @@ func (g *group) overrule(m *Member, i int, accepted []*xds.Resource) {
 	}
 }
 
-// take notes that a resource is good; that is known for a moment, for those
-// that come to it later.
+// take sets the state to accepted and remembers it for a while, for proxies that receive the
+// resource later.
 func (t *candidate) take(remember time.Duration) {
 	*t = candidate{state: accepted, due: time.Now().Add(remember)}
 }
 
-// decided has streams look at what they are given anew: those that wait, or all.
+// decided makes streams call Place again: those that wait, or all.
 func (g *group) decided(all bool) {
 	g.epoch.Add(1)
 	g.arm(time.Now().Add(g.q.cfg.Patience()))
@@ -334,7 +332,7 @@ func (g *group) decided(all bool) {
 	}
 }
 
-// end counts an attempt that is over.
+// end counts an attempt that has no items left.
 func (g *group) end(cl *attempt, result string) {
 	if cl == nil || len(cl.items) > 0 || cl.by.attempt != cl {
 		return
@@ -346,7 +344,7 @@ func (g *group) end(cl *attempt, result string) {
 	g.q.canaries.WithLabelValues(cl.result).Inc()
 }
 
-// drop ends an attempt: others may try what is left of it.
+// drop ends an attempt. Other members may try its remaining items.
 func (g *group) drop(cl *attempt, result string) {
 	if cl == nil {
 		return
@@ -364,7 +362,7 @@ func (g *group) drop(cl *attempt, result string) {
 	}
 }
 
-// arm has the timer fire by a time.
+// arm makes the timer fire no later than the given time.
 func (g *group) arm(due time.Time) {
 	if !g.due.IsZero() && !due.Before(g.due) {
 		return
@@ -377,18 +375,18 @@ func (g *group) arm(due time.Time) {
 	g.timer.Reset(time.Until(due))
 }
 
-// expire ends what took too long, and forgets what was found good.
+// expire ends attempts that took too long, and forgets accepted resources.
 func (g *group) expire() {
 	q := g.q
 	defer func() {
-		if cause := recover(); cause != nil { // it must not end the streams
+		if cause := recover(); cause != nil { // a panic must not end the streams
 			_ = q.cfg.Recovered(cause)
 		}
 	}()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.groups[g.key] != g {
-		return // it was removed while the timer fired
+		return // the group was removed while the timer fired
 	}
 	now, next, decided := time.Now(), time.Time{}, false
 	later := func(due time.Time) {

@@ -11,52 +11,52 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// cohort are proxies for which the same is made. The Quarantine's mutex guards it.
+// cohort contains the proxies for which the same sets are made. The Quarantine's mutex guards it.
 type cohort struct {
 	group *group
 	made  Sets
-	// inherited is what was made for the cohort whose state this one took over, and
-	// inheritedAt the sequence of the newest snapshot that its proxy had; zero for none.
+	// inherited are the sets of the cohort from which this one took over its state. inheritedAt is
+	// the sequence of the newest snapshot that its proxy had. Both are zero for none.
 	inherited   Sets
 	inheritedAt uint64
-	// streams is how many there are.
+	// streams is the number of streams.
 	streams int
-	// overrides are the places where something else is given than what was made.
+	// overrides contains the resources for which something else is sent than what was made.
 	overrides map[Item]*override
-	// acked are Sets that a proxy took last, nil if none did yet; ackedPart what
-	// they are a part of.
+	// acked are the Sets that a proxy accepted last; nil if none was accepted. ackedPart are the
+	// sets that they are a part of.
 	acked, ackedPart Sets
-	// ackedAt are the sequences of the snapshots that they are of.
+	// ackedAt are the sequences of their snapshots.
 	ackedAt [len(Sets{})]uint64
-	// gone are resources that did not exist before they were made in versions that were
-	// withheld: an older version that somebody accepted is no replacement for them.
+	// gone contains resources that did not exist before the withheld versions were made. An older
+	// accepted version of such a resource is no replacement for it.
 	gone map[Item]bool
-	// before is what was given before this was made.
+	// before are the sets that were sent before the sets of this cohort were made.
 	before Sets
-	// views are what is given, as of epoch.
+	// views caches the result of view, as of epoch.
 	views map[viewKey]view
 	epoch uint64
 }
 
-// override is a resource that is not given as it was made: variant is that which
-// was, nil if the resource is gone.
+// override is a resource that is not sent as it was made. variant is the version that was made;
+// nil if the resource is gone.
 type override struct {
 	variant *variant
 	hash    uint64
-	// good is what is given in its place, nil for nothing.
+	// good is the version that is sent instead; nil for none.
 	good *xds.Resource
-	// unknown is true if there may be a good one that only proxies have which
-	// were there before this server.
+	// unknown is true if there may be a good version that only proxies from before the start of
+	// this server have.
 	unknown bool
-	// until is how long what is gone is remembered if nothing needs it: the
-	// answer to what came with its end may be late.
+	// until is the time until which a removed resource is remembered if no other resource needs
+	// it. The answer to the response that removed it may arrive late.
 	until time.Time
-	// onDemand is true for what is gone and given only if it is needed.
+	// onDemand is true for a removed resource that is sent only if another resource needs it.
 	onDemand bool
 }
 
-// viewKey is what decides what a proxy of a cohort is given: what it has attempted,
-// nil for nothing, and whether it came back and may have what is not known here.
+// viewKey determines which resources a proxy of a cohort receives: its attempt, or nil, and
+// whether the proxy has reconnected and may have resources that are not known here.
 type viewKey struct {
 	by       *attempt
 	returned bool
@@ -68,7 +68,7 @@ type view struct {
 	spared          map[Key]bool
 }
 
-// move brings a stream from one cohort to another; nil is none.
+// move moves a stream from its cohort to another; nil means none.
 func (g *group) move(m *Member, to *cohort) {
 	if from := m.cohort; from != nil {
 		if from.streams--; from.streams == 0 {
@@ -93,9 +93,9 @@ func (g *group) move(m *Member, to *cohort) {
 	}
 }
 
-// cohortOf returns the cohort of what was made. The first proxy that comes to it from
-// another one brings along what it was given until then. One that comes from a newer
-// snapshot replaces that: the first one was late, perhaps its connection is dead.
+// cohortOf returns the cohort for made. Its first member from another cohort passes on the state
+// of that cohort. A member from a newer snapshot replaces that state: the first one was late,
+// perhaps because its connection is dead.
 func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	sc, from := g.cohorts[made], m.cohort
 	switch {
@@ -114,8 +114,8 @@ func (g *group) cohortOf(m *Member, made Sets) *cohort {
 	return sc
 }
 
-// learn takes over what the proxies of another cohort accepted after this one inherited
-// its state. It reports whether that changes what proxies receive.
+// learn takes over what the proxies of another cohort accepted after this one inherited its state.
+// It reports whether that changes what proxies receive.
 func (sc *cohort) learn(from *cohort, m *Member) (changed bool) {
 	for i := range sc.acked {
 		if from.acked[i] == nil {
@@ -130,10 +130,10 @@ func (sc *cohort) learn(from *cohort, m *Member) (changed bool) {
 	return changed
 }
 
-// fill notes accepted resources where a resource is withheld and nothing, or an older
-// version only, is known to be good in its place: the acknowledgement of what was sent
-// before may come after the rejection. An acknowledgement that is older than others counts
-// only for what was made last. It reports whether that changes what proxies receive.
+// fill uses accepted resources as the last good versions of withheld resources that have none, or
+// only an older one: the acknowledgement of an earlier response may arrive after the rejection. An
+// acknowledgement that is older than others counts only for the version that was made last. It
+// reports whether that changes what proxies receive.
 func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (changed bool) {
 	for it, h := range sc.overrides {
 		if it.Type != a.Type || h.variant == nil || sc.gone[it] {
@@ -157,8 +157,8 @@ func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (chang
 	return changed
 }
 
-// inherit takes over what the proxies of a cohort were given, and makes candidates of
-// what is new, unless a proxy that was new took it already.
+// inherit takes over what the proxies of a cohort received, and makes new and changed resources
+// candidates, unless a new proxy has already accepted them.
 func (sc *cohort) inherit(from *cohort, m *Member) {
 	plain := from.view(viewKey{})
 	late := sc.inherited != Sets{}
@@ -222,7 +222,7 @@ func (sc *cohort) put(it Item, h *override) {
 	sc.overrides[it] = h
 }
 
-// override adds an override, or fills in what one lacked that was made when less was known.
+// override adds an override, or sets the last good version of an existing one that lacks it.
 func (sc *cohort) override(it Item, h *override) {
 	now := sc.overrides[it]
 	switch {
@@ -236,7 +236,8 @@ func (sc *cohort) override(it Item, h *override) {
 	}
 }
 
-// good is the newest version of a resource, from one on, that was not rejected.
+// good returns the newest version of a resource, starting with res, that is neither rejected nor
+// suspected.
 func (g *group) good(it Item, res *xds.Resource) *xds.Resource {
 	for range len(g.variants) {
 		if res == nil {
@@ -251,11 +252,11 @@ func (g *group) good(it Item, res *xds.Resource) *xds.Resource {
 	return res
 }
 
-// try puts a resource on candidate, unless it is known. The override says what is given
-// in its place.
+// try makes a resource a candidate, unless it is one already. The override contains the version
+// that is sent instead.
 func (sc *cohort) try(res *xds.Resource, h *override, it Item, m *Member) {
 	if h.good != nil && h.good.Hash == res.Hash {
-		return // back to what it was
+		return // reverted to the previous version
 	}
 	g := sc.group
 	if h.variant = g.variant(it, res, m); h.variant == nil {
@@ -273,8 +274,7 @@ func (sc *cohort) try(res *xds.Resource, h *override, it Item, m *Member) {
 	}
 }
 
-// meet has a cohort whose first proxy is new take over what is known in its
-// group.
+// meet initializes a cohort whose first member is new with the known state of its group.
 func (sc *cohort) meet(m *Member) {
 	g := sc.group
 	for key, t := range g.candidates {
@@ -308,7 +308,7 @@ func (sc *cohort) meet(m *Member) {
 	}
 }
 
-// view returns what the proxies of a cohort are given.
+// view returns what the proxies of a cohort receive.
 func (sc *cohort) view(key viewKey) view {
 	if len(sc.overrides) == 0 {
 		return view{sets: sc.made}
@@ -342,7 +342,7 @@ func (sc *cohort) makeView(key viewKey) view {
 		}
 		good := sc.group.good(it, h.good)
 		if t.state != trying && sc.group.q.protects(sc.made[it.Type].Get(it.Name), good) {
-			continue // a rejection withholds nothing that protects
+			continue // a rejection never withholds a change of security settings
 		}
 		out.open = out.open || t.reason == ""
 		out.undecided = out.undecided || t.state != rejected
@@ -373,12 +373,12 @@ func (sc *cohort) makeView(key viewKey) view {
 	return out
 }
 
-// viewBuilder gathers what is given in the place of what was made; nil is
-// nothing.
+// viewBuilder collects the resources that are sent instead of those that were made; nil means
+// none.
 type viewBuilder struct {
 	q       *Quarantine
 	instead map[Item]*xds.Resource
-	// naming are the resources among them that may name others.
+	// naming are those of them that may refer to others by name.
 	naming []*xds.Resource
 }
 
@@ -389,7 +389,7 @@ func (b *viewBuilder) put(it Item, res *xds.Resource) {
 	}
 }
 
-// keepGone adds what is gone and still needed, or all of it.
+// keepGone adds the removed resources that are still needed, or all of them.
 func (b *viewBuilder) keepGone(overrides map[Item]*override, all bool) {
 	for again := true; again; {
 		again = false
@@ -402,8 +402,7 @@ func (b *viewBuilder) keepGone(overrides map[Item]*override, all bool) {
 	}
 }
 
-// needs reports whether something that is given in the place of another names
-// a resource that is gone.
+// needs reports whether a resource that is sent instead of another refers to a removed one.
 func (b *viewBuilder) needs(it Item) bool {
 	switch it.Type {
 	case typeHost:
@@ -414,7 +413,7 @@ func (b *viewBuilder) needs(it Item) bool {
 	return false
 }
 
-// substitute returns what was made of a type, with what is given instead.
+// substitute returns the set of a type that was made, with the replacements.
 func (sc *cohort) substitute(i int, instead map[Item]*xds.Resource) *xds.Set {
 	made := sc.made[i]
 	var list []*xds.Resource

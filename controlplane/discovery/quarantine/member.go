@@ -15,7 +15,7 @@ import (
 // Sets are the sets of a proxy, in the order of [xds.Types].
 type Sets [5]*xds.Set
 
-// Item is a resource in any version: its type, as an index of [xds.Types], and name.
+// Item is a resource in any version: its type, as an index of [xds.Types], and its name.
 type Item struct {
 	Type int
 	Name string
@@ -36,8 +36,8 @@ var (
 	typeHost     = slices.Index(xds.Types, xds.TypeVirtualHost)
 )
 
-// Stream is the stream of a member. Notify may be called by any goroutine, with a
-// lock of the Quarantine held; the other methods are called by methods of its member.
+// Stream is the stream of a member. Notify may be called by any goroutine, with a lock of the
+// Quarantine held; the other methods are called by methods of its member.
 type Stream interface {
 	// Notify wakes the stream, so that it calls [Member.Place] again.
 	Notify()
@@ -51,8 +51,8 @@ type Stream interface {
 	Accepted(Key) bool
 }
 
-// Member is a stream in its group. One goroutine calls its methods. The mutex of
-// the Quarantine guards the fields from group on.
+// Member is a stream in its group. One goroutine calls its methods. The mutex of the Quarantine
+// guards the fields from group on.
 type Member struct {
 	q        *Quarantine
 	proxy    Proxy
@@ -65,25 +65,25 @@ type Member struct {
 	attempt *attempt
 	// outlier is true for a proxy that rejected what others accept.
 	outlier bool
-	// open is true while it waits for the canary of its cohort.
+	// open is true while the member waits for the canary of its cohort.
 	open bool
-	// sequence is that of the snapshot for which it was placed, and placing that of
-	// the snapshot for which it is being placed.
+	// sequence is the sequence of the snapshot of the last call of Place. placing is that of the
+	// current one.
 	sequence, placing uint64
 }
 
 // Decision is what a proxy receives in one round.
 type Decision struct {
-	// Sets are what it receives, and Made what was generated.
+	// Sets are the sets to send; Made are the sets that were generated.
 	Sets, Made Sets
-	// Open is true if others try something first.
+	// Open is true if the proxy waits for a canary.
 	Open bool
-	// Undecided is true if it may become a canary.
+	// Undecided is true if the proxy may become a canary.
 	Undecided bool
-	// Trying is true if it is a canary.
+	// Trying is true if the proxy is a canary.
 	Trying bool
-	// Spared are rejected resources without a known accepted version. A proxy that
-	// has reconnected may have one, which it keeps.
+	// Spared are rejected resources without a known accepted version. A proxy that has reconnected
+	// may have one, which it keeps.
 	Spared map[Key]bool
 	epoch  uint64
 }
@@ -98,11 +98,10 @@ func (r *Decision) SparesType(typ int) bool {
 	return false
 }
 
-// Current reports whether a round for the same snapshot is still what Place would
-// return.
+// Current reports whether Place would return the same decision for the same snapshot.
 func (m *Member) Current(r *Decision) bool { return !r.Undecided && r.epoch == m.group.epoch.Load() }
 
-// Leave removes a stream that has ended from its group.
+// Leave removes the stream from its group. It is called when the stream has ended.
 func (m *Member) Leave() {
 	m.q.mu.Lock()
 	defer m.q.mu.Unlock()
@@ -114,7 +113,7 @@ func (m *Member) Leave() {
 	m.q.forget(g, time.Now())
 }
 
-// Place returns what the proxy receives of the sets made from the snapshot with a
+// Place returns what the proxy receives, given the sets that were made from the snapshot with a
 // sequence. Returned is true for a proxy that had resources before its stream.
 func (m *Member) Place(made Sets, sequence uint64, returned bool) Decision {
 	m.q.mu.Lock()
@@ -134,8 +133,8 @@ func (m *Member) Place(made Sets, sequence uint64, returned bool) Decision {
 	}
 }
 
-// FallBehind removes the proxy from its cohort: the configuration that it keeps is
-// older than what others have, and must not count as accepted when it catches up.
+// FallBehind removes the proxy from its cohort. The configuration that it keeps is older than that
+// of others, and must not count as accepted when it catches up.
 func (m *Member) FallBehind() {
 	m.q.mu.Lock()
 	defer m.q.mu.Unlock()
@@ -148,17 +147,17 @@ type Withheld struct {
 	Item
 	// Made is the rejected version.
 	Made *xds.Resource
-	// By is the node id of the proxy that rejected it, and Reason what it said.
+	// By is the node id of the proxy that rejected it; Reason is its message.
 	By, Reason string
 	Since      time.Time
 	// LastGood is true if an older version is sent instead.
 	LastGood bool
-	// The snapshots with sequences above After, up to UpTo, brought it.
+	// The change came with a snapshot whose sequence is above After and at most UpTo.
 	After, UpTo uint64
 }
 
-// Withheld returns what is withheld from the proxy because of rejections, in the
-// order of types and names, and whether the proxy waits for a canary.
+// Withheld returns the resources that are withheld from the proxy because of rejections, sorted by
+// type and name, and whether the proxy waits for a canary.
 func (m *Member) Withheld() (list []Withheld, waits bool) {
 	if m == nil {
 		return nil, false
@@ -182,21 +181,18 @@ func (m *Member) Withheld() (list []Withheld, waits bool) {
 	return list, m.open
 }
 
-// Resource is a resource that a proxy rejected and that is made for
-// proxies that are connected.
+// Resource is a rejected resource that is made for connected proxies.
 type Resource struct {
 	// Type is a type URL.
 	Type, Name string
-	// Identity is the proven identity of the proxies for which it is withheld,
-	// empty for a proxy on a port that asks for none; Namespace is that of the
-	// proxy. Proxy is the node id of the one that rejected it, as it says, and
-	// Reason its words.
+	// Identity is the proven identity of the proxies from which it is withheld, empty for a proxy
+	// on a port without authentication; Namespace is that of the proxy. Proxy is the reported node
+	// id of the proxy that rejected it, and Reason is its message.
 	Identity, Namespace, Proxy, Reason string
-	// The snapshots with sequences above After, up to UpTo, brought it.
+	// The change came with a snapshot whose sequence is above After and at most UpTo.
 	After, UpTo uint64
 	Since       time.Time
-	// LastGood is true if an older version is sent instead, false if there
-	// is none and the resource is left out.
+	// LastGood is true if an older version is sent instead, and false if the resource is omitted.
 	LastGood bool
 }
 

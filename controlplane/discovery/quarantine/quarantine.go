@@ -17,20 +17,21 @@ import (
 
 // Config configures a [Quarantine].
 type Config struct {
-	// Canary has one proxy of a group try each change before the others. Without
-	// it, rejected resources are withheld all the same.
+	// Canary makes one proxy of a group try each change before the others. Rejected resources are
+	// withheld even if Canary is false.
 	Canary bool
 	// Patience returns how long others wait for a canary; nil means 1 s.
 	Patience func() time.Duration
-	// Diff returns the resources of a set that are new or changed, and the names
-	// that are gone. Its results are not written to.
+	// Diff returns the resources of a set that are new or changed, and the names that were
+	// removed. Its results are not modified.
 	Diff func(from, to *xds.Set) (changed []*xds.Resource, removed []string)
-	// Guard returns a hash of what a resource protects; nil has none.
+	// Guard returns a hash of the security settings of a resource; a nil function means that there
+	// are none.
 	Guard func(*xds.Resource) uint64
 	// Recovered logs and counts a panic of a timer.
 	Recovered func(cause any) error
 	Logger    *slog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
@@ -41,32 +42,32 @@ type Quarantine struct {
 	// canaries counts attempts by result.
 	canaries *prometheus.CounterVec
 
-	mu     sync.Mutex // guards what follows, and all that it leads to
+	mu     sync.Mutex // guards the fields below and everything they refer to
 	groups map[groupKey]*group
 	// programs counts the groups of an identity that other streams may join.
 	programs map[certs.ID]int
-	// texts are those of withheld resources; Sweep drops them.
+	// texts caches the strings of withheld resources; Sweep clears it.
 	texts map[*xds.Resource]texts
-	// joined counts members so far, for the keys of those with groups of their own.
+	// joined counts the members that have joined. It provides the keys of single-stream groups.
 	joined uint64
 }
 
 const (
-	// canaryTime is how long others wait for a canary.
+	// canaryTime is the default time for which others wait for a canary.
 	canaryTime = time.Second
 	// goneTime is how long removed resources are remembered.
 	goneTime = 10 * time.Second
-	// rejectedTime is how long the rejection of a resource is remembered that is
-	// no longer made for any proxy.
+	// rejectedTime is how long the rejection of a resource is remembered after the resource is no
+	// longer made for any proxy.
 	rejectedTime = 10 * time.Minute
-	// maxPrograms bounds the groups of one identity. The streams of more programs
+	// maxPrograms is the maximum number of groups of one identity. Streams of further programs
 	// have groups of their own.
 	maxPrograms = 16
-	// maxReason bounds the text of a rejection, in bytes.
+	// maxReason is the maximum length of a rejection message, in bytes.
 	maxReason = 300
 )
 
-// New returns a Quarantine that withholds nothing yet.
+// New returns an empty Quarantine.
 func New(cfg Config) *Quarantine {
 	if cfg.Patience == nil {
 		cfg.Patience = func() time.Duration { return canaryTime }
@@ -85,20 +86,20 @@ func New(cfg Config) *Quarantine {
 	return q
 }
 
-// Proxy is what decides the group of a proxy, and identifies it in logs.
+// Proxy contains what determines the group of a proxy and identifies it in logs.
 type Proxy struct {
-	// ID is the node id and Program what runs there, as the proxy says.
+	// ID is the node id, and Program the running program, as reported by the proxy.
 	ID, Program string
 	Namespace   string
 	// Identity is the proven identity; nil if there is none.
 	Identity *certs.ID
-	// Address occurs in the resources of this proxy alone; may be empty.
+	// Address occurs in the resources of this proxy only; may be empty.
 	Address string
 }
 
-// groupKey says which proxies share rejections: those of one proven identity that
-// run the same program. The program is a claim, so it can only divide the streams of
-// an identity further.
+// groupKey identifies the proxies that share rejections: those of one proven identity that run the
+// same program. The program is an unverified claim, which can only divide the streams of an
+// identity further.
 type groupKey struct {
 	identity certs.ID // zero if none is proven
 	program  string
@@ -120,26 +121,26 @@ func (q *Quarantine) keyFor(p Proxy) groupKey {
 	return key
 }
 
-// group are the proxies that share rejections.
+// group contains the proxies that share rejections.
 type group struct {
 	q       *Quarantine
 	key     groupKey
 	members map[*Member]struct{}
 	cohorts map[Sets]*cohort
-	// variants are the resources that are, or were a moment ago, candidates,
-	// suspected or rejected; candidates are the same without the address of the proxy.
+	// variants contains the resources that are, or recently were, candidates, suspected or
+	// rejected. candidates contains the same without the address of the proxy.
 	variants   map[Key]*variant
 	candidates map[Key]*candidate
 	// epoch changes with every decision.
 	epoch atomic.Uint64
-	// atOnce is how many suspects are tried at a time.
+	// atOnce is the number of suspects that are tried at a time.
 	atOnce int
-	// timer ends what takes too long; due is when it fires, zero if it does not.
+	// timer ends attempts that take too long; due is when it fires, zero if it is not set.
 	timer *time.Timer
 	due   time.Time
 }
 
-// Join adds a stream to its group. The caller calls Leave when the stream ends.
+// Join adds a stream to its group. The caller must call Leave when the stream ends.
 func (q *Quarantine) Join(p Proxy, s Stream) *Member {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,7 +165,7 @@ func (q *Quarantine) Join(p Proxy, s Stream) *Member {
 	return m
 }
 
-// Sweep drops what nobody needs any more. It is called for each push.
+// Sweep drops state that is no longer needed. It is called for each push.
 func (q *Quarantine) Sweep() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,8 +176,8 @@ func (q *Quarantine) Sweep() {
 	}
 }
 
-// forget drops the rejections of resources that are no longer made, and the group
-// if it is empty. The caller holds mu.
+// forget drops the rejections of resources that are no longer made, and the group if it is empty.
+// The caller holds mu.
 func (q *Quarantine) forget(g *group, now time.Time) {
 	used := g.used()
 	for key, v := range g.variants {
@@ -208,7 +209,7 @@ func (q *Quarantine) forget(g *group, now time.Time) {
 	}
 }
 
-// used are the candidates whose resources are made for some proxy.
+// used returns the candidates whose resources are made for a proxy.
 func (g *group) used() map[*candidate]bool {
 	if len(g.variants) == 0 {
 		return nil
@@ -224,7 +225,7 @@ func (g *group) used() map[*candidate]bool {
 	return used
 }
 
-// clean drops the candidates of which no variant is left.
+// clean drops the candidates without variants.
 func (g *group) clean() {
 	if len(g.candidates) == 0 {
 		return

@@ -50,7 +50,7 @@ func TestStaleTimer(t *testing.T) {
 		t.Fatal("the group was not removed")
 	}
 	epoch := m.group.epoch.Load()
-	stale.variants[Key{Item{typeCluster, "a"}, 1}] = &variant{candidate: &candidate{state: trying}} // it still knows something
+	stale.variants[Key{Item{typeCluster, "a"}, 1}] = &variant{candidate: &candidate{state: trying}} // it still has state
 	stale.expire()
 	if q.groups[m.group.key] != m.group || q.programs[shop] != 1 || m.group.epoch.Load() != epoch || second.woken != 0 {
 		t.Error("the new group is gone, counted wrong or disturbed")
@@ -91,14 +91,14 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// state is of a proxy that has all of a base, as others or by itself.
+// state describes a proxy that has all of a base, either like other proxies or by itself.
 type state struct{ whole bool }
 
 func (s state) Whole() bool            { return s.whole }
 func (s state) Has(*xds.Resource) bool { return true }
 
-// TestKnownByHashAlone: a resource that a proxy had before its stream and that is gone
-// since has no bytes here. It is not sent to others in the place of a rejected one.
+// TestKnownByHashAlone checks that a resource from before a proxy's stream, which is no longer
+// made and whose bytes are unknown, is not sent to others instead of a rejected one.
 func TestKnownByHashAlone(t *testing.T) {
 	t.Parallel()
 	there := &xds.Resource{Name: "there", Hash: 8, Any: []byte{8}}
@@ -117,9 +117,9 @@ func TestKnownByHashAlone(t *testing.T) {
 	}
 }
 
-// TestLateProxy has a proxy that missed a snapshot, as one whose connection is dead,
-// come to the next one first: what the others have accepted meanwhile stays the last
-// accepted version.
+// TestLateProxy checks a proxy that missed a snapshot, for example because its connection was
+// dead, and comes to the next one first. What the others have accepted in the meantime must remain
+// the last accepted version.
 func TestLateProxy(t *testing.T) {
 	t.Parallel()
 	for _, canary := range []bool{false, true} {
@@ -163,8 +163,8 @@ func TestLateProxy(t *testing.T) {
 	}
 }
 
-// TestLateAcknowledgement has a proxy reject a change before the acknowledgements of
-// what others had before it have come: they decide what is last good all the same.
+// TestLateAcknowledgement rejects a change before the acknowledgements of the previous version
+// have arrived. They must still determine the last good version.
 func TestLateAcknowledgement(t *testing.T) {
 	t.Parallel()
 	made := func(hash uint64) (made Sets) {
@@ -225,8 +225,8 @@ func TestLateAcknowledgement(t *testing.T) {
 	}
 }
 
-// TestLateRemoval has a proxy reject a resource that was removed and is made again, before
-// the acknowledgements of the removal have come: the version before the removal stays gone.
+// TestLateRemoval rejects a resource that was removed and is made again, before the
+// acknowledgements of the removal have arrived. The version before the removal must stay removed.
 func TestLateRemoval(t *testing.T) {
 	t.Parallel()
 	for _, canary := range []bool{false, true} {
@@ -268,8 +268,8 @@ func TestLateRemoval(t *testing.T) {
 	}
 }
 
-// TestLastGoodIsNoSuspect has a new proxy reject a response that holds a change and the
-// last good version of another resource, without a name: only the change is withheld.
+// TestLastGoodIsNoSuspect rejects, without a name, a response with a change and the last good
+// version of another resource. Only the change must be withheld.
 func TestLastGoodIsNoSuspect(t *testing.T) {
 	t.Parallel()
 	q := newQuarantine()
@@ -304,8 +304,8 @@ func TestLastGoodIsNoSuspect(t *testing.T) {
 	}
 }
 
-// TestGoneIsNoSuspect has a proxy reject a response that holds a change and a resource
-// that is gone and still needed, without a name: only the change is withheld.
+// TestGoneIsNoSuspect rejects, without a name, a response with a change and a removed resource
+// that is still needed. Only the change must be withheld.
 func TestGoneIsNoSuspect(t *testing.T) {
 	t.Parallel()
 	q := newQuarantine()
@@ -337,8 +337,8 @@ func TestGoneIsNoSuspect(t *testing.T) {
 	}
 }
 
-// TestOtherIsNamed has a proxy reject a response because of a resource that was sent
-// before: the only new resource in the response is not withheld.
+// TestOtherIsNamed rejects a response because of a resource that was sent before. The only new
+// resource in the response must not be withheld.
 func TestOtherIsNamed(t *testing.T) {
 	t.Parallel()
 	q := newQuarantine()
@@ -361,8 +361,8 @@ func TestOtherIsNamed(t *testing.T) {
 	}
 }
 
-// TestNewerAcknowledgement has a proxy reject a version when only the version before the
-// last one is acknowledged: the last one is sent once its acknowledgement has come.
+// TestNewerAcknowledgement rejects a version when only the version before the last one is
+// acknowledged. The last one must be sent once its acknowledgement has arrived.
 func TestNewerAcknowledgement(t *testing.T) {
 	t.Parallel()
 	q := newQuarantine()

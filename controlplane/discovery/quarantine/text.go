@@ -16,8 +16,8 @@ import (
 // anyAddress replaces the address of a proxy in resources that are compared without it.
 const anyAddress = "\x00"
 
-// shapeOf returns the key of a resource without the address of its proxy: resources
-// with the same shape differ in the address alone.
+// shapeOf returns the key of a resource without the address of its proxy. Resources with the same
+// shape differ only in the address.
 func shapeOf(it Item, res *xds.Resource, address string) Key {
 	if shape := withAddress(res, address, anyAddress); shape != nil && shape != res {
 		return Key{Item{it.Type, shape.Name}, shape.Hash}
@@ -25,9 +25,9 @@ func shapeOf(it Item, res *xds.Resource, address string) Key {
 	return Key{it, res.Hash}
 }
 
-// withAddress returns a resource of the proxy with an address as it is for the proxy
-// with another address. It returns nil if it cannot replace the address, and the
-// resource itself if there is nothing to replace.
+// withAddress returns a resource of the proxy with the address from in the form for the proxy with
+// the address to. It returns nil if it cannot replace the address, and the resource itself if
+// there is nothing to replace.
 func withAddress(res *xds.Resource, from, to string) *xds.Resource {
 	if res == nil || from == "" || from == to || !bytes.Contains(res.Any, []byte(from)) {
 		return res
@@ -47,8 +47,8 @@ func withAddress(res *xds.Resource, from, to string) *xds.Resource {
 	return &xds.Resource{Name: replaceAddress(res.Name, from, to), Hash: xxhash.Sum64(b), Any: b}
 }
 
-// replaceAddress replaces an address in a text, but not where it is a part of a longer
-// one, as 10.1.1.1 is of 10.1.1.12, or of a host name. A port may follow an IPv4 address.
+// replaceAddress replaces an address in a text, except where it is a part of a longer address,
+// such as 10.1.1.1 in 10.1.1.12, or of a host name. A port may follow an IPv4 address.
 func replaceAddress(s, from, to string) string {
 	outside := func(c rune) bool {
 		return c != '.' && (c != ':' || !strings.Contains(from, ":")) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
@@ -68,8 +68,8 @@ func replaceAddress(s, from, to string) string {
 	return out.String()
 }
 
-// texts are the strings of a resource, among them the names of the resources that it
-// refers to; nil if it cannot be read.
+// texts contains the strings of a resource, including the names of the resources that it refers
+// to. It is nil if the resource cannot be decoded.
 type texts map[string]bool
 
 // has reports whether a resource may refer to a name.

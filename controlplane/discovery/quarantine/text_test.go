@@ -29,7 +29,7 @@ func resource(t *testing.T, typ int, name string, m proto.Message) *xds.Resource
 	return res
 }
 
-// listener listens on an address and connects to a cluster.
+// listener returns a listener at an address that connects to a cluster.
 func listener(t *testing.T, name, address, statPrefix, cluster string) *xds.Resource {
 	t.Helper()
 	tcp, err := anypb.New(&tcpv3.TcpProxy{StatPrefix: statPrefix, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}})
@@ -44,7 +44,7 @@ func listener(t *testing.T, name, address, statPrefix, cluster string) *xds.Reso
 	})
 }
 
-// TestReplaceAddress leaves alone the addresses that begin or end with another.
+// TestReplaceAddress checks that addresses that start or end with another address are not changed.
 func TestReplaceAddress(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ from, to, in, want string }{
@@ -65,9 +65,9 @@ func TestReplaceAddress(t *testing.T) {
 	}
 }
 
-// TestShapes compares the listeners of two proxies without their addresses, and makes
-// that of the second one from that of the first one. Strings of 48 to 57 bytes have a
-// length that is the code of a digit.
+// TestShapes compares the listeners of two proxies without their addresses, and derives that of
+// the second proxy from that of the first. The length of strings of 48 to 57 bytes is the code of
+// a digit.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	it := func(res *xds.Resource) Item { return Item{typeListener, res.Name} }
@@ -95,8 +95,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestNeeds keeps of two clusters that are gone only the one that a listener names
-// which is sent in the place of a rejected one, with its endpoints.
+// TestNeeds checks that, of two removed clusters, only the one is kept to which a replacement
+// listener refers, with its endpoints.
 func TestNeeds(t *testing.T) {
 	t.Parallel()
 	for _, canary := range []bool{false, true} {

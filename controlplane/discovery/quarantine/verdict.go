@@ -16,17 +16,17 @@ import (
 // Rejection is a rejected response.
 type Rejection struct {
 	Type int // index of xds.Types
-	// Changed are the resources of the response.
+	// Changed are the resources in the response.
 	Changed []*xds.Resource
-	Reason  string // Envoy's words
-	// Mixed is true if the response also held resources that are known to be bad.
+	Reason  string // Envoy's message
+	// Mixed is true if the response also contained resources that are known to be bad.
 	Mixed bool
-	// The snapshots with sequences above After, up to UpTo, brought it.
+	// The change came with a snapshot whose sequence is above After and at most UpTo.
 	After, UpTo uint64
 }
 
-// Rejected finds the resources that the proxy rejected and withholds them. It
-// returns false if the rejection applies to this proxy alone.
+// Rejected determines which resources the proxy rejected and withholds them. It returns false if
+// the rejection applies to this proxy only.
 func (m *Member) Rejected(r Rejection) bool {
 	q, g := m.q, m.group
 	q.mu.Lock()
@@ -39,7 +39,7 @@ func (m *Member) Rejected(r Rejection) bool {
 	if len(suspects) > 0 && len(named(suspects, r.Reason)) == 0 {
 		if others := named(m.cohort.made[r.Type].Resources, r.Reason); len(others) > 0 && !slices.Contains(r.Changed, others[0]) {
 			g.drop(m.attempt, attemptRejected)
-			return true // it rejects what it has rejected before
+			return true // the proxy repeats an earlier rejection
 		}
 	}
 	if len(guilty) == 0 {
@@ -53,15 +53,15 @@ func (m *Member) Rejected(r Rejection) bool {
 		named := len(guilty) > 0
 		guilty, suspects = slices.DeleteFunc(guilty, isGuarded), slices.DeleteFunc(suspects, isGuarded)
 		if named && len(guilty) == 0 {
-			suspects = nil // it says itself that the others are good
+			suspects = nil // Envoy's message names other resources only
 		}
 	}
 	if r.Mixed && len(guilty) == 0 {
-		return true // as expected
+		return true // the known bad resources explain the rejection
 	}
 	known := func(res *xds.Resource) bool { return g.isHeld(m, Item{r.Type, res.Name}, res) }
 	if len(guilty) == 0 && slices.ContainsFunc(suspects, known) && !local(r.Reason) {
-		return true // they are looked at already
+		return true // the suspects are being tried already
 	}
 	if len(suspects) == 0 || local(r.Reason) || len(guilty) == 0 && r.Type == typeEndpoint {
 		m.outlier = true
@@ -85,9 +85,8 @@ func (m *Member) Rejected(r Rejection) bool {
 	return true
 }
 
-// release returns the resources of a rejection that are not withheld from
-// others because they change what protects. Those that others wait for are given
-// to all.
+// release returns the resources of a rejection that must not be withheld from others because they
+// change security settings. If other members wait for them, they are released to all.
 func (g *group) release(m *Member, r Rejection, suspects []*xds.Resource) []*xds.Resource {
 	var guarded []*xds.Resource
 	for _, res := range suspects {
@@ -108,13 +107,13 @@ func (g *group) release(m *Member, r Rejection, suspects []*xds.Resource) []*xds
 	return guarded
 }
 
-// protects reports whether a resource protects in another way than what is last
-// good, nil for nothing that is known.
+// protects reports whether a resource has other security settings than the last good version,
+// which is nil if none is known.
 func (q *Quarantine) protects(res, good *xds.Resource) bool {
 	return q.cfg.Guard(res) != q.cfg.Guard(good)
 }
 
-// lastGood returns what would be given in the place of a resource.
+// lastGood returns the version that would be sent instead of a resource.
 func (sc *cohort) lastGood(it Item, res *xds.Resource) *xds.Resource {
 	if h := sc.overrides[it]; h != nil && h.hash == res.Hash {
 		return sc.group.good(it, h.good)
@@ -125,8 +124,7 @@ func (sc *cohort) lastGood(it Item, res *xds.Resource) *xds.Resource {
 	return nil
 }
 
-// isHeld reports whether a resource that a stream was given is held back from it
-// by now.
+// isHeld reports whether a resource that was sent on a stream is now withheld from it.
 func (g *group) isHeld(m *Member, it Item, res *xds.Resource) bool {
 	v := g.variants[Key{it, res.Hash}]
 	return v != nil && v.state != accepted && v.state != trying && (v.attempt == nil || v.attempt.by != m)
@@ -145,8 +143,8 @@ func (g *group) isAccepted(it Item, res *xds.Resource) bool {
 	return false
 }
 
-// isLastGood reports whether a resource is sent in the place of one that is withheld or gone.
-// Nobody tries such a resource again, so it is not suspected because of what came with it.
+// isLastGood reports whether a resource is sent instead of one that is withheld or gone. No proxy
+// tries such a resource again, so it is not suspected because of other resources in the response.
 func (g *group) isLastGood(it Item, res *xds.Resource) bool {
 	for _, sc := range g.cohorts {
 		if h := sc.overrides[it]; h != nil && xds.Same(h.good, res) {
@@ -156,9 +154,9 @@ func (g *group) isLastGood(it Item, res *xds.Resource) bool {
 	return false
 }
 
-// judge notes what is known of a resource, in all cohorts for which it is made.
-// What is rejected and has no good version is only suspected until a second
-// proxy rejects it: nobody is worse off if another one tries it.
+// judge sets the state of a resource in all cohorts for which it is made. A rejected resource
+// without a good version is only suspected until a second proxy rejects it: another attempt does
+// no harm.
 func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) {
 	it := Item{r.Type, res.Name}
 	v := g.variant(it, res, m)
@@ -205,8 +203,8 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 	}
 }
 
-// culprits are the resources that Envoy's words name, or the only one there is;
-// none if that is not clear.
+// culprits returns the resources that Envoy's message names, or the only suspect. It returns none
+// if the cause is unclear.
 func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
 	if len(suspects) == 1 && !r.Mixed {
 		return suspects
@@ -214,9 +212,9 @@ func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
 	return named(suspects, r.Reason)
 }
 
-// named returns the resources that Envoy's words name.
+// named returns the resources that Envoy's message names.
 func named(resources []*xds.Resource, reason string) []*xds.Resource {
-	// A message that breaks the rules of its fields is shown, its name first.
+	// A validation error contains the message that violates its constraints, with its name first.
 	for _, res := range resources {
 		if strings.Contains(reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
 			return []*xds.Resource{res}
@@ -235,12 +233,12 @@ func named(resources []*xds.Resource, reason string) []*xds.Resource {
 	})
 }
 
-// local reports whether a rejection is about the machine of the proxy: what it
-// rejected is no worse for others.
+// local reports whether the cause of a rejection is local to the proxy's machine, so that the
+// resource may be good for others.
 func local(words string) bool {
 	for _, part := range []string{
 		"cannot bind", "Address already in use", "Permission denied", "Cannot assign requested address",
-		// gRPC, in Go, Java and C++, of an application that has no certificates.
+		// Messages of gRPC in Go, Java and C++ for an application without certificates.
 		"missing in bootstrap configuration", "not defined in the bootstrap file", "nrecognized certificate provider instance name",
 	} {
 		if strings.Contains(words, part) {

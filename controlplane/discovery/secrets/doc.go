@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package secrets serves credentials to proxies: SDS secrets, and plugin
-// configurations (ECDS) with their pull secrets.
+// Package secrets serves credentials to proxies: SDS secrets, and plugin configurations (ECDS)
+// with their pull secrets.
 //
-// Secrets are no part of a snapshot. A stream has a [View] of the secrets its proxy
-// requests and wakes when one of them changes. They are sent only over TLS, to a
-// proven caller, of its own namespace or granted by an object. A refused, missing
-// or broken secret is not answered; the refusal is logged and counted.
+// Secrets are not part of a snapshot. Each stream has a [View] of the secrets that its proxy
+// requests, and wakes when one of them changes. Secrets are sent only over TLS and to a caller
+// with a proven identity. They must be in the caller's namespace, or an object must grant access.
+// Requests for a refused, missing or invalid secret are not answered; the refusal is logged and
+// counted.
 //
-// controlplane/discovery owns the streams. The package never logs a key. A check of
-// the caller's right runs in a goroutine that ends with its result.
+// controlplane/discovery owns the streams. The package never logs a key. Each authorization check
+// of a caller runs in a goroutine that ends with its result.
 package secrets

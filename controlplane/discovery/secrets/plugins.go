@@ -19,40 +19,40 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
-// Plugins are the configurations of plugins (ECDS) that one stream receives. The
-// goroutine of the stream owns them; only Changed is safe for concurrent use.
+// Plugins contains the plugin configurations (ECDS) that one stream receives. The goroutine of the
+// stream owns it; only Changed is safe for concurrent use.
 //
-// Listeners name the plugins, so a plugin goes with its listener: a proxy is not
-// told that a configuration is gone, because listeners that drain still use it. A
-// rejection is not applied to other proxies: whether a module can be downloaded
-// differs from machine to machine.
+// Listeners refer to plugins, so that a plugin is removed with its listener. Proxies are not
+// notified of removed configurations, because draining listeners still use them. A rejection is
+// not applied to other proxies: whether a module can be downloaded depends on the machine.
 //
-// Envoy keeps a module when it rejects the next version, but from then on it also
-// rejects every listener that names the plugin. So it is sent the accepted version
-// again. What an agent rejects never reached Envoy; the agent retries.
+// Envoy keeps a module when it rejects the next version, but from then on it also rejects every
+// listener that refers to the plugin. It is therefore sent the accepted version again. What an
+// agent rejects never reached Envoy; the agent retries.
 //
-// The pull secret of an image is no part of a snapshot. It is filled in for the
-// stream on the terms of other secrets: over TLS, for a proven caller, out of its
-// namespace or the root namespace, where the plugin must be as well.
+// The pull secret of an image is not part of a snapshot. It is added for each stream under the
+// same conditions as other secrets: over TLS, for a proven caller, and from its namespace or the
+// root namespace, in which the plugin must also be.
 type Plugins struct {
 	server   *Server
 	client   Client
 	reporter Reporter
 
 	mesh *snapshot.Mesh
-	// made is what set was completed from; nil if it must be made again.
+	// made is the set that set was completed from; nil if it must be completed again.
 	made, set *xds.Set
 	// seen is the value of changes that set includes.
 	seen     uint64
 	problems []model.Problem
 	refused  map[string]refusal
 	again    <-chan time.Time // when to check again; nil for never
-	// pending are unanswered; good is the version of each name that was accepted
-	// last, and bad are the rejected ones that are still made.
+	// pending are unanswered resources. good maps each name to the version that was accepted last,
+	// and bad contains the rejected versions that are still made.
 	pending []*xds.Resource
 	good    map[string]*xds.Resource
 	bad     map[string]map[uint64]struct{}
-	// rejections are what Envoy or its agent rejected last of what is still made.
+	// rejections contains the last rejections by Envoy or its agent of plugins that are still
+	// made.
 	rejections map[string]rejection
 	watch
 }
@@ -63,44 +63,43 @@ type rejection struct {
 	reason string
 }
 
-// Reporter takes the problems of plugins.
+// Reporter receives the problems of plugins.
 type Reporter interface {
-	// Report replaces the problems of before by those of now, of the snapshot with
-	// a sequence.
+	// Report replaces earlier problems by the current ones, of the snapshot with the given
+	// sequence.
 	Report(before, now []model.Problem, sequence uint64)
 }
 
-// NewPlugins returns the plugins of a stream that has requested none yet.
+// NewPlugins returns the plugins of a stream without requests.
 func (s *Server) NewPlugins(c Client, r Reporter) *Plugins {
 	return &Plugins{server: s, client: c, reporter: r}
 }
 
-// Reset ends the subscription: the proxy requests no plugins any more.
+// Reset ends the subscription: the proxy no longer requests plugins.
 func (v *Plugins) Reset() {
 	v.watched.Store(nil)
 	v.made, v.set, v.problems, v.refused, v.again = nil, nil, nil, nil, nil
 	v.pending, v.good, v.bad, v.rejections = nil, nil, nil, nil
 }
 
-// Set completes the configurations of a snapshot with the secrets they need.
+// Set completes the configurations of a snapshot with their secrets.
 func (v *Plugins) Set(made *xds.Set, mesh *snapshot.Mesh) *xds.Set {
 	v.mesh = mesh
 	if seen := v.changes.Load(); v.made == made && seen == v.seen {
 		v.report(nil)
 		return v.set
 	}
-	// Changes count from here on, so that none falls between this and the use of
-	// the Secrets.
+	// Changes are counted from here on, so that none is missed while the Secrets are read.
 	refs := map[string]credentials.Reference{}
 	var watched []credentials.Reference
 	for _, res := range made.Resources {
 		name, err := extension.PullSecret(res)
 		if err != nil || name == "" {
-			continue // an unreadable resource was not generated here
+			continue // not generated here, or without a secret
 		}
 		ref, err := credentials.ParseReference(name, v.client.Namespace)
 		if err != nil {
-			continue // the generator wrote it
+			continue // the generator produces valid references
 		}
 		refs[res.Name] = ref
 		watched = append(watched, ref)
@@ -119,20 +118,19 @@ func (v *Plugins) Set(made *xds.Set, mesh *snapshot.Mesh) *xds.Set {
 		res := set.Get(name)
 		return res == nil || res.Hash != r.hash
 	})
-	maps.DeleteFunc(v.good, func(name string, _ *xds.Resource) bool { return made.Get(name) == nil }) // another plugin may take the name
+	maps.DeleteFunc(v.good, func(name string, _ *xds.Resource) bool { return made.Get(name) == nil }) // another plugin may reuse the name
 	v.set = v.withAccepted(set)
 	v.report(before)
 	return v.set
 }
 
-// Again receives when refused secrets are to be checked again; nil for never. Then
-// call CheckAgain.
+// Again returns a channel that receives when CheckAgain must be called, or nil for never.
 func (v *Plugins) Again() <-chan time.Time { return v.again }
 
 // CheckAgain makes Set check refused secrets again.
 func (v *Plugins) CheckAgain() { v.again, v.made = nil, nil }
 
-// withAccepted returns a set with the accepted versions of what the proxy rejected.
+// withAccepted returns a set in which rejected resources are replaced by their accepted versions.
 func (v *Plugins) withAccepted(set *xds.Set) *xds.Set {
 	if len(v.bad) == 0 {
 		return set
@@ -153,15 +151,15 @@ func (v *Plugins) withAccepted(set *xds.Set) *xds.Set {
 	return xds.NewSet(v.set, out, nil)
 }
 
-// Sent records what the proxy has to answer.
+// Sent records the resources that the proxy must answer.
 func (v *Plugins) Sent(resources []*xds.Resource) { v.pending = resources }
 
-// AgentCode begins the rejections of agents: Envoy did not see what they rejected.
+// AgentCode is the prefix of rejections by agents. Envoy did not receive what they rejected.
 const AgentCode = "code 0:"
 
-// Answered takes the proxy's answer: the rejection with its code, empty for an
-// acceptance, and the message in it. Envoy rejects what its message names, or
-// everything if it names nothing; code 0 is the agent's.
+// Answered processes the proxy's answer: the rejection with its code, or "" for an acceptance, and
+// the message in it. The resources that the message names were rejected, or all if it names none.
+// Code 0 is that of the agent.
 func (v *Plugins) Answered(rejected, message string) {
 	named := func(res *xds.Resource) bool { return strings.Contains(message, res.Name) }
 	some := slices.ContainsFunc(v.pending, named)
@@ -177,7 +175,7 @@ func (v *Plugins) Answered(rejected, message string) {
 		}
 	}
 	if strings.HasPrefix(rejected, AgentCode) {
-		return // the agent retries, and answers again
+		return // the agent retries and answers again
 	}
 	for _, res := range v.pending {
 		switch {
@@ -197,15 +195,15 @@ func (v *Plugins) Answered(rejected, message string) {
 				v.bad[res.Name] = map[uint64]struct{}{}
 			}
 			v.bad[res.Name][res.Hash] = struct{}{}
-			v.made = nil // make it again
+			v.made = nil // complete the set again
 		}
 	}
 	v.pending = nil
 }
 
-// Rejected returns the names of the plugins that the proxy does not have because
-// Envoy or its agent rejected them, and why. It is still so when the proxy has
-// accepted the version before again.
+// Rejected returns the names of the plugins that the proxy lacks because Envoy or its agent
+// rejected them, and the reason. They remain rejected after the proxy has accepted the previous
+// version again.
 func (v *Plugins) Rejected() (names []string, reason string) {
 	names = slices.Sorted(maps.Keys(v.rejections))
 	if len(names) > 0 {
@@ -214,9 +212,9 @@ func (v *Plugins) Rejected() (names []string, reason string) {
 	return names, reason
 }
 
-// complete fills in secrets. A plugin whose secret is refused is sent with the mark
-// that there is none, so that the agent applies the fail strategy of the plugin;
-// while Secrets are still being read, the plugin is not sent.
+// complete adds the secrets. A plugin whose secret is refused is sent with a marker for a missing
+// secret, so that the agent applies the fail strategy of the plugin. While Secrets are still being
+// read, the plugin is not sent.
 func (v *Plugins) complete(made *xds.Set, refs map[string]credentials.Reference) *xds.Set {
 	refused := map[string]refusal{}
 	out := make([]*xds.Resource, 0, len(made.Resources))
@@ -236,7 +234,7 @@ func (v *Plugins) complete(made *xds.Set, refs map[string]credentials.Reference)
 		}
 		full, err := v.server.completed(res, ref, docker)
 		if err != nil {
-			continue // it was read before
+			continue // parsed before
 		}
 		out = append(out, full)
 	}
@@ -244,8 +242,7 @@ func (v *Plugins) complete(made *xds.Set, refs map[string]credentials.Reference)
 	return xds.NewSet(v.set, out, nil)
 }
 
-// pullSecret returns the docker config of a reference, or why the proxy does not get
-// it.
+// pullSecret returns the docker config of a reference, or why the proxy does not receive it.
 func (v *Plugins) pullSecret(ref credentials.Reference) (*credentials.Docker, refusal) {
 	root := v.mesh.WasmPlugins.Root()
 	err := ref.CheckNamespace(v.client.Namespace, func(r credentials.Reference) bool { return r.Namespace == root })
@@ -269,8 +266,8 @@ func (v *Plugins) pullSecret(ref credentials.Reference) (*credentials.Docker, re
 	return nil, refusal{refusedBroken, err.Error()}
 }
 
-// refuse counts and logs refusals that are new or have another reason. A refusal
-// that is the same for all proxies is a problem of the object.
+// refuse counts and logs refusals that are new or whose reason has changed. A refusal that affects
+// all proxies alike is reported as a problem of the object.
 func (v *Plugins) refuse(refused map[string]refusal) {
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
 		no := refused[name]

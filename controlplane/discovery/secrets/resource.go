@@ -11,8 +11,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// keyPairResource returns the SDS resource of a certificate with its key. Its
-// bytes hold the key: they are sent to the proxy, and nowhere else.
+// keyPairResource returns the SDS resource of a certificate and its key. Its bytes contain the key
+// and must be sent to the proxy only.
 func keyPairResource(name string, pair *credentials.KeyPair) (*xds.Resource, error) {
 	cert := &tlsv3.TlsCertificate{CertificateChain: inline(pair.Chain), PrivateKey: inline(pair.Key)}
 	if len(pair.OCSPStaple) > 0 {
@@ -21,7 +21,7 @@ func keyPairResource(name string, pair *credentials.KeyPair) (*xds.Resource, err
 	return xds.New(xds.TypeSecret, name, &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: cert}})
 }
 
-// rootsResource returns the SDS resource with which peers are verified.
+// rootsResource returns the SDS resource of roots that peers are verified with.
 func rootsResource(name string, roots *credentials.Roots) (*xds.Resource, error) {
 	context := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots.PEM)}
 	if len(roots.CRL) > 0 {

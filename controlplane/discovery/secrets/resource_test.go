@@ -75,7 +75,7 @@ func TestSecretResources(t *testing.T) {
 	}
 }
 
-// TestViewHearsOfItsSecrets counts changes of requested Secrets alone.
+// TestViewHearsOfItsSecrets checks that only changes of requested Secrets are counted.
 func TestViewHearsOfItsSecrets(t *testing.T) {
 	t.Parallel()
 	v := New(Config{}, nil, nil).NewView(Client{Namespace: "default", Log: slog.New(slog.DiscardHandler)})
@@ -91,7 +91,7 @@ func TestViewHearsOfItsSecrets(t *testing.T) {
 	}
 }
 
-// TestNoSecretWithoutCaller refuses a client that is not proven, on any port.
+// TestNoSecretWithoutCaller checks that a client without a proven identity is refused on any port.
 func TestNoSecretWithoutCaller(t *testing.T) {
 	t.Parallel()
 	table, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)

@@ -22,58 +22,56 @@ import (
 
 // Config configures a [Server].
 type Config struct {
-	// Source resolves kubernetes:// names; nil serves no secrets.
+	// Source resolves kubernetes:// names; nil disables secrets.
 	Source credentials.Source
 	// Gateway resolves kubernetes-gateway:// names; nil means Source.
 	Gateway credentials.Source
-	// Granted reports whether a caller may have a Secret of any namespace because
-	// an object of a snapshot assigns it to the caller's identity; nil grants
-	// none. It must be quick.
+	// Granted reports whether a caller may read a Secret of any namespace because an object of a
+	// snapshot assigns it to the caller's identity. A nil function grants nothing. It must not
+	// block.
 	Granted func(*snapshot.Mesh, *authn.Caller, credentials.Reference) bool
-	// Authorize decides whether a caller may read the Secrets of its namespace;
-	// nil allows each caller. It may block, and should cache its results. It is
-	// not called for what Granted allows.
+	// Authorize returns an error if a caller may not read the Secrets of its namespace. A nil
+	// function allows all callers. It may block, and should cache its results. It is not called
+	// for Secrets that Granted allows.
 	Authorize func(ctx context.Context, caller *authn.Caller) error
-	// Retry is the time after which a refused proxy is checked again; 0 means
-	// 10 s.
+	// Retry is the delay after which a refused proxy is checked again; 0 means 10 s.
 	Retry time.Duration
 }
 
-// Server makes resources of credentials, once for all streams. Its methods are
-// safe for concurrent use.
+// Server builds resources from credentials and shares them among all streams. Its methods are safe
+// for concurrent use.
 type Server struct {
 	cfg Config
 	// refused counts refusals by reason.
 	refused *prometheus.CounterVec
-	// recovered turns a recovered panic into an error.
+	// recovered converts a recovered panic to an error.
 	recovered func(any) error
 
 	mu sync.Mutex // guards made
-	// made are resources, dropped in the order of their last use.
+	// made caches resources, evicted in the order of their last use.
 	made *lru.Map[secretKey, madeSecret]
 }
 
 const (
-	// maxSecrets bounds the resources that are remembered.
+	// maxSecrets is the maximum number of cached resources.
 	maxSecrets = 4096
 	// defaultRetry is the default of Config.Retry.
 	defaultRetry = 10 * time.Second
 )
 
 type secretKey struct {
-	name string // as the proxy asks for it
+	name string // as requested by the proxy
 	ref  credentials.Reference
 }
 
-// madeSecret is a resource and what it was made of: a *credentials.KeyPair or
-// *credentials.Roots.
+// madeSecret is a resource and its input, a *credentials.KeyPair or *credentials.Roots.
 type madeSecret struct {
 	from any
 	res  *xds.Resource
 }
 
-// New returns a Server. The registerer takes its metrics; nil is none. Recovered
-// turns a panic of Config.Authorize into an error.
+// New returns a Server. The registerer registers its metrics; nil disables them. The function
+// recovered converts a panic of Config.Authorize to an error.
 func New(cfg Config, reg prometheus.Registerer, recovered func(any) error) *Server {
 	if cfg.Gateway == nil {
 		cfg.Gateway = cfg.Source
@@ -91,7 +89,7 @@ func New(cfg Config, reg prometheus.Registerer, recovered func(any) error) *Serv
 	return s
 }
 
-// OnChange registers a function that is called for each Secret that changed.
+// OnChange registers a function that is called for each changed Secret.
 func (s *Server) OnChange(f func(namespace, name string)) {
 	if s.cfg.Source == nil {
 		return
@@ -106,7 +104,7 @@ func (s *Server) OnChange(f func(namespace, name string)) {
 	}
 }
 
-// forget drops what was made of a Secret, so that its key does not stay in memory.
+// forget drops the resources of a Secret, so that its key does not stay in memory.
 func (s *Server) forget(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +115,7 @@ func (s *Server) forget(namespace, name string) {
 	}
 }
 
-// source returns where a reference is resolved.
+// source returns the source that resolves a reference.
 func (s *Server) source(ref credentials.Reference) credentials.Source {
 	if ref.Scheme == credentials.SchemeGateway {
 		return s.cfg.Gateway
@@ -184,14 +182,14 @@ func (s *Server) docker(ref credentials.Reference) (*credentials.Docker, error) 
 	return docker, err
 }
 
-// completedFrom is what a completed plugin was made of.
+// completedFrom is the input of a completed plugin.
 type completedFrom struct {
 	res    *xds.Resource
 	docker *credentials.Docker // nil for none
 }
 
-// completed returns the configuration of a plugin with its pull secret; docker is
-// nil if there is none.
+// completed returns the configuration of a plugin with its pull secret. docker is nil if there is
+// none.
 func (s *Server) completed(res *xds.Resource, ref credentials.Reference, docker *credentials.Docker) (*xds.Resource, error) {
 	return s.make(secretKey{"ecds " + res.Name, ref}, completedFrom{res, docker}, func() (*xds.Resource, error) {
 		if docker == nil {

@@ -20,40 +20,41 @@ import (
 )
 
 const (
-	// accessTTL is how long a result of Authorize is used. It is called only when
-	// there is something new to serve.
+	// accessTTL is how long a result of Authorize is used. Authorize is called only when there is
+	// something new to serve.
 	accessTTL = time.Minute
-	// gatewayAccountAnnotation is that of a Gateway of the Gateway API.
+	// gatewayAccountAnnotation is the annotation with the service account of a Gateway of the
+	// Gateway API.
 	gatewayAccountAnnotation = "gateway.istio.io/service-account"
-	// maxRefusalLines bounds the log lines of one check of a proxy.
+	// maxRefusalLines is the maximum number of log lines for one check of a proxy.
 	maxRefusalLines = 8
 )
 
 // Client is the proxy at the other end of a stream.
 type Client struct {
 	Namespace string
-	// Caller opened the stream; nil if the port takes everybody.
+	// Caller is the authenticated peer of the stream; nil if the port does not authenticate.
 	Caller *authn.Caller
 	// Secure is true if the caller is proven and the stream is encrypted.
 	Secure bool
 	Log    *slog.Logger
 }
 
-// View is what one stream requests and receives of secrets. The goroutine of the
-// stream owns it; only Changed is safe for concurrent use.
+// View contains the secrets that one stream requests and receives. The goroutine of the stream
+// owns it; only Changed is safe for concurrent use.
 type View struct {
 	server *Server
 	client Client
 
-	names []string // what refs were read from
+	names []string // the names that refs was parsed from
 	refs  []secretRef
 	set   *xds.Set
-	stale bool // set must be made again
+	stale bool // set must be built again
 	// seen is the value of changes that set includes.
 	seen uint64
-	// mesh is the snapshot that granted what is in set.
+	// mesh is the snapshot that the grants in set are based on.
 	mesh    *snapshot.Mesh
-	refused map[string]refusal // why there is no secret, by name
+	refused map[string]refusal // why a secret is missing, by name
 	again   <-chan time.Time   // when to check again; nil for never
 	access  access
 
@@ -62,39 +63,39 @@ type View struct {
 
 // watch counts changes of Secrets.
 type watch struct {
-	// watched are the Secrets that count.
+	// watched are the Secrets whose changes are counted.
 	watched atomic.Pointer[[]credentials.Reference]
 	changes atomic.Uint64
 }
 
-// NewView returns the view of a stream that has requested nothing yet.
+// NewView returns the view of a stream without requests.
 func (s *Server) NewView(c Client) *View { return &View{server: s, client: c} }
 
-// secretRef is a requested name and what it refers to.
+// secretRef is a requested name and its parsed reference.
 type secretRef struct {
 	name string
 	ref  credentials.Reference
 	err  error
 }
 
-// access says whether the caller of the stream may read Secrets.
+// access records whether the caller of the stream may read Secrets.
 type access struct {
 	wanted, asking bool
-	// answers has room for the one answer that is asked for.
+	// answers has room for the result of the pending check.
 	answers chan error
-	known   time.Time // of the last answer; zero before it
-	err     error     // the last answer; nil allows
+	known   time.Time // time of the last result; zero before the first
+	err     error     // the last result; nil means allowed
 }
 
-// refusal says why a proxy does not get a secret.
+// refusal is the reason why a proxy does not receive a secret.
 type refusal struct {
-	label string // for the metric; one of few
+	label string // metric label; one of a fixed set
 	text  string
 }
 
 func (a *access) expired(now time.Time) bool { return now.Sub(a.known) >= accessTTL }
 
-// Changed records that a Secret changed and reports whether the stream must wake.
+// Changed records that a Secret has changed and reports whether the stream must wake.
 func (v *watch) Changed(namespace, name string) bool {
 	refs := v.watched.Load()
 	if refs == nil {
@@ -109,14 +110,14 @@ func (v *watch) Changed(namespace, name string) bool {
 	return false
 }
 
-// Reset ends the subscription: the proxy requests no secrets any more.
+// Reset ends the subscription: the proxy no longer requests secrets.
 func (v *View) Reset() {
 	v.watched.Store(nil)
 	v.names, v.refs, v.set, v.mesh, v.refused, v.again = nil, nil, nil, nil, nil, nil
 }
 
-// read parses the requested names. Changes count from here on, so that none falls
-// between this and the use of the Secrets.
+// read parses the requested names. Changes are counted from here on, so that none is missed while
+// the Secrets are read.
 func (v *View) read(names []string, namespace string) {
 	v.names, v.stale = names, true
 	v.refs = make([]secretRef, 0, len(names))
@@ -137,11 +138,11 @@ func (v *View) read(names []string, namespace string) {
 	v.watched.Store(&watched)
 }
 
-// noResources is the set of a view that serves nothing. It is never written to.
+// noResources is the set of a view that serves nothing. It must not be modified.
 var noResources = &xds.Set{}
 
-// Set returns the requested secrets that the proxy may have. While the right of the
-// caller is being checked, it returns the previous set. The names are not written to.
+// Set returns the requested secrets that the proxy may receive. While the caller's access is being
+// checked, it returns the previous set. It does not modify names.
 func (v *View) Set(names []string, mesh *snapshot.Mesh) *xds.Set {
 	if v.set == nil {
 		v.set, v.stale = noResources, true
@@ -166,8 +167,8 @@ func (v *View) Set(names []string, mesh *snapshot.Mesh) *xds.Set {
 	return v.set
 }
 
-// asksOwn reports whether the caller's own right to read Secrets decides about a
-// requested secret.
+// asksOwn reports whether a requested secret depends on the caller's own permission to read
+// Secrets.
 func (v *View) asksOwn() bool {
 	if !v.client.Secure {
 		return false
@@ -180,8 +181,8 @@ func (v *View) asksOwn() bool {
 	return false
 }
 
-// granted reports whether the proven identity may have a Secret without the
-// right to read those of its namespace.
+// granted reports whether the proven identity may read a Secret without permission to read those
+// of its namespace.
 func (v *View) granted(ref credentials.Reference) bool {
 	return v.server.grants(v.mesh, v.client, ref)
 }
@@ -190,7 +191,7 @@ func (s *Server) grants(mesh *snapshot.Mesh, c Client, ref credentials.Reference
 	return s.cfg.Granted != nil && c.Secure && s.cfg.Granted(mesh, c.Caller, ref)
 }
 
-// update brings the set up to date and logs what it lacks.
+// update rebuilds the set and logs what it lacks.
 func (v *View) update() {
 	var resources []*xds.Resource
 	refused := map[string]refusal{}
@@ -222,7 +223,7 @@ const (
 	refusedBroken       = "broken"
 )
 
-// secret returns one secret, or why the proxy does not get it.
+// secret returns one secret, or why the proxy does not receive it.
 func (v *View) secret(r secretRef) (*xds.Resource, refusal) {
 	if !v.client.Secure {
 		return nil, refusal{refusedPlaintext, "secrets are given only over TLS, to a proxy that has shown who it is; use the TLS port"}
@@ -251,7 +252,7 @@ func (v *View) secret(r secretRef) (*xds.Resource, refusal) {
 	return nil, refusal{refusedBroken, err.Error()}
 }
 
-// cure returns what else would let the caller have a Secret of a Gateway.
+// cure returns an alternative way to let the caller read a Secret of a Gateway.
 func (v *View) cure(ref credentials.Reference) string {
 	if ref.Scheme != credentials.SchemeGateway {
 		return ""
@@ -260,7 +261,7 @@ func (v *View) cure(ref credentials.Reference) string {
 		v.client.Caller.ID.Namespace, v.client.Caller.ID.ServiceAccount, gatewayAccountAnnotation)
 }
 
-// logRefusals logs and counts refusals that are new or have another reason.
+// logRefusals logs and counts refusals that are new or whose reason has changed.
 func (v *View) logRefusals(refused map[string]refusal) {
 	lines := 0
 	for _, r := range v.refs {
@@ -278,12 +279,12 @@ func (v *View) logRefusals(refused map[string]refusal) {
 	}
 }
 
-// maxLogged bounds a name in the log, in bytes.
+// maxLogged is the maximum length of a name in the log, in bytes.
 const maxLogged = 300
 
-// Ask starts the check of the caller's right if Set needs its result, which arrives
-// on Answers. The goroutine ends with the result, which ctx bounds. A panic counts
-// as an error of the check.
+// Ask starts the authorization check of the caller if Set needs its result, which arrives on
+// Answers. The goroutine ends with the result, and ctx limits its duration. A panic counts as an
+// error of the check.
 func (v *View) Ask(ctx context.Context) {
 	a := &v.access
 	if !a.wanted || a.asking {
@@ -301,26 +302,25 @@ func (v *View) Ask(ctx context.Context) {
 	}(a.answers)
 }
 
-// Answers receives the result of the check that Ask started; nil without one.
+// Answers returns the channel of the result of the check that Ask started, or nil if there is
+// none.
 func (v *View) Answers() <-chan error { return v.access.answers }
 
-// Answered takes the result of a check.
+// Answered records the result of a check.
 func (v *View) Answered(err error) {
 	a := &v.access
 	a.asking, a.answers, a.known, a.err = false, nil, time.Now(), err
 	v.stale = true
 }
 
-// Again receives when refused secrets are to be checked again; nil for never. Then
-// call CheckAgain.
+// Again returns a channel that receives when CheckAgain must be called, or nil for never.
 func (v *View) Again() <-chan time.Time { return v.again }
 
 // CheckAgain makes Set check refused secrets again.
 func (v *View) CheckAgain() { v.again, v.stale, v.access.known = nil, true, time.Time{} }
 
-// Fault returns why a client does not get a certificate that it would request by a
-// name; nil if it gets it, as far as the Secret decides. It returns nil as well
-// while the Secrets are unknown.
+// Fault returns why a client would not receive a certificate with the given name. It returns nil
+// if the Secret allows it, or if the Secrets are not known yet.
 func (s *Server) Fault(mesh *snapshot.Mesh, c Client, name string) error {
 	if s.cfg.Source == nil {
 		return nil

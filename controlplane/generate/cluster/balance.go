@@ -14,10 +14,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// minRing is the size of a hash ring of which nothing is said.
+// minRing is the minimum hash ring size if the rule sets none.
 const minRing = 1024
 
-// applyBalancer says how an endpoint is chosen.
+// applyBalancer sets the load balancing policy.
 func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 	c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	if hash := p.Balancer.GetConsistentHash(); hash != nil {
@@ -39,7 +39,7 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 			c.LbConfig = &clusterv3.Cluster_RoundRobinLbConfig_{RoundRobinLbConfig: &clusterv3.Cluster_RoundRobinLbConfig{SlowStartConfig: start}}
 		case clusterv3.Cluster_LEAST_REQUEST:
 			c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{SlowStartConfig: start}}
-		default: // the others know no warm-up
+		default: // the other policies do not support warm-up
 		}
 	}
 	if p.localities(src.Service, src.Config) != nil {
@@ -51,7 +51,7 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 	}
 }
 
-// consistent chooses by a hash, which the routes say how to make.
+// consistent sets the consistent hash policy. The routes define what is hashed.
 func consistent(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) {
 	if m := hash.GetMaglev(); m != nil {
 		c.LbPolicy = clusterv3.Cluster_MAGLEV
@@ -74,7 +74,8 @@ func consistent(c *clusterv3.Cluster, hash *networkingv1alpha3.LoadBalancerSetti
 	}}
 }
 
-// warmup says how the share of a new endpoint grows; nil is at once.
+// warmup returns the slow start configuration for new endpoints, or nil if they get their full
+// share at once.
 func warmup(lb *networkingv1alpha3.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := lb.GetWarmup()
 	if w == nil {

@@ -19,11 +19,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// HTTPOptionsKey is where a cluster says which HTTP it speaks.
+// HTTPOptionsKey is the extension key of a cluster's HTTP protocol options.
 const HTTPOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// Source is everything that an outbound cluster is built from but the
-// endpoints that Envoy resolves itself. It is comparable.
+// Source contains everything that an outbound cluster is built from, except the endpoints that
+// Envoy resolves itself. It is comparable.
 type Source struct {
 	Service  *model.Service
 	Port     model.Port
@@ -31,18 +31,18 @@ type Source struct {
 	Rule     *snapshot.DestinationRule // may be nil
 	Accounts *snapshot.AccountSet
 	Config   *meshv1alpha1.MeshConfig
-	Denied   *denylist.List // identities of servers that are not accepted; may be nil
+	Denied   *denylist.List // identities of servers that are refused; may be nil
 	Viewer   Viewer
-	// Secured is true if all endpoints of a service that wants the address that
-	// was dialled are known to speak mutual TLS of the mesh. Endpoints that Envoy
-	// knows say so themselves.
+	// Secured is true if the service uses the original destination address and all of its
+	// endpoints are known to support mutual TLS of the mesh. EDS endpoints carry this information
+	// themselves.
 	Secured bool
 }
 
-// Policy is what the rule says about the port and the subset.
+// Policy returns the policy of the rule for the port and the subset.
 func (src Source) Policy() Policy { return PolicyOf(src.Rule, src.Subset, src.Port.Number) }
 
-// Sources are the objects behind the cluster, but for endpoints.
+// Sources returns the objects that the cluster is built from, without those of endpoints.
 func (src Source) Sources() xds.Sources {
 	var from xds.Sources
 	from.Add(src.Service.Source)
@@ -54,8 +54,8 @@ func (src Source) Sources() xds.Sources {
 	return from
 }
 
-// Outbound makes the cluster of a port and subset of a service. The endpoints are
-// those that Envoy resolves itself, otherwise nil.
+// Outbound returns the cluster of a port and subset of a service. The endpoints are those that
+// Envoy resolves itself, or nil.
 func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignment) *clusterv3.Cluster {
 	p := src.Policy()
 	c := &clusterv3.Cluster{
@@ -75,7 +75,7 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	return c
 }
 
-// BlackHole is the cluster without endpoints.
+// BlackHole returns the cluster without endpoints.
 func BlackHole() *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 envoyconf.BlackHoleCluster,
@@ -84,8 +84,8 @@ func BlackHole() *clusterv3.Cluster {
 	}
 }
 
-// Inbound leads to one port of the application. At most one policy says what
-// holds for the connections; see [InboundPolicy].
+// Inbound returns the cluster that leads to one port of the application. At most one policy
+// configures the connections; see [InboundPolicy].
 func Inbound(name string, address *corev3.Address, protocol model.Protocol, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
 	p := first(own)
 	c := &clusterv3.Cluster{

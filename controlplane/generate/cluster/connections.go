@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// applyConnections sets what holds for the connections of a cluster.
+// applyConnections sets the connection settings of a cluster.
 func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshConfig) {
 	if d, ok := envoyconf.Positive(mesh.GetConnectTimeout()); ok {
 		c.ConnectTimeout = d
@@ -46,8 +46,8 @@ func (p Policy) applyConnections(c *clusterv3.Cluster, mesh *meshv1alpha1.MeshCo
 	c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: k}
 }
 
-// httpOptions says which HTTP a cluster speaks: that of the client where only the
-// first bytes tell the protocol. It is nil for ports that are declared as no HTTP.
+// httpOptions returns the HTTP version of a cluster. For ports whose protocol is detected, it is
+// that of the client. The result is nil for ports that are declared as something other than HTTP.
 func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) *httpv3.HttpProtocolOptions {
 	if protocol.IsTCP() {
 		return nil
@@ -70,7 +70,7 @@ func (p Policy) httpOptions(protocol model.Protocol, mesh *meshv1alpha1.MeshConf
 	return opts
 }
 
-// commonHTTP bounds connections of any HTTP; nil does not.
+// commonHTTP returns the limits of HTTP connections, or nil if there are none.
 func (p Policy) commonHTTP() *corev3.HttpProtocolOptions {
 	pool := p.Pool.GetHttp()
 	common := &corev3.HttpProtocolOptions{
@@ -100,8 +100,8 @@ func (p Policy) http2() *corev3.Http2ProtocolOptions {
 	return h2
 }
 
-// errorCodes are the answers that outlier detection counts as failures; nil
-// means 5xx.
+// errorCodes returns the response codes that outlier detection counts as failures, or nil for all
+// 5xx codes.
 func (p Policy) errorCodes() *httpv3.HttpProtocolOptions_OutlierDetection {
 	codes := p.Outlier.GetOutlierDetectionHttpErrorCodes()
 	if len(codes) == 0 {
@@ -124,15 +124,15 @@ func (p Policy) errorCodes() *httpv3.HttpProtocolOptions_OutlierDetection {
 	}}
 }
 
-// asClient reports whether requests go on in the HTTP in which they came.
+// asClient reports whether requests are forwarded with the HTTP version of the client.
 func (p Policy) asClient(protocol model.Protocol) bool {
 	pool := p.Pool.GetHttp()
-	// A setting of the whole mesh says nothing about ports of unknown protocol.
+	// A setting for the whole mesh does not apply to ports of unknown protocol.
 	upgrade := pool.GetH2UpgradePolicy() == networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE
 	return pool.GetUseClientProtocol() || protocol.Sniffed() && !upgrade
 }
 
-// speaksHTTP2 reports whether requests go on in HTTP/2, whatever they came in.
+// speaksHTTP2 reports whether requests are always forwarded as HTTP/2.
 func (p Policy) speaksHTTP2(protocol model.Protocol, mesh *meshv1alpha1.MeshConfig) bool {
 	if protocol.IsTCP() || p.asClient(protocol) {
 		return false

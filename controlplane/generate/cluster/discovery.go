@@ -24,18 +24,17 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Viewer is what of a proxy decides its clusters. It is comparable.
+// Viewer contains the properties of a proxy that affect its clusters. It is comparable.
 type Viewer struct {
-	// Router is true for gateways, Proxyless for a client that is no Envoy.
+	// Router is true for gateways. Proxyless is true for gRPC clients without an Envoy.
 	Router, Proxyless bool
-	// Dialled is true if the proxy knows the address that the application
-	// dialled.
+	// Dialled is true if the proxy knows the original destination address of connections.
 	Dialled bool
-	// IPv4 and IPv6 are the kinds of addresses that it has.
+	// IPv4 and IPv6 are the IP families of the proxy's addresses.
 	IPv4, IPv6 bool
 }
 
-// ViewerOf returns what of a proxy decides its clusters.
+// ViewerOf returns the properties of a proxy that affect its clusters.
 func ViewerOf(p *model.Proxy) Viewer {
 	v := Viewer{Router: p.Role == "router", Proxyless: p.Proxyless}
 	v.Dialled = p.Role == "sidecar" && !p.Proxyless && p.Interception != model.InterceptionNone
@@ -47,9 +46,9 @@ func ViewerOf(p *model.Proxy) Viewer {
 	return v
 }
 
-// Resolution says how the endpoints are found: as the service has it; or at the
-// address that was dialled, if the service or its rule wants that and the proxy
-// knows it.
+// Resolution returns how the proxy finds the endpoints: by the resolution of the service, or at
+// the original destination address if the service or its rule requests that and the proxy knows
+// the address.
 func (src Source) Resolution() model.Resolution {
 	passthrough := src.Service.Passthrough || src.Policy().Balancer.GetSimple() == networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH
 	if passthrough && src.Viewer.Dialled {
@@ -58,15 +57,15 @@ func (src Source) Resolution() model.Resolution {
 	return src.Service.Resolution
 }
 
-// discover says how Envoy finds the endpoints.
+// discover configures how Envoy finds the endpoints.
 func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoadAssignment) {
 	switch src.Resolution() {
 	case model.ResolutionDNS, model.ResolutionDNSRoundRobin:
 		c.LoadAssignment = endpoints
 		c.ClusterDiscoveryType = byName(src)
 		if len(endpoints.GetEndpoints()) == 0 {
-			// There is no name to resolve, and Envoy refuses round robin without
-			// one. Routes may lead here: better no endpoint than no cluster.
+			// There is no name to resolve, and Envoy rejects round robin without one. Routes may
+			// refer to the cluster, so a cluster without endpoints is better than none.
 			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		}
 	case model.ResolutionDynamicDNS:
@@ -74,8 +73,8 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 			Name: "envoy.clusters.dynamic_forward_proxy",
 			TypedConfig: envoyconf.Pack(&forwardv3.ClusterConfig{
 				ClusterImplementationSpecifier: &forwardv3.ClusterConfig_DnsCacheConfig{DnsCacheConfig: NameCache(src.Config, src.Viewer)},
-				// The name that certificates have to carry is set below as for
-				// every cluster, which Envoy does not count.
+				// Certificates are still verified against the name that is set below, as for every
+				// cluster, but Envoy does not take that into account.
 				AllowInsecureClusterOptions: true,
 			}),
 		}}
@@ -89,15 +88,14 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 	}
 }
 
-// provided leaves the choice of the endpoint to the way in which it is found:
-// there is one.
+// provided sets the load balancing policy of discovery types that provide a single endpoint.
 func provided(c *clusterv3.Cluster) {
 	c.LbPolicy, c.LbConfig, c.CommonLbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil, nil
 }
 
-// byName makes Envoy resolve each endpoint's name: all addresses of all names
-// are endpoints (strict DNS); with round robin there is one name, whose first
-// address takes new connections (logical DNS).
+// byName makes Envoy resolve the names of the endpoints. With strict DNS, all addresses of all
+// names are endpoints. With round robin (logical DNS) there is one name, and new connections use
+// its first address.
 func byName(src Source) *clusterv3.Cluster_ClusterType {
 	dns := &dnsv3.DnsCluster{
 		DnsRefreshRate:               refreshRate(src.Config),
@@ -123,9 +121,9 @@ func refreshRate(mesh *meshv1alpha1.MeshConfig) *durationpb.Duration {
 	return durationpb.New(60 * time.Second)
 }
 
-// NameCache holds the addresses of the names that requests to services of a
-// wildcard host name. There is one for all clusters of a proxy; a filter that
-// resolves in front of such a cluster must carry the same one.
+// NameCache returns the DNS cache for names that are requested from services with a wildcard host.
+// All clusters of a proxy share it. A filter that resolves names for such a cluster must use the
+// same configuration.
 func NameCache(mesh *meshv1alpha1.MeshConfig, v Viewer) *cachev3.DnsCacheConfig {
 	family := clusterv3.Cluster_V4_ONLY
 	switch {
@@ -137,8 +135,8 @@ func NameCache(mesh *meshv1alpha1.MeshConfig, v Viewer) *cachev3.DnsCacheConfig 
 	return &cachev3.DnsCacheConfig{Name: "dynamic_dns", DnsLookupFamily: family, DnsRefreshRate: refreshRate(mesh)}
 }
 
-// metadata says of which service and rule a cluster is made, under the names
-// that Istio's tools and filters read.
+// metadata returns the service and the rule of a cluster, under the names that Istio's tools and
+// filters read.
 func metadata(src Source) *corev3.Metadata {
 	text := structpb.NewStringValue
 	svc := src.Service

@@ -71,7 +71,7 @@ func value(rnd *rand.Rand, fd protoreflect.FieldDescriptor) protoreflect.Value {
 	return protoreflect.ValueOfString([]string{"", "a", "eu/a/1", "us/*", "*", "x-user", "v1", "a~b", "kubernetes://a", "CONNECT", "spiffe://a/b", "1.2.3.4"}[rnd.IntN(12)])
 }
 
-// TestRandomRules is the fuzz test with many seeds, some of which users may write.
+// TestRandomRules runs the fuzz test with many seeds, some of which result in valid rules.
 func TestRandomRules(t *testing.T) {
 	t.Parallel()
 	valid := 0
@@ -85,7 +85,7 @@ func TestRandomRules(t *testing.T) {
 	}
 }
 
-// FuzzDestinationRule makes clusters of random rules.
+// FuzzDestinationRule builds clusters from random rules.
 func FuzzDestinationRule(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed)
@@ -93,9 +93,8 @@ func FuzzDestinationRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { testRule(t, seed) })
 }
 
-// testRule makes clusters of a random rule: never a panic, twice the same, and
-// what users may write, which it reports, makes what Envoy's rules for messages
-// allow.
+// testRule builds clusters from a random rule. It must not panic, and two builds must be equal.
+// For valid rules, which it reports, the result must satisfy Envoy's validation rules.
 func testRule(t *testing.T, seed uint64) (valid bool) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -126,15 +125,15 @@ func testRule(t *testing.T, seed uint64) (valid bool) {
 			if err := c.ValidateAll(); err != nil && len(faults) == 0 {
 				t.Errorf("the rule may be written, its cluster may not be sent: %v\n%v", err, spec)
 			}
-			_ = src.Policy().Tunneling() // that it does not panic
+			_ = src.Policy().Tunneling() // must not panic
 			locality(t, rnd, src)
 		}
 	}
 	return len(faults) == 0
 }
 
-// locality checks that the endpoints of a random mesh stay what Envoy takes:
-// priorities without gaps, weights that are set.
+// locality checks that Envoy accepts the endpoints of a random mesh: priorities without gaps, and
+// weights that are set.
 func locality(t *testing.T, rnd *rand.Rand, src Source) {
 	t.Helper()
 	places := []string{"", "eu", "eu/a", "eu/a/1", "us/a/1"}

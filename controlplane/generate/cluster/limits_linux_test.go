@@ -16,9 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestKeepaliveOfTheKernel: whatever a rule says of keepalive, the kernel takes
-// what is sent; it would refuse the socket otherwise, and so Envoy every
-// connection.
+// TestKeepaliveOfTheKernel checks that the kernel accepts the keepalive settings of any rule.
+// Otherwise it would reject the socket option, and Envoy every connection.
 func TestKeepaliveOfTheKernel(t *testing.T) {
 	t.Parallel()
 	for _, seconds := range []int64{1, 32767, 32768, 36_000, 1 << 32, 1<<32 + 1} {
@@ -50,14 +49,14 @@ func TestKeepaliveOfTheKernel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = l.Close() // nothing came
+		_ = l.Close() // nothing was sent
 		if refused != nil || k.GetKeepaliveTime().GetValue() == 0 || k.GetKeepaliveInterval().GetValue() == 0 {
 			t.Errorf("%d seconds and probes give %v: %v", seconds, k, refused)
 		}
 	}
 }
 
-// TestUnknownTLSMode: a mode that nobody knows is no plaintext.
+// TestUnknownTLSMode checks that an unknown mode does not result in plaintext.
 func TestUnknownTLSMode(t *testing.T) {
 	t.Parallel()
 	for _, v := range []Viewer{{}, {Router: true}, {Proxyless: true}} {

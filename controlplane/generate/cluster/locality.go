@@ -19,8 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The labels by which failoverPriority and trafficDistribution name what is no
-// label of a workload.
+// Names in failoverPriority and trafficDistribution that are not workload labels.
 const (
 	labelNetwork = "topology.istio.io/network"
 	labelCluster = "topology.istio.io/cluster"
@@ -30,27 +29,26 @@ const (
 	labelNode    = "kubernetes.io/hostname"
 )
 
-// The settings that a service's trafficDistribution stands for. They are never
-// written to.
+// distributions contains the settings that are equivalent to each trafficDistribution. They must
+// not be modified.
 var distributions = map[model.Distribution]*networkingv1alpha3.LocalityLoadBalancerSetting{
 	model.PreferSameZone: {FailoverPriority: []string{labelNetwork, labelRegion, labelZone, labelSubzone}},
 	model.PreferSameNode: {FailoverPriority: []string{labelNetwork, labelRegion, labelZone, labelSubzone, labelNode}},
 }
 
-// Locality says which endpoints a proxy prefers because of where they are. It is
-// comparable; the zero value prefers none.
+// Locality describes which endpoints a proxy prefers because of their location. It is comparable.
+// The zero value has no preference.
 type Locality struct {
 	setting *networkingv1alpha3.LocalityLoadBalancerSetting
-	// place is region/zone/subzone of the proxy.
+	// place is the region/zone/subzone of the proxy.
 	place string
-	// wants are the values of the labels of failoverPriority, with a 0 byte
-	// between each two.
+	// wants are the values of the failoverPriority labels, separated by 0 bytes.
 	wants string
 }
 
-// localities returns the setting that holds for a service: that of the rule, that
-// which the service asks for, that of the mesh. Nil means that where endpoints
-// are makes no difference.
+// localities returns the locality setting of a service: that of the rule, otherwise that of the
+// service, otherwise that of the mesh. It returns nil if the location of endpoints does not
+// matter.
 func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *networkingv1alpha3.LocalityLoadBalancerSetting {
 	if own := p.Balancer.GetLocalityLbSetting(); own != nil {
 		if own.GetEnabled() != nil && !own.GetEnabled().GetValue() {
@@ -68,10 +66,9 @@ func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *n
 	return whole
 }
 
-// Locality returns which endpoints of a service a proxy prefers. Proxies that
-// prefer the same get equal values. As the order of preference shows only when
-// endpoints fail, it counts only with outlier detection, or if the service asks
-// for it.
+// Locality returns which endpoints of a service a proxy prefers. Proxies with the same preference
+// have equal values. The order of preference applies only with outlier detection or if the service
+// requests it, because it has an effect only when endpoints fail.
 func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, proxy *model.Proxy) Locality {
 	setting := p.localities(svc, mesh)
 	switch {
@@ -83,7 +80,7 @@ func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, prox
 		return Locality{}
 	case len(setting.GetFailoverPriority()) == 0:
 		if proxy.Locality == "" {
-			return Locality{} // from nowhere all are equally far
+			return Locality{} // all endpoints are equally far from an unknown location
 		}
 		return Locality{setting: setting, place: proxy.Locality}
 	}
@@ -103,11 +100,10 @@ func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, prox
 	return l
 }
 
-// DistributionLabels are the labels that a trafficDistribution looks at.
+// DistributionLabels returns the labels that a trafficDistribution compares.
 func DistributionLabels(d model.Distribution) []string { return distributions[d].GetFailoverPriority() }
 
-// PlaceLabel returns the value of a label of a proxy, or of what such a label
-// stands for.
+// PlaceLabel returns the value of a label of a proxy. The key may be one of the locality names.
 func PlaceLabel(p *model.Proxy, key string) string {
 	switch key {
 	case labelNetwork:
@@ -132,8 +128,7 @@ func endpointLabel(ep *model.Endpoint, key string) string {
 	return cmp.Or(localityPart(ep.Locality, key), ep.Labels[key])
 }
 
-// localityPart returns the part of a locality that a label names; empty for other
-// labels.
+// localityPart returns the part of a locality that a key names, or "" for other keys.
 func localityPart(locality, key string) string {
 	l := parseLocality(locality)
 	switch key {
@@ -154,8 +149,9 @@ func parseLocality(s string) *corev3.Locality {
 	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
 }
 
-// ApplyLocality orders and weighs the localities of a cluster as a proxy prefers
-// them. The map says what stands behind each endpoint; only labels need it.
+// ApplyLocality sets the priorities and weights of the localities in an assignment by the
+// preference of a proxy. The map contains the endpoint of each Envoy endpoint; it is needed for
+// labels only.
 func ApplyLocality(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint, l Locality) {
 	switch {
 	case l.setting == nil || cla == nil:
@@ -172,8 +168,8 @@ func ApplyLocality(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3
 	}
 }
 
-// distribute returns the localities that the first matching entry names the
-// weights that it names, and leaves out the others.
+// distribute assigns the weights of the first matching entry to the localities that it names, and
+// removes all others.
 func (l Locality) distribute(cla *endpointv3.ClusterLoadAssignment) {
 	from := parseLocality(l.place)
 	i := slices.IndexFunc(l.setting.GetDistribute(), func(d *networkingv1alpha3.LocalityLoadBalancerSetting_Distribute) bool {
@@ -183,7 +179,7 @@ func (l Locality) distribute(cla *endpointv3.ClusterLoadAssignment) {
 		return
 	}
 	to := l.setting.GetDistribute()[i].GetTo()
-	// "b/c" before "b/*" before "*": of several the most specific counts.
+	// "b/c" precedes "b/*", which precedes "*": the most specific pattern wins.
 	targets := slices.SortedFunc(maps.Keys(to), func(a, b string) int {
 		return cmp.Or(cmp.Compare(wildness(a), wildness(b)), cmp.Compare(a, b))
 	})
@@ -197,7 +193,7 @@ func (l Locality) distribute(cla *endpointv3.ClusterLoadAssignment) {
 				total += float64(weightOf(g))
 			}
 		}
-		for _, g := range groups { // at least 1: nothing else gets no requests at all
+		for _, g := range groups { // at least 1: a locality of weight 0 receives nothing
 			share := math.Ceil(float64(weightOf(g)) * float64(to[target]) / total)
 			g.LoadBalancingWeight = wrapperspb.UInt32(uint32(max(share, 1)))
 		}
@@ -209,7 +205,7 @@ func weightOf(g *endpointv3.LocalityLbEndpoints) uint32 {
 	return max(g.GetLoadBalancingWeight().GetValue(), 1)
 }
 
-// wildness is how much a pattern of localities leaves open.
+// wildness returns a rank by which less specific patterns of localities sort last.
 func wildness(pattern string) int {
 	set := 0
 	for part := range strings.SplitSeq(pattern, "/") {
@@ -220,17 +216,16 @@ func wildness(pattern string) int {
 	return -set
 }
 
-// covers reports whether a locality is one of those that a pattern names:
-// "region/zone/subzone" with "*" or nothing for any.
+// covers reports whether a pattern matches a locality. The pattern has the form
+// "region/zone/subzone", in which "*" or an empty part matches any value.
 func covers(pattern string, l *corev3.Locality) bool {
 	want := parseLocality(pattern)
 	match := func(want, is string) bool { return want == "*" || want == "" || want == is }
 	return match(want.GetRegion(), l.GetRegion()) && match(want.GetZone(), l.GetZone()) && match(want.GetSubZone(), l.GetSubZone())
 }
 
-// byDistance puts the localities that are further away behind the nearer ones of
-// equal priority: the same subzone, zone and region, the region that failover
-// names, all others.
+// byDistance lowers the priority of more distant localities within each existing priority. The
+// order is: same subzone, same zone, same region, the failover region, all others.
 func (l Locality) byDistance(cla *endpointv3.ClusterLoadAssignment) {
 	const distances = 5
 	own := parseLocality(l.place)
@@ -257,9 +252,8 @@ func (l Locality) byDistance(cla *endpointv3.ClusterLoadAssignment) {
 	}
 }
 
-// byLabels assigns to each endpoint the number of the labels, counted from the last,
-// of which it lacks one as its priority. A locality whose endpoints differ in
-// that becomes several.
+// byLabels sets the priority of each endpoint to the number of labels that remain from the first
+// one that does not match. A locality whose endpoints have different priorities is divided.
 func (l Locality) byLabels(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint) {
 	wants := strings.Split(l.wants, "\x00")
 	labels := l.setting.GetFailoverPriority()
@@ -291,8 +285,8 @@ func (l Locality) byLabels(cla *endpointv3.ClusterLoadAssignment, behind map[*en
 	cla.Endpoints = out
 }
 
-// compact numbers the priorities from 0 without gaps, as Envoy demands, and
-// sorts by them.
+// compact renumbers the priorities from 0 without gaps, as Envoy requires, and sorts the
+// localities by priority.
 func compact(cla *endpointv3.ClusterLoadAssignment) {
 	var levels []uint32
 	for _, g := range cla.GetEndpoints() {

@@ -17,33 +17,33 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The clusters that lead to the address that was dialled.
+// The clusters that lead to the original destination address.
 const (
 	PassthroughName     = "PassthroughCluster"
 	InboundPassthrough4 = "InboundPassthroughClusterIpv4"
 	InboundPassthrough6 = "InboundPassthroughClusterIpv6"
 )
 
-// The source addresses of what a proxy sends to its own application: the rules
-// that catch inbound connections leave them alone.
+// The source addresses of connections from a proxy to its own application. The rules that redirect
+// inbound connections ignore these addresses.
 const (
 	inboundSource4 = "127.0.0.6"
 	inboundSource6 = "::6"
 )
 
-// passthroughIdle is after how long an unused connection to an address that was
-// dialled is closed: nothing bounds how many addresses there are.
+// passthroughIdle is the idle time after which connections to an original destination are closed.
+// The number of such destinations is unbounded.
 const passthroughIdle = 5 * time.Minute
 
-// Passthrough leads outbound connections to the address that was dialled, and
-// speaks the protocol of the client.
+// Passthrough returns the cluster that forwards outbound connections to their original destination
+// with the HTTP version of the client.
 func Passthrough(mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
 	return toOriginal(PassthroughName, model.ProtocolUnsupported, mesh, first(own))
 }
 
-// InboundPassthrough leads inbound connections to ports that no service has to
-// the address that was dialled. At most one policy says what holds for the
-// connections (inboundConnectionPool of a Sidecar).
+// InboundPassthrough returns the cluster that forwards inbound connections to unknown ports to
+// their original destination. At most one policy configures the connections (inboundConnectionPool
+// of a Sidecar).
 func InboundPassthrough(v6 bool, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
 	name := InboundPassthrough4
 	if v6 {
@@ -54,8 +54,8 @@ func InboundPassthrough(v6 bool, mesh *meshv1alpha1.MeshConfig, own ...Policy) *
 	return c
 }
 
-// InboundOriginal leads to a port of the application at the address that was
-// dialled, of either kind if there are both. The policy is as in
+// InboundOriginal returns the cluster that leads to a port of the application at the original
+// destination address. It supports both IP families if both are set. The policy is as for
 // [InboundPassthrough].
 func InboundOriginal(name string, protocol model.Protocol, v4, v6 bool, mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
 	c := toOriginal(name, protocol, mesh, first(own))
@@ -66,7 +66,7 @@ func InboundOriginal(name string, protocol model.Protocol, v4, v6 bool, mesh *me
 	return c
 }
 
-// first is the policy that was given; without one nothing is limited.
+// first returns the given policy, or the zero policy, which sets no limits.
 func first(own []Policy) Policy {
 	if len(own) == 0 {
 		return Policy{}
@@ -74,7 +74,7 @@ func first(own []Policy) Policy {
 	return own[0]
 }
 
-// toOriginal makes a cluster whose endpoint is the address that was dialled.
+// toOriginal returns a cluster whose endpoint is the original destination address.
 func toOriginal(name string, protocol model.Protocol, mesh *meshv1alpha1.MeshConfig, p Policy) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
@@ -83,8 +83,8 @@ func toOriginal(name string, protocol model.Protocol, mesh *meshv1alpha1.MeshCon
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
 		CircuitBreakers:      p.CircuitBreakers(),
 	}
-	// A setting of the mesh to speak HTTP/2 to everybody is for services, not
-	// for the application itself.
+	// A mesh setting that enables HTTP/2 for all services does not apply to the application
+	// itself.
 	http := p.httpOptions(protocol, &meshv1alpha1.MeshConfig{})
 	if protocol.Sniffed() && http.GetCommonHttpProtocolOptions().GetIdleTimeout() == nil {
 		if http.GetCommonHttpProtocolOptions() == nil {
@@ -97,7 +97,7 @@ func toOriginal(name string, protocol model.Protocol, mesh *meshv1alpha1.MeshCon
 	return c
 }
 
-// setHTTP says which HTTP a cluster speaks; nil says nothing.
+// setHTTP sets the HTTP options of a cluster unless they are nil.
 func setHTTP(c *clusterv3.Cluster, options *httpv3.HttpProtocolOptions) {
 	if options != nil {
 		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{HTTPOptionsKey: envoyconf.Pack(options)}

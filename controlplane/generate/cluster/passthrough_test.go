@@ -26,8 +26,8 @@ func httpOf(t *testing.T, c *clusterv3.Cluster) *httpv3.HttpProtocolOptions {
 	return out
 }
 
-// TestToOriginal: the clusters that lead where was dialled, and what a Sidecar
-// says of the connections of inbound ones.
+// TestToOriginal checks the clusters for original destinations, and the Sidecar settings for
+// inbound connections.
 func TestToOriginal(t *testing.T) {
 	t.Parallel()
 	mesh := &meshv1alpha1.MeshConfig{H2UpgradePolicy: meshv1alpha1.MeshConfig_UPGRADE}
@@ -69,8 +69,8 @@ func TestToOriginal(t *testing.T) {
 	}
 }
 
-// TestInboundPolicy: the pool of the Sidecar as a whole, otherwise that of the
-// rule of the service; nothing else of the rule.
+// TestInboundPolicy checks that the pool of the Sidecar applies as a whole, otherwise that of the
+// service's rule, and that nothing else of the rule applies.
 func TestInboundPolicy(t *testing.T) {
 	t.Parallel()
 	pool := func(n int32) *networkingv1alpha3.ConnectionPoolSettings {

@@ -15,23 +15,23 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// Policy is what a DestinationRule says about one port and subset. The zero
-// value says nothing.
+// Policy contains the settings of a DestinationRule for one port and subset. The zero value sets
+// nothing.
 type Policy struct {
 	Balancer *networkingv1alpha3.LoadBalancerSettings
 	Pool     *networkingv1alpha3.ConnectionPoolSettings
 	Outlier  *networkingv1alpha3.OutlierDetection
 	TLS      *networkingv1alpha3.ClientTLSSettings
-	// Tunnel, Proxy and Retries cannot be said of one port alone.
+	// Tunnel, Proxy and Retries cannot be set for a single port.
 	Tunnel  *networkingv1alpha3.TrafficPolicy_TunnelSettings
 	Proxy   *networkingv1alpha3.TrafficPolicy_ProxyProtocol
 	Retries *networkingv1alpha3.TrafficPolicy_RetryBudget
-	// selected is true if the rule is for certain workloads only.
+	// selected is true if the rule applies to selected workloads only.
 	selected bool
 }
 
-// PolicyOf lays the policy of the subset over that of the rule. In each of
-// them the settings of a port replace the others as a whole.
+// PolicyOf merges the policy of the subset into that of the rule. In each of them, the settings of
+// a port replace the general settings as a whole.
 func PolicyOf(rule *snapshot.DestinationRule, subset string, port uint32) Policy {
 	var p Policy
 	if rule != nil {
@@ -41,9 +41,9 @@ func PolicyOf(rule *snapshot.DestinationRule, subset string, port uint32) Policy
 	return p
 }
 
-// InboundPolicy is what holds for the connections to a port of the application:
-// the pool of its Sidecar, otherwise that of the rule of its own service. Both
-// may be nil. Nothing else of a rule is about them.
+// InboundPolicy returns the policy for connections to a port of the application: the pool of its
+// Sidecar, otherwise that of the DestinationRule of its own service. Both may be nil. Other
+// settings of the rule do not apply to inbound connections.
 func InboundPolicy(pool *networkingv1alpha3.ConnectionPoolSettings, rule *snapshot.DestinationRule, port uint32) Policy {
 	if pool == nil {
 		pool = PolicyOf(rule, "", port).Pool
@@ -68,14 +68,14 @@ func (p Policy) overlay(over *networkingv1alpha3.TrafficPolicy, port uint32) Pol
 	return p
 }
 
-// set puts a value in the place of another unless it is nil.
+// set sets *to to a value unless the value is nil.
 func set[T any](to **T, value *T) {
 	if value != nil {
 		*to = value
 	}
 }
 
-// CircuitBreakers are without a limit unless the policy sets one.
+// CircuitBreakers returns the circuit breakers. Limits that the policy does not set are unlimited.
 func (p Policy) CircuitBreakers() *clusterv3.CircuitBreakers {
 	limit := func(n int32) *wrapperspb.UInt32Value {
 		if n > 0 {
@@ -102,8 +102,8 @@ func (p Policy) CircuitBreakers() *clusterv3.CircuitBreakers {
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{t}}
 }
 
-// ApplyOutlier sets outlier detection and the share of healthy endpoints below
-// which it is ignored; that share is 0 unless the policy sets one.
+// ApplyOutlier sets outlier detection and the percentage of healthy endpoints below which it is
+// ignored, which is 0 unless the policy sets it.
 func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 	o := p.Outlier
 	if o == nil {
@@ -125,7 +125,7 @@ func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 	}
 	c.OutlierDetection = out
 	if c.GetLbPolicy() == clusterv3.Cluster_CLUSTER_PROVIDED {
-		return // there is no other endpoint that it could be weighed against
+		return // the panic threshold has no meaning for a single endpoint
 	}
 	if c.CommonLbConfig == nil {
 		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{}
@@ -133,7 +133,8 @@ func (p Policy) ApplyOutlier(c *clusterv3.Cluster) {
 	c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.GetMinHealthPercent(), 0))}
 }
 
-// threshold returns a number of failures and how surely it ejects: 0 never does.
+// threshold returns the number of failures that eject an endpoint and the enforcing percentage. A
+// number of 0 disables the ejection.
 func threshold(n *wrapperspb.UInt32Value) (failures, enforcing *wrapperspb.UInt32Value) {
 	switch {
 	case n == nil:

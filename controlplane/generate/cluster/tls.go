@@ -18,12 +18,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// systemRoots are the roots of the machine that the proxy runs on.
+// systemRoots stands for the root certificates of the machine that the proxy runs on.
 const systemRoots = "system"
 
-// Serves reports whether the TLS settings of the policy can be served to a proxy.
-// Where they cannot there must be no cluster: plaintext in place of TLS is no
-// answer.
+// Serves reports whether a proxy can apply the TLS settings of the policy. If it cannot, the
+// cluster must be omitted: TLS must not be replaced by plaintext.
 func (p Policy) Serves(v Viewer) bool {
 	if snapshot.TLSFault(p.TLS) != "" {
 		return false
@@ -32,13 +31,13 @@ func (p Policy) Serves(v Viewer) bool {
 		return true
 	}
 	if v.Proxyless {
-		return false // gRPC has no files and secrets but those of the mesh
+		return false // gRPC supports neither files nor secrets other than those of the mesh
 	}
 	return p.TLS.GetCredentialName() == "" || v.Router || p.selected
 }
 
-// applyTLS decides how connections to the endpoints are secured: as the rule
-// says; otherwise mutual TLS with each endpoint that is known to speak it.
+// applyTLS sets how connections to the endpoints are secured: as the rule requires, otherwise with
+// mutual TLS for each endpoint that is known to support it.
 func applyTLS(c *clusterv3.Cluster, src Source, p Policy, http *httpv3.HttpProtocolOptions) {
 	if p.TLS == nil {
 		autoTLS(c, src, p)
@@ -53,16 +52,16 @@ func applyTLS(c *clusterv3.Cluster, src Source, p Policy, http *httpv3.HttpProto
 	}
 }
 
-// autoTLS speaks mutual TLS with each endpoint that is known to do so.
+// autoTLS uses mutual TLS with each endpoint that is known to support it.
 func autoTLS(c *clusterv3.Cluster, src Source, p Policy) {
 	if auto := src.Config.GetEnableAutoMtls(); src.Service.External || auto != nil && !auto.GetValue() {
 		return
 	}
 	switch src.Resolution() {
 	case model.ResolutionDynamicDNS:
-		return // nobody knows who answers
+		return // the server is unknown
 	case model.ResolutionPassthrough:
-		if src.Secured { // what Envoy finds by its address alone says nothing of itself
+		if src.Secured { // endpoints at an original destination carry no metadata
 			c.TransportSocket = meshTLS(src, p)
 		}
 	default:
@@ -73,12 +72,12 @@ func autoTLS(c *clusterv3.Cluster, src Source, p Policy) {
 	}
 }
 
-// TLSModeIstio marks endpoints that speak mutual TLS of the mesh.
+// TLSModeIstio returns the metadata of endpoints that support mutual TLS of the mesh.
 func TLSModeIstio() *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("istio")}}
 }
 
-// meshTLS is mutual TLS with the identities of the mesh.
+// meshTLS returns the transport socket of mutual TLS with the identities of the mesh.
 func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 	sni := p.TLS.GetSni()
 	if sni == "" {
@@ -91,8 +90,8 @@ func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 	return envoyconf.UpstreamTLS(src.Config, sni, envoyconf.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
 }
 
-// namesAccounts reports whether mutual TLS of the mesh, where a cluster speaks it,
-// is with the accounts that the endpoints are known to have.
+// namesAccounts reports whether mutual TLS of the mesh, if a cluster uses it, verifies the service
+// accounts of the endpoints.
 func (src Source) namesAccounts(p Policy) bool {
 	if p.TLS == nil {
 		return !src.Service.External
@@ -104,8 +103,8 @@ func meshALPN(src Source, p Policy) []string {
 	protocol := src.Port.Protocol
 	switch {
 	case !protocol.IsHTTP() || p.asClient(protocol):
-		// Without a name that both sides know, the other side looks at the
-		// bytes to find out the protocol.
+		// Without an ALPN name that both sides know, the server detects the protocol from the
+		// first bytes.
 		return []string{envoyconf.ALPNMesh}
 	case p.speaksHTTP2(protocol, src.Config):
 		return []string{envoyconf.ALPNMeshHTTP2, envoyconf.ALPNMesh, "h2"}
@@ -114,9 +113,9 @@ func meshALPN(src Source, p Policy) []string {
 	}
 }
 
-// originate is TLS that the endpoints speak by themselves. Unless the rule says
-// insecureSkipVerify, the certificate of an endpoint must come from the roots
-// that the rule names, or those of the machine, and carry the expected name.
+// originate returns the transport socket of TLS that is not that of the mesh. Unless the rule sets
+// insecureSkipVerify, the certificate of an endpoint must be signed by the roots of the rule or of
+// the machine, and contain the expected name.
 func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.TransportSocket {
 	tls := p.TLS
 	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: envoyconf.DefaultTLS(src.Config)}}
@@ -155,11 +154,10 @@ func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.T
 	return envoyconf.TLSSocket(ctx)
 }
 
-// serverNames says which server is asked for, and which names its certificate
-// has to carry one of: those of the rule, then those of the service, then the
-// server that is asked for. That is the one of the rule; otherwise the host that
-// a request names; or the host of the service where only bytes go by. Nil means
-// that the host of each request is checked, or that there is nothing to check.
+// serverNames sets the SNI in ctx and returns the names of which the certificate must contain one:
+// those of the rule, otherwise those of the service, otherwise the SNI. The SNI is that of the
+// rule; otherwise the host of each HTTP request, or the host of the service for other protocols.
+// Nil means that the host of each request is verified, or that no name is.
 func serverNames(src Source, p Policy, ctx *tlsv3.UpstreamTlsContext, http *httpv3.HttpProtocolOptions) []string {
 	names := p.TLS.GetSubjectAltNames()
 	if len(names) == 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// Tunneling asks the endpoints for a tunnel to another host before anything of a
-// stream that is no HTTP goes on; nil without one. It belongs into the filter that
-// leads the stream to the cluster.
+// Tunneling returns the configuration that makes endpoints tunnel a non-HTTP stream to another
+// host before any of its data is sent, or nil without a tunnel. It belongs in the filter that
+// forwards the stream to the cluster.
 func (p Policy) Tunneling() *tcpproxyv3.TcpProxy_TunnelingConfig {
 	t := p.Tunnel
 	if t == nil {
@@ -27,8 +27,7 @@ func (p Policy) Tunneling() *tcpproxyv3.TcpProxy_TunnelingConfig {
 	}
 }
 
-// applyProxyProtocol tells the endpoints the address of the client, in front of
-// everything else that is sent to them.
+// applyProxyProtocol sends the address of the client to the endpoints before any other data.
 func (p Policy) applyProxyProtocol(c *clusterv3.Cluster) {
 	if p.Proxy == nil {
 		return

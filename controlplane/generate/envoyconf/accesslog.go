@@ -13,14 +13,14 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// TextFormat is the access log line of Istio.
+// TextFormat is the access log format of Istio.
 const TextFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
 	`%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% ` +
 	`%DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" ` +
 	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
 	`%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%` + "\n"
 
-// JSONFormat returns the fields of the access log of Istio in JSON, by name.
+// JSONFormat returns the fields of Istio's JSON access log by name.
 func JSONFormat() map[string]any {
 	return map[string]any{
 		"start_time": "%START_TIME%", "route_name": "%ROUTE_NAME%", "method": "%REQ(:METHOD)%",
@@ -37,7 +37,7 @@ func JSONFormat() map[string]any {
 	}
 }
 
-// AccessLog is the access log of the mesh settings; none without a file.
+// AccessLog returns the access log of the mesh settings. It is empty if they name no file.
 func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	if mesh.GetAccessLogFile() == "" {
 		return nil
@@ -62,7 +62,7 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	}}
 }
 
-// jsonFields reads the user's format; one that is no JSON object yields the
+// jsonFields parses the configured JSON format. If it is not a JSON object, jsonFields returns the
 // fields of Istio.
 func jsonFields(format string) *structpb.Struct {
 	fields := JSONFormat()

@@ -15,14 +15,14 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// deniedNames are denied identities, as URIs. A TLS handshake with one of them fails,
-// so that a server that speaks first tells it nothing. Network filters judge later:
-// when the client has sent a byte.
+// deniedNames are denied identities, as URIs. A TLS handshake with one of them fails, so that
+// servers that speak first send them nothing. Network filters only act when the client has sent a
+// byte.
 type deniedNames struct{ exact, prefixes []string }
 
-// guard makes rules for certificates of clients refuse the names, and reports whether
-// it changed them. Rules that accept every name change only where all clients have an
-// identity of the mesh.
+// guard changes the validation of client certificates so that it rejects the names, and reports
+// whether it changed anything. Rules that accept every name are changed only if they use the roots
+// of the mesh.
 func (d *deniedNames) guard(rules *tlsv3.CommonTlsContext_CombinedCertificateValidationContext) bool {
 	if d == nil || rules == nil {
 		return false
@@ -61,8 +61,8 @@ func (d *deniedNames) has(uri string) bool {
 	return exact || slices.ContainsFunc(d.prefixes, func(p string) bool { return strings.HasPrefix(uri, p) })
 }
 
-// except matches values that begin with a text and are not denied. Envoy's patterns
-// have no negation, but it runs Lua.
+// except returns a matcher of values that have a prefix and are not denied. Envoy's patterns have
+// no negation, so it uses Lua.
 func (d *deniedNames) except(prefix string) *matcherv3.StringMatcher {
 	var code strings.Builder
 	list := func(name string, values []string, text func(string) string) {

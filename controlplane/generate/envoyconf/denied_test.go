@@ -12,8 +12,8 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// TestDeniedNames guards rules for certificates: names that are denied leave, a
-// prefix becomes a prefix with exceptions, and rules for any certificate stay unless
+// TestDeniedNames checks the validation of certificates with denied names: exact names are
+// removed, a prefix becomes a prefix with exceptions, and rules for any certificate stay unless
 // the roots are those of the mesh.
 func TestDeniedNames(t *testing.T) {
 	t.Parallel()

@@ -13,9 +13,9 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// GatewayHTTP serves the requests of clients outside the mesh. What stands
-// before the gateway decides which addresses and certificates it believes; with
-// nothing before it, those of the connection. A nil topology means that.
+// GatewayHTTP returns the connection manager for clients outside the mesh. The topology determines
+// which client addresses and certificates are trusted. A nil topology means that no proxy precedes
+// the gateway and only those of the connection are trusted.
 func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology, filters Filters) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix, filters)
 	hcm.ServerName = "istio-envoy"
@@ -31,14 +31,14 @@ func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *mes
 	return hcm
 }
 
-// ProxyProtocol is the listener filter that takes the address of the client from
-// the header that a load balancer puts before the bytes of the client.
+// ProxyProtocol returns the listener filter that reads the address of the client from the PROXY
+// protocol header of a load balancer.
 func ProxyProtocol() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})
 }
 
-// forwardCertificate says what becomes of the header with the certificate of the
-// client. UNDEFINED is SANITIZE_SET.
+// forwardCertificate returns how the header with the client certificate is handled. UNDEFINED
+// means SANITIZE_SET.
 func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
 	switch details {
 	case meshv1alpha1.ForwardClientCertDetails_SANITIZE:
@@ -54,8 +54,7 @@ func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.Htt
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
 }
 
-// OutboundHost returns the host of the name of a cluster of a service; false for
-// names of other clusters.
+// OutboundHost returns the host of an outbound cluster name. It returns false for other names.
 func OutboundHost(cluster string) (host string, ok bool) {
 	if !strings.HasPrefix(cluster, "outbound|") {
 		return "", false

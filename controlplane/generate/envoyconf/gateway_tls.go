@@ -22,7 +22,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// The names of credentials, as users and proxies write them.
+// The parts of credential names, as users and proxies write them.
 const (
 	credentialScheme = "kubernetes://"
 	gatewayScheme    = "kubernetes-gateway://"
@@ -30,15 +30,15 @@ const (
 	rootsSuffix      = "-cacert"
 )
 
-// serverCiphers are the ciphers that Envoy can be configured with: those of TLS 1.2 and
-// before. The ones of TLS 1.3 cannot be chosen.
+// serverCiphers are the cipher suites that can be configured in Envoy: those of TLS 1.2 and
+// earlier. The suites of TLS 1.3 are fixed.
 const serverCiphers = " ECDHE-ECDSA-AES128-GCM-SHA256 ECDHE-RSA-AES128-GCM-SHA256 ECDHE-ECDSA-AES256-GCM-SHA384" +
 	" ECDHE-RSA-AES256-GCM-SHA384 ECDHE-ECDSA-CHACHA20-POLY1305 ECDHE-RSA-CHACHA20-POLY1305" +
 	" ECDHE-ECDSA-AES128-SHA ECDHE-RSA-AES128-SHA ECDHE-ECDSA-AES256-SHA ECDHE-RSA-AES256-SHA" +
 	" AES128-GCM-SHA256 AES256-GCM-SHA384 AES128-SHA AES256-SHA DES-CBC3-SHA "
 
-// ServerTLS is the transport socket of a server of a Gateway that ends TLS. An
-// error says which field is to be corrected.
+// ServerTLS returns the transport socket of a Gateway server that terminates TLS. An error names
+// the field to correct.
 func ServerTLS(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSSettings, alpn []string) (*corev3.TransportSocket, error) {
 	params, err := serverParameters(mesh, tls)
 	if err != nil {
@@ -75,7 +75,7 @@ func ServerTLS(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSS
 	}, nil
 }
 
-// serverValidation says which certificates of clients are good.
+// serverValidation returns which client certificates are accepted.
 func serverValidation(tls *networkingv1alpha3.ServerTLSSettings, roots *tlsv3.SdsSecretConfig) *tlsv3.CommonTlsContext_CombinedValidationContext {
 	rules := &tlsv3.CertificateValidationContext{
 		VerifyCertificateSpki:     tls.GetVerifyCertificateSpki(),
@@ -92,7 +92,7 @@ func serverValidation(tls *networkingv1alpha3.ServerTLSSettings, roots *tlsv3.Sd
 	}
 }
 
-// checkPins finds hashes that Envoy would refuse when it gets the roots.
+// checkPins returns an error for hashes that Envoy would reject when it receives the roots.
 func checkPins(tls *networkingv1alpha3.ServerTLSSettings) error {
 	for i, pin := range tls.GetVerifyCertificateSpki() {
 		if b, err := base64.StdEncoding.DecodeString(pin); err != nil || len(b) != sha256.Size {
@@ -108,8 +108,8 @@ func checkPins(tls *networkingv1alpha3.ServerTLSSettings) error {
 	return nil
 }
 
-// serverSecrets returns where the certificates and the roots of a server come
-// from; the roots are nil for a mode without clients' certificates.
+// serverSecrets returns the sources of a server's certificates and roots. The roots are nil for
+// modes without client certificates.
 func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*tlsv3.SdsSecretConfig, roots *tlsv3.SdsSecretConfig, err error) {
 	verifies := tls.GetMode() != networkingv1alpha3.ServerTLSSettings_SIMPLE
 	if tls.GetMode() == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
@@ -147,7 +147,7 @@ func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*t
 	return certificates, roots, err
 }
 
-// fileCertificates are pairs of files, which the agent follows.
+// fileCertificates returns the certificates in pairs of files, which the agent watches.
 func fileCertificates(tls *networkingv1alpha3.ServerTLSSettings) ([]*tlsv3.SdsSecretConfig, error) {
 	pairs := tls.GetTlsCertificates()
 	if len(pairs) == 0 {
@@ -163,8 +163,8 @@ func fileCertificates(tls *networkingv1alpha3.ServerTLSSettings) ([]*tlsv3.SdsSe
 	return out, nil
 }
 
-// credential asks the control plane for a credential of a gateway; names without
-// a scheme are those of Secrets in the namespace of the proxy.
+// credential returns the configuration that requests a gateway credential from the control plane.
+// Names without a scheme refer to Secrets in the namespace of the proxy.
 func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	scheme, _, ok := strings.Cut(name, "://")
 	switch {
@@ -182,19 +182,19 @@ func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	return ControlSecret(name), nil
 }
 
-// secretWait is how long listeners and clusters wait for the secrets of users. They name
-// some that do not exist: other servers, of other ports too when Envoy starts,
-// must not wait for these forever. Without a secret connections are refused.
+// secretWait limits how long listeners and clusters wait for the secrets of users. Such a secret
+// may not exist, and other servers must not wait for it forever; during Envoy's start that
+// includes those on other ports. Without the secret, connections are refused.
 const secretWait = 5 * time.Second
 
-// boundedWait has Envoy wait for a secret no longer than that.
+// boundedWait makes Envoy wait for a secret at most secretWait.
 func boundedWait(s *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
 	s.SdsConfig.InitialFetchTimeout = durationpb.New(secretWait)
 	return s
 }
 
-// serverParameters are protocol versions, ciphers and curves. What the server
-// leaves open the mesh decides, then Envoy.
+// serverParameters returns the protocol versions, ciphers and curves. Values that the server does
+// not set come from the mesh, then from Envoy's defaults.
 func serverParameters(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSSettings) (*tlsv3.TlsParameters, error) {
 	defaults := mesh.GetTlsDefaults()
 	oldest, newest := tlsVersion(tls.GetMinProtocolVersion()), tlsVersion(tls.GetMaxProtocolVersion())
@@ -207,7 +207,7 @@ func serverParameters(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.Ser
 		case meshv1alpha1.MeshConfig_TLSConfig_TLS_AUTO:
 		}
 	}
-	// TLS_AUTO of Envoy is at least TLS 1.2, at most TLS 1.3.
+	// Envoy's TLS_AUTO means at least TLS 1.2 and at most TLS 1.3.
 	least := oldest
 	if least == tlsv3.TlsParameters_TLS_AUTO {
 		least = tlsv3.TlsParameters_TLSv1_2
@@ -243,8 +243,7 @@ func tlsVersion(v networkingv1alpha3.ServerTLSSettings_TLSProtocol) tlsv3.TlsPar
 	return tlsv3.TlsParameters_TLS_AUTO
 }
 
-// knownCiphers leaves out ciphers for which Envoy would refuse the listener, and
-// what is written twice.
+// knownCiphers removes duplicates and ciphers for which Envoy would reject the listener.
 func knownCiphers(names []string) []string {
 	return known(names, serverCiphers)
 }

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestServerTLS reads settings right and wrong: what Envoy would refuse, at once
-// or when it gets the certificates, is an error that names the field.
+// TestServerTLS checks valid and invalid settings. What Envoy would reject, at once or with the
+// certificates, must result in an error that names the field.
 func TestServerTLS(t *testing.T) {
 	t.Parallel()
 	const hash = "df6ff72fe9116521268f6f2dd4966f51df479883fe7037b39f75916ac3049d1a"
@@ -64,8 +64,7 @@ func TestServerTLS(t *testing.T) {
 	}
 }
 
-// FuzzCredential reads names of credentials: each is refused, or asks for exactly
-// one secret.
+// FuzzCredential parses credential names: each is rejected or requests exactly one secret.
 func FuzzCredential(f *testing.F) {
 	for _, name := range []string{"a", "kubernetes://a", "kubernetes://ns/a", "kubernetes-gateway://ns/a", "builtin://", "builtin://-cacert", "sds://a", "://", ""} {
 		f.Add(name)

@@ -12,7 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// commonHTTP is what all connection managers share.
+// commonHTTP returns the settings that all connection managers share.
 func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
 	hcm := &hcmv3.HttpConnectionManager{
 		CodecType:         hcmv3.HttpConnectionManager_AUTO,
@@ -27,16 +27,17 @@ func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filter
 	return hcm
 }
 
-// OutboundHTTP serves the requests of the application; it may speak to us as
-// to an HTTP proxy, with whole URLs.
+// OutboundHTTP returns the connection manager for requests of the application, which may use Envoy
+// as an HTTP proxy with absolute URLs.
 func OutboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix, filters)
 	hcm.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
 	return hcm
 }
 
-// InboundHTTP serves requests to the application. The application reads who calls in
-// x-forwarded-client-cert: what the caller itself writes there is replaced.
+// InboundHTTP returns the connection manager for requests to the application. The application
+// reads the identity of the caller from x-forwarded-client-cert; a value that the caller sets is
+// replaced.
 func InboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
 	hcm := commonHTTP(mesh, statPrefix, filters)
 	hcm.ServerName = "istio-envoy"
@@ -47,7 +48,7 @@ func InboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filte
 	return hcm
 }
 
-// normalizePaths makes requests comparable before anything matches their path.
+// normalizePaths normalizes the paths of requests before anything matches them.
 func normalizePaths(hcm *hcmv3.HttpConnectionManager, mesh *meshv1alpha1.MeshConfig) {
 	const unescape = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
 	switch mesh.GetPathNormalization().GetNormalization() {

@@ -24,46 +24,46 @@ const (
 	CORSFilter  = "envoy.filters.http.cors"
 )
 
-// Library says whether a connection manager belongs to an application that reads
-// xDS itself, through gRPC: such a library knows few filters.
+// Library tells whether a connection manager belongs to an application that uses xDS through a
+// gRPC library, which supports few filters.
 type Library int
 
 const (
-	// NoLibrary is an Envoy.
+	// NoLibrary means an Envoy.
 	NoLibrary Library = iota
 	// LibraryClient sends requests, and LibraryServer receives them.
 	LibraryClient
 	LibraryServer
 )
 
-// Filters decides which HTTP filters a connection manager has. The zero value is that
-// of an Envoy without options.
+// Filters selects the HTTP filters of a connection manager. The zero value is that of an Envoy
+// without options.
 type Filters struct {
-	// Plugins are the filters of users.
+	// Plugins are the filters that users configure.
 	Plugins Plugins
-	// GRPCWeb translates requests of browsers.
+	// GRPCWeb translates gRPC-Web requests of browsers.
 	GRPCWeb bool
 	// OffersHTTP makes mutual TLS to the upstream offer the ALPN of requests.
 	OffersHTTP bool
-	// Denied refuses requests of denied identities, where no network filter does;
-	// nil refuses none.
+	// Denied refuses requests of denied identities where network filters are not available; nil
+	// refuses none.
 	Denied *Denied
-	// Library is for applications without an Envoy.
+	// Library is set for applications without an Envoy.
 	Library Library
 }
 
-// filterRow is one HTTP filter, or the place of some filters of users.
+// filterRow is one HTTP filter, or the position of user-defined filters.
 type filterRow struct {
 	name     string
 	config   proto.Message
 	on       bool
-	optional bool   // a proxy that does not know it goes without
-	reason   string // for its place in the order
+	optional bool   // a proxy that does not support the filter ignores it
+	reason   string // why the filter has this position
 	made     []*hcmv3.HttpFilter
 }
 
-// table lists all HTTP filters in the order in which a request meets them. It is the
-// only place that adds HTTP filters to a connection manager.
+// table returns all HTTP filters in the order in which they process a request. It is the only
+// place that adds HTTP filters to a connection manager.
 func (f Filters) table() []filterRow {
 	envoy := f.Library == NoLibrary
 	return []filterRow{
@@ -111,9 +111,9 @@ func grpcStats() proto.Message {
 	}
 }
 
-// offersHTTP makes mutual TLS to a port of unknown protocol offer the ALPN of
-// requests, so that the other side reads them as such. It offers none that could be
-// chosen: the first bytes say which HTTP it is.
+// offersHTTP returns the filter that makes mutual TLS to a port of unknown protocol offer the ALPN
+// names of HTTP, so that the server handles the connection as HTTP. None of these names is one
+// that a server could select: the first bytes determine the HTTP version.
 func offersHTTP() proto.Message {
 	return &httpsetfilterstatev3.Config{
 		OnRequestHeaders: []*setfilterstatev3.FilterStateValue{{

@@ -56,8 +56,8 @@ func TestHTTPFilterOrder(t *testing.T) {
 	}
 }
 
-// TestOneTableOfHTTPFilters: no other code of the generators writes the HTTP filters
-// of a connection manager.
+// TestOneTableOfHTTPFilters checks that no other code of the generators sets the HTTP filters of a
+// connection manager.
 func TestOneTableOfHTTPFilters(t *testing.T) {
 	t.Parallel()
 	allowed := []string{
@@ -95,7 +95,7 @@ func TestOneTableOfHTTPFilters(t *testing.T) {
 	}
 }
 
-// writesOfHTTPFilters returns where a file sets HttpFilters of a message.
+// writesOfHTTPFilters returns the positions at which a file sets HttpFilters of a message.
 func writesOfHTTPFilters(file *ast.File) (out []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -118,7 +118,7 @@ func writesOfHTTPFilters(file *ast.File) (out []token.Pos) {
 	return out
 }
 
-// TestWritesOfHTTPFilters keeps the rule from becoming empty.
+// TestWritesOfHTTPFilters checks that the rule detects violations.
 func TestWritesOfHTTPFilters(t *testing.T) {
 	t.Parallel()
 	const bad = `package p

@@ -12,31 +12,31 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Pack puts a message into an Any, in deterministic bytes.
+// Pack serializes a message deterministically into an Any.
 func Pack(msg proto.Message) *anypb.Any {
 	a := &anypb.Any{}
 	if err := anypb.MarshalFrom(a, msg, proto.MarshalOptions{Deterministic: true}); err != nil {
-		// Only text that is not UTF-8 gets here. The same flaw in the type
-		// makes marshalling the resource fail, which is where it is handled.
+		// This happens only for invalid UTF-8. The invalid type URL makes marshalling of the
+		// resource fail, where the error is handled.
 		return &anypb.Any{TypeUrl: "\xff"}
 	}
 	return a
 }
 
-// SocketAddress is a TCP address.
+// SocketAddress returns a TCP address.
 func SocketAddress(address string, port uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
 	}}}
 }
 
-// PipeAddress is the path of a Unix domain socket.
+// PipeAddress returns the address of a Unix domain socket.
 func PipeAddress(path string) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
 }
 
-// OverADS says that a resource comes over the stream that brought the one
-// which names it, and is waited for without a limit.
+// OverADS returns the source of resources that arrive on the same stream as the resource that
+// names them. Envoy waits for them without a timeout.
 func OverADS() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -45,11 +45,12 @@ func OverADS() *corev3.ConfigSource {
 	}
 }
 
-// longest is more than anybody waits, and less than what Envoy's clocks hold: it
-// would refuse a whole resource because of a longer one.
+// longest is longer than any practical duration and within the range of Envoy's timers. Envoy
+// rejects a whole resource because of a longer one.
 const longest = 100 * 365 * 24 * time.Hour
 
-// Positive returns a duration that is set and above zero as one that Envoy takes.
+// Positive returns a duration that Envoy accepts. It returns false if the duration is nil or not
+// positive.
 func Positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
 	if !d.IsValid() || d.AsDuration() <= 0 {
 		return nil, false
@@ -60,7 +61,7 @@ func Positive(d *durationpb.Duration) (*durationpb.Duration, bool) {
 	return d, true
 }
 
-// Bounded returns a duration, which may be nil, as one that Envoy takes.
+// Bounded returns a duration that Envoy accepts. The argument may be nil.
 func Bounded(d *durationpb.Duration) *durationpb.Duration {
 	if d.AsDuration() > longest {
 		return durationpb.New(longest)

@@ -8,7 +8,7 @@ import (
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 )
 
-// Plugins are the filters of the user's that a connection manager gets, by where
-// they stand among those of the mesh, in the order in which a request meets them;
-// nil is none.
+// Plugins are the user-defined filters of a connection manager by phase, which determines their
+// position among the filters of the mesh. Each list is in the order in which its filters process a
+// request. Nil means none.
 type Plugins map[extensionsv1alpha1.PluginPhase][]*hcmv3.HttpFilter

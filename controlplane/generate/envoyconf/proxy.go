@@ -19,12 +19,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// firstFreePort is the first port that needs no privilege.
+// firstFreePort is the first unprivileged port.
 const firstFreePort = 1024
 
-// ApplyListener lays the settings of a proxy over a listener that was made for
-// all proxies of its kind. A gateway serves clients outside the mesh, however its
-// listeners are labelled. It returns an error if the proxy could not listen there.
+// ApplyListener applies the settings of a proxy to a listener that was built for all proxies of
+// its kind. The listeners of a gateway serve clients outside the mesh, whatever their traffic
+// direction. ApplyListener returns an error if the proxy cannot listen on the port.
 func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool) error {
 	if s.String() == "" {
 		return nil
@@ -34,8 +34,8 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 		return fmt.Errorf("the proxy is in an unprivileged pod (UNPRIVILEGED_POD) and cannot listen at port %d: choose a port from %d", port, firstFreePort)
 	}
 	inbound := !gateway && l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND
-	// The listener that only hands connections to others is left out: they are
-	// balanced where they end up.
+	// A listener that only hands connections to other listeners is skipped: connections are
+	// balanced by the listener that processes them.
 	if inbound && s.InboundBalance || !inbound && s.OutboundBalance && !l.GetUseOriginalDst().GetValue() {
 		l.ConnectionBalanceConfig = &listenerv3.Listener_ConnectionBalanceConfig{BalanceType: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance_{
 			ExactBalance: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance{},
@@ -60,8 +60,8 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 	return nil
 }
 
-// applyFilter returns a network filter with the settings. The filter itself may be
-// shared by chains, and is left as it is.
+// applyFilter returns a network filter with the settings applied. It does not modify its argument,
+// which several chains may share.
 func applyFilter(filter *listenerv3.Filter, s *model.ProxySettings, kind requests) (*listenerv3.Filter, error) {
 	message, err := filter.GetTypedConfig().UnmarshalNew()
 	if err != nil {
@@ -73,7 +73,7 @@ func applyFilter(filter *listenerv3.Filter, s *model.ProxySettings, kind request
 			return nil, err
 		}
 	case *tcpproxyv3.TcpProxy:
-		if config.IdleTimeout != nil || s.IdleTimeout == 0 { // a DestinationRule is more exact
+		if config.IdleTimeout != nil || s.IdleTimeout == 0 { // the idle timeout of a DestinationRule takes precedence
 			return filter, nil
 		}
 		config.IdleTimeout = durationpb.New(s.IdleTimeout)
@@ -83,13 +83,13 @@ func applyFilter(filter *listenerv3.Filter, s *model.ProxySettings, kind request
 	return &listenerv3.Filter{Name: filter.GetName(), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(message)}}, nil
 }
 
-// requests says whose requests a connection manager serves.
+// requests describes the source of a connection manager's requests.
 type requests int
 
 const (
-	outboundRequests requests = iota // of the application
+	outboundRequests requests = iota // from the application
 	inboundRequests                  // to the application
-	edgeRequests                     // of clients outside the mesh
+	edgeRequests                     // from clients outside the mesh
 )
 
 func applyHTTP(hcm *hcmv3.HttpConnectionManager, s *model.ProxySettings, kind requests) error {
@@ -124,7 +124,7 @@ func applyHTTP(hcm *hcmv3.HttpConnectionManager, s *model.ProxySettings, kind re
 	switch hcm.GetForwardClientCertDetails() {
 	case hcmv3.HttpConnectionManager_APPEND_FORWARD, hcmv3.HttpConnectionManager_SANITIZE_SET:
 	default:
-		hcm.SetCurrentClientCertDetails = nil // Envoy would not look at it
+		hcm.SetCurrentClientCertDetails = nil // Envoy would ignore it
 	}
 	if h.GetEnvoyDebugHeaders().GetDisabled().GetValue() {
 		return suppressEnvoyHeaders(hcm)
@@ -139,8 +139,8 @@ func http1(hcm *hcmv3.HttpConnectionManager) *corev3.Http1ProtocolOptions {
 	return hcm.HttpProtocolOptions
 }
 
-// certificateDetails are what is forwarded of the certificate of a client: subject,
-// URIs and DNS names unless they are turned off, the rest if it is turned on.
+// certificateDetails returns the details of a client certificate that are forwarded: the subject,
+// URIs and DNS names unless disabled, and the others if enabled.
 func certificateDetails(d *meshv1alpha1.ProxyConfig_ProxyHeaders_SetCurrentClientCertDetails) *hcmv3.HttpConnectionManager_SetCurrentClientCertDetails {
 	unlessOff := func(v *wrapperspb.BoolValue) bool { return v == nil || v.GetValue() }
 	return &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
@@ -149,7 +149,7 @@ func certificateDetails(d *meshv1alpha1.ProxyConfig_ProxyHeaders_SetCurrentClien
 	}
 }
 
-// suppressEnvoyHeaders has the router add no headers of Envoy's own.
+// suppressEnvoyHeaders makes the router omit the headers that Envoy adds.
 func suppressEnvoyHeaders(hcm *hcmv3.HttpConnectionManager) error {
 	for _, filter := range hcm.GetHttpFilters() {
 		router := &routerv3.Router{}
@@ -165,8 +165,8 @@ func suppressEnvoyHeaders(hcm *hcmv3.HttpConnectionManager) error {
 	return nil
 }
 
-// ApplyHosts lays the settings of a proxy over virtual hosts that were made for
-// all proxies of its kind.
+// ApplyHosts applies the settings of a proxy to virtual hosts that were built for all proxies of
+// its kind.
 func ApplyHosts(hosts []*routev3.VirtualHost, s *model.ProxySettings) {
 	if s.RouteKey() == "" {
 		return

@@ -34,7 +34,7 @@ func settingsFrom(t *testing.T, headers string, s model.ProxySettings) *model.Pr
 	return s.Keyed()
 }
 
-// managed returns a connection manager with the settings.
+// managed returns a connection manager with the settings applied.
 func managed(t *testing.T, hcm *hcmv3.HttpConnectionManager, direction corev3.TrafficDirection, gateway bool, s *model.ProxySettings) *hcmv3.HttpConnectionManager {
 	t.Helper()
 	l := &listenerv3.Listener{

@@ -20,36 +20,34 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 )
 
-// Prefixed matches values that begin with a text.
+// Prefixed returns a matcher of values with a prefix.
 func Prefixed(text string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: text}}
 }
 
-// Peer is the principal of connections whose certificate carries a matching URI.
+// Peer returns the principal of connections whose certificate contains a matching URI.
 func Peer(uri *matcherv3.StringMatcher) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: uri}}}
 }
 
-// AnyRequest is the policy that holds for everything that one of the principals
-// does.
+// AnyRequest returns the policy that applies to all requests of the principals.
 func AnyRequest(principals []*rbacv3.Principal) *rbacv3.Policy {
 	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_Any{Any: true}}}, Principals: principals}
 }
 
-// NetworkRBAC is the network filter that applies rules to connections. Its
-// counters begin with the prefix.
+// NetworkRBAC returns the network filter that applies rules to connections. The names of its
+// counters start with the prefix.
 func NetworkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{
 		TypedConfig: Pack(&networkrbacv3.RBAC{StatPrefix: prefix, Rules: rules}),
 	}}
 }
 
-// peerSerial is where a connection keeps the serial number of its peer's
-// certificate.
+// peerSerial is the filter state key of the serial number of the peer's certificate.
 const peerSerial = "outrigger.peer_serial"
 
-// rememberSerial is the network filter that keeps the serial number. Envoy 1.36
-// does not know it and goes on without.
+// rememberSerial returns the network filter that stores the serial number. Envoy 1.36 does not
+// support the filter and ignores it.
 func rememberSerial() *listenerv3.Filter {
 	return &listenerv3.Filter{Name: "envoy.filters.network.set_filter_state", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&statev3.Config{
 		OnDownstreamTlsHandshake: []*setstatev3.FilterStateValue{{
@@ -64,14 +62,14 @@ func rememberSerial() *listenerv3.Filter {
 	})}}
 }
 
-// Denied refuses the peers of a deny list. A nil Denied refuses nobody.
+// Denied refuses the peers of a deny list. A nil Denied refuses none.
 type Denied struct {
-	names   *deniedNames         // of peers whose TLS handshake fails; nil without identities
-	filters []*listenerv3.Filter // of connections with a verified certificate
-	http    *hcmv3.HttpFilter    // for servers that have no network filters; nil without identities
+	names   *deniedNames         // peers whose TLS handshake fails; nil without identities
+	filters []*listenerv3.Filter // for connections with a verified certificate
+	http    *hcmv3.HttpFilter    // for servers without network filters; nil without identities
 }
 
-// NewDenied returns what refuses the entries of a list; nil if it has none.
+// NewDenied returns a Denied for the entries of a list, or nil if the list is empty.
 func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 	if list.Len() == 0 {
 		return nil
@@ -107,8 +105,8 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 	return d
 }
 
-// Guard has a listener refuse denied peers: each chain that verifies the
-// certificates of its clients looks at the list before anything else.
+// Guard makes a listener refuse denied peers: each chain that verifies client certificates checks
+// the deny list first.
 func (d *Denied) Guard(l *listenerv3.Listener) {
 	if d == nil {
 		return
@@ -122,7 +120,7 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 		if context == nil {
 			continue
 		}
-		chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // chains may share theirs
+		chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // copied because chains may share the slice
 		if d.names.guard(context.GetCommonTlsContext().GetCombinedValidationContext()) {
 			chain.TransportSocket = &corev3.TransportSocket{
 				Name: chain.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
@@ -131,8 +129,8 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 	}
 }
 
-// verifiesClients returns a copy of the TLS settings of a chain that verifies the
-// certificates of its clients; nil for another one.
+// verifiesClients returns a copy of the TLS settings of a chain that verifies client certificates,
+// or nil for other chains.
 func verifiesClients(chain *listenerv3.FilterChain) *tlsv3.DownstreamTlsContext {
 	context := &tlsv3.DownstreamTlsContext{}
 	config := chain.GetTransportSocket().GetTypedConfig()
@@ -142,12 +140,12 @@ func verifiesClients(chain *listenerv3.FilterChain) *tlsv3.DownstreamTlsContext 
 	return context
 }
 
-// nobody is a name that no certificate of a mesh carries: a trust domain has no
-// slash at its end.
+// nobody is a name that no certificate of a mesh contains: a trust domain does not end with a
+// slash.
 const nobody = "spiffe://denied.invalid//"
 
-// Accepted are the names of a server without those that are denied. Where none is
-// left nobody is accepted; no names to begin with accept everybody of the mesh.
+// Accepted returns the names of a server without the denied ones. If all of them are denied, the
+// result matches no server. If there are no names, every server of the mesh is accepted.
 func Accepted(names []string, list *denylist.List, mesh *meshv1alpha1.MeshConfig) []string {
 	if list.Len() == 0 || len(names) == 0 {
 		return names

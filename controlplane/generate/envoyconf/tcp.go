@@ -24,29 +24,28 @@ type Target struct {
 	Weight  uint32
 }
 
-// Stream says how connections are handed on as they are.
+// Stream configures how connections are forwarded without inspection.
 type Stream struct {
-	// StatPrefix names the counters.
+	// StatPrefix is the prefix of the counter names.
 	StatPrefix string
-	// Targets are where connections go; several share them by weight. Not empty.
+	// Targets are the destinations of connections, which share them by weight. It is not empty.
 	Targets []Target
-	// Idle ends connections on which nothing comes; nil leaves it to Envoy, 0
-	// never does.
+	// Idle is the idle timeout; nil means Envoy's default, and 0 means none.
 	Idle *durationpb.Duration
-	// Longest ends connections of that age; nil never does.
+	// Longest is the maximum duration of connections; nil means no limit.
 	Longest *durationpb.Duration
-	// BySource sends connections of one address to one endpoint.
+	// BySource sends all connections of one source address to the same endpoint.
 	BySource bool
-	// Tunnel asks the endpoint for a tunnel first; may be nil.
+	// Tunnel makes the endpoint open a tunnel first; may be nil.
 	Tunnel *tcpproxyv3.TcpProxy_TunnelingConfig
 }
 
-// BlackHole takes connections and ends them.
+// BlackHole returns a Stream that closes connections.
 func BlackHole() Stream {
 	return Stream{StatPrefix: BlackHoleCluster, Targets: []Target{{Cluster: BlackHoleCluster}}}
 }
 
-// TCPProxy is the network filter that hands connections on.
+// TCPProxy returns the network filter that forwards connections.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
 	if d, ok := Positive(s.Longest); ok {
@@ -67,26 +66,24 @@ func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: "envoy.filters.network.tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(out)}}
 }
 
-// TLSInspector is the listener filter that finds out whether a connection is
-// TLS, and what it asks for.
+// TLSInspector returns the listener filter that detects TLS and reads its SNI and ALPN.
 func TLSInspector() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 }
 
-// HTTPInspector is the listener filter that finds out whether a plaintext
-// connection is HTTP.
+// HTTPInspector returns the listener filter that detects HTTP in plaintext connections.
 func HTTPInspector() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 }
 
-// OriginalDst is the listener filter that finds out where a connection that was
-// redirected was going.
+// OriginalDst returns the listener filter that restores the original destination of redirected
+// connections.
 func OriginalDst() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 }
 
-// OriginalSrc is the listener filter that makes connections to the application
-// come from the address of the caller. The mark leads the answers back to Envoy.
+// OriginalSrc returns the listener filter that makes connections to the application use the
+// address of the caller as their source. The mark routes the responses back to Envoy.
 func OriginalSrc(mark uint32) *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: mark})
 }
@@ -95,12 +92,11 @@ func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilte
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: Pack(config)}}
 }
 
-// MeshHTTPALPN are the names that say that mutual TLS of the mesh carries
-// requests.
+// MeshHTTPALPN returns the ALPN names of mutual TLS of the mesh that carries HTTP.
 func MeshHTTPALPN() []string { return []string{"istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2} }
 
-// LookUp is the network filter that looks up the name that TLS asks for, before
-// the connection goes to a cluster with the same cache of names.
+// LookUp returns the network filter that resolves the SNI of a connection before it is forwarded
+// to a cluster with the same DNS cache.
 func LookUp(names *cachev3.DnsCacheConfig, port uint32) *listenerv3.Filter {
 	return &listenerv3.Filter{
 		Name: "envoy.filters.network.sni_dynamic_forward_proxy",

@@ -19,21 +19,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// The ALPN names by which Istio's inbound listeners tell mutual TLS of the
-// mesh from TLS of the application. "istio-peer-exchange" is left out on
-// purpose: it promises an exchange that a stock Envoy does not speak.
+// The ALPN names by which Istio's inbound listeners distinguish mutual TLS of the mesh from TLS of
+// the application. "istio-peer-exchange" is omitted because it announces a metadata exchange that
+// a stock Envoy does not support.
 const (
 	ALPNMesh      = "istio"
 	ALPNMeshHTTP1 = "istio-http/1.1"
 	ALPNMeshHTTP2 = "istio-h2"
 )
 
-// MeshALPN are all names that say mutual TLS of the mesh.
+// MeshALPN returns all ALPN names that announce mutual TLS of the mesh.
 func MeshALPN() []string {
 	return []string{ALPNMesh, "istio-peer-exchange", "istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2}
 }
 
-// inboundCiphers are the ciphers of TLS 1.2 that workloads take.
+// inboundCiphers returns the TLS 1.2 ciphers that workloads accept.
 func inboundCiphers() []string {
 	return []string{
 		"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
@@ -42,7 +42,7 @@ func inboundCiphers() []string {
 	}
 }
 
-// TrustDomain is the trust domain of the mesh.
+// TrustDomain returns the trust domain of the mesh.
 func TrustDomain(mesh *meshv1alpha1.MeshConfig) string {
 	if td := mesh.GetTrustDomain(); td != "" {
 		return td
@@ -50,15 +50,15 @@ func TrustDomain(mesh *meshv1alpha1.MeshConfig) string {
 	return "cluster.local"
 }
 
-// TrustDomains are the trust domain of the mesh and its aliases.
+// TrustDomains returns the trust domain of the mesh and its aliases.
 func TrustDomains(mesh *meshv1alpha1.MeshConfig) []string {
 	all := append([]string{TrustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
 	slices.Sort(all[1:])
 	return slices.Compact(all)
 }
 
-// Identities are the names that the certificates of a service may carry,
-// sorted; none means that nothing is known.
+// Identities returns the names that the certificates of a service may contain, sorted. An empty
+// result means that the names are unknown.
 func Identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *snapshot.AccountSet) []string {
 	names := slices.Clone(svc.SubjectAltNames)
 	if accounts != nil {
@@ -72,8 +72,8 @@ func Identities(mesh *meshv1alpha1.MeshConfig, svc *model.Service, accounts *sna
 	return slices.Compact(names)
 }
 
-// SubjectAltNames match certificates that carry one of the names: URIs,
-// addresses of mailboxes, IP addresses and host names.
+// SubjectAltNames returns matchers of certificates that contain one of the names: URIs, email
+// addresses, IP addresses or host names.
 func SubjectAltNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	matchers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(names))
 	for _, name := range names {
@@ -91,12 +91,12 @@ func SubjectAltNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	return matchers
 }
 
-// UpstreamTLS is the transport socket of mutual TLS to a service.
+// UpstreamTLS returns the transport socket of mutual TLS to a service.
 func UpstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
 	return TLSSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(mesh, SubjectAltNames(names), nil, alpn), Sni: sni})
 }
 
-// TLSSocket is the transport socket of a client of TLS.
+// TLSSocket returns the transport socket of a TLS client.
 func TLSSocket(ctx *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name:       "envoy.transport_sockets.tls",
@@ -104,8 +104,7 @@ func TLSSocket(ctx *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
 	}
 }
 
-// DefaultTLS is what the mesh settings say of TLS that is not that of the mesh
-// (tlsDefaults).
+// DefaultTLS returns the mesh settings for TLS other than that of the mesh (tlsDefaults).
 func DefaultTLS(mesh *meshv1alpha1.MeshConfig) *tlsv3.TlsParameters {
 	set := mesh.GetTlsDefaults()
 	params := &tlsv3.TlsParameters{
@@ -120,8 +119,8 @@ func DefaultTLS(mesh *meshv1alpha1.MeshConfig) *tlsv3.TlsParameters {
 	return params
 }
 
-// DownstreamTLS is the transport socket of inbound mutual TLS: a certificate
-// of one of the trust domains of the mesh is demanded.
+// DownstreamTLS returns the transport socket of inbound mutual TLS. It requires a certificate of
+// one of the trust domains of the mesh.
 func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
 	var matchers []*tlsv3.SubjectAltNameMatcher
 	for _, td := range TrustDomains(mesh) {
@@ -139,7 +138,7 @@ func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.Transpo
 	}
 }
 
-// Plaintext is the transport socket without TLS.
+// Plaintext returns the transport socket without TLS.
 func Plaintext() *corev3.TransportSocket {
 	return &corev3.TransportSocket{
 		Name:       "envoy.transport_sockets.raw_buffer",
@@ -147,7 +146,7 @@ func Plaintext() *corev3.TransportSocket {
 	}
 }
 
-// commonTLS is what both sides of mutual TLS share: keys and roots from the
+// commonTLS returns the settings that both sides of mutual TLS share: keys and roots from the
 // agent, and the protocol versions.
 func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatcher, ciphers, alpn []string) *tlsv3.CommonTlsContext {
 	params := &tlsv3.TlsParameters{
@@ -171,14 +170,15 @@ func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatche
 	}
 }
 
-// ControlSecret asks the control plane for a secret, over the stream that
-// brought the resource which names it. One that is missing is not waited for
-// without a limit: what else there is would wait too.
+// ControlSecret returns the configuration that requests a secret from the control plane, on the
+// stream of the resource that names it. Envoy waits for a missing secret only for a limited time,
+// because other resources would wait, too.
 func ControlSecret(name string) *tlsv3.SdsSecretConfig {
 	return boundedWait(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: OverADS()})
 }
 
-// AgentSecret asks the agent for a secret, and waits for it without a limit.
+// AgentSecret returns the configuration that requests a secret from the agent. Envoy waits for it
+// without a timeout.
 func AgentSecret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{
 		Name: name,
@@ -197,7 +197,7 @@ func AgentSecret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
-// Exactly matches one value.
+// Exactly returns a matcher of one value.
 func Exactly(value string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// What the agent reads, and takes away before Envoy sees it: every variable with
-// the prefix.
+// Variables that the agent reads and removes before Envoy sees the configuration. The agent
+// removes every variable with the prefix.
 const (
 	hintPrefix     = "ISTIO_META_"
 	hintPullSecret = hintPrefix + "WASM_IMAGE_PULL_SECRET"
@@ -33,15 +33,14 @@ const (
 
 const (
 	runtime = "envoy.wasm.runtime.v8"
-	// fetchTimeout is how long the agent may take to get a module; the cluster is
-	// a word that Envoy asks for and nobody reads.
+	// fetchTimeout is the time limit of the agent for fetching a module. The cluster is a required
+	// field that is not used.
 	fetchTimeout = 30 * time.Second
 	noCluster    = "_"
 )
 
-// Config makes the configuration of a plugin. The problems are of parts of the
-// object that are left out. An Envoy that is old knows no failure policy but to
-// fail open or not.
+// Config builds the configuration of a plugin. The problems describe the parts of the object that
+// are omitted. Old Envoys support only FAIL_OPEN and FAIL_CLOSE.
 func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []model.Problem) {
 	vm := &wasmv3.VmConfig{Runtime: runtime, Code: code(p), EnvironmentVariables: &wasmv3.EnvironmentVariables{KeyValues: map[string]string{}}}
 	problems := environment(p, vm.GetEnvironmentVariables())
@@ -55,7 +54,7 @@ func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []m
 	return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: envoyconf.Pack(&httpwasmv3.Wasm{Config: config})}, problems
 }
 
-// code says where the module is.
+// code returns the source of the module.
 func code(p *snapshot.WasmPlugin) *corev3.AsyncDataSource {
 	if path, ok := strings.CutPrefix(p.URL, "file://"); ok {
 		return &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
@@ -70,8 +69,8 @@ func code(p *snapshot.WasmPlugin) *corev3.AsyncDataSource {
 	}}}
 }
 
-// environment sets the variables of the plugin, and what the agent reads. The
-// user's cannot stand for the agent's: a reference to a secret is filled in.
+// environment sets the variables of the plugin and those for the agent. Users cannot set the
+// agent's variables, because one of them is a reference to a secret that is filled in later.
 func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []model.Problem {
 	var problems []model.Problem
 	report := func(format string, args ...any) {
@@ -102,13 +101,13 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 			report("spec.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", err, p.Config.Namespace)
 			break
 		}
-		// Whatever namespace is written: it is that of the object.
+		// The namespace is always that of the object, whatever the reference contains.
 		env.KeyValues[hintPullSecret] = credentials.SchemeKubernetes + "://" + p.Config.Namespace + "/" + ref.Name
 	}
 	return problems
 }
 
-// failStrategy says what happens to requests when the plugin fails.
+// failStrategy sets how requests are handled when the plugin fails.
 func failStrategy(p *snapshot.WasmPlugin, config *wasmv3.PluginConfig, old bool) {
 	switch p.Spec.GetFailStrategy() {
 	case extensionsv1alpha1.FailStrategy_FAIL_CLOSE:
@@ -123,14 +122,14 @@ func failStrategy(p *snapshot.WasmPlugin, config *wasmv3.PluginConfig, old bool)
 			config.FailurePolicy = wasmv3.FailurePolicy_FAIL_OPEN
 		}
 	case extensionsv1alpha1.FailStrategy_FAIL_RELOAD:
-		if !old { // it stays closed, as with FAIL_CLOSE
+		if !old { // old Envoys fail closed
 			config.FailurePolicy = wasmv3.FailurePolicy_FAIL_RELOAD
 		}
 	}
 }
 
-// IsOld reports whether an Envoy of a version has no failure policies, which came
-// with 1.33. One that does not say its version has them.
+// IsOld reports whether an Envoy version lacks failure policies, which were added in 1.33. An
+// unknown version counts as new.
 func IsOld(version string) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package extension makes the filters of WasmPlugins: their places in listeners,
-// which name a configuration, and the configurations, which Envoy asks for by
-// name (ECDS). Everything in it is a pure function.
+// Package extension builds the filters of WasmPlugins, which name a configuration, and the
+// configurations, which Envoy requests by name (ECDS). All functions are pure.
 //
-// The configuration is written for the agent beside Envoy, as Istio's control
-// plane writes it: a remote module with environment variables that begin with
-// ISTIO_META_ and say how to pull it. The agent fetches the module and hands
-// Envoy a file. Docker configs are no part of a snapshot, and of nothing that is
-// made here without [WithPullSecret]: in their place stands the reference.
+// The configuration is addressed to the agent beside Envoy, in the format of Istio's control
+// plane: a remote module with environment variables that start with ISTIO_META_ and describe how
+// to pull it. The agent fetches the module and passes a local file to Envoy. Neither snapshots nor
+// the configurations contain docker configs. They contain a reference, which [WithPullSecret]
+// replaces.
 package extension

@@ -19,29 +19,29 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The types that a configuration may have: the plugin, and what an agent puts in
-// the place of one that fails open and cannot be had.
+// The types that a configuration may have: the plugin, and its replacement by the agent if the
+// plugin fails open and is not available.
 const (
 	typeWasm = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
 	typeRBAC = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
 )
 
-// Side says whose requests a listener serves.
+// Side is the traffic direction of a listener.
 type Side int
 
 const (
-	// Client is of those that the workload sends, and of all of a gateway.
+	// Client is for requests that the workload sends, and for all requests of a gateway.
 	Client Side = iota
-	// Server is of those that are sent to the workload.
+	// Server is for requests that the workload receives.
 	Server
 )
 
 // Plugins are the plugins of a proxy. The zero value has none.
 type Plugins struct {
-	// List is in the order in which a request meets those of a phase.
+	// List is sorted by the order in which the plugins of a phase process a request.
 	List []*snapshot.WasmPlugin
-	// Key is equal for proxies whose listeners have the same plugins at the same
-	// places; empty without plugins.
+	// Key is equal for proxies whose listeners have the same plugins at the same positions. It is
+	// empty without plugins.
 	Key string
 }
 
@@ -57,8 +57,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 	return p
 }
 
-// HTTP returns the filters for the requests that come to a port; 0 is one that is
-// not known. Their objects are added to from.
+// HTTP returns the filters for requests to a port; 0 means an unknown port. It adds the objects of
+// the filters to from.
 func (p Plugins) HTTP(side Side, port uint32, from *xds.Sources) envoyconf.Plugins {
 	var out envoyconf.Plugins
 	for _, plugin := range p.List {
@@ -75,7 +75,7 @@ func (p Plugins) HTTP(side Side, port uint32, from *xds.Sources) envoyconf.Plugi
 	return out
 }
 
-// takes reports whether a plugin is for the requests of a listener.
+// takes reports whether a plugin applies to the requests of a listener.
 func takes(plugin *snapshot.WasmPlugin, side Side, port uint32) bool {
 	if len(plugin.Spec.GetMatch()) == 0 {
 		return true
@@ -101,14 +101,14 @@ func takes(plugin *snapshot.WasmPlugin, side Side, port uint32) bool {
 	return false
 }
 
-// discovered is a filter whose configuration Envoy asks for. The listener waits
-// for it: without the plugin it might let pass what it must not. One that fails
-// open lets requests pass while Envoy has no configuration of it that it can use:
-// Envoy rejects a broken module whatever the failure policy says.
+// discovered returns a filter whose configuration Envoy requests. The listener waits for it,
+// because without the plugin it might admit requests that the plugin would reject. A plugin that
+// fails open admits requests until Envoy has a valid configuration: Envoy rejects a broken module
+// regardless of the failure policy.
 func discovered(plugin *snapshot.WasmPlugin) *hcmv3.HttpFilter {
 	source := &corev3.ExtensionConfigSource{ConfigSource: envoyconf.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}}
 	if plugin.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
-		source.DefaultConfig = envoyconf.Pack(&rbacv3.RBAC{}) // without rules everything passes
+		source.DefaultConfig = envoyconf.Pack(&rbacv3.RBAC{}) // without rules, all requests pass
 	}
 	return &hcmv3.HttpFilter{Name: plugin.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: source}}
 }

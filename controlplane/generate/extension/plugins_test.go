@@ -39,7 +39,7 @@ func TestMatch(t *testing.T) {
 	tests := []struct {
 		name  string
 		match []*selector
-		want  string // of: client 80, client unknown, server 80, server 81
+		want  string // for client 80, client unknown, server 80, server 81
 	}{
 		{"none", nil, "yes yes yes yes"},
 		{"anything", []*selector{{}}, "yes yes yes yes"},

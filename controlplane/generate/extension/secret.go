@@ -16,12 +16,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// noPullSecret stands for a named secret that the proxy does not get: the agent
-// does not pull the image without it.
+// noPullSecret is the value for a secret that the proxy may not read or that does not exist. The
+// agent then does not pull the image.
 const noPullSecret = "null"
 
-// PullSecret returns the reference to the Secret that completes an ECDS resource,
-// kubernetes://namespace/name; empty for none.
+// PullSecret returns the reference to the Secret that an ECDS resource needs,
+// kubernetes://namespace/name, or "" if it needs none.
 func PullSecret(r *xds.Resource) (string, error) {
 	config, err := configOf(r)
 	if err != nil {
@@ -30,9 +30,9 @@ func PullSecret(r *xds.Resource) (string, error) {
 	return pullSecret(config)
 }
 
-// WithPullSecret completes an ECDS resource with a docker config; an empty config
-// says that there is none. The bytes of the resource hold the secret: they are sent
-// to the proxy, and nowhere else.
+// WithPullSecret replaces the reference in an ECDS resource by a docker config. An empty config
+// means that there is none. The resulting bytes contain the secret and must be sent to the proxy
+// only.
 func WithPullSecret(r *xds.Resource, docker []byte) (*xds.Resource, error) {
 	config, err := configOf(r)
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// Opaque makes of the cluster of the port the one to which the mutual TLS of
-// others is handed on as it is: the same endpoints and limits, no TLS and no HTTP
-// of its own.
+// Opaque converts the cluster of a port into one that forwards mutual TLS unchanged: it has the
+// same endpoints and limits, but neither TLS nor HTTP settings.
 func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
 	c.Name = p.Name
 	c.TransportSocket, c.TransportSocketMatches = nil, nil
@@ -27,8 +26,8 @@ func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
 	return c
 }
 
-// Destinations returns the hosts that the VirtualServices of the proxy lead to, so
-// that clusters of others can be left out.
+// Destinations returns the destination hosts of the proxy's VirtualServices. The clusters of all
+// other hosts can be omitted.
 func (m *Merged) Destinations(in *Source) map[string]bool {
 	hosts := make(map[string]bool)
 	for _, l := range m.listeners {
@@ -46,13 +45,13 @@ func (m *Merged) Destinations(in *Source) map[string]bool {
 	return hosts
 }
 
-// Needs reports whether a cluster leads to one of the hosts, or to none.
+// Needs reports whether a cluster is not an outbound cluster, or leads to one of the hosts.
 func Needs(hosts map[string]bool, cluster string) bool {
 	host, ok := envoyconf.OutboundHost(cluster)
 	return !ok || hosts[host]
 }
 
-// destinations calls f with all destinations of an object.
+// destinations calls f for each destination of an object.
 func destinations(spec *networkingv1alpha3.VirtualService, f func(*networkingv1alpha3.Destination)) {
 	for _, r := range spec.GetHttp() {
 		for _, d := range r.GetRoute() {

@@ -18,18 +18,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// clientALPN is what gateways offer to clients.
+// clientALPN returns the ALPN names that gateways offer to clients.
 func clientALPN() []string { return []string{"h2", "http/1.1"} }
 
-// Listener is a message, and the objects that it comes from.
+// Listener is a listener message and the objects that it is built from.
 type Listener struct {
 	*listenerv3.Listener
 	Sources xds.Sources
 }
 
-// Listeners makes the listeners of a proxy. Of filter chains that Envoy could not
-// tell apart, and those that it would refuse, the listener has the first and
-// others are problems.
+// Listeners builds the listeners of a proxy. If Envoy could not distinguish two filter chains, the
+// listener contains the first one. The others, and chains that Envoy would reject, are reported as
+// problems.
 func (m *Merged) Listeners(in *Source) ([]Listener, []model.Problem) {
 	var out []Listener
 	var problems []model.Problem
@@ -44,8 +44,7 @@ func (m *Merged) Listeners(in *Source) ([]Listener, []model.Problem) {
 	return out, once(problems)
 }
 
-// once leaves out what was said before: an object may be bound to several servers
-// and hosts.
+// once removes duplicate problems: an object may be bound to several servers and hosts.
 func once(problems []model.Problem) []model.Problem {
 	seen := make(map[model.Problem]bool, len(problems))
 	return slices.DeleteFunc(problems, func(p model.Problem) bool {
@@ -55,17 +54,17 @@ func once(problems []model.Problem) []model.Problem {
 	})
 }
 
-// chains makes the filter chains of a listener.
+// chains builds the filter chains of a listener.
 type chains struct {
 	*Source
 	*listener
 	list     []*listenerv3.FilterChain
-	taken    map[string]owner // by what a chain matches
+	taken    map[string]owner // by the match of a chain
 	sources  xds.Sources
 	problems []model.Problem
 }
 
-// owner is the object and place that a chain is for.
+// owner is the object, and the position in it, that a chain is built for.
 type owner struct {
 	object *model.Config
 	at     string
@@ -77,7 +76,7 @@ func (o owner) problem(format string, args ...any) model.Problem {
 	return model.Problem{Object: o.object.Key, Source: o.object.Source, Reason: o.at + ": " + fmt.Sprintf(format, args...)}
 }
 
-// message is the listener around the chains.
+// message returns the listener without its chains.
 func (b *chains) message() *listenerv3.Listener {
 	out := &listenerv3.Listener{
 		Name:             b.name(),
@@ -89,7 +88,7 @@ func (b *chains) message() *listenerv3.Listener {
 		out.Address = envoyconf.PipeAddress(path)
 	}
 	if b.Topology.GetProxyProtocol() != nil {
-		out.ListenerFilters = append(out.ListenerFilters, envoyconf.ProxyProtocol()) // before the bytes of the client
+		out.ListenerFilters = append(out.ListenerFilters, envoyconf.ProxyProtocol()) // the header precedes the data of the client
 	}
 	if b.kind == tlsByName {
 		out.ListenerFilters = append(out.ListenerFilters, envoyconf.TLSInspector())
@@ -105,7 +104,7 @@ func (b *chains) build() {
 	case plainTCP:
 		b.tcp(b.servers[0], nil, nil)
 	case tlsByName:
-		// Servers that end TLS first: what they claim is theirs by the Gateway.
+		// Servers that terminate TLS come first, because the Gateway assigns their names to them.
 		for _, s := range b.servers {
 			if s.terminates() {
 				b.terminated(s)
@@ -124,7 +123,7 @@ func (b *chains) build() {
 
 func (s *server) owner() owner { return owner{s.gateway.Config, s.at()} }
 
-// add appends a chain, unless another one matches the same or it is not valid.
+// add appends a chain, unless it is invalid or another one has the same match.
 func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) {
 	err := chain.Validate()
 	if err == nil {
@@ -149,8 +148,8 @@ func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) 
 	b.list, b.sources = append(b.list, chain), append(b.sources, from...)
 }
 
-// matchKeys spells out what a chain matches, each combination by itself, as Envoy
-// does when it looks for chains that match the same.
+// matchKeys returns each combination of values that a chain matches, as Envoy does to detect
+// chains with equal matches.
 func matchKeys(m *listenerv3.FilterChainMatch) []string {
 	keys := []string{"connections"}
 	multiply := func(what string, values []string) {
@@ -180,7 +179,7 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 	return out
 }
 
-// http is the filter that serves the requests of servers that share routes.
+// http returns the filter that serves the requests of servers that share routes.
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	var from xds.Sources
 	for _, s := range servers {
@@ -204,7 +203,7 @@ func (in *Source) routeName(name string) string {
 	return in.RouteName(name)
 }
 
-// terminated adds the chains of a server that ends TLS.
+// terminated adds the chains of a server that terminates TLS.
 func (b *chains) terminated(s *server) {
 	socket, err := envoyconf.ServerTLS(b.Mesh.Config, s.spec.GetTls(), clientALPN())
 	if err != nil {
@@ -224,7 +223,7 @@ func (b *chains) terminated(s *server) {
 	b.add(chain, s.owner(), from)
 }
 
-// serverNames are the names of a match; none matches all, as "*" does.
+// serverNames returns the names for a match. An empty result matches all names, as does "*".
 func serverNames(hosts []string) []string {
 	if slices.Contains(hosts, "*") {
 		return nil

@@ -20,32 +20,32 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Merged are the servers of all Gateways that select a proxy.
+// Merged contains the servers of all Gateways that select a proxy.
 type Merged struct {
-	// Problems are those of the Gateways alone.
+	// Problems are the problems of the Gateways.
 	Problems []model.Problem
 
 	listeners []*listener // sorted by bind, then port
 }
 
-// kind says which servers can share a port.
+// kind determines which servers can share a port.
 type kind int
 
 const (
 	plainHTTP kind = iota // one connection manager, routes by host
-	tlsByName             // filter chains by the name that the client asks for
-	plainTCP              // one server only: nothing tells connections apart
+	tlsByName             // filter chains by SNI
+	plainTCP              // one server only, because connections cannot be distinguished
 )
 
 func (k kind) String() string { return [...]string{"HTTP", "TLS", "TCP"}[k] }
 
-// listener are the servers of one address.
+// listener contains the servers of one address.
 type listener struct {
 	bind    string // an IP address, or "unix://" and a path
 	port    uint32 // 0 for a path
 	kind    kind
 	servers []*server
-	// names are the hosts of the servers and who has them, for TLS.
+	// names maps the hosts of TLS servers to the server that has them.
 	names map[string]*server
 }
 
@@ -55,21 +55,20 @@ type server struct {
 	spec     *networkingv1alpha3.Server
 	index    int
 	protocol model.Protocol
-	// route is the name of the routes of its requests; empty for one that hands
-	// connections on.
+	// route is the name of the server's routes. It is empty for servers that forward connections.
 	route string
-	// sources are the Gateway, and the service because of which the server listens
-	// at another port than the Gateway says.
+	// sources are the Gateway, and the Service that makes the server listen on a port other than
+	// that of the Gateway.
 	sources xds.Sources
 }
 
-// at is the place of the server in its object.
+// at returns the position of the server in its object.
 func (s *server) at() string { return fmt.Sprintf("spec.servers[%d]", s.index) }
 
-// number is the port that users know.
+// number returns the port as written in the Gateway.
 func (s *server) number() uint32 { return s.spec.GetPort().GetNumber() }
 
-// terminates reports whether the server ends TLS.
+// terminates reports whether the server terminates TLS.
 func (s *server) terminates() bool {
 	switch s.spec.GetTls().GetMode() {
 	case networkingv1alpha3.ServerTLSSettings_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
@@ -78,24 +77,23 @@ func (s *server) terminates() bool {
 	return s.spec.GetTls() != nil
 }
 
-// automatic reports whether the name that the client asks for says where the
-// connection goes.
+// automatic reports whether the SNI determines the destination of a connection.
 func (s *server) automatic() bool {
 	return s.spec.GetTls().GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH && !s.protocol.IsHTTP()
 }
 
-// problem is one of the Gateway of the server.
+// problem returns a problem of the Gateway of the server.
 func (s *server) problem(format string, args ...any) model.Problem {
 	return model.Problem{Object: s.gateway.Config.Key, Source: s.gateway.Config.Source, Reason: s.at() + ": " + fmt.Sprintf(format, args...)}
 }
 
-// merger sorts servers into listeners.
+// merger assigns servers to listeners.
 type merger struct {
 	config   *meshv1alpha1.MeshConfig
 	wildcard string
 	target   func(uint32) (uint32, xds.Sources)
 	byKey    map[listenerKey]*listener
-	routes   map[string]*server // by the name of routes that one server has for itself
+	routes   map[string]*server // by the name of routes that a single server uses
 	out      *Merged
 }
 
@@ -104,10 +102,9 @@ type listenerKey struct {
 	port uint32
 }
 
-// Merge sorts the servers of Gateways, the oldest first, into listeners. The
-// config is that of the mesh; the wildcard is where servers without a bind listen;
-// target returns the port at which the proxy takes what its service calls another
-// port, and the service.
+// Merge assigns the servers of Gateways to listeners, starting with the oldest Gateway. The config
+// is that of the mesh. The wildcard is the bind address of servers that have none. The target
+// function returns the target port of a service port of the proxy, and the Service.
 func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildcard string, target func(uint32) (uint32, xds.Sources)) *Merged {
 	m := &merger{config: config, wildcard: wildcard, target: target, byKey: make(map[listenerKey]*listener), routes: make(map[string]*server), out: &Merged{}}
 	for _, gw := range gateways {
@@ -127,8 +124,7 @@ func Merge(config *meshv1alpha1.MeshConfig, gateways []*snapshot.Gateway, wildca
 	return m.out
 }
 
-// add puts a server into its listener; false comes with the reason why it is left
-// out.
+// add adds a server to its listener. If it cannot, it returns the problem and false.
 func (m *merger) add(s *server) (model.Problem, bool) {
 	k, fault := kindOf(s)
 	if fault != "" {
@@ -136,7 +132,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 	}
 	if k == tlsByName && s.terminates() {
 		if _, err := envoyconf.ServerTLS(m.config, s.spec.GetTls(), nil); err != nil {
-			// Plaintext, or another certificate, in its place is no answer.
+			// Plaintext or another certificate is not an acceptable replacement.
 			return s.problem("%s", err), false
 		}
 	}
@@ -180,7 +176,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 	return model.Problem{}, true
 }
 
-// kindOf says what a server speaks; the fault is why nothing can be made of it.
+// kindOf returns the kind of a server. The fault is empty unless the server cannot be supported.
 func kindOf(s *server) (k kind, fault string) {
 	tls := s.spec.GetTls()
 	for _, h := range s.spec.GetHosts() {
@@ -193,7 +189,7 @@ func kindOf(s *server) (k kind, fault string) {
 		return 0, "name, port.name and bind have to be UTF-8"
 	case s.protocol.IsHTTP():
 		if s.terminates() {
-			// Plaintext where the author wants TLS is no answer.
+			// Plaintext is not acceptable if the author requires TLS.
 			return 0, fmt.Sprintf("tls.mode is %s on a port of %s: write the protocol HTTPS, or nothing but tls.httpsRedirect", tls.GetMode(), s.protocol)
 		}
 		return plainHTTP, ""
@@ -215,7 +211,7 @@ func kindOf(s *server) (k kind, fault string) {
 	return plainTCP, ""
 }
 
-// serverNameFault says why a host cannot be a name of TLS.
+// serverNameFault returns why a host cannot be used as an SNI, or "".
 func serverNameFault(host string) string {
 	if host == "*" || host != "" && !strings.Contains(strings.TrimPrefix(host, "*."), "*") {
 		return ""
@@ -223,7 +219,7 @@ func serverNameFault(host string) string {
 	return fmt.Sprintf("the host %q cannot be matched: write a full name, *. and a domain, or *", host)
 }
 
-// refuses says why a server cannot be added.
+// refuses returns why a server cannot be added, or "".
 func (l *listener) refuses(s *server, k kind) string {
 	first := l.servers[0]
 	switch {
@@ -242,7 +238,7 @@ func (l *listener) refuses(s *server, k kind) string {
 	return ""
 }
 
-// bind returns the address of a listener in its one spelling.
+// bind returns the canonical form of a listener address, or a fault.
 func (m *merger) bind(bind string) (address, fault string) {
 	if bind == "" {
 		return m.wildcard, ""
@@ -260,7 +256,7 @@ func (m *merger) bind(bind string) (address, fault string) {
 	return ip.String(), ""
 }
 
-// suffix is how the names of routes tell addresses apart.
+// suffix returns the part of route names that distinguishes addresses.
 func (m *merger) suffix(bind string) string {
 	if bind == m.wildcard {
 		return ""
@@ -268,7 +264,7 @@ func (m *merger) suffix(bind string) string {
 	return "." + bind
 }
 
-// name is that of the listener.
+// name returns the name of the listener.
 func (l *listener) name() string {
 	if path, ok := envoyconf.UnixPath(l.bind); ok {
 		return path
@@ -280,7 +276,7 @@ func (l *listener) name() string {
 	return bind + "_" + envoyconf.Number(l.port)
 }
 
-// plainHosts returns hosts without their namespaces, in small letters.
+// plainHosts returns hosts in lower case, without their namespaces.
 func plainHosts(hosts []string) []string {
 	out := make([]string, 0, len(hosts))
 	for _, h := range hosts {

@@ -16,8 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// spec writes a server in words: protocol, port, bind, TLS mode, credential,
-// hosts; "-" stands for nothing.
+// spec parses a server: protocol, port, bind, TLS mode, credential, hosts; "-" means empty.
 func spec(t *testing.T, text string) *networkingv1alpha3.Server {
 	t.Helper()
 	words := strings.Fields(text)
@@ -37,14 +36,14 @@ func spec(t *testing.T, text string) *networkingv1alpha3.Server {
 	return s
 }
 
-// TestMerge puts servers onto ports: what can share one does, of others the first
-// wins, and what is left out has a problem with the reason.
+// TestMerge assigns servers to ports. Compatible servers share a port; otherwise the first one
+// wins, and the others are reported with the reason.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		servers []string // each is a Gateway of its own, in this order
-		want    string   // the listeners, each with its routes
-		problem string   // a part of each problem, with "|" in between
+		servers []string // each is a separate Gateway, in this order
+		want    string   // the listeners with their routes
+		problem string   // a part of each problem, separated by "|"
 	}{
 		"HTTP servers share": {
 			servers: []string{"HTTP 80 - - - a.test", "GRPC 80 - - - b.test", "HTTP2 80 0.0.0.0 - - a.test"},

@@ -17,21 +17,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Configuration is a route configuration, and the objects that it comes from.
+// Configuration is a route configuration and the objects that it is built from.
 type Configuration struct {
 	*routev3.RouteConfiguration
 	Sources xds.Sources
-	// Hosts are those of VirtualHosts.
+	// Hosts are the virtual hosts, which the configuration itself does not contain.
 	Hosts []VirtualHost
 }
 
-// VirtualHost is a virtual host, and the objects that it comes from.
+// VirtualHost is a virtual host and the objects that it is built from.
 type VirtualHost struct {
 	*routev3.VirtualHost
 	Sources xds.Sources
 }
 
-// Routes makes the routes of all listeners, sorted by name.
+// Routes builds the routes of all listeners, sorted by name.
 func (m *Merged) Routes(in *Source) ([]Configuration, []model.Problem) {
 	var problems []model.Problem
 	bound := make(map[*snapshot.Gateway][]*snapshot.VirtualService)
@@ -47,7 +47,7 @@ func (m *Merged) Routes(in *Source) ([]Configuration, []model.Problem) {
 	return out, once(problems)
 }
 
-// Frames are the routes of all listeners without their virtual hosts.
+// Frames returns the routes of all listeners without their virtual hosts.
 func (m *Merged) Frames(in *Source) []Configuration {
 	return m.configurations(in, func([]*server) []VirtualHost { return nil })
 }
@@ -75,8 +75,7 @@ func (m *Merged) configurations(in *Source, hosts func([]*server) []VirtualHost)
 	return out
 }
 
-// byRoutes returns the servers of the listener that take requests, those that share
-// routes together.
+// byRoutes returns the servers of the listener that accept requests, grouped by shared routes.
 func (l *listener) byRoutes() [][]*server {
 	if l.kind == plainHTTP {
 		return [][]*server{l.servers}
@@ -90,22 +89,22 @@ func (l *listener) byRoutes() [][]*server {
 	return out
 }
 
-// routes makes the virtual hosts of one route configuration.
+// routes builds the virtual hosts of one route configuration.
 type routes struct {
 	*Source
 	hosts    map[string]*virtualHost
-	bound    map[*snapshot.Gateway][]*snapshot.VirtualService // what is bound to each, and seen
+	bound    map[*snapshot.Gateway][]*snapshot.VirtualService // visible VirtualServices by the Gateway that they are bound to
 	problems []model.Problem
 }
 
 type virtualHost struct {
 	*routev3.VirtualHost
-	from    []hostRules // what its routes were made of
-	of      model.Key   // the first object that it is for
+	from    []hostRules // what its routes are built from
+	of      model.Key   // the first object that defines it
 	sources xds.Sources
 }
 
-// hostRules are those of an object at a Gateway.
+// hostRules is a VirtualService at a Gateway.
 type hostRules struct {
 	gateway *snapshot.Gateway
 	rules   *snapshot.VirtualService
@@ -119,7 +118,7 @@ func (b *routes) server(s *server) {
 		bound = b.virtualServices(s.gateway)
 		b.bound[s.gateway] = bound
 	}
-	allowed := make(map[string][]string) // hosts of the server, by the namespace of who uses them
+	allowed := make(map[string][]string) // hosts of the server by the namespace that may use them
 	for _, vs := range bound {
 		if len(vs.Spec.GetHttp()) == 0 {
 			continue
@@ -150,7 +149,7 @@ func (b *routes) server(s *server) {
 	}
 }
 
-// at returns the virtual host of a host, a new one if there is none.
+// at returns the virtual host of a host. It creates the virtual host if it does not exist.
 func (b *routes) at(host string, s *server, of *model.Config) *virtualHost {
 	h := b.hosts[host]
 	if h == nil {
@@ -164,7 +163,7 @@ func (b *routes) at(host string, s *server, of *model.Config) *virtualHost {
 	return h
 }
 
-// domain is how Envoy spells a host: IPv6 addresses are in brackets.
+// domain returns a host in the form that Envoy expects: IPv6 addresses are in brackets.
 func domain(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
@@ -172,7 +171,7 @@ func domain(host string) string {
 	return host
 }
 
-// routesOf makes the routes of a VirtualService for one of its hosts.
+// routesOf builds the routes of a VirtualService for one of its hosts.
 func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) ([]*routev3.Route, xds.Sources) {
 	builder := b.builder(s)
 	out := builder.Routes(&route.Host{Name: host, Port: s.number(), Rules: vs})
@@ -180,8 +179,8 @@ func (b *routes) routesOf(host string, s *server, vs *snapshot.VirtualService) (
 	return out, builder.TakeSources()
 }
 
-// virtualHosts returns what is valid of the hosts, sorted by name. There is always
-// one: without any, requests would wait for it.
+// virtualHosts returns the valid virtual hosts, sorted by name. There is always at least one,
+// because requests would otherwise wait for one.
 func (b *routes) virtualHosts(port uint32) []VirtualHost {
 	var out []VirtualHost
 	for _, h := range b.hosts {
@@ -201,8 +200,8 @@ func (b *routes) virtualHosts(port uint32) []VirtualHost {
 	return out
 }
 
-// catchAllLast moves routes that take every request behind the others, of
-// several VirtualServices too, and leaves out what could never be reached.
+// catchAllLast moves routes that match every request behind the others, also across
+// VirtualServices, and removes unreachable routes.
 func catchAllLast(list []*routev3.Route) []*routev3.Route {
 	var rest, all []*routev3.Route
 	for _, r := range list {
@@ -215,7 +214,7 @@ func catchAllLast(list []*routev3.Route) []*routev3.Route {
 	return append(rest, all[:min(len(all), 1)]...)
 }
 
-// takesAll reports whether a match leaves no request over.
+// takesAll reports whether a match matches every request.
 func takesAll(m *routev3.RouteMatch) bool {
 	everything := m.GetPrefix() == "/" || m.GetPathSeparatedPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*"
 	return everything && len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) == 0 && m.GetRuntimeFraction() == nil && m.GetGrpc() == nil

@@ -17,28 +17,26 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Source is the proxy that the servers are for, in a snapshot.
+// Source is a proxy in a snapshot.
 type Source struct {
 	Mesh  *snapshot.Mesh
 	Proxy *model.Proxy
-	// Topology is what stands before the gateway; nil means nothing.
+	// Topology describes the proxies before the gateway; nil means none.
 	Topology *meshv1alpha1.Topology
-	// Services are those that the proxy sees; Service finds one by its host, nil
-	// if there is none.
+	// Services are the services that the proxy sees. Service returns the one with a host, or nil.
 	Services []*model.Service
 	Service  func(host string) *model.Service
-	// Timeout bounds requests of routes that set no timeout; 0 does not.
+	// Timeout is the timeout of requests on routes that set none; 0 means no timeout.
 	Timeout time.Duration
-	// RouteName returns the name under which the proxy asks for routes; nil keeps
-	// it.
+	// RouteName returns the name under which the proxy requests routes; nil means the name itself.
 	RouteName func(string) string
-	// Plugins returns the filters of the user's for the requests to a port, and adds
-	// their objects to from.
+	// Plugins returns the user-defined filters for requests to a port, and adds their objects to
+	// from.
 	Plugins func(port uint32, from *xds.Sources) envoyconf.Plugins
 }
 
-// virtualServices returns the objects that are bound to a Gateway and that the
-// proxy sees, those that are for fewer namespaces first, then the oldest.
+// virtualServices returns the objects that are bound to a Gateway and visible to the proxy.
+// Objects that are exported to fewer namespaces come first, then older ones.
 func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.VirtualService {
 	ns := in.Proxy.Namespace
 	out := slices.DeleteFunc(slices.Clone(in.Mesh.VirtualServices.OfGateway(gateway.Name)), func(vs *snapshot.VirtualService) bool {
@@ -48,25 +46,25 @@ func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.Virtual
 	return out
 }
 
-// builder makes the routes of a server.
+// builder returns the builder of a server's routes.
 func (in *Source) builder(s *server) *route.Builder {
 	return &route.Builder{Mesh: in.Mesh, Proxy: in.Proxy, Gateway: s.gateway.Name, Timeout: in.Timeout, TLS: s.terminates(), Service: in.Service}
 }
 
-// Passthrough is a port, or a subset of it, that mutual TLS reaches through the
-// proxy without being ended there.
+// Passthrough is a service port, or a subset of it, that mutual TLS reaches through the proxy
+// without being terminated there.
 type Passthrough struct {
-	// Name is that of the cluster and what clients ask for.
+	// Name is the name of the cluster and the SNI of clients.
 	Name    string
 	Service *model.Service
 	Port    model.Port
 	Subset  string
 	Rule    *snapshot.DestinationRule // may be nil
-	// Gateways are the objects whose servers lead there.
+	// Gateways are the objects whose servers lead to the port.
 	Gateways xds.Sources
 }
 
-// sources are the objects because of which connections can go there.
+// sources returns the objects that allow connections to the port.
 func (p Passthrough) sources() xds.Sources {
 	from := slices.Clone(p.Gateways)
 	from.Add(p.Service.Source)
@@ -76,8 +74,8 @@ func (p Passthrough) sources() xds.Sources {
 	return from
 }
 
-// Passthroughs returns what the servers of mode AUTO_PASSTHROUGH lead to, sorted,
-// without duplicates.
+// Passthroughs returns the ports that AUTO_PASSTHROUGH servers lead to, sorted and without
+// duplicates.
 func (m *Merged) Passthroughs(in *Source) []Passthrough {
 	var out []Passthrough
 	for _, l := range m.listeners {

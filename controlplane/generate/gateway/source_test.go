@@ -14,9 +14,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// TestNarrowerFirst: of objects for one host those that are for the namespace of
-// the gateway come first, then those for it among others, then those for all, each
-// the oldest first; others it does not see.
+// TestNarrowerFirst checks the order of objects for one host: those for the namespace of the
+// gateway only, then those for it among others, then those for all; within each group, the oldest
+// first. Other objects are not visible.
 func TestNarrowerFirst(t *testing.T) {
 	t.Parallel()
 	var objects []*model.Config

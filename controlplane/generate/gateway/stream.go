@@ -19,9 +19,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// tcp adds the chains of a server whose connections follow the TCP routes of its
-// VirtualServices; the socket ends TLS, nil for plaintext. Without a route for
-// all, the other connections are ended.
+// tcp adds the chains of a server whose connections follow the TCP routes of its VirtualServices.
+// The socket terminates TLS; nil means plaintext. If no route matches all connections, the
+// remaining ones are closed.
 func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) {
 	for _, vs := range b.virtualServices(s.gateway) {
 		if len(snapshot.IntersectHosts(s.gateway.ServerHosts(s.spec, vs.Config.Namespace), vs.Hosts)) == 0 {
@@ -55,7 +55,7 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	}, s.owner(), s.sources)
 }
 
-// streamFilters hand connections on to the destinations of a route.
+// streamFilters returns the filters that forward connections to the destinations of a route.
 func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server, dests []*networkingv1alpha3.RouteDestination) ([]*listenerv3.Filter, xds.Sources) {
 	builder := b.builder(s)
 	stream, ok := builder.Stream(vs, s.number(), dests)
@@ -65,8 +65,8 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}, slices.Concat(s.sources, builder.TakeSources())
 }
 
-// match says which connections a chain is for; nil all of them. False means that
-// there can be none.
+// match returns the match of a chain, or nil if it matches all connections. It returns false if
+// the chain cannot match any.
 func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.FilterChainMatch, bool) {
 	m := &listenerv3.FilterChainMatch{ServerNames: names}
 	read := func(text string) (*corev3.CidrRange, bool) {
@@ -79,7 +79,7 @@ func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.F
 	for _, text := range to {
 		r, ok := read(text)
 		if !ok {
-			return nil, false // fewer subnets than written, perhaps none, would match others
+			return nil, false // a partial or empty list of subnets would match other connections
 		}
 		if !slices.Contains(cidrs(m.GetPrefixRanges()), cidrs([]*corev3.CidrRange{r})[0]) {
 			m.PrefixRanges = append(m.PrefixRanges, r)
@@ -98,7 +98,7 @@ func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.F
 	return m, true
 }
 
-// subnet reads an address or a subnet; nil if it is none.
+// subnet parses an address or a subnet. It returns nil if the text is neither.
 func subnet(text string) *corev3.CidrRange {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -112,10 +112,9 @@ func subnet(text string) *corev3.CidrRange {
 	return &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(prefix.Bits()))}
 }
 
-// passedThrough adds the chains of a server that leaves TLS as it is: those of
-// each match of the TLS routes of its VirtualServices, for the names that the
-// server has, too. Names that a match spells out go before those that only fall
-// under one of its wildcards.
+// passedThrough adds the chains of a server that does not terminate TLS: one for each match of the
+// TLS routes of its VirtualServices, restricted to the hosts of the server. Exact names take
+// precedence over names that only match a wildcard.
 func (b *chains) passedThrough(s *server) {
 	for _, spelled := range []bool{true, false} {
 		for _, vs := range b.virtualServices(s.gateway) {
@@ -143,8 +142,8 @@ type tlsMatch struct {
 	hosts []string // of the server and the VirtualService
 }
 
-// sniMatch adds the chain of a match for the names that it spells out, or for the
-// others.
+// sniMatch adds the chain of a match, either for the names that sniHosts contains literally or for
+// the others.
 func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
 	written := plainHosts(m.spec.GetSniHosts())
 	all := snapshot.IntersectHosts(m.hosts, written)
@@ -171,7 +170,7 @@ func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
 	if match == nil {
 		match = &listenerv3.FilterChainMatch{}
 	}
-	if !spelled { // what others spell out is theirs
+	if !spelled { // names that another match lists literally belong to it
 		names = slices.DeleteFunc(names, func(name string) bool {
 			match.ServerNames = serverNames([]string{name})
 			return slices.ContainsFunc(matchKeys(match), func(key string) bool { _, taken := b.taken[key]; return taken })
@@ -187,8 +186,7 @@ func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
 	b.add(&listenerv3.FilterChain{FilterChainMatch: match, Filters: filters}, of, from)
 }
 
-// automatic adds a chain for each port that mutual TLS of the mesh can reach
-// through the gateway.
+// automatic adds a chain for each port that mutual TLS of the mesh can reach through the gateway.
 func (b *chains) automatic(s *server) {
 	for _, p := range s.passthroughs(b.Source) {
 		if serverNameFault(p.Name) != "" {

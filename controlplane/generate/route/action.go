@@ -50,7 +50,7 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
 	}
 	if h.Rules.Config.Annotations[semanticsAnnotation] == "gateway" {
-		// The Gateway API wants this of destinations that do not exist.
+		// The Gateway API requires this status for destinations that do not exist.
 		action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 	}
 	action.RequestMirrorPolicies = b.mirrors(in, h)
@@ -58,7 +58,7 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 	route.Action = &routev3.Route_Route{Route: action}
 }
 
-// weighted drops destinations of weight 0, unless there is only one.
+// weighted removes destinations of weight 0, unless there is only one destination.
 func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1alpha3.HTTPRouteDestination {
 	if len(dests) == 1 {
 		return dests
@@ -72,7 +72,7 @@ func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1a
 	return out
 }
 
-// split divides requests between destinations by weight.
+// split divides requests among destinations by weight.
 func split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *routev3.WeightedCluster {
 	out := &routev3.WeightedCluster{}
 	for i, d := range dests {
@@ -93,7 +93,7 @@ func split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *
 	return out
 }
 
-// target is a destination in full.
+// target is a resolved destination.
 type target struct {
 	host    string
 	subset  string
@@ -101,8 +101,8 @@ type target struct {
 	service *model.Service // nil if the proxy sees none
 }
 
-// cluster names the cluster of a target. Whether it exists shows when a request
-// gets there: one that does not answers 503.
+// cluster returns the name of the target's cluster. It need not exist: requests to a missing
+// cluster receive 503.
 func (t target) cluster() string { return envoyconf.OutboundName(t.port, t.subset, t.host) }
 
 func (b *Builder) target(dest *networkingv1alpha3.Destination, h *Host) target {
@@ -121,7 +121,7 @@ func (b *Builder) target(dest *networkingv1alpha3.Destination, h *Host) target {
 	return t
 }
 
-// mirrors sends copies of requests elsewhere.
+// mirrors returns the policies that mirror requests to other destinations.
 func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.RouteAction_RequestMirrorPolicy {
 	mirrors := in.GetMirrors()
 	if dest := in.GetMirror(); dest != nil && len(mirrors) == 0 {
@@ -151,11 +151,11 @@ func (b *Builder) mirrors(in *networkingv1alpha3.HTTPRoute, h *Host) []*routev3.
 	return out
 }
 
-// fraction returns a percentage in millionths; what is no percentage yields the
-// nearest one.
+// fraction converts a percentage to parts per million. Values out of range are limited to the
+// nearest valid one.
 func fraction(percent float64) *typev3.FractionalPercent {
 	out := &typev3.FractionalPercent{Denominator: typev3.FractionalPercent_MILLION}
-	if percent > 0 { // not so for NaN
+	if percent > 0 { // false for NaN
 		out.Numerator = uint32(math.Round(min(percent, 100) * 10_000))
 	}
 	return out
@@ -174,23 +174,22 @@ func rewritePath(action *routev3.RouteAction, in *networkingv1alpha3.HTTPRewrite
 	}
 }
 
-// cutPrefix takes whole segments off the path: a "/" in their place would stand
-// beside the one that follows them.
+// cutPrefix removes whole segments from the path. Replacing them with "/" would leave two slashes.
 func cutPrefix(prefix string) *matcherv3.RegexMatchAndSubstitute {
 	return &matcherv3.RegexMatchAndSubstitute{
 		Pattern: &matcherv3.RegexMatcher{Regex: "^" + regexp.QuoteMeta(prefix) + "/?"}, Substitution: "/",
 	}
 }
 
-// redirect answers requests with another URL. Ports that the scheme implies are
-// not written.
+// redirect makes the route redirect requests to another URL. Default ports of the scheme are
+// omitted.
 func (b *Builder) redirect(in *networkingv1alpha3.HTTPRedirect, h *Host, match *routev3.RouteMatch) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.GetAuthority()}
 	switch segments := match.GetPathSeparatedPrefix(); {
 	case in.GetPrefixRewrite() == "/" && segments != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_RegexRewrite{RegexRewrite: cutPrefix(segments)}
 	case in.GetPrefixRewrite() != "" && match.GetPrefix() == "/" && bySegments(h.Rules.Config):
-		// The prefix is the slash in front of the first segment.
+		// The prefix includes the slash before the first segment.
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: strings.TrimRight(in.GetPrefixRewrite(), "/") + "/"}
 	case in.GetPrefixRewrite() != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.GetPrefixRewrite()}
@@ -205,7 +204,7 @@ func (b *Builder) redirect(in *networkingv1alpha3.HTTPRedirect, h *Host, match *
 	}
 	port := in.GetPort()
 	if in.GetDerivePort() == networkingv1alpha3.HTTPRedirect_FROM_REQUEST_PORT {
-		port = h.Port // Envoy's own default is the port of the scheme
+		port = h.Port // Envoy's default is the port of the scheme
 	}
 	if !(port == 80 && scheme == "http") && !(port == 443 && scheme == "https") {
 		out.PortRedirect = port
@@ -214,7 +213,7 @@ func (b *Builder) redirect(in *networkingv1alpha3.HTTPRedirect, h *Host, match *
 		302: routev3.RedirectAction_FOUND, 303: routev3.RedirectAction_SEE_OTHER,
 		307: routev3.RedirectAction_TEMPORARY_REDIRECT, 308: routev3.RedirectAction_PERMANENT_REDIRECT,
 	}
-	out.ResponseCode = codes[in.GetRedirectCode()] // 301 is the zero value
+	out.ResponseCode = codes[in.GetRedirectCode()] // the zero value is 301
 	return &routev3.Route_Redirect{Redirect: out}
 }
 
@@ -229,7 +228,7 @@ func directResponse(in *networkingv1alpha3.HTTPDirectResponse) *routev3.Route_Di
 	return Respond(in.GetStatus(), body)
 }
 
-// Respond answers without asking anybody.
+// Respond returns a direct response, for which no request is forwarded.
 func Respond(status uint32, body string) *routev3.Route_DirectResponse {
 	out := &routev3.DirectResponseAction{Status: status}
 	if body != "" {

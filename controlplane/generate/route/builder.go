@@ -16,42 +16,41 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// MaxBody bounds the body of a direct response, in bytes.
+// MaxBody is the maximum size of the body of a direct response, in bytes.
 const MaxBody = 1 << 20
 
-// Sidecars is the name of the gateway that stands for all sidecars of the mesh.
+// Sidecars is the name of the gateway that represents all sidecars of the mesh.
 const Sidecars = "mesh"
 
-// Builder makes the routes of a proxy. It is not safe for concurrent use.
+// Builder builds the routes of a proxy. It is not safe for concurrent use.
 type Builder struct {
 	Mesh  *snapshot.Mesh
 	Proxy *model.Proxy
-	// Gateway is where the routes apply: [Sidecars], or namespace/name of a
+	// Gateway is the gateway that the routes apply to: [Sidecars], or the namespace/name of a
 	// Gateway.
 	Gateway string
-	// TLS is true if the requests come by TLS.
+	// TLS is true if the requests arrive over TLS.
 	TLS bool
-	// Service returns the service of a host as the proxy sees it; nil if there
-	// is none.
+	// Service returns the service of a host as the proxy sees it, or nil if there is none.
 	Service func(host string) *model.Service
-	// Timeout is that of routes that set none; 0 means none.
+	// Timeout is the timeout of routes that set none; 0 means no timeout.
 	Timeout time.Duration
-	// Problems are those of the objects that were looked at.
+	// Problems are the problems of the objects that were used.
 	Problems []model.Problem
 
-	reported map[model.Problem]bool // those that Routes found
+	reported map[model.Problem]bool // problems that Routes reported
 	sources  xds.Sources            // see TakeSources
 }
 
-// TakeSources returns the objects that show in what the Builder has made since the
-// last call. What a service or a rule says without effect does not show.
+// TakeSources returns the objects that affect what the Builder has built since the last call. It
+// omits services and rules without effect.
 func (b *Builder) TakeSources() xds.Sources {
 	out := b.sources
 	b.sources = nil
 	return out
 }
 
-// Host is a host and port that gets routes of its own.
+// Host is a host and port with its own routes.
 type Host struct {
 	Name    string
 	Port    uint32
@@ -59,7 +58,7 @@ type Host struct {
 	Rules   *snapshot.VirtualService // may be nil
 }
 
-// Default sends everything to the service of the host.
+// Default returns the route that sends all requests to the service of the host.
 func (b *Builder) Default(h *Host) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: envoyconf.OutboundName(h.Port, "", h.Name)},
@@ -75,8 +74,8 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	}
 }
 
-// applyTimeout sets the timeout of a route; 0 means none. A gRPC client's own
-// deadline holds too, but not beyond the timeout.
+// applyTimeout sets the timeout of a route; 0 means none. The deadline of a gRPC client also
+// applies, up to the timeout.
 func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.Duration, http2 bool) {
 	action.Timeout = durationpb.New(0)
 	if timeout == nil && b.Timeout > 0 {
@@ -97,11 +96,11 @@ func (b *Builder) servesHTTP2(svc *model.Service, port uint32) bool {
 	return true
 }
 
-// semanticsAnnotation says how the paths of an object match.
+// semanticsAnnotation determines how the paths of an object match.
 const semanticsAnnotation = "internal.istio.io/route-semantics"
 
-// bySegments reports whether a prefix means whole segments of the path, as in
-// what is made of a Gateway API route or an Ingress.
+// bySegments reports whether a prefix matches whole path segments only, as in objects converted
+// from Gateway API routes and Ingresses.
 func bySegments(obj *model.Config) bool {
 	kind := obj.Annotations[semanticsAnnotation]
 	return kind == "gateway" || kind == "ingress"

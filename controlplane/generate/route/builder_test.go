@@ -20,8 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// builderOf returns a builder and the host web.test, whose VirtualService is given
-// as JSON.
+// builderOf returns a builder and the host web.test, with its VirtualService in JSON.
 func builderOf(t *testing.T, gateway, spec string) (*Builder, *Host) {
 	t.Helper()
 	vs := &networkingv1alpha3.VirtualService{}
@@ -87,8 +86,8 @@ func TestRedirectPort(t *testing.T) {
 	}
 }
 
-// TestRedirectOfTheRoot: where prefixes are whole segments, what takes the place of
-// the first slash ends in one: /foo goes to /v2/foo, not to /v2foo.
+// TestRedirectOfTheRoot checks that the replacement of the root prefix ends in a slash if prefixes
+// match whole segments: /foo becomes /v2/foo, not /v2foo.
 func TestRedirectOfTheRoot(t *testing.T) {
 	t.Parallel()
 	for semantics, want := range map[string]string{"": "/v2", "gateway": "/v2/", "ingress": "/v2/"} {
@@ -128,8 +127,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestGateways: a match that names Gateways says of callers nothing that counts
-// there.
+// TestGateways checks that conditions on the caller do not apply to a match that names Gateways.
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -158,8 +156,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestClaims: gateways match claims where Envoy's JWT filter puts them; sidecars
-// have none, so a route that asks for one is never taken.
+// TestClaims checks that gateways match claims in the metadata of Envoy's JWT filter. Sidecars
+// have no claims, so a route that requires one never matches.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	const spec = `{"http":[{"match":[{"headers":{"@request.auth.claims.group":{"exact":"dev"}},"withoutHeaders":{"@request.auth.claims[a.b][c]":{}}}],"directResponse":{"status":200}}]}`
@@ -184,8 +182,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestSpoiltFilters: what no filter would take is answered with 503 in place of
-// the route, and its author hears of it.
+// TestSpoiltFilters checks that a route with an invalid filter is replaced by a 503 response and
+// reported to its author.
 func TestSpoiltFilters(t *testing.T) {
 	t.Parallel()
 	for name, route := range map[string]string{
@@ -207,8 +205,8 @@ func TestSpoiltFilters(t *testing.T) {
 	}
 }
 
-// FuzzRoutes makes routes of whatever message there is: each is one that Envoy
-// takes, and two builds give the same.
+// FuzzRoutes builds routes from random messages. Envoy must accept each of them, and two builds
+// must be equal.
 func FuzzRoutes(f *testing.F) {
 	for _, seed := range []string{
 		`{"http":[{"match":[{"uri":{"prefix":"/a"},"headers":{"x":{"regex":"*"}}}],"route":[{"destination":{"host":"a"},"weight":1}],"rewrite":{"uri":"/"}}]}`,

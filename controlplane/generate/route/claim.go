@@ -10,15 +10,14 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// Where Envoy's own JWT filter puts the claims of a token.
+// The metadata in which Envoy's JWT filter stores the claims of a token.
 const (
 	claimFilter  = "envoy.filters.http.jwt_authn"
 	claimPayload = "payload"
 )
 
-// claimPath returns the path of the claim that the name of a header match stands
-// for, "@request.auth.claims.a.b" or "@request.auth.claims[a][b]"; nil if it is
-// the name of a header.
+// claimPath returns the path of the claim that a header name denotes, "@request.auth.claims.a.b"
+// or "@request.auth.claims[a][b]". It returns nil for other header names.
 func claimPath(name string) []string {
 	const prefix = "@request.auth.claims"
 	if len(name) <= len(prefix)+1 || !strings.EqualFold(name[:len(prefix)], prefix) {
@@ -34,7 +33,7 @@ func claimPath(name string) []string {
 	return nil
 }
 
-// claimMatch matches a claim that is a string, or a list that holds one.
+// claimMatch returns a matcher for a claim that is a string, or a list that contains one.
 func claimMatch(claim []string, in *networkingv1alpha3.StringMatch, invert bool) (*matcherv3.MetadataMatcher, error) {
 	m, err := stringMatch("headers.@request.auth.claims."+strings.Join(claim, "."), in)
 	out := &matcherv3.MetadataMatcher{Filter: claimFilter, Invert: invert}

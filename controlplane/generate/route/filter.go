@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// applyFilters sets the configuration of a route for the filters of its listener.
+// applyFilters sets the route's configuration of the HTTP filters of the listener.
 func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error {
 	fault, err := faultOf(in.GetFault())
 	if err != nil {
@@ -46,7 +46,7 @@ func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error 
 	return nil
 }
 
-// faultOf translates a fault; nil if there is none to inject.
+// faultOf converts a fault injection. It returns nil if there is no fault to inject.
 func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay != nil {
@@ -85,7 +85,7 @@ func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, err
 	return out, nil
 }
 
-// corsOf translates a policy for browsers; nil if there is none.
+// corsOf converts a CORS policy. It returns nil if there is none.
 func corsOf(in *networkingv1alpha3.CorsPolicy) (*corsv3.CorsPolicy, error) {
 	if in == nil {
 		return nil, nil
@@ -124,7 +124,7 @@ func corsOf(in *networkingv1alpha3.CorsPolicy) (*corsv3.CorsPolicy, error) {
 	return out, nil
 }
 
-// origins are the origins that may ask.
+// origins returns the allowed origins.
 func origins(in *networkingv1alpha3.CorsPolicy) ([]*matcherv3.StringMatcher, error) {
 	var out []*matcherv3.StringMatcher
 	for _, o := range in.GetAllowOrigins() {
@@ -132,7 +132,7 @@ func origins(in *networkingv1alpha3.CorsPolicy) ([]*matcherv3.StringMatcher, err
 		if err != nil {
 			return nil, err
 		}
-		if m != nil { // an empty one is no origin
+		if m != nil { // an empty matcher matches no origin
 			out = append(out, m)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// hashPolicies say what of a request decides its endpoint, as the
-// DestinationRules of the targets demand, each once. One that Envoy would refuse
-// is left out: the requests go where the cluster sends those without a hash.
+// hashPolicies returns the hash policies of the targets' DestinationRules without duplicates.
+// Policies that Envoy would reject are omitted; the cluster then handles the requests like those
+// without a hash.
 func (b *Builder) hashPolicies(targets ...target) []*routev3.RouteAction_HashPolicy {
 	var out []*routev3.RouteAction_HashPolicy
 	for _, t := range targets {
@@ -47,7 +47,7 @@ func hashPolicy(in *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB) *r
 	case *networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.GetName(), Path: key.HttpCookie.GetPath()}
 		if ttl := key.HttpCookie.GetTtl(); ttl != nil {
-			cookie.Ttl = durationpb.New(0) // the cookie of a session
+			cookie.Ttl = durationpb.New(0) // session cookie
 			if d, ok := envoyconf.Positive(ttl); ok {
 				cookie.Ttl = d
 			}

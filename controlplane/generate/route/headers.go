@@ -13,15 +13,15 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// headerChange are header operations in the words of Envoy.
+// headerChange contains header operations in Envoy's format.
 type headerChange struct {
 	add       []*corev3.HeaderValueOption
 	remove    []string
-	authority string // a new Host header
+	authority string // new value of the Host header
 }
 
-// headerOperations translates header operations: added ones first, each sorted
-// by name. Envoy refuses to touch other pseudo headers, so they are dropped.
+// headerOperations converts header operations: added headers first, each group sorted by name.
+// Operations on other pseudo-headers are dropped, because Envoy rejects them.
 func headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerChange {
 	var out headerChange
 	option := func(name, value string, action corev3.HeaderValueOption_HeaderAppendAction) {
@@ -49,7 +49,7 @@ func headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerCha
 	return out
 }
 
-// headerCommand is a substitution command that every served Envoy knows.
+// headerCommand matches a substitution command that all supported Envoy versions know.
 var headerCommand = regexp.MustCompile(`^%(?:%|(?:PROTOCOL|HOSTNAME|START_TIME|ROUTE_NAME|REQUESTED_SERVER_NAME|RESPONSE_CODE|` +
 	`RESPONSE_CODE_DETAILS|RESPONSE_FLAGS|UPSTREAM_HOST|UPSTREAM_CLUSTER|UPSTREAM_LOCAL_ADDRESS|UPSTREAM_REMOTE_ADDRESS|` +
 	`DOWNSTREAM_(?:REMOTE|LOCAL|DIRECT_REMOTE)_ADDRESS(?:_WITHOUT_PORT)?|DOWNSTREAM_LOCAL_PORT|DOWNSTREAM_PEER_(?:URI_SAN|SUBJECT|ISSUER|SERIAL|FINGERPRINT_256)|` +
@@ -57,9 +57,8 @@ var headerCommand = regexp.MustCompile(`^%(?:%|(?:PROTOCOL|HOSTNAME|START_TIME|R
 	`DOWNSTREAM_PEER_CERT(?:_V_START|_V_END)?|START_TIME\([-%A-Za-z0-9 .:/_+]*\)|DYNAMIC_METADATA\([A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)*\)|PER_REQUEST_STATE\([A-Za-z0-9_.-]+\))%|` +
 	`(?:REQ|RESP|TRAILER)\([:A-Za-z0-9_-]+(?:\?[:A-Za-z0-9_-]+)?\)(?::[0-9]{1,4})?%)`)
 
-// headerValue keeps a value in which every % begins a command that Envoy
-// knows. Any other value is taken literally: Envoy would refuse the routes of
-// all services because of it.
+// headerValue returns a value unchanged if every % in it starts a command that Envoy knows.
+// Otherwise it escapes the value: Envoy would reject the routes of all services because of it.
 func headerValue(value string) string {
 	for rest := value; ; {
 		i := strings.IndexByte(rest, '%')

@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// routeMatch translates what a match says about the request; segments is of
-// [bySegments]. A nil match takes everything.
+// routeMatch converts the conditions on the request; segments is the result of [bySegments]. A nil
+// match matches everything.
 func routeMatch(in *networkingv1alpha3.HTTPMatchRequest, segments bool) (*routev3.RouteMatch, error) {
 	out := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 	switch uri := in.GetUri().GetMatchType().(type) {
@@ -58,8 +58,8 @@ func routeMatch(in *networkingv1alpha3.HTTPMatchRequest, segments bool) (*routev
 	return out, nil
 }
 
-// headerMatches adds the matches of headers: named ones sorted by name, those
-// that must not match, then the parts of the request line.
+// headerMatches adds the header matches: first those sorted by name, then the inverted ones, then
+// the pseudo-headers.
 func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequest) error {
 	add := func(name string, match *networkingv1alpha3.StringMatch, invert bool) error {
 		if claim := claimPath(name); claim != nil {
@@ -76,7 +76,7 @@ func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequ
 			h.HeaderMatchSpecifier = &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}
 		} else {
 			h.HeaderMatchSpecifier = &routev3.HeaderMatcher_StringMatch{StringMatch: m}
-			// A request without the header has no such value either.
+			// A request without the header does not have the value, either.
 			h.TreatMissingHeaderAsEmpty = invert
 		}
 		out.Headers = append(out.Headers, h)
@@ -107,8 +107,7 @@ func headerMatches(out *routev3.RouteMatch, in *networkingv1alpha3.HTTPMatchRequ
 	return nil
 }
 
-// stringMatch translates the match of a value; nil means that the value only
-// has to be there.
+// stringMatch converts the match of a value. It returns nil if the value only has to be present.
 func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.StringMatcher, error) {
 	switch m := in.GetMatchType().(type) {
 	case *networkingv1alpha3.StringMatch_Exact:
@@ -132,7 +131,8 @@ func stringMatch(field string, in *networkingv1alpha3.StringMatch) (*matcherv3.S
 	return nil, nil
 }
 
-// checkRegex refuses what Envoy would refuse, together with everything else.
+// checkRegex returns an error for an expression that Envoy would reject together with all other
+// routes.
 func checkRegex(field, expr string) error {
 	if err := model.CheckRegex(expr); err != nil {
 		return fmt.Errorf("regular expression of %s: %w", field, err)
@@ -140,7 +140,7 @@ func checkRegex(field, expr string) error {
 	return nil
 }
 
-// takesAll reports whether a match leaves no request for a later route.
+// takesAll reports whether a match leaves no requests for later routes.
 func takesAll(m *routev3.RouteMatch) bool {
 	if len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) > 0 {
 		return false

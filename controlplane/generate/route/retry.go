@@ -18,15 +18,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
-// The default retries: only what is safe to repeat.
+// The default retry policy, which only repeats requests that are safe to repeat.
 const (
 	defaultRetries = 2
 	defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	defaultRetried = 503
 )
 
-// retryPolicy translates the retries of a route. A route that says nothing
-// gets those of the mesh, otherwise the default. Nil means no retries.
+// retryPolicy converts the retry policy of a route. A route without one uses that of the mesh, or
+// the default. Nil means no retries.
 func retryPolicy(in *networkingv1alpha3.HTTPRetry, mesh *meshv1alpha1.MeshConfig) *routev3.RetryPolicy {
 	if in == nil {
 		in = mesh.GetDefaultHttpRetryPolicy()
@@ -71,7 +71,7 @@ func retryPolicy(in *networkingv1alpha3.HTTPRetry, mesh *meshv1alpha1.MeshConfig
 	return out
 }
 
-// retryOn divides a list into conditions and status codes.
+// retryOn splits a list into retry conditions and status codes.
 func retryOn(list string) (conditions string, codes []uint32) {
 	const byCode = "retriable-status-codes"
 	var words []string

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// Routes makes the routes of a virtual host from its VirtualService, up to the
-// first one that takes every request.
+// Routes builds the routes of a virtual host from its VirtualService, up to the first one that
+// matches every request.
 func (b *Builder) Routes(h *Host) []*routev3.Route {
 	var out []*routev3.Route
 	segments := bySegments(h.Rules.Config)
@@ -43,15 +43,15 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 			}
 			route, err := b.route(h, in, m, match)
 			if err == nil {
-				err = checkRoute(route) // the match too
+				err = checkRoute(route) // includes the match
 			}
 			if err != nil {
 				if err := check(match); err != nil {
 					b.invalidRule(h, i, err)
 					continue
 				}
-				// Requests of this route must not fall through to another
-				// one that was not meant for them.
+				// Requests for this route must not fall through to another route that was not
+				// intended for them.
 				b.invalidRule(h, i, err)
 				route = &routev3.Route{Name: "invalid", Match: match, Action: Respond(503, "the route of the VirtualService is not valid\n")}
 			}
@@ -65,7 +65,7 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 	return out
 }
 
-// checkMatch refuses what cannot match where the routes are for, too.
+// checkMatch returns an error for conditions that sidecars do not support.
 func (b *Builder) checkMatch(match *routev3.RouteMatch) error {
 	if b.Gateway == Sidecars && len(match.GetDynamicMetadata()) > 0 {
 		return errors.New("a claim of a token is known to gateways only")
@@ -73,8 +73,8 @@ func (b *Builder) checkMatch(match *routev3.RouteMatch) error {
 	return nil
 }
 
-// CheckHost returns what is wrong with a virtual host, except with its routes:
-// [Builder.Routes] has checked those.
+// CheckHost returns an error if a virtual host is invalid. It does not check the routes, which
+// [Builder.Routes] has checked.
 func CheckHost(host *routev3.VirtualHost) error {
 	routes := host.Routes
 	host.Routes = nil
@@ -83,7 +83,7 @@ func CheckHost(host *routev3.VirtualHost) error {
 	return err
 }
 
-// check finds out whether Envoy, or the encoding, would refuse a message.
+// check returns an error if Envoy or the encoder would reject a message.
 func check(msg interface {
 	proto.Message
 	Validate() error
@@ -126,8 +126,8 @@ func (b *Builder) invalidRule(h *Host, route int, err error) {
 	}
 }
 
-// applies evaluates what a match says about the caller and the port. What it says
-// of callers is for sidecars, where it names a Gateway.
+// applies evaluates the conditions of a match on the caller and the port. Conditions on the caller
+// apply to sidecars only; on gateways the name of the Gateway is evaluated.
 func (b *Builder) applies(m *networkingv1alpha3.HTTPMatchRequest, port uint32, namespace string) bool {
 	if m.GetPort() != 0 && m.GetPort() != port {
 		return false
@@ -146,13 +146,13 @@ func (b *Builder) applies(m *networkingv1alpha3.HTTPMatchRequest, port uint32, n
 	return model.Selects(m.GetSourceLabels(), b.Proxy.Labels)
 }
 
-// isGateway reports whether the routes are for what an object of the namespace
-// calls name.
+// isGateway reports whether the routes are for the gateway that an object in the namespace refers
+// to by name.
 func (b *Builder) isGateway(name, namespace string) bool {
 	return name == b.Gateway || name != Sidecars && snapshot.GatewayName(name, namespace) == b.Gateway
 }
 
-// route makes one route of a rule.
+// route builds one route of a rule.
 func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networkingv1alpha3.HTTPMatchRequest, match *routev3.RouteMatch) (*routev3.Route, error) {
 	route := &routev3.Route{Name: in.GetName(), Match: match, StatPrefix: m.GetStatPrefix()}
 	if name := m.GetName(); name != "" {
@@ -182,8 +182,8 @@ func (b *Builder) applyHeaders(route *routev3.Route, headers *networkingv1alpha3
 	route.ResponseHeadersToRemove = append(route.ResponseHeadersToRemove, response.remove...)
 }
 
-// operation is the name of the spans of a route: where its requests go, or the
-// object if that is more than one place, and the path.
+// operation returns the name of the spans of a route: its destination, or its object if there are
+// several destinations, and the path.
 func operation(route *routev3.Route, h *Host) string {
 	path := "/*"
 	switch p := route.GetMatch().GetPathSpecifier().(type) {

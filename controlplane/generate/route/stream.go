@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// StreamMatch is what TLS and TCP matches share.
+// StreamMatch is the interface that TLS and TCP matches share.
 type StreamMatch interface {
 	GetPort() uint32
 	GetSourceLabels() map[string]string
@@ -22,8 +22,8 @@ type StreamMatch interface {
 	GetGateways() []string
 }
 
-// TakesStream evaluates what a TLS or TCP match of an object of the namespace
-// says about the caller, the gateway and the port.
+// TakesStream evaluates the conditions of a TLS or TCP match on the caller, the gateway and the
+// port. The namespace is that of the object.
 func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool {
 	if gateways := m.GetGateways(); len(gateways) > 0 && !slices.ContainsFunc(gateways, func(name string) bool { return b.isGateway(name, namespace) }) {
 		return false
@@ -33,8 +33,8 @@ func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool
 		model.Selects(m.GetSourceLabels(), b.Proxy.Labels)
 }
 
-// Stream says where connections of a TLS or TCP route go; false if all of its
-// weights are 0, and they are ended.
+// Stream returns the destinations of the connections of a TLS or TCP route. It returns false if
+// all weights are 0, so that connections are closed.
 func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (envoyconf.Stream, bool) {
 	var out envoyconf.Stream
 	b.sources.AddConfigs(vs.Config)
@@ -44,7 +44,7 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 		}
 		t := b.target(d.GetDestination(), &Host{Port: port, Rules: vs})
 		if len(out.Targets) == 0 {
-			// What the rule of the first one says about connections holds for all.
+			// The connection settings of the first destination apply to all.
 			out = b.connections(t)
 		}
 		out.Targets = append(out.Targets, envoyconf.Target{Cluster: t.cluster(), Weight: uint32(max(d.GetWeight(), 1))})
@@ -60,7 +60,7 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 	return out, true
 }
 
-// StreamTo leads connections to a port of a service.
+// StreamTo returns the destination of connections to a service port.
 func (b *Builder) StreamTo(svc *model.Service, port uint32) envoyconf.Stream {
 	t := target{host: svc.Hostname, port: port, service: svc}
 	out := b.connections(t)
@@ -68,7 +68,7 @@ func (b *Builder) StreamTo(svc *model.Service, port uint32) envoyconf.Stream {
 	return out
 }
 
-// connections is what the rule of a target says about connections.
+// connections returns the connection settings of a target's DestinationRule.
 func (b *Builder) connections(t target) (out envoyconf.Stream) {
 	if t.service == nil {
 		return out

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package probetest makes the load of many probes and tells what a process holds
-// meanwhile. Tests and measurements call it; no program does.
+// Package probetest generates a load of many probes and reports the resources that a process holds.
+// Only tests and benchmarks use it.
 //
-// Goroutines: Run has one for each probe that may be on its way at the same time,
-// and returns when they have ended.
+// Goroutines: Run has one for each concurrent probe, and returns when they have ended.
 package probetest

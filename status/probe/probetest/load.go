@@ -20,35 +20,35 @@ import (
 )
 
 const (
-	// atOnce is how many probes may be on their way.
+	// atOnce is the maximum number of concurrent probes.
 	atOnce = 64
-	// probeTime bounds one probe.
+	// probeTime is the timeout of one probe.
 	probeTime = 10 * time.Second
 )
 
-// Load asks a URL again and again, as kubelets do: over HTTP/1.1, with a
-// connection for each probe.
+// Load sends requests to a URL repeatedly, like kubelets: over HTTP/1.1, with a new connection for
+// each probe.
 type Load struct {
 	// URL is an http URL, with an address and a port.
 	URL string
-	// Rate is how many probes to begin in a second. 0: one after the other.
+	// Rate is the number of probes started per second. 0 means sequential probes.
 	Rate int
-	// Duration is for how long.
+	// Duration is the duration of the load.
 	Duration time.Duration
 }
 
-// Outcome is what came of a Load.
+// Outcome is the result of a Load.
 type Outcome struct {
-	// Sent counts the probes; fewer than asked for when the machine is too slow.
+	// Sent counts the probes. It is lower than requested if the machine is too slow.
 	Sent int
-	// Failed counts those without the status 200; Failure is one of them.
+	// Failed counts the probes without status 200; Failure is one of their errors.
 	Failed  int
 	Failure error
-	// P50 and P99 are times of one probe.
+	// P50 and P99 are percentiles of the duration of a probe.
 	P50, P99 time.Duration
 }
 
-// Run sends the load. An error says that it could not be sent at all.
+// Run generates the load. It returns an error if the load could not be generated.
 func (l Load) Run(ctx context.Context) (Outcome, error) {
 	u, err := url.Parse(l.URL)
 	if err != nil {
@@ -65,7 +65,7 @@ func (l Load) Run(ctx context.Context) (Outcome, error) {
 	var (
 		wait  sync.WaitGroup
 		next  atomic.Int64
-		mu    sync.Mutex // guards what follows
+		mu    sync.Mutex // guards the variables below
 		out   Outcome
 		times []time.Duration
 	)
@@ -118,8 +118,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// one sends a probe. It does so by hand: a client of net/http would cost more
-// than what is measured.
+// one sends a probe. It does not use net/http, whose client would cost more than what is measured.
 func one(ctx context.Context, address string, request []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -127,7 +126,7 @@ func one(ctx context.Context, address string, request []byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // what counts was read
+	defer func() { _ = conn.Close() }() // everything needed has been read
 	deadline, _ := ctx.Deadline()
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
@@ -145,8 +144,8 @@ func one(ctx context.Context, address string, request []byte) error {
 	return nil
 }
 
-// OpenFiles counts what a process has open: files, sockets, pipes. It is
-// for Linux.
+// OpenFiles returns the number of open files, sockets and pipes of a process. It supports Linux
+// only.
 func OpenFiles(pid int) (int, error) {
 	entries, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/fd")
 	if err != nil {

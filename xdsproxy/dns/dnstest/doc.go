@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package dnstest has what the agent's DNS server is tried with: an upstream
-// server that does what a test wants, and a load that measures.
+// Package dnstest provides a configurable upstream server and a load generator for testing the
+// agent's DNS server.
 //
-// Tests and the benchmark program use it; no program of the project contains it.
-// It never speaks to a server that is not named to it. Goroutines: those of
-// Upstream.Run and of Load.Run end with them.
+// Tests and the benchmark program use it; it is not part of any other program. It contacts only the
+// servers that it is given. Goroutines: those of Upstream.Run and of Load.Run end with them.
 package dnstest

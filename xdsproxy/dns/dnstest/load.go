@@ -21,41 +21,41 @@ import (
 
 const (
 	headerLen  = 12
-	answerTime = 2 * time.Second // the default of Load.Patience
+	answerTime = 2 * time.Second // default of Load.Patience
 )
 
-// Load asks a server over UDP, and measures.
+// Load sends requests to a server over UDP and measures the answers.
 type Load struct {
-	// Address is the server's.
+	// Address is the address of the server.
 	Address string
-	// Names are asked for in turn; they have addresses.
+	// Names are queried in turn. They must have addresses.
 	Names []string
-	// Type is what is asked for. 0: A.
+	// Type is the record type to query. 0 means A.
 	Type uint16
-	// Clients ask at the same time, each from a socket of its own and one
-	// request after the other. 0: 8.
+	// Clients is the number of concurrent clients, each with its own socket and one request at a
+	// time. 0 means 8.
 	Clients int
-	// Duration is for how long they ask. 0: one second.
+	// Duration is the duration of the load. 0 means one second.
 	Duration time.Duration
-	// Rate is how many requests they all make a second. 0: as many as they can.
+	// Rate is the total number of requests per second. 0 means unlimited.
 	Rate int
-	// Patience is how long a client waits for an answer before it counts the
-	// request as lost. 0: 2 seconds.
+	// Patience is how long a client waits for an answer before it counts the request as lost. 0
+	// means 2 seconds.
 	Patience time.Duration
 }
 
-// Result is what a load has measured.
+// Result is the result of a load.
 type Result struct {
 	Answers int
 	Lost    int // requests without an answer
-	Wrong   int // answers without a record, or to another request
+	Wrong   int // answers without a record or to another request
 	Elapsed time.Duration
 	P50     time.Duration
 	P99     time.Duration
 	Max     time.Duration
 }
 
-// PerSecond is how many answers there were a second.
+// PerSecond returns the number of answers per second.
 func (r Result) PerSecond() float64 { return float64(r.Answers) / r.Elapsed.Seconds() }
 
 func (r Result) String() string {
@@ -63,7 +63,7 @@ func (r Result) String() string {
 		r.Answers, r.Elapsed.Round(time.Millisecond), r.PerSecond(), r.P50, r.P99, r.Max, r.Lost, r.Wrong)
 }
 
-// Run asks until the time is over or ctx is done.
+// Run generates the load until the duration is over or ctx is done.
 func (l Load) Run(ctx context.Context) (Result, error) {
 	requests, err := l.requests()
 	if err != nil {
@@ -109,7 +109,7 @@ func (l Load) requests() (all [][]byte, err error) {
 	return all, nil
 }
 
-// client is one of those that ask.
+// client is one client of the load.
 type client struct {
 	took        []time.Duration
 	lost, wrong int
@@ -120,7 +120,7 @@ func (c *client) run(ctx context.Context, l Load, requests [][]byte, begin time.
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is left on it
+	defer func() { _ = conn.Close() }() // no data can be lost
 	buffer, request := make([]byte, 4096), make([]byte, 0, 512)
 	for ctx.Err() == nil {
 		n := turn.Add(1)

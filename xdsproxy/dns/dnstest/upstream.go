@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Upstream is a real DNS server on UDP and TCP. What it answers may change at
-// any time.
+// Upstream is a real DNS server on UDP and TCP. Its answers can be changed at any time.
 type Upstream struct {
 	udp     net.PacketConn
 	tcp     net.Listener
@@ -24,8 +23,8 @@ type Upstream struct {
 	asked   atomic.Int64
 }
 
-// ListenUpstream binds a server, port 0 is one that is free. It answers
-// nothing before Handle.
+// ListenUpstream opens a server. Port 0 selects a free port. It does not answer before Handle is
+// called.
 func ListenUpstream(address string) (*Upstream, error) {
 	const attempts = 20
 	for attempt := 1; ; attempt++ {
@@ -45,13 +44,13 @@ func ListenUpstream(address string) (*Upstream, error) {
 	}
 }
 
-// Address is where it listens.
+// Address returns the address of the server.
 func (u *Upstream) Address() string { return u.udp.LocalAddr().String() }
 
-// Handle changes what it answers.
+// Handle changes the function that answers requests.
 func (u *Upstream) Handle(h miekg.HandlerFunc) { u.handler.Store(&h) }
 
-// Asked is how many requests it has got.
+// Asked returns the number of requests received.
 func (u *Upstream) Asked() int { return int(u.asked.Load()) }
 
 // Run serves until ctx is done.
@@ -73,7 +72,7 @@ func (u *Upstream) Run(ctx context.Context) error {
 		g.Go(func() error {
 			<-started
 			<-ctx.Done()
-			_ = server.Shutdown() // there is nobody whom an error would tell something
+			_ = server.Shutdown() // there is nothing to do about an error
 			return nil
 		})
 	}
@@ -83,15 +82,15 @@ func (u *Upstream) Run(ctx context.Context) error {
 // Silent never answers.
 func Silent(miekg.ResponseWriter, *miekg.Msg) {}
 
-// Code answers everything with a code.
+// Code returns a handler that answers every request with a response code.
 func Code(code int) miekg.HandlerFunc {
 	return func(w miekg.ResponseWriter, r *miekg.Msg) {
-		_ = w.WriteMsg(new(miekg.Msg).SetRcode(r, code)) // who asked has gone
+		_ = w.WriteMsg(new(miekg.Msg).SetRcode(r, code)) // the client may be gone
 	}
 }
 
-// Zone answers with records in the form of zone files, with as many as the
-// client takes, and that other names do not exist.
+// Zone returns a handler that answers with the given records, in zone file format, as many as the
+// client accepts. For other names, it answers that they do not exist.
 func Zone(records ...string) (miekg.HandlerFunc, error) {
 	byName := map[string][]miekg.RR{}
 	for _, text := range records {
@@ -124,6 +123,6 @@ func Zone(records ...string) (miekg.HandlerFunc, error) {
 			limit = miekg.MaxMsgSize
 		}
 		m.Truncate(limit)
-		_ = w.WriteMsg(m) // who asked has gone
+		_ = w.WriteMsg(m) // the client may be gone
 	}, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package wasmtest makes Wasm modules for tests, byte by byte, so that no
-// compiler and no binary file is needed.
+// Package wasmtest generates Wasm modules for tests, so that they need neither a compiler nor
+// binary files.
 package wasmtest

@@ -5,12 +5,11 @@ package wasmtest
 
 import "bytes"
 
-// Module assembles a module for Envoy's proxy-wasm ABI 0.2.1. It adds a
-// header to each response.
+// Module returns a module for Envoy's proxy-wasm ABI 0.2.1 that adds a header to each response.
 func Module(header, value string) []byte {
 	const (
 		i32 = 0x7f
-		// Types, in the order of their section.
+		// Type indexes, in the order of the type section.
 		typeNone, typeAlloc, typeCreate, typeHeaders, typeAdd = 0, 1, 2, 3, 4
 		valueAt                                               = 256
 		heapAt                                                = 32768
@@ -62,7 +61,7 @@ func data(at int, s string) []byte {
 
 func wasmName(s string) []byte { return append(leb(len(s)), s...) }
 
-// leb is LEB128 without a sign.
+// leb encodes an integer as unsigned LEB128.
 func leb(n int) []byte {
 	var b []byte
 	for {
@@ -74,7 +73,7 @@ func leb(n int) []byte {
 	}
 }
 
-// sleb is LEB128 with a sign, for what is not negative.
+// sleb encodes a non-negative integer as signed LEB128.
 func sleb(n int) []byte {
 	var b []byte
 	for {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// withWasm is a bootstrap with a Wasm filter. Its code is no module: only what
-// Envoy says of the runtime counts.
+// withWasm is a bootstrap with a Wasm filter. Its code is not a module: only Envoy's message about
+// the runtime matters.
 const withWasm = `static_resources:
   listeners:
   - name: l
@@ -31,11 +31,10 @@ const withWasm = `static_resources:
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 `
 
-// NeedRuntime skips a test where the Envoy binary was built without a Wasm
-// runtime.
+// NeedRuntime skips a test if the Envoy binary was built without a Wasm runtime.
 func NeedRuntime(t *testing.T, binary string) {
 	t.Helper()
-	// The error says that the module is none, which is meant.
+	// An error is expected, because the code is not a module.
 	out, _ := exec.CommandContext(t.Context(), binary, "--mode", "validate", "-l", "warning", "--config-yaml", withWasm).CombinedOutput()
 	if strings.Contains(string(out), "Envoy was compiled without support for it") {
 		t.Skipf("%s has no Wasm runtime", binary)
