@@ -145,13 +145,6 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// unlock releases the lock. Closing the file is not sufficient, because a forked child of this
-// process that has not executed its program yet also has the file open.
-func unlock(f *os.File) {
-	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // released at exit in any case
-	_ = f.Close()                                   // nothing was written
-}
-
 // removeTemporary removes the temporary files of an agent that was killed. The caller holds the
 // lock.
 func removeTemporary(dir string) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 // TestParentOfAnotherUser checks that another user cannot redirect the directory.
@@ -56,10 +58,14 @@ func TestUnlock(t *testing.T) {
 	if other, err := lock(dir); err == nil || reasonOf(err) != reasonBusy {
 		t.Errorf("locked twice: %v, %v", other, err)
 	}
-	unlock(f)
+	if err := durable.Unlock(f); err != nil {
+		t.Fatal(err)
+	}
 	again, err := lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock(again)
+	if err := durable.Unlock(again); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/outrigger-mesh/outrigger/internal/durable"
 )
 
 const (
@@ -307,7 +309,7 @@ func (w *worker) end() {
 	w.closeSpool()
 	w.dropSaved()
 	if w.lock != nil {
-		unlock(w.lock)
+		_ = durable.Unlock(w.lock) // nothing was written; released at exit in any case
 	}
 }
 
