@@ -290,6 +290,42 @@ func TestCanaryIsOdd(t *testing.T) {
 	})
 }
 
+// TestOldRejectionIsRepeated has a proxy reject each response because of a resource that only this
+// proxy rejects. New resources of the response are not withheld from others, nor sent again.
+func TestOldRejectionIsRepeated(t *testing.T) {
+	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
+		h.patience(10 * time.Millisecond)
+		odd, others := all[0], all[1:]
+		reject := func() {
+			odd.nack(xds.TypeCluster, "Error adding/updating cluster(s) c: is bad")
+			odd.quiet()
+			if list := h.server.Rejected(); len(list) > 0 {
+				t.Errorf("withheld: %v", list)
+			}
+		}
+		h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1"})
+		h.push()
+		for _, p := range all {
+			p.want(p.line("cds c=1", "cds a=1 b=1 c=1"))
+		}
+		for _, p := range others {
+			p.ack(xds.TypeCluster)
+			p.quiet()
+		}
+		reject()
+		h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1", "c": "c=1", "d": "d=1"})
+		h.push()
+		for _, p := range all {
+			p.want(p.line("cds d=1", "cds a=1 b=1 c=1 d=1"))
+		}
+		reject()
+		for _, p := range others {
+			p.ack(xds.TypeCluster)
+			p.quiet()
+		}
+	})
+}
+
 // A canary that leaves makes room for another.
 func TestCanaryLeaves(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {

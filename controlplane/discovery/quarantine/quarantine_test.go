@@ -353,7 +353,7 @@ func TestOtherIsNamed(t *testing.T) {
 	reject := func(reason string) bool {
 		return m.Rejected(Rejection{Type: typeCluster, Changed: made[typeCluster].Resources[1:], Reason: reason, UpTo: 1})
 	}
-	if !reject("Error adding/updating cluster(s) bad: is bad") || len(q.Rejected()) > 0 {
+	if reject("Error adding/updating cluster(s) bad: is bad") || len(q.Rejected()) > 0 {
 		t.Errorf("withheld: %+v", q.Rejected())
 	}
 	if reject("is bad"); len(q.Rejected()) != 1 {

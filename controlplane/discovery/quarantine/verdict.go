@@ -39,7 +39,7 @@ func (m *Member) Rejected(r Rejection) bool {
 	if len(suspects) > 0 && len(named(suspects, r.Reason)) == 0 {
 		if others := named(m.cohort.made[r.Type].Resources, r.Reason); len(others) > 0 && !slices.Contains(r.Changed, others[0]) {
 			g.drop(m.attempt, attemptRejected)
-			return true // the proxy repeats an earlier rejection
+			return false // the proxy repeats an earlier rejection
 		}
 	}
 	if len(guilty) == 0 {
