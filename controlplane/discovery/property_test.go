@@ -5,7 +5,9 @@ package discovery
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +149,7 @@ func (r *propertyRun) agrees() {
 	want := r.fromNothing()
 	for deadline := time.Now().Add(2 * time.Minute); r.v.String() != want || !r.quiet(); {
 		if !r.receive(100*time.Millisecond) && time.Now().After(deadline) {
-			r.t.Errorf("the view of the proxy differs from one that is built from nothing (-have +want):\n%s", cmp.Diff(lines(r.v.String()), lines(want)))
+			r.t.Errorf("the view of the proxy differs from one that is built from nothing; clusters that wait for endpoints: %v (-have +want):\n%s", slices.Sorted(maps.Keys(r.v.warming)), cmp.Diff(lines(r.v.String()), lines(want)))
 			return
 		}
 	}
