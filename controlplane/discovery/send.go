@@ -47,15 +47,17 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 
 // resendEndpoints makes the next endpoint response contain the endpoints of changed
 // clusters: Envoy needs one to finish warming a changed cluster, even if the endpoints
-// are the same.
+// are the same or, by then, gone. Until the clusters are warm, it does not acknowledge
+// them.
 func (s *stream) resendEndpoints(clusters []*xds.Resource) {
 	eds := s.subs[xds.TypeEndpoint]
-	if eds == nil {
+	if eds == nil || len(clusters) == 0 {
 		return
 	}
-	names := make([]string, len(clusters))
-	for i, c := range clusters {
-		names[i] = c.Name
+	set := s.generate(xds.TypeEndpoint)
+	for _, c := range clusters {
+		if res := set.Get(c.Name); res != nil && eds.names.contains(c.Name) || eds.state(c.Name).has {
+			eds.override(c.Name, resourceState{due: res})
+		}
 	}
-	eds.resend(names)
 }

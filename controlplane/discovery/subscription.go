@@ -86,6 +86,9 @@ func absencePolicyOf(typeURL string) absencePolicy {
 type resourceState struct {
 	hash uint64
 	has  bool
+	// due is sent if the resource is gone: the subscriber, which lacks it, waits for an
+	// answer. It is nil for most.
+	due *xds.Resource
 }
 
 // stateOf returns the state of a subscriber that has a resource; nil means none.
@@ -167,6 +170,8 @@ func (u *update) compare(name string, had resourceState, res *xds.Resource, abse
 		if !had.has || had.hash != res.Hash {
 			u.changed = append(u.changed, res)
 		}
+	case had.due != nil:
+		u.changed = append(u.changed, had.due)
 	case had.has && absent != removeAbsent:
 		u.kept = append(u.kept, name)
 	case absent == emptyAbsent:
@@ -229,8 +234,9 @@ func (s *subscription) sent(set *xds.Set, u update) {
 }
 
 // has records that the subscriber has the resources of set, except for what u keeps
-// or fills in.
+// or fills in. What it fills in because it was due is compared, and removed, again.
 func (s *subscription) has(set *xds.Set, u update) {
+	comparedWith := set
 	var over map[string]resourceState
 	differs := func(name string, w resourceState) {
 		if over == nil {
@@ -246,15 +252,18 @@ func (s *subscription) has(set *xds.Set, u update) {
 			differs(name, resourceState{})
 		}
 	}
-	if s.absent == emptyAbsent && !s.wildcard {
+	if !s.wildcard && (s.absent == emptyAbsent || len(s.overrides) > 0) {
 		for _, res := range u.changed {
 			if set.Get(res.Name) == nil {
 				differs(res.Name, stateOf(res))
+				if s.absent == removeAbsent {
+					comparedWith = nil
+				}
 			}
 		}
 	}
 	s.ownBase, s.ownUnion = s.ownBase && (set == s.base || set == s.ownUnion), nil
-	s.overrides, s.base, s.comparedWith = over, set, set
+	s.overrides, s.base, s.comparedWith = over, set, comparedWith
 }
 
 // override records that the subscriber's state under a name is not that of base.

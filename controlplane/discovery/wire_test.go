@@ -176,6 +176,42 @@ func TestEndpointsGoneWhenAskedFor(t *testing.T) {
 	p.quiet()
 }
 
+// TestEndpointsGoneWhileWarming removes a cluster that has just changed while an earlier
+// endpoint response is unanswered. Envoy still needs endpoints to warm the changed cluster;
+// until it has them, it neither acknowledges clusters nor gets routes that lead elsewhere.
+func TestEndpointsGoneWhileWarming(t *testing.T) {
+	each(t, func(_ *testing.T, h *harness, p *peer) {
+		initial(p)
+		h.set(xds.TypeEndpoint, map[string]string{"a": "ea=1", "b": "eb=2"})
+		h.push()
+		p.want("eds eb=2")
+		h.set(xds.TypeCluster, map[string]string{"a": "a=2", "b": "b=1"})
+		h.push()
+		if p.delta {
+			p.want("cds a=2")
+		} else {
+			p.want("cds a=2 b=1")
+		}
+		h.set(xds.TypeCluster, map[string]string{"b": "b=1"})
+		h.set(xds.TypeEndpoint, map[string]string{"b": "eb=2"})
+		h.set(xds.TypeRoute, map[string]string{"r": "to b"})
+		h.push()
+		p.quiet()
+		p.ack(xds.TypeEndpoint)
+		p.wantAck("eds ea=1")
+		p.quiet()
+		p.ack(xds.TypeCluster)
+		p.wantAck("rds to b")
+		if !p.delta {
+			p.wantAck("cds b=1")
+		} else {
+			p.wantAck("cds -a")
+			p.wantAck("eds -a")
+		}
+		p.quiet()
+	})
+}
+
 // What a proxy ceased to ask for it has no longer, whatever version it names:
 // its requests name that of the last response. A listener would wait for its
 // routes forever.
