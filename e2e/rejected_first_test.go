@@ -22,8 +22,14 @@ const badFormat = "%NO_SUCH_OPERATOR%"
 // ready.
 func TestEnvoyRejectsFirst(t *testing.T) {
 	s := newShop(t)
-	s.edit("mesh.yaml", "config: config\n", "mesh: {accessLogFile: /dev/null, accessLogFormat: '"+badFormat+"'}\nconfig: config\n")
+	s.edit("mesh.yaml", "config: config\n", "mesh:\n  accessLogFile: /dev/null\n  accessLogFormat: '"+badFormat+"'\n  enableTracing: false\nconfig: config\n")
 	s.start()
+	text, err := os.ReadFile(filepath.Join(s.dir, "mesh.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, _ := strings.Cut(string(text), "  enableTracing")
+	s.waitFor(fmt.Sprintf("mesh.yaml:%d: mesh: enableTracing has no effect in this version", 1+strings.Count(before, "\n")), 2*time.Minute)
 	ready := func(address string) (int, string) {
 		code, body, _, err := get(t.Context(), http.DefaultClient, "http://"+address+":15020/healthz/ready", nil)
 		if err != nil {
@@ -58,7 +64,7 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 
 	// The control plane follows this file.
 	mesh := filepath.Join(s.stateDir(), "control", "mesh.yaml")
-	text, err := os.ReadFile(mesh)
+	text, err = os.ReadFile(mesh)
 	if err != nil || !strings.Contains(string(text), badFormat) {
 		t.Fatalf("the mesh config of the control plane is %q, %v", text, err)
 	}

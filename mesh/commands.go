@@ -28,7 +28,7 @@ func (u *Mesh) controlCommand(s *state, rule string) command {
 		path: filepath.Join(u.cfg.Programs, "outrigger-control"),
 		args: []string{
 			"discovery",
-			"--meshConfig", s.path("control", "mesh.yaml"),
+			"--meshConfig", s.meshConfig(),
 			"--registries", "",
 			"--grpcAddr", "",
 			"--secureGRPCAddr", hostPort(address, controlSecurePort),

@@ -69,10 +69,7 @@ func (r *reader) mesh(n *yaml.Node, m *meshFile) {
 		{"trustDomain", func(n *yaml.Node) { m.lines["trustDomain"] = n.Line; m.trustDomain = r.text(n, "trustDomain") }},
 		{"network", func(n *yaml.Node) { m.network = r.prefix(n) }},
 		{"mesh", func(n *yaml.Node) {
-			m.settings = r.settings(n)
-			if port := valueOf(n, proxyPortSetting); port != nil {
-				m.lines[proxyPortSetting] = port.Line
-			}
+			m.settings, m.settingLines = r.settings(n)
 		}},
 		{"workloads", func(n *yaml.Node) {
 			r.list(n, "workloads", func(i int, n *yaml.Node) {
@@ -244,17 +241,20 @@ func (r *reader) variables(n *yaml.Node, where string) []variable {
 	return vars
 }
 
-func (r *reader) settings(n *yaml.Node) map[string]any {
-	m := map[string]any{}
+// settings reads the MeshConfig and the lines of its fields.
+func (r *reader) settings(n *yaml.Node) (m map[string]any, lines map[string]int) {
+	m = map[string]any{}
 	if err := n.Decode(&m); err != nil {
 		r.add(n.Line, "mesh: must be a mapping of fields of Istio's MeshConfig: %v", err)
-		return nil
+		return nil, nil
 	}
 	if port := valueOf(n, proxyPortSetting); port != nil {
-		m[proxyPortSetting] = r.port(port, "mesh: "+proxyPortSetting)
+		delete(m, proxyPortSetting)
+		if p := r.port(port, "mesh: "+proxyPortSetting); p > 0 {
+			m[proxyPortSetting] = p
+		}
 	}
-	r.checkSettings(n, m)
-	return m
+	return m, r.checkSettings(n, m)
 }
 
 // describe describes a value for an error message.

@@ -48,9 +48,11 @@ type meshFile struct {
 	newConfig   bool           // configDir does not exist yet
 	trustDomain string
 	settings    map[string]any // the user's MeshConfig
-	proxyPort   int            // settings.proxyHttpPort or its default
-	network     netip.Prefix
-	workloads   []*workload
+	// settingLines holds the line numbers of the fields of settings.
+	settingLines map[string]int
+	proxyPort    int // settings.proxyHttpPort or its default
+	network      netip.Prefix
+	workloads    []*workload
 }
 
 // workload is an entry in the list of workloads.

@@ -95,6 +95,20 @@ func sidecar(w *workload) object {
 	})
 }
 
+// objectLine returns the line of the workload that a generated object is made from, or 0.
+func (m *meshFile) objectLine(kind, namespace, name string) int {
+	for _, w := range m.workloads {
+		from := w.name
+		if kind == "ServiceEntry" {
+			from = w.service
+		}
+		if w.listens() && w.namespace == namespace && from == name {
+			return w.line
+		}
+	}
+	return 0
+}
+
 // meshConfig returns the mesh config file of the control plane: the user's settings, with the
 // fields that outrigger sets.
 func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {

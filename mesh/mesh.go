@@ -168,8 +168,8 @@ func (u *Mesh) writeState(s *state) error {
 		return err
 	}
 	files := map[string][]byte{
-		s.path("config", "workloads.yaml"): objects,
-		s.path("control", "mesh.yaml"):     meshConfig,
+		s.objects():    objects,
+		s.meshConfig(): meshConfig,
 	}
 	for _, w := range u.mesh.workloads {
 		files[s.workload(w, "etc", "istio", "pod", "labels")] = labelsFile(w.labels)

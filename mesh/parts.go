@@ -85,7 +85,7 @@ func (u *Mesh) newPart(s *state, name string, r role, c command) (*part, error) 
 	out.quiet = r != roleApp && !u.cfg.Verbose
 	out.show = func(l level, text string) { u.screen.child(label, l, text) }
 	if r == roleControl {
-		out.translate = u.configProblem
+		out.translate = func(line string) (level, string, bool) { return u.configProblem(s, line) }
 	}
 	return &part{
 		name: name, role: r, command: c, out: out, events: u.show, kill: u.cfg.Kill,

@@ -14,23 +14,26 @@ const (
 	msgProblem  = "a configuration object has a problem"
 	msgGone     = "a problem of a configuration object is gone"
 	msgNoEffect = "an object does not take full effect"
+	msgSetting  = "a field of the mesh config has no effect in this version"
 )
 
 // configProblem converts a log line of the control plane about the user's configuration to the
 // format of mesh file problems: file:line: kind namespace/name: reason. It returns false for other
 // lines.
-func (u *Mesh) configProblem(line string) (level, string, bool) {
+func (u *Mesh) configProblem(s *state, line string) (level, string, bool) {
 	attrs := logAttrs(line)
 	l, reason := levelWarning, attrs["reason"]
 	switch attrs["msg"] {
 	case msgProblem, msgNoEffect:
+	case msgSetting:
+		reason = "mesh: " + attrs["name"] + " has no effect in this version"
 	case msgGone:
 		fault, _, _ := strings.Cut(reason, ";") // the cure follows the semicolon
 		l, reason = levelInfo, "fixed: "+fault
 	default:
 		return levelNone, "", false
 	}
-	place := attrs["source"]
+	place := u.origin(s, attrs)
 	if rel, err := filepath.Rel(u.cfg.WorkDir, place); err == nil && !strings.HasPrefix(rel, "..") {
 		place = rel
 	}
@@ -38,10 +41,26 @@ func (u *Mesh) configProblem(line string) (level, string, bool) {
 		place += ": "
 	}
 	object := ""
-	if attrs["name"] != "" {
+	if attrs["name"] != "" && attrs["kind"] != "" {
 		object = attrs["kind"] + " " + attrs["namespace"] + "/" + attrs["name"] + ": "
 	}
 	return l, place + object + reason, true
+}
+
+// origin returns the file and line that the user wrote of what a log line is about. What the control
+// plane reads from a generated file comes from the mesh file.
+func (u *Mesh) origin(s *state, attrs map[string]string) string {
+	source, line := attrs["source"], 0
+	switch source[:max(strings.LastIndexByte(source, ':'), 0)] {
+	case s.meshConfig():
+		line = u.mesh.settingLines[attrs["name"]]
+	case s.objects():
+		line = u.mesh.objectLine(attrs["kind"], attrs["namespace"], attrs["name"])
+	}
+	if line == 0 {
+		return source
+	}
+	return u.mesh.file + ":" + strconv.Itoa(line)
 }
 
 // logAttrs parses a line in slog's text format: key=value, where the value may be quoted. It stops

@@ -5,9 +5,29 @@ package mesh
 
 import "testing"
 
+const originFile = `network: 127.77.9.0/24
+mesh:
+  connectTimeout: 3s
+  enableTracing: false
+workloads:
+- {name: idle, namespace: back, service: store, command: [sh]}
+- {name: other, service: store, command: [sh], port: 9001}
+- {name: a, namespace: back, service: store, command: [sh], port: 9002, servicePort: 80}
+- {name: b, namespace: back, service: store, command: [sh], port: 9003, servicePort: 80}
+`
+
 func TestConfigProblem(t *testing.T) {
 	t.Parallel()
-	u := &Mesh{cfg: Config{WorkDir: "/home/me/shop"}}
+	m, problems := decode([]byte(originFile))
+	if m == nil || len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	m.file = "/home/me/shop/mesh.yaml"
+	s := &state{dir: "/tmp/outrigger-up-1"}
+	u := &Mesh{mesh: m, cfg: Config{WorkDir: "/home/me/shop"}}
+	generated := func(file, rest string) string {
+		return `time=2026-01-01T00:00:00Z level=WARN msg="a configuration object has a problem" source=` + s.path(file) + rest
+	}
 	const about = ` component=config kind=VirtualService name=catalog namespace=default source=/home/me/shop/config/catalog.yaml:26 reason="unknown field \"wieght\" in spec: did you mean \"weight\"?"`
 	for name, tc := range map[string]struct {
 		line  string
@@ -26,13 +46,29 @@ func TestConfigProblem(t *testing.T) {
 			`level=WARN msg="a configuration object has a problem" kind="" name="" namespace="" source=/etc/x.yaml:1 reason="no YAML"`, levelWarning,
 			"/etc/x.yaml:1: no YAML",
 		},
+		"of a setting": {
+			`level=WARN msg="a field of the mesh config has no effect in this version" source=/tmp/outrigger-up-1/control/mesh.yaml:7 name=enableTracing`, levelWarning,
+			"mesh.yaml:4: mesh: enableTracing has no effect in this version",
+		},
+		"of a generated service": {
+			generated("config/workloads.yaml", `:2 kind=ServiceEntry namespace=back name=store reason=taken`), levelWarning,
+			"mesh.yaml:8: ServiceEntry back/store: taken",
+		},
+		"of a generated workload": {
+			generated("config/workloads.yaml", `:99 kind=WorkloadEntry namespace=back name=b reason=taken`), levelWarning,
+			"mesh.yaml:9: WorkloadEntry back/b: taken",
+		},
+		"of a generated object that is unknown": {
+			generated("config/workloads.yaml", `:99 kind=Sidecar namespace=back name=c reason=taken`), levelWarning,
+			"/tmp/outrigger-up-1/config/workloads.yaml:99: Sidecar back/c: taken",
+		},
 		"something else": {line: `time=2026-01-01T00:00:00Z level=INFO msg="proxy connected" proxy=a`},
 		"no log line":    {line: "panic: a = b"},
 		"broken quotes":  {line: `msg="a configuration object`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, got, ok := u.configProblem(tc.line)
+			l, got, ok := u.configProblem(s, tc.line)
 			if got != tc.want || l != tc.level || ok != (tc.want != "") {
 				t.Errorf("got %d, %q, %t; want %d, %q", l, got, ok, tc.level, tc.want)
 			}

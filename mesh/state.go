@@ -130,6 +130,12 @@ func (s *state) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
+// objects returns the path of the generated objects.
+func (s *state) objects() string { return s.path("config", "workloads.yaml") }
+
+// meshConfig returns the path of the generated mesh config.
+func (s *state) meshConfig() string { return s.path("control", "mesh.yaml") }
+
 // workload returns a path below the working directory of a workload's agent.
 func (s *state) workload(w *workload, elem ...string) string {
 	return s.path(append([]string{"workloads", w.name}, elem...)...)

@@ -20,6 +20,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 )
 
 var (
@@ -43,14 +45,17 @@ var ownSettings = map[string]string{
 // ownProxySettings are the fields of the MeshConfig's defaultConfig that outrigger sets itself.
 var ownProxySettings = []string{"binaryPath", "configPath", "controlPlaneAuthPolicy", "customConfigFile", "discoveryAddress", "proxyAdminPort", "statusPort"}
 
-// checkSettings validates the MeshConfig of a mesh file against Istio's API.
-func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
+// checkSettings validates the MeshConfig of a mesh file, as the control plane does, and returns the
+// lines of its fields. It validates each field by itself, so that an error names its line.
+func (r *reader) checkSettings(n *yaml.Node, m map[string]any) (lines map[string]int) {
 	known := map[string]bool{}
 	fields := (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		known[fields.Get(i).JSONName()] = true
 	}
+	lines = map[string]int{}
 	r.pairs(n, "mesh", func(k, v *yaml.Node) {
+		lines[k.Value] = k.Line
 		if k.Value == "defaultConfig" {
 			r.pairs(v, "mesh: defaultConfig", func(k, _ *yaml.Node) {
 				if slices.Contains(ownProxySettings, k.Value) {
@@ -63,16 +68,26 @@ func (r *reader) checkSettings(n *yaml.Node, m map[string]any) {
 		} else if !known[k.Value] {
 			r.add(k.Line, "mesh: Istio's MeshConfig has no field %q; %s", k.Value, suggest(k.Value, sortedKeys(known)))
 			delete(m, k.Value)
+		} else if err := checkSetting(k.Value, m[k.Value]); err != nil {
+			r.add(k.Line, "mesh: %v", err)
 		}
 	})
-	data, err := json.Marshal(m)
+	return lines
+}
+
+// checkSetting validates one field of MeshConfig.
+func checkSetting(name string, value any) error {
+	data, err := json.Marshal(map[string]any{name: value})
 	if err != nil {
-		r.add(n.Line, "mesh: not a MeshConfig: %v", err)
-		return
+		return fmt.Errorf("not a MeshConfig: %w", err)
 	}
-	if err := protojson.Unmarshal(data, &meshv1alpha1.MeshConfig{}); err != nil {
-		r.add(n.Line, "mesh: not a MeshConfig of Istio: %s", protoReason(err))
+	if err := protojson.Unmarshal(data, &meshv1alpha1.MeshConfig{}); err != nil { // for unknown fields, which Parse accepts
+		return fmt.Errorf("not a MeshConfig of Istio: %s", protoReason(err))
 	}
+	if _, err = meshconfig.Parse(data); err != nil {
+		return errors.Unwrap(err) // without "mesh config: "
+	}
+	return nil
 }
 
 // protoPlace matches the prefix of protojson's errors. Its position refers to JSON that the user
@@ -98,7 +113,7 @@ func (m *meshFile) complete() []Problem {
 		m.proxyPort = p
 	}
 	if what, taken := reservedPorts[m.proxyPort]; taken {
-		r.add(m.lines[proxyPortSetting], "mesh: %s %d is %s: choose another port", proxyPortSetting, m.proxyPort, what)
+		r.add(m.settingLines[proxyPortSetting], "mesh: %s %d is %s: choose another port", proxyPortSetting, m.proxyPort, what)
 	}
 	if m.configDir != "" {
 		m.checkConfigDir(r)

@@ -90,7 +90,7 @@ func TestParseErrors(t *testing.T) {
 		"slow connect":        {"connectTimeout: 31s", "connectTimeout is 31s, it must be from 1ms to 30s"},
 		"quick connect":       {"connectTimeout: 0.0001s", "connectTimeout is 100µs, it must be from 1ms to 30s"},
 		"trust domain":        {"trustDomain: a_b", `trustDomain is "a_b", it must be a domain such as cluster.local`},
-		"alias":               {"trustDomainAliases: [b.c, -a.b]", `trustDomainAliases[0] is "-a.b", it must be a domain such as cluster.local`},
+		"alias":               {"trustDomainAliases: [b.c, -a.b]", `one of trustDomainAliases is "-a.b", it must be a domain such as cluster.local`},
 		"listen port":         {"proxyListenPort: 0", "proxyListenPort is 0, it must be from 1 to 65535"},
 		"address below":       {"defaultConfig: {discoveryAddress: a}", `discoveryAddress is "a": it must be host:port`},
 		"admin port below":    {"defaultConfig: {proxyAdminPort: 70000}", "proxyAdminPort is 70000"},

@@ -70,8 +70,8 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 		}
 	}
 	trustDomain("trustDomain", mesh.GetTrustDomain())
-	for i, alias := range mesh.GetTrustDomainAliases() {
-		trustDomain(fmt.Sprintf("trustDomainAliases[%d]", i), alias)
+	for _, alias := range mesh.GetTrustDomainAliases() { // sorted, so their positions tell nothing
+		trustDomain("one of trustDomainAliases", alias)
 	}
 	if mesh.GetRootNamespace() == "" {
 		errs = append(errs, errors.New("rootNamespace is empty, it must be a namespace such as istio-system"))
