@@ -134,11 +134,13 @@ func (s *stream) wholeAnswers(sub *subscription) bool {
 func (s *stream) rejectedBy(sub *subscription, q *request) {
 	last := sub.last
 	sub.last = update{}
-	r := quarantine.Rejection{Type: slices.Index(xds.Types, sub.typeURL), Changed: last.changed, Reason: cmp.Or(q.message, q.rejected), After: sub.ack.before, UpTo: sub.ack.sequence}
+	r := quarantine.Rejection{
+		Type: slices.Index(xds.Types, sub.typeURL), Changed: last.changed, Reason: cmp.Or(q.message, q.rejected), Mixed: last.mixed,
+		After: sub.ack.before, UpTo: sub.ack.sequence,
+	}
 	if r.Type < 0 || s.member == nil {
 		return
 	}
-	r.Mixed = s.wholeAnswers(sub) && s.given.SparesType(r.Type)
 	switch {
 	case !s.member.Rejected(r):
 		if sub.typeURL == xds.TypeVirtualHost {

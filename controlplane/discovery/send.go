@@ -4,6 +4,8 @@
 package discovery
 
 import (
+	"slices"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -35,6 +37,7 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 		return err
 	}
 	s.acks.sent(sub.ack, s.nonces, s.mesh.Sequence)
+	u.mixed = s.wholeAnswers(sub) && s.given.SparesType(slices.Index(xds.Types, sub.typeURL))
 	sub.sent(set, u)
 	if sub.typeURL == xds.TypeExtension {
 		s.plugins.Sent(resources)

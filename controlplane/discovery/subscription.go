@@ -158,6 +158,8 @@ type update struct {
 	kept []string
 	// common is true if other subscribers receive the same list.
 	common bool
+	// mixed is true if the response also contains resources that are known to be bad.
+	mixed bool
 }
 
 func (u update) empty() bool { return len(u.changed) == 0 && len(u.removed) == 0 }

@@ -268,6 +268,32 @@ func TestLateRemoval(t *testing.T) {
 	}
 }
 
+// TestNewAndBad adds a resource that a proxy rejects before any acknowledgement has arrived. No
+// proxy can have an older version, so that also those that have reconnected do not receive it.
+func TestNewAndBad(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	made := func(names ...string) (made Sets) {
+		for i := range made {
+			made[i] = xds.NewSet(nil, nil, nil)
+		}
+		var all []*xds.Resource
+		for _, name := range names {
+			all = append(all, &xds.Resource{Name: name, Hash: 1, Any: []byte{1}})
+		}
+		made[typeCluster] = xds.NewSet(nil, all, nil)
+		return made
+	}
+	first, second := made("a"), made("a", "b")
+	m := q.Join(proxy(1, "envoy"), &stream{})
+	m.Place(first, 1, true)
+	m.Place(second, 2, true)
+	m.Rejected(Rejection{Type: typeCluster, Changed: second[typeCluster].Resources[1:], Reason: "is bad", After: 1, UpTo: 2})
+	if got := m.Place(second, 2, true); got.Sets[typeCluster].Get("b") != nil || len(got.Spared) > 0 {
+		t.Errorf("the proxy receives %v, and %v is spared", got.Sets[typeCluster].Resources, got.Spared)
+	}
+}
+
 // TestLastGoodIsNoSuspect rejects, without a name, a response with a change and the last good
 // version of another resource. Only the change must be withheld.
 func TestLastGoodIsNoSuspect(t *testing.T) {

@@ -167,9 +167,9 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 		if !xds.Same(sc.made[r.Type].Get(res.Name), res) || sc.overrides[it] != nil && sc.overrides[it].hash == res.Hash {
 			continue
 		}
-		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil}
-		if !h.unknown && !sc.gone[it] {
-			h.good = sc.acked[r.Type].Get(res.Name)
+		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil && !sc.gone[it]}
+		if acked := sc.acked[r.Type]; acked != nil && !sc.gone[it] {
+			h.good = acked.Get(res.Name)
 		}
 		sc.put(it, h)
 	}
