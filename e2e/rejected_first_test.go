@@ -74,7 +74,7 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 	s.waitFor("Ctrl-C ends it", limit)
 	table := ""
 	eventually(t, limit, func() string {
-		out, err := s.tool("status")
+		out, err := s.tool("status", "-o", "wide")
 		if table = out; err == nil && strings.Contains(out, "4 proxies: all have what they were sent.") {
 			return ""
 		}

@@ -33,6 +33,7 @@ const (
 // Output formats.
 const (
 	outTable = "table"
+	outWide  = "wide"
 	outYAML  = "yaml"
 	outJSON  = "json"
 )
@@ -51,20 +52,29 @@ type askFlags struct {
 	controls []string
 	timeout  time.Duration
 	output   string
+	outputs  []string
 	all      bool
 }
 
-func (f *askFlags) add(cmd *cobra.Command) {
+// add adds the flags to a command with the given output formats, the default first.
+func (f *askFlags) add(cmd *cobra.Command, outputs ...string) {
+	f.outputs = outputs
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to ask, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long a control plane may take to answer")
-	cmd.Flags().StringVarP(&f.output, "output", "o", outTable, "table, yaml or json")
+	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
 	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
+}
+
+// oneOf lists alternatives: "a, b or c".
+func oneOf(list []string) string {
+	last := len(list) - 1
+	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
 // addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
-	if !slices.Contains([]string{outTable, outYAML, outJSON}, f.output) {
-		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write table, yaml or json", f.output))
+	if !slices.Contains(f.outputs, f.output) {
+		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write %s", f.output, oneOf(f.outputs)))
 	}
 	list := f.controls
 	if len(list) == 0 {

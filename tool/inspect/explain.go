@@ -48,7 +48,7 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
-	f.add(cmd)
+	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
 }
 

@@ -225,7 +225,8 @@ func TestCommands(t *testing.T) {
 		code int
 		has  string // lines and words, separated by |
 	}{
-		{append([]string{"status"}, both...), 1, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED|no such thing|1 has rejected something"},
+		{append([]string{"status"}, both...), 1, "NAME|TYPES|CDS|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|REJECTED|SYNCED|no such thing|1 has rejected something"},
+		{append([]string{"status", "-o", "wide"}, both...), 1, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED (|no such thing|1 has rejected something"},
 		{append([]string{"ps"}, both...), 1, "web-1.shop"},
 		{[]string{"status", "--control", one.http}, 0, "2 proxies: all have what they were sent."},
 		{append([]string{"status", "web-1"}, both...), 0, "Name:|web-1.shop|control plane istiod-0|LDS|explain web-1.shop"},
@@ -234,7 +235,8 @@ func TestCommands(t *testing.T) {
 		{append([]string{"status", "api"}, both...), 1, `no proxy "api" is connected; there are: cart-1.shop, web-1.shop, web-2.shop`},
 		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not answer: its proxies are missing here|error: control plane " + nobody},
 		{[]string{"status", "--control", nobody}, 1, "No control plane was reached"},
-		{[]string{"status", "-o", "xml", "--control", one.http}, 2, "write table, yaml or json"},
+		{[]string{"status", "-o", "xml", "--control", one.http}, 2, "write table, wide, yaml or json"},
+		{[]string{"explain", "se/web.shop", "-o", "wide", "--control", one.http}, 2, "write table, yaml or json"},
 		{[]string{"status", "a", "b"}, 2, "one proxy"},
 		{[]string{"status"}, 2, "name one with --control"},
 		{[]string{"status", "--control", "a b"}, 1, "write host:port"},

@@ -39,6 +39,9 @@ With PROXY, as name.namespace or the beginning of it, print the details of one p
 The exit code is 0 if every proxy shown is up to date, and 1 if one is not or a
 control plane does not answer.
 
+A proxy has a row for each of its states, with the types in it. With -o wide it has
+one row, with a column for each type, its cluster, control plane and versions.
+
 A control plane knows the proxies that are connected to it. With several replicas
 name each with --control, or all of them separated by commas. In Kubernetes forward
 a port to each, because it answers without a token only on its own machine:
@@ -46,7 +49,7 @@ a port to each, because it answers without a token only on its own machine:
   kubectl -n istio-system port-forward POD-1 15014 &
   kubectl -n istio-system port-forward POD-2 15114:15014 &
   outrigger status --control 127.0.0.1:15014,127.0.0.1:15114`,
-		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o json\n" +
+		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -56,7 +59,7 @@ a port to each, because it answers without a token only on its own machine:
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return f.status(cmd, args) },
 	}
-	f.add(cmd)
+	f.add(cmd, outTable, outWide, outYAML, outJSON)
 	return cmd
 }
 
@@ -81,7 +84,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 		}
 	}
 	switch {
-	case f.output != outTable:
+	case f.output != outTable && f.output != outWide:
 		list := []asked{}
 		for _, a := range answers {
 			if a.err != nil {
@@ -195,59 +198,10 @@ func (v view) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be closed
 }
 
-func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, 3, ' ', 0) }
+// gap is the number of spaces between the columns of a table.
+const gap = 3
 
-// columns returns the types shown in the table, named like istioctl's columns: four types that
-// every Envoy requests, and all others that were sent to any of the proxies.
-func columns(proxies []report.Proxy) []string {
-	list := []string{"cds", "lds", "eds", "rds"}
-	for _, p := range proxies {
-		for _, t := range p.Types {
-			if t.State != report.NotSent && !slices.Contains(list, t.Name) {
-				list = append(list, t.Name)
-			}
-		}
-	}
-	return list
-}
-
-// table prints all proxies.
-func (v view) table(answers []answer[report.Replica]) error {
-	var proxies []report.Proxy
-	for _, a := range answers {
-		proxies = append(proxies, a.value.Proxies...)
-	}
-	slices.SortStableFunc(proxies, func(a, b report.Proxy) int { return strings.Compare(a.Name, b.Name) })
-	if len(proxies) > 0 {
-		types, w := columns(proxies), v.tabs()
-		_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush returns the error
-		for _, p := range proxies {
-			cells := []string{oneLine(p.Name), cmp.Or(oneLine(p.Cluster), "-")}
-			for _, name := range types {
-				cells = append(cells, v.cell(p, name))
-			}
-			cells = append(cells, cmp.Or(oneLine(p.Replica), "-"), cmp.Or(oneLine(p.Agent), "-"), cmp.Or(oneLine(p.Envoy), "-"))
-			_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // see above
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		v.say("\n")
-	}
-	v.summary(proxies)
-	v.asked(answers)
-	v.rejected(proxies)
-	return nil
-}
-
-// cell returns the state of a type on a proxy.
-func (v view) cell(p report.Proxy, name string) string {
-	i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == name })
-	if i < 0 || p.Types[i].State == report.NotSent {
-		return string(report.NotSent)
-	}
-	return fmt.Sprintf("%s (%s)", plain(string(p.Types[i].State)), age(p.Types[i].Since, v.now))
-}
+func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, gap, ' ', 0) }
 
 // summary prints the state of the proxies in one sentence.
 func (v view) summary(proxies []report.Proxy) {
@@ -306,18 +260,6 @@ func stateOf(p report.Proxy, name string) report.State {
 		}
 	}
 	return report.NotSent
-}
-
-// worst returns the most important state of a proxy.
-func worst(p report.Proxy) report.State {
-	order := []report.State{report.NotSent, report.Synced, report.Stale, report.HeldBack, report.Rejected}
-	w := report.NotSent
-	for _, t := range p.Types {
-		if slices.Index(order, t.State) > slices.Index(order, w) {
-			w = t.State
-		}
-	}
-	return w
 }
 
 // asked prints which control planes were queried.

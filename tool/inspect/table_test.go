@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// The table fits a terminal of 80 columns however long the names are and whatever the states, and
+// shows every state in full.
+func TestTableWidth(t *testing.T) {
+	t.Parallel()
+	states := []report.State{report.Synced, report.Stale, report.HeldBack, report.Rejected}
+	all := []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"}
+	for _, name := range []string{"a", strings.Repeat("n", 63) + "." + strings.Repeat("m", 63), strings.Repeat("é", 300)} {
+		for mix := range 1 << 4 { // of the states
+			var list []report.Type
+			want := map[report.State]bool{}
+			for i, typ := range all {
+				if s := states[i%len(states)]; mix&(1<<(i%len(states))) != 0 {
+					list = append(list, report.Type{Name: typ, State: s, Since: ago(99999 * 24 * time.Hour), Reason: "no"})
+					want[s] = true
+				} else {
+					list = append(list, report.Type{Name: typ, State: report.NotSent})
+				}
+			}
+			if len(want) == 0 {
+				want[report.NotSent] = true
+			}
+			var out bytes.Buffer
+			v := view{out: &out, now: now, flags: &askFlags{}}
+			if err := v.narrow([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(out.String()) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth {
+					t.Errorf("%d characters: %s", n, line)
+				}
+			}
+			for s := range want {
+				if n := strings.Count(out.String(), " "+string(s)+" "); n != 2 {
+					t.Errorf("%s is shown %d times, want one for each proxy:\n%s", s, n, &out)
+				}
+			}
+			if shortened := strings.Contains(out.String(), "-o wide"); shortened != (name != "a") {
+				t.Errorf("shortened is %t:\n%s", shortened, &out)
+			}
+		}
+	}
+}
+
+func TestProxyWithoutTypesHasARow(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := (view{out: &out, now: now, flags: &askFlags{}}).narrow([]report.Proxy{{Name: "web.shop"}}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "web.shop   NOT SENT   -") {
+		t.Errorf("it has no row:\n%s", &out)
+	}
+}
+
+func TestShorten(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text string
+		n    int
+		want string
+	}{
+		{"catalog.shop", 12, "catalog.shop"},
+		{"catalog.shop", 11, "cat…og.shop"},
+		{"ünïcödé.shop", 10, "ünï…é.shop"},
+		{"", 0, ""},
+		{"abcdef", -5, "…ef"},
+	} {
+		if got := shorten(tc.text, tc.n); got != tc.want {
+			t.Errorf("%q in %d characters is %q, want %q", tc.text, tc.n, got, tc.want)
+		}
+	}
+}
