@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -38,7 +39,7 @@ type pluginHarness struct {
 }
 
 // describePlugin returns "name=module" and, after a slash, the pull secret or its
-// reference.
+// reference. A filter instead of a plugin is "name=allow" or "name=deny".
 func describePlugin(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	config, plugin := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
@@ -47,6 +48,15 @@ func describePlugin(t *testing.T, res *anypb.Any) string {
 	}
 	if err := res.UnmarshalTo(config); err != nil {
 		t.Fatal(err)
+	}
+	if filter := (&rbacv3.RBAC{}); config.GetTypedConfig().MessageIs(filter) {
+		if err := config.GetTypedConfig().UnmarshalTo(filter); err != nil {
+			t.Fatal(err)
+		}
+		if filter.GetRules() == nil {
+			return config.GetName() + "=allow"
+		}
+		return config.GetName() + "=deny"
 	}
 	if err := config.GetTypedConfig().UnmarshalTo(plugin); err != nil {
 		t.Fatal(err)
@@ -180,9 +190,40 @@ func TestPluginRejected(t *testing.T) {
 		p.more(xds.TypeExtension, "default.c")
 		p.want("ecds default.c=r.example/c:bad")
 		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.c")
-		p.quiet() // there never was a good one
+		p.wantAck("ecds default.c=deny") // there never was a good one
+		p.quiet()
 		h.put("c", "r.example/c:v1", "")
 		p.wantAck("ecds default.c=r.example/c:v1")
+	})
+}
+
+// A plugin that never worked is replaced by what its failStrategy says, also when the
+// strategy changes, and remains rejected: Envoy would reject the listeners that refer
+// to it.
+func TestPluginReplaced(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		put := func(failStrategy extensionsv1alpha1.FailStrategy) {
+			spec := &extensionsv1alpha1.WasmPlugin{Url: "oci://r.example/a:bad", FailStrategy: failStrategy}
+			h.objects["a"] = &model.Config{Key: model.Key{Kind: model.WasmPlugin, Namespace: "default", Name: "a"}, Spec: spec}
+			h.put("none", "", "")
+		}
+		put(extensionsv1alpha1.FailStrategy_FAIL_OPEN)
+		p.subscribe(xds.TypeExtension, "default.a")
+		for range 2 {
+			p.want("ecds default.a=r.example/a:bad")
+			p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
+			p.want("ecds default.a=allow")
+			p.ack(xds.TypeExtension)
+			h.stands(t, "FAIL_OPEN", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
+			put(extensionsv1alpha1.FailStrategy_FAIL_CLOSE)
+			p.want("ecds default.a=r.example/a:bad")
+			p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
+			p.want("ecds default.a=deny")
+			p.nack(xds.TypeExtension, "no such filter: default.a") // which changes nothing
+			p.quiet()
+			h.stands(t, "FAIL_CLOSE", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
+			put(extensionsv1alpha1.FailStrategy_FAIL_OPEN)
+		}
 	})
 }
 
@@ -252,7 +293,8 @@ func TestPluginStanding(t *testing.T) {
 			h.put("a", "r.example/a:other", "")
 			p.want("ecds default.a=r.example/a:other")
 			p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
-			p.quiet() // the version of the deleted one does not come back
+			p.wantAck("ecds default.a=deny") // the version of the deleted one does not come back
+			p.quiet()
 			h.stands(t, "applied again", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
 			h.put("a", "r.example/a:v2", "")
 			p.want("ecds default.a=r.example/a:v2")

@@ -27,8 +27,9 @@ import (
 // not applied to other proxies: whether a module can be downloaded depends on the machine.
 //
 // Envoy keeps a module when it rejects the next version, but from then on it also rejects every
-// listener that refers to the plugin. It is therefore sent the accepted version again. What an
-// agent rejects never reached Envoy; the agent retries.
+// listener that refers to the plugin. It is therefore sent the accepted version again, or without
+// one a filter that does what the plugin's failStrategy says. What an agent rejects never reached
+// Envoy; the agent retries.
 //
 // The pull secret of an image is not part of a snapshot. It is added for each stream under the
 // same conditions as other secrets: over TLS, for a proven caller, and from its namespace or the
@@ -130,7 +131,8 @@ func (v *Plugins) Again() <-chan time.Time { return v.again }
 // CheckAgain makes Set check refused secrets again.
 func (v *Plugins) CheckAgain() { v.again, v.made = nil, nil }
 
-// withAccepted returns a set in which rejected resources are replaced by their accepted versions.
+// withAccepted returns a set in which rejected resources are replaced by their accepted versions,
+// or by [extension.Replacement].
 func (v *Plugins) withAccepted(set *xds.Set) *xds.Set {
 	if len(v.bad) == 0 {
 		return set
@@ -141,14 +143,27 @@ func (v *Plugins) withAccepted(set *xds.Set) *xds.Set {
 		bad := v.bad[res.Name]
 		if _, rejected := bad[res.Hash]; rejected {
 			still[res.Name] = bad
-			if good := v.good[res.Name]; good != nil {
-				res = good
-			}
+			res = v.instead(res)
 		}
 		out = append(out, res)
 	}
 	v.bad = still
 	return xds.NewSet(v.set, out, nil)
+}
+
+// instead returns what the proxy receives instead of a resource that it rejected.
+func (v *Plugins) instead(res *xds.Resource) *xds.Resource {
+	if good := v.good[res.Name]; good != nil {
+		return good
+	}
+	plugin := v.mesh.WasmPlugins.Get(res.Name)
+	if plugin == nil {
+		return res // not a plugin of this snapshot
+	}
+	if r, err := extension.Replacement(plugin); err == nil {
+		return r
+	}
+	return res
 }
 
 // Sent records the resources that the proxy must answer.
@@ -159,8 +174,9 @@ const AgentCode = "code 0:"
 
 // Answered processes the proxy's answer: the rejection with its code, or "" for an acceptance, and
 // the message in it. The resources that the message names were rejected, or all if it names none.
-// Code 0 is that of the agent.
+// Code 0 is that of the agent. What was sent instead of a rejected plugin changes nothing.
 func (v *Plugins) Answered(rejected, message string) {
+	v.pending = slices.DeleteFunc(slices.Clone(v.pending), extension.IsReplacement)
 	named := func(res *xds.Resource) bool { return strings.Contains(message, res.Name) }
 	some := slices.ContainsFunc(v.pending, named)
 	accepted := func(res *xds.Resource) bool { return rejected == "" || some && !named(res) }

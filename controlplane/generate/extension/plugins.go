@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
@@ -19,8 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The types that a configuration may have: the plugin, and its replacement by the agent if the
-// plugin fails open and is not available.
+// The types that a configuration may have: the plugin, and its replacement if it is not available.
 const (
 	typeWasm = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
 	typeRBAC = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
@@ -111,4 +111,26 @@ func discovered(plugin *snapshot.WasmPlugin) *hcmv3.HttpFilter {
 		source.DefaultConfig = envoyconf.Pack(&rbacv3.RBAC{}) // without rules, all requests pass
 	}
 	return &hcmv3.HttpFilter{Name: plugin.Name, ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: source}}
+}
+
+// Replacement returns the configuration that a proxy receives instead of a plugin that it rejected
+// and of which it has no accepted version: a filter that admits all requests if the plugin fails
+// open, and denies them otherwise. Without it, Envoy would reject every listener that refers to the
+// plugin.
+func Replacement(plugin *snapshot.WasmPlugin) (*xds.Resource, error) {
+	filter := &rbacv3.RBAC{} // without rules, all requests pass
+	if plugin.Spec.GetFailStrategy() != extensionsv1alpha1.FailStrategy_FAIL_OPEN {
+		filter.Rules = &rbacconfigv3.RBAC{} // allows what its policies match: nothing
+	}
+	r, err := xds.New(xds.TypeExtension, plugin.Name, &corev3.TypedExtensionConfig{Name: plugin.Name, TypedConfig: envoyconf.Pack(filter)})
+	if err == nil {
+		r.Sources.AddConfigs(plugin.Config)
+	}
+	return r, err
+}
+
+// IsReplacement reports whether an ECDS resource was returned by [Replacement].
+func IsReplacement(r *xds.Resource) bool {
+	config, err := configOf(r)
+	return err == nil && config.GetTypedConfig().GetTypeUrl() == typeRBAC
 }
