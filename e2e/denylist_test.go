@@ -29,18 +29,7 @@ func TestShopDenied(t *testing.T) {
 		}
 	}
 	deny("# nobody\n")
-	control := filepath.Join(s.bin, "outrigger-control")
-	program, err := filepath.EvalSymlinks(control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(control); err != nil {
-		t.Fatal(err)
-	}
-	script := "#!/bin/sh\nOUTRIGGER_DENY_LIST='" + list + "' exec " + program + ` "$@"` + "\n"
-	if err := os.WriteFile(control, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	s.setenv("outrigger-control", "OUTRIGGER_DENY_LIST", list)
 	s.start()
 	s.waitFor("Ctrl-C ends it", 2*time.Minute)
 	answers := func(client *http.Client, want int) func() string {

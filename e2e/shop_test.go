@@ -130,6 +130,23 @@ func newExample(t *testing.T, name string) *shop {
 	return s
 }
 
+// setenv sets an environment variable of one program, which outrigger up would not pass on.
+func (s *shop) setenv(program, name, value string) {
+	s.t.Helper()
+	link := filepath.Join(s.bin, program)
+	path, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Remove(link); err != nil {
+		s.t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec %s \"$@\"\n", name, value, path)
+	if err := os.WriteFile(link, []byte(script), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // start runs outrigger up. Nothing waits for it to be ready.
 func (s *shop) start(wrap ...string) {
 	s.t.Helper()
