@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
@@ -81,16 +82,14 @@ type Controller struct {
 	metrics *metrics
 	index   *Index
 	writes  *rate.Limiter
-	// wake contains a token while there is work.
-	wake chan struct{}
 
 	mu sync.Mutex // guards the fields below
-	// ended is true once Run has returned; started is when it started.
-	ended   bool
+	// started is when Run started.
 	started time.Time
-	// work contains the entries to reconcile; ready is the queue of those that are due.
+	// work contains the entries to reconcile; queue contains those that are due, now or later. It
+	// is nil before Run and processes an entry by one worker at a time.
 	work  map[model.Key]*item
-	ready []model.Key
+	queue workqueue.TypedDelayingInterface[model.Key]
 	// proxies maps each connected proxy to its entry.
 	proxies map[*model.Proxy]model.Key
 	// blocked maps an entry to the entries that cannot be created because of it.
@@ -132,9 +131,6 @@ type item struct {
 	// told is the reason why there is no entry, as last logged.
 	told     string
 	failures int
-
-	queued, running, again bool
-	timer                  *time.Timer // nil if not running
 }
 
 // connection is one stream of a proxy.
@@ -160,7 +156,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Controller{
-		cfg: cfg, store: cfg.Store, log: cfg.Logger, index: NewIndex(), wake: make(chan struct{}, 1), started: time.Now(),
+		cfg: cfg, store: cfg.Store, log: cfg.Logger, index: NewIndex(), started: time.Now(),
 		writes: rate.NewLimiter(writesPerSecond, writesAtOnce),
 		work:   map[model.Key]*item{}, proxies: map[*model.Proxy]model.Key{}, blocked: map[model.Key]map[model.Key]bool{},
 		identities: map[identity]*budget{}, replicas: map[string]*replicaState{},
@@ -345,38 +341,27 @@ func (it *item) newest() *connection {
 // Run writes entries until ctx is done. Streams that end during the shutdown are not recorded in
 // entries: their proxies reconnect to this replica or another.
 func (c *Controller) Run(ctx context.Context) error {
-	defer c.end()
 	select {
 	case <-c.store.Synced():
 	case <-ctx.Done():
 		return nil
 	}
-	c.mu.Lock()
-	c.started = time.Now()
-	c.mu.Unlock()
+	c.begin()
 	g, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	for range workers {
-		g.Go(func() error { // takes keys from the queue and writes to the store
-			for {
-				key, ok := c.next(ctx)
-				if !ok {
-					return nil
-				}
-				c.attend(ctx, key)
-			}
-		})
+		g.Go(func() error { return c.serve(ctx) }) // takes keys from the queue and writes to the store
 	}
 	return g.Wait()
 }
 
-// end stops the timers.
-func (c *Controller) end() {
+// begin makes the queue with all entries.
+func (c *Controller) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ended = true
-	for _, it := range c.work {
-		if it.timer != nil {
-			it.timer.Stop()
-		}
+	c.started = time.Now()
+	c.queue = workqueue.NewTypedDelayingQueue[model.Key]()
+	for key := range c.work {
+		c.queue.Add(key)
 	}
 }

@@ -24,68 +24,32 @@ func (c *Controller) item(key model.Key) *item {
 	return it
 }
 
-// enqueue schedules the reconciliation of an entry. An entry that a worker is processing is
-// processed again afterwards, so that no two workers write it at the same time. The caller holds
-// mu.
+// enqueue schedules the reconciliation of an entry. Before Run there is no queue: Run schedules all
+// entries. The caller holds mu.
 func (c *Controller) enqueue(key model.Key) {
-	it := c.work[key]
-	switch {
-	case it == nil || it.queued || c.ended:
-		return
-	case it.running:
-		it.again = true
-		return
-	}
-	if it.timer != nil {
-		it.timer.Stop()
-		it.timer = nil
-	}
-	it.queued = true
-	c.ready = append(c.ready, key)
-	c.notify()
-}
-
-// notify wakes a worker. It never blocks.
-func (c *Controller) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default: // a token is already there
+	if c.queue != nil && c.work[key] != nil {
+		c.queue.Add(key)
 	}
 }
 
-// next waits for an entry to reconcile. It returns false when ctx is done.
-func (c *Controller) next(ctx context.Context) (model.Key, bool) {
+// serve reconciles entries until the queue is shut down.
+func (c *Controller) serve(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return model.Key{}, false
-		case <-c.wake:
+		key, down := c.queue.Get()
+		if down || ctx.Err() != nil {
+			return nil
 		}
-		c.mu.Lock()
-		if len(c.ready) == 0 {
-			c.mu.Unlock()
-			continue
-		}
-		key := c.ready[0]
-		c.ready = c.ready[1:]
-		it := c.work[key]
-		it.queued, it.running = false, true
-		if len(c.ready) > 0 {
-			c.notify() // wakes another worker
-		}
-		c.mu.Unlock()
-		return key, true
+		c.attend(ctx, key)
+		c.queue.Done(key)
 	}
 }
 
 // attend reconciles an entry and schedules the next reconciliation.
 func (c *Controller) attend(ctx context.Context, key model.Key) {
 	again, err := c.reconcile(ctx, key)
-	gone := !isRegistered(c.store.Get(key))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := c.work[key]
-	it.running = false
 	if err != nil && ctx.Err() == nil {
 		raced := errors.Is(err, config.ErrConflict) || errors.Is(err, config.ErrExists) || errors.Is(err, config.ErrNotFound)
 		if !raced {
@@ -103,17 +67,9 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 		it.failures = 0
 	}
 	switch {
-	case it.again:
-		it.again = false
-		c.enqueue(key)
-	case again > 0 && !c.ended:
-		it.timer = time.AfterFunc(again, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.enqueue(key)
-		})
-	case len(it.conns) == 0 && gone && it.claim == "":
-		c.unname(it)
+	case again > 0:
+		c.queue.AddAfter(key, again)
+	case len(it.conns) == 0 && !it.named && it.claim == "":
 		delete(c.work, key)
 	}
 }

@@ -18,5 +18,6 @@
 // disconnects of proxies cause no writes. A change of status never causes a push: [Effective]
 // filters out such events.
 //
-// Goroutines: Run owns the rounds; a bounded number of goroutines performs the writes of a round.
+// Goroutines: Run of a Writer owns the rounds; a bounded number of goroutines performs the writes of
+// a round. Run of [Verdicts] owns workers that take objects from a queue.
 package objectstatus

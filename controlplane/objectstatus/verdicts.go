@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -39,16 +40,14 @@ type Verdicts struct {
 	cfg     VerdictsConfig
 	log     *slog.Logger
 	limiter *rate.Limiter
-	// wake has room for one token, which means that there may be something to write.
-	wake chan struct{}
 
-	mu      sync.Mutex // guards the fields below
+	mu sync.Mutex // guards the fields below
+	// queue contains the objects to check, at once or later; nil before Run. Its length is bounded
+	// by that of want.
+	queue   workqueue.TypedRateLimitingInterface[model.Key]
 	leading bool
 	want    map[model.Key]any
-	// dirty maps the objects to check to the earliest time of the check. It contains only objects
-	// of want.
-	dirty  map[model.Key]time.Time
-	denied bool
+	denied  bool
 	// wrote records the last write of an object, and the pause after it unless the verdict
 	// changes. Another component may write the same status.
 	wrote map[model.Key]truce
@@ -74,51 +73,54 @@ func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	}
 	return &Verdicts{
 		cfg: cfg, log: cfg.Logger, limiter: rate.NewLimiter(rate.Limit(cfg.Limits.QPS), cfg.Limits.Burst),
-		wake: make(chan struct{}, 1), dirty: map[model.Key]time.Time{}, wrote: map[model.Key]truce{},
+		wrote: map[model.Key]truce{},
 	}, nil
 }
 
 // Set replaces all statuses. It keeps a reference to the map and its values.
 func (v *Verdicts) Set(want map[model.Key]any) {
 	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.want
+	v.want = want
 	for key, status := range want {
-		if before, ok := v.want[key]; !ok || !model.SameSpec(before, status) {
-			v.dirty[key] = time.Time{}
+		if old, ok := before[key]; !ok || !model.SameSpec(old, status) {
 			delete(v.wrote, key)
+			v.check(key)
 		}
 	}
-	v.want = want
-	maps.DeleteFunc(v.dirty, func(key model.Key, _ time.Time) bool { _, ok := want[key]; return !ok })
 	maps.DeleteFunc(v.wrote, func(key model.Key, _ truce) bool { _, ok := want[key]; return !ok })
-	v.mu.Unlock()
-	v.nudge()
 }
 
 // Hear processes events of the store. A status that another component has overwritten is
 // corrected, with increasing delays if that happens repeatedly.
 func (v *Verdicts) Hear(events []config.Event) {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	for _, e := range events {
 		if key := e.Current().Key; e.Type != config.Deleted && v.want[key] != nil {
-			last := v.wrote[key]
-			v.dirty[key] = last.since.Add(last.pause)
+			v.check(key)
 		}
 	}
-	v.mu.Unlock()
-	v.nudge()
 }
 
-func (v *Verdicts) nudge() {
-	select {
-	case v.wake <- struct{}{}:
-	default: // a token is there already
+// check schedules a check of an object. A new leader checks all objects. The caller holds mu.
+func (v *Verdicts) check(key model.Key) {
+	if v.leading {
+		v.queue.Add(key)
 	}
 }
 
 // Run writes statuses until ctx is done.
 func (v *Verdicts) Run(ctx context.Context) error {
+	v.mu.Lock()
+	v.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[model.Key](firstPause, longPause))
+	v.mu.Unlock()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return v.rounds(ctx) }) // takes due statuses and writes to the store
+	defer context.AfterFunc(ctx, v.queue.ShutDown)()
+	for range v.cfg.Limits.Workers {
+		g.Go(func() error { return v.serve(ctx) }) // takes keys from the queue and writes to the store
+	}
 	if v.cfg.Lead == nil {
 		v.lead(true)
 		return g.Wait()
@@ -134,57 +136,45 @@ func (v *Verdicts) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead records whether this replica is the leader. It schedules a check of all objects.
+// lead records whether this replica is the leader. A new leader checks all objects.
 func (v *Verdicts) lead(leads bool) {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.leading = leads
 	for key := range v.want {
-		v.dirty[key] = time.Time{}
+		v.check(key)
 	}
-	v.mu.Unlock()
-	v.nudge()
 }
 
-// rounds writes pending statuses until ctx is done.
-func (v *Verdicts) rounds(ctx context.Context) error {
+// serve writes statuses until the queue is shut down.
+func (v *Verdicts) serve(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(poll)
-		// Cases: ctx is done; there may be something to write; a failed write is due again.
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		key, down := v.queue.Get()
+		if down || ctx.Err() != nil {
 			return nil
-		case <-v.wake:
-		case <-timer.C:
 		}
-		timer.Stop()
-		g := &errgroup.Group{}
-		g.SetLimit(v.cfg.Limits.Workers)
-		for key, want := range v.due(time.Now()) {
-			g.Go(func() error { // one write
-				v.done(key, v.write(ctx, key, want))
-				return nil
-			})
+		switch want, wait := v.due(key, time.Now()); {
+		case want == nil:
+			v.queue.Forget(key)
+		case wait > 0:
+			v.queue.AddAfter(key, wait)
+		default:
+			v.done(key, v.write(ctx, key, want))
 		}
-		_ = g.Wait() // the functions return no errors
+		v.queue.Done(key)
 	}
 }
 
-// due removes the objects that are due from dirty and returns their statuses.
-func (v *Verdicts) due(now time.Time) map[model.Key]any {
+// due returns the status of an object, and the rest of the pause after its last write. The status
+// is nil if this replica must not write it.
+func (v *Verdicts) due(key model.Key, now time.Time) (want any, wait time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	out := map[model.Key]any{}
 	if !v.leading {
-		return nil
+		return nil, 0
 	}
-	for key, at := range v.dirty {
-		if !at.After(now) {
-			out[key] = v.want[key]
-			delete(v.dirty, key)
-		}
-	}
-	return out
+	last := v.wrote[key]
+	return v.want[key], last.since.Add(last.pause).Sub(now)
 }
 
 // write updates the status of one object if it differs.
@@ -234,22 +224,19 @@ func (v *Verdicts) done(key model.Key, err error) {
 		if err != nil && isFinal(err) && !errors.Is(err, config.ErrNotFound) {
 			v.log.Debug("a status cannot be written", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
 		}
+		v.queue.Forget(key)
 		return
 	}
-	wait := firstPause
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	report := true
 	if v.cfg.Denied(err) {
-		wait = deniedTime
-		if v.denied {
-			err = nil // reported before
-		}
-		v.denied = true
+		v.queue.AddAfter(key, deniedTime)
+		v.mu.Lock()
+		report, v.denied = !v.denied, true
+		v.mu.Unlock()
+	} else {
+		v.queue.AddRateLimited(key)
 	}
-	if err != nil {
+	if report {
 		v.log.Warn("the status of an object is not written; it is tried again", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
-	}
-	if _, sooner := v.dirty[key]; !sooner && v.want[key] != nil {
-		v.dirty[key] = time.Now().Add(wait)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,6 +177,58 @@ func TestVerdictsAfterFaults(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := s.classMessage(); got != "three" {
 			t.Errorf("after the newer state the status says %q", got)
+		}
+	})
+}
+
+// TestVerdictsBackOff checks that a store that does not answer is asked less and less often, and at
+// the same rate as at first after an answer.
+func TestVerdictsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, v, _ := verdicts(t, nil)
+		var broken atomic.Bool
+		s.mu.Lock()
+		s.before = func(int64) error {
+			if broken.Load() {
+				return errors.New("no answer")
+			}
+			return nil
+		}
+		s.mu.Unlock()
+		for _, text := range []string{"one", "two"} {
+			broken.Store(true)
+			before := s.writes.Load()
+			v.Set(map[model.Key]any{verdictClass: classSays(text)})
+			time.Sleep(10 * time.Second)
+			if n := s.writes.Load() - before; n != 4 { // after 0, 1, 3 and 7 seconds
+				t.Errorf("%s: %d writes in ten seconds, want 4", text, n)
+			}
+			time.Sleep(time.Hour)
+			if n := s.writes.Load() - before; n < 60 || n > 70 {
+				t.Errorf("%s: %d writes in an hour, want one each minute", text, n)
+			}
+			broken.Store(false)
+			time.Sleep(2 * time.Minute)
+			if got := s.classMessage(); got != text {
+				t.Errorf("the status says %q, want %q", got, text)
+			}
+		}
+	})
+}
+
+// TestVerdictsEndWithTheLease checks that Run returns the error of the lease.
+func TestVerdictsEndWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errors.New("no lease")
+		v, err := NewVerdicts(VerdictsConfig{
+			Store: newStore(), Merge: gatewayapi.Merge, Limits: Limits{Workers: 2, QPS: 1, Burst: 1},
+			Lead: func(context.Context, func(context.Context) error) error { return lost },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Run(t.Context()); !errors.Is(err, lost) {
+			t.Errorf("Run returns %v", err)
 		}
 	})
 }
