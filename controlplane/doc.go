@@ -4,10 +4,10 @@
 // Package controlplane is the root of the control plane's packages, and holds
 // nothing but this picture:
 //
-//	config ──> Change ──> push.Debouncer ──> snapshot.Build ──> push.Queue ──> discovery
-//	(files)               (leading edge)     (immutable)        (merge by      (streams)
-//	                                          registry,          stream)        generate
-//	                                          model                             (shared bytes)
+//	config ──> Change ──> push.Debouncer ──> snapshot.Build ──> discovery
+//	(files)               (leading edge)     (immutable)        (queue, streams)
+//	                                          registry,          generate
+//	                                          model              (shared bytes)
 //
 //	authn ──> ca      who is calling, and the certificate that the caller gets
 //

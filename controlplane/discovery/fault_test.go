@@ -340,3 +340,26 @@ func TestShedOfSilentProxy(t *testing.T) {
 		}
 	})
 }
+
+// A stream that ends while it waits for a push is not served.
+func TestEndedStreamIsNotServed(t *testing.T) {
+	t.Parallel()
+	s, err := New(Config{Generator: &table{}, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Push(&snapshot.Mesh{}, model.Change{All: true})
+	st := &stream{server: s, proxy: &model.Proxy{}, wake: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+	s.enter(st)
+	s.Push(&snapshot.Mesh{}, model.Change{All: true})
+	s.prepare(st)
+	if len(st.wake) != 1 {
+		t.Error("a stream is not served")
+	}
+	<-st.wake
+	s.remove(st)
+	s.prepare(st)
+	if len(st.wake) != 0 {
+		t.Error("a stream that has ended is served")
+	}
+}

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	grpccredentials "google.golang.org/grpc/credentials"
 	grpcpeer "google.golang.org/grpc/peer"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
@@ -25,7 +27,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -101,8 +102,10 @@ type Server struct {
 	workers int
 	log     *slog.Logger
 	metrics *metrics
-	queue   *push.Queue[*stream]
-	shared  *shared
+	// queue contains the streams that wait for a push, each at most once. It contains no changes: a
+	// worker reads the newest snapshot.
+	queue  *workqueue.Typed[*stream]
+	shared *shared
 	// quarantine decides which versions of generated resources proxies receive.
 	quarantine *quarantine.Quarantine
 	secrets    *secrets.Server
@@ -155,7 +158,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	q := push.NewQueue[*stream]()
+	q := workqueue.NewTyped[*stream]()
 	s := &Server{
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
@@ -227,7 +230,7 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		s.queue.Enqueue(st)
+		s.queue.Add(st)
 	}
 }
 
@@ -235,14 +238,31 @@ func (s *Server) Push(mesh *snapshot.Mesh, change model.Change) {
 // stream, which is the expensive part, and wakes the stream, which sends them: a
 // slow proxy does not delay others.
 func (s *Server) Run(ctx context.Context) error {
-	return s.queue.Run(ctx, s.workers, s.prepare)
+	g, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, s.queue.ShutDown)()
+	for range s.workers {
+		g.Go(func() error { // takes streams from the queue and wakes them
+			for {
+				st, down := s.queue.Get()
+				if down || ctx.Err() != nil {
+					return nil
+				}
+				s.prepare(st)
+				s.queue.Done(st)
+			}
+		})
+	}
+	return g.Wait()
 }
 
 // prepare generates the resources of a stream from the newest snapshot and wakes
 // the stream. A panic is counted and logged; other streams are unaffected.
 func (s *Server) prepare(st *stream) {
-	if st.leaving.Load() {
-		return // it receives no newer snapshot
+	s.mu.Lock()
+	_, open := s.streams[st]
+	s.mu.Unlock()
+	if !open || st.leaving.Load() {
+		return // it has ended, or receives no newer snapshot
 	}
 	defer st.notify()
 	defer func() {
@@ -324,7 +344,6 @@ func (s *Server) remove(st *stream) {
 	delete(s.streams, st)
 	delete(s.watching, st)
 	s.mu.Unlock()
-	s.queue.Remove(st)
 	if st.member != nil {
 		st.member.Leave()
 	}
