@@ -4,6 +4,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,9 @@ type Config struct {
 	// status, and the last good version of those that went bad. Empty means that
 	// both are in memory only and end with the process.
 	State string
+	// Status is a directory for the status of objects instead of one below State, so that several
+	// replicas share it. They must not share State.
+	Status string
 	// Keep makes the store write last good versions to State. One process keeps
 	// them; others that have the same State read them.
 	Keep bool
@@ -123,7 +127,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s.tree = newTree(filetree.Boundary{
 		Root: cfg.Dir, Also: cfg.Links, Cure: "move the files, or allow it with ?links=/directory at the end of the source's URL",
-	}, cfg.Settle, cfg.State, lastGood{stateDir(cfg.State, "last-good"), cfg.Keep, s.log})
+	}, cfg.Settle, cmp.Or(cfg.Status, stateDir(cfg.State, "status")), lastGood{stateDir(cfg.State, "last-good"), cfg.Keep, s.log})
 	s.state.Store(&fileSnapshot{})
 	return s, nil
 }

@@ -63,9 +63,9 @@ type tree struct {
 	now time.Time
 }
 
-func newTree(boundary filetree.Boundary, settle time.Duration, state string, good lastGood) *tree {
+func newTree(boundary filetree.Boundary, settle time.Duration, status string, good lastGood) *tree {
 	return &tree{
-		dir: boundary.Root, boundary: boundary, settle: settle, good: good, status: newStatusDir(stateDir(state, "status"), good.log),
+		dir: boundary.Root, boundary: boundary, settle: settle, good: good, status: newStatusDir(status, good.log),
 		backlog: map[string]fs.FileInfo{}, reading: map[string]bool{},
 		files: map[string]*file{}, dirty: map[string]bool{}, trouble: map[string]string{}, changed: map[*file]bool{},
 	}
