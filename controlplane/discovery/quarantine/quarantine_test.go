@@ -60,6 +60,25 @@ func TestStaleTimer(t *testing.T) {
 	}
 }
 
+// TestTimerPanics checks that a panic in the timer of a group is reported, and disturbs neither the
+// program nor other streams.
+func TestTimerPanics(t *testing.T) {
+	t.Parallel()
+	q := newQuarantine()
+	var causes []any
+	q.cfg.Recovered = func(cause any) error {
+		causes = append(causes, cause)
+		return nil
+	}
+	m := q.Join(proxy(1, "envoy"), &stream{})
+	m.group.variants[Key{Item{typeCluster, "a"}, 1}] = &variant{} // without a candidate, which is a fault
+	m.group.expire()
+	if len(causes) != 1 {
+		t.Errorf("%d panics were reported, want 1: %v", len(causes), causes)
+	}
+	q.Join(proxy(2, "other"), &stream{}).Leave() // the lock is free
+}
+
 // TestGroupsAreBounded checks that an identity has at most maxPrograms shared groups: each
 // stream of a further program has a group of its own.
 func TestGroupsAreBounded(t *testing.T) {
