@@ -70,6 +70,7 @@ func TestBookinfo(t *testing.T) {
 	t.Cleanup(func() { _ = outside.Close() })
 	s.start()
 	s.waitFor("Ctrl-C ends it", time.Minute)
+	s.tries(t)
 
 	// Without rules all versions take turns, and nobody outside is known.
 	seen := map[string]bool{}
@@ -150,6 +151,15 @@ func TestBookinfo(t *testing.T) {
 		}
 		return ""
 	})
+
+	// The rules contain objects twice. All of them are deleted at once.
+	if out, err := s.tool("delete", "-f", filepath.Join(s.dir, "rules"), "--ignore-not-found"); err != nil {
+		t.Fatalf("delete the rules: %v\n%s", err, out)
+	}
+	if out, err := s.tool("get", "vs,se"); err != nil || !strings.Contains(out, "no objects found") {
+		t.Errorf("objects without the rules: %v\n%s", err, out)
+	}
+	s.wantVersion(t, "", "v3 red") // all versions take turns again
 }
 
 // page asks for the product page, for a user.

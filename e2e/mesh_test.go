@@ -29,6 +29,8 @@ const catalog = "http://catalog:8080/"
 // TestShop runs the example shop once and shows, one after the other:
 //
 //   - the table names every workload, its address, identity and expiry
+//   - the requests and commands that it and the tool suggest succeed
+//   - the ports of agent and Envoy are those that a mesh file may not use
 //   - an agent is small in memory
 //   - the line of the README answers 200 through two Envoys
 //   - a 90/10 split holds, a header match goes to v2 always
@@ -44,6 +46,9 @@ const catalog = "http://catalog:8080/"
 func TestShop(t *testing.T) {
 	s := startShop(t)
 	t.Run("table", s.table)
+	t.Run("suggested requests", s.tries)
+	t.Run("suggested commands", s.suggestions)
+	t.Run("reserved ports", s.reservedPorts)
 	t.Run("memory", s.memory)
 	t.Run("readme line", s.readmeLine)
 	t.Run("split", s.split)
@@ -252,6 +257,7 @@ func (s *shop) brokenFiles(t *testing.T) {
 		if v2 := share(t, 100, nil); v2 != 100 {
 			t.Errorf("%s: %d of 100 requests went to v2, want the last good state: all", tc.name, v2)
 		}
+		s.showsLastGood(t)
 	}
 	// A restart of the control plane keeps the last good state, too.
 	kill(t, s.find("outrigger-control", ""))
@@ -259,6 +265,7 @@ func (s *shop) brokenFiles(t *testing.T) {
 	if v2 := share(t, 100, nil); v2 != 100 {
 		t.Errorf("after a restart of the control plane %d of 100 requests went to v2, want the last good state: all", v2)
 	}
+	s.showsLastGood(t)
 	// Another file still counts while this one is broken.
 	s.write("orders.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: orders}\nspec:\n  hosts: [orders]\n"+
 		"  http:\n  - directResponse: {status: 418}\n")
@@ -270,6 +277,20 @@ func (s *shop) brokenFiles(t *testing.T) {
 		}
 		return fmt.Sprintf("orders answers %d, %v; want 418 by the new file", code, err)
 	})
+}
+
+// showsLastGood waits until the tool prints the version of the VirtualService that is in force
+// while its file is not valid.
+func (s *shop) showsLastGood(t *testing.T) {
+	t.Helper()
+	for _, args := range [][]string{{"get", "vs", "catalog", "-o", "yaml"}, {"describe", "vs", "catalog"}} {
+		eventually(t, 2*time.Minute, func() string {
+			if out, err := s.tool(args...); err != nil || !strings.Contains(out, "weight: 100") {
+				return fmt.Sprintf("%v: %v\n%s", args, err, out)
+			}
+			return ""
+		})
+	}
 }
 
 // eventually waits until check finds nothing to complain of.

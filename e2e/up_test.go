@@ -5,10 +5,15 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -162,5 +167,78 @@ func TestUpRefuses(t *testing.T) {
 			}
 			s.wantNothingLeft(t)
 		})
+	}
+}
+
+// reservedPorts looks up the ports on which agent and Envoy of a workload listen. A mesh file whose
+// servicePort is one of them is refused.
+func (s *shop) reservedPorts(t *testing.T) {
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const listening = `0200017F:([0-9A-F]{4}) 00000000:0000 0A` // on the address of the frontend
+	file, ports := "network: 127.1.15.0/24\nworkloads:\n", map[uint64]bool{}
+	for _, m := range regexp.MustCompile(listening).FindAllStringSubmatch(string(table), -1) {
+		port, err := strconv.ParseUint(m[1], 16, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port != 8080 && !ports[port] { // the service of the frontend
+			ports[port] = true
+			file += fmt.Sprintf("- {name: w-%d, command: [sh], servicePort: %d}\n", port, port)
+		}
+	}
+	if len(ports) < 6 {
+		t.Fatalf("agent and Envoy listen on the ports %v only:\n%s", ports, table)
+	}
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.tool("up", "-f", path)
+	if err == nil {
+		t.Errorf("outrigger up runs with\n%s", file)
+	}
+	for port := range ports {
+		if want := fmt.Sprintf("servicePort %d is ", port); !strings.Contains(out, want) {
+			t.Errorf("outrigger up does not say %q:\n%s", want, out)
+		}
+	}
+	t.Logf("ports: %v", slices.Sorted(maps.Keys(ports)))
+}
+
+// tries runs each command that outrigger up suggests. All succeed.
+func (s *shop) tries(t *testing.T) {
+	s.waitFor("/clusters", 2*time.Minute) // in the last one
+	commands := regexp.MustCompile(`(?m)^  curl (.*)$`).FindAllStringSubmatch(s.out.String(), -1)
+	if len(commands) < 4 {
+		t.Fatalf("outrigger up suggests %q", commands)
+	}
+	for _, c := range commands {
+		cmd := exec.Command("sh", "-c", "curl --fail --silent --show-error --output /dev/null "+c[1])
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", c[0], err, out)
+		}
+	}
+}
+
+// suggestions runs each command of outrigger that explain suggests for an object that does not
+// exist. All succeed.
+func (s *shop) suggestions(t *testing.T) {
+	for _, object := range []string{"svc/none", "vs/none", "gateway/none"} {
+		out, err := s.tool("explain", object)
+		if err == nil {
+			t.Errorf("explain %s succeeds:\n%s", object, out)
+		}
+		commands := regexp.MustCompile(`outrigger (get \S+ -A)`).FindAllStringSubmatch(out, -1)
+		if len(commands) == 0 {
+			t.Errorf("explain %s suggests nothing:\n%s", object, out)
+		}
+		for _, c := range commands {
+			if out, err := s.tool(strings.Fields(c[1])...); err != nil {
+				t.Errorf("%s: %v\n%s", c[0], err, out)
+			}
+		}
 	}
 }
