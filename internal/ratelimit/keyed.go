@@ -4,11 +4,12 @@
 package ratelimit
 
 import (
-	"container/list"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 // Limit configures a token bucket.
@@ -21,22 +22,18 @@ type Limit struct {
 // recently used one first; an evicted key starts again with a full bucket. It is safe for
 // concurrent use.
 type Keyed[K comparable] struct {
-	max int
-
-	mu      sync.Mutex // guards the fields below
-	buckets map[K]*list.Element
-	order   *list.List // of *bucket[K], the most recently used one in front
+	mu      sync.Mutex // guards buckets
+	buckets *lru.Map[K, *bucket]
 }
 
-type bucket[K comparable] struct {
-	key     K
+type bucket struct {
 	tokens  *rate.Limiter
 	refused int // consecutive refusals
 }
 
 // NewKeyed returns a table for at most max keys.
 func NewKeyed[K comparable](max int) *Keyed[K] {
-	return &Keyed[K]{max: max, buckets: map[K]*list.Element{}, order: list.New()}
+	return &Keyed[K]{buckets: lru.New[K, *bucket](max)}
 }
 
 // Take takes a token from the bucket of a key and returns a wait of zero, or returns the time until
@@ -70,23 +67,19 @@ func (k *Keyed[K]) Bucket(key K, limit Limit) *rate.Limiter {
 func (k *Keyed[K]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.order.Len()
+	return k.buckets.Len()
 }
 
 // bucket returns the bucket of a key, creating it if necessary. The caller holds mu.
-func (k *Keyed[K]) bucket(key K, limit Limit) *bucket[K] {
-	e := k.buckets[key]
-	if e == nil {
-		if k.order.Len() >= k.max {
-			delete(k.buckets, k.order.Remove(k.order.Back()).(*bucket[K]).key)
-		}
-		per := rate.Limit(limit.PerSecond)
-		if limit.PerSecond < 0 {
-			per = rate.Inf
-		}
-		e = k.order.PushFront(&bucket[K]{key: key, tokens: rate.NewLimiter(per, limit.Burst)})
-		k.buckets[key] = e
+func (k *Keyed[K]) bucket(key K, limit Limit) *bucket {
+	if b, ok := k.buckets.Get(key); ok {
+		return b
 	}
-	k.order.MoveToFront(e)
-	return e.Value.(*bucket[K])
+	per := rate.Limit(limit.PerSecond)
+	if limit.PerSecond < 0 {
+		per = rate.Inf
+	}
+	b := &bucket{tokens: rate.NewLimiter(per, limit.Burst)}
+	k.buckets.Put(key, b)
+	return b
 }
