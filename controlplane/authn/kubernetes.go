@@ -16,6 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/metadata"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
@@ -69,8 +70,8 @@ type KubernetesConfig struct {
 // Kubernetes authenticates callers by a token that an API server reviews.
 type Kubernetes struct {
 	cfg     KubernetesConfig
-	good    *cache[Review]
-	bad     *cache[string]
+	good    *cache.LRUExpireCache // Reviews of valid tokens, by request.key
+	bad     *cache.LRUExpireCache // strings, why tokens are invalid
 	flights singleflight.Group
 	slots   chan struct{}
 }
@@ -110,8 +111,8 @@ func NewKubernetes(cfg KubernetesConfig) (*Kubernetes, error) {
 	}
 	return &Kubernetes{
 		cfg:   cfg,
-		good:  newCache[Review](cfg.CacheSize, cfg.PositiveTTL),
-		bad:   newCache[string](cfg.CacheSize, cfg.NegativeTTL),
+		good:  cache.NewLRUExpireCache(cfg.CacheSize),
+		bad:   cache.NewLRUExpireCache(cfg.CacheSize),
 		slots: make(chan struct{}, maxReviews),
 	}, nil
 }
@@ -199,12 +200,12 @@ func (r request) key() [sha256.Size]byte {
 // review returns the cached result for a token, or reviews it. Concurrent calls with the same token
 // share one review, which continues if one of them ends.
 func (k *Kubernetes) review(ctx context.Context, reviewer Reviewer, req request) (Review, error) {
-	key, now := req.key(), time.Now()
-	if r, ok := k.good.get(key, now); ok {
+	key := req.key()
+	if r, ok := k.good.Get(key); ok {
 		k.cfg.Metrics.reviewed("cached")
-		return r, nil
+		return r.(Review), nil
 	}
-	if why, ok := k.bad.get(key, now); ok {
+	if why, ok := k.bad.Get(key); ok {
 		k.cfg.Metrics.reviewed("cached")
 		return Review{}, refuse("%s", why)
 	}
@@ -239,12 +240,12 @@ func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, ke
 	switch {
 	case err == nil:
 		k.cfg.Metrics.reviewed("ok")
-		k.good.put(key, r, time.Now())
+		k.good.Add(key, r, k.cfg.PositiveTTL)
 		return r, nil
 	case errors.Is(err, ErrUnauthenticated):
 		k.cfg.Metrics.reviewed("refused")
 		why := clip.Text(hide("kubernetes: "+reason(err), req.token), maxText)
-		k.bad.put(key, why, time.Now())
+		k.bad.Add(key, why, k.cfg.NegativeTTL)
 		return Review{}, refuse("%s", why)
 	default:
 		k.cfg.Metrics.reviewed("error")
