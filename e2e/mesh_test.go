@@ -89,18 +89,23 @@ func (s *shop) table(t *testing.T) {
 	s.waitFor(readmeLine, 5*time.Second)
 }
 
-// memory compares with what an agent may take once it is ready.
+// memory waits until each agent takes little memory. It gives back what its start took once it has
+// been ready for a while.
 func (s *shop) memory(t *testing.T) {
 	for _, workload := range []string{"frontend", "catalog-v1", "catalog-v2", "orders"} {
 		p := s.find("outrigger-agent", workload)
-		for _, limit := range []struct {
-			field string
-			kB    int
-		}{{"VmRSS", 20 << 10}, {"RssAnon", 8 << 10}} {
-			if got := statusField(t, p, limit.field); got > limit.kB {
-				t.Errorf("the agent of %s has %s of %d kB, more than %d", workload, limit.field, got, limit.kB)
+		eventually(t, 2*time.Minute, func() string {
+			for _, limit := range []struct {
+				field string
+				kB    int
+			}{{"VmRSS", 20 << 10}, {"RssAnon", 8 << 10}} {
+				if got := statusField(t, p, limit.field); got > limit.kB {
+					<-time.After(20 * time.Millisecond) // others need the machine, too
+					return fmt.Sprintf("the agent of %s has %s of %d kB, more than %d", workload, limit.field, got, limit.kB)
+				}
 			}
-		}
+			return ""
+		})
 	}
 }
 
