@@ -13,7 +13,8 @@ import (
 
 // given is what a stream sends in one round. Its loop owns it.
 type given struct {
-	mesh *published
+	mesh     *published
+	returned bool // as it was when this was decided
 	quarantine.Decision
 }
 
@@ -24,7 +25,7 @@ func (s *stream) give() error {
 		return nil
 	}
 	g := &s.given
-	if g.mesh == s.mesh && s.member.Current(&g.Decision) {
+	if g.mesh == s.mesh && g.returned == s.returned && s.member.Current(&g.Decision) {
 		return nil // as most times: what was made for a snapshot does not change
 	}
 	made, ok := s.server.generateAll(s.mesh.Mesh, s.view())
@@ -44,7 +45,7 @@ func (s *stream) give() error {
 			}
 		}
 	}
-	*g = given{s.mesh, decision}
+	*g = given{s.mesh, s.returned, decision}
 	return nil
 }
 
