@@ -163,13 +163,13 @@ func (p plugins) rejected(t *testing.T, name string) {
 	t.Helper()
 	p.says(t, true, []string{"explain", "wasmplugin/" + name}, "0 of 2 proxies have it in force", "2 have rejected it")
 	p.says(t, true, []string{"describe", "wasmplugin", name, "--store", p.store()}, "reason: Rejected")
-	p.says(t, false, []string{"status"}, " ECDS ", "REJECTED", "default."+name)
+	p.says(t, false, []string{"status"}, "ECDS", "REJECTED", "default."+name)
 }
 
 // allWell waits until no tool reports a rejection.
 func (p plugins) allWell(t *testing.T) {
 	t.Helper()
-	out := p.says(t, true, []string{"status"}, " ECDS ", "4 proxies: all have what they were sent.")
+	out := p.says(t, true, []string{"status"}, "ECDS", "4 proxies: all have what they were sent.")
 	out += p.says(t, true, []string{"explain", "wasmplugin/good"}, "2 of 2 proxies have it in force")
 	out += p.says(t, true, []string{"describe", "wasmplugin", "good", "--store", p.store()}, "reason: Acknowledged")
 	if strings.Contains(strings.ToLower(out), "rejected") {
