@@ -33,9 +33,7 @@ const (
 func (p *Process) standIn(ctx context.Context, old, next *child) {
 	own := old.line.socket("parent", old.epoch)
 	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}
-	// The socket name belongs to a process that has exited.
-	_ = os.Remove(own)
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: own, Net: "unixgram"})
+	conn, err := replaceSocket(own)
 	if err != nil {
 		p.cfg.Logger.Error("the old envoy has ended early, and the agent cannot take its place: the new one will end when it misses it", "err", err)
 		return
@@ -67,6 +65,22 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 			return
 		}
 	}
+}
+
+// replaceSocket returns a socket with the name of a process that has exited. The name always refers
+// to a socket: an Envoy that finds none when it sends would exit.
+func replaceSocket(name string) (*net.UnixConn, error) {
+	other := name + "~"
+	_ = os.Remove(other) // of an agent that was killed
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: other, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(other, name); err != nil {
+		_, _ = os.Remove(other), conn.Close() // the first error counts
+		return nil, err
+	}
+	return conn, nil
 }
 
 // emptyStats returns a response without statistics. To an Envoy that requested a listener, it means
