@@ -403,14 +403,33 @@ func TestLint(t *testing.T) {
 	if tidy == nil {
 		t.Fatal("make lint does not run go mod tidy -diff in each module")
 	}
-	var modules []string
-	for _, file := range walk(t, "go.mod") {
-		modules = append(modules, filepath.Dir(file))
+	checks := regexp.MustCompile(`for dir in (.*?); do \(cd \$dir; go vet \./\.\.\.; \$staticcheck \./\.\.\.; \$errcheck \./\.\.\.\)`).FindSubmatch(commands)
+	if checks == nil {
+		t.Fatal("make lint does not run go vet, staticcheck and errcheck in the other modules")
 	}
-	want := strings.Fields(string(tidy[1]))
-	slices.Sort(want)
-	slices.Sort(modules)
-	if !slices.Equal(modules, want) {
-		t.Errorf("make lint tidies the modules %q, and there are %q", want, modules)
+	var modules, others []string
+	for _, file := range walk(t, "go.mod") {
+		dir := filepath.Dir(file)
+		modules = append(modules, dir)
+		source, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dir != "." && len(source) > 0 { // the others pin tools
+			others = append(others, dir)
+		}
+	}
+	for _, c := range []struct {
+		does      string
+		got, want []string
+	}{
+		{"tidies", strings.Fields(string(tidy[1])), modules},
+		{"checks, besides the root,", strings.Fields(string(checks[1])), others},
+	} {
+		slices.Sort(c.got)
+		slices.Sort(c.want)
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("make lint %s the modules %q, and there are %q", c.does, c.got, c.want)
+		}
 	}
 }
