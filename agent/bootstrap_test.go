@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -219,6 +220,32 @@ func TestStatsdLookupEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The end of the agent, such as by SIGTERM, ends the lookup of its start at once. The test
+// is not parallel because it replaces the resolver of the process.
+func TestNewEndsWithItsContext(t *testing.T) {
+	before := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = before })
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(lookup context.Context, _, _ string) (net.Conn, error) {
+			cancel()
+			<-lookup.Done() // no server answers
+			return nil, lookup.Err()
+		}}
+		c := testSources(nil, "PROXY_CONFIG={statsdUdpAddress: 'statsd.example.com:1'}").Config
+		c.Logger, c.Environ.Cloud.Platform = slog.New(slog.DiscardHandler), "none"
+		began := time.Now()
+		_, err := New(ctx, c)
+		if ctx.Err() == nil {
+			t.Fatalf("statsd was not looked up: %v", err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("New returns %s after the end, want at once", took)
+		}
+	})
 }
 
 // An agent that is ended before it runs starts nothing.
