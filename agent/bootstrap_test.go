@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -227,25 +228,24 @@ func TestStatsdLookupEnds(t *testing.T) {
 func TestNewEndsWithItsContext(t *testing.T) {
 	before := net.DefaultResolver
 	t.Cleanup(func() { net.DefaultResolver = before })
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(lookup context.Context, _, _ string) (net.Conn, error) {
-			cancel()
-			<-lookup.Done() // no server answers
-			return nil, lookup.Err()
-		}}
-		c := testSources(nil, "PROXY_CONFIG={statsdUdpAddress: 'statsd.example.com:1'}").Config
-		c.Logger, c.Environ.Cloud.Platform = slog.New(slog.DiscardHandler), "none"
-		began := time.Now()
-		_, err := New(ctx, c)
-		if ctx.Err() == nil {
-			t.Fatalf("statsd was not looked up: %v", err)
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("New returns %s after the end, want at once", took)
-		}
-	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := make(chan error, 100)
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(lookup context.Context, _, _ string) (net.Conn, error) {
+		cancel()
+		<-lookup.Done() // no server answers
+		ends <- lookup.Err()
+		return nil, lookup.Err()
+	}}
+	c := testSources(nil, "PROXY_CONFIG={statsdUdpAddress: 'statsd.example.com:1'}").Config
+	c.Logger, c.Environ.Cloud.Platform = slog.New(slog.DiscardHandler), "none"
+	_, err := New(ctx, c)
+	if ctx.Err() == nil {
+		t.Fatalf("statsd was not looked up: %v", err)
+	}
+	if err := <-ends; !errors.Is(err, context.Canceled) {
+		t.Errorf("the lookup ended with %v, want %v", err, context.Canceled)
+	}
 }
 
 // An agent that is ended before it runs starts nothing.
