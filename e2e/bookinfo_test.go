@@ -118,24 +118,7 @@ func TestBookinfo(t *testing.T) {
 
 	s.apply(t, "virtual-service-reviews-50-v3")
 	s.wantVersion(t, "", "v3 red") // before this nobody saw any reviews
-	// At once: who sees version 3 waits for its ratings.
-	versions := make(chan string)
-	for range 40 {
-		go func() {
-			p, err := s.ask(t, "")
-			if err != nil {
-				p.ReviewsError = err.Error()
-			}
-			versions <- p.version()
-		}()
-	}
-	count := map[string]int{}
-	for range 40 {
-		count[<-versions]++
-	}
-	if count["v1"]+count["v3 red"] != 40 || count["v1"] < 8 || count["v3 red"] < 8 {
-		t.Errorf("of 40 requests half should go to v1 and half to v3: %v", count)
-	}
+	s.wantHalf(t, "v1", "v3 red")
 
 	s.apply(t, "virtual-service-reviews-v1-mirror-v3")
 	s.wantOnly(t, "v1")
@@ -160,6 +143,29 @@ func TestBookinfo(t *testing.T) {
 		t.Errorf("objects without the rules: %v\n%s", err, out)
 	}
 	s.wantVersion(t, "", "v3 red") // all versions take turns again
+}
+
+// wantHalf sends requests and fails unless each of two versions answers about half of them.
+func (s *shop) wantHalf(t *testing.T, one, other string) {
+	t.Helper()
+	// At once: who sees version 3 waits for its ratings.
+	versions := make(chan string)
+	for range 40 {
+		go func() {
+			p, err := s.ask(t, "")
+			if err != nil {
+				p.ReviewsError = err.Error()
+			}
+			versions <- p.version()
+		}()
+	}
+	count := map[string]int{}
+	for range 40 {
+		count[<-versions]++
+	}
+	if count[one]+count[other] != 40 || count[one] < 8 || count[other] < 8 {
+		t.Errorf("of 40 requests half should go to %s and half to %s: %v", one, other, count)
+	}
 }
 
 // page asks for the product page, for a user.

@@ -6,6 +6,7 @@ package generate
 import (
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -37,6 +38,7 @@ type Generator struct {
 	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *xds.Set]
 	denied   memo[struct{}, *envoyconf.Denied]
+	enforced memo[string, *authorization.Filters]
 	empty    *xds.Set
 }
 
@@ -58,6 +60,7 @@ type setKey struct {
 	router    routerKey
 	unknown   model.Key // see [target.unknownBy]
 	plugins   string    // the WasmPlugins and their positions
+	policies  string    // the AuthorizationPolicies
 	settings  string    // of the proxy itself
 }
 
@@ -111,6 +114,13 @@ func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 	}
 	return g.denied.get(struct{}{}, mesh.Sequence, inputs{mesh.Denied, mesh.Config}, func(*envoyconf.Denied) *envoyconf.Denied {
 		return envoyconf.NewDenied(mesh.Denied, mesh.Config)
+	})
+}
+
+// enforce returns the filters that enforce the policies of a workload.
+func (g *Generator) enforce(mesh *snapshot.Mesh, policies authorization.Policies) *authorization.Filters {
+	return g.enforced.get(policies.Key, mesh.Sequence, inputs{mesh.Config}, func(*authorization.Filters) *authorization.Filters {
+		return policies.Filters(mesh.Config)
 	})
 }
 

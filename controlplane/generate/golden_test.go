@@ -102,6 +102,7 @@ func decode(t *testing.T, text string) []*model.Config {
 			Metadata struct {
 				Name, Namespace   string
 				CreationTimestamp time.Time
+				Annotations       map[string]string
 			}
 			Spec json.RawMessage
 		}
@@ -112,14 +113,14 @@ func decode(t *testing.T, text string) []*model.Config {
 			model.VirtualService: &networkingv1alpha3.VirtualService{}, model.DestinationRule: &networkingv1alpha3.DestinationRule{},
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
-			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{},
+			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)
 		}
 		out = append(out, &model.Config{
 			Key:     model.Key{Kind: object.Kind, Namespace: object.Metadata.Namespace, Name: object.Metadata.Name},
-			Created: object.Metadata.CreationTimestamp, Source: fmt.Sprintf("in.yaml:%d", line), Spec: spec,
+			Created: object.Metadata.CreationTimestamp, Source: fmt.Sprintf("in.yaml:%d", line), Spec: spec, Annotations: object.Metadata.Annotations,
 		})
 		line += strings.Count(doc, "\n") + 1
 	}

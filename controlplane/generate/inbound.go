@@ -149,7 +149,8 @@ func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.Filt
 }
 
 func isHTTPChain(chain *listenerv3.FilterChain) bool {
-	return chain.GetFilters()[0].GetName() == "envoy.filters.network.http_connection_manager"
+	filters := chain.GetFilters()
+	return filters[len(filters)-1].GetName() == "envoy.filters.network.http_connection_manager"
 }
 
 // inboundTarget is the destination of inbound filter chains.
@@ -261,10 +262,15 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 
 // filters returns the network filters that forward connections to the application.
 func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
+	*to.from = append(*to.from, s.enforced.Sources...)
 	if http {
-		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb})
+		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
+			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb, Authorization: s.enforced.HTTP,
+		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
-	return []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}}})}
+	return append(slices.Clone(s.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
+		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
+	}))
 }

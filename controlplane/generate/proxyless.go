@@ -32,7 +32,7 @@ func (g *Generator) proxyless(s *target, typeURL string) *xds.Set {
 	switch typeURL {
 	case xds.TypeListener:
 		servers := serversOf(s)
-		key.route, key.inbound = s.routeKey(), serversKey(servers)
+		key.route, key.inbound, key.policies = s.routeKey(), serversKey(servers), s.policies.Key
 		return g.sets.get(key, mesh.Sequence, inputs{v, mesh.VirtualServices, mesh.Config, mesh.Denied}, func(prev *xds.Set) *xds.Set {
 			p := g.proxylessListeners(s)
 			g.serverListeners(p, s, servers)

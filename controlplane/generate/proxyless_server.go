@@ -6,6 +6,7 @@ package generate
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -16,6 +17,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -89,8 +91,9 @@ func serversKey(servers []server) inboundKey {
 // serverListeners adds the listeners of servers to p.
 func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 	for _, at := range servers {
-		l := serverListener(at, g.deniedIn(s.mesh))
-		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, at.peers)
+		enforced := g.enforce(s.mesh, s.policies)
+		l := serverListener(at, g.deniedIn(s.mesh), enforced)
+		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, slices.Concat(at.peers, enforced.Sources))
 		if err != nil {
 			p.problems = append(p.problems, envoyconf.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
 			continue
@@ -101,12 +104,12 @@ func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 
 // serverListener returns the listener of a server. The library compares its address byte by byte
 // with that of the server, and passes every request to the application.
-func serverListener(at server, denied *envoyconf.Denied) *listenerv3.Listener {
+func serverListener(at server, denied *envoyconf.Denied, enforced *authorization.Filters) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     "inbound_" + envoyconf.HostPort(at.host, at.port),
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
 	}
-	filters := envoyconf.Filters{Library: envoyconf.LibraryServer}
+	filters := envoyconf.Filters{Library: envoyconf.LibraryServer, Authorization: enforced.Library}
 	if at.secure {
 		filters.Denied = denied
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
@@ -25,6 +26,9 @@ type target struct {
 	located  *model.Proxy // the proxy with its location
 	outbound outboundKey
 	plugins  extension.Plugins
+	policies authorization.Policies
+	// enforced are the filters of the policies, while listeners are built.
+	enforced *authorization.Filters
 	settings *model.ProxySettings // of the proxy itself; may be nil
 }
 
@@ -62,6 +66,7 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	}
 	s.outbound.locality, s.located = placeOf(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
+	s.policies = authorization.Of(mesh, proxy.Namespace, proxy.OwnLabels())
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
 }

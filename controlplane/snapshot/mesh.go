@@ -73,6 +73,8 @@ type Mesh struct {
 	Sidecars            *Sidecars
 	Gateways            *Gateways
 	WasmPlugins         *WasmPlugins
+	// AuthorizationPolicies say which requests workloads accept.
+	AuthorizationPolicies *AuthorizationPolicies
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 	// Denied are the identities and certificates that proxies reject; nil if there are none.
@@ -137,6 +139,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
 	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
+	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)
@@ -273,7 +276,7 @@ func canonical(objs []*model.Config) []*model.Config {
 }
 
 // semanticsAnnotation is the kind of object that a VirtualService was converted from, which
-// determines how its paths match. No other annotation affects a snapshot.
+// determines how its paths match. Only this annotation and that of a dry run affect a snapshot.
 const (
 	semanticsAnnotation = "internal.istio.io/route-semantics"
 	// gatewaySemantics is the value for objects converted from the Gateway API.
@@ -284,5 +287,5 @@ const (
 // problems never refer to an outdated line.
 func sameConfig(a, b *model.Config) bool {
 	return a == b || a.Key == b.Key && a.Source == b.Source && a.Created.Equal(b.Created) &&
-		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && slices.Equal(a.From, b.From) && model.SameSpec(a.Spec, b.Spec)
+		a.Annotations[semanticsAnnotation] == b.Annotations[semanticsAnnotation] && a.Annotations[dryRunAnnotation] == b.Annotations[dryRunAnnotation] && slices.Equal(a.From, b.From) && model.SameSpec(a.Spec, b.Spec)
 }

@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -48,4 +49,22 @@ func (s *selectors[T]) first(labels map[string]string) (value T, ok bool) {
 		}
 	}
 	return value, ok
+}
+
+// matching returns all objects that match the labels, in the order in which they were added.
+func (s *selectors[T]) matching(labels map[string]string) []T {
+	var found []selected[T]
+	for k, v := range labels {
+		for _, sel := range s.byPair[labelPair{key: k, value: v}] {
+			if model.Selects(sel.labels, labels) {
+				found = append(found, sel)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b selected[T]) int { return cmp.Compare(a.order, b.order) })
+	out := make([]T, len(found))
+	for i, sel := range found {
+		out[i] = sel.value
+	}
+	return out
 }

@@ -32,6 +32,9 @@ func validateAuthorizationPolicy(c *checker, cfg *model.Config) {
 	case len(rules) > mostPolicyRules:
 		c.errorf("spec.rules", "has %d entries: at most %d are allowed", len(rules), mostPolicyRules)
 	}
+	if custom {
+		c.warnf("spec.provider", "is not asked in this version: what the rules match is denied")
+	}
 	_, hasProvider := p.GetActionDetail().(*securityv1beta1.AuthorizationPolicy_Provider)
 	switch {
 	case custom && p.GetProvider().GetName() == "":
@@ -162,6 +165,11 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 	if accounts && len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetNamespaces())+len(s.GetNotNamespaces()) > 0 {
 		c.errorf(path, "has serviceAccounts beside principals or namespaces: write one or the other")
 	}
+	for _, a := range []attribute{{name: "requestPrincipals", values: s.GetRequestPrincipals()}, {name: "notRequestPrincipals", values: s.GetNotRequestPrincipals()}} {
+		if len(a.values) > 0 {
+			c.warnf(path+"."+a.name, "is an attribute of tokens, which are not validated in this version: no request has one")
+		}
+	}
 	c.serviceAccounts(s.GetServiceAccounts(), path+".serviceAccounts")
 	c.serviceAccounts(s.GetNotServiceAccounts(), path+".notServiceAccounts")
 }
@@ -265,6 +273,9 @@ func (c *checker) condition(w *securityv1beta1.Condition, path string) {
 		c.errorf(path+".key", "is %s: write the name in brackets, as in %s[name]", field.Quote(w.GetKey()), name)
 	case !inBrackets && hasBracket:
 		c.errorf(path+".key", "is %s: %s takes no brackets; remove them", field.Quote(w.GetKey()), name)
+	}
+	if strings.HasPrefix(w.GetKey(), "request.auth.") {
+		c.warnf(path+".key", "is an attribute of tokens, which are not validated in this version: no request has one")
 	}
 	if len(w.GetValues())+len(w.GetNotValues()) == 0 {
 		c.errorf(path, "has neither values nor notValues: write one of them")

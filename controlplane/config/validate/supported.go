@@ -125,6 +125,13 @@ var supportedTable = map[protoreflect.FullName]string{
 
 	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
+	"istio.security.v1beta1.AuthorizationPolicy":          "selector targetRef targetRefs rules action",
+	"istio.security.v1beta1.Rule":                         "from to when",
+	"istio.security.v1beta1.Rule.From":                    "source",
+	"istio.security.v1beta1.Rule.To":                      "operation",
+	"istio.security.v1beta1.Source":                       "principals notPrincipals namespaces notNamespaces serviceAccounts notServiceAccounts trustDomains notTrustDomains ipBlocks notIpBlocks remoteIpBlocks notRemoteIpBlocks",
+	"istio.security.v1beta1.Operation":                    "hosts notHosts ports notPorts methods notMethods paths notPaths",
+	"istio.security.v1beta1.Condition":                    "key values notValues",
 	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
 	"istio.type.v1beta1.PortSelector":                     "number",
 	"istio.type.v1beta1.PolicyTargetReference":            "group kind name",

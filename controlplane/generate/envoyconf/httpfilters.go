@@ -48,6 +48,8 @@ type Filters struct {
 	// Denied refuses requests of denied identities where network filters are not available; nil
 	// refuses none.
 	Denied *Denied
+	// Authorization are the filters that decide which requests are accepted.
+	Authorization []*hcmv3.HttpFilter
 	// Library is set for applications without an Envoy.
 	Library Library
 }
@@ -70,6 +72,7 @@ func (f Filters) table() []filterRow {
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHZ], on: envoy, reason: "authorizes a known caller before the rules of the mesh"},
+		{made: f.Authorization, on: f.Library != LibraryClient, reason: "refuses requests before later filters act on them, or answer them"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_STATS], on: envoy, reason: "sees the requests that were let in"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_UNSPECIFIED_PHASE], on: envoy, reason: "the last filters of users, before what answers instead of the upstream"},
 		{name: "envoy.filters.http.grpc_web", config: &grpcwebv3.GrpcWeb{}, on: envoy && f.GRPCWeb, reason: "filters of users see what was sent, and later filters see gRPC"},

@@ -181,7 +181,7 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 
 // http returns the filter that serves the requests of servers that share routes.
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
-	var from xds.Sources
+	from := slices.Clone(b.Authorization.Sources)
 	for _, s := range servers {
 		from = append(from, s.sources...)
 	}
@@ -191,7 +191,9 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 		prefix = "outbound_" + b.name()
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
-	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb})
+	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
+		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb, Authorization: b.Authorization.HTTP,
+	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from
 }

@@ -10,6 +10,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -33,6 +34,8 @@ type Source struct {
 	// Plugins returns the user-defined filters for requests to a port, and adds their objects to
 	// from.
 	Plugins func(port uint32, from *xds.Sources) envoyconf.Plugins
+	// Authorization are the filters that decide which requests and connections are accepted.
+	Authorization *authorization.Filters
 }
 
 // virtualServices returns the objects that are bound to a Gateway and visible to the proxy.

@@ -62,7 +62,12 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, stream)}, slices.Concat(s.sources, builder.TakeSources())
+	return b.stream(stream), slices.Concat(s.sources, builder.TakeSources(), b.Authorization.Sources)
+}
+
+// stream returns the filters that forward accepted connections.
+func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
+	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(b.Mesh.Config, to))
 }
 
 // match returns the match of a chain, or nil if it matches all connections. It returns false if
@@ -194,9 +199,7 @@ func (b *chains) automatic(s *server) {
 		}
 		b.add(&listenerv3.FilterChain{
 			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: envoyconf.MeshALPN()},
-			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.Stream{
-				StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}},
-			})},
-		}, s.owner(), append(p.sources(), s.sources...))
+			Filters:          b.stream(envoyconf.Stream{StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}}}),
+		}, s.owner(), slices.Concat(p.sources(), s.sources, b.Authorization.Sources))
 	}
 }

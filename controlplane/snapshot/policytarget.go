@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// gatewayClassLabel is the label on the workloads of a Gateway of the Gateway API that names its
+// class.
+const gatewayClassLabel = gatewayAPIGroup + "/gateway-class-name"
+
+// policyTarget are the fields of a policy that determine its workloads.
+type policyTarget interface {
+	GetSelector() *typev1beta1.WorkloadSelector
+	GetTargetRef() *typev1beta1.PolicyTargetReference
+	GetTargetRefs() []*typev1beta1.PolicyTargetReference
+}
+
+// targetRefs returns the references of a policy to its targets.
+func targetRefs(p policyTarget) []*typev1beta1.PolicyTargetReference {
+	if refs := p.GetTargetRefs(); len(refs) > 0 || p.GetTargetRef() == nil {
+		return refs
+	}
+	return []*typev1beta1.PolicyTargetReference{p.GetTargetRef()}
+}
+
+// policyIndex finds the policies of a workload without comparing the selectors of all. Policies of
+// the root namespace apply to all namespaces.
+type policyIndex[T comparable] struct {
+	root       string
+	namespaces map[string]*namespacePolicies[T]
+}
+
+// namespacePolicies are the policies of one namespace: those without a selector, those with one, and
+// those that name Gateways, which are in the same namespace.
+type namespacePolicies[T comparable] struct {
+	whole              []T
+	selected, gateways selectors[T]
+}
+
+// add adds a policy. It calls report for each target that the policy does not apply to.
+func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, report func(format string, args ...any)) {
+	ns := p.namespaces[namespace]
+	if ns == nil {
+		ns = &namespacePolicies[T]{}
+		if p.namespaces == nil {
+			p.namespaces = map[string]*namespacePolicies[T]{}
+		}
+		p.namespaces[namespace] = ns
+	}
+	refs := targetRefs(target)
+	if len(refs) == 0 {
+		if labels := target.GetSelector().GetMatchLabels(); len(labels) > 0 {
+			ns.selected.add(labels, policy)
+		} else {
+			ns.whole = append(ns.whole, policy)
+		}
+		return
+	}
+	for i, ref := range refs {
+		at := fmt.Sprintf("spec.targetRefs[%d]: %s %q", i, ref.GetKind(), ref.GetName())
+		switch {
+		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(kindGateway):
+			ns.gateways.add(map[string]string{gatewayNameLabel: ref.GetName()}, policy)
+		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass) && namespace == p.root:
+			ns.selected.add(map[string]string{gatewayClassLabel: ref.GetName()}, policy)
+		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass):
+			report("%s: a policy for a class has to be in the root namespace %q, and this one has no effect there; move it, or name a Gateway", at, p.root)
+		default:
+			report("%s is no Gateway or GatewayClass of %s, so the policy has no effect there; use a selector", at, gatewayAPIGroup)
+		}
+	}
+}
+
+// of returns the policies of a workload: those of the root namespace, then those of its own. In each,
+// those without a selector come first.
+func (p *policyIndex[T]) of(namespace string, labels map[string]string) []T {
+	var out []T
+	if ns := p.namespaces[p.root]; ns != nil && namespace != p.root {
+		out = append(slices.Clip(ns.whole), ns.selected.matching(labels)...)
+	}
+	if ns := p.namespaces[namespace]; ns != nil {
+		out = slices.Concat(out, ns.whole, ns.selected.matching(labels))
+		for _, policy := range ns.gateways.matching(labels) {
+			if !slices.Contains(out, policy) { // it may name the class as well
+				out = append(out, policy)
+			}
+		}
+	}
+	return out
+}
