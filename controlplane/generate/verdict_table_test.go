@@ -93,6 +93,12 @@ func callerVerdicts() []verdict {
 			403 GET / | host example.com
 			0 GET / | port tcp | host a.example.com
 		`},
+	}
+}
+
+// requestVerdicts returns policies with attributes of requests.
+func requestVerdicts() []verdict {
+	return []verdict{
 		{"denied hosts", policy("h", `{action: DENY, rules: [{to: [{operation: {hosts: [a.example.com], ports: ["PORT_HTTP"]}}]}]}`), `
 			403 GET / | host a.example.com
 			403 GET / | host A.EXAMPLE.COM
@@ -103,12 +109,6 @@ func callerVerdicts() []verdict {
 			200 GET / | host b.example.com
 			200 GET / | port tcp | host a.example.com
 		`},
-	}
-}
-
-// requestVerdicts returns policies with attributes of requests.
-func requestVerdicts() []verdict {
-	return []verdict{
 		{"methods", policy("m", `{rules: [{to: [{operation: {notMethods: [DELETE]}}]}]}`), `
 			200 GET /
 			200 POST /
