@@ -157,6 +157,12 @@ func requestVerdicts() []verdict {
 			200 GET /
 			0 GET / | port tcp
 		`},
+	}
+}
+
+// conditionVerdicts returns policies with conditions, and with other actions.
+func conditionVerdicts() []verdict {
+	return []verdict{
 		{"headers", policy("w", `{rules: [{when: [{key: "request.headers[x-user]", values: [ann, "b*"]}]}]}`), `
 			200 GET / | X-User: ann
 			200 GET / | X-User: bob
