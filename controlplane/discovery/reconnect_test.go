@@ -215,7 +215,30 @@ func TestResumedIsSynced(t *testing.T) {
 	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
 	h.resume(p, xds.TypeRoute, map[string]string{"r": ""}, "r")
 	p.quiet()
-	want := map[string]report.State{xds.TypeCluster: report.Synced, xds.TypeListener: report.Synced, xds.TypeRoute: report.Synced, xds.TypeEndpoint: report.NotSent, xds.TypeExtension: report.NotSent}
+	h.wantStates(t, map[string]report.State{xds.TypeCluster: report.Synced, xds.TypeListener: report.Synced, xds.TypeRoute: report.Synced, xds.TypeEndpoint: report.NotSent, xds.TypeExtension: report.NotSent})
+}
+
+// TestResumedIsSyncedSotW does the same without delta.
+func TestResumedIsSyncedSotW(t *testing.T) {
+	t.Parallel()
+	h, _ := reconnected(t)
+	first := h.connect(t, false)
+	first.subscribe(xds.TypeListener)
+	first.wantAck("lds l=1")
+	first.subscribe(xds.TypeRoute, "r")
+	first.wantAck("rds r=2")
+	first.leave(h)
+	again := h.connect(t, false)
+	again.vers = first.vers
+	again.subscribe(xds.TypeListener)
+	again.subscribe(xds.TypeRoute, "r")
+	again.quiet()
+	h.wantStates(t, map[string]report.State{xds.TypeListener: report.Synced, xds.TypeRoute: report.Synced, xds.TypeCluster: report.NotSent})
+}
+
+// wantStates compares the states of types on the connected proxies.
+func (h *harness) wantStates(t *testing.T, want map[string]report.State) {
+	t.Helper()
 	h.server.mu.Lock()
 	defer h.server.mu.Unlock()
 	for st := range h.server.streams {
