@@ -4,12 +4,11 @@
 package ratelimit
 
 import (
+	"container/list"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 // Limit configures a token bucket.
@@ -22,18 +21,22 @@ type Limit struct {
 // recently used one first; an evicted key starts again with a full bucket. It is safe for
 // concurrent use.
 type Keyed[K comparable] struct {
-	mu      sync.Mutex // guards buckets
-	buckets *lru.Map[K, *bucket]
+	max int
+
+	mu      sync.Mutex // guards the fields below
+	buckets map[K]*list.Element
+	order   *list.List // of *bucket[K], the most recently used one in front
 }
 
-type bucket struct {
+type bucket[K comparable] struct {
+	key     K
 	tokens  *rate.Limiter
 	refused int // consecutive refusals
 }
 
 // NewKeyed returns a table for at most max keys.
 func NewKeyed[K comparable](max int) *Keyed[K] {
-	return &Keyed[K]{buckets: lru.New[K, *bucket](max)}
+	return &Keyed[K]{max: max, buckets: map[K]*list.Element{}, order: list.New()}
 }
 
 // Take takes a token from the bucket of a key and returns a wait of zero, or returns the time until
@@ -67,19 +70,23 @@ func (k *Keyed[K]) Bucket(key K, limit Limit) *rate.Limiter {
 func (k *Keyed[K]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.buckets.Len()
+	return k.order.Len()
 }
 
 // bucket returns the bucket of a key, creating it if necessary. The caller holds mu.
-func (k *Keyed[K]) bucket(key K, limit Limit) *bucket {
-	if b, ok := k.buckets.Get(key); ok {
-		return b
+func (k *Keyed[K]) bucket(key K, limit Limit) *bucket[K] {
+	e := k.buckets[key]
+	if e == nil {
+		if k.order.Len() >= k.max {
+			delete(k.buckets, k.order.Remove(k.order.Back()).(*bucket[K]).key)
+		}
+		per := rate.Limit(limit.PerSecond)
+		if limit.PerSecond < 0 {
+			per = rate.Inf
+		}
+		e = k.order.PushFront(&bucket[K]{key: key, tokens: rate.NewLimiter(per, limit.Burst)})
+		k.buckets[key] = e
 	}
-	per := rate.Limit(limit.PerSecond)
-	if limit.PerSecond < 0 {
-		per = rate.Inf
-	}
-	b := &bucket{tokens: rate.NewLimiter(per, limit.Burst)}
-	k.buckets.Put(key, b)
-	return b
+	k.order.MoveToFront(e)
+	return e.Value.(*bucket[K])
 }

@@ -52,8 +52,8 @@ func TestBounded(t *testing.T) {
 			t.Fatalf("the key in use was forgotten after %d others", i)
 		}
 	}
-	if k.Len() != most {
-		t.Errorf("%d keys are remembered, want %d", k.Len(), most)
+	if k.Len() != most || len(k.buckets) != most {
+		t.Errorf("%d and %d keys are remembered, want %d", k.Len(), len(k.buckets), most)
 	}
 	if wait, _ := k.Take(0, limit, now); wait != 0 {
 		t.Error("a key that was forgotten does not start again")

@@ -4,10 +4,9 @@
 package dns
 
 import (
+	"container/list"
 	"sync"
 	"time"
-
-	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 // Limits of the stored answers of upstream.
@@ -32,20 +31,22 @@ type staleKey struct {
 type staleAnswers struct {
 	maxAge time.Duration // 0 disables storage
 
-	mu      sync.Mutex // guards the fields below
-	answers *lru.Map[staleKey, staleAnswer]
-	bytes   int
+	mu    sync.Mutex // guards the fields below
+	byKey map[staleKey]*list.Element
+	order *list.List // of *staleAnswer, the most recently used in front
+	bytes int
 }
 
 type staleAnswer struct {
+	key  staleKey
 	raw  []byte // the message
 	kept time.Time
 }
 
-func (a staleAnswer) size(key staleKey) int { return len(a.raw) + len(key.name) + staleOverhead }
+func (a *staleAnswer) size() int { return len(a.raw) + len(a.key.name) + staleOverhead }
 
 func newStaleAnswers(maxAge time.Duration) *staleAnswers {
-	return &staleAnswers{maxAge: max(maxAge, 0), answers: lru.New[staleKey, staleAnswer](maxStaleBytes / staleOverhead)}
+	return &staleAnswers{maxAge: max(maxAge, 0), byKey: map[staleKey]*list.Element{}, order: list.New()}
 }
 
 // put stores an answer. The caller must not change the bytes afterwards.
@@ -55,34 +56,36 @@ func (s *staleAnswers) put(key staleKey, raw []byte, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.remove(key)
-	a := staleAnswer{raw: raw, kept: now}
-	s.bytes += a.size(key)
-	for oldest := range s.answers.Oldest() {
-		if s.bytes <= maxStaleBytes {
-			break
-		}
-		s.remove(oldest)
+	if e := s.byKey[key]; e != nil {
+		s.remove(e)
 	}
-	s.answers.Put(key, a)
+	a := &staleAnswer{key: key, raw: raw, kept: now}
+	s.byKey[key] = s.order.PushFront(a)
+	s.bytes += a.size()
+	for s.bytes > maxStaleBytes {
+		s.remove(s.order.Back())
+	}
 }
 
 // get returns the last answer, or nil if there is none or it is too old.
 func (s *staleAnswers) get(key staleKey, now time.Time) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, ok := s.answers.Get(key)
-	if ok && now.Sub(a.kept) > s.maxAge {
-		s.remove(key)
+	e := s.byKey[key]
+	if e == nil {
 		return nil
 	}
+	a := e.Value.(*staleAnswer)
+	if now.Sub(a.kept) > s.maxAge {
+		s.remove(e)
+		return nil
+	}
+	s.order.MoveToFront(e)
 	return a.raw
 }
 
-// remove removes an answer, if there is one. The caller holds mu.
-func (s *staleAnswers) remove(key staleKey) {
-	if a, ok := s.answers.Get(key); ok {
-		s.answers.Delete(key)
-		s.bytes -= a.size(key)
-	}
+func (s *staleAnswers) remove(e *list.Element) {
+	a := s.order.Remove(e).(*staleAnswer)
+	delete(s.byKey, a.key)
+	s.bytes -= a.size()
 }

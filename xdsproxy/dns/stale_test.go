@@ -111,7 +111,7 @@ func TestStaleBounds(t *testing.T) {
 		s.put(key(i), make([]byte, size), now)
 		s.get(key(0), now) // marks the first one as used
 	}
-	if n := s.answers.Len(); s.bytes > maxStaleBytes || n < maxStaleBytes/(size+10+staleOverhead)-1 {
+	if n := len(s.byKey); s.bytes > maxStaleBytes || n != s.order.Len() || n < maxStaleBytes/(size+10+staleOverhead)-1 {
 		t.Errorf("%d answers of %d octets", n, s.bytes)
 	}
 	if s.get(key(0), now) == nil || s.get(key(4999), now) == nil || s.get(key(1), now) != nil {
