@@ -77,7 +77,7 @@ var errDraining = errors.New("envoy drains: it is about to end")
 
 // possible waits until nothing prevents a hot restart.
 func (p *Process) possible(ctx context.Context, c *child) error {
-	told := ""
+	logged := ""
 	for {
 		if p.Draining() {
 			return errDraining
@@ -95,9 +95,9 @@ func (p *Process) possible(ctx context.Context, c *child) error {
 		if reason == nil {
 			return nil
 		}
-		if reason.Error() != told {
-			told = reason.Error()
-			p.cfg.Logger.Warn("the hot restart waits", "reason", told)
+		if reason.Error() != logged {
+			logged = reason.Error()
+			p.cfg.Logger.Warn("the hot restart waits", "reason", logged)
 		}
 		wait(pollEvery, c.ended, ctx.Done())
 	}

@@ -128,8 +128,8 @@ type item struct {
 	// replica is the replica that the entry names, if named is true.
 	replica string
 	named   bool
-	// told is the reason why there is no entry, as last logged.
-	told     string
+	// refusal is the reason why there is no entry, as last logged.
+	refusal  string
 	failures int
 }
 

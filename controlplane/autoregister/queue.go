@@ -54,10 +54,10 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 		raced := errors.Is(err, config.ErrConflict) || errors.Is(err, config.ErrExists) || errors.Is(err, config.ErrNotFound)
 		if !raced {
 			c.metrics.errors.Inc()
-			if it.told != err.Error() {
+			if it.refusal != err.Error() {
 				c.log.Warn("the entry of a workload cannot be written; it is tried again", "namespace", key.Namespace, "name", key.Name, "err", err)
 			}
-			it.told = err.Error()
+			it.refusal = err.Error()
 		}
 		if it.failures++; raced {
 			it.failures = min(it.failures, 4) // the store responds, but has a newer version

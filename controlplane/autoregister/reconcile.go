@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// sight is the state that a reconciliation of an entry is based on.
-type sight struct {
+// observation is the state that a reconciliation of an entry is based on.
+type observation struct {
 	key    model.Key
 	stored *model.Config // nil if there is none
 	conn   *connection   // the newest connection to this replica; nil if there is none
@@ -32,7 +32,7 @@ func (c *Controller) reconcile(ctx context.Context, key model.Key) (time.Duratio
 	c.mu.Lock()
 	c.observe(key, stored)
 	it := c.work[key]
-	s := sight{
+	s := observation{
 		key: key, stored: stored, conn: it.newest(), claim: it.claim, left: it.left,
 		lasted: time.Since(it.since), young: time.Until(c.started.Add(returning)),
 	}
@@ -44,7 +44,7 @@ func (c *Controller) reconcile(ctx context.Context, key model.Key) (time.Duratio
 }
 
 // hold reconciles the entry of a proxy that is connected to this replica.
-func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
+func (c *Controller) hold(ctx context.Context, s observation) (time.Duration, error) {
 	peer := s.conn.peer
 	group := c.store.Get(groupOf(peer.Proxy))
 	mine := isRegistered(s.stored) && s.owns()
@@ -60,7 +60,7 @@ func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
 		return 0, nil
 	}
 	now := entryOf(s.key, peer, group)
-	if other := c.inTheWay(s, now); other != nil {
+	if other := c.conflicting(s, now); other != nil {
 		why := fmt.Sprintf("its address belongs to %s, the entry of %s: remove that if nobody needs it", other.Key, describe(other))
 		c.refuseOnce(s, refusedAddress, why)
 		if mine {
@@ -75,7 +75,7 @@ func (c *Controller) hold(ctx context.Context, s sight) (time.Duration, error) {
 }
 
 // owns reports whether an entry is that of the connected proxy.
-func (s sight) owns() bool {
+func (s observation) owns() bool {
 	proxy := s.conn.peer.Proxy
 	return s.stored.Annotations[groupAnnotation] == proxy.AutoRegisterGroup && fits(s.stored, proxy) &&
 		parse(entrySpec(s.stored).GetAddress()) == addressOf(s.conn.peer)
@@ -103,9 +103,9 @@ func forbidden(p model.ConnectedProxy, group *model.Config) (kind, why string) {
 	return "", ""
 }
 
-// inTheWay returns an entry that prevents the proxy's entry because it has the same address, or
+// conflicting returns an entry that prevents the proxy's entry because it has the same address, or
 // nil. If both exist already, the older one stays.
-func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
+func (c *Controller) conflicting(s observation, now *model.Config) *model.Config {
 	// The lock covers both the lookup and the record in blocked. Otherwise, the removal of the
 	// other entry could be missed between them.
 	c.mu.Lock()
@@ -122,11 +122,11 @@ func (c *Controller) inTheWay(s sight, now *model.Config) *model.Config {
 }
 
 // refuseOnce logs and counts that a proxy is not registered, unless the reason was logged before.
-func (c *Controller) refuseOnce(s sight, kind, why string) {
+func (c *Controller) refuseOnce(s observation, kind, why string) {
 	c.mu.Lock()
 	it := c.work[s.key]
-	known := it.told == why
-	it.told = why
+	known := it.refusal == why
+	it.refusal = why
 	c.mu.Unlock()
 	if !known {
 		c.refuse(s.conn.peer.Proxy, kind, why)
@@ -134,7 +134,7 @@ func (c *Controller) refuseOnce(s sight, kind, why string) {
 }
 
 // create writes a new entry.
-func (c *Controller) create(ctx context.Context, s sight, now *model.Config) (time.Duration, error) {
+func (c *Controller) create(ctx context.Context, s observation, now *model.Config) (time.Duration, error) {
 	if !c.allowed(identityOf(s.conn.peer.Proxy)) {
 		c.refuseOnce(s, refusedFlood, "too many of its service account come at once; it is registered as soon as it is its turn")
 		return time.Second, nil
@@ -165,7 +165,7 @@ func (c *Controller) allowed(id identity) bool {
 
 // claim writes into the entry that its proxy is connected to this replica, unless it says so
 // already, and applies changes of the group and of the proxy.
-func (c *Controller) claim(ctx context.Context, s sight, now *model.Config) (time.Duration, error) {
+func (c *Controller) claim(ctx context.Context, s observation, now *model.Config) (time.Duration, error) {
 	a := s.stored.Annotations
 	connected := a[connectedAnnotation] != "" && a[disconnectedAnnotation] == ""
 	here := connected && s.claimsIt(c.cfg.Instance)
@@ -194,22 +194,22 @@ func (c *Controller) claim(ctx context.Context, s sight, now *model.Config) (tim
 
 // claimsIt reports whether an entry contains what this replica wrote. It also compares the time,
 // because another replica may have the same name.
-func (s sight) claimsIt(instance string) bool {
+func (s observation) claimsIt(instance string) bool {
 	a := s.stored.Annotations
 	return s.claim != "" && a[controllerAnnotation] == instance && a[connectedAnnotation] == s.claim
 }
 
 // claimed records that this replica owns an entry.
-func (c *Controller) claimed(s sight, at string) {
+func (c *Controller) claimed(s observation, at string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := c.work[s.key]
-	it.claim, it.left, it.told, s.conn.claimed = at, "", "", true
+	it.claim, it.left, it.refusal, s.conn.claimed = at, "", "", true
 }
 
 // refused handles the error of a write. If the entry is invalid, it reports the proxy as not
 // registered and returns nil, because a retry would not help.
-func (c *Controller) refused(s sight, err error) error {
+func (c *Controller) refused(s observation, err error) error {
 	if !errors.Is(err, config.ErrInvalid) {
 		return err
 	}
@@ -218,7 +218,7 @@ func (c *Controller) refused(s sight, err error) error {
 }
 
 // release reconciles the entry of a proxy that is not connected to this replica.
-func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error) {
+func (c *Controller) release(ctx context.Context, s observation) (time.Duration, error) {
 	if !isRegistered(s.stored) {
 		if s.claim != "" && s.stored == nil && s.lasted < returning {
 			return returning - s.lasted, nil // the entry was created, but may not be visible yet
@@ -240,7 +240,7 @@ func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error
 		return 0, c.remove(ctx, s, "its proxy has left and did not come back")
 	}
 	own := s.claimsIt(c.cfg.Instance)
-	if wait := c.orphanage(s); !own && wait > 0 {
+	if wait := c.orphanedFor(s); !own && wait > 0 {
 		return wait, nil
 	}
 	next, at := s.stored.Clone(), stamp("")
@@ -264,11 +264,11 @@ func (c *Controller) release(ctx context.Context, s sight) (time.Duration, error
 // question returns the time for which a replica can claim an entry before the entry is removed.
 func (c *Controller) question() time.Duration { return 2*c.cfg.Grace + slack }
 
-// orphanage returns the remaining time for which the entry of a proxy that is not connected to
+// orphanedFor returns the remaining time for which the entry of a proxy that is not connected to
 // this replica is trusted; 0 means that it has expired. Entries that this replica wrote before a
 // restart are trusted while proxies may reconnect. Other replicas are first tested with a single
 // entry: if the replica reclaims it, the replica is alive and all its entries are valid.
-func (c *Controller) orphanage(s sight) time.Duration {
+func (c *Controller) orphanedFor(s observation) time.Duration {
 	instance := s.stored.Annotations[controllerAnnotation]
 	if instance == c.cfg.Instance {
 		return max(returning-s.lasted, s.young, 0)
@@ -303,7 +303,7 @@ func stamp(before string) string {
 }
 
 // remove deletes the version of an entry that the decision is based on.
-func (c *Controller) remove(ctx context.Context, s sight, why string) error {
+func (c *Controller) remove(ctx context.Context, s observation, why string) error {
 	err := c.write(ctx, func(ctx context.Context) error { return c.store.Delete(ctx, s.key, s.stored.ResourceVersion) })
 	if err != nil {
 		return err

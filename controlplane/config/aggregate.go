@@ -31,10 +31,10 @@ type Aggregate struct {
 	// synced is closed by Run.
 	synced chan struct{}
 
-	// telling serializes the calls of handlers. It guards told: the last state of
+	// announcing serializes the calls of handlers. It guards announced: the last state of
 	// each object that a store reported.
-	telling sync.Mutex
-	told    []map[model.Key]*model.Config
+	announcing sync.Mutex
+	announced  []map[model.Key]*model.Config
 
 	mu sync.Mutex // guards what follows
 	// ended has the reason why a store stopped following its source, by the index
@@ -59,10 +59,10 @@ func (e endedError) Is(target error) bool { return target == ErrEnded }
 func NewAggregate(writer Store, stores ...Store) *Aggregate {
 	a := &Aggregate{
 		stores: stores, writer: writer, synced: make(chan struct{}),
-		told: make([]map[model.Key]*model.Config, len(stores)), ended: map[int]error{},
+		announced: make([]map[model.Key]*model.Config, len(stores)), ended: map[int]error{},
 	}
 	for i, s := range stores {
-		a.told[i] = map[model.Key]*model.Config{}
+		a.announced[i] = map[model.Key]*model.Config{}
 		s.RegisterEventHandler(func(events []Event) { a.hear(i, events) })
 	}
 	return a
@@ -142,8 +142,8 @@ func (a *Aggregate) RegisterEventHandler(call func([]Event), kinds ...model.Kind
 // It determines those from the reported states, not from the current content of the
 // stores, which may be newer than the events.
 func (a *Aggregate) hear(store int, events []Event) {
-	a.telling.Lock()
-	defer a.telling.Unlock()
+	a.announcing.Lock()
+	defer a.announcing.Unlock()
 	if len(a.stores) == 1 {
 		a.handlers.call(events)
 		return
@@ -153,9 +153,9 @@ func (a *Aggregate) hear(store int, events []Event) {
 		key := e.Current().Key
 		before := a.counts(key)
 		if e.New != nil {
-			a.told[store][key] = e.New
+			a.announced[store][key] = e.New
 		} else {
-			delete(a.told[store], key)
+			delete(a.announced[store], key)
 		}
 		if now := a.counts(key); now != before {
 			out = append(out, newEvent(before, now))
@@ -166,8 +166,8 @@ func (a *Aggregate) hear(store int, events []Event) {
 
 // counts returns the effective object, by the states that the stores reported.
 func (a *Aggregate) counts(key model.Key) *model.Config {
-	for _, told := range a.told {
-		if c := told[key]; c != nil {
+	for _, announced := range a.announced {
+		if c := announced[key]; c != nil {
 			return c
 		}
 	}

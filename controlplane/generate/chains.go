@@ -20,7 +20,7 @@ type streamMatch struct {
 func (p *planner) add(l *outboundListener, chain streamChain) {
 	prefixes := distinct(chain.prefixes)
 	var rest []streamChain // prefixes that no earlier chain matches
-	told := false
+	reported := false
 	for _, name := range distinct(chain.serverNames) {
 		var left []netip.Prefix
 		for _, prefix := range prefixes {
@@ -28,8 +28,8 @@ func (p *planner) add(l *outboundListener, chain streamChain) {
 			switch {
 			case !taken:
 				left = append(left, prefix)
-			case l.chains[same].from != chain.from && !told:
-				told = true
+			case l.chains[same].from != chain.from && !reported:
+				reported = true
 				p.conflict(l, chain, l.chains[same])
 			}
 		}

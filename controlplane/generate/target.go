@@ -64,7 +64,7 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 		rules:     project(mesh.DestinationRules.SelectorLabels, proxy.Labels),
 		sees:      sees(proxy) + kindOf(s.viewer),
 	}
-	s.outbound.locality, s.located = placeOf(mesh, proxy)
+	s.outbound.locality, s.located = locate(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
 	s.policies = authorization.Of(mesh, proxy.Namespace, proxy.OwnLabels())
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())

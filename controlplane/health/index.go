@@ -18,9 +18,9 @@ type entry struct {
 	account, address string
 	// verdict is the newest report for the entry; nil if there is none.
 	verdict *report
-	// told is the health in its status; nil for none. deaf is true if the status must be ignored.
-	told *told
-	deaf bool
+	// reported is the health in its status; nil for none. deaf is true if the status must be ignored.
+	reported *reported
+	deaf     bool
 }
 
 // place is an address of a service account in a namespace.
@@ -42,7 +42,7 @@ func newIndex(objects []*model.Config) index {
 		if !ok || spec == nil {
 			continue
 		}
-		e := &entry{key: c.Key, account: spec.GetServiceAccount(), address: spec.GetAddress(), told: toldBy(c), deaf: isDeaf(c)}
+		e := &entry{key: c.Key, account: spec.GetServiceAccount(), address: spec.GetAddress(), reported: reportIn(c), deaf: isDeaf(c)}
 		x.byKey[c.Key] = e
 		if address, ok := canonical(spec.GetAddress()); ok {
 			at := place{c.Namespace, e.account, address}

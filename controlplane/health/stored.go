@@ -23,19 +23,19 @@ const (
 	ChecksAnnotation = "proxy.istio.io/health-checks-enabled"
 )
 
-// told is the health in the status of an entry.
-type told struct {
+// reported is the health in the status of an entry.
+type reported struct {
 	healthy bool
 	message string
 	at      time.Time // of the report; zero if unknown
 }
 
-// toldBy reads the health from the status of an entry, or returns nil if the status does not
+// reportIn reads the health from the status of an entry, or returns nil if the status does not
 // determine it. As in Istio, the condition applies if the annotation enables it. In addition, a
 // condition from a report to this control plane always applies while the spec of the entry is
 // unchanged, so that a restart does not put an unhealthy machine back into service. If the
 // annotation is false, the status is ignored.
-func toldBy(c *model.Config) *told {
+func reportIn(c *model.Config) *reported {
 	if isDeaf(c) {
 		return nil
 	}
@@ -44,13 +44,13 @@ func toldBy(c *model.Config) *told {
 	condition := conditionOf(c)
 	switch {
 	case condition == nil && checks:
-		return &told{message: "no agent has said yet that the application is healthy"}
+		return &reported{message: "no agent has said yet that the application is healthy"}
 	case condition == nil:
 		return nil
 	case !checks && (condition.GetReason() != ConditionReason || condition.GetObservedGeneration() != c.SpecGeneration()):
 		return nil
 	}
-	t := &told{healthy: condition.GetStatus() == "True", message: condition.GetMessage()}
+	t := &reported{healthy: condition.GetStatus() == "True", message: condition.GetMessage()}
 	if condition.GetLastProbeTime() != nil {
 		t.at = condition.GetLastProbeTime().AsTime()
 	}
@@ -78,8 +78,8 @@ func conditionOf(c *model.Config) *metav1alpha1.IstioCondition {
 
 // hear records the health in the status of an entry. The status applies if no agent has reported
 // to this replica, or if it is newer than a report whose stream has ended. The caller holds mu.
-func (t *Table) hear(e *entry, now *told) {
-	e.told = now
+func (t *Table) hear(e *entry, now *reported) {
+	e.reported = now
 	if e.verdict == nil || now == nil || !now.at.After(e.verdict.at) {
 		return
 	}
@@ -93,8 +93,8 @@ func (e *entry) isDown() (down bool, why string) {
 	switch {
 	case e.verdict != nil:
 		return !e.verdict.healthy, e.verdict.message
-	case e.told != nil:
-		return !e.told.healthy, e.told.message
+	case e.reported != nil:
+		return !e.reported.healthy, e.reported.message
 	}
 	return false, ""
 }
@@ -110,7 +110,7 @@ func (t *Table) Follow(objects []*model.Config) {
 		if e == nil {
 			continue // a later Update adds it
 		}
-		t.hear(e, toldBy(c))
+		t.hear(e, reportIn(c))
 		changed = append(changed, t.settle(e)...)
 	}
 	t.mu.Unlock()

@@ -156,10 +156,10 @@ func (t *Table) Update(objects []*model.Config) {
 		if before.verdict != nil && t.entries.concerns(before.verdict.proxy, e) {
 			e.verdict = before.verdict
 		}
-		if e.told == nil && before.account == e.account && before.address == e.address && !e.deaf {
-			e.told = before.told
+		if e.reported == nil && before.account == e.account && before.address == e.address && !e.deaf {
+			e.reported = before.reported
 		}
-		t.hear(e, e.told)
+		t.hear(e, e.reported)
 	}
 	for key := range t.down {
 		if t.entries.byKey[key] == nil {

@@ -136,13 +136,13 @@ func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 func (r *Registry) alter(change func()) {
 	r.mu.Lock()
 	change()
-	var told map[model.Key]struct{}
+	var changed map[model.Key]struct{}
 	if len(r.pending) > 0 {
-		told, r.pending = r.pending, map[model.Key]struct{}{}
+		changed, r.pending = r.pending, map[model.Key]struct{}{}
 	}
 	r.mu.Unlock()
-	if len(told) > 0 {
-		r.cfg.OnChange(model.Change{Keys: told})
+	if len(changed) > 0 {
+		r.cfg.OnChange(model.Change{Keys: changed})
 	}
 }
 
@@ -220,7 +220,7 @@ func (r *Registry) PodLabels(namespace, name, account string) map[string]string 
 	for _, m := range r.order() {
 		pod := m.pods[types.NamespacedName{Namespace: namespace, Name: name}]
 		if pod != nil && (account == "" || pod.account == account) {
-			return maps.Clone(m.placeOf(pod).labels)
+			return maps.Clone(m.localityOf(pod).labels)
 		}
 	}
 	return nil

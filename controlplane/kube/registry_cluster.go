@@ -333,7 +333,7 @@ func (m *member) endpoint(namespace string, e *sliceEndpoint) (model.Endpoint, b
 		}
 		return out, true
 	}
-	at := m.placeOf(pod)
+	at := m.localityOf(pod)
 	out.Labels, out.Locality, out.Network = at.labels, at.locality, at.network
 	out.Namespace, out.ServiceAccount, out.Workload, out.Node = name.Namespace, pod.account, name.Name, pod.node
 	out.MutualTLS = pod.labels[tlsModeLabel] == "istio"
@@ -367,8 +367,8 @@ func (m *member) awaited() (n int) {
 	return n
 }
 
-// placeOf returns the place of a pod.
-func (m *member) placeOf(pod *podRecord) *place {
+// localityOf returns the place of a pod.
+func (m *member) localityOf(pod *podRecord) *place {
 	if pod.place != nil {
 		return pod.place
 	}
@@ -410,7 +410,7 @@ func (m *member) workload(name types.NamespacedName) *registry.Workload {
 	if pod == nil || !pod.ready || len(pod.addresses) == 0 {
 		return nil
 	}
-	at := m.placeOf(pod)
+	at := m.localityOf(pod)
 	return &registry.Workload{
 		Object:  model.Key{Kind: model.KubernetesPod, Namespace: name.Namespace, Name: name.Name},
 		Created: pod.created, Address: pod.addresses[0], Labels: at.labels, Namespace: name.Namespace, ServiceAccount: pod.account,

@@ -60,10 +60,10 @@ type DestinationRules struct {
 	// SelectorLabels are the label keys that workload selectors use, sorted. Proxies with equal
 	// values for these keys get the same rules.
 	SelectorLabels []string
-	// Placed is true if a rule prefers endpoints by locality, or may do so because of the mesh
-	// settings. PlaceLabels are the label keys that the rules compare for this purpose, sorted.
-	Placed      bool
-	PlaceLabels []string
+	// UsesLocality is true if a rule prefers endpoints by locality, or may do so because of the mesh
+	// settings. LocalityLabels are the label keys that the rules compare for this purpose, sorted.
+	UsesLocality   bool
+	LocalityLabels []string
 
 	root       string
 	namespaces map[string]*hostRules
@@ -98,8 +98,8 @@ func newDestinationRules(old *DestinationRules, objs []*model.Config, set settin
 		d.add(obj, spec, set)
 		d.place(spec)
 	}
-	slices.Sort(d.PlaceLabels)
-	d.PlaceLabels = slices.Compact(d.PlaceLabels)
+	slices.Sort(d.LocalityLabels)
+	d.LocalityLabels = slices.Compact(d.LocalityLabels)
 	d.SelectorLabels = slices.Sorted(maps.Keys(labels))
 	d.secure()
 	d.keep(old)
@@ -164,7 +164,7 @@ type balances interface {
 	GetOutlierDetection() *networkingv1alpha3.OutlierDetection
 }
 
-// place updates Placed and PlaceLabels for an object.
+// place updates Placed and LocalityLabels for an object.
 func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
 	policies := []*networkingv1alpha3.TrafficPolicy{spec.GetTrafficPolicy()}
 	for _, s := range spec.GetSubsets() {
@@ -177,10 +177,10 @@ func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
 		}
 		for _, b := range all {
 			setting := b.GetLoadBalancer().GetLocalityLbSetting()
-			d.Placed = d.Placed || setting != nil || b.GetOutlierDetection() != nil
+			d.UsesLocality = d.UsesLocality || setting != nil || b.GetOutlierDetection() != nil
 			for _, label := range setting.GetFailoverPriority() {
 				key, _, _ := strings.Cut(label, "=")
-				d.PlaceLabels = append(d.PlaceLabels, key)
+				d.LocalityLabels = append(d.LocalityLabels, key)
 			}
 		}
 	}

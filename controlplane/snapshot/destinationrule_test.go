@@ -112,15 +112,15 @@ func TestDestinationRuleProblems(t *testing.T) {
 func TestPlaced(t *testing.T) {
 	t.Parallel()
 	plain := objects{webEntry(), webRule("a", 0, withTLS(nil))}.build().DestinationRules
-	if plain.Placed || len(plain.PlaceLabels) != 0 {
-		t.Errorf("a rule without a word about places: %v, labels %v", plain.Placed, plain.PlaceLabels)
+	if plain.UsesLocality || len(plain.LocalityLabels) != 0 {
+		t.Errorf("a rule without a word about places: %v, labels %v", plain.UsesLocality, plain.LocalityLabels)
 	}
 	placed := objects{webEntry(), webRule("a", 0, func(spec *networkingv1alpha3.DestinationRule) {
 		spec.Subsets = []*networkingv1alpha3.Subset{{Name: "v", TrafficPolicy: &networkingv1alpha3.TrafficPolicy{
 			LoadBalancer: &networkingv1alpha3.LoadBalancerSettings{LocalityLbSetting: &networkingv1alpha3.LocalityLoadBalancerSetting{FailoverPriority: []string{"zone=a", "app", "app"}}},
 		}}}
 	})}.build().DestinationRules
-	if want := []string{"app", "zone"}; !placed.Placed || !slices.Equal(placed.PlaceLabels, want) {
-		t.Errorf("a subset with failoverPriority: %v, labels %v, want %v", placed.Placed, placed.PlaceLabels, want)
+	if want := []string{"app", "zone"}; !placed.UsesLocality || !slices.Equal(placed.LocalityLabels, want) {
+		t.Errorf("a subset with failoverPriority: %v, labels %v, want %v", placed.UsesLocality, placed.LocalityLabels, want)
 	}
 }

@@ -25,8 +25,8 @@ type inputs struct {
 	read  map[model.Key]*model.Config
 	// broken are the objects that make the build panic.
 	broken map[model.Key]broken
-	// owed is the change that was not built yet.
-	owed model.Change
+	// pending is the change that was not built yet.
+	pending model.Change
 }
 
 // broken is an object that makes the build panic.
@@ -53,9 +53,9 @@ func (i *inputs) of(key model.Key) *model.Config {
 // builder builds a snapshot, like build.
 type builder func(prev *Mesh, in Input, change model.Change) *Mesh
 
-// maxSpoilt limits the number of broken objects that one Build searches for. If there are more, all
+// maxBroken limits the number of broken objects that one Build searches for. If there are more, all
 // changed objects keep their previous version.
-const maxSpoilt = 64
+const maxBroken = 64
 
 // guarded builds a snapshot and tolerates objects that make the build panic. It panics only if
 // there is no previous snapshot and the build fails even without objects.
@@ -66,7 +66,7 @@ func guarded(prev *Mesh, in Input, change model.Change, build builder) *Mesh {
 	}
 	if prev != nil {
 		g.before = prev.inputs
-		g.change = change.Merge(g.before.owed)
+		g.change = change.Merge(g.before.pending)
 		maps.Copy(g.broken, g.before.broken)
 	}
 	m, cause := g.attempt(nil)
@@ -203,7 +203,7 @@ func (g *guard) instead(kind model.Kind, held map[model.Key]bool) []*model.Confi
 
 // search finds the broken objects among those that changed, and builds without them.
 func (g *guard) search(cause any) *Mesh {
-	for range maxSpoilt {
+	for range maxBroken {
 		changed := g.changed()
 		if len(changed) == 0 {
 			break
@@ -250,7 +250,7 @@ func (g *guard) stay(cause any) *Mesh {
 	}
 	m := *g.prev
 	m.Sequence++
-	m.inputs.owed = g.change
+	m.inputs.pending = g.change
 	p := model.Problem{Reason: fmt.Sprintf(
 		"building from the configuration fails with %q, whatever object is left out: what was in force before stays in force; report this", fmt.Sprint(cause))}
 	if !slices.Contains(m.Problems, p) {

@@ -35,8 +35,8 @@ type WasmPlugin struct {
 	Settings string
 	// Version changes if and only if the spec changes.
 	Version string
-	// Stands is equal for two versions of the object that result in the same listeners.
-	Stands string
+	// ListenerKey is equal for two versions of the object that result in the same listeners.
+	ListenerKey string
 }
 
 // WasmPlugins is the index of plugins by workload.
@@ -129,18 +129,18 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 			return nil, fmt.Errorf("spec.pluginConfig cannot be written as JSON: %w", err)
 		}
 	}
-	var stands strings.Builder
-	stands.WriteString(strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase())))
+	var key strings.Builder
+	key.WriteString(strconv.Quote(p.Name) + "@" + strconv.Itoa(int(spec.GetPhase())))
 	if spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
-		stands.WriteByte('?') // its filter has a default configuration
+		key.WriteByte('?') // its filter has a default configuration
 	}
 	for _, m := range spec.GetMatch() {
-		stands.WriteString("/" + strconv.Itoa(int(m.GetMode())))
+		key.WriteString("/" + strconv.Itoa(int(m.GetMode())))
 		for _, port := range m.GetPorts() {
-			stands.WriteString(":" + strconv.FormatUint(uint64(port.GetNumber()), 10))
+			key.WriteString(":" + strconv.FormatUint(uint64(port.GetNumber()), 10))
 		}
 	}
-	p.Stands = stands.String()
+	p.ListenerKey = key.String()
 	return p, nil
 }
 

@@ -163,7 +163,7 @@ func TestWasmPluginsAreKept(t *testing.T) {
 	if third.WasmPlugins.Get("shop.b") != second.WasmPlugins.Get("shop.b") || a == was {
 		t.Error("what changed is not the one object that did")
 	}
-	if a.Stands != was.Stands || a.Version == was.Version {
-		t.Errorf("a new module: listeners tell %q from %q, and the versions are %s and %s", a.Stands, was.Stands, a.Version, was.Version)
+	if a.ListenerKey != was.ListenerKey || a.Version == was.Version {
+		t.Errorf("a new module: listeners tell %q from %q, and the versions are %s and %s", a.ListenerKey, was.ListenerKey, a.Version, was.Version)
 	}
 }

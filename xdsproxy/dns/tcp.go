@@ -59,19 +59,19 @@ type tcpConn struct {
 	net.Conn
 	mu sync.Mutex // guards writing
 
-	using sync.Mutex // guards owed
-	owed  int        // number of outstanding answers
+	using       sync.Mutex // guards outstanding
+	outstanding int        // number of outstanding answers
 }
 
-// owes changes the number of answers that the connection waits for.
-func (c *tcpConn) owes(change int) {
+// await changes the number of answers that the connection waits for.
+func (c *tcpConn) await(change int) {
 	limited := connlimit.Of(c.Conn)
 	c.using.Lock()
 	defer c.using.Unlock()
-	if c.owed += change; limited == nil {
+	if c.outstanding += change; limited == nil {
 		return
 	}
-	if c.owed > 0 {
+	if c.outstanding > 0 {
 		limited.Use()
 	} else {
 		limited.Wait()
@@ -95,9 +95,9 @@ func (c *tcpConn) send(reply []byte) {
 func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	c := &tcpConn{Conn: conn}
-	var owed sync.WaitGroup
+	var outstanding sync.WaitGroup
 	defer func() {
-		owed.Wait()
+		outstanding.Wait()
 		_ = conn.Close() // nothing remains to be written
 	}()
 	pending := make(chan struct{}, maxPending)
@@ -118,23 +118,23 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		if _, err := io.ReadFull(conn, in[:length]); err != nil {
 			return
 		}
-		c.owes(1)
+		c.await(1)
 		reply, forward := s.respond(out[:0], q, in[:length], true)
 		switch {
 		case reply != nil:
 			out = reply
 			c.send(reply)
-			c.owes(-1)
+			c.await(-1)
 		case forward != nil:
 			pending <- struct{}{} // released when upstream has responded or timed out
-			owed.Add(1)
+			outstanding.Add(1)
 			s.waiting(ctx, forward, func(reply []byte) {
 				if reply != nil {
 					c.send(reply)
 				}
-				c.owes(-1)
+				c.await(-1)
 				<-pending
-				owed.Done()
+				outstanding.Done()
 			})
 		default:
 			return // not a request

@@ -74,11 +74,11 @@ type subscription struct {
 	wildcard    bool
 	names       map[string]struct{} // names that Envoy requests, unless wildcard
 	// need are names that Envoy has requested but that were not sent, the newest requested at the
-	// time since. owed are resources that Envoy has in a version that is not in the snapshot: they
+	// time since. missing are resources that Envoy has in a version that is not in the snapshot: they
 	// must be sent again.
-	need  map[string]struct{}
-	since time.Time
-	owed  map[string]struct{}
+	need    map[string]struct{}
+	since   time.Time
+	missing map[string]struct{}
 
 	out []*batch // sent but not acknowledged, in order
 
@@ -137,11 +137,11 @@ func (t *subscription) owe(names []string) {
 	if !answered(t.typeURL) && t.claimed == nil {
 		return
 	}
-	if t.owed == nil {
-		t.owed = map[string]struct{}{}
+	if t.missing == nil {
+		t.missing = map[string]struct{}{}
 	}
 	for _, name := range names {
-		t.owed[name] = struct{}{}
+		t.missing[name] = struct{}{}
 	}
 }
 
@@ -245,7 +245,7 @@ func (t *subscription) accept(b *batch, delta bool, reason string, saved *snapsh
 	}
 	for name, c := range b.changes {
 		delete(t.need, name)
-		delete(t.owed, name)
+		delete(t.missing, name)
 		if reason == "" || !rejects(reason, name) {
 			next[name] = c
 		} else if old, ok := t.changes[name]; replace && ok {
@@ -261,8 +261,8 @@ func (t *subscription) accept(b *batch, delta bool, reason string, saved *snapsh
 	if len(t.need) == 0 {
 		t.need = nil // an empty map does not release its memory
 	}
-	if len(t.owed) == 0 {
-		t.owed = nil
+	if len(t.missing) == 0 {
+		t.missing = nil
 	}
 }
 
@@ -275,7 +275,7 @@ func (t *subscription) saved() {
 // again before the next snapshot.
 func (t *subscription) reset(now time.Time) {
 	t.saved()
-	t.out, t.fresh, t.full, t.owed, t.since = nil, true, false, nil, now
+	t.out, t.fresh, t.full, t.missing, t.since = nil, true, false, nil, now
 	t.owe(slices.Collect(maps.Keys(t.names)))
 }
 
@@ -284,7 +284,7 @@ func (t *subscription) reset(now time.Time) {
 // because it is unknown whether they arrived.
 func (t *subscription) settled(now time.Time, atEnd bool) bool {
 	switch {
-	case len(t.out) > 0 && !atEnd, len(t.owed) > 0:
+	case len(t.out) > 0 && !atEnd, len(t.missing) > 0:
 		return false
 	case basic(t.typeURL):
 		return t.full

@@ -50,7 +50,7 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Plugins {
 	p := Plugins{List: mesh.WasmPlugins.For(proxy.Namespace, proxy.Labels)}
 	var key strings.Builder
 	for _, plugin := range p.List {
-		key.WriteString(plugin.Stands)
+		key.WriteString(plugin.ListenerKey)
 		key.WriteByte(',')
 	}
 	p.Key = key.String()

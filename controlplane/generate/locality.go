@@ -27,12 +27,12 @@ func kindOf(v cluster.Viewer) string {
 	return ""
 }
 
-// placeOf returns the location of a proxy, as far as a service or rule depends on it. It returns
+// locate returns the location of a proxy, as far as a service or rule depends on it. It returns
 // "" if none does, so that proxies at different locations share results. The returned proxy also
 // has the location that only its endpoints specify.
-func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
+func locate(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 	setting := mesh.Config.GetLocalityLbSetting()
-	if !mesh.DestinationRules.Placed && len(mesh.Services.Distributions) == 0 && len(setting.GetDistribute()) == 0 {
+	if !mesh.DestinationRules.UsesLocality && len(mesh.Services.Distributions) == 0 && len(setting.GetDistribute()) == 0 {
 		return "", p
 	}
 	for _, at := range mesh.Instances.At(p.IPs) {
@@ -46,7 +46,7 @@ func placeOf(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 		p = &located
 		break
 	}
-	keys := slices.Clone(mesh.DestinationRules.PlaceLabels)
+	keys := slices.Clone(mesh.DestinationRules.LocalityLabels)
 	for _, label := range setting.GetFailoverPriority() {
 		key, _, _ := strings.Cut(label, "=")
 		keys = append(keys, key)
