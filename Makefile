@@ -77,7 +77,7 @@ test-stress: build envoy ## run make test again and again, on a busy machine, tw
 # Each supported version of Envoy but the one that make test runs with: what it
 # is given, and the mesh with it.
 ENVOYS ?= $(BIN)/envoys
-ENVOY_TESTS := Test(Golden|Override|(Real)?Envoy[A-Za-z0-9_]*|Interception|Shop)
+ENVOY_TESTS := Test(Golden|Override|Verdicts|(Real)?Envoy[A-Za-z0-9_]*|Interception|Shop)
 .PHONY: test-envoys
 test-envoys: build envoy ## test with every other supported version of Envoy
 	@used=$$("$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --version); \

@@ -40,11 +40,10 @@ type verdict struct{ name, policies, requests string }
 
 // court is an Envoy with the workloads of several verdicts.
 type court struct {
-	authority *issuer
-	world     *guarded // issues identities
-	address   string
-	ports     []map[string]string // of each workload: HTTP, TCP
-	pairs     map[string]*tls.Certificate
+	world   *guarded // issues identities
+	address string
+	ports   []map[string]string // of each workload: HTTP, TCP
+	pairs   map[string]*tls.Certificate
 }
 
 const verdictObjects = `
