@@ -84,7 +84,7 @@ test-envoys: build envoy ## test with every other supported version of Envoy
 	for version in $$(scripts/get-envoy --versions); do \
 	  if [[ $$used == */$$version/* ]]; then echo "== Envoy $$version: make test runs with it"; continue; fi; \
 	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
-	  export ENVOY=$(abspath $(ENVOYS))/$$version/envoy; \
+	  export ENVOY=$(abspath $(ENVOYS))/$$version/envoy OUTRIGGER_ALLOW_UNSAFE_ENVOY=true; \
 	  $(GOTEST) "Envoy $$version, packages" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u); \
 	  $(GOTEST) "Envoy $$version, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e; \
 	done

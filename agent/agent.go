@@ -44,6 +44,7 @@ type Flags struct {
 	Profiling         bool
 	Restart           envoy.Restart // how often to restart a crashed Envoy
 	MaxDrain          time.Duration // longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS
+	AllowUnsafeEnvoy  bool          // allows an Envoy with known bypasses of authorization
 	HotRestart        bool          // enables hot restarts
 }
 

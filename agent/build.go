@@ -31,7 +31,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 	// application's metrics of Go and of its process.
 	prometheus.WrapRegistererWithPrefix("istio_agent_", b.registry).MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart, limited: !b.cfg.env.GoTuned}
+	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart, limited: !b.cfg.env.GoTuned, unsafe: b.cfg.flags.AllowUnsafeEnvoy || b.cfg.env.AllowUnsafeEnvoy}
 	for _, step := range []func() error{b.lastGood, b.identity, b.dnsProxy, b.wasmCache, b.relay, b.envoy, b.debugPort, b.healthCheck} {
 		if err := step(); err != nil {
 			return nil, err

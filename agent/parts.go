@@ -40,6 +40,7 @@ type parts struct {
 	status   *status.Server  // nil when the status port is off
 	envoy    *envoy.Process  // nil with DISABLE_ENVOY
 	binary   string
+	unsafe   bool // an Envoy with known bypasses of authorization is allowed
 	hot      bool // SIGHUP triggers a hot restart
 	limited  bool // the agent limits its memory: the user has not tuned Go
 }
@@ -119,7 +120,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		return g.Wait()
 	}
 	g.Go(func() error { // reads Envoy's version, feeds the one sentence that an Envoy too old needs
-		err := checkVersion(proxying, log, p.binary, ended)
+		err := p.checkVersion(proxying, log, ended)
 		if err != nil {
 			stopEnvoy()
 		}
@@ -146,11 +147,11 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 // Envoy, so that it does not slow down the start.
 const versionDelay = time.Second
 
-// checkVersion returns an error for an Envoy that is too old, shortly after its start
+// checkVersion returns an error for an Envoy that is too old or unsafe, shortly after its start
 // or when it has exited: an old one may reject the bootstrap, and the log would not
 // say why. It checks nothing once the agent drains. A running Envoy is not stopped
 // because its binary does not print a version: that may be missing or busy.
-func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-chan struct{}) error {
+func (p *parts) checkVersion(ctx context.Context, log *slog.Logger, ended <-chan struct{}) error {
 	timer := time.NewTimer(versionDelay)
 	defer timer.Stop()
 	select {
@@ -161,9 +162,15 @@ func checkVersion(ctx context.Context, log *slog.Logger, binary string, ended <-
 	if ctx.Err() != nil {
 		return nil
 	}
-	v, err := envoy.CheckVersion(ctx, binary)
+	v, err := envoy.CheckVersion(ctx, p.binary)
 	if why := v.Untested(); err == nil && why != "" {
-		log.With("component", "envoy").Warn("the agent is not tested with this build of envoy", "version", v.String(), "path", binary, "reason", why)
+		log.With("component", "envoy").Warn("the agent is not tested with this build of envoy", "version", v.String(), "path", p.binary, "reason", why)
+	}
+	if fault := v.Unsafe(); err == nil && fault != nil {
+		if !p.unsafe {
+			return fmt.Errorf("envoy at %s: %w", p.binary, fault)
+		}
+		log.With("component", "envoy").Warn("authorization policies can be bypassed with this envoy", "version", v.String(), "path", p.binary, "reason", fault)
 	}
 	if err == nil || ctx.Err() != nil {
 		return nil // or interrupted

@@ -26,9 +26,11 @@ func TestCheckVersion(t *testing.T) {
 	running, ended := make(chan struct{}), make(chan struct{})
 	close(ended)
 	old := script("echo 'envoy version: 0123/1.30.1/Clean/RELEASE/BoringSSL'")
+	unsafe := script("echo 'envoy version: 0123/1.38.3/Clean/RELEASE/BoringSSL'")
 	for name, tc := range map[string]struct {
 		binary   string
 		ended    <-chan struct{}
+		allowed  bool
 		err, log string
 	}{
 		"gone while it runs":    {binary: "/none/envoy", ended: running, log: "its version is unknown"},
@@ -36,11 +38,13 @@ func TestCheckVersion(t *testing.T) {
 		"too old while it runs": {binary: old, ended: running, err: "is version 1.30.1"},
 		"too old, ended":        {binary: old, ended: ended, err: "is version 1.30.1"},
 		"gone, ended":           {binary: "/none/envoy", ended: ended, err: "there is no envoy at /none/envoy"},
+		"unsafe":                {binary: unsafe, ended: running, err: "CVE-2026-73511"},
+		"unsafe, allowed":       {binary: unsafe, ended: running, allowed: true, log: "CVE-2026-73511"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out := &bytes.Buffer{}
-			err := checkVersion(t.Context(), slog.New(slog.NewTextHandler(out, nil)), tc.binary, tc.ended)
+			err := (&parts{binary: tc.binary, unsafe: tc.allowed}).checkVersion(t.Context(), slog.New(slog.NewTextHandler(out, nil)), tc.ended)
 			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("error %v, want one with %q", err, tc.err)
 			}

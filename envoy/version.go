@@ -56,6 +56,37 @@ func (v Version) Untested() string {
 	return ""
 }
 
+// bypasses are the known faults of Envoy that let requests round authorization policies. It is never
+// written to.
+var bypasses = []struct {
+	name string
+	// fixed is the first fixed patch of each minor version that has the fault.
+	fixed map[int]int
+}{
+	{"CVE-2026-26308", map[int]int{36: 5, 37: 1}},
+	{"CVE-2026-73511", map[int]int{36: 10, 37: 6, 38: 4, 39: 1}},
+	{"CVE-2026-73551", map[int]int{36: 10, 37: 6, 38: 4, 39: 1}},
+	{"CVE-2026-73552", map[int]int{36: 10, 37: 6, 38: 4, 39: 1}},
+	{"CVE-2026-73553", map[int]int{36: 10, 37: 6, 38: 4, 39: 1}},
+}
+
+// Unsafe returns an error that names the known faults by which requests get round authorization
+// policies, and the version without them, or nil if there are none.
+func (v Version) Unsafe() error {
+	var names []string
+	safe := 0
+	for _, b := range bypasses {
+		if fixed, ok := b.fixed[v.Minor]; ok && v.Major == minMajor && v.Patch < fixed {
+			names, safe = append(names, b.name), max(safe, fixed)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("version %s lets requests round authorization policies (%s): use %d.%d.%d or newer of this line, or allow it with --allow-unsafe-envoy",
+		v, strings.Join(names, ", "), v.Major, v.Minor, safe)
+}
+
 // String returns the version as printed by the binary.
 func (v Version) String() string { return v.Full }
 

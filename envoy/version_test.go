@@ -159,3 +159,20 @@ func TestUntested(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsafe names the known bypasses of a version, and the version without them.
+func TestUnsafe(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"1.36.2": "CVE-2026-26308", "1.36.5": "CVE-2026-73511", "1.36.9": "1.36.10", "1.37.0": "1.37.6", "1.38.3": "1.38.4", "1.39.0": "1.39.1",
+		"1.36.10": "", "1.37.6": "", "1.38.4": "", "1.39.1": "", "1.39.3": "", "1.40.0": "", "2.36.0": "",
+	} {
+		v, err := parseVersion("envoy  version: 0123/" + text + "/Clean/RELEASE/BoringSSL")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Unsafe(); (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--allow-unsafe-envoy")) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

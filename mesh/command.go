@@ -23,6 +23,8 @@ type Host struct {
 	Out io.Writer
 	// EnvoyFlag and EnvoyVariable are paths of an Envoy; the flag takes precedence.
 	EnvoyFlag, EnvoyVariable string
+	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
+	AllowUnsafeEnvoy bool
 	// Dumb is true for a terminal that supports only plain lines.
 	Dumb bool
 	// NoColor disables colours.
@@ -44,7 +46,8 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 	if cfg.WorkDir, err = os.Getwd(); err != nil {
 		return fmt.Errorf("find the working directory: %w", err)
 	}
-	cfg.Envoy, err = findEnvoy(ctx, host.EnvoyFlag, host.EnvoyVariable, cfg.Programs)
+	cfg.Envoy, err = findEnvoy(ctx, host, cfg.Programs)
+	cfg.AllowUnsafeEnvoy = host.AllowUnsafeEnvoy
 	if ctx.Err() != nil {
 		return nil // cancelled before the start
 	}
@@ -60,13 +63,13 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 
 // findEnvoy returns the absolute path of a sufficiently new Envoy from the flag, the environment,
 // this program's directory, or PATH.
-func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, error) {
+func findEnvoy(ctx context.Context, host Host, programs string) (string, error) {
 	path, err := "", error(nil)
 	switch {
-	case flag != "":
-		path, err = exec.LookPath(flag)
-	case fromEnv != "":
-		path, err = exec.LookPath(fromEnv)
+	case host.EnvoyFlag != "":
+		path, err = exec.LookPath(host.EnvoyFlag)
+	case host.EnvoyVariable != "":
+		path, err = exec.LookPath(host.EnvoyVariable)
 	default:
 		if path, err = exec.LookPath(filepath.Join(programs, "envoy")); err != nil {
 			path, err = exec.LookPath("envoy")
@@ -78,8 +81,12 @@ func findEnvoy(ctx context.Context, flag, fromEnv, programs string) (string, err
 	if path, err = filepath.Abs(path); err != nil {
 		return "", fmt.Errorf("find Envoy: %w", err)
 	}
-	if _, err := envoy.CheckVersion(ctx, path); err != nil {
+	version, err := envoy.CheckVersion(ctx, path)
+	if err != nil {
 		return "", err
+	}
+	if fault := version.Unsafe(); fault != nil && !host.AllowUnsafeEnvoy {
+		return "", fmt.Errorf("envoy at %s: %w", path, fault)
 	}
 	return path, nil
 }

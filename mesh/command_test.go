@@ -48,11 +48,13 @@ func fakeEnvoy(t *testing.T, dir, version string) string {
 
 func TestFindEnvoy(t *testing.T) {
 	beside, onPath := t.TempDir(), t.TempDir()
-	fromFlag, fromEnv := fakeEnvoy(t, t.TempDir(), "1.39.3"), fakeEnvoy(t, t.TempDir(), "1.36.0")
+	fromFlag, fromEnv := fakeEnvoy(t, t.TempDir(), "1.39.3"), fakeEnvoy(t, t.TempDir(), "1.36.10")
 	old := fakeEnvoy(t, t.TempDir(), "1.35.9")
+	unsafe := fakeEnvoy(t, t.TempDir(), "1.37.5")
 	t.Setenv("PATH", onPath+":/bin:/usr/bin")
 	for _, c := range []struct {
 		name, flag, env string
+		unsafe          bool
 		before          func()
 		want, problem   string
 	}{
@@ -62,12 +64,14 @@ func TestFindEnvoy(t *testing.T) {
 		{name: "env", env: fromEnv, want: fromEnv},
 		{name: "flag", flag: fromFlag, env: fromEnv, want: fromFlag},
 		{name: "too old", env: old, problem: "1.36"},
+		{name: "unsafe", env: unsafe, problem: "use 1.37.6 or newer"},
+		{name: "unsafe, allowed", env: unsafe, unsafe: true, want: unsafe},
 		{name: "missing", env: "/no/such/envoy", problem: "/no/such/envoy"},
 	} {
 		if c.before != nil {
 			c.before()
 		}
-		got, err := findEnvoy(t.Context(), c.flag, c.env, beside)
+		got, err := findEnvoy(t.Context(), Host{EnvoyFlag: c.flag, EnvoyVariable: c.env, AllowUnsafeEnvoy: c.unsafe}, beside)
 		switch {
 		case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)):
 			t.Errorf("%s: error %v does not name %s", c.name, err, c.problem)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,6 +73,7 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
 			variable{"OUTRIGGER_BIND_ADDRESS", w.address.String()},
 			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
+			variable{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", strconv.FormatBool(u.cfg.AllowUnsafeEnvoy)},
 		),
 		dir:   s.workload(w),
 		files: []*os.File{key},

@@ -29,6 +29,8 @@ type Config struct {
 	Programs string
 	// Envoy is the path of the Envoy to run.
 	Envoy string
+	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
+	AllowUnsafeEnvoy bool
 	// Environ is the environment of the applications.
 	Environ []string
 	// Timeout is the time limit for the start; 0 means one minute.

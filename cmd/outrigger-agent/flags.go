@@ -82,6 +82,7 @@ func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.OutlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
 	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often to restart a crashed Envoy: N/duration, such as 3/10m; off ends the agent when Envoy crashes")
 	fs.DurationVar(&f.MaxDrain, "max-drain", time.Hour, "longest drain with EXIT_ON_ZERO_ACTIVE_CONNECTIONS")
+	fs.BoolVar(&f.AllowUnsafeEnvoy, "allow-unsafe-envoy", false, "run an Envoy with known bypasses of authorization policies")
 	fs.BoolVar(&f.HotRestart, "hot-restart", false, "on SIGHUP, or when the Envoy binary changes, replace the running Envoy by a new one without failed requests")
 	fs.BoolVar(&f.Profiling, "profiling", true, "pprof under /debug/pprof of the status port, for loopback peers")
 	fs.IntVar(&f.stsPort, "stsPort", 0, "port of the token exchange; not served yet, only 0 is accepted")

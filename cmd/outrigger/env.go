@@ -9,6 +9,8 @@ import "os"
 type environment struct {
 	// envoy is ENVOY: the Envoy to run.
 	envoy string
+	// allowUnsafeEnvoy is OUTRIGGER_ALLOW_UNSAFE_ENVOY: the default of --allow-unsafe-envoy.
+	allowUnsafeEnvoy bool
 	// store is OUTRIGGER_STORE: the config store of the commands that use one.
 	store string
 	// control is OUTRIGGER_CONTROL: the control planes to ask.
@@ -27,14 +29,15 @@ type environment struct {
 
 func readEnvironment() environment {
 	return environment{
-		envoy:      os.Getenv("ENVOY"),
-		store:      os.Getenv("OUTRIGGER_STORE"),
-		control:    os.Getenv("OUTRIGGER_CONTROL"),
-		kubeconfig: os.Getenv("KUBECONFIG"),
-		home:       os.Getenv("HOME"),
-		inPod:      os.Getenv("KUBERNETES_SERVICE_HOST") != "",
-		noColor:    os.Getenv("NO_COLOR") != "",
-		dumb:       os.Getenv("TERM") == "dumb",
-		all:        os.Environ(),
+		envoy:            os.Getenv("ENVOY"),
+		allowUnsafeEnvoy: os.Getenv("OUTRIGGER_ALLOW_UNSAFE_ENVOY") == "true",
+		store:            os.Getenv("OUTRIGGER_STORE"),
+		control:          os.Getenv("OUTRIGGER_CONTROL"),
+		kubeconfig:       os.Getenv("KUBECONFIG"),
+		home:             os.Getenv("HOME"),
+		inPod:            os.Getenv("KUBERNETES_SERVICE_HOST") != "",
+		noColor:          os.Getenv("NO_COLOR") != "",
+		dumb:             os.Getenv("TERM") == "dumb",
+		all:              os.Environ(),
 	}
 }

@@ -48,6 +48,7 @@ func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	flags.StringVarP(&cfg.File, "file", "f", "mesh.yaml", "the mesh file")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "keep the state here (default: a temporary directory, removed at the end)")
 	flags.StringVar(&host.EnvoyFlag, "envoy", "", "the Envoy to run")
+	flags.BoolVar(&host.AllowUnsafeEnvoy, "allow-unsafe-envoy", env.allowUnsafeEnvoy, "run an Envoy with known bypasses of authorization policies")
 	flags.DurationVar(&cfg.Timeout, "timeout", time.Minute, "how long the start may take")
 	flags.BoolVarP(&cfg.Verbose, "verbose", "v", false, "show all output of agents, Envoys and the control plane, not only warnings and errors")
 	return cmd
