@@ -45,6 +45,7 @@ func (p *peer) report(message string) {
 // leave ends the stream and waits until the server has noticed.
 func (p *peer) leave(h *harness) {
 	p.t.Helper()
+	until(p.t, "the stream has begun", func() bool { return h.server.Connected() > 0 }) // others may hear of the proxy before
 	left := h.server.Connected() - 1
 	if err := p.end(); err != nil {
 		p.t.Fatal(err)
