@@ -4,10 +4,10 @@
 package snapshot
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 
-	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -23,13 +23,15 @@ type AuthorizationPolicy struct {
 	Spec   *securityv1beta1.AuthorizationPolicy
 	// DryRun is true for a policy that only reports what it would deny.
 	DryRun bool
-	// Version changes if and only if the spec changes.
-	Version string
+	// Key differs between two policies, or versions of one, that may result in different filters or
+	// problems. It cannot be forged: proxies with equal keys share filters.
+	Key string
 }
 
 // AuthorizationPolicies is the index of AuthorizationPolicies by workload.
 type AuthorizationPolicies struct {
 	index    policyIndex[*AuthorizationPolicy]
+	byKey    map[model.Key]*AuthorizationPolicy
 	all      []*model.Config
 	problems []model.Problem
 }
@@ -41,18 +43,20 @@ func (a *AuthorizationPolicies) objects() []*model.Config {
 	return a.all
 }
 
-func newAuthorizationPolicies(_ *AuthorizationPolicies, objs []*model.Config, set settings) *AuthorizationPolicies {
-	a := &AuthorizationPolicies{index: policyIndex[*AuthorizationPolicy]{root: set.root}, all: objs}
+func newAuthorizationPolicies(old *AuthorizationPolicies, objs []*model.Config, set settings) *AuthorizationPolicies {
+	a := &AuthorizationPolicies{index: policyIndex[*AuthorizationPolicy]{root: set.root}, byKey: make(map[model.Key]*AuthorizationPolicy, len(objs)), all: objs}
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*securityv1beta1.AuthorizationPolicy)
 		if !ok {
 			continue
 		}
-		p := &AuthorizationPolicy{Config: obj, Spec: spec}
-		p.DryRun, _ = strconv.ParseBool(obj.Annotations[dryRunAnnotation]) // an invalid value does not switch a policy off
-		if text, err := (proto.MarshalOptions{Deterministic: true}).Marshal(spec); err == nil {
-			p.Version = strconv.FormatUint(xxhash.Sum64(text), 16)
+		p := old.get(obj)
+		if p == nil {
+			p = &AuthorizationPolicy{Config: obj, Spec: spec}
+			p.DryRun, _ = strconv.ParseBool(obj.Annotations[dryRunAnnotation]) // an invalid value does not switch a policy off
+			p.Key = policyKey(obj, p.DryRun)
 		}
+		a.byKey[obj.Key] = p
 		a.index.add(obj.Namespace, spec, p, func(format string, args ...any) {
 			a.problems = append(a.problems, model.Problem{Object: obj.Key, Source: obj.Source, Reason: fmt.Sprintf(format, args...)})
 		})
@@ -60,7 +64,28 @@ func newAuthorizationPolicies(_ *AuthorizationPolicies, objs []*model.Config, se
 	return a
 }
 
+// get returns the policy of an object, or nil if the object is new or has changed.
+func (a *AuthorizationPolicies) get(obj *model.Config) *AuthorizationPolicy {
+	if a == nil || a.byKey[obj.Key] == nil || a.byKey[obj.Key].Config != obj {
+		return nil
+	}
+	return a.byKey[obj.Key]
+}
+
 // For returns the policies of a workload: those of the root namespace, then those of its own.
 func (a *AuthorizationPolicies) For(namespace string, labels map[string]string) []*AuthorizationPolicy {
 	return a.index.of(namespace, labels)
+}
+
+// policyKey returns a digest of everything that the filters of a policy depend on.
+func policyKey(obj *model.Config, dryRun bool) string {
+	h := sha256.New()
+	// Writing to a hash never fails.
+	_, _ = fmt.Fprintf(h, "%q %q %q %t ", obj.Namespace, obj.Name, obj.Source, dryRun)
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(obj.Spec.(proto.Message))
+	if err != nil { // a text is not UTF-8
+		text = fmt.Appendf(nil, "%q", obj.Spec)
+	}
+	_, _ = h.Write(text)
+	return string(h.Sum(nil)[:16])
 }

@@ -33,11 +33,7 @@ func Of(mesh *snapshot.Mesh, namespace string, labels map[string]string) Policie
 	p := Policies{list: mesh.AuthorizationPolicies.For(namespace, labels)}
 	var key strings.Builder
 	for _, policy := range p.list {
-		key.WriteString(policy.Config.Namespace + "/" + policy.Config.Name + "@" + policy.Config.Source + "@" + policy.Version)
-		if policy.DryRun {
-			key.WriteByte('?')
-		}
-		key.WriteByte(',')
+		key.WriteString(policy.Key)
 	}
 	p.Key = key.String()
 	return p
