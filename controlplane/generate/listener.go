@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -31,7 +32,7 @@ func (g *Generator) listeners(s *target) *xds.Set {
 			own = append(own, s.virtualOutbound())
 		}
 		p := g.apart(s, out, own)
-		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems))
+		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.unread()))
 	})
 }
 
@@ -57,6 +58,16 @@ func (in *ingress) listeners() []ownListener {
 		out = append(out, in.virtual())
 	}
 	return out
+}
+
+// unread returns warnings of policies that read requests, for ports where they are not read.
+func (in *ingress) unread() (problems []model.Problem) {
+	for _, e := range in.entries {
+		if !e.protocol.IsHTTP() && !e.protocol.Sniffed() {
+			problems = append(problems, in.target.policies.Unread(e.port)...)
+		}
+	}
+	return problems
 }
 
 // httpProxyPort returns the port of the HTTP proxy listener, or 0 if there is none.
