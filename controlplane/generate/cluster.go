@@ -20,6 +20,7 @@ import (
 // clusterSource contains everything that an outbound cluster is built from.
 type clusterSource struct {
 	cluster.Source
+	askedBy model.Key // see clusterRef
 	// The remaining fields are zero unless Envoy resolves the endpoints or the protocol of the
 	// endpoints affects the cluster.
 	endpoints *snapshot.EndpointSet
@@ -41,6 +42,7 @@ func (src clusterSource) list() []*model.Endpoint {
 // sources returns the objects that the cluster is built from.
 func (src clusterSource) sources() xds.Sources {
 	from := src.Sources()
+	from.Add(src.askedBy)
 	if src.endpoints != nil {
 		from.Add(src.Service.EndpointsFrom...)
 	}
@@ -75,7 +77,7 @@ func oneName(cla *endpointv3.ClusterLoadAssignment) {
 
 // source returns the input of the cluster of a reference.
 func (s *target) source(ref clusterRef) clusterSource {
-	src := clusterSource{Source: ref.source(s)}
+	src := clusterSource{Source: ref.source(s), askedBy: ref.askedBy}
 	switch {
 	case src.named():
 		src.endpoints, src.peers = endpointSetOf(s.mesh, ref.service), s.mesh.PeerAuthentications

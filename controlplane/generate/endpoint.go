@@ -31,12 +31,13 @@ type endpointSource struct {
 	peers     *snapshot.PeerAuthentications
 	from      viewpoint
 	locality  cluster.Locality
+	askedBy   model.Key // see clusterRef
 }
 
 // sources returns the objects that the endpoints are built from.
 func (src endpointSource) sources() xds.Sources {
 	var from xds.Sources
-	from.Add(src.service.Source)
+	from.Add(src.service.Source, src.askedBy)
 	from.Add(src.service.EndpointsFrom...)
 	from.AddConfigs(src.rule.Objects()...)
 	addEndpoints(&from, src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port)), src.peers)
@@ -81,7 +82,7 @@ func (g *Generator) endpoints(s *target) *xds.Set {
 			src := endpointSource{
 				name: ref.name, service: ref.service, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 				endpoints: endpointSetOf(s.mesh, ref.service), peers: s.mesh.PeerAuthentications,
-				locality: ref.locality(s),
+				locality: ref.locality(s), askedBy: ref.askedBy,
 			}
 			src.from = at.of(s, ref, src.endpoints)
 			p.add(ref, func() (*xds.Resource, error) {

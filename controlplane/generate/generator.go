@@ -60,7 +60,7 @@ type setKey struct {
 	router    routerKey
 	unknown   model.Key // see [target.unknownBy]
 	plugins   string    // the WasmPlugins and their positions
-	policies  string    // the AuthorizationPolicies
+	policies  string    // the AuthorizationPolicies, or the part that the type depends on
 	settings  string    // of the proxy itself
 }
 

@@ -265,7 +265,8 @@ func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 	*to.from = append(*to.from, s.enforced.Sources...)
 	if http {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
-			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb, Authorization: s.enforced.HTTP,
+			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
+			External: s.enforced.External, Authorization: s.enforced.HTTP,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}

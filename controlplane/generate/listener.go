@@ -32,7 +32,7 @@ func (g *Generator) listeners(s *target) *xds.Set {
 			own = append(own, s.virtualOutbound())
 		}
 		p := g.apart(s, out, own)
-		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.unread()))
+		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.unread(), s.enforced.Problems))
 	})
 }
 

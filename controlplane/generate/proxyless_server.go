@@ -90,8 +90,11 @@ func serversKey(servers []server) inboundKey {
 
 // serverListeners adds the listeners of servers to p.
 func (g *Generator) serverListeners(p *part, s *target, servers []server) {
+	enforced := g.enforce(s.mesh, s.policies)
+	if len(servers) > 0 {
+		p.problems = append(p.problems, enforced.Unasked...)
+	}
 	for _, at := range servers {
-		enforced := g.enforce(s.mesh, s.policies)
 		l := serverListener(at, g.deniedIn(s.mesh), enforced)
 		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, slices.Concat(at.peers, enforced.Sources))
 		if err != nil {

@@ -68,8 +68,6 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
 	r := &router{target: newTarget(mesh, proxy), timeout: g.cfg.RequestTimeout}
 	r.settings = g.over(r.settings)
-	// Sidecar objects do not apply to gateways, even if they select a whole namespace.
-	r.sidecar, r.outbound.imports = nil, (*snapshot.Sidecar)(nil).ImportsKey()
 	r.key = routerKey{
 		labels: project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
 		wildcard: familiesOf(proxy).wildcards()[0],
@@ -150,7 +148,7 @@ func (g *Generator) routerListeners(r *router) *xds.Set {
 		source := r.source()
 		source.Authorization = g.enforce(r.mesh, r.policies)
 		listeners, problems := r.merged.Listeners(source)
-		out := &part{problems: slices.Concat(r.merged.Problems, problems)}
+		out := &part{problems: slices.Concat(r.merged.Problems, problems, source.Authorization.Problems)}
 		for _, l := range listeners {
 			if err := envoyconf.ApplyListener(l.Listener, r.settings, true); err != nil {
 				out.problems = append(out.problems, envoyconf.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))
@@ -226,7 +224,7 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg name
 // AUTO_PASSTHROUGH servers.
 func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.target)
-	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key}
+	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key, policies: r.policies.Authorizers}
 	from := inputs{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		in := r.source()
@@ -281,7 +279,7 @@ func (g *Generator) renamed(from *xds.Resource, typeURL string, p gateway.Passth
 // same endpoints as the regular cluster of their port.
 func (g *Generator) routerEndpoints(r *router) *xds.Set {
 	all := g.endpoints(r.target)
-	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key}
+	key := setKey{typeURL: xds.TypeEndpoint, outbound: r.outbound, router: r.key, policies: r.policies.Authorizers}
 	from := inputs{r.merged, r.view, all, r.mesh.VirtualServices, r.mesh.DestinationRules}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		needed := g.needed(r)
@@ -312,11 +310,11 @@ func (g *Generator) routerEndpoints(r *router) *xds.Set {
 }
 
 // needed returns a predicate that selects the clusters of a gateway: all, or only those that its
-// routes lead to if FilterGatewayClusters is set.
+// routes lead to and those of its authorizers if FilterGatewayClusters is set.
 func (g *Generator) needed(r *router) func(cluster string) bool {
 	if !g.cfg.FilterGatewayClusters {
 		return func(string) bool { return true }
 	}
 	hosts := r.merged.Destinations(r.source())
-	return func(cluster string) bool { return gateway.Needs(hosts, cluster) }
+	return func(cluster string) bool { return gateway.Needs(hosts, cluster) || r.policies.Asks(cluster) }
 }

@@ -38,6 +38,7 @@ type outboundKey struct {
 	imports   string // what its Sidecar imports
 	rules     string // labels that DestinationRules select by
 	sees      string // see the function sees
+	hidden    string // services that its Sidecar does not import and its policies ask
 	locality  string // its locality, if a service or rule depends on it
 }
 
@@ -57,7 +58,10 @@ type inboundKey struct {
 }
 
 func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
-	s := &target{mesh: mesh, proxy: proxy, sidecar: mesh.Sidecars.For(proxy.Namespace, proxy.Labels), viewer: cluster.ViewerOf(proxy)}
+	s := &target{mesh: mesh, proxy: proxy, viewer: cluster.ViewerOf(proxy)}
+	if proxy.Role != "router" { // Sidecar objects do not apply to gateways, even if they select a whole namespace
+		s.sidecar = mesh.Sidecars.For(proxy.Namespace, proxy.Labels)
+	}
 	s.outbound = outboundKey{
 		namespace: proxy.Namespace,
 		imports:   s.sidecar.ImportsKey(),
@@ -66,9 +70,20 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	}
 	s.outbound.locality, s.located = locate(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
-	s.policies = authorization.Of(mesh, proxy.Namespace, proxy.OwnLabels())
+	s.policies = authorization.Of(mesh, proxy, s.sidecar)
+	for _, a := range s.hidden() {
+		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
+	}
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
+}
+
+// hidden returns the external authorizers whose services the Sidecar does not import.
+func (s *target) hidden() []authorization.Asked {
+	if s.proxy.Proxyless {
+		return nil // asks none
+	}
+	return slices.DeleteFunc(s.policies.Asked(), func(a authorization.Asked) bool { return !a.Hidden })
 }
 
 // routeKey returns the part of the keys that only routes depend on.
@@ -113,6 +128,8 @@ type clusterRef struct {
 	subset  string
 	rule    *snapshot.DestinationRule // may be nil
 	found   model.Resolution          // how the proxy finds the endpoints
+	// askedBy is the policy that asks a service that the Sidecar does not import, or empty.
+	askedBy model.Key
 }
 
 // policy returns the policy of the DestinationRule.
@@ -145,6 +162,13 @@ func newView(s *target) *view {
 			for _, subset := range rule.Subsets {
 				v.add(s, svc, port, rule, subset.GetName())
 			}
+		}
+	}
+	for _, a := range s.hidden() {
+		n := len(v.clusters)
+		v.add(s, a.Service, a.Port, s.mesh.DestinationRules.For(a.Service.ServiceKey, s.proxy.Namespace, s.proxy.Labels), "")
+		for i := range v.clusters[n:] {
+			v.clusters[n+i].askedBy = a.Policy.Key
 		}
 	}
 	slices.SortStableFunc(v.clusters, func(a, b clusterRef) int { return strings.Compare(a.name, b.name) })

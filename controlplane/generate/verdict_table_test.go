@@ -196,7 +196,7 @@ func conditionVerdicts() []verdict {
 		{"no token", policy("j", `{action: DENY, rules: [{from: [{source: {notRequestPrincipals: ["*"]}}], to: [{operation: {ports: ["PORT_HTTP"]}}]}]}`), `
 			403 GET /
 		`},
-		{"CUSTOM denies what it matches", policy("c", `{action: CUSTOM, provider: {name: none}, rules: [{to: [{operation: {paths: [/ask*], ports: ["PORT_HTTP"]}}]}]}`), `
+		{"CUSTOM without its provider denies what it matches", "# problem: no extension provider\n" + policy("c", `{action: CUSTOM, provider: {name: none}, rules: [{to: [{operation: {paths: [/ask*], ports: ["PORT_HTTP"]}}]}]}`), `
 			403 GET /ask
 			200 GET /other
 			200 GET /ask | port tcp

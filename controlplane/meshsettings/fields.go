@@ -12,27 +12,35 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 )
 
+// authorizersField is the field of external authorizers. Providers of other
+// kinds in it have no effect.
+const authorizersField = "extensionProviders"
+
 // servedFields are the fields of MeshConfig that change what the control
 // plane does; docs/reference/mesh-file.md says how.
 var servedFields = []string{
 	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
 	"defaultConfig", // for the most part the agents' part
 	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", "defaultServiceExportTo", "defaultVirtualServiceExportTo",
-	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "h2UpgradePolicy",
+	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", authorizersField, "h2UpgradePolicy",
 	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
 	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
 }
 
 // withoutEffect returns the fields whose value was changed from the default in
-// vain.
+// vain. Of extensionProviders, external authorizers have an effect.
 func withoutEffect(mesh *meshv1alpha1.MeshConfig) []string {
 	var names []string
+	mesh = proto.CloneOf(mesh)
+	mesh.ExtensionProviders = slices.DeleteFunc(mesh.ExtensionProviders, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool {
+		return meshconfig.AuthorizerOf(p) != nil
+	})
 	got, defaults := mesh.ProtoReflect(), meshconfig.Default().ProtoReflect()
 	fields := got.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		if !slices.Contains(servedFields, f.JSONName()) && !got.Get(f).Equal(defaults.Get(f)) {
+		if (f.JSONName() == authorizersField || !slices.Contains(servedFields, f.JSONName())) && !got.Get(f).Equal(defaults.Get(f)) {
 			names = append(names, f.JSONName())
 		}
 	}

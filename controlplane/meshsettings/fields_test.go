@@ -30,6 +30,18 @@ func TestWithoutEffect(t *testing.T) {
 	if got := fmt.Sprint(withoutEffect(mesh)); got != "[enablePrometheusMerge inboundTrafficPolicy]" {
 		t.Errorf("told of %s", got)
 	}
+	for text, want := range map[string]string{
+		"{name: a, envoyExtAuthzHttp: {service: a.example.com, port: 80}}": "[]",
+		"{name: a, zipkin: {service: a.example.com, port: 80}}":            "[extensionProviders]",
+	} {
+		mesh, err := meshconfig.Parse([]byte("extensionProviders: [" + text + "]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(withoutEffect(mesh)); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
 	fields := (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor().Fields()
 	for _, name := range servedFields {
 		if fields.ByJSONName(name) == nil {

@@ -16,13 +16,17 @@ import (
 // only if one of the indexes changed.
 func (m *Mesh) collectProblems(old *Mesh) {
 	m.referenceProblems = old.referenceProblems
-	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || m.Gateways != old.Gateways {
+	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || m.Gateways != old.Gateways ||
+		m.AuthorizationPolicies != old.AuthorizationPolicies || m.Config != old.Config {
 		c := &checker{mesh: m}
 		for _, obj := range m.VirtualServices.objects() {
 			c.virtualService(obj)
 		}
 		for _, obj := range m.DestinationRules.objects() {
 			c.destinationRule(obj)
+		}
+		for _, obj := range m.AuthorizationPolicies.objects() {
+			c.authorizer(obj)
 		}
 		m.referenceProblems = c.found
 	}

@@ -93,20 +93,26 @@ func (s *Services) Visible(namespace string, sidecar *Sidecar) []*model.Service 
 	for i := 0; i < len(s.Sorted); {
 		same := s.byHost[s.Sorted[i].Hostname]
 		i += len(same)
-		var chosen *model.Service
-		for _, svc := range same {
-			if !sidecar.Imports(svc.Namespace, svc.Hostname) || !visible(exportTo(svc.ExportTo, s.export), svc.Namespace, namespace) {
-				continue
-			}
-			if chosen == nil || svc.Namespace == namespace {
-				chosen = svc
-			}
-		}
-		if chosen != nil {
+		if chosen := s.chosen(same, namespace, sidecar); chosen != nil {
 			out = append(out, chosen)
 		}
 	}
 	return out
+}
+
+// chosen returns the one of several services of a host that workloads reach, or nil if none is
+// visible to them.
+func (s *Services) chosen(same []*model.Service, namespace string, sidecar *Sidecar) *model.Service {
+	var chosen *model.Service
+	for _, svc := range same {
+		if !sidecar.Imports(svc.Namespace, svc.Hostname) || !visible(exportTo(svc.ExportTo, s.export), svc.Namespace, namespace) {
+			continue
+		}
+		if chosen == nil || svc.Namespace == namespace {
+			chosen = svc
+		}
+	}
+	return chosen
 }
 
 func sameService(a, b *model.Service) bool {

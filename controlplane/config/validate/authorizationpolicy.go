@@ -32,9 +32,6 @@ func validateAuthorizationPolicy(c *checker, cfg *model.Config) {
 	case len(rules) > mostPolicyRules:
 		c.errorf("spec.rules", "has %d entries: at most %d are allowed", len(rules), mostPolicyRules)
 	}
-	if custom {
-		c.warnf("spec.provider", "is not asked in this version: what the rules match is denied")
-	}
 	_, hasProvider := p.GetActionDetail().(*securityv1beta1.AuthorizationPolicy_Provider)
 	switch {
 	case custom && p.GetProvider().GetName() == "":
@@ -89,8 +86,11 @@ func (c *checker) policyRule(r *securityv1beta1.Rule, action securityv1beta1.Aut
 			c.errorf(at+".key", "is %s, which is not known yet when the action CUSTOM decides: remove the condition", field.Quote(w.GetKey()))
 		}
 	}
-	if action == securityv1beta1.AuthorizationPolicy_DENY && onlyHTTP(r) {
+	switch {
+	case action == securityv1beta1.AuthorizationPolicy_DENY && onlyHTTP(r):
 		c.warnf(path, "has attributes of HTTP only, so on TCP ports it denies everything: add to.operation.ports")
+	case custom && onlyHTTP(r):
+		c.warnf(path, "has attributes of HTTP only, so on TCP ports it matches everything: add to.operation.ports")
 	}
 }
 

@@ -4,7 +4,9 @@
 package authorization
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,26 +19,67 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Policies are the AuthorizationPolicies of a workload. The zero value has none.
 type Policies struct {
-	list []*snapshot.AuthorizationPolicy
-	// Key is equal for workloads with the same policies. It is empty without policies.
+	list  []*snapshot.AuthorizationPolicy
+	asked []*authorizer
+	// Key is equal for workloads with the same policies and authorizers. It is empty without
+	// policies.
 	Key string
+	// Authorizers is the part of the key that names the clusters of external authorizers.
+	Authorizers string
+	problems    []model.Problem
 }
 
-// Of returns the policies of a workload.
-func Of(mesh *snapshot.Mesh, namespace string, labels map[string]string) Policies {
-	p := Policies{list: mesh.AuthorizationPolicies.For(namespace, labels)}
+// Of returns the policies of a workload. Its Sidecar may be nil.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Policies {
+	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels())}
 	var key strings.Builder
 	for _, policy := range p.list {
 		key.WriteString(policy.Key)
 	}
-	p.Key = key.String()
+	p.asked = authorizersOf(mesh, p.list, proxy, sidecar)
+	for _, a := range p.asked {
+		p.Authorizers += a.key() + ","
+		if a.err == nil {
+			continue
+		}
+		for _, policy := range a.policies {
+			// The snapshot reports authorizers that the namespace of the policy cannot ask.
+			if _, err := mesh.Authorizer(a.name, policy.Config.Namespace, nil); err == nil {
+				p.problems = append(p.problems, snapshot.NotAsked(policy.Config, a.err))
+			}
+		}
+	}
+	p.Key = key.String() + p.Authorizers
 	return p
+}
+
+// Asked is an external authorizer and the first policy that asks it.
+type Asked struct {
+	snapshot.Authorizer
+	Policy *model.Config
+}
+
+// Asked returns the external authorizers that the policies ask.
+func (p Policies) Asked() []Asked {
+	var out []Asked
+	for _, a := range p.asked {
+		if a.err == nil {
+			out = append(out, Asked{a.Authorizer, a.policies[0].Config})
+		}
+	}
+	return out
+}
+
+// Asks reports whether the policies ask the authorizer of a cluster.
+func (p Policies) Asks(cluster string) bool {
+	return slices.ContainsFunc(p.asked, func(a *authorizer) bool { return a.err == nil && a.cluster() == cluster })
 }
 
 // Filters are the filters that enforce policies.
@@ -45,14 +88,20 @@ type Filters struct {
 	// in the order in which they decide.
 	HTTP   []*hcmv3.HttpFilter
 	Stream []*listenerv3.Filter
+	// External are the filters for requests that ask external authorizers. They come before those
+	// of HTTP.
+	External []*hcmv3.HttpFilter
 	// Library are the filters for requests to an application without an Envoy. A gRPC library
 	// requires each to have a name of its own.
 	Library []*hcmv3.HttpFilter
 	// Sources are the objects of the policies.
 	Sources xds.Sources
+	// Problems are those of policies whose authorizers the workload cannot ask. Unasked are those of
+	// policies whose authorizers gRPC libraries do not ask.
+	Problems, Unasked []model.Problem
 }
 
-// step is one of the decisions about a request, in their order.
+// step is one of the decisions about a request.
 type step struct {
 	action securityv1beta1.AuthorizationPolicy_Action
 	rbac   rbacv3.RBAC_Action
@@ -60,10 +109,9 @@ type step struct {
 	shadow string
 }
 
+// steps returns the steps after the decisions of external authorizers, in their order.
 func steps() []step {
 	return []step{
-		// No external authorizer is asked yet, so that nobody can allow these requests.
-		{securityv1beta1.AuthorizationPolicy_CUSTOM, rbacv3.RBAC_DENY, ""},
 		{securityv1beta1.AuthorizationPolicy_AUDIT, rbacv3.RBAC_LOG, ""},
 		{securityv1beta1.AuthorizationPolicy_DENY, rbacv3.RBAC_DENY, "istio_dry_run_deny_"},
 		{securityv1beta1.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW, "istio_dry_run_allow_"},
@@ -74,6 +122,7 @@ func steps() []step {
 func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 	out := &Filters{}
 	domains := envoyconf.TrustDomains(mesh)
+	out.addCustom(p.asked, domains)
 	for _, s := range steps() {
 		var enforced, tried []*snapshot.AuthorizationPolicy
 		for _, policy := range p.list {
@@ -95,18 +144,42 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 			connections.ShadowRules, connections.ShadowRulesStatPrefix = s.rules(tried, domains, ofConnections), s.shadow
 		}
 		out.HTTP = append(out.HTTP, httpFilter(httpRBAC, requests))
-		if rules := s.rules(enforced, domains, ofLibrary); rules != nil {
-			out.Library = append(out.Library, httpFilter(httpRBAC+"."+strings.ToLower(s.action.String()), &httprbacv3.RBAC{Rules: rules}))
-		}
-		out.Stream = append(out.Stream, &listenerv3.Filter{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(connections)}})
+		out.addLibrary(s, enforced, domains)
+		out.Stream = append(out.Stream, streamFilter(connections))
 	}
 	for _, policy := range p.list {
 		out.Sources.AddConfigs(policy.Config)
 	}
+	out.Problems = p.problems
+	for _, a := range p.asked {
+		if a.err == nil {
+			out.Sources.Add(a.Service.Source)
+		}
+		for _, policy := range a.policies {
+			out.Unasked = append(out.Unasked, snapshot.NotAsked(policy.Config, errLibrary))
+		}
+	}
 	return out
 }
 
-const httpRBAC = "envoy.filters.http.rbac"
+var errLibrary = errors.New("a gRPC server without a proxy asks no authorizer: give its workload a proxy, or a policy with another action")
+
+// addLibrary adds the filter of a step for gRPC libraries.
+func (out *Filters) addLibrary(s step, list []*snapshot.AuthorizationPolicy, domains []string) {
+	if rules := s.rules(list, domains, ofLibrary); rules != nil {
+		out.Library = append(out.Library, httpFilter(httpRBAC+"."+strings.ToLower(s.action.String()), &httprbacv3.RBAC{Rules: rules}))
+	}
+}
+
+// The names of the filters under which they store metadata.
+const (
+	httpRBAC   = "envoy.filters.http.rbac"
+	streamRBAC = "envoy.filters.network.rbac"
+)
+
+func streamFilter(config *networkrbacv3.RBAC) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: streamRBAC, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
+}
 
 func httpFilter(name string, config *httprbacv3.RBAC) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}

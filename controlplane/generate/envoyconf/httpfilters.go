@@ -48,7 +48,9 @@ type Filters struct {
 	// Denied refuses requests of denied identities where network filters are not available; nil
 	// refuses none.
 	Denied *Denied
-	// Authorization are the filters that decide which requests are accepted.
+	// External are the filters that ask external authorizers, and Authorization those that decide
+	// which requests are accepted.
+	External      []*hcmv3.HttpFilter
 	Authorization []*hcmv3.HttpFilter
 	// Library is set for applications without an Envoy.
 	Library Library
@@ -70,6 +72,7 @@ func (f Filters) table() []filterRow {
 	envoy := f.Library == NoLibrary
 	return []filterRow{
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
+		{made: f.External, on: envoy, reason: "external authorizers see the request as it was sent, before plugins and the rules of the mesh"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHZ], on: envoy, reason: "authorizes a known caller before the rules of the mesh"},
 		{made: f.Authorization, on: f.Library != LibraryClient, reason: "refuses requests before later filters act on them, or answer them"},

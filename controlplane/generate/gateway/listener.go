@@ -192,7 +192,8 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
-		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb, Authorization: b.Authorization.HTTP,
+		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
+		External: b.Authorization.External, Authorization: b.Authorization.HTTP,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from
