@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
@@ -126,7 +127,7 @@ func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.Filt
 	s := in.target
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{from: from, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
+		to := inboundTarget{from: from, enforced: s.enforced, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -165,6 +166,8 @@ type inboundTarget struct {
 	servicePort uint32
 	// grpcWeb is true if browsers call the application with gRPC-Web.
 	grpcWeb bool
+	// enforced are the filters that decide who may connect, and which requests are accepted.
+	enforced *authorization.Filters
 	// from collects the objects that the chains are built from.
 	from *xds.Sources
 }
@@ -172,7 +175,7 @@ type inboundTarget struct {
 // inboundChains returns the filter chains of a port according to its mutual TLS mode.
 func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		from: from, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
+		from: from, enforced: e.enforced, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -262,16 +265,16 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 
 // filters returns the network filters that forward connections to the application.
 func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
-	*to.from = append(*to.from, s.enforced.Sources...)
+	*to.from = append(*to.from, to.enforced.Sources...)
 	if http {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
-			External: s.enforced.External, Authorization: s.enforced.HTTP,
+			External: to.enforced.External, Authorization: to.enforced.HTTP,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
-	return append(slices.Clone(s.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
+	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
 	}))
 }

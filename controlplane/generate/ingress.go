@@ -16,6 +16,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -70,6 +71,8 @@ type ingressEntry struct {
 	pool *networkingv1alpha3.ConnectionPoolSettings
 	// service is the service that is reached here; nil for ports that a Sidecar names.
 	service *model.Service
+	// enforced are the filters of the policies for the port, while listeners are built.
+	enforced *authorization.Filters
 	// from are the objects that define the port: the Sidecar, or services.
 	from xds.Sources
 }
@@ -309,7 +312,7 @@ func (in *ingress) listenerKey() inboundKey {
 		if e.bound {
 			key.address += "," + s.proxy.IPs[0]
 		}
-		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from)
+		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key)
 	}
 	key.modes += fmt.Sprint(in.refused, in.peers)
 	for _, f := range in.fallback {
@@ -319,6 +322,11 @@ func (in *ingress) listenerKey() inboundKey {
 		key.modes += fmt.Sprintf(";%q", p)
 	}
 	return key
+}
+
+// policies returns the policies of a port.
+func (in *ingress) policies(e ingressEntry) authorization.Policies {
+	return in.target.policiesOf(in.target.services(e.port))
 }
 
 // policy returns the policy for connections to the application: the settings of the Sidecar for

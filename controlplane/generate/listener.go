@@ -27,12 +27,15 @@ func (g *Generator) listeners(s *target) *xds.Set {
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
 		s.enforced = g.enforce(s.mesh, s.policies)
+		for i, e := range in.entries {
+			in.entries[i].enforced = g.enforce(s.mesh, in.policies(e))
+		}
 		own := in.listeners()
 		if s.intercepts() {
 			own = append(own, s.virtualOutbound())
 		}
 		p := g.apart(s, out, own)
-		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.unread(), s.enforced.Problems))
+		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.refusals()))
 	})
 }
 
@@ -60,11 +63,19 @@ func (in *ingress) listeners() []ownListener {
 	return out
 }
 
-// unread returns warnings of policies that read requests, for ports where they are not read.
-func (in *ingress) unread() (problems []model.Problem) {
+// refusals returns the problems of policies: authorizers that cannot be asked, and attributes of
+// requests at ports where requests are not read.
+func (in *ingress) refusals() []model.Problem {
+	problems := slices.Clone(in.target.enforced.Problems)
 	for _, e := range in.entries {
+		found := e.enforced.Problems
 		if !e.protocol.IsHTTP() && !e.protocol.Sniffed() {
-			problems = append(problems, in.target.policies.Unread(e.port)...)
+			found = append(slices.Clone(found), in.policies(e).Unread(e.port)...)
+		}
+		for _, p := range found {
+			if !slices.Contains(problems, p) {
+				problems = append(problems, p)
+			}
 		}
 	}
 	return problems

@@ -42,6 +42,8 @@ type server struct {
 	// secure is true if callers must use mutual TLS.
 	secure bool
 	peers  xds.Sources // the objects that decide this
+	// policies are the policies for the port.
+	policies authorization.Policies
 }
 
 // serversOf returns the addresses at which the application of a proxyless workload declares to
@@ -59,7 +61,7 @@ func serversOf(s *target) []server {
 		if err != nil || port == 0 || envoyconf.HostPort(host, uint32(port)) != address {
 			continue
 		}
-		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port)), peers: peers})
+		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port)), peers: peers, policies: s.policiesOf(s.services(uint32(port)))})
 	}
 	return out
 }
@@ -83,18 +85,18 @@ func (s *target) servesSecurely(port uint32) bool {
 func serversKey(servers []server) inboundKey {
 	var key inboundKey
 	for _, at := range servers {
-		key.modes += fmt.Sprintf(";%q/%d/%t/%s", at.host, at.port, at.secure, at.peers)
+		key.modes += fmt.Sprintf(";%q/%d/%t/%s/%x", at.host, at.port, at.secure, at.peers, at.policies.Key)
 	}
 	return key
 }
 
 // serverListeners adds the listeners of servers to p.
 func (g *Generator) serverListeners(p *part, s *target, servers []server) {
-	enforced := g.enforce(s.mesh, s.policies)
 	if len(servers) > 0 {
-		p.problems = append(p.problems, enforced.Unasked...)
+		p.problems = append(p.problems, g.enforce(s.mesh, s.policiesOf(s.services(0))).Unasked...)
 	}
 	for _, at := range servers {
+		enforced := g.enforce(s.mesh, at.policies)
 		l := serverListener(at, g.deniedIn(s.mesh), enforced)
 		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, slices.Concat(at.peers, enforced.Sources))
 		if err != nil {

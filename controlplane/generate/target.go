@@ -70,7 +70,7 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	}
 	s.outbound.locality, s.located = locate(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
-	s.policies = authorization.Of(mesh, proxy, s.sidecar)
+	s.policies = authorization.Of(mesh, proxy, s.sidecar, nil)
 	for _, a := range s.hidden() {
 		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
 	}
@@ -83,7 +83,29 @@ func (s *target) hidden() []authorization.Asked {
 	if s.proxy.Proxyless {
 		return nil // asks none
 	}
-	return slices.DeleteFunc(s.policies.Asked(), func(a authorization.Asked) bool { return !a.Hidden })
+	return slices.DeleteFunc(s.policiesOf(s.services(0)).Asked(), func(a authorization.Asked) bool { return !a.Hidden })
+}
+
+// services returns the objects of the services that are reached at a port of the workload, or at any
+// for 0. It returns none unless policies name services.
+func (s *target) services(port uint32) (keys []model.Key) {
+	if !s.mesh.AuthorizationPolicies.NameServices() {
+		return nil
+	}
+	for _, i := range s.instances() {
+		if (port == 0 || i.Endpoint.Port == port) && !slices.Contains(keys, i.Service.Source) {
+			keys = append(keys, i.Service.Source)
+		}
+	}
+	return keys
+}
+
+// policiesOf returns the policies of the workload, and those of services.
+func (s *target) policiesOf(services []model.Key) authorization.Policies {
+	if len(services) == 0 {
+		return s.policies
+	}
+	return authorization.Of(s.mesh, s.proxy, s.sidecar, services)
 }
 
 // routeKey returns the part of the keys that only routes depend on.

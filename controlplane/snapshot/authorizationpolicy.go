@@ -77,6 +77,14 @@ func (a *AuthorizationPolicies) For(namespace string, labels map[string]string) 
 	return a.index.of(namespace, labels)
 }
 
+// NameServices reports whether some policies name a Service or ServiceEntry.
+func (a *AuthorizationPolicies) NameServices() bool { return len(a.index.services) > 0 }
+
+// OfService returns the policies that name a Service or ServiceEntry.
+func (a *AuthorizationPolicies) OfService(key model.Key) []*AuthorizationPolicy {
+	return a.index.services[key]
+}
+
 // policyKey returns a digest of everything that the filters of a policy depend on.
 func policyKey(obj *model.Config, dryRun bool) string {
 	h := sha256.New()

@@ -65,7 +65,14 @@ func TestAuthorizationPolicies(t *testing.T) {
 			t.Errorf("%s %v: %v, want %v", tc.namespace, tc.labels, got, tc.want)
 		}
 	}
-	if len(a.problems) != 2 {
+	service := model.Key{Kind: model.KubernetesService, Namespace: "shop", Name: "web"}
+	if got := a.OfService(service); len(got) != 1 || got[0].Config.Name != "both" || !a.NameServices() {
+		t.Errorf("policies of the service: %v", got)
+	}
+	if service.Namespace = "other"; len(a.OfService(service)) > 0 {
+		t.Error("a policy applies to a service of another namespace")
+	}
+	if len(a.problems) != 1 {
 		t.Errorf("problems: %v", a.problems)
 	}
 }

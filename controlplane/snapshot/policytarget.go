@@ -36,6 +36,7 @@ func targetRefs(p policyTarget) []*typev1beta1.PolicyTargetReference {
 type policyIndex[T comparable] struct {
 	root       string
 	namespaces map[string]*namespacePolicies[T]
+	services   map[model.Key][]T // by their Service or ServiceEntry
 }
 
 // namespacePolicies are the policies of one namespace: those without a selector, those with one, and
@@ -73,10 +74,21 @@ func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, re
 			ns.selected.add(map[string]string{gatewayClassLabel: ref.GetName()}, policy)
 		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass):
 			report("%s: a policy for a class has to be in the root namespace %q, and this one has no effect there; move it, or name a Gateway", at, p.root)
+		case (ref.GetGroup() == "" || ref.GetGroup() == "core") && ref.GetKind() == "Service":
+			p.addService(model.Key{Kind: model.KubernetesService, Namespace: namespace, Name: ref.GetName()}, policy)
+		case ref.GetGroup() == "networking.istio.io" && ref.GetKind() == string(model.ServiceEntry):
+			p.addService(model.Key{Kind: model.ServiceEntry, Namespace: namespace, Name: ref.GetName()}, policy)
 		default:
-			report("%s is no Gateway or GatewayClass of %s, so the policy has no effect there; use a selector", at, gatewayAPIGroup)
+			report("%s is no Gateway, GatewayClass, Service or ServiceEntry, so the policy has no effect there; use a selector", at)
 		}
 	}
+}
+
+func (p *policyIndex[T]) addService(of model.Key, policy T) {
+	if p.services == nil {
+		p.services = map[model.Key][]T{}
+	}
+	p.services[of] = append(p.services[of], policy)
 }
 
 // of returns the policies of a workload: those of the root namespace, then those of its own. In each,

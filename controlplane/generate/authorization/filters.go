@@ -36,9 +36,17 @@ type Policies struct {
 	problems    []model.Problem
 }
 
-// Of returns the policies of a workload. Its Sidecar may be nil.
-func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Policies {
+// Of returns the policies of a workload, and those that name the given services. The Sidecar of the
+// workload may be nil.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar, services []model.Key) Policies {
 	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels())}
+	for _, key := range services {
+		for _, policy := range mesh.AuthorizationPolicies.OfService(key) {
+			if !slices.Contains(p.list, policy) {
+				p.list = append(p.list, policy)
+			}
+		}
+	}
 	var key strings.Builder
 	for _, policy := range p.list {
 		key.WriteString(policy.Key)
