@@ -6,6 +6,7 @@ package generate
 import (
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
@@ -39,7 +40,9 @@ type Generator struct {
 	sets     memo[setKey, *xds.Set]
 	denied   memo[struct{}, *envoyconf.Denied]
 	enforced memo[string, *authorization.Filters]
-	empty    *xds.Set
+	// validated are the filters of RequestAuthentications.
+	validated memo[string, *authentication.Filters]
+	empty     *xds.Set
 }
 
 // part is a part of the resources of a set.
@@ -60,7 +63,7 @@ type setKey struct {
 	router    routerKey
 	unknown   model.Key // see [target.unknownBy]
 	plugins   string    // the WasmPlugins and their positions
-	policies  string    // the AuthorizationPolicies, or the part that the type depends on
+	policies  string    // the RequestAuthentications and AuthorizationPolicies, or the part that the type depends on
 	settings  string    // of the proxy itself
 }
 
@@ -121,6 +124,13 @@ func (g *Generator) deniedIn(mesh *snapshot.Mesh) *envoyconf.Denied {
 func (g *Generator) enforce(mesh *snapshot.Mesh, policies authorization.Policies) *authorization.Filters {
 	return g.enforced.get(policies.Key, mesh.Sequence, inputs{mesh.Config}, func(*authorization.Filters) *authorization.Filters {
 		return policies.Filters(mesh.Config)
+	})
+}
+
+// validate returns the filters that validate the tokens in requests to a workload.
+func (g *Generator) validate(mesh *snapshot.Mesh, tokens authentication.Tokens) *authentication.Filters {
+	return g.validated.get(tokens.Key, mesh.Sequence, inputs{}, func(*authentication.Filters) *authentication.Filters {
+		return tokens.Filters()
 	})
 }
 

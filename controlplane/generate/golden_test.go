@@ -114,6 +114,7 @@ func decode(t *testing.T, text string) []*model.Config {
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
 			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
+			model.RequestAuthentication: &securityv1beta1.RequestAuthentication{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)

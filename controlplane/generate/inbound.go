@@ -267,9 +267,10 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 	*to.from = append(*to.from, to.enforced.Sources...)
 	if http {
+		*to.from = append(*to.from, s.validated.Sources...)
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
-			External: to.enforced.External, Authorization: to.enforced.HTTP,
+			Authentication: s.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}

@@ -20,13 +20,13 @@ import (
 // listeners returns the LDS resources of a proxy.
 func (g *Generator) listeners(s *target) *xds.Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, policies: s.policies.Key, settings: s.settings.String()}
+	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, policies: s.tokens.Key + s.policies.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 		key.inbound.own = out.own
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
-		s.enforced = g.enforce(s.mesh, s.policies)
+		s.validated, s.enforced = g.validate(s.mesh, s.tokens), g.enforce(s.mesh, s.policies)
 		for i, e := range in.entries {
 			in.entries[i].enforced = g.enforce(s.mesh, in.policies(e))
 		}

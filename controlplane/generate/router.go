@@ -133,7 +133,7 @@ func (r *router) source() *gateway.Source {
 func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Set) *xds.Set) *xds.Set {
 	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
 	if typeURL == xds.TypeListener {
-		key.plugins, key.policies = r.plugins.Key, r.policies.Key
+		key.plugins, key.policies = r.plugins.Key, r.tokens.Key+r.policies.Key
 		key.settings = r.settings.String()
 	}
 	from := inputs{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
@@ -146,7 +146,7 @@ func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Se
 func (g *Generator) routerListeners(r *router) *xds.Set {
 	return g.routerSet(r, xds.TypeListener, func(prev *xds.Set) *xds.Set {
 		source := r.source()
-		source.Authorization = g.enforce(r.mesh, r.policies)
+		source.Authentication, source.Authorization = g.validate(r.mesh, r.tokens), g.enforce(r.mesh, r.policies)
 		listeners, problems := r.merged.Listeners(source)
 		out := &part{problems: slices.Concat(r.merged.Problems, problems, source.Authorization.Problems)}
 		for _, l := range listeners {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -26,10 +27,12 @@ type target struct {
 	located  *model.Proxy // the proxy with its location
 	outbound outboundKey
 	plugins  extension.Plugins
+	tokens   authentication.Tokens
 	policies authorization.Policies
-	// enforced are the filters of the policies, while listeners are built.
-	enforced *authorization.Filters
-	settings *model.ProxySettings // of the proxy itself; may be nil
+	// validated and enforced are the filters of tokens and policies, while listeners are built.
+	validated *authentication.Filters
+	enforced  *authorization.Filters
+	settings  *model.ProxySettings // of the proxy itself; may be nil
 }
 
 // outboundKey determines which services and rules a proxy sees: its Sidecar scope.
@@ -70,7 +73,8 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	}
 	s.outbound.locality, s.located = locate(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
-	s.policies = authorization.Of(mesh, proxy, s.sidecar, nil)
+	s.tokens = authentication.Of(mesh, proxy.Namespace, proxy.OwnLabels())
+	s.policies = authorization.Of(mesh, proxy, s.sidecar, nil, s.tokens.Issuers)
 	for _, a := range s.hidden() {
 		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
 	}
@@ -105,7 +109,7 @@ func (s *target) policiesOf(services []model.Key) authorization.Policies {
 	if len(services) == 0 {
 		return s.policies
 	}
-	return authorization.Of(s.mesh, s.proxy, s.sidecar, services)
+	return authorization.Of(s.mesh, s.proxy, s.sidecar, services, s.tokens.Issuers)
 }
 
 // routeKey returns the part of the keys that only routes depend on.

@@ -33,6 +33,8 @@ import (
 //	host name        the host, instead of app
 //	h2               over HTTP/2 without TLS
 //	Name: value      a header
+//	Want: name=value the application answers 500 unless the request arrives with this header once, or
+//	                 without it if there is no value; ?name is a parameter
 //
 // PORT_HTTP and PORT_TCP are replaced in both texts. A comment "# problem: " in the policies is
 // followed by a part of the text of a problem that they have.
@@ -84,7 +86,7 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 	s.authority = newIssuer(t, s.dir, "root")
 	_, chain, key := s.identity(t, "spiffe://cluster.local/ns/default/sa/default")
 	s.own = chain + "~" + key
-	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = r.Header.Write(w) }))
+	app := httptest.NewServer(http.HandlerFunc(asWanted))
 	t.Cleanup(app.Close)
 	c := &court{world: s, address: address, pairs: map[string]*tls.Certificate{}}
 	free := freePorts(t, address, 2*len(verdicts))
@@ -129,6 +131,21 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 	}
 	runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+free[len(free)-1])
 	return c
+}
+
+// asWanted is the application: it checks the request that it receives, and answers with its headers.
+func asWanted(w http.ResponseWriter, r *http.Request) {
+	if name, want, ok := strings.Cut(r.Header.Get("Want"), "="); ok {
+		got := r.Header.Values(name)
+		if param, ok := strings.CutPrefix(name, "?"); ok {
+			got = r.URL.Query()[param]
+		}
+		if want == "" && len(got) > 0 || want != "" && !slices.Equal(got, []string{want}) {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+	}
+	_ = r.Header.Write(w)
 }
 
 func replacePorts(text string, ports map[string]string) string {

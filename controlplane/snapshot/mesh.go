@@ -75,6 +75,8 @@ type Mesh struct {
 	WasmPlugins         *WasmPlugins
 	// AuthorizationPolicies say which requests workloads accept.
 	AuthorizationPolicies *AuthorizationPolicies
+	// RequestAuthentications say which tokens in requests are valid.
+	RequestAuthentications *RequestAuthentications
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 	// Denied are the identities and certificates that proxies reject; nil if there are none.
@@ -140,6 +142,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
 	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
+	m.RequestAuthentications = rebuild(old.RequestAuthentications, st, model.RequestAuthentication, newRequestAuthentications)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)

@@ -31,7 +31,10 @@ func (m *Mesh) collectProblems(old *Mesh) {
 		m.referenceProblems = c.found
 	}
 	m.subsets = newSubsetIndex(old.subsets, m)
-	m.Problems = model.LimitProblems(slices.Concat(m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems, m.AuthorizationPolicies.problems, m.Trust.problems))
+	m.Problems = model.LimitProblems(slices.Concat(
+		m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems,
+		m.AuthorizationPolicies.problems, m.RequestAuthentications.problems, m.Trust.problems,
+	))
 }
 
 // checker collects the problems of references between the objects of one snapshot.

@@ -165,11 +165,6 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 	if accounts && len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetNamespaces())+len(s.GetNotNamespaces()) > 0 {
 		c.errorf(path, "has serviceAccounts beside principals or namespaces: write one or the other")
 	}
-	for _, a := range []attribute{{name: "requestPrincipals", values: s.GetRequestPrincipals()}, {name: "notRequestPrincipals", values: s.GetNotRequestPrincipals()}} {
-		if len(a.values) > 0 {
-			c.warnf(path+"."+a.name, "is an attribute of tokens, which are not validated in this version: no request has one")
-		}
-	}
 	c.serviceAccounts(s.GetServiceAccounts(), path+".serviceAccounts")
 	c.serviceAccounts(s.GetNotServiceAccounts(), path+".notServiceAccounts")
 }
@@ -273,9 +268,6 @@ func (c *checker) condition(w *securityv1beta1.Condition, path string) {
 		c.errorf(path+".key", "is %s: write the name in brackets, as in %s[name]", field.Quote(w.GetKey()), name)
 	case !inBrackets && hasBracket:
 		c.errorf(path+".key", "is %s: %s takes no brackets; remove them", field.Quote(w.GetKey()), name)
-	}
-	if strings.HasPrefix(w.GetKey(), "request.auth.") {
-		c.warnf(path+".key", "is an attribute of tokens, which are not validated in this version: no request has one")
 	}
 	if len(w.GetValues())+len(w.GetNotValues()) == 0 {
 		c.errorf(path, "has neither values nor notValues: write one of them")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"regexp"
+	"strings"
 
 	"github.com/go-jose/go-jose/v4"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -62,8 +63,12 @@ func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
 			c.errorf(at, "is %s: it is not the name of a header", field.Quote(h.GetName()))
 		}
 	}
-	if h := r.GetOutputPayloadToHeader(); h != "" && !headerName.MatchString(h) {
+	switch h := r.GetOutputPayloadToHeader(); {
+	case h == "":
+	case !headerName.MatchString(h):
 		c.errorf(path+".outputPayloadToHeader", "is %s: it is not the name of a header", field.Quote(h))
+	case strings.EqualFold(h, "host"):
+		c.errorf(path+".outputPayloadToHeader", "is %s: requests are routed by this header; write another one", field.Quote(h))
 	}
 	for i, o := range r.GetOutputClaimToHeaders() {
 		at := field.Index(path+".outputClaimToHeaders", i)
@@ -75,6 +80,8 @@ func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
 			c.errorf(at+".header", "is missing: write the header that gets the claim")
 		case !claimHeader.MatchString(h):
 			c.errorf(at+".header", "is %s: write letters, digits, \"-\" and \"_\"", field.Quote(h))
+		case strings.EqualFold(h, "host"):
+			c.errorf(at+".header", "is %s: requests are routed by this header; write another one", field.Quote(h))
 		}
 	}
 	c.duration(r.GetTimeout(), path+".timeout")

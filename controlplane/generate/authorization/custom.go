@@ -87,7 +87,7 @@ func custom() step {
 
 // addCustom adds the filters that ask external authorizers. What the rules match is denied if the
 // authorizer cannot be asked.
-func (out *Filters) addCustom(asked []*authorizer, domains []string) {
+func (out *Filters) addCustom(asked []*authorizer, base converter) {
 	if len(asked) == 0 {
 		return
 	}
@@ -102,28 +102,28 @@ func (out *Filters) addCustom(asked []*authorizer, domains []string) {
 			continue
 		}
 		prefix := "istio_ext_authz_" + a.name + "_"
-		matches = append(matches, httpFilter(httpRBAC, &httprbacv3.RBAC{ShadowRules: custom().rules(a.policies, domains, ofRequests), ShadowRulesStatPrefix: prefix}))
+		matches = append(matches, httpFilter(httpRBAC, &httprbacv3.RBAC{ShadowRules: custom().rules(a.policies, base, ofRequests), ShadowRulesStatPrefix: prefix}))
 		asks = append(asks, &hcmv3.HttpFilter{Name: "envoy.filters.http.ext_authz", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(a.http(matched(httpRBAC, prefix)))}})
 		if a.Provider.GetEnvoyExtAuthzGrpc() == nil {
 			deniedConnections = append(deniedConnections, a.policies...) // it reads HTTP only
 			continue
 		}
 		streamMatches = append(streamMatches, streamFilter(&networkrbacv3.RBAC{
-			StatPrefix: "tcp.", ShadowRules: custom().rules(a.policies, domains, ofConnections), ShadowRulesStatPrefix: prefix,
+			StatPrefix: "tcp.", ShadowRules: custom().rules(a.policies, base, ofConnections), ShadowRulesStatPrefix: prefix,
 		}))
 		streamAsks = append(streamAsks, &listenerv3.Filter{Name: "envoy.filters.network.ext_authz", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(a.stream(matched(streamRBAC, prefix)))}})
 	}
-	if rules := custom().rules(deniedRequests, domains, ofRequests); rules != nil {
+	if rules := custom().rules(deniedRequests, base, ofRequests); rules != nil {
 		out.External = append(out.External, httpFilter(httpRBAC, &httprbacv3.RBAC{Rules: rules}))
 	}
 	// All rules are evaluated before an authorizer changes the request.
 	out.External = slices.Concat(out.External, matches, asks)
-	if rules := custom().rules(deniedConnections, domains, ofConnections); rules != nil {
+	if rules := custom().rules(deniedConnections, base, ofConnections); rules != nil {
 		out.Stream = append(out.Stream, streamFilter(&networkrbacv3.RBAC{StatPrefix: "tcp.", Rules: rules}))
 	}
 	out.Stream = slices.Concat(out.Stream, streamMatches, streamAsks)
 	// gRPC libraries ask no authorizer.
-	out.addLibrary(custom(), all, domains)
+	out.addLibrary(custom(), all, base)
 }
 
 // matched returns the matcher of the metadata that a filter sets if shadow rules with a prefix

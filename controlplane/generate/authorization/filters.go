@@ -28,7 +28,9 @@ import (
 type Policies struct {
 	list  []*snapshot.AuthorizationPolicy
 	asked []*authorizer
-	// Key is equal for workloads with the same policies and authorizers. It is empty without
+	// issuers are those whose tokens are validated.
+	issuers []string
+	// Key is equal for workloads with the same policies, authorizers and issuers. It is empty without
 	// policies.
 	Key string
 	// Authorizers is the part of the key that names the clusters of external authorizers.
@@ -36,16 +38,19 @@ type Policies struct {
 	problems    []model.Problem
 }
 
-// Of returns the policies of a workload, and those that name the given services. The Sidecar of the
-// workload may be nil.
-func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar, services []model.Key) Policies {
-	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels())}
+// Of returns the policies of a workload, which validates the tokens of the given issuers, and the
+// policies that name the given services. The Sidecar of the workload may be nil.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar, services []model.Key, issuers []string) Policies {
+	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels()), issuers: issuers}
 	for _, key := range services {
 		for _, policy := range mesh.AuthorizationPolicies.OfService(key) {
 			if !slices.Contains(p.list, policy) {
 				p.list = append(p.list, policy)
 			}
 		}
+	}
+	if len(p.list) == 0 {
+		return p
 	}
 	var key strings.Builder
 	for _, policy := range p.list {
@@ -63,6 +68,9 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar, serv
 				p.problems = append(p.problems, snapshot.NotAsked(policy.Config, a.err))
 			}
 		}
+	}
+	for _, issuer := range issuers {
+		key.WriteString(strconv.Quote(issuer))
 	}
 	p.Key = key.String() + p.Authorizers
 	return p
@@ -129,8 +137,8 @@ func steps() []step {
 // Filters returns the filters of the policies.
 func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 	out := &Filters{}
-	domains := envoyconf.TrustDomains(mesh)
-	out.addCustom(p.asked, domains)
+	base := converter{domains: envoyconf.TrustDomains(mesh), issuers: p.issuers}
+	out.addCustom(p.asked, base)
 	for _, s := range steps() {
 		var enforced, tried []*snapshot.AuthorizationPolicy
 		for _, policy := range p.list {
@@ -145,14 +153,14 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 		if len(enforced)+len(tried) == 0 {
 			continue
 		}
-		requests := &httprbacv3.RBAC{Rules: s.rules(enforced, domains, ofRequests)}
-		connections := &networkrbacv3.RBAC{StatPrefix: "tcp.", Rules: s.rules(enforced, domains, ofConnections)}
+		requests := &httprbacv3.RBAC{Rules: s.rules(enforced, base, ofRequests)}
+		connections := &networkrbacv3.RBAC{StatPrefix: "tcp.", Rules: s.rules(enforced, base, ofConnections)}
 		if len(tried) > 0 {
-			requests.ShadowRules, requests.ShadowRulesStatPrefix = s.rules(tried, domains, ofRequests), s.shadow
-			connections.ShadowRules, connections.ShadowRulesStatPrefix = s.rules(tried, domains, ofConnections), s.shadow
+			requests.ShadowRules, requests.ShadowRulesStatPrefix = s.rules(tried, base, ofRequests), s.shadow
+			connections.ShadowRules, connections.ShadowRulesStatPrefix = s.rules(tried, base, ofConnections), s.shadow
 		}
 		out.HTTP = append(out.HTTP, httpFilter(httpRBAC, requests))
-		out.addLibrary(s, enforced, domains)
+		out.addLibrary(s, enforced, base)
 		out.Stream = append(out.Stream, streamFilter(connections))
 	}
 	for _, policy := range p.list {
@@ -173,8 +181,8 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 var errLibrary = errors.New("a gRPC server without a proxy asks no authorizer: give its workload a proxy, or a policy with another action")
 
 // addLibrary adds the filter of a step for gRPC libraries.
-func (out *Filters) addLibrary(s step, list []*snapshot.AuthorizationPolicy, domains []string) {
-	if rules := s.rules(list, domains, ofLibrary); rules != nil {
+func (out *Filters) addLibrary(s step, list []*snapshot.AuthorizationPolicy, base converter) {
+	if rules := s.rules(list, base, ofLibrary); rules != nil {
 		out.Library = append(out.Library, httpFilter(httpRBAC+"."+strings.ToLower(s.action.String()), &httprbacv3.RBAC{Rules: rules}))
 	}
 }
@@ -195,16 +203,15 @@ func httpFilter(name string, config *httprbacv3.RBAC) *hcmv3.HttpFilter {
 
 // rules returns the rules of policies with the action of the step, or nil if there are no policies.
 // Policies that allow requests refuse all others.
-func (s step) rules(list []*snapshot.AuthorizationPolicy, domains []string, reads attributes) *rbacv3.RBAC {
+func (s step) rules(list []*snapshot.AuthorizationPolicy, base converter, reads attributes) *rbacv3.RBAC {
 	if len(list) == 0 {
 		return nil
 	}
 	out := &rbacv3.RBAC{Action: s.rbac, Policies: map[string]*rbacv3.Policy{}}
 	for _, policy := range list {
-		c := converter{
-			domains: domains, namespace: policy.Config.Namespace, reads: reads,
-			refuses: s.action != securityv1beta1.AuthorizationPolicy_ALLOW,
-		}
+		c := base
+		c.namespace, c.reads = policy.Config.Namespace, reads
+		c.refuses = s.action != securityv1beta1.AuthorizationPolicy_ALLOW
 		for i, rule := range policy.Spec.GetRules() {
 			if made := c.policy(rule); made != nil {
 				out.Policies[ruleName(policy, i)] = made

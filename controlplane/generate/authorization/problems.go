@@ -37,7 +37,9 @@ func (p Policies) Unread(port uint32) []model.Problem {
 // readsRequests reports whether a rule has attributes of requests.
 func readsRequests(r *securityv1beta1.Rule) bool {
 	c := &converter{}
-	has := func(k kind, values, others []string) bool { return k == ofRequest && len(values)+len(others) > 0 }
+	has := func(k kind, values, others []string) bool {
+		return (k == ofRequest || k == ofToken) && len(values)+len(others) > 0
+	}
 	for _, to := range r.GetTo() {
 		for _, at := range c.operation(to.GetOperation()) {
 			if has(at.kind, at.values, at.others) {

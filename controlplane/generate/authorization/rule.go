@@ -24,6 +24,8 @@ type converter struct {
 	// domains are the trust domains of the mesh; namespace is that of the policy.
 	domains   []string
 	namespace string
+	// issuers are those whose tokens are validated.
+	issuers []string
 	// refuses is true for policies whose rules match what is refused.
 	refuses bool
 	// reads says which attributes are known where the rules apply.
@@ -61,11 +63,19 @@ const (
 	ofAny     kind = iota
 	ofRequest      // an attribute of requests
 	ofEnvoy        // an attribute that gRPC libraries ignore, so that they would match more
+	ofToken        // an attribute of requests that only Envoy knows
 )
 
 // unread reports whether attributes of a kind are unknown where the rules apply.
 func (c *converter) unread(k kind) bool {
-	return k == ofRequest && c.reads == ofConnections || k == ofEnvoy && c.reads == ofLibrary
+	switch c.reads {
+	case ofConnections:
+		return k == ofRequest || k == ofToken
+	case ofLibrary:
+		return k == ofEnvoy || k == ofToken
+	case ofRequests:
+	}
+	return false
 }
 
 // algebra combines matchers.
@@ -202,7 +212,7 @@ func (c *converter) destination(w *securityv1beta1.Condition) []attribute[*rbacv
 func (c *converter) source(s *securityv1beta1.Source) []attribute[*rbacv3.Principal] {
 	return []attribute[*rbacv3.Principal]{
 		{s.GetPrincipals(), s.GetNotPrincipals(), ofAny, c.principal},
-		{s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), ofRequest, unknown},
+		{s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), ofToken, c.requestPrincipal},
 		{s.GetNamespaces(), s.GetNotNamespaces(), ofAny, c.namespaced},
 		{s.GetTrustDomains(), s.GetNotTrustDomains(), ofAny, ofDomain},
 		{s.GetServiceAccounts(), s.GetNotServiceAccounts(), ofAny, c.account},
@@ -233,6 +243,9 @@ func (c *converter) caller(w *securityv1beta1.Condition) []attribute[*rbacv3.Pri
 		at.kind, at.convert = ofRequest, header(strings.TrimSuffix(name, "]"))
 	default:
 		at.kind, at.convert = ofRequest, unknown
+		if convert := c.tokenAttribute(key); convert != nil {
+			at.kind, at.convert = ofToken, convert
+		}
 	}
 	return []attribute[*rbacv3.Principal]{at}
 }

@@ -24,6 +24,12 @@ const (
 	CORSFilter  = "envoy.filters.http.cors"
 )
 
+// The place in the dynamic metadata of a request that has the payload of its valid token.
+const (
+	TokenFilter  = "envoy.filters.http.jwt_authn"
+	TokenPayload = "payload"
+)
+
 // Library tells whether a connection manager belongs to an application that uses xDS through a
 // gRPC library, which supports few filters.
 type Library int
@@ -48,6 +54,8 @@ type Filters struct {
 	// Denied refuses requests of denied identities where network filters are not available; nil
 	// refuses none.
 	Denied *Denied
+	// Authentication are the filters that validate tokens.
+	Authentication []*hcmv3.HttpFilter
 	// External are the filters that ask external authorizers, and Authorization those that decide
 	// which requests are accepted.
 	External      []*hcmv3.HttpFilter
@@ -74,6 +82,7 @@ func (f Filters) table() []filterRow {
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
 		{made: f.External, on: envoy, reason: "external authorizers see the request as it was sent, before plugins and the rules of the mesh"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
+		{made: f.Authentication, on: envoy, reason: "validates tokens before anything decides by them"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHZ], on: envoy, reason: "authorizes a known caller before the rules of the mesh"},
 		{made: f.Authorization, on: f.Library != LibraryClient, reason: "refuses requests before later filters act on them, or answer them"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_STATS], on: envoy, reason: "sees the requests that were let in"},

@@ -181,7 +181,7 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 
 // http returns the filter that serves the requests of servers that share routes.
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
-	from := slices.Clone(b.Authorization.Sources)
+	from := slices.Concat(b.Authentication.Sources, b.Authorization.Sources)
 	for _, s := range servers {
 		from = append(from, s.sources...)
 	}
@@ -193,7 +193,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
 		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
-		External: b.Authorization.External, Authorization: b.Authorization.HTTP,
+		Authentication: b.Authentication.HTTP, External: b.Authorization.External, Authorization: b.Authorization.HTTP,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from

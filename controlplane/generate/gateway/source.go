@@ -10,6 +10,7 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
@@ -34,6 +35,8 @@ type Source struct {
 	// Plugins returns the user-defined filters for requests to a port, and adds their objects to
 	// from.
 	Plugins func(port uint32, from *xds.Sources) envoyconf.Plugins
+	// Authentication are the filters that validate tokens in requests.
+	Authentication *authentication.Filters
 	// Authorization are the filters that decide which requests and connections are accepted.
 	Authorization *authorization.Filters
 }
