@@ -271,11 +271,13 @@ func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
 			Authentication: s.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
+			AccessLog: to.enforced.HTTPLog,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
 	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
+		AccessLog: to.enforced.StreamLog,
 	}))
 }

@@ -175,7 +175,7 @@ func freePorts(t *testing.T, address string, n int) (ports []string) {
 }
 
 // runEnvoy runs Envoy until the test ends, and waits until it listens.
-func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, args ...string) {
+func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, args ...string) (output string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "envoy.json")
@@ -205,7 +205,7 @@ func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, arg
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = conn.Close()
-			return
+			return log.Name()
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("envoy does not listen: %v", err)

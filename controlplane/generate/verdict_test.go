@@ -66,6 +66,7 @@ func (v verdict) checkProblems(t *testing.T, problems []model.Problem) {
 type court struct {
 	world   *guarded // issues identities
 	address string
+	output  string              // the file of Envoy's output
 	ports   []map[string]string // of each workload: HTTP, TCP
 	pairs   map[string]*tls.Certificate
 }
@@ -129,7 +130,7 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 	if err != nil {
 		t.Fatal(err)
 	}
-	runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+free[len(free)-1])
+	c.output = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+free[len(free)-1], "--file-flush-interval-msec", "50")
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
@@ -107,6 +108,8 @@ type Filters struct {
 	// External are the filters for requests that ask external authorizers. They come before those
 	// of HTTP.
 	External []*hcmv3.HttpFilter
+	// HTTPLog and StreamLog log what policies that are not enforced would deny.
+	HTTPLog, StreamLog []*accesslogv3.AccessLog
 	// Library are the filters for requests to an application without an Envoy. A gRPC library
 	// requires each to have a name of its own.
 	Library []*hcmv3.HttpFilter
@@ -158,6 +161,7 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 		if len(tried) > 0 {
 			requests.ShadowRules, requests.ShadowRulesStatPrefix = s.rules(tried, base, ofRequests), s.shadow
 			connections.ShadowRules, connections.ShadowRulesStatPrefix = s.rules(tried, base, ofConnections), s.shadow
+			out.addDryRun(s, tried)
 		}
 		out.HTTP = append(out.HTTP, httpFilter(httpRBAC, requests))
 		out.addLibrary(s, enforced, base)

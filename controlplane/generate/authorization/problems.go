@@ -14,19 +14,32 @@ import (
 )
 
 // Unread returns a warning for each rule that reads requests and applies to a port where requests
-// are not read.
+// are not read, and for each that asks an authorizer over HTTP and applies to such a port.
 func (p Policies) Unread(port uint32) []model.Problem {
 	var out []model.Problem
 	for _, policy := range p.list {
 		effect := "denies every connection that its other attributes match"
-		if policy.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW {
+		switch policy.Spec.GetAction() {
+		case securityv1beta1.AuthorizationPolicy_ALLOW:
 			effect = "allows no connection"
+		case securityv1beta1.AuthorizationPolicy_AUDIT, securityv1beta1.AuthorizationPolicy_CUSTOM:
+			effect = "matches every connection that its other attributes match"
+		case securityv1beta1.AuthorizationPolicy_DENY:
 		}
+		overHTTP := slices.ContainsFunc(p.asked, func(a *authorizer) bool {
+			return a.err == nil && a.Provider.GetEnvoyExtAuthzHttp() != nil && slices.Contains(a.policies, policy)
+		})
 		for i, rule := range policy.Spec.GetRules() {
 			if readsRequests(rule) && appliesTo(rule, port) {
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
 					Reason: fmt.Sprintf("spec.rules[%d] has attributes of HTTP, and port %d of the workloads is not an HTTP port: there it %s; name the ports of the rule in to.operation.ports", i, port, effect),
+				})
+			}
+			if overHTTP && appliesTo(rule, port) {
+				out = append(out, model.Problem{
+					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
+					Reason: fmt.Sprintf("spec.rules[%d] asks an authorizer over HTTP, and port %d of the workloads is not an HTTP port: there it denies what it matches; name the ports of the rule in to.operation.ports, or a provider with envoyExtAuthzGrpc", i, port),
 				})
 			}
 		}

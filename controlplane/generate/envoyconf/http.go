@@ -4,6 +4,8 @@
 package envoyconf
 
 import (
+	"slices"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -20,7 +22,7 @@ func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filter
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         AccessLog(mesh),
+		AccessLog:         slices.Concat(AccessLog(mesh), filters.AccessLog),
 	}
 	normalizePaths(hcm, mesh)
 	filters.Apply(hcm)

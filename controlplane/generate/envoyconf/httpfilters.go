@@ -4,6 +4,7 @@
 package envoyconf
 
 import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
@@ -60,6 +61,8 @@ type Filters struct {
 	// which requests are accepted.
 	External      []*hcmv3.HttpFilter
 	Authorization []*hcmv3.HttpFilter
+	// AccessLog are logs besides that of the mesh.
+	AccessLog []*accesslogv3.AccessLog
 	// Library is set for applications without an Envoy.
 	Library Library
 }

@@ -4,6 +4,9 @@
 package envoyconf
 
 import (
+	"slices"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	cachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
@@ -38,6 +41,8 @@ type Stream struct {
 	BySource bool
 	// Tunnel makes the endpoint open a tunnel first; may be nil.
 	Tunnel *tcpproxyv3.TcpProxy_TunnelingConfig
+	// AccessLog are logs besides that of the mesh.
+	AccessLog []*accesslogv3.AccessLog
 }
 
 // BlackHole returns a Stream that closes connections.
@@ -47,7 +52,7 @@ func BlackHole() Stream {
 
 // TCPProxy returns the network filter that forwards connections.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
-	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: AccessLog(mesh)}
+	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: slices.Concat(AccessLog(mesh), s.AccessLog)}
 	if d, ok := Positive(s.Longest); ok {
 		out.MaxDownstreamConnectionDuration = d
 	}

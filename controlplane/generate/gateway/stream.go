@@ -67,6 +67,7 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 
 // stream returns the filters that forward accepted connections.
 func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
+	to.AccessLog = b.Authorization.StreamLog
 	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(b.Mesh.Config, to))
 }
 
