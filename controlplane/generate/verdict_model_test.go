@@ -23,6 +23,7 @@ type asked struct {
 	headers      map[string][]string // by name in lower case
 	namespace    string              // of the policy that is applied
 	domains      []string            // the trust domains of the mesh
+	individually bool                // the values of a header that is sent several times are compared one by one
 }
 
 // permitted is the documented meaning of the AuthorizationPolicies of a workload.
@@ -112,10 +113,16 @@ func (q asked) isPrincipal(v string, _ bool) bool {
 	return like(v, q.identity)
 }
 
-func (q asked) isNamespace(v string, _ bool) bool { return like(v, q.identityPart(2)) }
-func (q asked) isDomain(v string, _ bool) bool    { return like(v, q.identityPart(0)) }
+func (q asked) isDomain(v string, _ bool) bool { return like(v, q.identityPart(0)) }
 
-func (q asked) isAccount(v string, _ bool) bool {
+func (q asked) isNamespace(v string, wide bool) bool {
+	return like(v, q.identityPart(2)) && (wide || slices.Contains(q.domains, q.identityPart(0)))
+}
+
+func (q asked) isAccount(v string, wide bool) bool {
+	if !wide && !slices.Contains(q.domains, q.identityPart(0)) {
+		return false
+	}
 	if !strings.Contains(v, "/") {
 		v = q.namespace + "/" + v
 	}
@@ -136,20 +143,38 @@ func (q asked) isHost(v string, wide bool) bool {
 	if !wide {
 		return like(v, actual)
 	}
-	name, _, _ := strings.Cut(actual, ":")
-	return like(v, actual) || like(v, name) || like(v, strings.TrimSuffix(name, "."))
+	return like(v, actual) || slices.ContainsFunc(strings.Split(actual, ","), func(one string) bool {
+		name, _, _ := strings.Cut(one, ":")
+		return like(v, name) || like(v, strings.TrimRight(name, "."))
+	})
 }
 
 func (q asked) isMethod(v string, wide bool) bool {
 	return like(v, q.method) || wide && like(strings.ToUpper(v), strings.ToUpper(q.method))
 }
 
-func (q asked) isPath(v string, _ bool) bool {
+// isPath compares the path without its query. In doubt it is also compared without regard to case,
+// parameters, empty segments and a slash at the end.
+func (q asked) isPath(v string, wide bool) bool {
 	path, _, _ := strings.Cut(q.path, "?")
-	if strings.Contains(v, "{*}") || strings.Contains(v, "{**}") {
-		return segments(strings.Split(v, "/"), strings.Split(path, "/"))
+	compare := func(v, path string) bool {
+		if strings.Contains(v, "{*}") || strings.Contains(v, "{**}") {
+			return segments(strings.Split(v, "/"), strings.Split(path, "/"))
+		}
+		return like(v, path)
 	}
-	return like(v, path)
+	upward := strings.Contains(path, "..%2f")
+	if !wide {
+		return compare(v, path) && (!upward || v == "*" || v == path)
+	}
+	clean := ""
+	for segment := range strings.SplitSeq(strings.ToLower(path), "/") {
+		if name, _, _ := strings.Cut(segment, ";"); name != "" {
+			clean += "/" + name
+		}
+	}
+	v = strings.ToLower(v)
+	return upward || compare(v, strings.ToLower(path)) || compare(v, max(clean, "/")) || strings.HasSuffix(path, "/") && compare(v, clean+"/")
 }
 
 // segments compares a path with a template, segment by segment.
@@ -170,12 +195,17 @@ func segments(want, actual []string) bool {
 	return (want[0] == actual[0] || want[0] == "{*}" && actual[0] != "") && segments(want[1:], actual[1:])
 }
 
-// hasHeader compares the values of a header, joined with commas, or also each of them.
+// hasHeader compares the values of a header: all of them have to match, or one in doubt.
 func (q asked) hasHeader(name, v string, wide bool) bool {
 	list, present := q.headers[name]
 	joined := strings.Join(list, ",")
-	if v == "*" || !present {
+	switch {
+	case v == "*" || !present:
 		return present
+	case wide:
+		return like(v, joined) || slices.ContainsFunc(strings.Split(joined, ","), func(one string) bool { return like(v, strings.TrimSpace(one)) })
+	case q.individually:
+		return !slices.ContainsFunc(list, func(one string) bool { return !like(v, one) })
 	}
-	return like(v, joined) || wide && slices.ContainsFunc(strings.Split(joined, ","), func(one string) bool { return like(v, strings.TrimSpace(one)) })
+	return like(v, joined)
 }

@@ -5,19 +5,25 @@ package generate
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -31,8 +37,9 @@ import (
 //	as spiffe://...  the same, in another trust domain
 //	port tcp         sent to the port of streams: 200 if the connection is served, 0 if it is closed
 //	host name        the host, instead of app
-//	h2               over HTTP/2 without TLS
-//	Name: value      a header
+//	h2               over HTTP/2
+//	h1.0             over HTTP/1.0
+//	Name: value      a header, or a pseudo header of HTTP/2
 //	Want: name=value the application answers 500 unless the request arrives with this header once, or
 //	                 without it if there is no value; ?name is a parameter
 //
@@ -68,6 +75,7 @@ type court struct {
 	address string
 	output  string              // the file of Envoy's output
 	ports   []map[string]string // of each workload: HTTP, TCP
+	mu      sync.Mutex          // guards the field below
 	pairs   map[string]*tls.Certificate
 }
 
@@ -83,6 +91,24 @@ spec:
 // newCourt runs an Envoy that enforces all policies, each at ports of its own.
 func newCourt(t *testing.T, address string, settings func() *snapshot.Input, verdicts []verdict) *court {
 	t.Helper()
+	proxies := make([]guardedProxy, 0, len(verdicts))
+	for _, v := range verdicts {
+		proxies = append(proxies, guardedProxy{v, settings(), verdictObjects, proxyAt(address)})
+	}
+	return newCourtOf(t, address, proxies)
+}
+
+// guardedProxy is a proxy with policies. Its objects define the ports PORT_HTTP and PORT_TCP.
+type guardedProxy struct {
+	verdict
+	settings *snapshot.Input
+	objects  string
+	proxy    *model.Proxy
+}
+
+// newCourtOf runs an Envoy that stands for all of the proxies.
+func newCourtOf(t *testing.T, address string, proxies []guardedProxy) *court {
+	t.Helper()
 	s := &guarded{address: address, dir: t.TempDir()}
 	s.authority = newIssuer(t, s.dir, "root")
 	_, chain, key := s.identity(t, "spiffe://cluster.local/ns/default/sa/default")
@@ -90,7 +116,7 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 	app := httptest.NewServer(http.HandlerFunc(asWanted))
 	t.Cleanup(app.Close)
 	c := &court{world: s, address: address, pairs: map[string]*tls.Certificate{}}
-	free := freePorts(t, address, 2*len(verdicts))
+	free := freePorts(t, address, 3*len(proxies))
 	known := map[string]bool{}
 	var all struct {
 		Node    map[string]any `json:"node"`
@@ -100,17 +126,17 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 			Listeners []json.RawMessage `json:"listeners"`
 		} `json:"static_resources"`
 	}
-	for i, v := range verdicts {
-		ports := map[string]string{"HTTP": free[2*i], "TCP": free[2*i+1], "APP": portOf(t, app.Listener.Addr())}
+	for i, v := range proxies {
+		ports := map[string]string{"HTTP": free[3*i], "TCP": free[3*i+1], "TLS": free[3*i+2], "APP": portOf(t, app.Listener.Addr())}
 		c.ports = append(c.ports, ports)
-		in := settings()
-		objects := decode(t, replacePorts(strings.TrimSpace(verdictObjects), ports)+"\n---\n"+replacePorts(strings.TrimSpace(v.policies), ports))
+		in := v.settings
+		objects := decode(t, replacePorts(strings.TrimSpace(v.objects), ports)+"\n---\n"+replacePorts(strings.TrimSpace(v.policies), ports))
 		in.List = inputOf(objects, nil).List
 		mesh := snapshot.Build(nil, *in, model.Change{All: true})
 		v.checkProblems(t, mesh.Problems)
 		one := all
 		one.Static.Clusters, one.Static.Listeners = nil, nil
-		if err := json.Unmarshal(staticBootstrap(t, mesh, proxyAt(address)), &one); err != nil {
+		if err := json.Unmarshal(staticBootstrap(t, mesh, v.proxy), &one); err != nil {
 			t.Fatal(err)
 		}
 		for _, raw := range one.Static.Clusters {
@@ -130,7 +156,7 @@ func newCourt(t *testing.T, address string, settings func() *snapshot.Input, ver
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.output = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+free[len(free)-1], "--file-flush-interval-msec", "50")
+	c.output = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+c.ports[len(c.ports)-1]["HTTP"], "--file-flush-interval-msec", "50")
 	return c
 }
 
@@ -170,43 +196,75 @@ func (c *court) check(t *testing.T, i int, v verdict) {
 	}
 }
 
-// ask sends a request and returns the status of the response, or 0 if the connection ends.
-func (c *court) ask(t *testing.T, i int, line string) string {
-	t.Helper()
+// sent is a request of a verdict.
+type sent struct {
+	method, target, host string
+	port, as, version    string
+	headers              []string // "Name: value"
+}
+
+func parseSent(line string) sent {
 	options := strings.Split(line, " | ")
 	words := strings.SplitN(options[0], " ", 3)
-	host, port, as, headers, h2 := "app", "HTTP", "", "", false
+	q := sent{method: words[1], target: words[2], host: "app", port: "HTTP", version: "HTTP/1.1"}
 	for _, o := range options[1:] {
-		name, value, _ := strings.Cut(strings.TrimSpace(o), " ")
+		o = strings.TrimSpace(o)
+		name, value, _ := strings.Cut(o, " ")
 		switch name {
 		case "host":
-			host = value
+			q.host = value
 		case "port":
-			port = strings.ToUpper(value)
+			q.port = strings.ToUpper(value)
 		case "as":
-			as = value
+			q.as = value
 		case "h2":
-			h2 = true
+			q.version = "HTTP/2"
+		case "h1.0":
+			q.version = "HTTP/1.0"
 		default:
-			headers += strings.TrimSpace(o) + "\r\n"
+			q.headers = append(q.headers, o)
 		}
 	}
-	if h2 {
-		return askHTTP2(t, net.JoinHostPort(c.address, c.ports[i][port]), words[1], words[2], host)
-	}
-	conn, err := net.Dial("tcp", net.JoinHostPort(c.address, c.ports[i][port]))
+	return q
+}
+
+// ask sends a request and returns the status of the response, or 0 if the connection or the request
+// ends.
+func (c *court) ask(t *testing.T, i int, line string) string {
+	t.Helper()
+	q := parseSent(line)
+	conn, err := net.Dial("tcp", net.JoinHostPort(c.address, c.ports[i][q.port]))
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return "-"
 	}
 	defer func() { _ = conn.Close() }()
 	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return "-"
 	}
-	if as != "" {
-		alpn := map[string]string{"HTTP": "http/1.1", "TCP": "istio"}[port]
-		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, as)}, InsecureSkipVerify: true, NextProtos: []string{alpn}}) //nolint:gosec // the server is not what is examined
+	if q.as != "" {
+		alpn := "http/1.1"
+		switch {
+		case q.port == "TCP":
+			alpn = "istio"
+		case q.version == "HTTP/2":
+			alpn = "h2"
+		}
+		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, q.as)}, InsecureSkipVerify: true, NextProtos: []string{alpn}}) //nolint:gosec // the server is not what is examined
 	}
-	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s\r\n", words[1], words[2], host, headers); err != nil {
+	if q.version == "HTTP/2" {
+		return askHTTP2(t, conn, q)
+	}
+	head := q.method + " " + q.target + " " + q.version + "\r\n"
+	if q.host != "-" {
+		head += "Host: " + q.host + "\r\n"
+	}
+	head += strings.Join(append(q.headers, ""), "\r\n")
+	if !strings.Contains(head, "\r\nConnection:") {
+		head += "Connection: close\r\n"
+	}
+	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
 		return "0"
 	}
 	status, err := bufio.NewReader(conn).ReadString('\n')
@@ -216,28 +274,55 @@ func (c *court) ask(t *testing.T, i int, line string) string {
 	return strings.Fields(status + " - -")[1]
 }
 
-// askHTTP2 sends a request over HTTP/2.
-func askHTTP2(t *testing.T, address, method, path, host string) string {
+// askHTTP2 sends the headers of a request as they are: a client would correct them.
+func askHTTP2(t *testing.T, conn net.Conn, q sent) string {
 	t.Helper()
-	transport := &http.Transport{Protocols: &http.Protocols{}}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
-	if err != nil {
-		t.Fatal(err)
+	fields := []hpack.HeaderField{{Name: ":method", Value: q.method}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: q.target}}
+	if q.host != "-" {
+		fields = append(fields, hpack.HeaderField{Name: ":authority", Value: q.host})
 	}
-	req.Host = host
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if q.target == "-" {
+		fields = slices.Delete(fields, 1, 3)
+	}
+	for _, h := range q.headers {
+		end := 1 + strings.Index(h[1:], ":") // a pseudo header begins with one
+		fields = append(fields, hpack.HeaderField{Name: strings.ToLower(h[:end]), Value: strings.TrimPrefix(h[end+1:], " ")})
+	}
+	// Pseudo headers come first.
+	slices.SortStableFunc(fields, func(a, b hpack.HeaderField) int {
+		return cmp.Compare(strings.Index(b.Name, ":"), strings.Index(a.Name, ":"))
+	})
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range fields {
+		_ = encoder.WriteField(f) // to memory
+	}
+	framer := http2.NewFramer(conn, conn)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_, err := io.WriteString(conn, http2.ClientPreface)
+	err = errors.Join(err, framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: q.method != http.MethodConnect, EndHeaders: true}))
 	if err != nil {
 		return "0"
 	}
-	_ = resp.Body.Close()
-	return strconv.Itoa(resp.StatusCode)
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return "0"
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			return frame.PseudoValue("status")
+		case *http2.RSTStreamFrame, *http2.GoAwayFrame:
+			return "0"
+		}
+	}
 }
 
 // pair returns the certificate of an identity.
 func (c *court) pair(t *testing.T, as string) *tls.Certificate {
 	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.pairs[as] == nil {
 		id := as
 		if _, err := url.Parse(as); err != nil || !strings.HasPrefix(as, "spiffe://") {

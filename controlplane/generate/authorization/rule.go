@@ -5,7 +5,6 @@ package authorization
 
 import (
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -240,7 +239,7 @@ func (c *converter) caller(w *securityv1beta1.Condition) []attribute[*rbacv3.Pri
 	case key == "source.serviceAccount":
 		at.convert = c.account
 	case ofHeader:
-		at.kind, at.convert = ofRequest, header(strings.TrimSuffix(name, "]"))
+		at.kind, at.convert = ofRequest, c.header(strings.TrimSuffix(name, "]"))
 	default:
 		at.kind, at.convert = ofRequest, unknown
 		if convert := c.tokenAttribute(key); convert != nil {
@@ -265,19 +264,6 @@ func method(value string, wide bool) (*rbacv3.Permission, bool) {
 func port(value string, _ bool) (*rbacv3.Permission, bool) {
 	n, err := strconv.ParseUint(value, 10, 16)
 	return &rbacv3.Permission{Rule: &rbacv3.Permission_DestinationPort{DestinationPort: uint32(n)}}, err == nil && n > 0
-}
-
-// path returns the matcher of a path, or of a template with {*} for one segment and {**} for any
-// number.
-func path(value string, _ bool) (*rbacv3.Permission, bool) {
-	m := text(value, false)
-	if strings.Contains(value, "{*}") || strings.Contains(value, "{**}") {
-		quoted := regexp.QuoteMeta(value)
-		m = pattern(strings.NewReplacer(regexp.QuoteMeta("{**}"), ".*", regexp.QuoteMeta("{*}"), "[^/]+").Replace(quoted))
-	}
-	return &rbacv3.Permission{Rule: &rbacv3.Permission_UrlPath{UrlPath: &matcherv3.PathMatcher{
-		Rule: &matcherv3.PathMatcher_Path{Path: m},
-	}}}, true
 }
 
 // metadata returns the conversion of the values of an attribute that a filter sets, written as
@@ -312,12 +298,21 @@ func (c *converter) principal(value string, _ bool) (*rbacv3.Principal, bool) {
 	return callers.any(all), true
 }
 
-func (c *converter) namespaced(value string, _ bool) (*rbacv3.Principal, bool) {
-	return envoyconf.Peer(inNamespace(value)), true
+func (c *converter) namespaced(value string, wide bool) (*rbacv3.Principal, bool) {
+	return envoyconf.Peer(inNamespace(value, c.ofMesh(wide))), true
 }
 
-func (c *converter) account(value string, _ bool) (*rbacv3.Principal, bool) {
-	return envoyconf.Peer(ofAccount(value, c.namespace)), true
+func (c *converter) account(value string, wide bool) (*rbacv3.Principal, bool) {
+	return envoyconf.Peer(ofAccount(value, c.namespace, c.ofMesh(wide))), true
+}
+
+// ofMesh returns a regular expression for the trust domains whose namespaces and service accounts
+// are meant: those of the mesh, or all.
+func (c *converter) ofMesh(wide bool) string {
+	if wide {
+		return "[^/]+"
+	}
+	return alternation(c.domains)
 }
 
 func ofDomain(value string, _ bool) (*rbacv3.Principal, bool) {
@@ -335,17 +330,33 @@ func clientAddress(value string, _ bool) (*rbacv3.Principal, bool) {
 }
 
 // header returns the conversion of the values of a header.
-func header(name string) func(value string, wide bool) (*rbacv3.Principal, bool) {
+func (c *converter) header(name string) func(value string, wide bool) (*rbacv3.Principal, bool) {
+	of := func(m *routev3.HeaderMatcher) *rbacv3.Principal {
+		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: m}}
+	}
 	return func(value string, wide bool) (*rbacv3.Principal, bool) {
-		m := valued(name, text(value, false))
 		switch {
 		case value == "*":
-			m = &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+			return of(&routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}), name != ""
 		case wide:
-			m = valued(name, pattern(listed(value)))
+			return of(valued(name, pattern(c.bytes(listed(value))))), name != ""
 		}
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: m}}, name != ""
+		m := of(valued(name, text(value, false)))
+		if other, ok := different(value); ok && c.reads == ofRequests {
+			// One value of a header that is sent several times is enough for Envoy.
+			m = callers.all([]*rbacv3.Principal{m, callers.not(of(valued(name, pattern(other))))})
+		}
+		return m, name != ""
 	}
+}
+
+// bytes returns an expression in which a dot matches any byte, also one that is not UTF-8. Envoy
+// needs that; gRPC libraries do not, and do not know the syntax.
+func (c *converter) bytes(expr string) string {
+	if c.reads == ofLibrary {
+		return expr
+	}
+	return strings.ReplaceAll(expr, ".*", `\C*`)
 }
 
 // unknown is the conversion of the values of an attribute that no request has.

@@ -4,6 +4,7 @@
 package authorization
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -83,17 +84,55 @@ func listed(value string) string {
 	return "(?s).*"
 }
 
+// different returns a regular expression for the texts that do not match a value. Texts of another
+// length need not be UTF-8. It returns false if the value is not printable ASCII, or too long.
+func different(value string) (string, bool) {
+	kind, rest := parse(value)
+	if len(rest) == 0 || len(rest) > 200 || strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return "", false
+	}
+	out, lengths := "", fmt.Sprintf(`\C{0,%d}`, len(rest)-1)
+	switch kind {
+	case exact, prefix:
+		if kind == exact {
+			out = `|` + class(rest[len(rest)-1:], false) + ".+"
+			lengths += fmt.Sprintf(`|\C{%d,}`, len(rest)+1)
+		}
+		out = fmt.Sprintf(`(%s.*%s)?`, class(rest[len(rest)-1:], true), out)
+		for i := len(rest) - 2; i >= 0; i-- {
+			out = fmt.Sprintf(`(%s.*|%s%s)?`, class(rest[i:i+1], true), class(rest[i:i+1], false), out)
+		}
+	case suffix:
+		out = fmt.Sprintf(`(.*%s)?`, class(rest[:1], true))
+		for i := 1; i < len(rest); i++ {
+			out = fmt.Sprintf(`(.*%s|%s%s)?`, class(rest[i:i+1], true), out, class(rest[i:i+1], false))
+		}
+	case present:
+		return "", false
+	}
+	return "(?s)" + lengths + "|" + out, true
+}
+
+// class returns a regular expression for a character, or for all others.
+func class(char string, others bool) string {
+	if others {
+		return fmt.Sprintf(`[^\x%02x]`, char)
+	}
+	return fmt.Sprintf(`\x%02x`, char)
+}
+
 // authority returns a regular expression for the hosts that a server may take for the given one: in
-// any case, with a dot at the end, and with a port.
+// any case, with dots at the end, with a port, after a user name, and in a list. Any encoded
+// character matches.
 func authority(host string) string {
-	const after = `\.?(:[0-9]*)?`
+	const before, after = `(?is)(.*[,@])?`, `[.]*([:,].*)?`
 	switch kind, rest := parse(host); kind {
 	case exact:
-		return "(?i)" + regexp.QuoteMeta(rest) + after
+		return before + regexp.QuoteMeta(rest) + after + "|.*%.*"
 	case prefix:
-		return "(?i)" + regexp.QuoteMeta(rest) + ".*"
+		return before + regexp.QuoteMeta(rest) + ".*|.*%.*"
 	case suffix:
-		return "(?i).*" + regexp.QuoteMeta(rest) + after
+		return "(?is).*" + regexp.QuoteMeta(rest) + after + "|.*%.*"
 	case present:
 	}
 	return ".+"
@@ -131,21 +170,34 @@ func principals(value string, domains []string) []*matcherv3.StringMatcher {
 	return out
 }
 
-// inNamespace returns a matcher of the identities of a namespace.
-func inNamespace(namespace string) *matcherv3.StringMatcher {
+// inNamespace returns a matcher of the identities of a namespace in the trust domains that an
+// expression matches.
+func inNamespace(namespace, domains string) *matcherv3.StringMatcher {
 	if namespace == "*" {
-		return pattern(scheme + "[^/]+/ns/[^/]+/.*")
+		return pattern(scheme + domains + "/ns/[^/]+/.*")
 	}
-	return pattern(scheme + "[^/]+/ns/" + glob(namespace) + "/.*")
+	return pattern(scheme + domains + "/ns/" + glob(namespace) + "/.*")
 }
 
 // ofAccount returns a matcher of the identities of a service account, written as namespace/name, or
 // as the name of one in the namespace of the policy.
-func ofAccount(account, namespace string) *matcherv3.StringMatcher {
+func ofAccount(account, namespace, domains string) *matcherv3.StringMatcher {
 	if of, name, ok := strings.Cut(account, "/"); ok {
 		namespace, account = of, name
 	}
-	return pattern(scheme + "[^/]+/ns/" + regexp.QuoteMeta(namespace) + "/sa/" + regexp.QuoteMeta(account))
+	return pattern(scheme + domains + "/ns/" + regexp.QuoteMeta(namespace) + "/sa/" + regexp.QuoteMeta(account))
+}
+
+// alternation returns a regular expression that matches each of the texts.
+func alternation(texts []string) string {
+	quoted := make([]string, 0, len(texts))
+	for _, t := range texts {
+		quoted = append(quoted, regexp.QuoteMeta(t))
+	}
+	if len(quoted) == 1 {
+		return quoted[0]
+	}
+	return "(" + strings.Join(quoted, "|") + ")"
 }
 
 // inDomain returns a matcher of the identities of a trust domain.

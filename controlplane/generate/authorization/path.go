@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package authorization
+
+import (
+	"regexp"
+	"strings"
+
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+)
+
+// Parts of regular expressions for paths, without regard to case.
+const (
+	slash      = `([/\\]|%2f|%5c)`
+	parameters = `((;|%3b)[^/]*)`
+	// separator is what servers take for a slash: several, encoded, or after parameters.
+	separator = `(` + parameters + `?` + slash + `)+`
+	// ending is what servers ignore at the end of a path.
+	ending = slash + `*((;|%3b|%23|%3f|%0|%20|[\x00-\x20]).*)?`
+	// upward is a path with a dot segment that was not resolved, as part of it is encoded.
+	upward = `.*` + slash + `(\.|%2e){1,2}` + parameters + `?(` + slash + `.*)?`
+	// encoded is a path with an encoded letter or digit, which nobody has to encode.
+	encoded = `.*%(3[0-9]|[46][1-9a-f]|[57][0-9a]).*`
+	// raw is a path with a byte that a client has to encode.
+	raw = `.*[^\x00-\x7f].*`
+	// encodedSlash is a path with a slash that is not one for Envoy.
+	encodedSlash = `.*(\\|%2f|%5c).*`
+)
+
+// path returns the matcher of a path, or of a template with {*} for one segment and {**} for any
+// number.
+func path(value string, wide bool) (*rbacv3.Permission, bool) {
+	kind, _ := parse(value)
+	template := strings.Contains(value, "{*}") || strings.Contains(value, "{**}")
+	m := ofPath(text(value, false))
+	switch {
+	case value == "*":
+		return m, true
+	case wide:
+		m = ofPath(pattern("(?is)" + servedAs(value, template) + "|" + upward + "|" + encoded + "|" + raw))
+		// Some Envoys match no pattern with bytes that are not UTF-8.
+		return permissions.any([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?s).*")))}), true
+	case template:
+		m = ofPath(pattern(templated(value, regexp.QuoteMeta, "[^/]+")))
+		return permissions.all([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?is)" + upward + "|" + encodedSlash + "|" + raw)))}), true
+	case kind != exact:
+		return permissions.all([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?is)" + upward)))}), true
+	}
+	return m, true
+}
+
+func ofPath(m *matcherv3.StringMatcher) *rbacv3.Permission {
+	return &rbacv3.Permission{Rule: &rbacv3.Permission_UrlPath{UrlPath: &matcherv3.PathMatcher{
+		Rule: &matcherv3.PathMatcher_Path{Path: m},
+	}}}
+}
+
+// servedAs returns a regular expression for the paths that a server may take for one that matches
+// the value.
+func servedAs(value string, template bool) string {
+	if template {
+		return templated(value, quotedPath, "[^/]+") + ending
+	}
+	switch kind, rest := parse(value); kind {
+	case exact:
+		return quotedPath(rest) + ending
+	case prefix:
+		return quotedPath(rest) + ".*"
+	case suffix:
+		return ".*" + quotedPath(rest) + ending
+	case present:
+	}
+	return ".*"
+}
+
+// quotedPath returns a regular expression for a part of a path.
+func quotedPath(part string) string {
+	return strings.ReplaceAll(regexp.QuoteMeta(part), "/", separator)
+}
+
+// templated returns a regular expression for a template.
+func templated(value string, quote func(string) string, segment string) string {
+	parts := strings.Split(value, "{**}")
+	for i, part := range parts {
+		inner := strings.Split(part, "{*}")
+		for j := range inner {
+			inner[j] = quote(inner[j])
+		}
+		parts[i] = strings.Join(inner, segment)
+	}
+	return strings.Join(parts, ".*")
+}
