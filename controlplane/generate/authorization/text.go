@@ -91,30 +91,36 @@ func different(value string) (string, bool) {
 	if len(rest) == 0 || len(rest) > 200 || strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return "", false
 	}
-	out, lengths := "", fmt.Sprintf(`\C{0,%d}`, len(rest)-1)
+	lengths := fmt.Sprintf(`\C{0,%d}`, len(rest)-1)
+	var out strings.Builder
+	last := len(rest) - 1
 	switch kind {
 	case exact, prefix:
+		for i := range last {
+			out.WriteString("(" + class(rest[i], true) + ".*|" + class(rest[i], false))
+		}
+		out.WriteString("(" + class(rest[last], true) + ".*")
 		if kind == exact {
-			out = `|` + class(rest[len(rest)-1:], false) + ".+"
+			out.WriteString("|" + class(rest[last], false) + ".+")
 			lengths += fmt.Sprintf(`|\C{%d,}`, len(rest)+1)
 		}
-		out = fmt.Sprintf(`(%s.*%s)?`, class(rest[len(rest)-1:], true), out)
-		for i := len(rest) - 2; i >= 0; i-- {
-			out = fmt.Sprintf(`(%s.*|%s%s)?`, class(rest[i:i+1], true), class(rest[i:i+1], false), out)
-		}
+		out.WriteString(strings.Repeat(")?", len(rest)))
 	case suffix:
-		out = fmt.Sprintf(`(.*%s)?`, class(rest[:1], true))
-		for i := 1; i < len(rest); i++ {
-			out = fmt.Sprintf(`(.*%s|%s%s)?`, class(rest[i:i+1], true), out, class(rest[i:i+1], false))
+		for i := last; i > 0; i-- {
+			out.WriteString("(.*" + class(rest[i], true) + "|")
+		}
+		out.WriteString("(.*" + class(rest[0], true) + ")?")
+		for i := 1; i <= last; i++ {
+			out.WriteString(class(rest[i], false) + ")?")
 		}
 	case present:
 		return "", false
 	}
-	return "(?s)" + lengths + "|" + out, true
+	return "(?s)" + lengths + "|" + out.String(), true
 }
 
 // class returns a regular expression for a character, or for all others.
-func class(char string, others bool) string {
+func class(char byte, others bool) string {
 	if others {
 		return fmt.Sprintf(`[^\x%02x]`, char)
 	}
