@@ -56,7 +56,7 @@ func (b *builder) envoy() (err error) {
 	}
 	admin := envoy.NewAdmin(cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())))
 	b.parts.envoy, err = envoy.New(envoy.Config{
-		Binary: b.parts.binary, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
+		Binary: b.parts.binary, AllowUnsafe: b.parts.unsafe, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
 		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
 	})

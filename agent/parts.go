@@ -162,14 +162,11 @@ func (p *parts) checkVersion(ctx context.Context, log *slog.Logger, ended <-chan
 	if ctx.Err() != nil {
 		return nil
 	}
-	v, err := envoy.CheckVersion(ctx, p.binary)
+	v, err := envoy.CheckVersion(ctx, p.binary, p.unsafe)
 	if why := v.Untested(); err == nil && why != "" {
 		log.With("component", "envoy").Warn("the agent is not tested with this build of envoy", "version", v.String(), "path", p.binary, "reason", why)
 	}
 	if fault := v.Unsafe(); err == nil && fault != nil {
-		if !p.unsafe {
-			return fmt.Errorf("envoy at %s: %w", p.binary, fault)
-		}
 		log.With("component", "envoy").Warn("authorization policies can be bypassed with this envoy", "version", v.String(), "path", p.binary, "reason", fault)
 	}
 	if err == nil || ctx.Err() != nil {

@@ -33,7 +33,7 @@ func startHot(t *testing.T, edit func(*Config)) (*realEnvoy, context.CancelFunc,
 	binary := filepath.Join(t.TempDir(), "envoy")
 	writeBinary(t, binary, hotScript(findEnvoy(t)))
 	e, cancel, ended := startEnvoy(t, func(c *Config) {
-		c.Binary = binary
+		c.Binary, c.AllowUnsafe = binary, true
 		c.HotRestart = HotRestart{Sockets: filepath.Join(c.Dir, "hr"), Drain: hotDrain, Timeout: patience}
 		c.Args = Args(ArgsInput{ConfigFile: "envoy.yaml", DrainDuration: hotDrain, LogLevel: "warning", Concurrency: 2, HotRestart: true})
 		if edit != nil {
@@ -255,16 +255,22 @@ func TestRealHotRestartFails(t *testing.T) {
 func TestRealHotRestartRefused(t *testing.T) {
 	t.Parallel()
 	log := &output{}
-	e, _, _ := startHot(t, func(c *Config) { c.Logger = bothLoggers(t, log) })
+	_, unsafe := CheckVersion(t.Context(), findEnvoy(t), false)
+	e, _, _ := startHot(t, func(c *Config) { c.Logger, c.AllowUnsafe = bothLoggers(t, log), unsafe != nil })
 	good := hotScript(findEnvoy(t))
 	l := e.load(t)
 	refused := 0.0
-	for _, c := range []struct{ script, want string }{
+	type refusal struct{ script, want string }
+	refusals := []refusal{
 		{"#!/bin/sh\necho broken; exit 1\n", "broken"},
 		{"#!/bin/sh\necho 'envoy  version: abc/1.30.0/Clean/RELEASE/BoringSSL'\n", "1.36 or newer is needed"},
 		{strings.Replace(good, `case "$*" in`, `case "$*" in *--hot-restart-version) echo 10.96; exit;;`, 1), "its hot restart version is 10.96, that of the one that runs is 11.104"},
 		{strings.Replace(good, `case "$*" in`, `case "$*" in *validate) echo no such filter; exit 1;;`, 1), "no such filter"},
-	} {
+	}
+	if unsafe == nil { // otherwise the Envoy of the test itself is unsafe, and allowed
+		refusals = append(refusals, refusal{"#!/bin/sh\necho 'envoy  version: abc/1.38.3/Clean/RELEASE/BoringSSL'\n", "CVE-2026-73511"})
+	}
+	for _, c := range refusals {
 		// These hot restarts are not requested: the binary changes.
 		writeBinary(t, e.cfg.Binary, c.script)
 		refused++

@@ -33,6 +33,8 @@ const answerGrace = 5 * time.Second
 type Config struct {
 	// Binary is the path of Envoy, or its name in PATH.
 	Binary string
+	// AllowUnsafe allows a hot restart to an Envoy with known bypasses of authorization.
+	AllowUnsafe bool
 	// Args are the arguments returned by [Args], without the program's name.
 	Args []string
 	// Dir is the working directory. If empty, it is the agent's.

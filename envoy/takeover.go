@@ -105,7 +105,7 @@ func (p *Process) possible(ctx context.Context, c *child) error {
 
 // rehearse performs all checks of the new binary that do not require starting it as a proxy.
 func (p *Process) rehearse(ctx context.Context, c *child) error {
-	version, err := CheckVersion(ctx, p.cfg.Binary)
+	version, err := CheckVersion(ctx, p.cfg.Binary, p.cfg.AllowUnsafe)
 	if err != nil {
 		return err
 	}

@@ -90,8 +90,9 @@ func (v Version) Unsafe() error {
 // String returns the version as printed by the binary.
 func (v Version) String() string { return v.Full }
 
-// CheckVersion runs the binary to determine its version and returns an error if it is too old.
-func CheckVersion(ctx context.Context, binary string) (Version, error) {
+// CheckVersion runs the binary to determine its version. It returns an error if the version is too old,
+// or unless allowUnsafe is true, if it has known bypasses of authorization.
+func CheckVersion(ctx context.Context, binary string, allowUnsafe bool) (Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	if _, err := exec.LookPath(binary); err != nil {
@@ -115,6 +116,9 @@ func CheckVersion(ctx context.Context, binary string) (Version, error) {
 	if v.Major < minMajor || v.Major == minMajor && v.Minor < minMinor {
 		return v, fmt.Errorf("envoy at %s is version %s, but %d.%d or newer is needed: install a newer envoy there, or set binaryPath of the proxy configuration to one",
 			binary, v, minMajor, minMinor)
+	}
+	if fault := v.Unsafe(); fault != nil && !allowUnsafe {
+		return v, fmt.Errorf("envoy at %s: %w", binary, fault)
 	}
 	return v, nil
 }

@@ -41,7 +41,11 @@ func TestCheckVersion(t *testing.T) {
 		fail bool
 		want []string // parts of the error; none means no error
 	}{
-		"new enough": {says: "envoy  version: abc/1.36.0/Clean/RELEASE/BoringSSL"},
+		"new enough": {says: "envoy  version: abc/1.36.10/Clean/RELEASE/BoringSSL"},
+		"unsafe": {
+			says: "envoy  version: abc/1.36.0/Clean/RELEASE/BoringSSL",
+			want: []string{"CVE-2026-73511", "1.36.10", "--allow-unsafe-envoy"},
+		},
 		"next major": {says: "envoy  version: abc/2.0.0/Clean/RELEASE/BoringSSL"},
 		"too old": {
 			says: "envoy  version: abc/1.35.9/Clean/RELEASE/BoringSSL",
@@ -53,7 +57,7 @@ func TestCheckVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			binary := fakeVersion(t, c.says, c.fail)
-			_, err := CheckVersion(t.Context(), binary)
+			_, err := CheckVersion(t.Context(), binary, false)
 			if (err != nil) != (c.want != nil) {
 				t.Fatalf("error = %v, want one: %t", err, c.want != nil)
 			}
@@ -69,7 +73,7 @@ func TestCheckVersion(t *testing.T) {
 func TestCheckVersionWithoutBinary(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "nothing")
-	if _, err := CheckVersion(t.Context(), path); err == nil || !strings.Contains(err.Error(), "there is no envoy at "+path) {
+	if _, err := CheckVersion(t.Context(), path, false); err == nil || !strings.Contains(err.Error(), "there is no envoy at "+path) {
 		t.Errorf("error = %v, want one that names %s", err, path)
 	}
 }
@@ -84,7 +88,7 @@ func TestCheckVersionEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() {
-		_, err := CheckVersion(ctx, script)
+		_, err := CheckVersion(ctx, script, false)
 		result <- err
 	}()
 	pid := 0
@@ -109,7 +113,7 @@ func TestCheckVersionEndsWithItsContext(t *testing.T) {
 
 func TestCheckVersionOfRealEnvoy(t *testing.T) {
 	t.Parallel()
-	v, err := CheckVersion(t.Context(), findEnvoy(t))
+	v, err := CheckVersion(t.Context(), findEnvoy(t), true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,12 +81,8 @@ func findEnvoy(ctx context.Context, host Host, programs string) (string, error) 
 	if path, err = filepath.Abs(path); err != nil {
 		return "", fmt.Errorf("find Envoy: %w", err)
 	}
-	version, err := envoy.CheckVersion(ctx, path)
-	if err != nil {
+	if _, err := envoy.CheckVersion(ctx, path, host.AllowUnsafeEnvoy); err != nil {
 		return "", err
-	}
-	if fault := version.Unsafe(); fault != nil && !host.AllowUnsafeEnvoy {
-		return "", fmt.Errorf("envoy at %s: %w", path, fault)
 	}
 	return path, nil
 }

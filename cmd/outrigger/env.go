@@ -3,7 +3,10 @@
 
 package main
 
-import "os"
+import (
+	"os"
+	"strconv"
+)
 
 // environment are the environment variables that the tool uses.
 type environment struct {
@@ -28,9 +31,10 @@ type environment struct {
 }
 
 func readEnvironment() environment {
+	allowUnsafe, _ := strconv.ParseBool(os.Getenv("OUTRIGGER_ALLOW_UNSAFE_ENVOY")) // an invalid value allows nothing
 	return environment{
 		envoy:            os.Getenv("ENVOY"),
-		allowUnsafeEnvoy: os.Getenv("OUTRIGGER_ALLOW_UNSAFE_ENVOY") == "true",
+		allowUnsafeEnvoy: allowUnsafe,
 		store:            os.Getenv("OUTRIGGER_STORE"),
 		control:          os.Getenv("OUTRIGGER_CONTROL"),
 		kubeconfig:       os.Getenv("KUBECONFIG"),
