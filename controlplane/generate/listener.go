@@ -66,19 +66,20 @@ func (in *ingress) listeners() []ownListener {
 // refusals returns the problems of policies: authorizers that cannot be asked, and attributes of
 // requests at ports where requests are not read.
 func (in *ingress) refusals() []model.Problem {
-	problems := slices.Clone(in.target.enforced.Problems)
+	var all []model.Problem
+	rules := map[string]bool{}
 	for _, e := range in.entries {
-		found := e.enforced.Problems
+		all = append(all, e.enforced.Problems...)
 		if !e.protocol.IsHTTP() && !e.protocol.Sniffed() {
-			found = append(slices.Clone(found), in.policies(e).Unread(e.port)...)
-		}
-		for _, p := range found {
-			if !slices.Contains(problems, p) {
-				problems = append(problems, p)
-			}
+			all = append(all, in.policies(e).Unread(e.port, rules)...)
 		}
 	}
-	return problems
+	seen := map[model.Problem]bool{}
+	return slices.DeleteFunc(slices.Concat(in.target.enforced.Problems, all), func(p model.Problem) bool {
+		was := seen[p]
+		seen[p] = true
+		return was
+	})
 }
 
 // httpProxyPort returns the port of the HTTP proxy listener, or 0 if there is none.

@@ -13,9 +13,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Unread returns a warning for each rule that reads requests and applies to a port where requests
-// are not read, and for each that asks an authorizer over HTTP and applies to such a port.
-func (p Policies) Unread(port uint32) []model.Problem {
+// Unread returns warnings of rules that read requests, or ask an authorizer that does, and apply to a
+// port where requests are not read. It leaves out the rules in reported, and adds those that it
+// returns.
+func (p Policies) Unread(port uint32, reported map[string]bool) []model.Problem {
 	var out []model.Problem
 	for _, policy := range p.list {
 		effect := "denies every connection that its other attributes match"
@@ -30,13 +31,19 @@ func (p Policies) Unread(port uint32) []model.Problem {
 			return a.err == nil && a.Provider.GetEnvoyExtAuthzHttp() != nil && slices.Contains(a.policies, policy)
 		})
 		for i, rule := range policy.Spec.GetRules() {
-			if readsRequests(rule) && appliesTo(rule, port) {
+			name := ruleName(policy, i)
+			if reported[name] || !appliesTo(rule, port) {
+				continue
+			}
+			if readsRequests(rule) {
+				reported[name] = true
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
 					Reason: fmt.Sprintf("spec.rules[%d] has attributes of HTTP, and port %d of the workloads is not an HTTP port: there it %s; name the ports of the rule in to.operation.ports", i, port, effect),
 				})
 			}
-			if overHTTP && appliesTo(rule, port) {
+			if overHTTP {
+				reported[name] = true
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
 					Reason: fmt.Sprintf("spec.rules[%d] asks an authorizer over HTTP, and port %d of the workloads is not an HTTP port: there it denies what it matches; name the ports of the rule in to.operation.ports, or a provider with envoyExtAuthzGrpc", i, port),
