@@ -43,12 +43,12 @@ func TestAuthorizers(t *testing.T) {
 		{good + ", includeAdditionalHeadersInCheck: {':path': /}", `includeAdditionalHeadersInCheck has the name ":path"`},
 		{good + `, includeAdditionalHeadersInCheck: {x: "a\nb"}`, `includeAdditionalHeadersInCheck["x"] contains a control character`},
 	} {
-		_, err := Parse([]byte("extensionProviders: [{name: a, envoyExtAuthzHttp: {" + tc.fields + "}}]"))
+		err := checkProvider(t, "envoyExtAuthzHttp: {"+tc.fields+"}")
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("{%s}: got %v, want %q", tc.fields, err, tc.want)
 		}
 	}
-	_, err := Parse([]byte("extensionProviders: [{name: a, envoyExtAuthzGrpc: {service: x}}]"))
+	err := checkProvider(t, "envoyExtAuthzGrpc: {service: x}")
 	if err == nil || !strings.Contains(err.Error(), `extensionProviders["a"].envoyExtAuthzGrpc.port is 0`) {
 		t.Errorf("got %v for an authorizer over gRPC without a port", err)
 	}
@@ -63,4 +63,21 @@ func TestStatusOnError(t *testing.T) {
 			t.Errorf("status %d: got %t, want %t", n, got, want)
 		}
 	}
+}
+
+// checkProvider parses a mesh config with one extension provider, which must succeed, and checks the
+// provider.
+func checkProvider(t *testing.T, fields string) error {
+	t.Helper()
+	mesh, err := Parse([]byte("extensionProviders: [{name: a, " + fields + "}]"))
+	if err != nil {
+		t.Fatalf("a wrong provider must not refuse the mesh config: %v", err)
+	}
+	for _, provider := range mesh.GetExtensionProviders() {
+		if provider.GetName() == "a" {
+			return CheckAuthorizer(provider)
+		}
+	}
+	t.Fatal("the provider is not there")
+	return nil
 }

@@ -79,11 +79,6 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	if d := mesh.GetConnectTimeout(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > 30*time.Second) {
 		errs = append(errs, fmt.Errorf("connectTimeout is %s, it must be from 1ms to 30s", spell(d)))
 	}
-	for _, provider := range mesh.GetExtensionProviders() {
-		if err := CheckAuthorizer(provider); err != nil {
-			errs = append(errs, err)
-		}
-	}
 	if err := ValidateProxyConfig(mesh.GetDefaultConfig()); err != nil {
 		errs = append(errs, fmt.Errorf("defaultConfig: %w", err))
 	}
