@@ -36,7 +36,9 @@ func targetRefs(p policyTarget) []*typev1beta1.PolicyTargetReference {
 type policyIndex[T comparable] struct {
 	root       string
 	namespaces map[string]*namespacePolicies[T]
-	services   map[model.Key][]T // by their Service or ServiceEntry
+	// services are the policies by the Service or ServiceEntry that they name. It is nil if those
+	// cannot be targets.
+	services map[model.Key][]T
 }
 
 // namespacePolicies are the policies of one namespace: those without a selector, those with one, and
@@ -74,21 +76,24 @@ func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, re
 			ns.selected.add(map[string]string{gatewayClassLabel: ref.GetName()}, policy)
 		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass):
 			report("%s: a policy for a class has to be in the root namespace %q, and this one has no effect there; move it, or name a Gateway", at, p.root)
-		case (ref.GetGroup() == "" || ref.GetGroup() == "core") && ref.GetKind() == "Service":
-			p.addService(model.Key{Kind: model.KubernetesService, Namespace: namespace, Name: ref.GetName()}, policy)
-		case ref.GetGroup() == "networking.istio.io" && ref.GetKind() == string(model.ServiceEntry):
-			p.addService(model.Key{Kind: model.ServiceEntry, Namespace: namespace, Name: ref.GetName()}, policy)
+		case p.services != nil && isService(ref):
+			key := model.Key{Kind: model.Kind(ref.GetKind()), Namespace: namespace, Name: ref.GetName()}
+			p.services[key] = append(p.services[key], policy)
 		default:
-			report("%s is no Gateway, GatewayClass, Service or ServiceEntry, so the policy has no effect there; use a selector", at)
+			report("%s cannot be the target of this kind, so the policy has no effect there; use a selector", at)
 		}
 	}
 }
 
-func (p *policyIndex[T]) addService(of model.Key, policy T) {
-	if p.services == nil {
-		p.services = map[model.Key][]T{}
+// isService reports whether a reference is one to a Service or ServiceEntry.
+func isService(ref *typev1beta1.PolicyTargetReference) bool {
+	switch model.Kind(ref.GetKind()) {
+	case model.KubernetesService:
+		return ref.GetGroup() == "" || ref.GetGroup() == "core"
+	case model.ServiceEntry:
+		return ref.GetGroup() == "networking.istio.io"
 	}
-	p.services[of] = append(p.services[of], policy)
+	return false
 }
 
 // of returns the policies of a workload: those of the root namespace, then those of its own. In each,

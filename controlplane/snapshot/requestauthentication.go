@@ -61,11 +61,6 @@ func newRequestAuthentications(_ *RequestAuthentications, objs []*model.Config, 
 			}
 			p.Rules = append(p.Rules, tokenRule(rule, func(reason string) { report("spec.jwtRules[%d]: %s", i, reason) }))
 		}
-		for i, ref := range targetRefs(spec) {
-			if kind := ref.GetKind(); kind == "Service" || kind == string(model.ServiceEntry) {
-				report("spec.targetRefs[%d]: %s %q: a service cannot be the target of a RequestAuthentication, and this one has no effect there; use a selector", i, kind, ref.GetName())
-			}
-		}
 		a.index.add(obj.Namespace, spec, p, report)
 	}
 	return a

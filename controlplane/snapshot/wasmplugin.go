@@ -76,7 +76,7 @@ func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmP
 		if old != nil && old.byName[plugin.Name] != nil && sameConfig(old.byName[plugin.Name].Config, obj) {
 			plugin = old.byName[plugin.Name]
 		}
-		for i, ref := range wasmTargets(spec) {
+		for i, ref := range targetRefs(spec) {
 			if ref.GetGroup() != gatewayAPIGroup || ref.GetKind() != string(kindGateway) {
 				report("spec.targetRefs[%d]: %s %q is no Gateway of %s, so the plugin has no effect there; name a Gateway, or use a selector",
 					i, ref.GetKind(), ref.GetName(), gatewayAPIGroup)
@@ -182,17 +182,9 @@ const (
 	gatewayNameLabel = gatewayAPIGroup + "/gateway-name"
 )
 
-// wasmTargets returns the references to the targets of an object.
-func wasmTargets(spec *extensionsv1alpha1.WasmPlugin) []*typev1beta1.PolicyTargetReference {
-	if refs := spec.GetTargetRefs(); len(refs) > 0 || spec.GetTargetRef() == nil {
-		return refs
-	}
-	return []*typev1beta1.PolicyTargetReference{spec.GetTargetRef()}
-}
-
 // selects reports whether a plugin applies to a workload.
 func (p *WasmPlugin) selects(namespace string, labels map[string]string) bool {
-	refs := wasmTargets(p.Spec)
+	refs := targetRefs(p.Spec)
 	if len(refs) == 0 {
 		return model.Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
 	}
