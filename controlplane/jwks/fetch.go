@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package authn
+package jwks
 
 import (
 	"context"
@@ -16,20 +16,53 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/internal/clip"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 const (
 	discoveryPath = "/.well-known/openid-configuration"
-	// maxDocument is the maximum size of the discovery document in bytes.
+	// maxDocument is the maximum size of a fetched document in bytes.
 	maxDocument  = 256 << 10
 	maxRedirects = 3
-	fetchTimeout = 10 * time.Second
+	// defaultTimeout is the time limit of a fetch.
+	defaultTimeout = 10 * time.Second
+	// maxText is the maximum number of bytes of a peer's text that an error quotes.
+	maxText = 200
 )
+
+// Source says where keys are.
+type Source struct {
+	URL string // of the key set; empty means the one in the discovery document of the issuer
+	// Issuer is the issuer of tokens. It may be empty if URL is not.
+	Issuer string
+}
+
+// String returns the issuer, or else the URL.
+func (s Source) String() string {
+	if s.Issuer != "" {
+		return s.Issuer
+	}
+	return s.URL
+}
+
+// start returns the URL that is requested first, without the path of a discovery document.
+func (s Source) start() (*url.URL, error) {
+	address := s.URL
+	if address == "" {
+		address = s.Issuer
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme == "" {
+		return nil, errors.New("neither keys are given nor a URL to fetch them from, and the issuer is not a URL that tells where they are")
+	}
+	return u, nil
+}
 
 // FetchConfig configures how keys are fetched from a URL. The zero value is for an issuer on the
 // public Internet that serves its own keys.
@@ -37,62 +70,94 @@ type FetchConfig struct {
 	// AllowedHosts are the hosts that may be contacted, as host or host:port (default port 443).
 	// Empty means only the host of the issuer.
 	AllowedHosts []string
+	// AnyHost allows all hosts, and plain HTTP if the first URL is one of plain HTTP.
+	AnyHost bool
+	// Allowed are the special addresses that may be contacted.
+	Allowed specialaddr.Allowed
 	// AllowLoopback allows loopback addresses, and plain HTTP to them.
 	AllowLoopback bool
-	// RootCAs verify the servers; nil means the system roots.
-	RootCAs *x509.CertPool
-	// Refresh is the interval for fetching keys; zero means 20 minutes.
-	Refresh time.Duration
-	// MinRefresh is the minimum interval between fetches for tokens signed with an unknown key;
-	// zero means 10 s.
-	MinRefresh time.Duration
-	// MaxStale is how long keys remain trusted while they cannot be fetched again; zero means 24
-	// hours.
-	MaxStale time.Duration
-	// Wait limits how long a call waits for a fetch; zero means 5 s.
-	Wait time.Duration
+	// RootCAs returns the certificates that verify the servers; nil means the system roots.
+	RootCAs func() (*x509.CertPool, error)
+	// Transport sends the requests instead of HTTP with checked addresses; nil except in tests.
+	Transport http.RoundTripper
+	// Timeout limits a whole fetch; zero means 10 s.
+	Timeout time.Duration
 }
 
 // fetcher gets documents from allowed hosts.
 type fetcher struct {
-	client   *http.Client
-	allowed  []string // host:port
-	loopback bool
+	cfg     FetchConfig
+	source  Source
+	allowed []string // host:port
+	plain   bool     // plain HTTP is allowed
 }
 
-func newFetcher(cfg FetchConfig, issuer string) (*fetcher, error) {
-	f := &fetcher{loopback: cfg.AllowLoopback}
+func newFetcher(cfg FetchConfig, source Source) (*fetcher, error) {
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	f := &fetcher{cfg: cfg, source: source}
 	for _, h := range cfg.AllowedHosts {
 		if strings.ContainsAny(h, "/@*? ") || h == "" {
 			return nil, fmt.Errorf("allowed host %q is not a host or host:port", h)
 		}
 		f.allowed = append(f.allowed, hostPort(h, "443"))
 	}
-	if u, err := url.Parse(issuer); len(cfg.AllowedHosts) == 0 && err == nil && u.Host != "" {
-		f.allowed = []string{hostPort(u.Host, defaultPort(u.Scheme))}
+	if u, err := url.Parse(source.Issuer); len(cfg.AllowedHosts) == 0 && err == nil && u.Host != "" {
+		f.allowed = []string{HostPort(u)}
 	}
-	dialer := &net.Dialer{Timeout: fetchTimeout / 2, Control: f.checkAddress}
-	f.client = &http.Client{
-		Timeout: fetchTimeout,
-		Transport: &http.Transport{
+	u, err := source.start()
+	if err != nil {
+		return nil, err
+	}
+	f.plain = cfg.AnyHost && u.Scheme == "http"
+	return f, f.checkURL(u)
+}
+
+// client returns the client of one fetch.
+func (f *fetcher) client() (*http.Client, error) {
+	var roots *x509.CertPool
+	if f.cfg.RootCAs != nil {
+		var err error
+		if roots, err = f.cfg.RootCAs(); err != nil {
+			return nil, err
+		}
+	}
+	transport := f.cfg.Transport
+	if transport == nil {
+		transport = &http.Transport{
 			// No proxy: with one, the dialed address could not be checked.
 			Proxy:                  nil,
-			DialContext:            dialer.DialContext,
-			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
-			TLSHandshakeTimeout:    fetchTimeout / 2,
+			DialContext:            f.dial,
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
 			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true, // the next fetch is minutes away
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: 64 << 10,
-		},
+		}
+	}
+	return &http.Client{
+		Transport: transport,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > maxRedirects {
 				return fmt.Errorf("it is redirected more than %d times", maxRedirects)
 			}
 			return f.checkURL(req.URL)
 		},
-	}
-	return f, nil
+	}, nil
+}
+
+// dial connects to a host. It checks each address before connecting, because an allowed name may
+// resolve to any address.
+func (f *fetcher) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{Control: func(_, resolved string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(resolved)
+		if err == nil && f.cfg.AllowLoopback && ap.Addr().Unmap().IsLoopback() {
+			return nil
+		}
+		return f.cfg.Allowed.Check(address, resolved)
+	}}
+	return d.DialContext(ctx, network, address)
 }
 
 func defaultPort(scheme string) string {
@@ -101,6 +166,9 @@ func defaultPort(scheme string) string {
 	}
 	return "443"
 }
+
+// HostPort returns the host of a URL with its port, as AllowedHosts may contain it.
+func HostPort(u *url.URL) string { return hostPort(u.Host, defaultPort(u.Scheme)) }
 
 // hostPort normalizes a host for comparison.
 func hostPort(host, port string) string {
@@ -111,19 +179,6 @@ func hostPort(host, port string) string {
 	return net.JoinHostPort(strings.ToLower(h), p)
 }
 
-// checkStart checks the first URL that will be requested, so that a configuration error is reported
-// at startup.
-func (f *fetcher) checkStart(address, issuer string) error {
-	if address == "" {
-		address = issuer
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" {
-		return errors.New("neither keys are given nor a URL to fetch them from, and the issuer is not a URL that tells where they are")
-	}
-	return f.checkURL(u)
-}
-
 // checkURL returns an error if a URL must not be requested.
 func (f *fetcher) checkURL(u *url.URL) error {
 	switch {
@@ -131,11 +186,11 @@ func (f *fetcher) checkURL(u *url.URL) error {
 		return fmt.Errorf("%s holds a password; keys are public, leave it out", u.Redacted())
 	case u.Host == "":
 		return fmt.Errorf("%q names no host", u.Redacted())
-	case u.Scheme == "http" && f.loopback && isLoopbackName(u.Hostname()):
+	case u.Scheme == "http" && (f.plain || f.cfg.AllowLoopback && isLoopbackName(u.Hostname())):
 	case u.Scheme != "https":
 		return fmt.Errorf("%s is not https; keys that travel in plaintext can be exchanged on the way", u.Redacted())
 	}
-	if host := hostPort(u.Host, defaultPort(u.Scheme)); !slices.Contains(f.allowed, host) {
+	if host := HostPort(u); !f.cfg.AnyHost && !slices.Contains(f.allowed, host) {
 		return fmt.Errorf("host %s is not among the allowed hosts (%s); add it if it is to be trusted", host, strings.Join(f.allowed, ", "))
 	}
 	return nil
@@ -146,55 +201,15 @@ func isLoopbackName(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// checkAddress checks each address before connecting, because an allowed name may resolve to any
-// address.
-func (f *fetcher) checkAddress(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("address %s: %w", address, err)
-	}
-	if reason := forbidden(ap.Addr(), f.loopback); reason != "" {
-		return fmt.Errorf("address %s is %s; keys are not fetched from there", ap.Addr(), reason)
-	}
-	return nil
+// document is a fetched document.
+type document struct {
+	body []byte
+	// maxAge is how long the server lets it be reused; zero if the server does not say it.
+	maxAge time.Duration
 }
 
-// metadataServers expose secrets of a machine to all of its processes. Those with link-local
-// addresses are not listed.
-var metadataServers = []netip.Addr{
-	netip.AddrFrom4([4]byte{100, 100, 100, 200}),                           // Alibaba Cloud
-	netip.AddrFrom4([4]byte{168, 63, 129, 16}),                             // Azure
-	netip.AddrFrom4([4]byte{192, 0, 0, 192}),                               // Oracle Cloud
-	netip.AddrFrom16([16]byte{0xfd, 0x00, 0x0e, 0xc2, 14: 0x02, 15: 0x54}), // AWS
-}
-
-// nat64 is the prefix for IPv4 addresses that are reached over IPv6.
-var nat64 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x00, 0x64, 0xff, 0x9b}), 96)
-
-// forbidden returns the reason why keys must not be fetched from an address, or "" if they may.
-func forbidden(ip netip.Addr, loopback bool) string {
-	ip = ip.Unmap().WithZone("")
-	if nat64.Contains(ip) {
-		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[12:]))
-	}
-	switch {
-	case ip.IsLoopback() && !loopback:
-		return "of this machine"
-	case ip.IsUnspecified():
-		return "unspecified"
-	case ip.IsLinkLocalUnicast():
-		return "link-local"
-	case ip.IsMulticast():
-		return "multicast"
-	case slices.Contains(metadataServers, ip):
-		return "a metadata server"
-	}
-	return ""
-}
-
-// get fetches a document of at most limit bytes.
-func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []byte, err error) {
+// get fetches a document.
+func (f *fetcher) get(ctx context.Context, client *http.Client, address string) (*document, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, errors.New("the URL cannot be read") // the error could quote a password in the URL
@@ -206,28 +221,67 @@ func (f *fetcher) get(ctx context.Context, address string, limit int64) (body []
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", "application/json")
-	resp, err := f.client.Do(req)
+	req.Header.Set("Accept", "application/json, application/jwk-set+json")
+	resp, err := client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, f.explain(u, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read, so the error is irrelevant
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("get %s: the answer has status %d", u.Redacted(), resp.StatusCode)
 	}
-	body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", u.Redacted(), err)
+		return nil, f.explain(u, err)
 	}
-	if int64(len(body)) > limit {
-		return nil, fmt.Errorf("get %s: the answer has more than %d bytes", u.Redacted(), limit)
+	if len(body) > maxDocument {
+		return nil, fmt.Errorf("get %s: the answer has more than %d bytes", u.Redacted(), maxDocument)
 	}
-	return body, nil
+	return &document{body, maxAge(resp.Header)}, nil
 }
 
-// discover returns the URL of the keys from the discovery document of an issuer.
-func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
-	body, err := f.get(ctx, strings.TrimSuffix(issuer, "/")+discoveryPath, maxDocument)
+// explain returns the error of a request without what differs from attempt to attempt.
+func (f *fetcher) explain(u *url.URL, err error) error {
+	var timeout interface{ Timeout() bool }
+	var name *net.DNSError
+	var op *net.OpError
+	var outer *url.Error
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &outer) {
+		err = outer.Err // the rest repeats the URL
+	}
+	switch {
+	case errors.As(err, &name):
+		err = fmt.Errorf("the name %s cannot be resolved", name.Name)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		err = fmt.Errorf("there is no complete answer within %s", f.cfg.Timeout)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		err = errors.New("its certificate has expired or is not yet valid")
+	case errors.As(err, &op) && op.Addr != nil:
+		err = fmt.Errorf("%s: %w", op.Addr, op.Err)
+	}
+	return fmt.Errorf("get %s: %w", u.Redacted(), err)
+}
+
+// maxAge returns the time for which an answer may be reused (RFC 9111), or zero if the header does
+// not say it.
+func maxAge(h http.Header) time.Duration {
+	for _, line := range h.Values("Cache-Control") {
+		for directive := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(directive), "=")
+			seconds, err := strconv.ParseUint(strings.Trim(value, `"`), 10, 31)
+			if strings.EqualFold(name, "max-age") && err == nil {
+				return time.Duration(seconds) * time.Second
+			}
+		}
+	}
+	return 0
+}
+
+// discover returns the URL of the keys from the discovery document of the issuer.
+func (f *fetcher) discover(ctx context.Context, client *http.Client) (string, error) {
+	issuer := f.source.Issuer
+	answer, err := f.get(ctx, client, strings.TrimSuffix(issuer, "/")+discoveryPath)
 	if err != nil {
 		return "", err
 	}
@@ -235,7 +289,7 @@ func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
 		Issuer  string `json:"issuer"`
 		JWKSURI string `json:"jwks_uri"`
 	}
-	if err := json.Unmarshal(body, &doc); err != nil {
+	if err := json.Unmarshal(answer.body, &doc); err != nil {
 		return "", fmt.Errorf("reading the discovery document of %s: %w", issuer, err)
 	}
 	if doc.Issuer != issuer {
@@ -247,25 +301,33 @@ func (f *fetcher) discover(ctx context.Context, issuer string) (string, error) {
 	return doc.JWKSURI, nil
 }
 
-// keys fetches the key set from a URL. If the URL is empty, it uses the one in the discovery
-// document of the issuer.
-func (f *fetcher) keys(ctx context.Context, address, issuer string) (*keySet, error) {
-	if address == "" {
-		var err error
-		if address, err = f.discover(ctx, issuer); err != nil {
-			return nil, err
-		}
-	}
-	body, err := f.get(ctx, address, maxKeySet)
+// fetched is a fetched key set.
+type fetched struct {
+	set    *Set
+	maxAge time.Duration // of the answer, as in document
+}
+
+// fetch fetches the key set.
+func (f *fetcher) fetch(ctx context.Context) (*fetched, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	client, err := f.client()
 	if err != nil {
 		return nil, err
 	}
-	set, err := parseKeys(body, false)
-	if err != nil {
-		return nil, fmt.Errorf("reading the key set of issuer %s: %w", issuer, err)
+	address := f.source.URL
+	if address == "" {
+		if address, err = f.discover(ctx, client); err != nil {
+			return nil, err
+		}
 	}
-	return set, nil
+	answer, err := f.get(ctx, client, address)
+	if err != nil {
+		return nil, err
+	}
+	set, err := Parse(answer.body, false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key set of %s: %w", f.source, err)
+	}
+	return &fetched{set, answer.maxAge}, nil
 }
-
-// maxText is the maximum number of bytes of a peer's text that an error quotes.
-const maxText = 200
