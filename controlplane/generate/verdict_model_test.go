@@ -157,6 +157,7 @@ func (q asked) isMethod(v string, wide bool) bool {
 // parameters, empty segments and a slash at the end.
 func (q asked) isPath(v string, wide bool) bool {
 	path, _, _ := strings.Cut(q.path, "?")
+	path = strings.ReplaceAll(path, "/./", "/") // Envoy resolves it
 	compare := func(v, path string) bool {
 		if strings.Contains(v, "{*}") || strings.Contains(v, "{**}") {
 			return segments(strings.Split(v, "/"), strings.Split(path, "/"))

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -75,8 +76,17 @@ type court struct {
 	address string
 	output  string              // the file of Envoy's output
 	ports   []map[string]string // of each workload: HTTP, TCP
-	mu      sync.Mutex          // guards the field below
+	mu      sync.Mutex          // guards the fields below
 	pairs   map[string]*tls.Certificate
+	// deciders compute the decisions about each workload.
+	deciders []*decision.Envoy
+	proxies  []builtProxy
+}
+
+// builtProxy is a proxy with the snapshot that its configuration is generated from.
+type builtProxy struct {
+	mesh  *snapshot.Mesh
+	proxy *model.Proxy
 }
 
 const verdictObjects = `
@@ -134,6 +144,7 @@ func newCourtOf(t *testing.T, address string, proxies []guardedProxy) *court {
 		in.List = inputOf(objects, nil).List
 		mesh := snapshot.Build(nil, *in, model.Change{All: true})
 		v.checkProblems(t, mesh.Problems)
+		c.deciders, c.proxies = append(c.deciders, decider(t, mesh, v.proxy)), append(c.proxies, builtProxy{mesh, v.proxy})
 		one := all
 		one.Static.Clusters, one.Static.Listeners = nil, nil
 		if err := json.Unmarshal(staticBootstrap(t, mesh, v.proxy), &one); err != nil {
@@ -229,7 +240,7 @@ func parseSent(line string) sent {
 }
 
 // ask sends a request and returns the status of the response, or 0 if the connection or the request
-// ends.
+// ends. It compares the status with the decision that is computed.
 func (c *court) ask(t *testing.T, i int, line string) string {
 	t.Helper()
 	q := parseSent(line)
@@ -239,19 +250,30 @@ func (c *court) ask(t *testing.T, i int, line string) string {
 		return "-"
 	}
 	defer func() { _ = conn.Close() }()
+	status := c.answered(t, conn, q)
+	c.checkDecision(t, i, q, conn.LocalAddr(), status)
+	return status
+}
+
+// alpnOf returns the protocol that a client with a certificate offers.
+func alpnOf(q sent) string {
+	switch {
+	case q.port == "TCP":
+		return "istio"
+	case q.version == "HTTP/2":
+		return "h2"
+	}
+	return "http/1.1"
+}
+
+func (c *court) answered(t *testing.T, conn net.Conn, q sent) string {
+	t.Helper()
 	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Error(err)
 		return "-"
 	}
 	if q.as != "" {
-		alpn := "http/1.1"
-		switch {
-		case q.port == "TCP":
-			alpn = "istio"
-		case q.version == "HTTP/2":
-			alpn = "h2"
-		}
-		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, q.as)}, InsecureSkipVerify: true, NextProtos: []string{alpn}}) //nolint:gosec // the server is not what is examined
+		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, q.as)}, InsecureSkipVerify: true, NextProtos: []string{alpnOf(q)}}) //nolint:gosec // the server is not what is examined
 	}
 	if q.version == "HTTP/2" {
 		return askHTTP2(t, conn, q)
@@ -324,15 +346,19 @@ func (c *court) pair(t *testing.T, as string) *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pairs[as] == nil {
-		id := as
-		if _, err := url.Parse(as); err != nil || !strings.HasPrefix(as, "spiffe://") {
-			namespace, account := filepath.Split(as)
-			id = "spiffe://cluster.local/ns/" + strings.TrimSuffix(namespace, "/") + "/sa/" + account
-		}
-		pair, _, _ := c.world.identity(t, id)
+		pair, _, _ := c.world.identity(t, identityOf(as))
 		c.pairs[as] = &pair
 	}
 	return c.pairs[as]
+}
+
+// identityOf returns the identity that is written as ns/account, or as itself.
+func identityOf(as string) string {
+	if _, err := url.Parse(as); err == nil && strings.HasPrefix(as, "spiffe://") {
+		return as
+	}
+	namespace, account := filepath.Split(as)
+	return "spiffe://cluster.local/ns/" + strings.TrimSuffix(namespace, "/") + "/sa/" + account
 }
 
 // policy returns the text of an AuthorizationPolicy.

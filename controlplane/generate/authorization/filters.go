@@ -229,3 +229,13 @@ func (s step) rules(list []*snapshot.AuthorizationPolicy, base converter, reads 
 func ruleName(policy *snapshot.AuthorizationPolicy, i int) string {
 	return fmt.Sprintf("ns[%s]-policy[%s]-rule[%s]", policy.Config.Namespace, policy.Config.Name, strconv.Itoa(i))
 }
+
+// ParseRule returns the namespace and the name of the policy, and the index of the rule, of a name that
+// ruleName returns.
+func ParseRule(name string) (policy model.Key, index int, ok bool) {
+	rest, ok := strings.CutPrefix(name, "ns[")
+	namespace, rest, found := strings.Cut(rest, "]-policy[")
+	object, rest, named := strings.Cut(rest, "]-rule[")
+	index, err := strconv.Atoi(strings.TrimSuffix(rest, "]"))
+	return model.Key{Kind: model.AuthorizationPolicy, Namespace: namespace, Name: object}, index, ok && found && named && err == nil
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package decision
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// Load returns the Envoy of a proxy with the listeners and extensions of the given sets.
+func Load(listeners, extensions *xds.Set, proxy *model.Proxy) (*Envoy, error) {
+	cfg := Config{Gateway: proxy.Role == node.Router, Minor: minorOf(proxy.Envoy)}
+	for _, r := range listeners.Resources {
+		l := &listenerv3.Listener{}
+		if err := unpack(r, l); err != nil {
+			return nil, err
+		}
+		cfg.Listeners = append(cfg.Listeners, l)
+	}
+	cfg.Extension = func(name string) *anypb.Any {
+		r := extensions.Get(name)
+		config := &corev3.TypedExtensionConfig{}
+		if r == nil || unpack(r, config) != nil {
+			return nil
+		}
+		return config.GetTypedConfig()
+	}
+	return New(cfg), nil
+}
+
+func unpack(r *xds.Resource, into proto.Message) error {
+	a := &anypb.Any{}
+	if err := proto.Unmarshal(r.Any, a); err != nil {
+		return fmt.Errorf("read %s: %w", r.Name, err)
+	}
+	if err := a.UnmarshalTo(into); err != nil {
+		return fmt.Errorf("read %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// minorOf returns the second part of the version of an Envoy, or a large number if it is unknown.
+func minorOf(version string) int {
+	const newest = 1 << 10
+	parts := strings.Split(version, ".")
+	if len(parts) < 2 {
+		return newest
+	}
+	minor, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return newest
+	}
+	return minor
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package decision
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Request is a request, or a connection to a port whose requests are not read.
+type Request struct {
+	// Identity is the URI of the client's certificate. It is empty for a client without one.
+	Identity string
+	// SNI is the name that the client asks for in its TLS handshake, and ALPN are the protocols that it
+	// offers.
+	SNI  string
+	ALPN []string
+	// Peer is the address of the client, or the zero value if it is unknown. No range of addresses
+	// contains an unknown address. Server and Port are those that the client connects to.
+	Peer, Server netip.Addr
+	Port         uint32
+
+	Method, Host, Path string
+	Header             map[string][]string // the names are in lower case
+	Now                time.Time           // when tokens are validated
+}
+
+// By says what decides about a request.
+type By string
+
+// What decides about a request.
+const (
+	ByConnection By = "connection" // no filter chain accepts the connection, or its TLS handshake fails
+	ByPath       By = "path"       // the path cannot be normalized
+	ByToken      By = "token"      // a token is invalid
+	ByRule       By = "rule"       // a rule matches
+	ByNoRule     By = "no-rule"    // rules that allow requests exist, and none of them matches
+	ByNothing    By = "nothing"    // nothing refuses the request
+)
+
+// Verdict is the decision about a request.
+type Verdict struct {
+	Allowed bool
+	// Status is that of Envoy's response if a request is refused. It is 0 for connections.
+	Status int
+	By     By
+	// Rule is the name of the rule that decides, and Matched are the attributes that it matches.
+	Rule    string
+	Matched []Attribute
+	// Reason explains a decision by something else than rules.
+	Reason string
+	// HTTP is true if the port reads requests, and Path is the normalized path, without its query.
+	HTTP bool
+	Path string
+	// Asked are the external authorizers that are asked. Each of them may still refuse the request.
+	Asked []Asked
+	// Candidates are rules that would allow the request, and why they do not match.
+	Candidates []Candidate
+	// Trials are the decisions of rules that are not enforced.
+	Trials []Trial
+	// Skipped are the names of filters that are not evaluated, and may refuse or change the request.
+	Skipped []string
+}
+
+// Attribute is an attribute of a request, by its name in policies, and its value.
+type Attribute struct {
+	Name, Value string
+}
+
+// Asked is an external authorizer: its name, the cluster that it runs in, and the rule that asks it.
+type Asked struct {
+	Provider, Cluster, Rule string
+}
+
+// Candidate is a rule that does not match, and the first attribute that does not.
+type Candidate struct {
+	Rule string
+	Attribute
+	// Excluded is true if the rule excludes the value, or the value is ambiguous.
+	Excluded bool
+}
+
+// Trial is what rules that are not enforced would refuse: by the given rule, or because no rule
+// matches.
+type Trial struct {
+	Rule string
+}
