@@ -29,8 +29,15 @@ type answer[T any] struct {
 	err     error
 }
 
+// question is a question to control planes.
+type question struct {
+	path   string
+	fields url.Values
+	form   bool // the fields are sent in the body, because they do not belong into a URL
+}
+
 // ask queries control planes concurrently. The answers are in the order of the addresses.
-func ask[T any](ctx context.Context, addresses []string, path string, query url.Values, timeout time.Duration) []answer[T] {
+func ask[T any](ctx context.Context, addresses []string, q question, timeout time.Duration) []answer[T] {
 	// Use no proxy: the request is meant for this particular control plane.
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	out := make([]answer[T], len(addresses))
@@ -39,7 +46,7 @@ func ask[T any](ctx context.Context, addresses []string, path string, query url.
 	for i, address := range addresses {
 		g.Go(func() error {
 			out[i].address = address
-			out[i].err = get(ctx, client, address, path, query, &out[i].value)
+			out[i].err = get(ctx, client, address, q, &out[i].value)
 			return nil
 		})
 	}
@@ -47,7 +54,7 @@ func ask[T any](ctx context.Context, addresses []string, path string, query url.
 	return out
 }
 
-func get(ctx context.Context, client *http.Client, address, path string, query url.Values, into any) error {
+func get(ctx context.Context, client *http.Client, address string, q question, into any) error {
 	base := address
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
@@ -56,32 +63,48 @@ func get(ctx context.Context, client *http.Client, address, path string, query u
 	if err != nil || u.Host == "" {
 		return fmt.Errorf("%q is no address: write host:port", address)
 	}
-	u = u.JoinPath("debug", path)
-	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	u = u.JoinPath("debug", q.path)
+	method, body := http.MethodGet, ""
+	if q.form {
+		method, body = http.MethodPost, q.fields.Encode()
+	} else {
+		u.RawQuery = q.fields.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), strings.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("%q is no address: %w", address, err)
+	}
+	if q.form {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the answer: %w", err)
 	case resp.StatusCode != http.StatusOK:
-		text := strings.TrimSpace(string(body[:min(len(body), maxErrText)]))
+		text := strings.TrimSpace(string(raw[:min(len(raw), maxErrText)]))
 		if resp.StatusCode == http.StatusNotFound && strings.HasPrefix(text, "404 page") {
 			text = "nothing at " + u.Path + ": it is no control plane of outrigger, or ENABLE_DEBUG_ON_HTTP is false there"
 		}
-		return fmt.Errorf("it answers %d: %s", resp.StatusCode, text)
-	case len(body) > maxAnswer:
+		return &answerError{resp.StatusCode, text}
+	case len(raw) > maxAnswer:
 		return fmt.Errorf("the answer has more than %d bytes", maxAnswer)
 	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := json.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", u.Host, err)
 	}
 	return nil
 }
+
+// answerError is an answer of a control plane that is an error.
+type answerError struct {
+	code int
+	text string
+}
+
+func (e *answerError) Error() string { return fmt.Sprintf("it answers %d: %s", e.code, e.text) }

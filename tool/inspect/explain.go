@@ -33,7 +33,7 @@ with them, and what it or another proxy of its kind rejected.
 
 KIND is as in outrigger get, and service for those of a cluster.`,
 		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
-			"  outrigger explain dr/catalog -n shop -o yaml",
+			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain request --from frontend --to catalog",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
 				return cfg.Exit(exitUsage, errors.New("what? name an object, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
@@ -49,6 +49,7 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
 	f.add(cmd, outTable, outYAML, outJSON)
+	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }
 
@@ -95,7 +96,7 @@ func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace st
 	var answers []answer[report.Object]
 	var first, found *report.Object
 	for _, ref := range refs {
-		answers = ask[report.Object](cmd.Context(), addresses, "explain", url.Values{"kind": {ref.Kind}, "namespace": {ref.Namespace}, "name": {ref.Name}}, f.timeout)
+		answers = ask[report.Object](cmd.Context(), addresses, question{path: "explain", fields: url.Values{"kind": {ref.Kind}, "namespace": {ref.Namespace}, "name": {ref.Name}}}, f.timeout)
 		var all []report.Object
 		for _, a := range answers {
 			if a.err == nil {
@@ -141,7 +142,7 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 	if namespace != "" && !strings.HasSuffix(name, "."+namespace) {
 		name += "." + namespace
 	}
-	answers := ask[report.Replica](cmd.Context(), addresses, "proxies", nil, f.timeout)
+	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
 	if err := pick(answers, name); err != nil {
 		if complain(cmd.ErrOrStderr(), answers) == len(answers) {
 			return f.cfg.Exit(exitFailed, nil)
@@ -154,7 +155,7 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 			where, name = append(where, a.address), a.value.Proxies[0].Name
 		}
 	}
-	decided := ask[report.Decided](cmd.Context(), where, "explain", url.Values{"proxyID": {name}}, f.timeout)
+	decided := ask[report.Decided](cmd.Context(), where, question{path: "explain", fields: url.Values{"proxyID": {name}}}, f.timeout)
 	var all []report.Decided
 	for _, d := range decided {
 		if d.err == nil {

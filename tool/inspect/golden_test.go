@@ -88,6 +88,35 @@ func virtualService() report.Object {
 	return o
 }
 
+// requests are decisions about requests.
+func requests() []report.Decision {
+	rule := func(name string, index int) report.Rule {
+		return report.Rule{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: name}, Index: index, Source: "config/shop/" + name + ".yaml:7"}
+	}
+	readers, admin, ask, tried := rule("readers", 1), rule("admin", 0), rule("ask", 0), rule("tried", 2)
+	d := report.Decision{
+		Replica: "istiod-0", Proxy: "catalog-1.shop", Others: 2, Identity: "spiffe://cluster.local/ns/shop/sa/frontend", Address: "10.0.0.7", Port: 8080,
+		HTTP: true, Method: "GET", Host: "catalog.shop.svc.cluster.local", Path: "/items",
+	}
+	allowed, denied, none := d, d, d
+	allowed.Allowed, allowed.By, allowed.Rule = true, "rule", &readers
+	allowed.Matched = []report.Attribute{{Name: "principals", Value: d.Identity}, {Name: "request.headers[x-team]", Value: strings.Repeat("red ", 30)}}
+	allowed.Asked, allowed.Trials, allowed.Skipped = []report.Asked{{Provider: "oauth", Rule: &ask}}, []report.Trial{{Rule: &tried}, {}}, []string{"shop.count"}
+	denied.By, denied.Status, denied.Rule, denied.Identity, denied.Address = "rule", 403, &admin, "", ""
+	denied.Matched = []report.Attribute{{Name: "principals"}, {Name: "paths", Value: "/items"}}
+	none.By, none.Status, none.Others = "no-rule", 403, 0
+	none.Candidates = []report.Candidate{
+		{Rule: readers, Attribute: report.Attribute{Name: "methods", Value: "PUT"}, Wanted: []string{"GET", "HEAD"}},
+		{Rule: rule("many", 0), Attribute: report.Attribute{Name: "principals", Value: d.Identity}, Wanted: []string{"a", "b", "c", "d", "e", "f", "g"}},
+		{Rule: rule("tokens", 0), Attribute: report.Attribute{Name: "request.auth.claims[iss]"}},
+		{Rule: rule("addresses-of-offices-and-of-all-the-partners-that-call-the-catalog", 0), Attribute: report.Attribute{Name: "remoteIpBlocks"}, Wanted: []string{"10.0.0.0/8"}},
+		{Rule: rule("others", 0), Attribute: report.Attribute{Name: "paths", Value: "/items"}, Excluded: true},
+		{Rule: rule("nothing", -1), Reason: "it has no rules, so it allows nothing"},
+	}
+	closed := report.Decision{Proxy: "catalog-1.shop", Port: 8080, By: "connection", Reason: "the port requires mutual TLS, and the client has no certificate"}
+	return []report.Decision{allowed, denied, none, closed}
+}
+
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	decided := report.Decided{
@@ -152,6 +181,10 @@ func TestGolden(t *testing.T) {
 		"explain-nobody":  func(v view) error { return v.object(lost) },
 		"explain-gateway": func(v view) error { return v.object(front) },
 		"explain-proxy":   func(v view) error { return v.decided(decided) },
+		"request-allowed": func(v view) error { return v.decision(requests()[0]) },
+		"request-denied":  func(v view) error { return v.decision(requests()[1]) },
+		"request-no-rule": func(v view) error { return v.decision(requests()[2]) },
+		"request-closed":  func(v view) error { return v.decision(requests()[3]) },
 	} {
 		var out bytes.Buffer
 		flags := &askFlags{}
@@ -170,6 +203,11 @@ func TestGolden(t *testing.T) {
 		want, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > tableWidth && strings.HasPrefix(name, "request") {
+				t.Errorf("%s: a line has %d characters: %s", file, n, line)
+			}
 		}
 		if diff := cmp.Diff(string(want), out.String()); diff != "" {
 			t.Errorf("%s: %s", file, diff)

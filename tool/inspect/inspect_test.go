@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,6 +254,12 @@ func TestCommands(t *testing.T) {
 		{append([]string{"explain", "thing/x"}, both...), 2, `kind "thing" is not known`},
 		{append([]string{"explain", "vs/"}, both...), 2, "the name of the object is missing"},
 		{append([]string{"explain"}, both...), 2, "name an object"},
+		{append([]string{"explain", "request"}, both...), 2, "--from CLIENT --to WORKLOAD"},
+		{append([]string{"explain", "request", "web"}, both...), 2, `the argument "web" is not expected`},
+		{append([]string{"explain", "request", "--from", "none", "--to", "web", "--port", "80", "--jwt", "nothing/here"}, both...), 2, "neither a token nor a file with one"},
+		{append([]string{"explain", "request", "--from", "none", "--to", "web-1", "--port", "7", "-n", "shop"}, both...), 1, "Denied: the connection is closed|web-1.shop, port 7|nothing listens on port 7"},
+		{append([]string{"explain", "request", "--from", "shop/a", "--to", "nobody"}, both...), 1, `"nobody" is not known here`},
+		{[]string{"explain", "request", "--from", "none", "--to", "web", "--control", nobody}, 1, "No control plane was reached"},
 	} {
 		out, errs, code := run(t, tc.args...)
 		for word := range strings.SplitSeq(tc.has, "|") {
@@ -271,11 +278,11 @@ func TestMachineReadable(t *testing.T) {
 	t.Parallel()
 	c := startControl(t, "istiod-0")
 	c.proxy(t, "web-1", "")
-	for _, command := range [][]string{{"status"}, {"status", "web-1.shop"}, {"explain", "se/web.shop"}, {"explain", "web-1.shop"}} {
+	for _, command := range [][]string{{"status"}, {"status", "web-1.shop"}, {"explain", "se/web.shop"}, {"explain", "web-1.shop"}, {"explain", "request", "--from", "none", "--to", "web-1.shop", "--port", "7"}} {
 		var parsed [2]any
 		for i, form := range []string{"json", "yaml"} {
 			out, errs, code := run(t, append(command, "-o", form, "--control", c.http)...)
-			if code != 0 || errs != "" {
+			if denied := slices.Contains(command, "request"); (code != 0) != denied || errs != "" {
 				t.Fatalf("%v: code %d: %s", command, code, errs)
 			}
 			read := json.Unmarshal

@@ -75,7 +75,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	answers := ask[report.Replica](cmd.Context(), addresses, "proxies", nil, f.timeout)
+	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
 	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}
 	if len(args) == 1 {
 		if err := pick(answers, args[0]); err != nil {

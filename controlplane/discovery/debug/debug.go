@@ -80,6 +80,7 @@ func answers() map[string]answerer {
 		"adsz":                {false, debugger.adsz, "the streams, and what they ask for; ?push=true sends everything anew"},
 		"proxies":             {false, debugger.proxies, "the proxies, how far they are with each type, since when; ?proxyID="},
 		"explain":             {false, debugger.explain, "what became of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
+		"request":             {false, debugger.request, "what a proxy decides about a request, ?from=&to=&port=&method=&path=&host=&header=NAME=VALUE&jwt=, or the same as a form that is sent by POST"},
 		"config_dump":         {false, debugger.configDump, "what a proxy is given, with what is held back from it; ?proxyID="},
 		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy is given; ?proxyID="},
 		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},

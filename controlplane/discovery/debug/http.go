@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -29,6 +30,7 @@ const (
 	atOnce   = 2
 	patience = 10 * time.Second
 	maxBytes = 64 << 20
+	maxForm  = 128 << 10
 	// pushEvery is how often everything is sent anew because somebody asks.
 	pushEvery = time.Second
 )
@@ -44,6 +46,15 @@ func Handler(current func() *Server) http.Handler {
 	mux.HandleFunc("GET /debug", index)
 	mux.HandleFunc("GET /debug/{$}", index)
 	mux.HandleFunc("GET /debug/{name}", h.serve)
+	// A request may contain a token, which does not belong into a URL.
+	mux.HandleFunc("POST /debug/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("name") != "request" {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "only /debug/request reads a form", http.StatusMethodNotAllowed)
+			return
+		}
+		h.serve(w, r)
+	})
 	return mux
 }
 
@@ -96,6 +107,12 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 			return nil, no
 		}
 	}
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(nil, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			return nil, &refusal{http.StatusBadRequest, "the form cannot be read, or has more than " + strconv.Itoa(maxForm) + " bytes"}
+		}
+	}
 	server := h.current()
 	mesh, _ := server.source.Snapshot()
 	if mesh == nil {
@@ -123,7 +140,11 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	if caller != nil {
 		who = askerOf(mesh, caller)
 	}
-	answer, err := s.debugger(mesh, r.URL.Query(), who).ask(r.PathValue("name"))
+	query := r.URL.Query()
+	if r.Method == http.MethodPost {
+		query = r.PostForm
+	}
+	answer, err := s.debugger(mesh, query, who).ask(r.PathValue("name"))
 	if err == nil {
 		err = answer.fillJSON()
 	}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// maxRequest is the maximum size of the fields of a request, in bytes.
+const maxRequest = 16 << 10
+
+// request returns what a proxy decides about a request.
+func (d debugger) request() (answerOf, error) {
+	if d.mesh.Services == nil {
+		return answerOf{}, errors.New("there is no snapshot of services yet")
+	}
+	size := 0
+	for name, values := range d.query {
+		if name != "jwt" {
+			size += len(strings.Join(values, ""))
+		}
+	}
+	if size > maxRequest || len(d.query.Get("jwt")) > maxRequest {
+		return answerOf{}, fmt.Errorf("a request and its token may have %d bytes each: shorten the path or the headers", maxRequest)
+	}
+	target, err := d.target(d.query.Get("to"))
+	if err != nil {
+		return answerOf{}, err
+	}
+	from, err := d.client(d.query.Get("from"))
+	if err != nil {
+		return answerOf{}, err
+	}
+	listeners := d.givenTo(target.stream)[slices.Index(xds.Types, xds.TypeListener)]
+	if listeners == nil || len(listeners.Resources) == 0 { // it has not asked for them yet
+		listeners = d.source.Generate(d.mesh, target.stream.Proxy, xds.TypeListener)
+	}
+	envoy, err := decision.Load(listeners, d.source.Generate(d.mesh, target.stream.Proxy, xds.TypeExtension), target.stream.Proxy)
+	if err != nil {
+		return answerOf{}, err
+	}
+	if target.port == 0 {
+		ports := envoy.Ports()
+		if len(ports) != 1 {
+			return answerOf{}, fmt.Errorf("%s has the ports %s: choose one with --port", target.stream.Proxy.ID, numbers(ports))
+		}
+		target.port = ports[0]
+	}
+	r, err := d.composed(from, target)
+	if err != nil {
+		return answerOf{}, err
+	}
+	v, err := envoy.Decide(r)
+	if err != nil {
+		return answerOf{}, fmt.Errorf("decide as the proxy %s: %w", target.stream.Proxy.ID, err)
+	}
+	out := report.Decision{
+		Replica: d.cfg.Replica, Proxy: target.stream.Proxy.ID, Others: target.others, Identity: r.Identity, Port: r.Port,
+		HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
+		Allowed: v.Allowed, Status: v.Status, By: string(v.By), Reason: v.Reason, Skipped: v.Skipped,
+	}
+	if r.Peer.IsValid() {
+		out.Address = r.Peer.String()
+	}
+	d.addRules(&out, v)
+	if v.By == decision.ByNoRule {
+		d.addUnable(&out, listeners)
+	}
+	return answerOf{json: out}, nil
+}
+
+// numbers lists ports.
+func numbers(ports []uint32) string {
+	if len(ports) == 0 {
+		return "(none)"
+	}
+	var out []string
+	for _, p := range ports {
+		out = append(out, strconv.FormatUint(uint64(p), 10))
+	}
+	return strings.Join(out, ", ")
+}
+
+// composed returns the request of a question.
+func (d debugger) composed(from client, to target) (decision.Request, error) {
+	r := decision.Request{
+		Identity: from.identity, Peer: from.address, Server: to.address, Port: to.port, SNI: d.query.Get("sni"),
+		ALPN:   []string{"istio-http/1.1", "istio", "http/1.1"},
+		Method: cmp.Or(d.query.Get("method"), "GET"), Host: cmp.Or(d.query.Get("host"), to.host), Path: cmp.Or(d.query.Get("path"), "/"),
+		Header: map[string][]string{}, Now: time.Now(),
+	}
+	if r.SNI == "" && r.Identity == "" {
+		r.SNI, _, _ = strings.Cut(r.Host, ":") // as a client outside of the mesh
+	}
+	if !strings.HasPrefix(r.Path, "/") {
+		return r, fmt.Errorf("the path %q does not begin with a slash: write it as in /items?id=1", r.Path)
+	}
+	for _, h := range d.query["header"] {
+		name, value, ok := strings.Cut(h, "=")
+		if name = strings.ToLower(strings.TrimSpace(name)); !ok || name == "" || strings.HasPrefix(name, ":") {
+			return r, fmt.Errorf("the header %q is not written as NAME=VALUE", h)
+		}
+		r.Header[name] = append(r.Header[name], strings.TrimSpace(value))
+	}
+	if token := d.query.Get("jwt"); token != "" {
+		r.Header["authorization"] = append(r.Header["authorization"], "Bearer "+token)
+	}
+	if text := d.query.Get("address"); text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return r, fmt.Errorf("the address %q of the client is no IP address", text)
+		}
+		r.Peer = a
+	}
+	return r, nil
+}
+
+// ruleOf returns a rule by its name in Envoy's configuration, and its specification, which is nil if
+// no store has the policy.
+func (d debugger) ruleOf(name string) (*report.Rule, *securityv1beta1.Rule) {
+	key, index, ok := authorization.ParseRule(name)
+	if !ok {
+		return &report.Rule{Ref: report.Ref{Name: name}, Index: -1}, nil
+	}
+	out := &report.Rule{Ref: refOf(key), Index: index}
+	c := d.cfg.object(key)
+	if c == nil {
+		return out, nil
+	}
+	out.Source = c.Source
+	if spec, ok := c.Spec.(*securityv1beta1.AuthorizationPolicy); ok && index < len(spec.GetRules()) {
+		return out, spec.GetRules()[index]
+	}
+	return out, nil
+}
+
+// addRules adds the rules of a verdict.
+func (d debugger) addRules(out *report.Decision, v decision.Verdict) {
+	if v.Rule != "" {
+		out.Rule, _ = d.ruleOf(v.Rule)
+	}
+	for _, a := range v.Matched {
+		out.Matched = append(out.Matched, report.Attribute(a))
+	}
+	for _, a := range v.Asked {
+		asked := report.Asked{Provider: a.Provider}
+		if a.Rule != "" {
+			asked.Rule, _ = d.ruleOf(a.Rule)
+		}
+		out.Asked = append(out.Asked, asked)
+	}
+	for _, trial := range v.Trials {
+		one := report.Trial{}
+		if trial.Rule != "" {
+			one.Rule, _ = d.ruleOf(trial.Rule)
+		}
+		out.Trials = append(out.Trials, one)
+	}
+	for _, c := range v.Candidates {
+		r, spec := d.ruleOf(c.Rule)
+		out.Candidates = append(out.Candidates, report.Candidate{
+			Rule: *r, Attribute: report.Attribute(c.Attribute), Excluded: c.Excluded, Wanted: wanted(spec, c.Name),
+		})
+	}
+}
+
+// wanted returns the values of an attribute in a rule.
+func wanted(r *securityv1beta1.Rule, name string) []string {
+	var out []string
+	for _, to := range r.GetTo() {
+		o := to.GetOperation()
+		out = append(out, map[string][]string{"hosts": o.GetHosts(), "methods": o.GetMethods(), "paths": o.GetPaths(), "ports": o.GetPorts()}[name]...)
+	}
+	for _, from := range r.GetFrom() {
+		s := from.GetSource()
+		switch name {
+		case "principals":
+			out = slices.Concat(out, s.GetPrincipals(), s.GetServiceAccounts(), s.GetNamespaces(), s.GetTrustDomains())
+		case "ipBlocks":
+			out = append(out, s.GetIpBlocks()...)
+		case "remoteIpBlocks":
+			out = append(out, s.GetRemoteIpBlocks()...)
+		case "request.auth.claims[iss]", "request.auth.claims[sub]":
+			out = append(out, s.GetRequestPrincipals()...)
+		}
+	}
+	for _, w := range r.GetWhen() {
+		if strings.EqualFold(w.GetKey(), name) {
+			out = append(out, w.GetValues()...)
+		}
+	}
+	return out
+}
+
+// addUnable adds the rules that allow requests and match none to this port, such as those of a policy
+// without rules.
+func (d debugger) addUnable(out *report.Decision, listeners *xds.Set) {
+	seen := map[model.Key]bool{}
+	for _, r := range listeners.Resources {
+		for _, key := range r.Sources.Keys() {
+			c := d.cfg.object(key)
+			if seen[key] || key.Kind != model.AuthorizationPolicy || c == nil {
+				continue
+			}
+			seen[key] = true
+			spec, ok := c.Spec.(*securityv1beta1.AuthorizationPolicy)
+			if !ok || spec.GetAction() != securityv1beta1.AuthorizationPolicy_ALLOW || c.Annotations["istio.io/dry-run"] == "true" {
+				continue
+			}
+			if len(spec.GetRules()) == 0 {
+				out.Candidates = append(out.Candidates, report.Candidate{Rule: report.Rule{Ref: refOf(key), Index: -1, Source: c.Source}, Reason: "it has no rules, so it allows nothing"})
+			}
+			for i := range spec.GetRules() {
+				if !slices.ContainsFunc(out.Candidates, func(c report.Candidate) bool { return c.Ref == refOf(key) && c.Index == i }) {
+					out.Candidates = append(out.Candidates, report.Candidate{
+						Rule: report.Rule{Ref: refOf(key), Index: i, Source: c.Source}, Reason: "no request to this port can match it",
+					})
+				}
+			}
+		}
+	}
+}

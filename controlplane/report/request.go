@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package report
+
+// Decision is what one proxy decides about a request.
+type Decision struct {
+	Replica string `json:"replica"`
+	// Proxy is the proxy that decides, and Others is how many serve the same service.
+	Proxy  string `json:"proxy"`
+	Others int    `json:"other_proxies,omitempty"`
+	// Identity is that of the client; empty for a client without a certificate. Address is the
+	// address of the client; empty if it is not known.
+	Identity string `json:"identity,omitempty"`
+	Address  string `json:"address,omitempty"`
+	Port     uint32 `json:"port"`
+	// HTTP is false for a port whose requests are not read. Path is the path that rules see.
+	HTTP   bool   `json:"http"`
+	Method string `json:"method,omitempty"`
+	Host   string `json:"host,omitempty"`
+	Path   string `json:"path,omitempty"`
+
+	Allowed bool `json:"allowed"`
+	// Status is that of the response if a request is refused; 0 if the connection is closed.
+	Status int `json:"status,omitempty"`
+	// By says what decides: connection, path, token, rule, no-rule or nothing.
+	By string `json:"decided_by"`
+	// Rule decides, because of the attributes in Matched.
+	Rule    *Rule       `json:"rule,omitempty"`
+	Matched []Attribute `json:"matched,omitempty"`
+	Reason  string      `json:"reason,omitempty"`
+	// Candidates are rules that would allow the request.
+	Candidates []Candidate `json:"candidates,omitempty"`
+	// Asked are external authorizers, which may still refuse the request.
+	Asked []Asked `json:"asked,omitempty"`
+	// Trials are rules in dry run that would refuse the request. A trial without a rule is that of
+	// rules that allow requests, none of which matches.
+	Trials []Trial `json:"dry_run,omitempty"`
+	// Skipped are filters that were not evaluated.
+	Skipped []string `json:"not_evaluated,omitempty"`
+}
+
+// Rule is a rule of an AuthorizationPolicy.
+type Rule struct {
+	Ref
+	// Index is the position of the rule in the policy, or -1 for a policy without rules.
+	Index int `json:"index"`
+	// Source is where the policy is, for example "config/catalog.yaml:12".
+	Source string `json:"source,omitempty"`
+}
+
+// Attribute is an attribute of a request, by its name in policies.
+type Attribute struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Candidate is a rule that does not match because of an attribute.
+type Candidate struct {
+	Rule
+	Attribute Attribute `json:"attribute,omitzero"`
+	// Excluded is true if the rule excludes the value, or the value is ambiguous. Wanted are values
+	// of the rule.
+	Excluded bool     `json:"excluded,omitempty"`
+	Wanted   []string `json:"wanted,omitempty"`
+	// Reason explains a rule that matches no request to the port.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Asked is an external authorizer, by the name of its provider, and the rule that asks it.
+type Asked struct {
+	Provider string `json:"provider"`
+	Rule     *Rule  `json:"rule,omitempty"`
+}
+
+// Trial is the decision of a rule in dry run.
+type Trial struct {
+	Rule *Rule `json:"rule,omitempty"`
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// requestFlags are the flags of the request to explain.
+type requestFlags struct {
+	askFlags
+	from, to, namespace              string
+	method, path, host, address, sni string
+	port                             uint16
+	headers                          []string
+	jwt                              string
+}
+
+func newExplainRequestCommand(cfg Config) *cobra.Command {
+	f := requestFlags{askFlags: askFlags{cfg: cfg}}
+	cmd := &cobra.Command{
+		Use:   "request --from CLIENT --to WORKLOAD",
+		Short: "Print whether a request is allowed, and which rule decides",
+		Long: `Print what the proxy of a workload decides about a request, without sending it:
+which rule of which AuthorizationPolicy decides, and by which attributes. If no
+rule that allows requests matches, print these rules, and the first attribute of
+the request that each does not match. The control plane decides by the
+configuration that the proxy has.
+
+CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
+shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
+none for a client without mutual TLS. WORKLOAD is a service or a proxy.
+
+The exit code is 0 if the request is allowed, and 1 if it is not.`,
+		Example: "  outrigger explain request --from frontend --to catalog\n" +
+			"  outrigger explain request --from shop/orders --to catalog.shop \\\n    --method POST --path /items --header x-team=red\n" +
+			"  outrigger explain request --from none --to catalog-1.shop --port 8080 \\\n    --jwt token.txt",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cfg.Exit(exitUsage, fmt.Errorf("the argument %q is not expected: name the client with --from, and the workload with --to", args[0]))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.from, "from", "", "who sends the request: a service, a proxy, NAMESPACE/SERVICEACCOUNT, an identity, or none")
+	flags.StringVar(&f.to, "to", "", "the service or the proxy that the request is sent to")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of services and proxies that are named without one")
+	flags.StringVar(&f.method, "method", http.MethodGet, "method of the request")
+	flags.StringVar(&f.path, "path", "/", "path of the request, with its query")
+	flags.StringVar(&f.host, "host", "", "host of the request (default: that of the service)")
+	flags.Uint16Var(&f.port, "port", 0, "port of the service, or of the workload if --to is a proxy (default: the only one)")
+	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as NAME=VALUE; several times for several")
+	flags.StringVar(&f.jwt, "jwt", "", "token for the header Authorization, or a file with the token")
+	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
+	flags.StringVar(&f.sni, "sni", "", "name that the client asks for in its TLS handshake")
+	f.add(cmd, outTable, outYAML, outJSON)
+	return cmd
+}
+
+// fields returns the fields of the question.
+func (f *requestFlags) fields() (url.Values, error) {
+	token, err := tokenOf(f.jwt)
+	if err != nil {
+		return nil, err
+	}
+	within := func(name string) string {
+		if f.namespace == "" || name == "" || name == "none" || strings.ContainsAny(name, "./") {
+			return name
+		}
+		return name + "." + f.namespace
+	}
+	out := url.Values{"header": f.headers}
+	for name, value := range map[string]string{
+		"from": within(f.from), "to": within(f.to), "method": f.method, "path": f.path, "host": f.host, "address": f.address, "sni": f.sni, "jwt": token,
+	} {
+		if value != "" {
+			out.Set(name, value)
+		}
+	}
+	if f.port != 0 {
+		out.Set("port", strconv.Itoa(int(f.port)))
+	}
+	return out, nil
+}
+
+// maxToken is the maximum size of a file with a token, in bytes.
+const maxToken = 16 << 10
+
+// tokenOf returns a token that is written as itself, or as the name of a file.
+func tokenOf(value string) (string, error) {
+	if value == "" || strings.Count(value, ".") == 2 && !strings.Contains(value, "/") && len(value) > 100 {
+		return value, nil
+	}
+	file, err := os.Open(value)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && strings.Count(value, ".") == 2:
+		return value, nil
+	case err != nil:
+		return "", fmt.Errorf("--jwt is neither a token nor a file with one: %w", err)
+	}
+	defer func() { _ = file.Close() }() // read-only: closing cannot lose data
+	raw, err := io.ReadAll(io.LimitReader(file, maxToken+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read the token: %w", err)
+	case len(raw) > maxToken:
+		return "", fmt.Errorf("the file %s has more than %d bytes: a token is shorter", value, maxToken)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+func (f *requestFlags) run(cmd *cobra.Command) error {
+	if f.from == "" || f.to == "" {
+		return f.cfg.Exit(exitUsage, errors.New("who sends the request, and to whom? Write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
+	}
+	fields, err := f.fields()
+	if err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	answers := ask[report.Decision](cmd.Context(), addresses, question{path: "request", fields: fields, form: true}, f.timeout)
+	var refusal *answerError
+	for _, a := range answers {
+		if a.err == nil {
+			return f.print(cmd, a.value)
+		}
+		var said *answerError
+		if errors.As(a.err, &said) && (refusal == nil || refusal.code == http.StatusNotFound) {
+			refusal = said // one of a control plane that knows the workload says more
+		}
+	}
+	if refusal != nil {
+		return f.cfg.Exit(exitFailed, errors.New(refusal.text))
+	}
+	complain(cmd.ErrOrStderr(), answers)
+	return f.cfg.Exit(exitFailed, nil)
+}
+
+func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
+	var err error
+	if f.output != outTable {
+		err = f.write(cmd.OutOrStdout(), d)
+	} else {
+		if dir, err := os.Getwd(); err == nil {
+			shortenSources(&d, dir+string(filepath.Separator))
+		}
+		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.decision(d)
+	}
+	if err == nil && !d.Allowed {
+		err = f.cfg.Exit(exitFailed, nil)
+	}
+	return err
+}
+
+// shortenSources removes a directory from the sources of rules.
+func shortenSources(d *report.Decision, dir string) {
+	var rules []*report.Rule
+	for i := range d.Candidates {
+		rules = append(rules, &d.Candidates[i].Rule)
+	}
+	for _, a := range d.Asked {
+		rules = append(rules, a.Rule)
+	}
+	for _, t := range d.Trials {
+		rules = append(rules, t.Rule)
+	}
+	for _, r := range append(rules, d.Rule) {
+		if r != nil {
+			r.Source = strings.TrimPrefix(r.Source, dir)
+		}
+	}
+}
+
+// decision prints a decision in lines of at most tableWidth characters.
+func (v view) decision(d report.Decision) error {
+	verdict := "Allowed"
+	switch {
+	case !d.Allowed && d.HTTP:
+		verdict = fmt.Sprintf("Denied with status %d", d.Status)
+	case !d.Allowed:
+		verdict = "Denied: the connection is closed"
+	case len(d.Asked) > 0:
+		verdict = "Allowed, unless an external authorizer denies it"
+	}
+	v.say("%s\n", verdict)
+	if d.HTTP {
+		v.field("request", d.Method+" "+d.Path+", host "+cmp.Or(d.Host, "unknown"))
+	}
+	at := fmt.Sprintf("%s, port %d", d.Proxy, d.Port)
+	if d.Others > 0 {
+		at += ", like " + count(d.Others, "other proxy", "other proxies")
+	}
+	v.field("at", at)
+	v.field("from", strings.TrimSuffix(cmp.Or(d.Identity, "a client without a certificate")+", "+d.Address, ", "))
+	v.because(d)
+	for _, a := range d.Asked {
+		v.say("\nThe provider %s is asked", a.Provider)
+		if a.Rule != nil {
+			v.say(", by %s", ruleText(*a.Rule))
+		}
+		v.say("\n")
+	}
+	if len(d.Candidates) > 0 {
+		v.say("\nRules that allow requests, and what does not match:\n")
+	}
+	shown, left := cut(v.flags, d.Candidates)
+	for _, c := range shown {
+		v.candidate(c)
+	}
+	v.more(left)
+	for _, t := range d.Trials {
+		if t.Rule == nil {
+			v.say("\nIn dry run: denied, as no rule that allows requests matches\n")
+		} else {
+			v.say("\nIn dry run: denied by %s\n", ruleText(*t.Rule))
+		}
+	}
+	for _, name := range d.Skipped {
+		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
+	}
+	return nil
+}
+
+// field prints a name and its value.
+func (v view) field(name, value string) {
+	const indent = 11
+	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), shorten(oneLine(value), tableWidth-indent))
+}
+
+// because prints what decides.
+func (v view) because(d report.Decision) {
+	switch {
+	case d.Rule != nil:
+		v.field("rule", ruleName(*d.Rule))
+		if d.Rule.Source != "" {
+			v.field("source", d.Rule.Source)
+		}
+		for _, a := range d.Matched {
+			v.field("matches", a.Name+": "+valueText(a))
+		}
+	case d.By == "no-rule":
+		v.field("because", "no rule that allows requests matches")
+	case d.By == "nothing":
+		v.field("because", "no policy denies the request, and none allows requests")
+	case d.Reason != "":
+		v.field("because", d.Reason)
+	}
+}
+
+// ruleName returns the name of a rule, as namespace/name[index].
+func ruleName(r report.Rule) string {
+	name := r.Name
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + r.Name
+	}
+	if r.Index >= 0 {
+		name += "[" + strconv.Itoa(r.Index) + "]"
+	}
+	return name
+}
+
+func ruleText(r report.Rule) string {
+	if r.Source == "" {
+		return ruleName(r)
+	}
+	return ruleName(r) + " (" + r.Source + ")"
+}
+
+// valueText returns the value of an attribute.
+func valueText(a report.Attribute) string {
+	if a.Value != "" {
+		return a.Value
+	}
+	switch {
+	case a.Name == "principals":
+		return "the client has no certificate"
+	case strings.HasPrefix(a.Name, "request.auth."):
+		return "the request has no valid token with it"
+	case strings.HasSuffix(strings.ToLower(a.Name), "ipblocks"):
+		return "the address is not known: name it with --address"
+	}
+	return "there is none"
+}
+
+func (v view) candidate(c report.Candidate) {
+	v.say("  %s\n", shorten(oneLine(ruleText(c.Rule)), tableWidth-2))
+	const most = 5
+	text := c.Reason
+	if text == "" {
+		text = c.Attribute.Name + ": " + valueText(c.Attribute)
+		switch {
+		case c.Excluded:
+			text += " is excluded, or ambiguous"
+		case len(c.Wanted) > most:
+			text += fmt.Sprintf(", not %s or %d more", strings.Join(c.Wanted[:most], ", "), len(c.Wanted)-most)
+		case len(c.Wanted) > 0:
+			text += ", not " + strings.Join(c.Wanted, ", ")
+		}
+	}
+	v.say("    %s\n", shorten(oneLine(text), tableWidth-4))
+}
