@@ -127,7 +127,7 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
 	"istio.security.v1beta1.AuthorizationPolicy":          "selector targetRef targetRefs rules action",
 	"istio.security.v1beta1.RequestAuthentication":        "selector targetRef targetRefs jwtRules",
-	"istio.security.v1beta1.JWTRule":                      "issuer audiences jwks fromHeaders fromParams fromCookies forwardOriginalToken outputPayloadToHeader outputClaimToHeaders spaceDelimitedClaims",
+	"istio.security.v1beta1.JWTRule":                      "issuer audiences jwks jwksUri timeout fromHeaders fromParams fromCookies forwardOriginalToken outputPayloadToHeader outputClaimToHeaders spaceDelimitedClaims",
 	"istio.security.v1beta1.JWTHeader":                    "name prefix",
 	"istio.security.v1beta1.ClaimToHeader":                "header claim",
 	"istio.security.v1beta1.Rule":                         "from to when",
