@@ -40,6 +40,8 @@ func (u *Mesh) controlCommand(s *state, rule string) command {
 			variable{"JWT_RULE", rule},
 			variable{"OUTRIGGER_STATE_DIR", s.path("control", "ca")},
 			variable{"POD_NAMESPACE", rootNamespace},
+			// Issuers of tokens are on this machine, too, and its user writes the objects.
+			variable{"OUTRIGGER_JWKS_ALLOWED_HOSTS", "127.0.0.0/8,::1"},
 		),
 		dir: s.path("control"),
 	}

@@ -100,6 +100,25 @@ func callerVariables() []variable {
 	}
 }
 
+// keySetVariables are the rows of the table about the keys of RequestAuthentications.
+func keySetVariables() []variable {
+	return []variable{
+		{"PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "20m", "interval for fetching the keys of RequestAuthentications with jwksUri or without keys; a shorter max-age of the answer counts, but not below 1m. After a failure they are fetched again after 1s, at most 1m", func(e *environment, s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil || d < time.Second {
+				return fmt.Errorf("%q is not a duration of at least 1s: write for example 20m", s)
+			}
+			e.KeySets.Refresh = d
+			return nil
+		}},
+		{"OUTRIGGER_JWKS_ALLOWED_HOSTS", "", "hosts, host:port, addresses or CIDRs on loopback, link-local and metadata addresses from which these keys may be fetched, comma-separated", func(e *environment, s string) error {
+			e.KeySets.AllowedHosts = names(s)
+			return nil
+		}},
+		{"OUTRIGGER_JWKS_ROOTS", "/cacerts/extra.pem", "file with roots for the servers of these keys, in addition to those of the system, if it exists", text(func(e *environment) *string { return &e.KeySets.RootFile })},
+	}
+}
+
 // denyVariables are the rows of the table about the deny list.
 func denyVariables() []variable {
 	return []variable{

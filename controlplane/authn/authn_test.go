@@ -140,7 +140,7 @@ func TestNewJWTRefuses(t *testing.T) {
 		"no audience":    {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
 		"trust domain":   {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
 		"broken keys":    {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
-		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no key"},
+		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no public key"},
 		"private key":    {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
 		"no way to keys": {func(c *authn.JWTConfig) { c.JWKS, c.Issuer = nil, "kubernetes/serviceaccount" }, "neither keys"},
 		"two ways":       {func(c *authn.JWTConfig) { c.JWKSFile = "x" }, "more than one way"},

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 )
 
 const (
@@ -46,17 +47,18 @@ func knownAlgorithms() []jose.SignatureAlgorithm {
 // keys come from one of JWKS, JWKSFile and JWKSURL; if all are empty, from the discovery document
 // of the issuer (OpenID Connect Discovery).
 type JWTConfig struct {
-	Issuer      string        // exact value of the claim iss
-	Audiences   []string      // at least one must be in the claim aud
-	TrustDomain string        // of the resulting identities
-	JWKS        []byte        // JSON Web Key Set with the public keys of the issuer
-	JWKSFile    string        // path of a file with the key set; read again when it changes
-	JWKSURL     string        // URL of the key set
-	Fetch       FetchConfig   // how URLs are fetched
-	Algorithms  []string      // signature algorithms; empty means ES256, ES384, RS256 and EdDSA
-	Leeway      time.Duration // maximum clock difference; zero means a minute
-	Logger      *slog.Logger  // nil means slog.Default()
-	Metrics     *Metrics      // nil means none
+	Issuer      string   // exact value of the claim iss
+	Audiences   []string // at least one must be in the claim aud
+	TrustDomain string   // of the resulting identities
+	JWKS        []byte   // JSON Web Key Set with the public keys of the issuer
+	JWKSFile    string   // path of a file with the key set; read again when it changes
+	JWKSURL     string   // URL of the key set
+	// Fetch says how URLs are fetched. Its Issuer, URL, Logger and Observe are set by NewJWT.
+	Fetch      jwks.RemoteConfig
+	Algorithms []string      // signature algorithms; empty means ES256, ES384, RS256 and EdDSA
+	Leeway     time.Duration // maximum clock difference; zero means a minute
+	Logger     *slog.Logger  // nil means slog.Default()
+	Metrics    *Metrics      // nil means none
 }
 
 // JWT authenticates callers by a signed service account token in the metadata "authorization:
@@ -120,7 +122,7 @@ func newKeySource(cfg JWTConfig) (keySource, error) {
 	case given > 1:
 		return nil, errors.New("they are given in more than one way; leave one")
 	case len(cfg.JWKS) > 0:
-		set, err := parseKeys(cfg.JWKS, true)
+		set, err := jwks.Parse(cfg.JWKS, true)
 		if err != nil {
 			return nil, fmt.Errorf("reading the key set: %w", err)
 		}
@@ -128,12 +130,20 @@ func newKeySource(cfg JWTConfig) (keySource, error) {
 	case cfg.JWKSFile != "":
 		return newFileKeys(cfg.JWKSFile, cfg.Logger)
 	default:
-		return newRemoteKeys(cfg)
+		fetch := cfg.Fetch
+		fetch.Source = jwks.Source{URL: cfg.JWKSURL, Issuer: cfg.Issuer}
+		fetch.Logger = cfg.Logger
+		fetch.Observe = func(_ *jwks.Set, err error) { cfg.Metrics.fetched(cfg.Issuer, err) }
+		remote, err := jwks.NewRemote(fetch)
+		if err != nil {
+			return nil, err
+		}
+		return remoteKeys{remote}, nil
 	}
 }
 
 // Run updates the keys until ctx is done.
-func (j *JWT) Run(ctx context.Context) error { return j.keys.run(ctx) }
+func (j *JWT) Run(ctx context.Context) error { return j.keys.Run(ctx) }
 
 // Authenticate implements Authenticator.
 func (j *JWT) Authenticate(ctx context.Context) (*Caller, error) {
@@ -195,13 +205,13 @@ func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 	if parsed.UnsafeClaimsWithoutVerification(&claimed) != nil || claimed.Issuer != j.issuer {
 		return nil, refuse("jwt: the token is of another issuer than %s", j.issuer)
 	}
-	set, err := j.keys.current(ctx)
+	set, err := j.keys.Current(ctx)
 	if err != nil {
 		return nil, err
 	}
 	payload := match(parsed, set)
-	if id := parsed.Headers[0].KeyID; payload == nil && (id == "" || !set.has(id)) {
-		if set = j.keys.newer(ctx, set); set != nil {
+	if id := parsed.Headers[0].KeyID; payload == nil && (id == "" || !set.Has(id)) {
+		if set = j.keys.Newer(ctx, set); set != nil {
 			payload = match(parsed, set)
 		}
 	}
@@ -216,9 +226,9 @@ func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 }
 
 // match returns the payload of a token if one of the keys verifies its signature, otherwise nil.
-func match(token *jwt.JSONWebToken, set *keySet) json.RawMessage {
+func match(token *jwt.JSONWebToken, set *jwks.Set) json.RawMessage {
 	header := token.Headers[0]
-	for _, key := range set.keys {
+	for _, key := range set.Keys {
 		if header.KeyID != "" && key.KeyID != "" && header.KeyID != key.KeyID {
 			continue
 		}

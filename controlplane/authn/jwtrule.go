@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 )
 
 // ParseJWTRule parses the value of JWT_RULE: the JSON of a JWTRule of RequestAuthentication. Keys
@@ -37,9 +39,9 @@ func ParseJWTRule(text string) (JWTConfig, error) {
 		cfg.JWKSFile = u.Path
 	case u.Scheme == "https" || u.Scheme == "http":
 		cfg.JWKSURL = rule.GetJwksUri()
-		cfg.Fetch.AllowedHosts = []string{hostPort(u.Host, defaultPort(u.Scheme))}
+		cfg.Fetch.AllowedHosts = []string{jwks.HostPort(u)}
 		if i, err := url.Parse(rule.GetIssuer()); err == nil && i.Host != "" {
-			cfg.Fetch.AllowedHosts = append(cfg.Fetch.AllowedHosts, hostPort(i.Host, defaultPort(i.Scheme)))
+			cfg.Fetch.AllowedHosts = append(cfg.Fetch.AllowedHosts, jwks.HostPort(i))
 		}
 	default:
 		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri %q is not served; use https, file:///path, or put the keys in jwks", u.Redacted())

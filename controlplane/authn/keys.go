@@ -4,11 +4,7 @@
 package authn
 
 import (
-	"bytes"
 	"context"
-	"crypto/rsa"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,100 +13,41 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-)
-
-const (
-	// maxKeySet is the maximum size of a key set in bytes, and maxKeys the maximum number of keys:
-	// a token without a key ID is verified with each of them.
-	maxKeySet = 1 << 20
-	maxKeys   = 100
-	// minRSA is the minimum size of a trusted RSA key in bits.
-	minRSA = 2048
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 )
 
 // keySource provides the public keys of an issuer.
 type keySource interface {
-	// current returns the latest keys. It may wait for the first keys for a limited time.
-	current(ctx context.Context) (*keySet, error)
-	// newer returns keys that are newer than those in have, or nil if there are none. It may wait
+	// Current returns the latest keys. It may wait for the first keys for a limited time.
+	Current(ctx context.Context) (*jwks.Set, error)
+	// Newer returns keys that are newer than those in have, or nil if there are none. It may wait
 	// for a limited time.
-	newer(ctx context.Context, have *keySet) *keySet
-	// run updates the keys until ctx is done.
-	run(ctx context.Context) error
-}
-
-// keySet is an immutable set of keys.
-type keySet struct {
-	text []byte
-	keys []jose.JSONWebKey
-}
-
-// has reports whether the set may contain the key with the given ID.
-func (s *keySet) has(id string) bool {
-	for _, k := range s.keys {
-		if k.KeyID == id {
-			return true
-		}
-	}
-	return false
-}
-
-// parseKeys parses a JSON Web Key Set. Unusable keys are an error if strict is true; otherwise they
-// are ignored, because a third-party set may contain unsupported keys.
-func parseKeys(text []byte, strict bool) (*keySet, error) {
-	if len(text) > maxKeySet {
-		return nil, fmt.Errorf("it has more than %d bytes", maxKeySet)
-	}
-	var set struct {
-		Keys []json.RawMessage `json:"keys"`
-	}
-	if err := json.Unmarshal(text, &set); err != nil {
-		return nil, err
-	}
-	if len(set.Keys) > maxKeys {
-		return nil, fmt.Errorf("it holds %d keys; at most %d are taken", len(set.Keys), maxKeys)
-	}
-	out := &keySet{text: text}
-	for i, raw := range set.Keys {
-		key, err := parseKey(raw)
-		if err != nil && strict {
-			return nil, fmt.Errorf("key %d %w", i+1, err)
-		}
-		if err == nil {
-			out.keys = append(out.keys, key)
-		}
-	}
-	if len(out.keys) == 0 {
-		return nil, errors.New("it holds no key of a known type")
-	}
-	return out, nil
-}
-
-func parseKey(raw []byte) (jose.JSONWebKey, error) {
-	var k jose.JSONWebKey
-	if err := json.Unmarshal(raw, &k); err != nil {
-		return k, fmt.Errorf("cannot be read: %w", err)
-	}
-	if !k.IsPublic() || !k.Valid() {
-		return k, errors.New("is not a public key; give only public keys")
-	}
-	if pub, ok := k.Key.(*rsa.PublicKey); ok && pub.N.BitLen() < minRSA {
-		return k, fmt.Errorf("is an RSA key of %d bits; use %d or more", pub.N.BitLen(), minRSA)
-	}
-	return k, nil
+	Newer(ctx context.Context, have *jwks.Set) *jwks.Set
+	// Run updates the keys until ctx is done.
+	Run(ctx context.Context) error
 }
 
 // fixedKeys are keys that never change.
-type fixedKeys struct{ set *keySet }
+type fixedKeys struct{ set *jwks.Set }
 
-func (f fixedKeys) current(context.Context) (*keySet, error) { return f.set, nil }
+func (f fixedKeys) Current(context.Context) (*jwks.Set, error) { return f.set, nil }
 
-func (f fixedKeys) newer(context.Context, *keySet) *keySet { return nil }
+func (f fixedKeys) Newer(context.Context, *jwks.Set) *jwks.Set { return nil }
 
-func (f fixedKeys) run(ctx context.Context) error {
+func (f fixedKeys) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
+}
+
+// remoteKeys are keys fetched from a URL.
+type remoteKeys struct{ *jwks.Remote }
+
+func (r remoteKeys) Current(ctx context.Context) (*jwks.Set, error) {
+	set, err := r.Remote.Current(ctx)
+	if err != nil {
+		return nil, cannotTell("jwt: %s", err.Error())
+	}
+	return set, nil
 }
 
 // fileKeys are the keys in a file. The file is read again when it changes; while it cannot be read,
@@ -121,7 +58,7 @@ type fileKeys struct {
 
 	// mu guards the fields below.
 	mu      sync.Mutex
-	set     *keySet
+	set     *jwks.Set
 	info    fs.FileInfo // of the last file that was read, valid or not
 	retryAt time.Time   // when an invalid file is read again; zero if it was valid
 }
@@ -142,16 +79,16 @@ func newFileKeys(path string, log *slog.Logger) (*fileKeys, error) {
 	return f, nil
 }
 
-func (f *fileKeys) current(context.Context) (*keySet, error) {
+func (f *fileKeys) Current(context.Context) (*jwks.Set, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.look(time.Now())
 	return f.set, nil
 }
 
-func (f *fileKeys) newer(context.Context, *keySet) *keySet { return nil }
+func (f *fileKeys) Newer(context.Context, *jwks.Set) *jwks.Set { return nil }
 
-func (f *fileKeys) run(ctx context.Context) error {
+func (f *fileKeys) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
@@ -166,7 +103,7 @@ func (f *fileKeys) look(now time.Time) {
 		return
 	}
 	fresh := f.retryAt.IsZero() || err == nil && !f.same(info)
-	var set *keySet
+	var set *jwks.Set
 	if err == nil {
 		set, err = readKeys(f.path)
 		f.info = info
@@ -179,9 +116,9 @@ func (f *fileKeys) look(now time.Time) {
 		return
 	}
 	f.retryAt = time.Time{}
-	if !bytes.Equal(set.text, f.set.text) {
+	if set.Sum != f.set.Sum {
 		f.set = set
-		f.log.Info("read the changed keys of an issuer of tokens", "path", f.path, "count", len(set.keys))
+		f.log.Info("read the changed keys of an issuer of tokens", "path", f.path, "count", len(set.Keys))
 	}
 }
 
@@ -189,17 +126,17 @@ func (f *fileKeys) same(info fs.FileInfo) bool {
 	return f.info != nil && os.SameFile(f.info, info) && f.info.Size() == info.Size() && f.info.ModTime().Equal(info.ModTime())
 }
 
-func readKeys(path string) (*keySet, error) {
+func readKeys(path string) (*jwks.Set, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // only read, so the error is irrelevant
-	text, err := io.ReadAll(io.LimitReader(file, maxKeySet+1))
+	text, err := io.ReadAll(io.LimitReader(file, jwks.MaxSet+1))
 	if err != nil {
 		return nil, err
 	}
-	set, err := parseKeys(text, true)
+	set, err := jwks.Parse(text, true)
 	if err != nil {
 		return nil, fmt.Errorf("the key set in %s: %w", path, err)
 	}

@@ -31,6 +31,8 @@ const (
 	maxReviews = 64
 	// clusterKey is the metadata key in which an agent names its cluster.
 	clusterKey = "clusterid"
+	// maxText is the maximum number of bytes of a peer's text that an error quotes.
+	maxText = 200
 )
 
 // Reviewer asks a Kubernetes API server to review a token. An error that wraps ErrUnauthenticated

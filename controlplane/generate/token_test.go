@@ -19,6 +19,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -161,7 +162,7 @@ func TestTokensWithoutKeys(t *testing.T) {
 	t.Parallel()
 	var verdicts []verdict
 	for name, keys := range map[string]string{
-		"a URI": `jwksUri: "https://keys.example/jwks"`, "nothing": ``, "no JSON": `jwks: "{"`, "no keys": `jwks: '{"keys": []}'`,
+		"a bad issuer": `jwksUri: "https://user:pw@keys.example/jwks"`, "a URI": `jwksUri: "https://keys.example/jwks"`, "nothing": ``, "no JSON": `jwks: "{"`, "no keys": `jwks: '{"keys": []}'`,
 		"an unknown key": `jwks: '{"keys": [{"kty": "future"}]}'`, "a broken key": `jwks: '{"keys": [{"kty": "RSA", "n": "AQ"}]}'`,
 	} {
 		verdicts = append(verdicts, verdict{name, "# problem: tokens of this issuer are refused\n" + tokenRules("bad", `{issuer: "`+issuerA+`", `+keys+`}, `+ruleB), `
@@ -173,7 +174,9 @@ func TestTokensWithoutKeys(t *testing.T) {
 		`})
 	}
 	verdicts = newTokens(t).in(verdicts)
-	c := newCourt(t, "127.77.60.1", func() *snapshot.Input { return &snapshot.Input{Mesh: meshconfig.Default()} }, verdicts)
+	failed := jwks.Keys{Problem: "the keys cannot be fetched, and tokens of this issuer are refused until they are"}
+	fetched := jwks.NewSets(map[jwks.Source]jwks.Keys{{URL: "https://keys.example/jwks"}: failed, {Issuer: issuerA}: failed})
+	c := newCourt(t, "127.77.60.1", func() *snapshot.Input { return &snapshot.Input{Mesh: meshconfig.Default(), Keys: fetched} }, verdicts)
 	for i, v := range verdicts {
 		t.Run(v.name, func(t *testing.T) { c.check(t, i, v) })
 	}

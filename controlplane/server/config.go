@@ -44,8 +44,9 @@ type Config struct {
 
 	Callers      CallersConfig
 	CA           CAConfig
-	CustomHosts  string   // additional names for the own certificate, comma-separated
-	DenyList     string   // file; empty denies nobody
+	CustomHosts  string // additional names for the own certificate, comma-separated
+	DenyList     string // file; empty denies nobody
+	KeySets      KeySetsConfig
 	MCPReaders   []string // accounts that may read all objects; empty means all of Namespace
 	Credentials  CredentialsConfig
 	Status       StatusConfig

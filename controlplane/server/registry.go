@@ -48,16 +48,14 @@ func (o *objects) selectsPods(namespace string) bool {
 	})
 }
 
-// loaded reports whether all inputs of a snapshot have been read once.
-func (o *objects) loaded() bool {
-	for _, synced := range o.waits() {
-		select {
-		case <-synced:
-		default:
-			return false
-		}
+// ready reports whether the first snapshot can be built.
+func (o *objects) ready() bool {
+	select {
+	case <-o.keysTried:
+		return true // all other inputs were read before
+	default:
+		return false
 	}
-	return true
 }
 
 // waits returns channels that are closed once the inputs of a snapshot have been read.

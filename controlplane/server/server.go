@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/meshsettings"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -41,6 +42,7 @@ type Server struct {
 
 	settings     *meshsettings.Follower   // the mesh config and the networks
 	denyList     *denylist.Follower       // nil without a deny list
+	keySets      *jwks.Follower           // keys of token issuers
 	kube         *kube.Client             // nil if no cluster is used
 	objects      objects                  // inputs of snapshots
 	health       *health.Table            // health reports of agents
@@ -67,6 +69,8 @@ type objects struct {
 	credentials credentialSource
 	// conversion is of the Gateway API and of Ingresses; nil if it is off.
 	conversion *conversion
+	// keysTried is closed once the first snapshot need not wait for keys of token issuers.
+	keysTried chan struct{}
 }
 
 // run runs the components until ctx is done.
@@ -122,6 +126,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	if s.objects.store, err = s.openStores(cfg, reg); err != nil {
+		return nil, err
+	}
+	if err := s.newKeySets(cfg, reg); err != nil {
 		return nil, err
 	}
 	if err := s.newPlatform(cfg, reg); err != nil {
@@ -192,6 +199,7 @@ func (s *Server) Run(until context.Context) error {
 	if s.denyList != nil {
 		g.Go(func() error { return s.denyList.Run(ctx) }) // reads the deny list, feeds changes
 	}
+	g.Go(func() error { return s.keySets.Run(ctx) })                  // reads keys of token issuers, feeds changes
 	g.Go(func() error { return s.identity.run(ctx, s.rootsChanged) }) // reads keys, roots and tokens, feeds signing, handshakes and changes
 	g.Go(func() error { return s.firstBuild(ctx) })                   // reads the loaded store, feeds the first change
 	g.Go(func() error { return s.debounce.Run(ctx) })                 // reads changes, feeds build: snapshot -> queue
@@ -220,13 +228,14 @@ func (s *Server) firstBuild(ctx context.Context) error {
 		case <-synced:
 		}
 	}
+	s.waitForKeys(ctx)
 	s.debounce.Add(model.Change{All: true})
 	return nil
 }
 
 // build builds a snapshot from the stores and publishes it.
 func (s *Server) build(change model.Change) {
-	if !s.objects.loaded() {
+	if !s.objects.ready() {
 		return // firstBuild includes the change
 	}
 	start := time.Now()
@@ -237,7 +246,7 @@ func (s *Server) build(change model.Change) {
 	if s.healthOn && change.Touches(model.WorkloadEntry) {
 		s.health.Update(s.objects.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.domain, Denied: s.denyList.List(), Unhealthy: s.health.Unhealthy()}
+	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.domain, Denied: s.denyList.List(), Unhealthy: s.health.Unhealthy(), Keys: s.keySets.Sets()}
 	if s.identity.authority != nil {
 		in.Roots = s.identity.authority.RootPEM()
 	}
@@ -248,6 +257,9 @@ func (s *Server) build(change model.Change) {
 	s.history.built(next, change, time.Since(start))
 	s.objects.conclude(next)
 	s.logProblems(next)
+	if s.snapshots.built == nil || s.snapshots.built.RequestAuthentications != next.RequestAuthentications {
+		s.keySets.Follow(next.RequestAuthentications.KeySources())
+	}
 	s.snapshots.built = next
 	s.discovery.Push(next, change)
 	s.status.Published(next.Sequence, change, next.Problems)

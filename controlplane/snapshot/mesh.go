@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
@@ -41,6 +42,9 @@ type Input struct {
 	// Unhealthy are the WorkloadEntry objects that are out of service. When the set changes, the
 	// change of the next Build must name the affected objects.
 	Unhealthy map[model.Key]struct{}
+	// Keys are the keys of token issuers that were fetched; nil means none. When they change, the
+	// change of the next Build must name the affected RequestAuthentications.
+	Keys *jwks.Sets
 }
 
 // Mesh is one state of the mesh. It is immutable.
@@ -142,7 +146,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
 	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
-	m.RequestAuthentications = rebuild(old.RequestAuthentications, st, model.RequestAuthentication, newRequestAuthentications)
+	m.RequestAuthentications = rebuildRequestAuthentications(old.RequestAuthentications, st)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)

@@ -10,7 +10,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // RequestAuthentication is one RequestAuthentication object.
@@ -34,6 +36,8 @@ type TokenRule struct {
 type RequestAuthentications struct {
 	index    policyIndex[*RequestAuthentication]
 	all      []*model.Config
+	keys     *jwks.Sets // that the rules were built with
+	sources  []jwks.Wanted
 	problems []model.Problem
 }
 
@@ -44,8 +48,28 @@ func (a *RequestAuthentications) objects() []*model.Config {
 	return a.all
 }
 
-func newRequestAuthentications(_ *RequestAuthentications, objs []*model.Config, set settings) *RequestAuthentications {
-	a := &RequestAuthentications{index: policyIndex[*RequestAuthentication]{root: set.root}, all: objs}
+// KeySources returns the sources of the keys that are to be fetched.
+func (a *RequestAuthentications) KeySources() []jwks.Wanted { return a.sources }
+
+// KeySources returns the sources of keys that RequestAuthentications name, before there is a
+// snapshot.
+func KeySources(objs []*model.Config) []jwks.Wanted {
+	return newRequestAuthentications(canonical(objs), settings{}, nil).sources
+}
+
+// rebuildRequestAuthentications is like rebuild, and also takes changed keys into account.
+func rebuildRequestAuthentications(old *RequestAuthentications, st step) *RequestAuthentications {
+	if old != nil && old.keys != st.in.Keys && st.change.Touches(model.RequestAuthentication) {
+		old = nil
+	}
+	return rebuild(old, st, model.RequestAuthentication, func(_ *RequestAuthentications, objs []*model.Config, set settings) *RequestAuthentications {
+		return newRequestAuthentications(objs, set, st.in.Keys)
+	})
+}
+
+func newRequestAuthentications(objs []*model.Config, set settings, keys *jwks.Sets) *RequestAuthentications {
+	a := &RequestAuthentications{index: policyIndex[*RequestAuthentication]{root: set.root}, all: objs, keys: keys}
+	wanted := keySources{places: map[jwks.Source]int{}, namespaces: map[string]int{}}
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*securityv1beta1.RequestAuthentication)
 		if !ok {
@@ -59,24 +83,78 @@ func newRequestAuthentications(_ *RequestAuthentications, objs []*model.Config, 
 			if rule.GetIssuer() == "" {
 				continue // it would accept the tokens of every issuer; validation has reported it
 			}
-			p.Rules = append(p.Rules, tokenRule(rule, func(reason string) { report("spec.jwtRules[%d]: %s", i, reason) }))
+			out := TokenRule{JWTRule: rule}
+			problem := ""
+			if rule.GetJwks() != "" {
+				out.Keys, problem = inlineKeys(rule)
+			} else {
+				var fetched jwks.Keys
+				fetched, problem = fetchedKeys(obj, rule, &wanted, keys)
+				out.Keys = fetched.List
+				p.Key += fetched.Version + ";" // hexadecimal, so that Key cannot be forged
+			}
+			if problem != "" {
+				report("spec.jwtRules[%d]: %s", i, problem)
+			}
+			p.Rules = append(p.Rules, out)
 		}
 		a.index.add(obj.Namespace, spec, p, report)
 	}
+	a.sources = wanted.list
 	return a
 }
 
-// tokenRule returns a rule with its keys. It reports a rule without keys.
-func tokenRule(rule *securityv1beta1.JWTRule, report func(reason string)) TokenRule {
-	out := TokenRule{JWTRule: rule}
-	if rule.GetJwks() == "" {
-		report("keys by URI are not fetched in this version: tokens of this issuer are refused; write the keys in jwks")
-		return out
+// inlineKeys returns the keys in a rule. Without keys it returns a problem.
+func inlineKeys(rule *securityv1beta1.JWTRule) (keys []string, problem string) {
+	if keys = verificationKeys(rule.GetJwks()); len(keys) == 0 {
+		return nil, "jwks contains no key that is supported: tokens of this issuer are refused; write a JSON Web Key Set with its public keys"
 	}
-	if out.Keys = verificationKeys(rule.GetJwks()); len(out.Keys) == 0 {
-		report("jwks contains no key that is supported: tokens of this issuer are refused; write a JSON Web Key Set with its public keys")
+	return keys, ""
+}
+
+// fetchedKeys returns the fetched keys of a rule, and adds their source to those that are wanted. A
+// problem does not mean that there are no keys.
+func fetchedKeys(obj *model.Config, rule *securityv1beta1.JWTRule, wanted *keySources, sets *jwks.Sets) (keys jwks.Keys, problem string) {
+	source, err := jwks.RuleSource(rule.GetJwksUri(), rule.GetIssuer())
+	if err != nil {
+		return keys, fmt.Sprintf("tokens of this issuer are refused: %s; write jwksUri or jwks", clip.Text(err.Error(), 400))
 	}
-	return out
+	if !wanted.add(source, rule, obj) {
+		return keys, fmt.Sprintf("tokens of this issuer are refused: keys are fetched from at most %d URLs, and from at most %d for one namespace; remove other rules, or write the keys in jwks", jwks.MaxSources, maxNamespaceSources)
+	}
+	keys = sets.Of(source)
+	return keys, keys.Problem
+}
+
+// maxNamespaceSources is the maximum number of key sources that the objects of one namespace may
+// add.
+const maxNamespaceSources = jwks.MaxSources / 2
+
+// keySources are the sources of keys, those of older objects first.
+type keySources struct {
+	list       []jwks.Wanted
+	places     map[jwks.Source]int // in list
+	namespaces map[string]int      // number of sources that were added by namespace
+}
+
+// add adds a source that a rule of an object names. It reports false if there are too many.
+func (k *keySources) add(source jwks.Source, rule *securityv1beta1.JWTRule, obj *model.Config) bool {
+	at, known := k.places[source]
+	if !known {
+		if len(k.list) == jwks.MaxSources || k.namespaces[obj.Namespace] == maxNamespaceSources {
+			return false
+		}
+		at = len(k.list)
+		k.places[source] = at
+		k.namespaces[obj.Namespace]++
+		k.list = append(k.list, jwks.Wanted{Source: source})
+	}
+	w := &k.list[at]
+	w.Timeout = max(w.Timeout, rule.GetTimeout().AsDuration())
+	if n := len(w.Objects); n == 0 || w.Objects[n-1] != obj.Key { // an object may name it twice
+		w.Objects = append(w.Objects, obj.Key)
+	}
+	return true
 }
 
 // verificationKeys returns the keys of a JSON text that can verify signatures, without private

@@ -11,11 +11,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 const (
@@ -38,13 +38,13 @@ type network struct {
 	verified   http.RoundTripper
 	unverified http.RoundTripper // does not verify certificates
 	insecure   map[string]bool   // hosts; "*" means all
-	allowed    allowed
+	allowed    specialaddr.Allowed
 }
 
 func newNetwork(cfg Config) (*network, error) {
-	a, err := parseAllowed(cfg.AllowedHosts)
+	a, err := specialaddr.ParseAllowed(cfg.AllowedHosts)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("allowed hosts for Wasm modules: %w", err)
 	}
 	n := &network{insecure: map[string]bool{}, allowed: a}
 	for _, host := range cfg.InsecureRegistries {
@@ -75,7 +75,7 @@ func (n *network) transport(timeout time.Duration, config *tls.Config) *http.Tra
 func (n *network) dial(ctx context.Context, protocol, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout: dialTimeout,
-		Control: func(_, resolved string, _ syscall.RawConn) error { return n.allowed.check(address, resolved) },
+		Control: func(_, resolved string, _ syscall.RawConn) error { return n.checkAddress(address, resolved) },
 	}
 	return d.DialContext(ctx, protocol, address)
 }
@@ -152,106 +152,11 @@ func isBlob(req *http.Request) bool {
 	return strings.Contains(req.URL.Path, "/blobs/")
 }
 
-// allowed contains the special addresses that are allowed.
-type allowed struct {
-	hosts    []string // host or host:port, as in URLs
-	networks []netip.Prefix
-}
-
-func parseAllowed(entries []string) (allowed, error) {
-	var a allowed
-	for _, e := range entries {
-		e = strings.ToLower(strings.TrimSpace(e))
-		if e == "" {
-			continue
-		}
-		if strings.Contains(e, "/") {
-			p, err := netip.ParsePrefix(e)
-			if err != nil {
-				return a, fmt.Errorf("allowed host %q for Wasm modules is no network like 10.0.0.0/8", e)
-			}
-			a.networks = append(a.networks, p.Masked())
-			continue
-		}
-		if ip, err := netip.ParseAddr(strings.Trim(e, "[]")); err == nil {
-			ip = ip.Unmap()
-			a.networks = append(a.networks, netip.PrefixFrom(ip, ip.BitLen()))
-			continue
-		}
-		a.hosts = append(a.hosts, e)
+// checkAddress returns an error if a connection is not allowed. address is the requested address,
+// resolved the address after name resolution.
+func (n *network) checkAddress(address, resolved string) error {
+	if err := n.allowed.Check(address, resolved); err != nil {
+		return fmt.Errorf("%w: %w; allow it in OUTRIGGER_WASM_ALLOWED_HOSTS if that is meant", errRefused, err)
 	}
-	return a, nil
-}
-
-// check decides whether a connection is allowed. address is the requested address, resolved the
-// address after name resolution.
-func (a allowed) check(address, resolved string) error {
-	to, err := netip.ParseAddrPort(resolved)
-	if err != nil {
-		return fmt.Errorf("%w: %q is no address", errRefused, resolved)
-	}
-	ip := to.Addr().Unmap().WithZone("")
-	if !special(ip) {
-		return nil
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("%w: %q is no address", errRefused, address)
-	}
-	if slices.Contains(a.hosts, strings.ToLower(address)) || slices.Contains(a.hosts, strings.ToLower(host)) {
-		return nil
-	}
-	for _, p := range a.networks {
-		if p.Contains(ip) {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %s is at %s, a loopback, link-local or metadata address; allow it in OUTRIGGER_WASM_ALLOWED_HOSTS if that is meant", errRefused, host, ip)
-}
-
-// specialNetworks are networks that are not valid origins of modules: this host, this link,
-// multicast, and the metadata services of clouds.
-var specialNetworks = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("127.0.0.0/8"),
-	netip.MustParsePrefix("169.254.0.0/16"),     // link-local; metadata in most clouds
-	netip.MustParsePrefix("100.100.100.200/32"), // metadata, Alibaba
-	netip.MustParsePrefix("168.63.129.16/32"),   // metadata, Azure
-	netip.MustParsePrefix("192.0.0.192/32"),     // metadata, Oracle
-	netip.MustParsePrefix("224.0.0.0/4"),
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/127"), // unspecified and loopback
-	netip.MustParsePrefix("fe80::/10"),
-	netip.MustParsePrefix("ff00::/8"),
-	netip.MustParsePrefix("fd00:ec2::/32"),    // metadata, AWS
-	netip.MustParsePrefix("fd20:ce::254/128"), // metadata, Google
-	netip.MustParsePrefix("fd00:42::42/128"),  // metadata, Scaleway
-}
-
-// embedding are IPv6 networks whose addresses contain the IPv4 address to which packets are
-// delivered, with its byte offset.
-var embedding = []struct {
-	network netip.Prefix
-	at      int
-}{
-	{netip.MustParsePrefix("64:ff9b::/96"), 12},    // NAT64
-	{netip.MustParsePrefix("64:ff9b:1::/48"), 12},  // NAT64 of the local network
-	{netip.MustParsePrefix("::ffff:0:0:0/96"), 12}, // translated by SIIT
-	{netip.MustParsePrefix("2002::/16"), 2},        // 6to4
-	{netip.MustParsePrefix("::/96"), 12},           // IPv4-compatible
-}
-
-func special(ip netip.Addr) bool {
-	for _, p := range specialNetworks {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	for _, e := range embedding {
-		if e.network.Contains(ip) {
-			b := ip.As16()
-			return special(netip.AddrFrom4([4]byte(b[e.at : e.at+4])))
-		}
-	}
-	return false
+	return nil
 }

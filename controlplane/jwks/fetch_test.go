@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package authn
+package jwks
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 func keySetText(t testing.TB) string {
@@ -76,10 +75,12 @@ func serverCertificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-func trust(s *httptest.Server) *x509.CertPool {
+func trust(servers ...*httptest.Server) func() (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
-	pool.AddCert(s.Certificate())
-	return pool
+	for _, s := range servers {
+		pool.AddCert(s.Certificate())
+	}
+	return func() (*x509.CertPool, error) { return pool, nil }
 }
 
 func TestFetch(t *testing.T) {
@@ -92,7 +93,7 @@ func TestFetch(t *testing.T) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	}
 	answer("/keys", text)
-	answer("/big", `{"keys":[],"x":"`+strings.Repeat("x", maxKeySet)+`"}`)
+	answer("/big", `{"keys":[],"x":"`+strings.Repeat("x", maxDocument)+`"}`)
 	answer("/html", "<html>")
 	answer("/none", `{"keys":[{"kty":"oct","k":"AAAA"}]}`)
 	answer("/mixed", `{"keys":[{"kty":"new"},{"kty":"oct","k":"AAAA"},`+text[len(`{"keys":[`):])
@@ -113,11 +114,11 @@ func TestFetch(t *testing.T) {
 		"redirect on the same host":      {open, s.URL + "/moved", ""},
 		"unknown kinds of keys":          {open, s.URL + "/mixed", ""},
 		"plain http to loopback":         {FetchConfig{AllowLoopback: true, AllowedHosts: []string{plain.Listener.Addr().String()}}, plain.URL, ""},
-		"loopback not allowed":           {FetchConfig{RootCAs: trust(s)}, s.URL + "/keys", "of this machine"},
+		"loopback not allowed":           {FetchConfig{RootCAs: trust(s)}, s.URL + "/keys", "a loopback, link-local"},
 		"server of an unknown authority": {FetchConfig{AllowLoopback: true}, s.URL + "/keys", "certificate"},
-		"too big":                        {open, s.URL + "/big", "more than 1048576 bytes"},
+		"too big":                        {open, s.URL + "/big", "more than 262144 bytes"},
 		"not JSON":                       {open, s.URL + "/html", "invalid character"},
-		"no usable key":                  {open, s.URL + "/none", "holds no key"},
+		"no usable key":                  {open, s.URL + "/none", "holds no public key"},
 		"not found":                      {open, s.URL + "/nothing", "status 404"},
 		"endless redirects":              {open, s.URL + "/loop", "redirected more than 3"},
 		"redirected to another host":     {open, s.URL + "/out", "evil.test:443 is not among the allowed hosts"},
@@ -128,19 +129,19 @@ func TestFetch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := newFetcher(tc.cfg, s.URL)
-			if err != nil {
-				t.Fatal(err)
+			f, err := newFetcher(tc.cfg, Source{URL: tc.url, Issuer: s.URL})
+			var got *fetched
+			if err == nil {
+				got, err = f.fetch(t.Context())
 			}
-			set, err := f.keys(t.Context(), tc.url, s.URL)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 				}
 				return
 			}
-			if err != nil || len(set.keys) != 1 {
-				t.Fatalf("got %v, error %v", set, err)
+			if err != nil || len(got.set.Keys) != 1 {
+				t.Fatalf("got %v, error %v", got, err)
 			}
 		})
 	}
@@ -168,54 +169,99 @@ func TestDiscovery(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			j, err := NewJWT(JWTConfig{
-				Issuer: s.URL + path, Audiences: []string{"a"}, TrustDomain: "cluster.local", Logger: slog.New(slog.DiscardHandler),
-				Fetch: FetchConfig{AllowLoopback: true, RootCAs: trust(s), Wait: 500 * time.Millisecond},
-			})
+			f, err := newFetcher(FetchConfig{AllowLoopback: true, RootCAs: trust(s)}, Source{Issuer: s.URL + path})
 			if err != nil {
 				t.Fatal(err)
 			}
-			set, err := j.keys.(*remoteKeys).fetch(t.Context())
-			if wantErr == "" && (err != nil || len(set.keys) != 1) || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)) {
-				t.Fatalf("got %v, error %v, want one with %q", set, err, wantErr)
+			got, err := f.fetch(t.Context())
+			if wantErr == "" && (err != nil || len(got.set.Keys) != 1) || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)) {
+				t.Fatalf("got %v, error %v, want one with %q", got, err, wantErr)
 			}
 		})
 	}
 }
 
+// TestSlowIssuer has issuers that do not answer, and that do not end their answer.
 func TestSlowIssuer(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
-	s := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), true)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hangs", func(http.ResponseWriter, *http.Request) { <-release })
+	mux.HandleFunc("/trickles", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"keys":[`)
+		_ = http.NewResponseController(w).Flush()
+		<-release
+	})
+	s := serve(t, mux, true)
 	t.Cleanup(func() { close(release) })
-	f, err := newFetcher(FetchConfig{AllowLoopback: true, RootCAs: trust(s)}, s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.client.Timeout = 50 * time.Millisecond
-	if _, err := f.keys(context.WithoutCancel(t.Context()), s.URL, s.URL); err == nil || !strings.Contains(err.Error(), "Timeout") {
-		t.Errorf("got error %v", err)
+	for _, path := range []string{"/hangs", "/trickles"} {
+		f, err := newFetcher(FetchConfig{AllowLoopback: true, RootCAs: trust(s), Timeout: 50 * time.Millisecond}, Source{URL: s.URL + path, Issuer: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "no complete answer within 50ms") {
+			t.Errorf("%s: got error %v", path, err)
+		}
 	}
 }
 
-func TestForbiddenAddresses(t *testing.T) {
+// TestAnyHost fetches from hosts that a user of the mesh named.
+func TestAnyHost(t *testing.T) {
 	t.Parallel()
-	for address, want := range map[string]string{
-		"127.0.0.1": "of this machine", "::1": "of this machine", "::ffff:127.0.0.1": "of this machine", "64:ff9b::7f00:1": "of this machine",
-		"169.254.169.254": "link-local", "::ffff:169.254.169.254": "link-local", "64:ff9b::a9fe:a9fe": "link-local", "fe80::1%eth0": "link-local",
-		"0.0.0.0": "unspecified", "::": "unspecified", "224.0.0.1": "multicast", "ff02::1": "multicast",
-		"fd00:ec2::254": "a metadata server", "168.63.129.16": "a metadata server", "100.100.100.200": "a metadata server",
-		"10.0.0.1": "", "192.168.1.1": "", "8.8.8.8": "", "2001:db8::1": "", "fd00::1": "",
+	text := keySetText(t)
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", `public, Max-Age="90"`)
+		_, _ = io.WriteString(w, text)
+	})
+	plain, secure := serve(t, answer, false), serve(t, answer, true)
+	redirect := func(to string) string {
+		return serve(t, http.RedirectHandler(to, http.StatusFound), false).URL
+	}
+	downgrade := serve(t, http.RedirectHandler(plain.URL, http.StatusFound), true)
+	roots := trust(secure, downgrade)
+	inner, err := net.Listen("tcp", "127.77.46.9:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := &httptest.Server{Listener: inner, Config: &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server was reached") })}}
+	hidden.Start()
+	t.Cleanup(hidden.Close)
+	port := hidden.URL[strings.LastIndexByte(hidden.URL, ':'):]
+	for name, tc := range map[string]struct{ url, wantErr string }{
+		"https":                      {secure.URL, ""},
+		"http":                       {plain.URL, ""},
+		"http to https":              {redirect(secure.URL), ""},
+		"http to another host":       {redirect(plain.URL), ""},
+		"https to http":              {downgrade.URL, "is not https"},
+		"loopback":                   {hidden.URL, "a loopback, link-local"},
+		"loopback, mapped":           {"http://[::ffff:127.77.46.9]" + port, "a loopback, link-local"},
+		"unspecified":                {"http://0.0.0.0" + port, "a loopback, link-local"},
+		"redirect to loopback":       {redirect(hidden.URL), "a loopback, link-local"},
+		"redirect to metadata":       {redirect("http://169.254.169.254/latest"), "a loopback, link-local"},
+		"redirect to a password":     {redirect("http://a:b@127.77.46.1/"), "holds a password"},
+		"redirect to another scheme": {redirect("file:///etc/passwd"), "names no host"},
 	} {
-		if got := forbidden(netip.MustParseAddr(address), false); got != want {
-			t.Errorf("%s is %q, want %q", address, got, want)
-		}
-	}
-	if got := forbidden(netip.MustParseAddr("127.0.0.1"), true); got != "" {
-		t.Errorf("loopback is %q although it is allowed", got)
-	}
-	if got := forbidden(netip.MustParseAddr("169.254.169.254"), true); got == "" {
-		t.Error("link-local is allowed with loopback")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			allowed, err := specialaddr.ParseAllowed([]string{"127.77.46.1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := newFetcher(FetchConfig{AnyHost: true, Allowed: allowed, RootCAs: roots}, Source{URL: tc.url})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := f.fetch(t.Context())
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil || len(got.set.Keys) != 1 || got.maxAge != 90*time.Second {
+				t.Fatalf("got %+v, error %v", got, err)
+			}
+		})
 	}
 }
 
@@ -224,7 +270,7 @@ func FuzzCheckURL(f *testing.F) {
 	f.Add("https://issuer.test@evil.test/keys")
 	f.Add("https://ISSUER.test:443//x")
 	f.Add("http://127.0.0.1\\@issuer.test/")
-	fetcher, err := newFetcher(FetchConfig{}, "https://issuer.test")
+	fetcher, err := newFetcher(FetchConfig{}, Source{Issuer: "https://issuer.test"})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-package authn
+package jwks
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
@@ -24,20 +24,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
 // issuer is an issuer whose answers a test sets. Its metrics are read by name.
 type issuer struct {
-	mu    sync.Mutex
-	set   *keySet
-	err   error
-	delay time.Duration
-	asked atomic.Int64
+	mu     sync.Mutex
+	set    *Set
+	err    error
+	delay  time.Duration
+	maxAge time.Duration // set before the start
+	asked  atomic.Int64
 }
 
 func (i *issuer) answer(text string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.set, i.err = &keySet{text: []byte(text)}, err
+	i.set, i.err = &Set{Sum: sha256.Sum256([]byte(text))}, err
 }
 
-func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
+func (i *issuer) fetch(ctx context.Context) (*fetched, error) {
 	i.asked.Add(1)
 	i.mu.Lock()
 	set, err, delay := i.set, i.err, i.delay
@@ -47,24 +48,20 @@ func (i *issuer) fetch(ctx context.Context) (*keySet, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return set, err
+	return &fetched{set: set, maxAge: i.maxAge}, err
 }
 
-// follow runs remoteKeys with an issuer until the end of the test.
-func follow(t *testing.T, i *issuer, reg prometheus.Registerer) *remoteKeys {
+// follow runs Remote with an issuer until the end of the test.
+func follow(t *testing.T, i *issuer) *Remote {
 	t.Helper()
-	m, err := NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRemoteKeys(JWTConfig{Issuer: "https://issuer.test", Logger: slog.New(slog.DiscardHandler), Metrics: m})
+	r, err := NewRemote(RemoteConfig{Source: Source{Issuer: "https://issuer.test"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.fetch = i.fetch
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = r.run(ctx) }() // always returns nil
+	go func() { defer close(done); _ = r.Run(ctx) }() // always returns nil
 	t.Cleanup(func() { cancel(); <-done })
 	return r
 }
@@ -74,10 +71,10 @@ func TestFirstKeysAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{delay: 3 * time.Second}
 		i.answer("1", nil)
-		r := follow(t, i, nil)
+		r := follow(t, i)
 		start := time.Now()
-		set, err := r.current(t.Context())
-		if err != nil || string(set.text) != "1" || time.Since(start) != 3*time.Second {
+		set, err := r.Current(t.Context())
+		if err != nil || set.Sum != sha256.Sum256([]byte("1")) || time.Since(start) != 3*time.Second {
 			t.Fatalf("got %v, error %v after %s", set, err, time.Since(start))
 		}
 	})
@@ -88,11 +85,10 @@ func TestFirstKeysDoNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{}
 		i.answer("", errors.New("no route"))
-		reg := prometheus.NewRegistry()
-		r := follow(t, i, reg)
+		r := follow(t, i)
 		start := time.Now()
-		_, err := r.current(t.Context())
-		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrUnauthenticated) || time.Since(start) != defaultWait {
+		_, err := r.Current(t.Context())
+		if err == nil || time.Since(start) != defaultWait {
 			t.Fatalf("got error %v after %s", err, time.Since(start))
 		}
 		if strings.Contains(err.Error(), "no route") {
@@ -101,7 +97,7 @@ func TestFirstKeysDoNotCome(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start = time.Now()
-		if _, err := r.current(ctx); !errors.Is(err, ErrUnavailable) || time.Since(start) != time.Second {
+		if _, err := r.Current(ctx); err == nil || time.Since(start) != time.Second {
 			t.Fatalf("got error %v after %s", err, time.Since(start))
 		}
 		// The delay grows to a minute, so there are about 60 attempts per hour.
@@ -111,12 +107,8 @@ func TestFirstKeysDoNotCome(t *testing.T) {
 		}
 		i.answer("1", nil)
 		time.Sleep(2 * time.Minute)
-		if _, err := r.current(t.Context()); err != nil {
+		if _, err := r.Current(t.Context()); err != nil {
 			t.Error(err)
-		}
-		families, err := reg.Gather()
-		if err != nil || len(families) != 2 {
-			t.Errorf("there are %d metrics, error %v; want those of fetches and of their time", len(families), err)
 		}
 	})
 }
@@ -126,22 +118,22 @@ func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{}
 		i.answer("1", nil)
-		r := follow(t, i, nil)
+		r := follow(t, i)
 		synctest.Wait()
-		first, err := r.current(t.Context())
+		first, err := r.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(defaultRefresh + time.Second)
 		synctest.Wait()
-		if same, _ := r.current(t.Context()); same != first || i.asked.Load() != 2 {
+		if same, _ := r.Current(t.Context()); same != first || i.asked.Load() != 2 {
 			t.Errorf("asked %d times; equal keys are another set: %v", i.asked.Load(), same != first)
 		}
 		i.answer("2", nil)
 		time.Sleep(defaultRefresh + time.Second)
 		synctest.Wait()
-		if second, _ := r.current(t.Context()); string(second.text) != "2" {
-			t.Errorf("got %s", second.text)
+		if second, _ := r.Current(t.Context()); second.Sum != sha256.Sum256([]byte("2")) {
+			t.Errorf("got %x", second.Sum)
 		}
 	})
 }
@@ -151,20 +143,20 @@ func TestStaleKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{}
 		i.answer("1", nil)
-		r := follow(t, i, nil)
+		r := follow(t, i)
 		synctest.Wait()
 		i.answer("", errors.New("down"))
 		time.Sleep(defaultMaxStale - time.Minute)
-		if set, err := r.current(t.Context()); err != nil || string(set.text) != "1" {
+		if set, err := r.Current(t.Context()); err != nil || set.Sum != sha256.Sum256([]byte("1")) {
 			t.Fatalf("got error %v", err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, err := r.current(t.Context()); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "since") {
+		if _, err := r.Current(t.Context()); err == nil || !strings.Contains(err.Error(), "since") {
 			t.Fatalf("got error %v", err)
 		}
 		i.answer("1", nil)
 		time.Sleep(2 * time.Minute)
-		if _, err := r.current(t.Context()); err != nil {
+		if _, err := r.Current(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -175,13 +167,13 @@ func TestUnknownKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{}
 		i.answer("1", nil)
-		r := follow(t, i, nil)
+		r := follow(t, i)
 		synctest.Wait()
-		first, err := r.current(t.Context())
+		first, err := r.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.newer(t.Context(), first) != nil || i.asked.Load() != 1 {
+		if r.Newer(t.Context(), first) != nil || i.asked.Load() != 1 {
 			t.Errorf("an unknown key right after a fetch made another one")
 		}
 		time.Sleep(defaultMinRefresh)
@@ -192,7 +184,7 @@ func TestUnknownKey(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() {
-				if set := r.newer(t.Context(), first); set == nil || string(set.text) != "2" {
+				if set := r.Newer(t.Context(), first); set == nil || set.Sum != sha256.Sum256([]byte("2")) {
 					t.Errorf("got %v", set)
 				}
 			})
@@ -204,12 +196,12 @@ func TestUnknownKey(t *testing.T) {
 		// A flood of tokens with unknown keys.
 		before := i.asked.Load()
 		for range 6000 {
-			set, err := r.current(t.Context())
+			set, err := r.Current(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			r.newer(ctx, set)
+			r.Newer(ctx, set)
 			cancel()
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -217,4 +209,25 @@ func TestUnknownKey(t *testing.T) {
 			t.Errorf("a minute of unknown keys made %d fetches", n)
 		}
 	})
+}
+
+// TestMaxAge checks that keys are fetched again when the server says so, within limits.
+func TestMaxAge(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[time.Duration][2]int64{
+		0:                {3, 4},
+		time.Second:      {60, 75},
+		10 * time.Minute: {6, 8},
+		24 * time.Hour:   {3, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			i := &issuer{maxAge: age}
+			i.answer("1", nil)
+			follow(t, i)
+			time.Sleep(time.Hour)
+			if n := i.asked.Load(); n < want[0] || n > want[1] {
+				t.Errorf("max-age %s: the issuer was asked %d times in an hour, want %v", age, n, want)
+			}
+		})
+	}
 }
