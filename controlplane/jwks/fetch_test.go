@@ -234,6 +234,7 @@ func TestAnyHost(t *testing.T) {
 		"http to another host":       {redirect(plain.URL), ""},
 		"https to http":              {downgrade.URL, "is not https"},
 		"loopback":                   {hidden.URL, "a loopback, link-local"},
+		"loopback, by name":          {"http://localhost" + port, "a loopback, link-local"},
 		"loopback, mapped":           {"http://[::ffff:127.77.46.9]" + port, "a loopback, link-local"},
 		"unspecified":                {"http://0.0.0.0" + port, "a loopback, link-local"},
 		"redirect to loopback":       {redirect(hidden.URL), "a loopback, link-local"},
