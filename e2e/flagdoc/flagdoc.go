@@ -35,12 +35,18 @@ func document(root *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Flags of %s\n\n%s. Made from the program by `make generate`.\n", root.Name(), strings.TrimSuffix(root.Short, "."))
 	section(&b, root, root.Name()+", every command", root.PersistentFlags())
-	for _, c := range root.Commands() {
+	commands(&b, root)
+	return b.String()
+}
+
+// commands writes the sections of the commands below one, at every depth.
+func commands(b *strings.Builder, parent *cobra.Command) {
+	for _, c := range parent.Commands() {
 		if c.IsAvailableCommand() && c.Name() != "completion" && c.Name() != "help" {
-			section(&b, c, c.CommandPath(), c.LocalNonPersistentFlags())
+			section(b, c, c.CommandPath(), c.LocalNonPersistentFlags())
+			commands(b, c)
 		}
 	}
-	return b.String()
 }
 
 func section(b *strings.Builder, c *cobra.Command, title string, flags *pflag.FlagSet) {
