@@ -115,8 +115,8 @@ func sourceAttributes(s *securityv1beta1.Source) []attribute {
 		{"notServiceAccounts", s.GetNotServiceAccounts(), false},
 		{"ipBlocks", s.GetIpBlocks(), false},
 		{"notIpBlocks", s.GetNotIpBlocks(), false},
-		{"remoteIpBlocks", s.GetRemoteIpBlocks(), true},
-		{"notRemoteIpBlocks", s.GetNotRemoteIpBlocks(), true},
+		{"remoteIpBlocks", s.GetRemoteIpBlocks(), false},
+		{"notRemoteIpBlocks", s.GetNotRemoteIpBlocks(), false},
 	}
 }
 
@@ -303,8 +303,7 @@ func onlyHTTP(r *securityv1beta1.Rule) bool {
 		see(operationAttributes(t.GetOperation()))
 	}
 	for _, w := range r.GetWhen() {
-		overHTTP := strings.HasPrefix(w.GetKey(), "request.") || w.GetKey() == "remote.ip"
-		see([]attribute{{values: []string{""}, http: overHTTP}})
+		see([]attribute{{values: []string{""}, http: strings.HasPrefix(w.GetKey(), "request.")}})
 	}
 	return http && !tcp
 }

@@ -125,7 +125,7 @@ var supportedTable = map[protoreflect.FullName]string{
 
 	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
-	"istio.security.v1beta1.AuthorizationPolicy":          "selector targetRef targetRefs rules action",
+	"istio.security.v1beta1.AuthorizationPolicy":          "selector targetRef targetRefs rules action provider",
 	"istio.security.v1beta1.RequestAuthentication":        "selector targetRef targetRefs jwtRules",
 	"istio.security.v1beta1.JWTRule":                      "issuer audiences jwks jwksUri timeout fromHeaders fromParams fromCookies forwardOriginalToken outputPayloadToHeader outputClaimToHeaders spaceDelimitedClaims",
 	"istio.security.v1beta1.JWTHeader":                    "name prefix",
@@ -139,6 +139,8 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.type.v1beta1.WorkloadSelector":                 "matchLabels",
 	"istio.type.v1beta1.PortSelector":                     "number",
 	"istio.type.v1beta1.PolicyTargetReference":            "group kind name",
+
+	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider": "name",
 
 	"istio.extensions.v1alpha1.WasmPlugin":                 "selector targetRef targetRefs url sha256 imagePullPolicy imagePullSecret pluginConfig pluginName phase priority failStrategy vmConfig match type",
 	"istio.extensions.v1alpha1.WasmPlugin.TrafficSelector": "mode ports",
