@@ -36,6 +36,7 @@ import (
 //
 //	as ns/account    the caller's identity; plaintext without it
 //	as spiffe://...  the same, in another trust domain
+//	from address     the caller's address
 //	port tcp         sent to the port of streams: 200 if the connection is served, 0 if it is closed
 //	host name        the host, instead of app
 //	h2               over HTTP/2
@@ -211,6 +212,7 @@ func (c *court) check(t *testing.T, i int, v verdict) {
 type sent struct {
 	method, target, host string
 	port, as, version    string
+	from                 string
 	headers              []string // "Name: value"
 }
 
@@ -228,6 +230,8 @@ func parseSent(line string) sent {
 			q.port = strings.ToUpper(value)
 		case "as":
 			q.as = value
+		case "from":
+			q.from = value
 		case "h2":
 			q.version = "HTTP/2"
 		case "h1.0":
@@ -244,7 +248,11 @@ func parseSent(line string) sent {
 func (c *court) ask(t *testing.T, i int, line string) string {
 	t.Helper()
 	q := parseSent(line)
-	conn, err := net.Dial("tcp", net.JoinHostPort(c.address, c.ports[i][q.port]))
+	dialer := net.Dialer{}
+	if q.from != "" {
+		dialer.LocalAddr = q.client()
+	}
+	conn, err := dialer.Dial("tcp", net.JoinHostPort(c.address, c.ports[i][q.port]))
 	if err != nil {
 		t.Error(err)
 		return "-"
@@ -253,6 +261,11 @@ func (c *court) ask(t *testing.T, i int, line string) string {
 	status := c.answered(t, conn, q)
 	c.checkDecision(t, i, q, conn.LocalAddr(), status)
 	return status
+}
+
+// client returns the address of the caller.
+func (q sent) client() *net.TCPAddr {
+	return &net.TCPAddr{IP: net.ParseIP(cmp.Or(q.from, "127.0.0.1"))}
 }
 
 // alpnOf returns the protocol that a client with a certificate offers.

@@ -88,6 +88,7 @@ func (i issuer) provider() *jwtv3.JwtProvider {
 	out.ForwardPayloadHeader = i.payloadHeader()
 	out.ClaimToHeaders = i.claimHeaders()
 	out.PayloadInMetadata = envoyconf.TokenPayload
+	out.ClearRouteCache = true // routes may depend on claims
 	out.NormalizePayloadInMetadata = &jwtv3.JwtProvider_NormalizePayload{
 		SpaceDelimitedClaims: append([]string{"scope", "permission"}, i.rule.GetSpaceDelimitedClaims()...),
 	}
