@@ -10,6 +10,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -61,4 +62,67 @@ spec:
 			t.Errorf("%s: the filters are %q, want %q", step.name, text, step.want)
 		}
 	}
+}
+
+// claimRoutes are a gateway whose routes depend on the claims of tokens.
+const claimRoutes = `
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  selector: {app: edge}
+  servers:
+  - {port: {number: PORT_HTTP, protocol: HTTP, name: http}, bind: ADDRESS, hosts: ["*"]}
+---
+kind: VirtualService
+metadata: {name: edge, namespace: default}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http:
+  - match:
+    - {uri: {exact: /text}, headers: {"@request.auth.claims.group": {exact: admin}}}
+    - {uri: {exact: /prefix}, headers: {"@request.auth.claims.group": {prefix: adm}}}
+    - {uri: {exact: /regex}, headers: {"@request.auth.claims.group": {regex: "adm.+"}}}
+    - {uri: {exact: /present}, headers: {"@request.auth.claims.group": {regex: "*"}}}
+    - {uri: {exact: /list}, headers: {"@request.auth.claims.groups": {exact: ops}}}
+    - {uri: {exact: /nested}, headers: {"@request.auth.claims.realm.name": {exact: main}}}
+    - {uri: {exact: /brackets}, headers: {"@request.auth.claims[realm][roles]": {exact: writer}}}
+    - {uri: {exact: /url}, headers: {"@request.auth.claims[https://x.example/role]": {exact: boss}}}
+    - {uri: {exact: /spaces}, headers: {"@request.auth.claims.scope": {exact: write}}}
+    - {uri: {exact: /more-spaces}, headers: {"@request.auth.claims.rights": {exact: "y"}}}
+    - {uri: {exact: /both}, headers: {"@request.auth.claims.group": {exact: admin}, "@request.auth.claims.sub": {exact: ann}}}
+    - {uri: {exact: /half}, headers: {"@request.auth.claims.group": {exact: admin}, "@request.auth.claims.sub": {exact: bob}}}
+    - {uri: {exact: /other}, headers: {"@request.auth.claims.group": {exact: guest}}}
+    directResponse: {status: 201}
+  - match: [{uri: {exact: /without}, withoutHeaders: {"@request.auth.claims.group": {exact: admin}}}]
+    directResponse: {status: 202}
+  - directResponse: {status: 204}
+`
+
+// TestClaimRoutes sends requests to a gateway whose routes depend on claims.
+func TestClaimRoutes(t *testing.T) {
+	t.Parallel()
+	const address = "127.77.62.1"
+	v := verdict{"claims", tokenRules("edge", strings.TrimSuffix(ruleA, "}")+`, spaceDelimitedClaims: [rights]}`), `
+		204 GET /text
+		204 GET /text | Authorization: Bearer <bob>
+		401 GET /text | Authorization: Bearer <wrong-key>
+		401 GET /text | Authorization: Bearer <expired>
+		401 GET / | Authorization: Bearer <none>
+		204 GET / | Authorization: Bearer <claims>
+		204 GET /half | Authorization: Bearer <claims>
+		204 GET /other | Authorization: Bearer <claims>
+		202 GET /without
+		202 GET /without | Authorization: Bearer <bob>
+		204 GET /without | Authorization: Bearer <claims>
+	`}
+	for _, path := range []string{"text", "prefix", "regex", "present", "list", "nested", "brackets", "url", "spaces", "more-spaces", "both"} {
+		v.requests += "201 GET /" + path + " | Authorization: Bearer <claims>\n204 GET /" + path + "\n"
+	}
+	v = newTokens(t).in([]verdict{v})[0]
+	c := newCourtOf(t, address, []guardedProxy{{
+		v, &snapshot.Input{Mesh: meshconfig.Default()}, strings.ReplaceAll(claimRoutes, "ADDRESS", address),
+		&model.Proxy{ID: "edge.default", Role: "router", IPs: []string{address}, Namespace: "default", ServiceAccount: "edge", Labels: map[string]string{"app": "edge"}},
+	}})
+	c.check(t, 0, v)
 }

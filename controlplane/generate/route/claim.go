@@ -8,12 +8,8 @@ import (
 
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-)
 
-// The metadata in which Envoy's JWT filter stores the claims of a token.
-const (
-	claimFilter  = "envoy.filters.http.jwt_authn"
-	claimPayload = "payload"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // claimPath returns the path of the claim that a header name denotes, "@request.auth.claims.a.b"
@@ -36,8 +32,8 @@ func claimPath(name string) []string {
 // claimMatch returns a matcher for a claim that is a string, or a list that contains one.
 func claimMatch(claim []string, in *networkingv1alpha3.StringMatch, invert bool) (*matcherv3.MetadataMatcher, error) {
 	m, err := stringMatch("headers.@request.auth.claims."+strings.Join(claim, "."), in)
-	out := &matcherv3.MetadataMatcher{Filter: claimFilter, Invert: invert}
-	for _, key := range append([]string{claimPayload}, claim...) {
+	out := &matcherv3.MetadataMatcher{Filter: envoyconf.TokenFilter, Invert: invert}
+	for _, key := range append([]string{envoyconf.TokenPayload}, claim...) {
 		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key}})
 	}
 	if m == nil {
