@@ -32,7 +32,7 @@ type issuer struct {
 	file string
 }
 
-func newIssuer(t *testing.T, dir, name string) *issuer {
+func newIssuer(t testing.TB, dir, name string) *issuer {
 	t.Helper()
 	i := &issuer{file: filepath.Join(dir, name+"-ca.pem")}
 	i.cert, i.key, i.pem = certificate(t, &x509.Certificate{
@@ -43,7 +43,7 @@ func newIssuer(t *testing.T, dir, name string) *issuer {
 }
 
 // issue returns a certificate for a name, and writes it and its key to files.
-func (i *issuer) issue(t *testing.T, name string) (pair tls.Certificate, chain, key string) {
+func (i *issuer) issue(t testing.TB, name string) (pair tls.Certificate, chain, key string) {
 	t.Helper()
 	cert, private, pemText := certificate(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
@@ -77,7 +77,7 @@ func (i *issuer) revoke(t *testing.T, certs ...*x509.Certificate) string {
 
 // certificate returns a certificate that the issuer signs, or a self-signed one if the issuer is
 // nil.
-func certificate(t *testing.T, template *x509.Certificate, by *issuer) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
+func certificate(t testing.TB, template *x509.Certificate, by *issuer) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -102,7 +102,7 @@ func certificate(t *testing.T, template *x509.Certificate, by *issuer) (*x509.Ce
 	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func write(t *testing.T, path string, content []byte) {
+func write(t testing.TB, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)

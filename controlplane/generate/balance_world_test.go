@@ -76,7 +76,7 @@ func failing(t *testing.T, status int) string {
 	return portOf(t, s.Listener.Addr())
 }
 
-func portOf(t *testing.T, addr net.Addr) string {
+func portOf(t testing.TB, addr net.Addr) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -93,7 +93,7 @@ func secretsFromFiles(t *testing.T, bootstrap []byte) []byte {
 }
 
 // withSecrets makes Envoy read each secret of a configuration from a separate file in a directory.
-func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *testing.T, name string) map[string]any) []byte {
+func withSecrets(t testing.TB, dir string, bootstrap []byte, secretOf func(t testing.TB, name string) map[string]any) []byte {
 	t.Helper()
 	var tree any
 	d := json.NewDecoder(bytes.NewReader(bootstrap))
@@ -136,7 +136,7 @@ func withSecrets(t *testing.T, dir string, bootstrap []byte, secretOf func(t *te
 }
 
 // secretOf returns the secret that a file name refers to.
-func secretOf(t *testing.T, name string) map[string]any {
+func secretOf(t testing.TB, name string) map[string]any {
 	t.Helper()
 	file := func(path string) map[string]any { return map[string]any{"filename": path} }
 	out := map[string]any{"@type": xds.TypeSecret, "name": name}

@@ -20,7 +20,7 @@ import (
 )
 
 // decider returns what computes the decisions of the Envoy of a proxy.
-func decider(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) *decision.Envoy {
+func decider(t testing.TB, mesh *snapshot.Mesh, proxy *model.Proxy) *decision.Envoy {
 	t.Helper()
 	g := New(Config{})
 	with := *proxy

@@ -29,7 +29,7 @@ import (
 )
 
 // envoyBinary returns the path of the Envoy for tests, or skips the test.
-func envoyBinary(t *testing.T) string {
+func envoyBinary(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("ENVOY"); path != "" {
 		return path
@@ -114,7 +114,7 @@ func minorVersion(t *testing.T, binary string) int {
 
 // staticBootstrap returns a static configuration with all resources: routes are embedded in
 // listeners, and endpoints in clusters.
-func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
+func staticBootstrap(t testing.TB, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()
 	g := New(Config{})
 	var clusters, listeners []json.RawMessage
@@ -156,7 +156,7 @@ func staticBootstrap(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) []by
 }
 
 // inlineRoutes replaces the names of routes in a listener by the routes.
-func inlineRoutes(t *testing.T, l *listenerv3.Listener, routes *xds.Set) {
+func inlineRoutes(t testing.TB, l *listenerv3.Listener, routes *xds.Set) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
 		for _, f := range chain.GetFilters() {

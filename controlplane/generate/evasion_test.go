@@ -118,7 +118,7 @@ func versions(word string) (minor int, since, ok bool) {
 }
 
 // envoyMinor returns the second part of Envoy's version.
-func envoyMinor(t *testing.T) int {
+func envoyMinor(t testing.TB) int {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").Output()
 	if err != nil {
@@ -156,9 +156,11 @@ func TestEnvoyEvasions(t *testing.T) {
 		for _, role := range roles {
 			for _, level := range e.levels {
 				for _, action := range []string{"ALLOW", "DENY"} {
-					name := fmt.Sprintf("%s, %s, %s, %s", e.file, role, level, action)
-					asks = append(asks, e.questions(t, len(proxies), envoy, role, level, action)...)
-					proxies = append(proxies, evasionProxy(address, role, level, verdict{name: name, policies: policy("p", "{action: "+action+", rules: ["+e.rule+"]}")}))
+					for _, rules := range []string{e.rule, e.rule + ", " + manyRules} {
+						name := fmt.Sprintf("%s, %s, %s, %s, %d bytes of rules", e.file, role, level, action, len(rules))
+						asks = append(asks, e.questions(t, len(proxies), envoy, role, level, action)...)
+						proxies = append(proxies, evasionProxy(address, role, level, verdict{name: name, policies: policy("p", "{action: "+action+", rules: ["+rules+"]}")}))
+					}
 				}
 			}
 		}
@@ -245,7 +247,7 @@ func evasionProxy(address, role, level string, v verdict) guardedProxy {
 	mesh.PathNormalization = &meshv1alpha1.MeshConfig_ProxyPathNormalization{
 		Normalization: meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType(meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType_value[level]),
 	}
-	p := guardedProxy{v, &snapshot.Input{Mesh: mesh}, verdictObjects, proxyAt(address)}
+	p := guardedProxy{verdict: v, settings: &snapshot.Input{Mesh: mesh}, objects: verdictObjects, proxy: proxyAt(address)}
 	if role == "gateway" {
 		p.objects = strings.ReplaceAll(edgeObjects, "ADDRESS", address)
 		p.proxy = &model.Proxy{ID: "edge.default", Role: "router", IPs: []string{address}, Namespace: "default", ServiceAccount: "edge", Labels: map[string]string{"app": "edge"}}

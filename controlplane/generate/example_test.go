@@ -121,7 +121,10 @@ func readExample(t *testing.T, file, address string, tokens *tokens, authz *auth
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	p := guardedProxy{verdict{name: filepath.Base(file), policies: policies}, &snapshot.Input{Mesh: mesh}, strings.ReplaceAll(verdictObjects, "default}", "clinic}"), proxyAt(address)}
+	p := guardedProxy{
+		verdict: verdict{name: filepath.Base(file), policies: policies}, settings: &snapshot.Input{Mesh: mesh},
+		objects: strings.ReplaceAll(verdictObjects, "default}", "clinic}"), proxy: proxyAt(address),
+	}
 	p.proxy.Namespace, p.proxy.Labels = "clinic", map[string]string{"app": "records"}
 	if table.Gateway {
 		p.objects = strings.NewReplacer("ADDRESS", address, "namespace: default", "namespace: edge", "app.default.", "records.clinic.").Replace(edgeObjects)

@@ -29,7 +29,7 @@ import (
 
 // inlinePlugins replaces the names of plugins in a listener by their configurations, with a local
 // file as the agent provides it.
-func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *xds.Set) {
+func inlinePlugins(t testing.TB, l *listenerv3.Listener, plugins *xds.Set) {
 	t.Helper()
 	for _, chain := range l.GetFilterChains() {
 		for _, f := range chain.GetFilters() {
@@ -55,7 +55,7 @@ func inlinePlugins(t *testing.T, l *listenerv3.Listener, plugins *xds.Set) {
 	}
 }
 
-func inlinePlugin(t *testing.T, r *xds.Resource) *anypb.Any {
+func inlinePlugin(t testing.TB, r *xds.Resource) *anypb.Any {
 	t.Helper()
 	if r == nil {
 		t.Fatal("a listener names a plugin without a configuration")
@@ -76,7 +76,7 @@ func inlinePlugin(t *testing.T, r *xds.Resource) *anypb.Any {
 }
 
 // pluginConfig decodes an ECDS resource.
-func pluginConfig(t *testing.T, r *xds.Resource) *wasmv3.PluginConfig {
+func pluginConfig(t testing.TB, r *xds.Resource) *wasmv3.PluginConfig {
 	t.Helper()
 	plugin := &httpwasmv3.Wasm{}
 	if err := unpack(t, r).(*corev3.TypedExtensionConfig).GetTypedConfig().UnmarshalTo(plugin); err != nil {

@@ -92,7 +92,7 @@ func loadCase(t *testing.T, dir string) testCase {
 }
 
 // decode decodes objects without validation: the generator accepts more than users may write.
-func decode(t *testing.T, text string) []*model.Config {
+func decode(t testing.TB, text string) []*model.Config {
 	t.Helper()
 	var out []*model.Config
 	line := 1
@@ -267,7 +267,7 @@ func nameTableOf(t *testing.T, set *xds.Set) *nds.Table {
 	return table
 }
 
-func unpack(t *testing.T, r *xds.Resource) proto.Message {
+func unpack(t testing.TB, r *xds.Resource) proto.Message {
 	t.Helper()
 	a := &anypb.Any{}
 	if err := proto.Unmarshal(r.Any, a); err != nil {
@@ -281,7 +281,7 @@ func unpack(t *testing.T, r *xds.Resource) proto.Message {
 }
 
 // compactJSON returns a message as JSON.
-func compactJSON(t *testing.T, msg proto.Message) json.RawMessage {
+func compactJSON(t testing.TB, msg proto.Message) json.RawMessage {
 	t.Helper()
 	b, err := protojson.Marshal(msg)
 	if err != nil {

@@ -170,7 +170,7 @@ func (s *guarded) bootstrap(t *testing.T) []byte {
 }
 
 // secret returns a secret as the agent serves it.
-func (s *guarded) secret(t *testing.T, name string) map[string]any {
+func (s *guarded) secret(t testing.TB, name string) map[string]any {
 	t.Helper()
 	from := map[string]string{"ROOTCA": "file-root:" + s.authority.file, "default": "file-cert:" + s.own}[name]
 	secret := secretOf(t, from)
@@ -179,7 +179,7 @@ func (s *guarded) secret(t *testing.T, name string) map[string]any {
 }
 
 // identity issues a workload certificate, and writes it and its key to files.
-func (s *guarded) identity(t *testing.T, id string) (pair tls.Certificate, chain, key string) {
+func (s *guarded) identity(t testing.TB, id string) (pair tls.Certificate, chain, key string) {
 	t.Helper()
 	uri, err := url.Parse(id)
 	if err != nil {

@@ -121,8 +121,8 @@ func TestClaimRoutes(t *testing.T) {
 	}
 	v = newTokens(t).in([]verdict{v})[0]
 	c := newCourtOf(t, address, []guardedProxy{{
-		v, &snapshot.Input{Mesh: meshconfig.Default()}, strings.ReplaceAll(claimRoutes, "ADDRESS", address),
-		&model.Proxy{ID: "edge.default", Role: "router", IPs: []string{address}, Namespace: "default", ServiceAccount: "edge", Labels: map[string]string{"app": "edge"}},
+		verdict: v, settings: &snapshot.Input{Mesh: meshconfig.Default()}, objects: strings.ReplaceAll(claimRoutes, "ADDRESS", address),
+		proxy: &model.Proxy{ID: "edge.default", Role: "router", IPs: []string{address}, Namespace: "default", ServiceAccount: "edge", Labels: map[string]string{"app": "edge"}},
 	}})
 	c.check(t, 0, v)
 }

@@ -106,7 +106,7 @@ func keySet(t *testing.T, keys ...jose.JSONWebKey) string {
 	return string(b)
 }
 
-func sign(t *testing.T, key jose.SigningKey, claims map[string]any) string {
+func sign(t testing.TB, key jose.SigningKey, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(key, nil)
 	if err != nil {

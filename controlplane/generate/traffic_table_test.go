@@ -53,7 +53,7 @@ type request struct {
 }
 
 // decode returns the objects of the rule.
-func (r *routing) decode(t *testing.T) []*model.Config {
+func (r *routing) decode(t testing.TB) []*model.Config {
 	t.Helper()
 	text := strings.NewReplacer(
 		"$A", "route: [{destination: {host: shop, subset: v1}}]",

@@ -160,7 +160,7 @@ func backend(t *testing.T, name string) string {
 }
 
 // freePorts returns different ports of an address.
-func freePorts(t *testing.T, address string, n int) (ports []string) {
+func freePorts(t testing.TB, address string, n int) (ports []string) {
 	t.Helper()
 	for len(ports) < n {
 		port, err := ownnet.FreePort(address)
@@ -175,7 +175,7 @@ func freePorts(t *testing.T, address string, n int) (ports []string) {
 }
 
 // runEnvoy runs Envoy until the test ends, and waits until it listens.
-func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, args ...string) (output string) {
+func runEnvoy(t testing.TB, binary string, bootstrap []byte, address string, args ...string) (output string, pid int) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "envoy.json")
@@ -205,7 +205,7 @@ func runEnvoy(t *testing.T, binary string, bootstrap []byte, address string, arg
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = conn.Close()
-			return log.Name()
+			return log.Name(), cmd.Process.Pid
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("envoy does not listen: %v", err)

@@ -325,12 +325,19 @@ func policiesText(set []*authorizationPolicy) string {
 	return strings.TrimPrefix(out.String(), "---\n")
 }
 
-// randomCourt runs an Envoy that enforces each set of policies at ports of its own.
+// randomCourt runs an Envoy that enforces each set of policies at ports of its own. Every second one
+// has many rules besides.
 func randomCourt(t *testing.T, address string, sets [][]*authorizationPolicy) *cachedCourt {
 	t.Helper()
 	var verdicts []verdict
 	for i, set := range sets {
-		verdicts = append(verdicts, verdict{name: strconv.Itoa(i), policies: policiesText(set)})
+		text := policiesText(set)
+		for _, action := range []securityv1beta1.AuthorizationPolicy_Action{securityv1beta1.AuthorizationPolicy_ALLOW, securityv1beta1.AuthorizationPolicy_DENY} {
+			if i%2 == 1 && slices.ContainsFunc(set, func(p *authorizationPolicy) bool { return p.GetAction() == action }) {
+				text += "---\n" + policy("many-"+strings.ToLower(action.String()), "{action: "+action.String()+", rules: ["+manyRules+"]}")
+			}
+		}
+		verdicts = append(verdicts, verdict{name: strconv.Itoa(i), policies: text})
 	}
 	settings := func() *snapshot.Input {
 		mesh := proto.CloneOf(meshconfig.Default())

@@ -50,7 +50,7 @@ import (
 type verdict struct{ name, policies, requests string }
 
 // checkProblems compares the problems of the policies with those that are expected.
-func (v verdict) checkProblems(t *testing.T, problems []model.Problem) {
+func (v verdict) checkProblems(t testing.TB, problems []model.Problem) {
 	t.Helper()
 	var want []string
 	for line := range strings.Lines(v.policies) {
@@ -76,6 +76,7 @@ type court struct {
 	world   *guarded // issues identities
 	address string
 	output  string              // the file of Envoy's output
+	pid     int                 // of Envoy
 	ports   []map[string]string // of each workload: HTTP, TCP
 	mu      sync.Mutex          // guards the fields below
 	pairs   map[string]*tls.Certificate
@@ -100,11 +101,11 @@ spec:
 `
 
 // newCourt runs an Envoy that enforces all policies, each at ports of its own.
-func newCourt(t *testing.T, address string, settings func() *snapshot.Input, verdicts []verdict) *court {
+func newCourt(t testing.TB, address string, settings func() *snapshot.Input, verdicts []verdict) *court {
 	t.Helper()
 	proxies := make([]guardedProxy, 0, len(verdicts))
 	for _, v := range verdicts {
-		proxies = append(proxies, guardedProxy{v, settings(), verdictObjects, proxyAt(address)})
+		proxies = append(proxies, guardedProxy{verdict: v, settings: settings(), objects: verdictObjects, proxy: proxyAt(address)})
 	}
 	return newCourtOf(t, address, proxies)
 }
@@ -115,10 +116,11 @@ type guardedProxy struct {
 	settings *snapshot.Input
 	objects  string
 	proxy    *model.Proxy
+	edit     func(bootstrap []byte) []byte // may be nil
 }
 
 // newCourtOf runs an Envoy that stands for all of the proxies.
-func newCourtOf(t *testing.T, address string, proxies []guardedProxy) *court {
+func newCourtOf(t testing.TB, address string, proxies []guardedProxy) *court {
 	t.Helper()
 	s := &guarded{address: address, dir: t.TempDir()}
 	s.authority = newIssuer(t, s.dir, "root")
@@ -148,7 +150,11 @@ func newCourtOf(t *testing.T, address string, proxies []guardedProxy) *court {
 		c.deciders, c.proxies = append(c.deciders, decider(t, mesh, v.proxy)), append(c.proxies, builtProxy{mesh, v.proxy})
 		one := all
 		one.Static.Clusters, one.Static.Listeners = nil, nil
-		if err := json.Unmarshal(staticBootstrap(t, mesh, v.proxy), &one); err != nil {
+		bootstrap := staticBootstrap(t, mesh, v.proxy)
+		if v.edit != nil {
+			bootstrap = v.edit(bootstrap)
+		}
+		if err := json.Unmarshal(bootstrap, &one); err != nil {
 			t.Fatal(err)
 		}
 		for _, raw := range one.Static.Clusters {
@@ -168,7 +174,7 @@ func newCourtOf(t *testing.T, address string, proxies []guardedProxy) *court {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.output = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+c.ports[len(c.ports)-1]["HTTP"], "--file-flush-interval-msec", "50")
+	c.output, c.pid = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+c.ports[len(c.ports)-1]["HTTP"], "--file-flush-interval-msec", "50")
 	return c
 }
 
@@ -354,7 +360,7 @@ func askHTTP2(t *testing.T, conn net.Conn, q sent) string {
 }
 
 // pair returns the certificate of an identity.
-func (c *court) pair(t *testing.T, as string) *tls.Certificate {
+func (c *court) pair(t testing.TB, as string) *tls.Certificate {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,7 +388,7 @@ func policy(name, spec string) string {
 // TestVerdicts sends requests through the real Envoy.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
-	verdicts := slices.Concat(callerVerdicts(), requestVerdicts(), conditionVerdicts())
+	verdicts := slices.Concat(callerVerdicts(), requestVerdicts(), conditionVerdicts(), manyVerdicts())
 	c := newCourt(t, "127.77.58.1", func() *snapshot.Input { return &snapshot.Input{Mesh: meshconfig.Default()} }, verdicts)
 	for i, v := range verdicts {
 		t.Run(v.name, func(t *testing.T) { c.check(t, i, v) })

@@ -6,7 +6,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -15,12 +17,12 @@ import (
 // reference.
 func (b *bench) identity(ctx context.Context) {
 	b.say("identity: secrets of the agent")
-	secrets := goBench(ctx, "./sds", "FirstSecret|Push", "50x")
+	secrets := b.goBench(ctx, "./sds", "FirstSecret|Push", "50x")
 	b.add(
 		figure{Name: "first secret, authority on the machine", Unit: milliseconds, Ours: secrets.of("FirstSecret ms/secret") / 1e3, Target: 0.015},
 		figure{Name: "change of a secret to its reader", Unit: milliseconds, Ours: secrets.of("Push ms/push") / 1e3, Target: 0.005})
 	b.say("identity: signing")
-	signing := goBench(ctx, "./controlplane/ca", "Sign", "1x")
+	signing := b.goBench(ctx, "./controlplane/ca", "Sign", "1x")
 	for _, c := range []struct{ name, key string }{
 		{"a P-256 request signed, one core", "Sign/issuer=P256/csr=P256"},
 		{"a 2048-bit RSA request signed with RSA, one core", "Sign/issuer=RSA2048/csr=RSA2048"},
@@ -29,7 +31,7 @@ func (b *bench) identity(ctx context.Context) {
 		b.add(figure{Name: c.name, Unit: milliseconds, Ours: 1 / signing.of(c.key+" service/s"), Straight: 1 / signing.of(c.key+" bare/s"), TargetRatio: 1.43})
 	}
 	b.say("identity: 10,000 agents that renew")
-	renewal := goBench(ctx, "./controlplane/ca", "Renewal", "1x")
+	renewal := b.goBench(ctx, "./controlplane/ca", "Renewal", "1x")
 	b.add(figure{Name: "10,000 agents renew, none runs out", Unit: seconds, Ours: renewal.of("Renewal s/10000-agents"), Target: 60})
 }
 
@@ -37,11 +39,27 @@ func (b *bench) identity(ctx context.Context) {
 // the YAML of the same files, also on all processors, and does nothing else.
 func (b *bench) stores(ctx context.Context) {
 	b.say("stores: 10,000 objects, %d times", b.rounds)
-	files := goBench(ctx, "./controlplane/config/file", "FileStoreStart/1-per-file", fmt.Sprintf("%dx", b.rounds))
+	files := b.goBench(ctx, "./controlplane/config/file", "FileStoreStart/1-per-file", fmt.Sprintf("%dx", b.rounds))
 	const name = "FileStoreStart/1-per-file "
 	b.add(
 		figure{Name: "10,000 objects loaded from fs://", Unit: seconds, Ours: files.of(name+"ns/op") / 1e9, Straight: files.of(name + "parse-s"), Target: 2},
 		figure{Name: "memory of 10,000 objects from fs://", Unit: megabytes, Ours: files.of(name+"MiB-kept") * (1 << 20)})
+}
+
+// policies measures Envoy's CPU time for requests to a workload with many rules. The reference has
+// the same rules in one filter that compares them one by one.
+func (b *bench) policies(ctx context.Context) {
+	b.say("policies: 1,000 rules of a workload")
+	envoy := b.goBench(ctx, "./controlplane/generate", "EnvoyPolicies", fmt.Sprintf("%dx", 10*b.rounds))
+	const name = "EnvoyPolicies "
+	b.add(figure{Name: "Envoy's CPU for a request, no rules", Unit: milliseconds, Ours: envoy.of(name+"none-us") / 1e6})
+	for _, c := range []struct{ title, key string }{
+		{"1,000 rules that deny a path", "deny-paths"},
+		{"1,000 rules that allow a path", "allow-paths"},
+		{"1,000 rules that allow a caller", "allow-callers"},
+	} {
+		b.add(figure{Name: "the same, " + c.title, Unit: milliseconds, Ours: envoy.of(name+c.key+"-us") / 1e6, Straight: envoy.of(name+c.key+"-reference-us") / 1e6})
+	}
 }
 
 // benchmarks contains the results of benchmarks by "name unit".
@@ -55,8 +73,10 @@ func (b benchmarks) of(key string) float64 {
 }
 
 // goBench runs benchmarks of a package.
-func goBench(ctx context.Context, pkg, expression, times string) benchmarks {
-	out, err := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^$", "-bench", expression, "-benchtime", times, "-timeout", "5m").CombinedOutput()
+func (b *bench) goBench(ctx context.Context, pkg, expression, times string) benchmarks {
+	cmd := exec.CommandContext(ctx, "go", "test", pkg, "-run", "^$", "-bench", expression, "-benchtime", times, "-timeout", "5m")
+	cmd.Env = append(os.Environ(), "ENVOY="+must(filepath.Abs(b.envoy)))
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		fail("benchmarks of %s: %w:\n%s", pkg, err, out[max(0, len(out)-2000):])
 	}

@@ -118,6 +118,7 @@ func parts() []part {
 		{"envoy", (*bench).envoySize, false},
 		{"dns", (*bench).dns, false},
 		{"stores", (*bench).stores, false},
+		{"policies", (*bench).policies, false},
 		{"pushcurve", (*bench).pushCurve, true},
 		{"restart", (*bench).restart, true},
 		{"churn", (*bench).churn, true},

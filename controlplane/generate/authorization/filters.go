@@ -16,6 +16,7 @@ import (
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -156,14 +157,12 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 		if len(enforced)+len(tried) == 0 {
 			continue
 		}
-		requests := &httprbacv3.RBAC{Rules: s.rules(enforced, base, ofRequests)}
 		connections := &networkrbacv3.RBAC{StatPrefix: "tcp.", Rules: s.rules(enforced, base, ofConnections)}
 		if len(tried) > 0 {
-			requests.ShadowRules, requests.ShadowRulesStatPrefix = s.rules(tried, base, ofRequests), s.shadow
 			connections.ShadowRules, connections.ShadowRulesStatPrefix = s.rules(tried, base, ofConnections), s.shadow
 			out.addDryRun(s, tried)
 		}
-		out.HTTP = append(out.HTTP, httpFilter(httpRBAC, requests))
+		out.HTTP = append(out.HTTP, s.requests(enforced, tried, base)...)
 		out.addLibrary(s, enforced, base)
 		out.Stream = append(out.Stream, streamFilter(connections))
 	}
@@ -201,7 +200,7 @@ func streamFilter(config *networkrbacv3.RBAC) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: streamRBAC, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
 }
 
-func httpFilter(name string, config *httprbacv3.RBAC) *hcmv3.HttpFilter {
+func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
 }
 

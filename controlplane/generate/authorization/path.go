@@ -25,6 +25,10 @@ const (
 	encoded = `.*%(3[0-9]|[46][1-9a-f]|[57][0-9a]).*`
 	// raw is a path with a byte that a client has to encode.
 	raw = `.*[^\x00-\x7f].*`
+	// unplain is a path that a server could take for many others.
+	unplain = upward + "|" + encoded + "|" + raw
+	// plain is a path that only the one with a slash at its end could be taken for.
+	plain = `(/[a-z0-9_~!$&'()*+,=:@-][a-z0-9_~!$&'()*+,=:@.-]*)*/?`
 	// encodedSlash is a path with a slash that is not one for Envoy.
 	encodedSlash = `.*(\\|%2f|%5c).*`
 )
@@ -33,16 +37,21 @@ const (
 // number.
 func path(value string, wide bool) (*rbacv3.Permission, bool) {
 	kind, _ := parse(value)
-	template := strings.Contains(value, "{*}") || strings.Contains(value, "{**}")
 	m := ofPath(text(value, false))
 	switch {
 	case value == "*":
 		return m, true
 	case wide:
-		m = ofPath(pattern("(?is)" + servedAs(value, template) + "|" + upward + "|" + encoded + "|" + raw))
+		expr, open := servedAs(value, separator)
+		if open {
+			expr += ".*"
+		} else {
+			expr += ending
+		}
+		m = ofPath(pattern("(?is)" + expr + "|" + unplain))
 		// Some Envoys match no pattern with bytes that are not UTF-8.
 		return permissions.any([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?s).*")))}), true
-	case template:
+	case isTemplate(value):
 		m = ofPath(pattern(templated(value, regexp.QuoteMeta, "[^/]+")))
 		return permissions.all([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?is)" + upward + "|" + encodedSlash + "|" + raw)))}), true
 	case kind != exact:
@@ -58,26 +67,28 @@ func ofPath(m *matcherv3.StringMatcher) *rbacv3.Permission {
 }
 
 // servedAs returns a regular expression for the paths that a server may take for one that matches
-// the value.
-func servedAs(value string, template bool) string {
-	if template {
-		return templated(value, quotedPath, "[^/]+") + ending
+// the value, if it takes what matches another expression for a slash. Anything follows if the
+// expression is open, and [ending] otherwise.
+func servedAs(value, slash string) (expr string, open bool) {
+	quote := func(part string) string { return strings.ReplaceAll(regexp.QuoteMeta(part), "/", slash) }
+	if isTemplate(value) {
+		return templated(value, quote, "[^/]+"), false
 	}
 	switch kind, rest := parse(value); kind {
 	case exact:
-		return quotedPath(rest) + ending
+		return quote(rest), false
 	case prefix:
-		return quotedPath(rest) + ".*"
+		return quote(rest), true
 	case suffix:
-		return ".*" + quotedPath(rest) + ending
+		return ".*" + quote(rest), false
 	case present:
 	}
-	return ".*"
+	return "", true
 }
 
-// quotedPath returns a regular expression for a part of a path.
-func quotedPath(part string) string {
-	return strings.ReplaceAll(regexp.QuoteMeta(part), "/", separator)
+// isTemplate reports whether a path contains {*} or {**}.
+func isTemplate(path string) bool {
+	return strings.Contains(path, "{*}") || strings.Contains(path, "{**}")
 }
 
 // templated returns a regular expression for a template.

@@ -12,6 +12,7 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	matchingv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
 	httpextauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
@@ -107,6 +108,9 @@ func (e *Envoy) streamFilter(c *chain, name string, config *anypb.Any) error {
 
 func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 	switch m := message(config).(type) {
+	case *matchingv3.ExtensionWithMatcher:
+		// The matcher only saves time: it skips rules that would not refuse the request.
+		return e.httpFilter(c, name, m.GetExtensionConfig().GetTypedConfig())
 	case *httprbacv3.RBAC:
 		s, err := e.rbac("envoy.filters.http.rbac", m.GetRules(), m.GetShadowRules(), m.GetShadowRulesStatPrefix())
 		if m.GetMatcher() != nil || m.GetShadowMatcher() != nil {
