@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -127,7 +128,7 @@ func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.Filt
 	s := in.target
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{from: from, enforced: s.enforced, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
+		to := inboundTarget{from: from, validated: s.validated, enforced: s.enforced, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -166,8 +167,10 @@ type inboundTarget struct {
 	servicePort uint32
 	// grpcWeb is true if browsers call the application with gRPC-Web.
 	grpcWeb bool
-	// enforced are the filters that decide who may connect, and which requests are accepted.
-	enforced *authorization.Filters
+	// validated are the filters that validate tokens, and enforced those that decide who may connect,
+	// and which requests are accepted.
+	validated *authentication.Filters
+	enforced  *authorization.Filters
 	// from collects the objects that the chains are built from.
 	from *xds.Sources
 }
@@ -175,7 +178,7 @@ type inboundTarget struct {
 // inboundChains returns the filter chains of a port according to its mutual TLS mode.
 func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		from: from, enforced: e.enforced, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
+		from: from, validated: e.validated, enforced: e.enforced, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -267,10 +270,10 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 	*to.from = append(*to.from, to.enforced.Sources...)
 	if http {
-		*to.from = append(*to.from, s.validated.Sources...)
+		*to.from = append(*to.from, to.validated.Sources...)
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
-			Authentication: s.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
+			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
 			AccessLog: to.enforced.HTTPLog,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}

@@ -16,6 +16,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -71,8 +72,10 @@ type ingressEntry struct {
 	pool *networkingv1alpha3.ConnectionPoolSettings
 	// service is the service that is reached here; nil for ports that a Sidecar names.
 	service *model.Service
-	// enforced are the filters of the policies for the port, while listeners are built.
-	enforced *authorization.Filters
+	// validated and enforced are the filters of tokens and policies for the port, while listeners are
+	// built.
+	validated *authentication.Filters
+	enforced  *authorization.Filters
 	// from are the objects that define the port: the Sidecar, or services.
 	from xds.Sources
 }
@@ -312,7 +315,7 @@ func (in *ingress) listenerKey() inboundKey {
 		if e.bound {
 			key.address += "," + s.proxy.IPs[0]
 		}
-		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key)
+		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x/%x", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key, in.tokens(e).Key)
 	}
 	key.modes += fmt.Sprint(in.refused, in.peers)
 	for _, f := range in.fallback {
@@ -327,6 +330,11 @@ func (in *ingress) listenerKey() inboundKey {
 // policies returns the policies of a port.
 func (in *ingress) policies(e ingressEntry) authorization.Policies {
 	return in.target.policiesOf(in.target.services(e.port))
+}
+
+// tokens returns the RequestAuthentications of a port.
+func (in *ingress) tokens(e ingressEntry) authentication.Tokens {
+	return in.target.tokensOf(in.target.services(e.port))
 }
 
 // policy returns the policy for connections to the application: the settings of the Sidecar for

@@ -28,7 +28,7 @@ func (g *Generator) listeners(s *target) *xds.Set {
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
 		s.validated, s.enforced = g.validate(s.mesh, s.tokens), g.enforce(s.mesh, s.policies)
 		for i, e := range in.entries {
-			in.entries[i].enforced = g.enforce(s.mesh, in.policies(e))
+			in.entries[i].validated, in.entries[i].enforced = g.validate(s.mesh, in.tokens(e)), g.enforce(s.mesh, in.policies(e))
 		}
 		own := in.listeners()
 		if s.intercepts() {

@@ -73,7 +73,7 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	}
 	s.outbound.locality, s.located = locate(mesh, proxy)
 	s.plugins = extension.Of(mesh, proxy)
-	s.tokens = authentication.Of(mesh, proxy.Namespace, proxy.OwnLabels())
+	s.tokens = authentication.Of(mesh, proxy, nil)
 	s.policies = authorization.Of(mesh, proxy, s.sidecar, nil, s.tokens.Issuers)
 	for _, a := range s.hidden() {
 		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
@@ -93,7 +93,7 @@ func (s *target) hidden() []authorization.Asked {
 // services returns the objects of the services that are reached at a port of the workload, or at any
 // for 0. It returns none unless policies name services.
 func (s *target) services(port uint32) (keys []model.Key) {
-	if !s.mesh.AuthorizationPolicies.NameServices() {
+	if !s.mesh.AuthorizationPolicies.NameServices() && !s.mesh.RequestAuthentications.NameServices() {
 		return nil
 	}
 	for _, i := range s.instances() {
@@ -109,7 +109,15 @@ func (s *target) policiesOf(services []model.Key) authorization.Policies {
 	if len(services) == 0 {
 		return s.policies
 	}
-	return authorization.Of(s.mesh, s.proxy, s.sidecar, services, s.tokens.Issuers)
+	return authorization.Of(s.mesh, s.proxy, s.sidecar, services, s.tokensOf(services).Issuers)
+}
+
+// tokensOf returns the RequestAuthentications of the workload, and those of services.
+func (s *target) tokensOf(services []model.Key) authentication.Tokens {
+	if len(services) == 0 {
+		return s.tokens
+	}
+	return authentication.Of(s.mesh, s.proxy, services)
 }
 
 // routeKey returns the part of the keys that only routes depend on.

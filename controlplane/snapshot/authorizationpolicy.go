@@ -44,7 +44,7 @@ func (a *AuthorizationPolicies) objects() []*model.Config {
 }
 
 func newAuthorizationPolicies(old *AuthorizationPolicies, objs []*model.Config, set settings) *AuthorizationPolicies {
-	a := &AuthorizationPolicies{index: policyIndex[*AuthorizationPolicy]{root: set.root, services: map[model.Key][]*AuthorizationPolicy{}}, byKey: make(map[model.Key]*AuthorizationPolicy, len(objs)), all: objs}
+	a := &AuthorizationPolicies{index: policyIndex[*AuthorizationPolicy]{root: set.root}, byKey: make(map[model.Key]*AuthorizationPolicy, len(objs)), all: objs}
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*securityv1beta1.AuthorizationPolicy)
 		if !ok {

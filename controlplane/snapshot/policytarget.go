@@ -36,8 +36,7 @@ func targetRefs(p policyTarget) []*typev1beta1.PolicyTargetReference {
 type policyIndex[T comparable] struct {
 	root       string
 	namespaces map[string]*namespacePolicies[T]
-	// services are the policies by the Service or ServiceEntry that they name. It is nil if those
-	// cannot be targets.
+	// services are the policies by the Service or ServiceEntry that they name.
 	services map[model.Key][]T
 }
 
@@ -76,8 +75,11 @@ func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, re
 			ns.selected.add(map[string]string{gatewayClassLabel: ref.GetName()}, policy)
 		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass):
 			report("%s: a policy for a class has to be in the root namespace %q, and this one has no effect there; move it, or name a Gateway", at, p.root)
-		case p.services != nil && isService(ref):
+		case isService(ref):
 			key := model.Key{Kind: model.Kind(ref.GetKind()), Namespace: namespace, Name: ref.GetName()}
+			if p.services == nil {
+				p.services = map[model.Key][]T{}
+			}
 			p.services[key] = append(p.services[key], policy)
 		default:
 			report("%s cannot be the target of this kind, so the policy has no effect there; use a selector", at)

@@ -192,3 +192,11 @@ func verificationKeys(text string) []string {
 func (a *RequestAuthentications) For(namespace string, labels map[string]string) []*RequestAuthentication {
 	return a.index.of(namespace, labels)
 }
+
+// NameServices reports whether some objects name a Service or ServiceEntry.
+func (a *RequestAuthentications) NameServices() bool { return len(a.index.services) > 0 }
+
+// OfService returns the objects that name a Service or ServiceEntry.
+func (a *RequestAuthentications) OfService(key model.Key) []*RequestAuthentication {
+	return a.index.services[key]
+}

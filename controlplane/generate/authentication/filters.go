@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -30,9 +31,16 @@ type Tokens struct {
 	Issuers []string
 }
 
-// Of returns the RequestAuthentications of a workload.
-func Of(mesh *snapshot.Mesh, namespace string, labels map[string]string) Tokens {
-	t := Tokens{list: mesh.RequestAuthentications.For(namespace, labels)}
+// Of returns the RequestAuthentications of a proxy and those that name one of the services.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, services []model.Key) Tokens {
+	t := Tokens{list: mesh.RequestAuthentications.For(proxy.Namespace, proxy.OwnLabels())}
+	for _, service := range services {
+		for _, object := range mesh.RequestAuthentications.OfService(service) {
+			if !slices.Contains(t.list, object) { // it may name several of them
+				t.list = append(t.list, object)
+			}
+		}
+	}
 	if len(t.list) == 0 {
 		return t
 	}
