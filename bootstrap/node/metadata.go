@@ -36,6 +36,7 @@ type Metadata struct {
 	Generator         string `json:"GENERATOR,omitempty"`
 	IdleTimeout       string `json:"IDLE_TIMEOUT,omitempty"`
 	HTTP10            string `json:"HTTP10,omitempty"`
+	DeniedByHeader    string `json:"DENIED_BY_HEADER,omitempty"`
 	HTTPProxyPort     string `json:"HTTP_PROXY_PORT,omitempty"`
 	AutoRegisterGroup string `json:"AUTO_REGISTER_GROUP,omitempty"`
 	WorkloadEntry     string `json:"WORKLOAD_ENTRY,omitempty"`

@@ -21,7 +21,7 @@ import (
 // ProxyConfig that are used here: agents of other versions have other fields.
 func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	s := model.ProxySettings{
-		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1",
+		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1", DeniedBy: meta.DeniedByHeader == "1",
 		InboundBalance: bool(meta.InboundListenerExactBalance), OutboundBalance: bool(meta.OutboundListenerExactBalance),
 	}
 	if meta.UnprivilegedPod != "" {

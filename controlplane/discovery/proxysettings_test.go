@@ -42,14 +42,14 @@ func TestProxySettings(t *testing.T) {
 		t.Errorf("a ProxyConfig without anything for here is %+v", s)
 	}
 	all := map[string]any{
-		"HTTP10": "1", "IDLE_TIMEOUT": "90s", "UNPRIVILEGED_POD": "true", "INBOUND_LISTENER_EXACT_BALANCE": "true", "OUTBOUND_LISTENER_EXACT_BALANCE": true,
+		"HTTP10": "1", "DENIED_BY_HEADER": "1", "IDLE_TIMEOUT": "90s", "UNPRIVILEGED_POD": "true", "INBOUND_LISTENER_EXACT_BALANCE": "true", "OUTBOUND_LISTENER_EXACT_BALANCE": true,
 		"PROXY_CONFIG": map[string]any{
 			"gatewayTopology": map[string]any{"numTrustedProxies": 2.0, "forwardClientCertDetails": "APPEND_FORWARD", "proxyProtocol": map[string]any{}},
 			"proxyHeaders":    map[string]any{"server": map[string]any{"disabled": true}, "of_the_future": map[string]any{}},
 		},
 	}
 	s = read(all)
-	if !s.HTTP10 || s.IdleTimeout.Seconds() != 90 || !s.Unprivileged || !s.InboundBalance || !s.OutboundBalance ||
+	if !s.HTTP10 || !s.DeniedBy || s.IdleTimeout.Seconds() != 90 || !s.Unprivileged || !s.InboundBalance || !s.OutboundBalance ||
 		s.Topology.GetNumTrustedProxies() != 2 || s.Topology.GetProxyProtocol() == nil || !s.Headers.GetServer().GetDisabled().GetValue() {
 		t.Errorf("got %+v", s)
 	}

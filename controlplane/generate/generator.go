@@ -24,6 +24,8 @@ type Config struct {
 	FilterGatewayClusters bool
 	// HTTP10 makes all proxies accept HTTP/1.0 requests.
 	HTTP10 bool
+	// DeniedBy adds a header to requests that policies deny, which names the rule.
+	DeniedBy bool
 	// RequestTimeout is the timeout of requests on routes that set none; 0 means no timeout.
 	RequestTimeout time.Duration
 }

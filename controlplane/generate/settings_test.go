@@ -168,7 +168,8 @@ func TestSettingsOfGateway(t *testing.T) {
 	}
 }
 
-func TestHTTP10ForAll(t *testing.T) {
+// TestSettingsForAll checks the settings of the control plane that apply to all proxies.
+func TestSettingsForAll(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"intercept-redirect", "gateway-http", "shop"} {
 		c := caseOf(t, name)
@@ -177,6 +178,15 @@ func TestHTTP10ForAll(t *testing.T) {
 				if hcm.GetHttpProtocolOptions().GetAcceptHttp_10() != on {
 					t.Errorf("%s, %v: %v", name, on, hcm)
 				}
+			}
+			named := 0
+			for _, hcm := range managers(t, New(Config{DeniedBy: on}), c.build(), c.proxy) {
+				if hcm.GetLocalReplyConfig() != nil {
+					named++
+				}
+			}
+			if on != (named > 0) {
+				t.Errorf("%s, %v: %d connection managers name the rule that denies a request", name, on, named)
 			}
 		}
 	}

@@ -224,13 +224,13 @@ func (v *view) add(s *target, svc *model.Service, port model.Port, rule *snapsho
 
 // over combines the settings of one proxy with those that apply to all proxies.
 func (g *Generator) over(s *model.ProxySettings) *model.ProxySettings {
-	if !g.cfg.HTTP10 {
+	if !g.cfg.HTTP10 && !g.cfg.DeniedBy {
 		return s
 	}
 	with := model.ProxySettings{}
 	if s != nil {
 		with = *s
 	}
-	with.HTTP10 = true
+	with.HTTP10, with.DeniedBy = with.HTTP10 || g.cfg.HTTP10, with.DeniedBy || g.cfg.DeniedBy
 	return with.Keyed()
 }

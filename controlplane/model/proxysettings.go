@@ -23,6 +23,8 @@ type ProxySettings struct {
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
 	// HTTP10 accepts HTTP/1.0 requests.
 	HTTP10 bool
+	// DeniedBy adds a header to denied requests that names the rule.
+	DeniedBy bool
 	// IdleTimeout is the idle timeout of connections; 0 means Envoy's default.
 	IdleTimeout time.Duration
 	// Unprivileged is true if the proxy must not listen on ports below 1024.
@@ -38,8 +40,8 @@ type ProxySettings struct {
 // Keyed returns the settings with their key; nil if nothing is set.
 func (s ProxySettings) Keyed() *ProxySettings {
 	s.Key = ""
-	if s.HTTP10 || s.IdleTimeout != 0 || s.Unprivileged || s.InboundBalance || s.OutboundBalance {
-		s.Key = fmt.Sprintf("%t/%s/%t/%t/%t", s.HTTP10, s.IdleTimeout, s.Unprivileged, s.InboundBalance, s.OutboundBalance)
+	if s.HTTP10 || s.DeniedBy || s.IdleTimeout != 0 || s.Unprivileged || s.InboundBalance || s.OutboundBalance {
+		s.Key = fmt.Sprintf("%t/%t/%s/%t/%t/%t", s.HTTP10, s.DeniedBy, s.IdleTimeout, s.Unprivileged, s.InboundBalance, s.OutboundBalance)
 	}
 	for _, message := range []proto.Message{s.Topology, s.Headers} {
 		if proto.Size(message) > 0 {
