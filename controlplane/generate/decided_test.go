@@ -74,7 +74,7 @@ func (c *court) request(t *testing.T, i int, q sent, client net.Addr) decision.R
 	}
 	r := decision.Request{
 		Peer: netip.MustParseAddrPort(client.String()).Addr().Unmap(), Server: netip.MustParseAddr(c.address), Port: uint32(port),
-		Method: q.method, Host: q.host, Path: q.target, Header: map[string][]string{},
+		SNI: q.sni, Method: q.method, Host: q.host, Path: q.target, Header: map[string][]string{},
 	}
 	if q.as != "" {
 		r.Identity, r.ALPN = identityOf(q.as), []string{alpnOf(q)}

@@ -37,6 +37,7 @@ import (
 //	as ns/account    the caller's identity; plaintext without it
 //	as spiffe://...  the same, in another trust domain
 //	from address     the caller's address
+//	sni name         the name in the TLS handshake
 //	port tcp         sent to the port of streams: 200 if the connection is served, 0 if it is closed
 //	host name        the host, instead of app
 //	h2               over HTTP/2
@@ -218,7 +219,7 @@ func (c *court) check(t *testing.T, i int, v verdict) {
 type sent struct {
 	method, target, host string
 	port, as, version    string
-	from                 string
+	from, sni            string
 	headers              []string // "Name: value"
 }
 
@@ -238,6 +239,8 @@ func parseSent(line string) sent {
 			q.as = value
 		case "from":
 			q.from = value
+		case "sni":
+			q.sni = value
 		case "h2":
 			q.version = "HTTP/2"
 		case "h1.0":
@@ -292,7 +295,7 @@ func (c *court) answered(t *testing.T, conn net.Conn, q sent) string {
 		return "-"
 	}
 	if q.as != "" {
-		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, q.as)}, InsecureSkipVerify: true, NextProtos: []string{alpnOf(q)}}) //nolint:gosec // the server is not what is examined
+		conn = tls.Client(conn, &tls.Config{Certificates: []tls.Certificate{*c.pair(t, q.as)}, ServerName: q.sni, InsecureSkipVerify: true, NextProtos: []string{alpnOf(q)}}) //nolint:gosec // the server is not what is examined
 	}
 	if q.version == "HTTP/2" {
 		return askHTTP2(t, conn, q)

@@ -171,18 +171,25 @@ func (e *Envoy) rbac(filter string, rules, shadow *rbacv3.RBAC, prefix string) (
 }
 
 func (s *enforces) apply(f *facts, v *Verdict) {
-	if s.shadow != nil {
-		r, refused := s.shadow.refuses(f)
-		result := "allowed"
-		if refused {
-			result = "denied"
-		}
-		f.set(s.filter, s.prefix+shadowResult, result)
-		f.set(s.filter, s.prefix+shadowRule, r.name)
-		if refused && !strings.HasPrefix(s.prefix, authorizerPrefix) {
-			v.Trials = append(v.Trials, Trial{r.name})
-		}
+	s.enforce(f, v)
+	if s.shadow == nil {
+		return
 	}
+	// The rules of the same filter do not see this metadata.
+	r, refused := s.shadow.refuses(f)
+	result := "allowed"
+	if refused {
+		result = "denied"
+	}
+	f.set(s.filter, s.prefix+shadowResult, result)
+	f.set(s.filter, s.prefix+shadowRule, r.name)
+	if refused && !strings.HasPrefix(s.prefix, authorizerPrefix) {
+		v.Trials = append(v.Trials, Trial{r.name})
+	}
+}
+
+// enforce applies the rules that are enforced.
+func (s *enforces) enforce(f *facts, v *Verdict) {
 	if s.rules == nil {
 		return
 	}
