@@ -5,6 +5,7 @@ package validate
 
 import (
 	"encoding/json"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
@@ -99,6 +100,8 @@ func (c *checker) keys(r *securityv1beta1.JWTRule, path string) {
 		c.errorf(path+".jwksUri", "is %s: write a URL with http:// or https:// and a host", field.Quote(uri))
 	} else if len(uri) > most {
 		c.errorf(path+".jwksUri", "has %d characters: at most %d are allowed", len(uri), most)
+	} else if uri != "" && u.Scheme == "http" && !ownMachine(u.Hostname()) {
+		c.warnf(path+".jwksUri", "is a URL without TLS: anyone who changes the answer on its way can forge tokens; write one with https://")
 	}
 	if inline == "" {
 		return
@@ -123,4 +126,10 @@ func (c *checker) keys(r *securityv1beta1.JWTRule, path string) {
 			c.warnf(path+".jwks", "holds a private key: write the public part only, and replace the key")
 		}
 	}
+}
+
+// ownMachine reports whether a host is the machine itself.
+func ownMachine(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
