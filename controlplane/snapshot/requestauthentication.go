@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 
@@ -35,6 +36,7 @@ type TokenRule struct {
 // RequestAuthentications is the index of RequestAuthentications by workload.
 type RequestAuthentications struct {
 	index    policyIndex[*RequestAuthentication]
+	byKey    map[model.Key]*RequestAuthentication
 	all      []*model.Config
 	keys     *jwks.Sets // that the rules were built with
 	sources  []jwks.Wanted
@@ -54,21 +56,24 @@ func (a *RequestAuthentications) KeySources() []jwks.Wanted { return a.sources }
 // KeySources returns the sources of keys that RequestAuthentications name, before there is a
 // snapshot.
 func KeySources(objs []*model.Config) []jwks.Wanted {
-	return newRequestAuthentications(canonical(objs), settings{}, nil).sources
+	return newRequestAuthentications(nil, canonical(objs), settings{}, nil).sources
 }
 
 // rebuildRequestAuthentications is like rebuild, and also takes changed keys into account.
 func rebuildRequestAuthentications(old *RequestAuthentications, st step) *RequestAuthentications {
+	known := old
 	if old != nil && old.keys != st.in.Keys && st.change.Touches(model.RequestAuthentication) {
-		old = nil
+		known = nil
 	}
-	return rebuild(old, st, model.RequestAuthentication, func(_ *RequestAuthentications, objs []*model.Config, set settings) *RequestAuthentications {
-		return newRequestAuthentications(objs, set, st.in.Keys)
+	return rebuild(known, st, model.RequestAuthentication, func(_ *RequestAuthentications, objs []*model.Config, set settings) *RequestAuthentications {
+		return newRequestAuthentications(old, objs, set, st.in.Keys)
 	})
 }
 
-func newRequestAuthentications(objs []*model.Config, set settings, keys *jwks.Sets) *RequestAuthentications {
-	a := &RequestAuthentications{index: policyIndex[*RequestAuthentication]{root: set.root}, all: objs, keys: keys}
+func newRequestAuthentications(old *RequestAuthentications, objs []*model.Config, set settings, keys *jwks.Sets) *RequestAuthentications {
+	a := &RequestAuthentications{
+		index: policyIndex[*RequestAuthentication]{root: set.root}, byKey: make(map[model.Key]*RequestAuthentication, len(objs)), all: objs, keys: keys,
+	}
 	wanted := keySources{places: map[jwks.Source]int{}, namespaces: map[string]int{}}
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*securityv1beta1.RequestAuthentication)
@@ -88,16 +93,17 @@ func newRequestAuthentications(objs []*model.Config, set settings, keys *jwks.Se
 			if rule.GetJwks() != "" {
 				out.Keys, problem = inlineKeys(rule)
 			} else {
-				var fetched jwks.Keys
-				fetched, problem = fetchedKeys(obj, rule, &wanted, keys)
-				out.Keys = fetched.List
-				p.Key += fetched.Version + ";" // hexadecimal, so that Key cannot be forged
+				if out.Keys, problem = fetchedKeys(obj, rule, &wanted, keys); problem == "" && len(out.Keys) == 0 {
+					out.Keys = old.keysOf(obj.Key, rule.GetIssuer())
+				}
+				p.Key += keysDigest(out.Keys)
 			}
 			if problem != "" {
 				report("spec.jwtRules[%d]: %s", i, problem)
 			}
 			p.Rules = append(p.Rules, out)
 		}
+		a.byKey[obj.Key] = p
 		a.index.add(obj.Namespace, spec, p, report)
 	}
 	a.sources = wanted.list
@@ -112,18 +118,42 @@ func inlineKeys(rule *securityv1beta1.JWTRule) (keys []string, problem string) {
 	return keys, ""
 }
 
-// fetchedKeys returns the fetched keys of a rule, and adds their source to those that are wanted. A
-// problem does not mean that there are no keys.
-func fetchedKeys(obj *model.Config, rule *securityv1beta1.JWTRule, wanted *keySources, sets *jwks.Sets) (keys jwks.Keys, problem string) {
+// keysOf returns the keys that verified the tokens of an issuer before its rule changed. They stay in
+// use until it is known whether there are other ones, because valid tokens would be refused meanwhile.
+func (a *RequestAuthentications) keysOf(object model.Key, issuer string) []string {
+	if a == nil || a.byKey[object] == nil {
+		return nil
+	}
+	for _, rule := range a.byKey[object].Rules {
+		if rule.GetIssuer() == issuer {
+			return rule.Keys
+		}
+	}
+	return nil
+}
+
+// keysDigest returns a digest of keys, which has a fixed length.
+func keysDigest(keys []string) string {
+	h := sha256.New()
+	for _, key := range keys {
+		_, _ = fmt.Fprintf(h, "%q ", key) // writing to a hash never fails
+	}
+	return string(h.Sum(nil)[:16])
+}
+
+// fetchedKeys returns the fetched keys of a rule, and adds their source to those that are wanted. It
+// returns neither keys nor a problem if they are being fetched for the first time. A problem does not
+// mean that there are no keys.
+func fetchedKeys(obj *model.Config, rule *securityv1beta1.JWTRule, wanted *keySources, sets *jwks.Sets) (keys []string, problem string) {
 	source, err := jwks.RuleSource(rule.GetJwksUri(), rule.GetIssuer())
 	if err != nil {
-		return keys, fmt.Sprintf("tokens of this issuer are refused: %s; write jwksUri or jwks", clip.Text(err.Error(), 400))
+		return nil, fmt.Sprintf("tokens of this issuer are refused: %s; write jwksUri or jwks", clip.Text(err.Error(), 400))
 	}
 	if !wanted.add(source, rule, obj) {
-		return keys, fmt.Sprintf("tokens of this issuer are refused: keys are fetched from at most %d URLs, and from at most %d for one namespace; remove other rules, or write the keys in jwks", jwks.MaxSources, maxNamespaceSources)
+		return nil, fmt.Sprintf("tokens of this issuer are refused: keys are fetched from at most %d URLs, and from at most %d for one namespace; remove other rules, or write the keys in jwks", jwks.MaxSources, maxNamespaceSources)
 	}
-	keys = sets.Of(source)
-	return keys, keys.Problem
+	found := sets.Of(source)
+	return found.List, found.Problem
 }
 
 // maxNamespaceSources is the maximum number of key sources that the objects of one namespace may
