@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -25,6 +26,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.discovery.Debug(debug.Config{
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
+		Preview: func() debug.Generator { return generate.New(cfg.Generate) },
 		Objects: s.objects.store, Changed: s.history.changed,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {

@@ -6,6 +6,7 @@ package snapshot
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -96,4 +97,22 @@ func policyKey(obj *model.Config, dryRun bool) string {
 	}
 	_, _ = h.Write(text)
 	return string(h.Sum(nil)[:16])
+}
+
+// WithPolicies returns the snapshot that has the given AuthorizationPolicies, besides those of m with
+// other names.
+func (m *Mesh) WithPolicies(proposed []*model.Config) *Mesh {
+	replaced := map[model.Key]bool{}
+	for _, c := range proposed {
+		replaced[c.Key] = true
+	}
+	list := slices.Clone(proposed)
+	for _, c := range m.AuthorizationPolicies.objects() {
+		if !replaced[c.Key] {
+			list = append(list, c)
+		}
+	}
+	next := *m
+	next.AuthorizationPolicies = newAuthorizationPolicies(m.AuthorizationPolicies, canonical(list), m.settings())
+	return &next
 }

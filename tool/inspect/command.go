@@ -43,10 +43,10 @@ const defaultTimeout = 10 * time.Second
 
 // Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg)}
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg)}
 }
 
-// askFlags are the flags common to both commands.
+// askFlags are the flags common to all commands.
 type askFlags struct {
 	cfg      Config
 	controls []string

@@ -185,6 +185,7 @@ func TestGolden(t *testing.T) {
 		"request-denied":  func(v view) error { return v.decision(requests()[1]) },
 		"request-no-rule": func(v view) error { return v.decision(requests()[2]) },
 		"request-closed":  func(v view) error { return v.decision(requests()[3]) },
+		"request-replay":  func(v view) error { return v.replay(replays()) },
 	} {
 		var out bytes.Buffer
 		flags := &askFlags{}

@@ -81,6 +81,7 @@ func answers() map[string]answerer {
 		"proxies":             {false, debugger.proxies, "the proxies, how far they are with each type, since when; ?proxyID="},
 		"explain":             {false, debugger.explain, "what became of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
 		"request":             {false, debugger.request, "what a proxy decides about a request, ?from=&to=&port=&method=&path=&host=&header=NAME=VALUE&jwt=, or the same as a form that is sent by POST"},
+		"replay":              {true, debugger.replay, "what a proxy would decide about recorded requests with other policies; a form with to=, policies=, records="},
 		"config_dump":         {false, debugger.configDump, "what a proxy is given, with what is held back from it; ?proxyID="},
 		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy is given; ?proxyID="},
 		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},

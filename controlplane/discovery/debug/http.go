@@ -31,6 +31,8 @@ const (
 	patience = 10 * time.Second
 	maxBytes = 64 << 20
 	maxForm  = 128 << 10
+	// maxReplay is the limit of a form with the records of a replay.
+	maxReplay = 8 << 20
 	// pushEvery is how often everything is sent anew because somebody asks.
 	pushEvery = time.Second
 )
@@ -48,9 +50,9 @@ func Handler(current func() *Server) http.Handler {
 	mux.HandleFunc("GET /debug/{name}", h.serve)
 	// A request may contain a token, which does not belong into a URL.
 	mux.HandleFunc("POST /debug/{name}", func(w http.ResponseWriter, r *http.Request) {
-		if r.PathValue("name") != "request" {
+		if name := r.PathValue("name"); name != "request" && name != "replay" {
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "only /debug/request reads a form", http.StatusMethodNotAllowed)
+			http.Error(w, "only /debug/request and /debug/replay read a form", http.StatusMethodNotAllowed)
 			return
 		}
 		h.serve(w, r)
@@ -108,9 +110,13 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 		}
 	}
 	if r.Method == http.MethodPost {
-		r.Body = http.MaxBytesReader(nil, r.Body, maxForm)
+		limit := int64(maxForm)
+		if r.PathValue("name") == "replay" {
+			limit = maxReplay
+		}
+		r.Body = http.MaxBytesReader(nil, r.Body, limit)
 		if err := r.ParseForm(); err != nil {
-			return nil, &refusal{http.StatusBadRequest, "the form cannot be read, or has more than " + strconv.Itoa(maxForm) + " bytes"}
+			return nil, &refusal{http.StatusBadRequest, "the form cannot be read, or has more than " + strconv.FormatInt(limit, 10) + " bytes"}
 		}
 	}
 	server := h.current()

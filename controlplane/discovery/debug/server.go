@@ -25,6 +25,8 @@ type Config struct {
 	Replica, Version string
 	// Push sends everything anew.
 	Push func()
+	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
+	Preview func() Generator
 	// Objects are the configuration.
 	Objects StoredObjects
 	// Problems lists what is wrong with objects, in the stores and in the newest

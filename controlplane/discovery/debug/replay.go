@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// Generator generates the resources of proxies.
+type Generator interface {
+	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
+}
+
+// logged is one line of Envoy's access log: the fields of Istio's JSON format, and two that can be
+// added to it.
+type logged struct {
+	Method   string `json:"method"`
+	Path     string `json:"path"`
+	Host     string `json:"authority"`
+	Remote   string `json:"downstream_remote_address"`
+	Local    string `json:"downstream_local_address"`
+	Upstream string `json:"upstream_cluster"`
+	SNI      string `json:"requested_server_name"`
+	For      string `json:"x_forwarded_for"`
+	Agent    string `json:"user_agent"`
+	ID       string `json:"request_id"`
+
+	// Peer is the URI of the client's certificate, null without one.
+	Peer json.RawMessage `json:"downstream_peer_uri_san"`
+	// Headers are other headers of the request.
+	Headers map[string]*string `json:"request_headers"`
+}
+
+// request returns the request of a line. Named is false if the line does not say who sent it.
+func (l logged) request() (r decision.Request, named bool, err error) {
+	local, err := netip.ParseAddrPort(l.Local)
+	if err != nil || l.Method == "" || l.Path == "" {
+		return r, false, errors.New("a field is missing")
+	}
+	r = decision.Request{
+		Server: local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: []string{"istio-http/1.1", "istio", "http/1.1"},
+		Method: l.Method, Host: l.Host, Path: l.Path, Header: map[string][]string{}, Now: time.Now(),
+	}
+	if remote, err := netip.ParseAddrPort(l.Remote); err == nil {
+		r.Peer = remote.Addr().Unmap()
+	}
+	for name, value := range map[string]string{"x-forwarded-for": l.For, "user-agent": l.Agent, "x-request-id": l.ID} {
+		if value != "" {
+			r.Header[name] = []string{value}
+		}
+	}
+	for name, value := range l.Headers {
+		if value != nil {
+			r.Header[strings.ToLower(name)] = []string{*value}
+		}
+	}
+	if len(l.Peer) > 0 && string(l.Peer) != "null" {
+		err = json.Unmarshal(l.Peer, &r.Identity)
+	}
+	return r, len(l.Peer) > 0, err
+}
+
+// replay compares what a proxy decides about recorded requests with what it would decide with other
+// policies.
+func (d debugger) replay() (answerOf, error) {
+	if d.mesh.Services == nil || d.cfg.Preview == nil {
+		return answerOf{}, errors.New("there is no snapshot of services yet")
+	}
+	proposed, err := proposedPolicies(d.query["policies"], d.query["source"])
+	if err != nil {
+		return answerOf{}, err
+	}
+	if svc, err := d.service(d.query.Get("to")); err == nil && svc != nil && len(svc.Ports) > 0 {
+		d.query.Set("port", strconv.FormatUint(uint64(svc.Ports[0].Number), 10)) // each record has its own
+	}
+	target, err := d.target(d.query.Get("to"))
+	if err != nil {
+		return answerOf{}, err
+	}
+	proxy := target.stream.Proxy
+	now, err := envoyOf(d.source, d.mesh, proxy)
+	if err != nil {
+		return answerOf{}, err
+	}
+	then, err := envoyOf(d.cfg.Preview(), d.mesh.WithPolicies(slices.Collect(maps.Values(proposed))), proxy)
+	if err != nil {
+		return answerOf{}, err
+	}
+	out := report.Replay{Replica: d.cfg.Replica, Proxy: proxy.ID, Flips: []report.Flip{}}
+	flips := map[string]*report.Flip{}
+	for line := range strings.Lines(d.query.Get("records")) {
+		var l logged
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		if json.Unmarshal([]byte(line), &l) != nil {
+			out.Unread++
+			continue
+		}
+		if proxy.Role != node.Router && l.Upstream != "" && !strings.HasPrefix(l.Upstream, "inbound|") {
+			out.Other++
+			continue
+		}
+		r, named, err := l.request()
+		if err != nil {
+			out.Unread++
+			continue
+		}
+		if !slices.Contains(proxy.IPs, r.Server.String()) {
+			r.Server = target.address // it was sent to another workload of the service
+		}
+		before, err := now.Decide(r)
+		if err != nil {
+			return answerOf{}, err
+		}
+		after, err := then.Decide(r)
+		if err != nil {
+			return answerOf{}, err
+		}
+		out.Decided++
+		if !named {
+			out.Unnamed++
+		}
+		out.Skipped = after.Skipped
+		if before.Allowed != after.Allowed {
+			d.addFlip(flips, before, after, r, proposed)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(flips)) {
+		out.Flips = append(out.Flips, *flips[key])
+	}
+	return answerOf{json: out}, nil
+}
+
+// addFlip counts a request whose decision changes.
+func (d debugger) addFlip(flips map[string]*report.Flip, before, after decision.Verdict, r decision.Request, proposed map[model.Key]*model.Config) {
+	refused := before
+	if before.Allowed {
+		refused = after
+	}
+	key := fmt.Sprint(after.Allowed, refused.By, refused.Rule)
+	if f := flips[key]; f != nil {
+		f.Count++
+		return
+	}
+	f := &report.Flip{
+		Allowed: after.Allowed, By: string(refused.By), Count: 1,
+		Example: report.Recorded{Identity: r.Identity, Port: r.Port, Method: r.Method, Host: r.Host, Path: r.Path},
+	}
+	if r.Peer.IsValid() {
+		f.Example.Address = r.Peer.String()
+	}
+	if refused.Rule != "" {
+		f.Rule, _ = d.ruleOf(refused.Rule)
+		if key, _, ok := authorization.ParseRule(refused.Rule); ok && before.Allowed && proposed[key] != nil {
+			f.Rule.Source = proposed[key].Source
+		}
+	}
+	flips[key] = f
+}
+
+// proposedPolicies reads files of AuthorizationPolicies.
+func proposedPolicies(texts, sources []string) (map[model.Key]*model.Config, error) {
+	out := map[model.Key]*model.Config{}
+	for i, text := range texts {
+		source := "standard input"
+		if i < len(sources) {
+			source = sources[i]
+		}
+		objects, problems := codec.Decode(source, []byte(text))
+		for _, p := range problems {
+			if !p.Warning {
+				return nil, errors.New(p.String())
+			}
+		}
+		for _, c := range objects {
+			if c.Kind != model.AuthorizationPolicy {
+				return nil, fmt.Errorf("%s: it is a %s, and only AuthorizationPolicies can be replayed: leave it out", c.Source, c.Kind)
+			}
+			out[c.Key] = c
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no AuthorizationPolicies are proposed: name their files with -f FILE")
+	}
+	return out, nil
+}
+
+// envoyOf returns what decides as the proxy with a snapshot.
+func envoyOf(g Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (*decision.Envoy, error) {
+	return decision.Load(g.Generate(mesh, proxy, xds.TypeListener), g.Generate(mesh, proxy, xds.TypeExtension), proxy)
+}

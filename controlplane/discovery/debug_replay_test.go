@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package discovery
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// TestDebugReplay asks what would change with other policies.
+func TestDebugReplay(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	objects := guardedCart()
+	h.server.Debug(debug.Config{Replica: "one", Objects: objects, Preview: func() debug.Generator { return generate.New(generate.Config{}) }})
+	before := objects.Mesh(nil)
+	h.server.Push(before, model.Change{All: true})
+	h.join(t, "cart-1", "default")
+	const inbound = `"downstream_local_address":"127.1.0.2:8080","downstream_remote_address":"127.1.0.7:4000","upstream_cluster":"inbound|8080||","authority":"cart"`
+	const web = `"downstream_peer_uri_san":"spiffe://cluster.local/ns/shop/sa/web"`
+	records := strings.Join([]string{
+		`{"method":"GET","path":"/",` + web + `,` + inbound + `}`,                                                                     // both allow it
+		`{"method":"HEAD","path":"/",` + web + `,` + inbound + `}`,                                                                    // denied, as no rule matches
+		`{"method":"HEAD","path":"/twice",` + web + `,` + inbound + `}`,                                                               // the same
+		`{"method":"GET","path":"/secret",` + web + `,` + inbound + `}`,                                                               // denied by a rule
+		`{"method":"POST","path":"/","downstream_peer_uri_san":null,"request_headers":{"X-Team":"blue","none":null},` + inbound + `}`, // allowed
+		`{"method":"GET","path":"/admin","downstream_peer_uri_san":null,` + inbound + `}`,                                             // both deny it
+		`{"method":"GET","path":"/",` + inbound + `}`,                                                                                 // sent by nobody knows whom
+		`{"method":"GET","path":"/","upstream_cluster":"outbound|80||catalog",` + web + `}`,
+		`{"method":"GET","path":"/"}`, `no record`, ``,
+	}, "\n")
+	const policies = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: readers, namespace: default}
+spec:
+  rules:
+  - {from: [{source: {serviceAccounts: [shop/web]}}], to: [{operation: {methods: [GET]}}]}
+  - {when: [{key: "request.headers[x-team]", values: [blue]}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: secret, namespace: default}
+spec:
+  action: DENY
+  rules: [{to: [{operation: {paths: [/secret], ports: ["8080"]}}]}]
+`
+	fields := url.Values{"to": {"cart"}, "policies": {policies}, "source": {"proposed.yaml"}, "records": {records}}
+	code, body := postDebug(h.server, "replay", fields)
+	var got report.Replay
+	if err := json.Unmarshal([]byte(body), &got); code != http.StatusOK || err != nil {
+		t.Fatalf("got %d %s", code, body)
+	}
+	if got.Proxy != "cart-1.default" || got.Decided != 7 || got.Other != 1 || got.Unread != 2 || got.Unnamed != 1 || len(got.Flips) != 3 {
+		t.Errorf("got %+v", got)
+	}
+	for _, want := range []string{
+		`{"allowed":false,"decided_by":"no-rule","count":2,"example":{"identity":"spiffe://cluster.local/ns/shop/sa/web","address":"127.1.0.7","port":8080,"method":"HEAD","host":"cart","path":"/"}}`,
+		`{"allowed":false,"decided_by":"rule","rule":{"kind":"AuthorizationPolicy","namespace":"default","name":"secret","index":0,"source":"proposed.yaml:10"},"count":1,`,
+		`{"allowed":true,"decided_by":"no-rule","count":1,"example":{"address":"127.1.0.7","port":8080,"method":"POST",`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s lacks %s", body, want)
+		}
+	}
+	// Nothing has changed for proxies.
+	var now report.Decision
+	debugGet(t, h.server, "request?from=shop/web&to=cart&port=80&method=HEAD", &now)
+	if mesh, _ := (source{h.server}).Snapshot(); !now.Allowed || mesh != before {
+		t.Errorf("the policies are in force: %+v", now)
+	}
+	for text, want := range map[string]string{
+		"": "no AuthorizationPolicies are proposed",
+		"apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a, namespace: b}\nspec: {egress: [{hosts: [./*]}]}": "only AuthorizationPolicies can be replayed",
+		strings.Replace(policies, "methods", "verbs", 1): "verbs",
+	} {
+		if code, body := postDebug(h.server, "replay", url.Values{"to": {"cart"}, "policies": {text}}); code != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("%s: got %d %s, want %s", text, code, body, want)
+		}
+	}
+	if code, _ := postDebug(h.server, "replay", url.Values{"records": {strings.Repeat("x", 9<<20)}}); code != http.StatusBadRequest {
+		t.Errorf("a form that is too large: %d", code)
+	}
+}

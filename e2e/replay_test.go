@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package e2e
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// replayed are the policies that are tried, and then applied.
+const replayed = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: catalog, namespace: default}
+spec:
+  selector: {matchLabels: {app: catalog}}
+  rules:
+  - from: [{source: {serviceAccounts: [frontend]}}]
+    to: [{operation: {paths: [/]}}]
+`
+
+// TestPolicyReplay records requests to the shop, tries policies with the records, and compares what
+// is said with what happens once the policies are applied.
+func TestPolicyReplay(t *testing.T) {
+	s := newShop(t)
+	log := filepath.Join(s.dir, "access.log")
+	s.edit("mesh.yaml", "config: config\n", `mesh:
+  accessLogFile: `+log+`
+  accessLogEncoding: JSON
+  accessLogFormat: |
+    {"method": "%REQ(:METHOD)%", "path": "%REQ(:PATH)%", "authority": "%REQ(:AUTHORITY)%",
+     "upstream_cluster": "%UPSTREAM_CLUSTER%", "requested_server_name": "%REQUESTED_SERVER_NAME%",
+     "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+     "downstream_remote_address": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
+     "downstream_peer_uri_san": "%DOWNSTREAM_PEER_URI_SAN%"}
+config: config
+`)
+	s.start()
+	s.waitFor("Ctrl-C ends it", 2*time.Minute)
+	send := func(caller, path string, want int) {
+		t.Helper()
+		client := throughProxy(t, caller)
+		eventually(t, 2*time.Minute, func() string {
+			code, body, _, err := get(t.Context(), client, "http://catalog:8080"+path, nil)
+			if err == nil && code == want {
+				return ""
+			}
+			return body
+		})
+	}
+	send(frontend, "/", http.StatusOK) // until everything is ready
+	send(orders, "/", http.StatusOK)
+	send(frontend, "/?recorded=1", http.StatusOK)
+	send(frontend, "/?recorded=2", http.StatusOK)
+	send(orders, "/?recorded=3", http.StatusOK)
+	records := filepath.Join(t.TempDir(), "records.log")
+	eventually(t, 2*time.Minute, func() string { // Envoy writes the log after a while
+		text, err := os.ReadFile(log)
+		if err != nil {
+			return err.Error()
+		}
+		lines := map[string]string{} // a request that was repeated has several
+		for line := range strings.Lines(string(text)) {
+			if _, number, ok := strings.Cut(line, "recorded="); ok && strings.HasSuffix(line, "\n") {
+				lines[number[:1]+strconv.FormatBool(strings.Contains(line, "inbound|"))] = line
+			}
+		}
+		if len(lines) == 6 { // by the caller's Envoy and by that of the catalog
+			err = os.WriteFile(records, []byte(strings.Join(slices.Collect(maps.Values(lines)), "")), 0o600)
+			if err != nil {
+				return err.Error()
+			}
+			return ""
+		}
+		time.Sleep(20 * time.Millisecond)
+		return "not all requests are in the log: " + string(text)
+	})
+	proposed := filepath.Join(t.TempDir(), "proposed.yaml")
+	if err := os.WriteFile(proposed, []byte(replayed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, records)
+	for _, want := range []string{
+		"3 requests to catalog-v", "1 decision changes", "Now denied: 1 request\n", "denied   as no rule that allows requests matches",
+		"such as  GET /?recorded=3, host catalog:8080", "from     spiffe://cluster.local/ns/default/sa/orders", "3 records are skipped",
+	} {
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("without %q (%v):\n%s", want, err, out)
+		}
+	}
+	send(orders, "/", http.StatusOK)
+	s.write("catalog-policy.yaml", replayed)
+	send(orders, "/", http.StatusForbidden)
+	send(frontend, "/", http.StatusOK)
+	send(frontend, "/other", http.StatusForbidden)
+	if out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, records); err != nil || !strings.Contains(out, "0 decisions change") {
+		t.Errorf("the policy is applied, and decisions change: %v\n%s", err, out)
+	}
+}
