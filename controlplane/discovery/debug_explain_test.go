@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -170,20 +172,21 @@ func TestDebugMore(t *testing.T) {
 	h := startDebug(t, true)
 	objects, pushed := debugtest.Shop(), 0
 	h.server.Debug(debug.Config{
-		Objects: objects, Push: func() { pushed++ },
+		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
 	})
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
 	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeCluster, ResponseNonce: p.nonce[xds.TypeCluster]})
 	asked := map[string]bool{}
+	policy := url.QueryEscape(`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "none"}, "spec": {}}`)
 	for path, want := range map[string]string{
 		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":5}`,
 		"adsz?push=true": `{"pushed":1}`, "proxies": `"name":"shop.default"`, explainWeb: `"VirtualService"`, "config_dump?proxyID=shop.default": `"web.default.svc.cluster.local"`,
 		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
 		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",
 		"config_distribution?resource=VirtualService/default/web": `"proxy":"shop.default"`, "registryz": "a.example.com", "endpointz": "127.77.54.9",
-		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
+		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
 	} {
 		var raw json.RawMessage
 		debugGet(t, h.server, path, &raw)

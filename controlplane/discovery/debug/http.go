@@ -109,20 +109,20 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 			return nil, no
 		}
 	}
+	server := h.current()
+	mesh, _ := server.source.Snapshot()
+	if mesh == nil {
+		return nil, &refusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
+	}
 	if r.Method == http.MethodPost {
 		limit := int64(maxForm)
-		if r.PathValue("name") == "replay" {
+		if r.PathValue("name") == "replay" && (caller == nil || askerOf(mesh, caller).all) {
 			limit = maxReplay
 		}
 		r.Body = http.MaxBytesReader(nil, r.Body, limit)
 		if err := r.ParseForm(); err != nil {
 			return nil, &refusal{http.StatusBadRequest, "the form cannot be read, or has more than " + strconv.FormatInt(limit, 10) + " bytes"}
 		}
-	}
-	server := h.current()
-	mesh, _ := server.source.Snapshot()
-	if mesh == nil {
-		return nil, &refusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
 	}
 	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
 		return nil, &refusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent anew at most every %s; ask again then", pushEvery)}
