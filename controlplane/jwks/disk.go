@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/internal/durable"
@@ -33,7 +34,7 @@ type disk struct {
 	dir string
 	log *slog.Logger
 	// broken is true after an error that was logged.
-	broken bool
+	broken atomic.Bool
 }
 
 // stored is the content of a file.
@@ -127,16 +128,16 @@ func (d *disk) read(path string) (Source, *entry, error) {
 	if len(keys.List) == 0 {
 		return Source{}, nil, errors.New("it has no keys for signatures")
 	}
-	return source, &entry{set: set, keys: keys, fetched: s.Fetched, saved: true}, nil
+	return source, &entry{set: set, keys: keys, fetched: s.Fetched, saved: keys.Version}, nil
 }
 
 // save writes the keys of a source. It reports whether that succeeded.
-func (d *disk) save(source Source, e *entry) bool {
+func (d *disk) save(source Source, keys *Keys, fetched time.Time) bool {
 	if d == nil {
 		return true
 	}
-	s := stored{URL: source.URL, Issuer: source.Issuer, Fetched: e.fetched}
-	for _, key := range e.keys.List {
+	s := stored{URL: source.URL, Issuer: source.Issuer, Fetched: fetched}
+	for _, key := range keys.List {
 		s.Keys = append(s.Keys, json.RawMessage(key))
 	}
 	text, err := json.Marshal(s)
@@ -144,12 +145,11 @@ func (d *disk) save(source Source, e *entry) bool {
 		err = durable.Replace(d.path(source), text, 0o600)
 	}
 	if err == nil {
-		d.touch(source, e.fetched)
-		d.broken = false
+		d.touch(source, fetched)
+		d.broken.Store(false)
 		return true
 	}
-	if !d.broken {
-		d.broken = true
+	if !d.broken.Swap(true) {
 		d.log.Warn("the keys of a token issuer cannot be stored; after a restart of the control plane its tokens are refused while it is down", "source", source.String(), "err", err)
 	}
 	return false

@@ -50,6 +50,7 @@ func serve(t *testing.T, handler http.Handler, secure bool) *httptest.Server {
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	if secure {
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{serverCertificate(t)}}
+		s.EnableHTTP2 = true
 		s.StartTLS()
 	} else {
 		s.Start()

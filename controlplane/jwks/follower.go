@@ -91,7 +91,7 @@ type entry struct {
 	keys    *Keys
 	fetched time.Time // last success
 	used    time.Time // when it was last wanted; zero while it is
-	saved   bool      // the set is on disk
+	saved   string    // version of the keys on disk
 	wanted  Wanted
 	problem string
 }
@@ -301,6 +301,9 @@ func (f *Follower) note(source Source, set *Set, err error) {
 	if len(changed) > 0 && f.cfg.OnChange != nil {
 		f.cfg.OnChange(changed)
 	}
+	if err == nil {
+		f.save(source, now)
+	}
 }
 
 // record returns the objects whose keys or problems have changed.
@@ -316,16 +319,10 @@ func (f *Follower) record(source Source, set *Set, err error, now time.Time) []m
 	problem, differs := "", false
 	if err == nil {
 		keys := newKeys(set)
-		differs = e.keys == nil || e.keys.Version != keys.Version
-		if differs {
-			e.set, e.keys, e.saved = set, keys, false
+		if differs = e.keys == nil || e.keys.Version != keys.Version; differs {
+			e.set, e.keys = set, keys
 		}
 		e.fetched = now
-		if !e.saved {
-			e.saved = f.disk.save(source, e)
-		} else {
-			f.disk.touch(source, now)
-		}
 	} else {
 		problem = e.reason(source, err, now)
 	}
@@ -335,6 +332,28 @@ func (f *Follower) record(source Source, set *Set, err error, now time.Time) []m
 	e.problem = problem
 	f.publish()
 	return slices.Clone(e.wanted.Objects)
+}
+
+// save writes the keys of a source to disk, unless they are there. It does not hold mu meanwhile,
+// because disks are slow.
+func (f *Follower) save(source Source, now time.Time) {
+	f.mu.Lock()
+	e := f.entries[source]
+	if e == nil {
+		f.mu.Unlock()
+		return
+	}
+	keys, saved := e.keys, e.saved
+	f.mu.Unlock()
+	if saved == keys.Version {
+		f.disk.touch(source, now)
+		return
+	}
+	if f.disk.save(source, keys, now) {
+		f.mu.Lock()
+		e.saved = keys.Version
+		f.mu.Unlock()
+	}
 }
 
 // reason returns the problem of the objects after an error, or "" if there is none yet.
