@@ -168,7 +168,7 @@ func (s *target) detection(l *listenerv3.Listener) {
 func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 	out := make([]*corev3.CidrRange, 0, len(prefixes))
 	for _, p := range prefixes {
-		out = append(out, &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))})
+		out = append(out, envoyconf.Range(p))
 	}
 	return out
 }

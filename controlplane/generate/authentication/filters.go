@@ -13,7 +13,6 @@ import (
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -89,17 +88,13 @@ func (t Tokens) Filters() *Filters {
 	}
 	slices.SortStableFunc(issuers, func(a, b issuer) int { return strings.Compare(a.rule.GetIssuer(), b.rule.GetIssuer()) })
 	if headers := outputHeaders(issuers); len(headers) > 0 {
-		out.HTTP = append(out.HTTP, httpFilter(mutationFilter, removal(headers)))
+		out.HTTP = append(out.HTTP, envoyconf.RequestFilter(mutationFilter, removal(headers)))
 	}
 	if !samePlaces(issuers) {
-		out.HTTP = append(out.HTTP, httpFilter(jwtFilter+".every", everyToken(issuers)))
+		out.HTTP = append(out.HTTP, envoyconf.RequestFilter(jwtFilter+".every", everyToken(issuers)))
 	}
-	out.HTTP = append(out.HTTP, httpFilter(jwtFilter, oneToken(issuers)))
+	out.HTTP = append(out.HTTP, envoyconf.RequestFilter(jwtFilter, oneToken(issuers)))
 	return out
-}
-
-func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
 }
 
 // samePlaces reports whether the tokens of all issuers are expected at the same places.

@@ -102,8 +102,8 @@ func (out *Filters) addCustom(asked []*authorizer, base converter) {
 			continue
 		}
 		prefix := "istio_ext_authz_" + a.name + "_"
-		matches = append(matches, httpFilter(httpRBAC, &httprbacv3.RBAC{ShadowRules: custom().rules(a.policies, base, ofRequests), ShadowRulesStatPrefix: prefix}))
-		asks = append(asks, &hcmv3.HttpFilter{Name: "envoy.filters.http.ext_authz", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(a.http(matched(httpRBAC, prefix)))}})
+		matches = append(matches, envoyconf.RequestFilter(httpRBAC, &httprbacv3.RBAC{ShadowRules: custom().rules(a.policies, base, ofRequests), ShadowRulesStatPrefix: prefix}))
+		asks = append(asks, envoyconf.RequestFilter("envoy.filters.http.ext_authz", a.http(matched(httpRBAC, prefix))))
 		if a.Provider.GetEnvoyExtAuthzGrpc() == nil {
 			deniedConnections = append(deniedConnections, a.policies...) // it reads HTTP only
 			continue
@@ -114,7 +114,7 @@ func (out *Filters) addCustom(asked []*authorizer, base converter) {
 		streamAsks = append(streamAsks, &listenerv3.Filter{Name: "envoy.filters.network.ext_authz", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(a.stream(matched(streamRBAC, prefix)))}})
 	}
 	if rules := custom().rules(deniedRequests, base, ofRequests); rules != nil {
-		out.External = append(out.External, httpFilter(httpRBAC, &httprbacv3.RBAC{Rules: rules}))
+		out.External = append(out.External, envoyconf.RequestFilter(httpRBAC, &httprbacv3.RBAC{Rules: rules}))
 	}
 	// All rules are evaluated before an authorizer changes the request.
 	out.External = slices.Concat(out.External, matches, asks)

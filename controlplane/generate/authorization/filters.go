@@ -16,7 +16,6 @@ import (
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
-	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -186,7 +185,7 @@ var errLibrary = errors.New("a gRPC server without a proxy asks no authorizer: g
 // addLibrary adds the filter of a step for gRPC libraries.
 func (out *Filters) addLibrary(s step, list []*snapshot.AuthorizationPolicy, base converter) {
 	if rules := s.rules(list, base, ofLibrary); rules != nil {
-		out.Library = append(out.Library, httpFilter(httpRBAC+"."+strings.ToLower(s.action.String()), &httprbacv3.RBAC{Rules: rules}))
+		out.Library = append(out.Library, envoyconf.RequestFilter(httpRBAC+"."+strings.ToLower(s.action.String()), &httprbacv3.RBAC{Rules: rules}))
 	}
 }
 
@@ -198,10 +197,6 @@ const (
 
 func streamFilter(config *networkrbacv3.RBAC) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: streamRBAC, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
-}
-
-func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
 }
 
 // rules returns the rules of policies with the action of the step, or nil if there are no policies.

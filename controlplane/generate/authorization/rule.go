@@ -4,7 +4,6 @@
 package authorization
 
 import (
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -370,15 +368,8 @@ func valued(name string, m *matcherv3.StringMatcher) *routev3.HeaderMatcher {
 
 // addresses parses an address or a range of addresses.
 func addresses(value string) (*corev3.CidrRange, bool) {
-	p, err := netip.ParsePrefix(value)
-	if err != nil {
-		a, err := netip.ParseAddr(value)
-		if err != nil || a.Zone() != "" {
-			return nil, false
-		}
-		p = netip.PrefixFrom(a, a.BitLen())
-	}
-	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))}, true
+	r := envoyconf.ParseRange(value)
+	return r, r != nil
 }
 
 // permissions combines permissions. It is never written to.

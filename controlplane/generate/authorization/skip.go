@@ -48,10 +48,10 @@ func (s step) requests(enforced, tried []*snapshot.AuthorizationPolicy, base con
 		always.Rules, sometimes = nil, always.GetRules()
 	}
 	if len(always.GetRules().GetPolicies()) > 0 || always.GetShadowRules() != nil || sometimes == nil {
-		out = append(out, httpFilter(httpRBAC, always))
+		out = append(out, envoyconf.RequestFilter(httpRBAC, always))
 	}
 	if sometimes != nil {
-		out = append(out, httpFilter(httpRBAC, &matchingv3.ExtensionWithMatcher{
+		out = append(out, envoyconf.RequestFilter(httpRBAC, &matchingv3.ExtensionWithMatcher{
 			ExtensionConfig: &corev3.TypedExtensionConfig{Name: httpRBAC, TypedConfig: envoyconf.Pack(&httprbacv3.RBAC{Rules: sometimes})},
 			XdsMatcher:      skip,
 		}))

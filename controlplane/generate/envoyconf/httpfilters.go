@@ -108,11 +108,16 @@ func (f Filters) Apply(hcm *hcmv3.HttpConnectionManager) {
 		}
 		hcm.HttpFilters = append(hcm.HttpFilters, row.made...)
 		if row.config != nil {
-			hcm.HttpFilters = append(hcm.HttpFilters, &hcmv3.HttpFilter{
-				Name: row.name, IsOptional: row.optional, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(row.config)},
-			})
+			f := RequestFilter(row.name, row.config)
+			f.IsOptional = row.optional
+			hcm.HttpFilters = append(hcm.HttpFilters, f)
 		}
 	}
+}
+
+// RequestFilter returns an HTTP filter.
+func RequestFilter(name string, config proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(config)}}
 }
 
 func (d *Denied) httpFilters() []*hcmv3.HttpFilter {

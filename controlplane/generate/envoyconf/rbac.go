@@ -87,9 +87,9 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 	if len(principals) > 0 {
 		d.names = &deniedNames{exact: exact, prefixes: prefixes}
 		rules.Policies["identities"] = AnyRequest(principals)
-		d.http = &hcmv3.HttpFilter{Name: "envoy.filters.http.rbac", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: Pack(&httprbacv3.RBAC{
+		d.http = RequestFilter("envoy.filters.http.rbac", &httprbacv3.RBAC{
 			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
-		})}}
+		})
 	}
 	if serials := list.Serials(); len(serials) > 0 {
 		var principals []*rbacv3.Principal

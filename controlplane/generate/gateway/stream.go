@@ -5,13 +5,11 @@ package gateway
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -76,7 +74,7 @@ func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
 func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.FilterChainMatch, bool) {
 	m := &listenerv3.FilterChainMatch{ServerNames: names}
 	read := func(text string) (*corev3.CidrRange, bool) {
-		r := subnet(text)
+		r := envoyconf.ParseRange(text)
 		if r == nil {
 			b.problems = append(b.problems, of.problem("%q is no address or subnet: write one such as 10.0.0.0/8", text))
 		}
@@ -102,20 +100,6 @@ func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.F
 		return nil, true
 	}
 	return m, true
-}
-
-// subnet parses an address or a subnet. It returns nil if the text is neither.
-func subnet(text string) *corev3.CidrRange {
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil {
-		ip, err := netip.ParseAddr(text)
-		if err != nil || ip.Zone() != "" {
-			return nil
-		}
-		prefix = netip.PrefixFrom(ip, ip.BitLen())
-	}
-	prefix = prefix.Masked()
-	return &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(prefix.Bits()))}
 }
 
 // passedThrough adds the chains of a server that does not terminate TLS: one for each match of the
