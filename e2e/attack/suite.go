@@ -72,7 +72,7 @@ var errSkipped = errors.New("not tried")
 
 // attacks returns all attacks, in the order of the document.
 func attacks() []attack {
-	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), webhookAttacks(), workloadAttacks(), tenantAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), bootstrapAttacks(), wasmAttacks(), dnsAttacks())
+	return slices.Concat(identityAttacks(), claimAttacks(), secretAttacks(), floodAttacks(), webhookAttacks(), workloadAttacks(), tenantAttacks(), keyAttacks(), sidecarAttacks(), labAttacks(), fileAttacks(), bootstrapAttacks(), wasmAttacks(), dnsAttacks())
 }
 
 // matches reports whether the area or the name of an attack contains the text.
