@@ -77,7 +77,7 @@ spec:
 	s.setenv("outrigger-control", "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "1s")
 	s.start()
 	s.waitFor("Ctrl-C ends it", 2*time.Minute)
-	if out := s.out.String(); strings.Contains(out, "tokens.yaml") {
+	if out := s.out.String(); strings.Contains(out, "has no effect") {
 		t.Errorf("the object has a problem: %s", out)
 	}
 	client, path := throughProxy(t, frontend), "healthz"

@@ -25,6 +25,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
+// patience is the time limit of fetches that must not time out.
+const patience = 2 * time.Minute
+
 func keySetText(t testing.TB) string {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -105,7 +108,7 @@ func TestFetch(t *testing.T) {
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusFound) })
 	}
-	open := FetchConfig{AllowLoopback: true, RootCAs: trust(s)}
+	open := FetchConfig{AllowLoopback: true, RootCAs: trust(s), Timeout: patience}
 	for name, tc := range map[string]struct {
 		cfg     FetchConfig
 		url     string
@@ -114,9 +117,9 @@ func TestFetch(t *testing.T) {
 		"good":                           {open, s.URL + "/keys", ""},
 		"redirect on the same host":      {open, s.URL + "/moved", ""},
 		"unknown kinds of keys":          {open, s.URL + "/mixed", ""},
-		"plain http to loopback":         {FetchConfig{AllowLoopback: true, AllowedHosts: []string{plain.Listener.Addr().String()}}, plain.URL, ""},
-		"loopback not allowed":           {FetchConfig{RootCAs: trust(s)}, s.URL + "/keys", "a loopback, link-local"},
-		"server of an unknown authority": {FetchConfig{AllowLoopback: true}, s.URL + "/keys", "certificate"},
+		"plain http to loopback":         {FetchConfig{AllowLoopback: true, AllowedHosts: []string{plain.Listener.Addr().String()}, Timeout: patience}, plain.URL, ""},
+		"loopback not allowed":           {FetchConfig{RootCAs: trust(s), Timeout: patience}, s.URL + "/keys", "a loopback, link-local"},
+		"server of an unknown authority": {FetchConfig{AllowLoopback: true, Timeout: patience}, s.URL + "/keys", "certificate"},
 		"too big":                        {open, s.URL + "/big", "more than 262144 bytes"},
 		"not JSON":                       {open, s.URL + "/html", "invalid character"},
 		"no usable key":                  {open, s.URL + "/none", "holds no public key"},
@@ -170,7 +173,7 @@ func TestDiscovery(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			f, err := newFetcher(FetchConfig{AllowLoopback: true, RootCAs: trust(s)}, Source{Issuer: s.URL + path})
+			f, err := newFetcher(FetchConfig{AllowLoopback: true, RootCAs: trust(s), Timeout: patience}, Source{Issuer: s.URL + path})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +252,7 @@ func TestAnyHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := newFetcher(FetchConfig{AnyHost: true, Allowed: allowed, RootCAs: roots}, Source{URL: tc.url})
+			f, err := newFetcher(FetchConfig{AnyHost: true, Allowed: allowed, RootCAs: roots, Timeout: patience}, Source{URL: tc.url})
 			if err != nil {
 				t.Fatal(err)
 			}
