@@ -7,8 +7,12 @@ import (
 	"slices"
 	"testing"
 
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
+	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	matchingv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
+	actionv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/matcher/action/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
@@ -19,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -70,6 +75,15 @@ func misreadings() []misreading {
 				r.Policies = nil
 			}
 		}},
+		{name: "filters with a matcher are always skipped", read: func(m proto.Message) {
+			if e, ok := m.(*matchingv3.ExtensionWithMatcher); ok {
+				skip := &xdscorev3.TypedExtensionConfig{Name: "skip", TypedConfig: envoyconf.Pack(&actionv3.SkipFilter{})}
+				e.XdsMatcher = &xdsmatcherv3.Matcher{
+					MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{}},
+					OnNoMatch:   &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{Action: skip}},
+				}
+			}
+		}},
 		{name: "paths are not normalized", read: func(m proto.Message) {
 			if hcm, ok := m.(*hcmv3.HttpConnectionManager); ok {
 				hcm.NormalizePath = nil
@@ -111,7 +125,7 @@ func rewrite(t *testing.T, m protoreflect.Message, change func(proto.Message)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc([]proto.Message{&hcmv3.HttpConnectionManager{}, &httprbacv3.RBAC{}, &networkrbacv3.RBAC{}}, a.MessageIs) {
+		if !slices.ContainsFunc([]proto.Message{&hcmv3.HttpConnectionManager{}, &matchingv3.ExtensionWithMatcher{}, &httprbacv3.RBAC{}, &networkrbacv3.RBAC{}}, a.MessageIs) {
 			return
 		}
 		rewrite(t, inner.ProtoReflect(), change)

@@ -109,8 +109,15 @@ func (e *Envoy) streamFilter(c *chain, name string, config *anypb.Any) error {
 func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 	switch m := message(config).(type) {
 	case *matchingv3.ExtensionWithMatcher:
-		// The matcher only saves time: it skips rules that would not refuse the request.
-		return e.httpFilter(c, name, m.GetExtensionConfig().GetTypedConfig())
+		inner := &chain{}
+		if err := e.httpFilter(inner, name, m.GetExtensionConfig().GetTypedConfig()); err != nil {
+			return err
+		}
+		skips, err := e.compiler.skipping(m.GetXdsMatcher())
+		if err != nil {
+			return fmt.Errorf("read the matcher of the filter %s: %w", name, err)
+		}
+		c.http, c.skipped = append(c.http, &skippable{skips, inner.http}), append(c.skipped, inner.skipped...)
 	case *httprbacv3.RBAC:
 		s, err := e.rbac("envoy.filters.http.rbac", m.GetRules(), m.GetShadowRules(), m.GetShadowRulesStatPrefix())
 		if m.GetMatcher() != nil || m.GetShadowMatcher() != nil {

@@ -53,18 +53,27 @@ func (c *compiler) string(m *matcherv3.StringMatcher) (func(string) bool, error)
 		want := fold(of.Suffix)
 		return func(s string) bool { return strings.HasSuffix(fold(s), want) }, nil
 	case *matcherv3.StringMatcher_SafeRegex:
-		p := c.patterns[of.SafeRegex.GetRegex()]
-		if p == nil {
-			var err error
-			if p, err = newPattern(of.SafeRegex.GetRegex()); err != nil {
-				return nil, err
-			}
-			c.patterns[of.SafeRegex.GetRegex()] = p
+		p, err := c.pattern(of.SafeRegex.GetRegex())
+		if err != nil {
+			return nil, err
 		}
 		return p.matches, nil
 	default:
 		return nil, fmt.Errorf("the matcher %T of texts is not known here", of)
 	}
+}
+
+// pattern compiles a regular expression, unless it is compiled already.
+func (c *compiler) pattern(expr string) (*pattern, error) {
+	if p := c.patterns[expr]; p != nil {
+		return p, nil
+	}
+	p, err := newPattern(expr)
+	if err != nil {
+		return nil, err
+	}
+	c.patterns[expr] = p
+	return p, nil
 }
 
 // metadata compiles the matcher of a value in the metadata of the request.
