@@ -31,10 +31,10 @@ const (
 
 // serveTCP accepts connections.
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	l = connlimit.Listen(l, connlimit.Config{Total: maxConns, Evict: true, OnClose: func(string) {
 		s.metrics.refused.WithLabelValues(reasonOverload).Inc()
 	}})
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {
 		conn, err := l.Accept()
 		switch {
