@@ -178,6 +178,8 @@ func TestDebugMore(t *testing.T) {
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
 	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeCluster, ResponseNonce: p.nonce[xds.TypeCluster]})
+	// What was sent is noted after the proxy has it.
+	eventually(t, h.server, "adsz", "the clusters are sent", func(raw json.RawMessage) bool { return strings.Contains(string(raw), `"watches":{"cds":5}`) })
 	asked := map[string]bool{}
 	policy := url.QueryEscape(`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "none"}, "spec": {}}`)
 	for path, want := range map[string]string{
