@@ -73,18 +73,14 @@ func (a *AuthorizationPolicies) get(obj *model.Config) *AuthorizationPolicy {
 	return a.byKey[obj.Key]
 }
 
-// For returns the policies of a workload: those of the root namespace, then those of its own.
-func (a *AuthorizationPolicies) For(namespace string, labels map[string]string) []*AuthorizationPolicy {
-	return a.index.of(namespace, labels)
+// For returns the policies of a workload: those of the root namespace, those of its own, and those that
+// name one of the given services.
+func (a *AuthorizationPolicies) For(namespace string, labels map[string]string, services []model.Key) []*AuthorizationPolicy {
+	return a.index.of(namespace, labels, services)
 }
 
 // NameServices reports whether some policies name a Service or ServiceEntry.
 func (a *AuthorizationPolicies) NameServices() bool { return len(a.index.services) > 0 }
-
-// OfService returns the policies that name a Service or ServiceEntry.
-func (a *AuthorizationPolicies) OfService(key model.Key) []*AuthorizationPolicy {
-	return a.index.services[key]
-}
 
 // policyKey returns a digest of everything that the filters of a policy depend on.
 func policyKey(obj *model.Config, dryRun bool) string {

@@ -43,34 +43,36 @@ func TestAuthorizationPolicies(t *testing.T) {
 		authorization("shop", "both", refs(gateway, ref("", "Service", "web"))),
 		authorization("shop", "class", refs(class)),
 	}, settings{root: "root"})
+	service := []model.Key{{Kind: model.KubernetesService, Namespace: "shop", Name: "web"}}
+	foreign := []model.Key{{Kind: model.KubernetesService, Namespace: "other", Name: "web"}}
 	for _, tc := range []struct {
 		namespace string
 		labels    map[string]string
+		services  []model.Key
 		want      []string
 	}{
-		{"other", nil, []string{"root/mesh"}},
-		{"other", map[string]string{"app": "web"}, []string{"root/mesh", "root/web"}},
-		{"shop", nil, []string{"root/mesh", "shop/all"}},
-		{"shop", map[string]string{"app": "web", "v": "1"}, []string{"root/mesh", "root/web", "shop/all", "shop/web"}},
-		{"root", map[string]string{"app": "web"}, []string{"root/mesh", "root/web"}},
-		{"shop", map[string]string{gatewayNameLabel: "edge"}, []string{"root/mesh", "shop/all", "shop/gateway", "shop/both"}},
-		{"root", map[string]string{gatewayNameLabel: "edge", gatewayClassLabel: "istio"}, []string{"root/mesh", "root/class", "root/gateway"}},
-		{"far", map[string]string{gatewayNameLabel: "edge", gatewayClassLabel: "istio"}, []string{"root/mesh", "root/class"}},
+		{"other", nil, nil, []string{"root/mesh"}},
+		{"other", map[string]string{"app": "web"}, nil, []string{"root/mesh", "root/web"}},
+		{"shop", nil, nil, []string{"root/mesh", "shop/all"}},
+		{"shop", map[string]string{"app": "web", "v": "1"}, nil, []string{"root/mesh", "root/web", "shop/all", "shop/web"}},
+		{"root", map[string]string{"app": "web"}, nil, []string{"root/mesh", "root/web"}},
+		{"shop", map[string]string{gatewayNameLabel: "edge"}, nil, []string{"root/mesh", "shop/all", "shop/gateway", "shop/both"}},
+		{"root", map[string]string{gatewayNameLabel: "edge", gatewayClassLabel: "istio"}, nil, []string{"root/mesh", "root/class", "root/gateway"}},
+		{"far", map[string]string{gatewayNameLabel: "edge", gatewayClassLabel: "istio"}, nil, []string{"root/mesh", "root/class"}},
+		{"shop", nil, service, []string{"root/mesh", "shop/all", "shop/both"}},
+		{"shop", map[string]string{gatewayNameLabel: "edge"}, slices.Concat(service, service), []string{"root/mesh", "shop/all", "shop/gateway", "shop/both"}},
+		{"other", nil, foreign, []string{"root/mesh"}},
 	} {
 		var got []string
-		for _, p := range a.For(tc.namespace, tc.labels) {
+		for _, p := range a.For(tc.namespace, tc.labels, tc.services) {
 			got = append(got, p.Config.Source)
 		}
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s %v: %v, want %v", tc.namespace, tc.labels, got, tc.want)
 		}
 	}
-	service := model.Key{Kind: model.KubernetesService, Namespace: "shop", Name: "web"}
-	if got := a.OfService(service); len(got) != 1 || got[0].Config.Name != "both" || !a.NameServices() {
-		t.Errorf("policies of the service: %v", got)
-	}
-	if service.Namespace = "other"; len(a.OfService(service)) > 0 {
-		t.Error("a policy applies to a service of another namespace")
+	if !a.NameServices() {
+		t.Error("no policy names a service")
 	}
 	if len(a.problems) != 1 {
 		t.Errorf("problems: %v", a.problems)
@@ -87,7 +89,7 @@ func BenchmarkAuthorizationPolicies(b *testing.B) {
 	}
 	a := newAuthorizationPolicies(nil, objects, settings{root: "root"})
 	for b.Loop() {
-		if len(a.For("ns-7", map[string]string{"app": "app-3", "version": "v1", "pod-template-hash": "x"})) != 1 {
+		if len(a.For("ns-7", map[string]string{"app": "app-3", "version": "v1", "pod-template-hash": "x"}, nil)) != 1 {
 			b.Fatal("the policy is not found")
 		}
 	}

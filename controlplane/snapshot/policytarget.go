@@ -98,19 +98,31 @@ func isService(ref *typev1beta1.PolicyTargetReference) bool {
 	return false
 }
 
-// of returns the policies of a workload: those of the root namespace, then those of its own. In each,
-// those without a selector come first.
-func (p *policyIndex[T]) of(namespace string, labels map[string]string) []T {
-	var out []T
+// of returns the policies of a workload: those of the root namespace, those of its own, and those that
+// name one of the services. In each namespace, those without a selector come first.
+func (p *policyIndex[T]) of(namespace string, labels map[string]string, services []model.Key) []T {
+	var out, named []T
 	if ns := p.namespaces[p.root]; ns != nil && namespace != p.root {
 		out = append(slices.Clip(ns.whole), ns.selected.matching(labels)...)
 	}
 	if ns := p.namespaces[namespace]; ns != nil {
 		out = slices.Concat(out, ns.whole, ns.selected.matching(labels))
-		for _, policy := range ns.gateways.matching(labels) {
-			if !slices.Contains(out, policy) { // it may name the class as well
-				out = append(out, policy)
-			}
+		named = ns.gateways.matching(labels)
+	}
+	for _, service := range services {
+		named = append(named, p.services[service]...)
+	}
+	if len(named) == 0 {
+		return out
+	}
+	seen := make(map[T]bool, len(out)) // a policy may have several targets
+	for _, policy := range out {
+		seen[policy] = true
+	}
+	for _, policy := range named {
+		if !seen[policy] {
+			seen[policy] = true
+			out = append(out, policy)
 		}
 	}
 	return out

@@ -218,15 +218,11 @@ func verificationKeys(text string) []string {
 	return out
 }
 
-// For returns the objects of a workload: those of the root namespace, then those of its own.
-func (a *RequestAuthentications) For(namespace string, labels map[string]string) []*RequestAuthentication {
-	return a.index.of(namespace, labels)
+// For returns the objects of a workload: those of the root namespace, those of its own, and those that
+// name one of the given services.
+func (a *RequestAuthentications) For(namespace string, labels map[string]string, services []model.Key) []*RequestAuthentication {
+	return a.index.of(namespace, labels, services)
 }
 
 // NameServices reports whether some objects name a Service or ServiceEntry.
 func (a *RequestAuthentications) NameServices() bool { return len(a.index.services) > 0 }
-
-// OfService returns the objects that name a Service or ServiceEntry.
-func (a *RequestAuthentications) OfService(key model.Key) []*RequestAuthentication {
-	return a.index.services[key]
-}

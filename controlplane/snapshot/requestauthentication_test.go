@@ -48,7 +48,7 @@ func (w *tokenWorld) build(changed ...*model.Config) {
 // state describes the rules and problems of a namespace, and the keys of objects.
 func (w *tokenWorld) state() (text string, keys []string) {
 	var parts []string
-	for _, object := range w.mesh.RequestAuthentications.For("shop", nil) {
+	for _, object := range w.mesh.RequestAuthentications.For("shop", nil, nil) {
 		keys = append(keys, object.Key)
 		for _, rule := range object.Rules {
 			parts = append(parts, rule.GetIssuer()+"="+strings.Join(rule.Keys, "+"))

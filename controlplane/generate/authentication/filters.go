@@ -32,14 +32,7 @@ type Tokens struct {
 
 // Of returns the RequestAuthentications of a proxy and those that name one of the services.
 func Of(mesh *snapshot.Mesh, proxy *model.Proxy, services []model.Key) Tokens {
-	t := Tokens{list: mesh.RequestAuthentications.For(proxy.Namespace, proxy.OwnLabels())}
-	for _, service := range services {
-		for _, object := range mesh.RequestAuthentications.OfService(service) {
-			if !slices.Contains(t.list, object) { // it may name several of them
-				t.list = append(t.list, object)
-			}
-		}
-	}
+	t := Tokens{list: mesh.RequestAuthentications.For(proxy.Namespace, proxy.OwnLabels(), services)}
 	if len(t.list) == 0 {
 		return t
 	}

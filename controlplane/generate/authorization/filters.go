@@ -42,14 +42,7 @@ type Policies struct {
 // Of returns the policies of a workload, which validates the tokens of the given issuers, and the
 // policies that name the given services. The Sidecar of the workload may be nil.
 func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar, services []model.Key, issuers []string) Policies {
-	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels()), issuers: issuers}
-	for _, key := range services {
-		for _, policy := range mesh.AuthorizationPolicies.OfService(key) {
-			if !slices.Contains(p.list, policy) {
-				p.list = append(p.list, policy)
-			}
-		}
-	}
+	p := Policies{list: mesh.AuthorizationPolicies.For(proxy.Namespace, proxy.OwnLabels(), services), issuers: issuers}
 	if len(p.list) == 0 {
 		return p
 	}
