@@ -6,7 +6,6 @@ package jwks
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/url"
 )
 
 // Keys are the keys of one source.
@@ -61,5 +60,5 @@ func (s Source) host() string {
 	if err != nil {
 		return ""
 	}
-	return HostPort(&url.URL{Scheme: u.Scheme, Host: u.Host})
+	return HostPort(u)
 }
