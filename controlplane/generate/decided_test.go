@@ -52,7 +52,12 @@ func (c *court) checkDecision(t *testing.T, i int, q sent, client net.Addr, stat
 	if slices.Contains([]string{"400", "404", "426", "501"}, status) || q.version == "HTTP/2" && status == "0" || q.method == "CONNECT" {
 		return
 	}
-	v := c.decided(t, i, c.request(t, i, q, client))
+	r := c.request(t, i, q, client)
+	v := c.decided(t, i, r)
+	r.Brief = true
+	if brief := c.decided(t, i, r); brief.Allowed != v.Allowed || brief.Status != v.Status || len(brief.Candidates)+len(brief.Matched) > 0 {
+		t.Errorf("%s %s as %q: the brief verdict is %+v, the other is %+v", q.method, q.target, q.as, brief, v)
+	}
 	got := "allowed"
 	switch {
 	case len(v.Asked) > 0:

@@ -56,8 +56,8 @@ func (l logged) request() (r decision.Request, named bool, err error) {
 		return r, false, errors.New("a field is missing")
 	}
 	r = decision.Request{
-		Server: local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: []string{"istio-http/1.1", "istio", "http/1.1"},
-		Method: l.Method, Host: l.Host, Path: l.Path, Header: map[string][]string{}, Now: time.Now(),
+		Server: local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: sidecarALPN(),
+		Method: l.Method, Host: l.Host, Path: l.Path, Header: map[string][]string{}, Now: time.Now(), Brief: true,
 	}
 	if remote, err := netip.ParseAddrPort(l.Remote); err == nil {
 		r.Peer = remote.Addr().Unmap()
@@ -96,11 +96,12 @@ func (d debugger) replay() (answerOf, error) {
 		return answerOf{}, err
 	}
 	proxy := target.stream.Proxy
-	now, err := envoyOf(d.source, d.mesh, proxy)
+	now, _, err := d.envoyOf(target.stream)
 	if err != nil {
 		return answerOf{}, err
 	}
-	then, err := envoyOf(d.cfg.Preview(), d.mesh.WithPolicies(slices.Collect(maps.Values(proposed))), proxy)
+	preview, mesh := d.cfg.Preview(), d.mesh.WithPolicies(slices.Collect(maps.Values(proposed)))
+	then, err := decision.Load(preview.Generate(mesh, proxy, xds.TypeListener), preview.Generate(mesh, proxy, xds.TypeExtension), proxy)
 	if err != nil {
 		return answerOf{}, err
 	}
@@ -202,9 +203,4 @@ func proposedPolicies(texts, sources []string) (map[model.Key]*model.Config, err
 		return nil, errors.New("no AuthorizationPolicies are proposed: name their files with -f FILE")
 	}
 	return out, nil
-}
-
-// envoyOf returns what decides as the proxy with a snapshot.
-func envoyOf(g Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (*decision.Envoy, error) {
-	return decision.Load(g.Generate(mesh, proxy, xds.TypeListener), g.Generate(mesh, proxy, xds.TypeExtension), proxy)
 }

@@ -47,11 +47,7 @@ func (d debugger) request() (answerOf, error) {
 	if err != nil {
 		return answerOf{}, err
 	}
-	listeners := d.givenTo(target.stream)[slices.Index(xds.Types, xds.TypeListener)]
-	if listeners == nil || len(listeners.Resources) == 0 { // it has not asked for them yet
-		listeners = d.source.Generate(d.mesh, target.stream.Proxy, xds.TypeListener)
-	}
-	envoy, err := decision.Load(listeners, d.source.Generate(d.mesh, target.stream.Proxy, xds.TypeExtension), target.stream.Proxy)
+	envoy, listeners, err := d.envoyOf(target.stream)
 	if err != nil {
 		return answerOf{}, err
 	}
@@ -85,6 +81,19 @@ func (d debugger) request() (answerOf, error) {
 	return answerOf{json: out}, nil
 }
 
+// envoyOf returns what decides as a proxy, and its listeners.
+func (d debugger) envoyOf(st *Stream) (*decision.Envoy, *xds.Set, error) {
+	listeners := d.givenTo(st)[slices.Index(xds.Types, xds.TypeListener)]
+	if listeners == nil || len(listeners.Resources) == 0 { // it has not asked for them yet
+		listeners = d.source.Generate(d.mesh, st.Proxy, xds.TypeListener)
+	}
+	envoy, err := decision.Load(listeners, d.source.Generate(d.mesh, st.Proxy, xds.TypeExtension), st.Proxy)
+	return envoy, listeners, err
+}
+
+// sidecarALPN returns the protocols that a sidecar offers to another one.
+func sidecarALPN() []string { return []string{"istio-http/1.1", "istio", "http/1.1"} }
+
 // numbers lists ports.
 func numbers(ports []uint32) string {
 	if len(ports) == 0 {
@@ -101,7 +110,7 @@ func numbers(ports []uint32) string {
 func (d debugger) composed(from client, to target) (decision.Request, error) {
 	r := decision.Request{
 		Identity: from.identity, Peer: from.address, Server: to.address, Port: to.port, SNI: d.query.Get("sni"),
-		ALPN:   []string{"istio-http/1.1", "istio", "http/1.1"},
+		ALPN:   sidecarALPN(),
 		Method: cmp.Or(d.query.Get("method"), "GET"), Host: cmp.Or(d.query.Get("host"), to.host), Path: cmp.Or(d.query.Get("path"), "/"),
 		Header: map[string][]string{}, Now: time.Now(),
 	}

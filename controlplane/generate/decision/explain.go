@@ -5,9 +5,12 @@ package decision
 
 import "slices"
 
-// attributes returns the attributes by which a rule matches, each once.
+// attributes returns the attributes by which a rule matches, each once, unless the verdict is brief.
 func (r rule) attributes(f *facts) []Attribute {
 	var out []Attribute
+	if f.request.Brief {
+		return nil
+	}
 	r.collect(f, func(l leaf) {
 		a := Attribute{l.name, l.value(f)}
 		if l.name != "" && !slices.Contains(out, a) {
@@ -55,8 +58,11 @@ func (n *matcher) first() leaf {
 	return out
 }
 
-// candidates returns why each of the rules does not match.
+// candidates returns why each of the rules does not match, unless the verdict is brief.
 func (s *ruleset) candidates(f *facts) []Candidate {
+	if f.request.Brief {
+		return nil
+	}
 	out := make([]Candidate, 0, len(s.rules))
 	for _, r := range s.rules {
 		l, excluded := r.failing(f)

@@ -23,10 +23,13 @@ type skippable struct {
 }
 
 // apply applies the filters. Those that are skipped refuse nothing, but name the rule that allows the
-// request.
+// request, unless the verdict is brief.
 func (s *skippable) apply(f *facts, v *Verdict) {
 	if !s.skips(f) {
 		v.run(s.steps, f)
+		return
+	}
+	if f.request.Brief {
 		return
 	}
 	with := *v

@@ -16,12 +16,8 @@ import (
 
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	"github.com/go-jose/go-jose/v4"
-)
 
-// The filter that validates tokens, and the key of its metadata that has the payload of a valid one.
-const (
-	tokenFilter  = "envoy.filters.http.jwt_authn"
-	tokenPayload = "payload"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // skew is how far Envoy's clock may differ from that of an issuer.
@@ -179,7 +175,7 @@ func (p *provider) apply(f *facts) *refusal {
 				claims[name] = words
 			}
 		}
-		f.set(tokenFilter, key, claims)
+		f.set(envoyconf.TokenFilter, key, claims)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // lower returns a text with letters of ASCII in lower case, as Envoy compares.
@@ -87,7 +89,7 @@ func (c *compiler) metadata(m *rbacv3.SourcedMetadata) (*matcher, error) {
 	}
 	keys := pathOf(m.GetMetadataMatcher())
 	name := "experimental." + m.GetMetadataMatcher().GetFilter() + "[" + strings.Join(keys, "][") + "]"
-	if m.GetMetadataMatcher().GetFilter() == tokenFilter && len(keys) > 1 && keys[0] == tokenPayload {
+	if m.GetMetadataMatcher().GetFilter() == envoyconf.TokenFilter && len(keys) > 1 && keys[0] == envoyconf.TokenPayload {
 		name = "request.auth.claims[" + strings.Join(keys[1:], "][") + "]"
 	}
 	value := func(f *facts) string {

@@ -24,6 +24,9 @@ type Request struct {
 	Method, Host, Path string
 	Header             map[string][]string // the names are in lower case
 	Now                time.Time           // when tokens are validated
+	// Brief leaves out of the verdict why rules match or do not match, which takes most of the time if
+	// there are many rules.
+	Brief bool
 }
 
 // By says what decides about a request.
