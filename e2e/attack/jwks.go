@@ -54,25 +54,11 @@ func (o *keyOrigin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func badKeys(ctx context.Context, s *suite) (outcome, error) {
-	canary, err := net.Listen("tcp", s.address()+":0")
+	canary, reached, err := newCanary(s)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer func() { _ = canary.Close() }() // it is no longer used
-	reached := make(chan struct{}, 1)
-	go func() {
-		for {
-			conn, err := canary.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close() // the connection itself is what counts
-			select {
-			case reached <- struct{}{}:
-			default:
-			}
-		}
-	}()
 	issuer, err := newIssuer()
 	if err != nil {
 		return outcome{}, err

@@ -40,13 +40,14 @@ spec: {url: "URL", failStrategy: FAIL_OPEN, selector: {matchLabels: {app: pay}}}
 ---
 `
 
-func badModules(ctx context.Context, s *suite) (outcome, error) {
+// newCanary returns a listener that nothing may connect to, and a channel that receives a value if
+// something does.
+func newCanary(s *suite) (net.Listener, <-chan struct{}, error) {
 	l, err := net.Listen("tcp", s.address()+":0")
 	if err != nil {
-		return outcome{}, err
+		return nil, nil, err
 	}
-	defer func() { _ = l.Close() }() // it is no longer used
-	asked := make(chan struct{}, 1)
+	reached := make(chan struct{}, 1)
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -55,11 +56,20 @@ func badModules(ctx context.Context, s *suite) (outcome, error) {
 			}
 			_ = conn.Close() // the connection itself is what counts
 			select {
-			case asked <- struct{}{}:
+			case reached <- struct{}{}:
 			default:
 			}
 		}
 	}()
+	return l, reached, nil
+}
+
+func badModules(ctx context.Context, s *suite) (outcome, error) {
+	l, asked, err := newCanary(s)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer func() { _ = l.Close() }() // it is no longer used
 	urls := []string{"http://" + l.Addr().String() + "/m.wasm", "https://" + l.Addr().String() + "/m.wasm", "oci://" + l.Addr().String() + "/m:v1", "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd"}
 	var plugins strings.Builder
 	for i, url := range urls {
