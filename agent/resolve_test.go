@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,6 +41,35 @@ func testSources(files map[string]string, variables ...string) sources {
 		},
 		addresses: func() []string { return []string{"10.0.0.1", "10.0.0.2"} },
 		lookup:    func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") },
+	}
+}
+
+// Durations of all sources have Go's units, as in Istio.
+func TestResolveDurations(t *testing.T) {
+	t.Parallel()
+	const bad = "terminationDrainDuration: 1x"
+	for name, tc := range map[string]struct{ mesh, environ, annotation, want string }{
+		"mesh config": {mesh: "defaultConfig: {terminationDrainDuration: 1m30s}", want: "1m30s"},
+		"environment": {environ: `{"terminationDrainDuration":"1500ms"}`, want: "1.5s"},
+		"annotation":  {annotation: "terminationDrainDuration: 1h", want: "1h0m0s"},
+		"bad mesh config": {
+			mesh: "defaultConfig: {" + bad + "}",
+			want: `--meshConfig mesh: mesh config: field defaultConfig.terminationDrainDuration is "1x", it must be a duration`,
+		},
+		"bad environment": {environ: bad, want: `environment variable PROXY_CONFIG: field terminationDrainDuration is "1x", it must be a duration`},
+		"bad annotation":  {annotation: bad, want: `annotation proxy.istio.io/config: field terminationDrainDuration is "1x", it must be a duration`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files := map[string]string{"mesh": tc.mesh, annotationsFile: "proxy.istio.io/config=" + strconv.Quote(tc.annotation)}
+			cfg, _, err := resolve(t.Context(), testSources(files, "PROXY_CONFIG="+tc.environ))
+			switch {
+			case err != nil && (!strings.HasPrefix(name, "bad ") || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want %q", err, tc.want)
+			case err == nil && cfg.drain().Duration.String() != tc.want:
+				t.Errorf("drain %s, want %s", cfg.drain().Duration, tc.want)
+			}
+		})
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -81,20 +80,14 @@ func checkSetting(name string, value any) error {
 	if err != nil {
 		return fmt.Errorf("not a MeshConfig: %w", err)
 	}
-	if err := protojson.Unmarshal(data, &meshv1alpha1.MeshConfig{}); err != nil { // for unknown fields, which Parse accepts
-		return fmt.Errorf("not a MeshConfig of Istio: %s", protoReason(err))
+	if unknown := meshconfig.Unknown(data, &meshv1alpha1.MeshConfig{}); len(unknown) > 0 { // Parse accepts them
+		return fmt.Errorf("Istio's MeshConfig has no field %s", strings.Join(unknown, ", "))
 	}
 	if _, err = meshconfig.Parse(data); err != nil {
 		return errors.Unwrap(err) // without "mesh config: "
 	}
 	return nil
 }
-
-// protoPlace matches the prefix of protojson's errors. Its position refers to JSON that the user
-// has not seen.
-var protoPlace = regexp.MustCompile(`^proto:.\(line \d+:\d+\): `)
-
-func protoReason(err error) string { return protoPlace.ReplaceAllString(err.Error(), "") }
 
 // complete sets the defaults and returns the problems of the values.
 func (m *meshFile) complete() []Problem {

@@ -123,13 +123,14 @@ func overlay(message protoreflect.Message, fields map[string]any, path string) e
 		if field == nil || fields[key] == nil {
 			continue
 		}
-		if err := checkEnums(field, fields[key], path+key); err != nil {
-			return err
-		}
 		if err := checkTexts(field, fields[key], path+key); err != nil {
 			return err
 		}
-		one, err := json.Marshal(map[string]any{key: fields[key]})
+		value, err := canonical(field, fields[key], path+key)
+		if err != nil {
+			return err
+		}
+		one, err := json.Marshal(map[string]any{key: value})
 		if err != nil {
 			return fmt.Errorf("field %s%s: %w", path, key, err)
 		}

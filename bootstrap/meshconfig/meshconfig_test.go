@@ -81,7 +81,7 @@ func TestParseErrors(t *testing.T) {
 		"wrong type":          {"proxyHttpPort: abc", `field proxyHttpPort: invalid value for int32`},
 		"wrong type below":    {"defaultConfig: {statusPort: {}}", "field defaultConfig.statusPort:"},
 		"not a mapping below": {"defaultConfig: 3", "field defaultConfig must be a mapping"},
-		"bad duration":        {"connectTimeout: 5", "field connectTimeout:"},
+		"bad duration":        {"connectTimeout: 5", "field connectTimeout is 5, it must be a duration with its unit"},
 		"port out of range":   {"proxyHttpPort: 70000", "proxyHttpPort is 70000, it must be from 1 to 65535"},
 		"two faults at once":  {"trustDomain: ''\nrootNamespace: ''", "trustDomain is empty, it must be a domain such as cluster.local\nrootNamespace is empty"},
 		"a flag for a text":   {"defaultConfig: {proxyMetadata: {A: b, B: true}}", "field defaultConfig.proxyMetadata: the value of B is no text, write it in quotes"},
