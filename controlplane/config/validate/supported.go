@@ -111,6 +111,16 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.WorkloadEntry":    "address ports labels locality network weight serviceAccount",
 	"istio.networking.v1alpha3.WorkloadSelector": "labels",
 
+	// The probe is a part of the mesh config that tools write for the machines of a group.
+	"istio.networking.v1alpha3.WorkloadGroup":            "metadata template probe",
+	"istio.networking.v1alpha3.WorkloadGroup.ObjectMeta": "labels annotations",
+	"istio.networking.v1alpha3.ReadinessProbe":           "initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold httpGet tcpSocket exec grpc",
+	"istio.networking.v1alpha3.HTTPHealthCheckConfig":    "path port host scheme httpHeaders",
+	"istio.networking.v1alpha3.HTTPHeader":               "name value",
+	"istio.networking.v1alpha3.TCPHealthCheckConfig":     "host port",
+	"istio.networking.v1alpha3.ExecHealthCheckConfig":    "command",
+	"istio.networking.v1alpha3.GrpcHealthCheckConfig":    "port service",
+
 	"istio.networking.v1alpha3.Sidecar":               "workloadSelector ingress egress outboundTrafficPolicy inboundConnectionPool",
 	"istio.networking.v1alpha3.IstioIngressListener":  "port bind captureMode defaultEndpoint tls connectionPool",
 	"istio.networking.v1alpha3.IstioEgressListener":   "port bind captureMode hosts",
