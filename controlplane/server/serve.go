@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,28 +38,39 @@ func absolute(dir string) (string, error) {
 	return abs, nil
 }
 
+// defaultRevision is the revision whose service has no revision in its name.
+const defaultRevision = "default"
+
 // serverNames returns the names of the control plane's certificate: those of
-// pilot-discovery, the user's, and the address of the secure port.
-func serverNames(cfg Config) (names []string, ips []net.IP) {
+// pilot-discovery, the user's, the host of the discovery address that the mesh config
+// tells the proxies, and the address of the secure port.
+func serverNames(cfg Config, discoveryAddress string) (names []string, ips []net.IP) {
 	hosts := []string{"localhost"}
-	for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
+	services := []string{"istiod", "istiod-remote", "istio-pilot"}
+	if cfg.Revision != "" && cfg.Revision != defaultRevision {
+		services = append(services, "istiod-"+cfg.Revision)
+	}
+	for _, service := range services {
 		hosts = append(hosts, service+"."+cfg.Namespace+".svc", service+"."+cfg.Namespace+".svc."+cfg.Domain)
 	}
 	hosts = append(hosts, strings.Split(cfg.CustomHosts, ",")...)
-	if host, _, err := net.SplitHostPort(cfg.Listen.Secure); err == nil {
-		hosts = append(hosts, host)
-	}
-	for _, h := range hosts {
-		if h = strings.TrimSpace(h); h == "" {
-			continue
+	for _, address := range []string{discoveryAddress, cfg.Listen.Secure} {
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			hosts = append(hosts, host)
 		}
-		if ip := net.ParseIP(h); ip == nil {
+	}
+	hosts = append(hosts, "127.0.0.1", "::1")
+	for _, h := range hosts {
+		h = strings.TrimSpace(h)
+		ip := net.ParseIP(h)
+		switch {
+		case ip == nil && h != "" && !slices.Contains(names, h):
 			names = append(names, h)
-		} else if !ip.IsUnspecified() {
+		case ip != nil && !ip.IsUnspecified() && !slices.ContainsFunc(ips, ip.Equal):
 			ips = append(ips, ip)
 		}
 	}
-	return names, append(ips, net.IPv4(127, 0, 0, 1), net.IPv6loopback)
+	return names, ips
 }
 
 // ports are the servers and their listeners.

@@ -81,9 +81,9 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 }
 
 // newTLS returns the configuration of the TLS server. Its certificate is issued for
-// Istio's names and the address of the port, or comes from files.
+// the names of serverNames, or comes from files.
 func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
-	names, ips := serverNames(cfg)
+	names, ips := serverNames(cfg, s.snapshots.mesh.GetDefaultConfig().GetDiscoveryAddress())
 	out, err := s.identity.authority.ServerCertificate(names, ips)
 	if err != nil {
 		return nil, fmt.Errorf("make the control plane's certificate: %w", err)

@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,66 @@ func TestOwnCertificate(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "the previous one stays in force"); n != 2 || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// The certificate is valid for every name under which proxies, API servers and users
+// of the reference reach a control plane.
+func TestServedNames(t *testing.T) {
+	t.Parallel()
+	mesh := filepath.Join(t.TempDir(), "mesh")
+	write(t, map[string][]byte{mesh: []byte("defaultConfig: {discoveryAddress: mesh.example.org:15012}")})
+	for name, tc := range map[string]struct {
+		revision, custom, mesh string
+		namespace              string
+		valid, invalid         []string
+	}{
+		"default": {
+			revision: "default", namespace: "istio-system",
+			invalid: []string{"istiod-default.istio-system.svc", "istiod.other.svc", "mesh.example.org", "istiod"},
+		},
+		"no revision": {namespace: "mesh", invalid: []string{"istiod-.mesh.svc", "istiod-default.mesh.svc"}},
+		"revision": {
+			revision: "1-30", namespace: "istio-system",
+			valid: []string{"istiod-1-30.istio-system.svc", "istiod-1-30.istio-system.svc.cluster.local"},
+		},
+		"custom hosts":      {namespace: "a", custom: "istiod.example.org, 10.0.0.9,localhost", valid: []string{"istiod.example.org", "10.0.0.9"}},
+		"discovery address": {namespace: "a", mesh: mesh, valid: []string{"mesh.example.org"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, func(c *Config) {
+				c.Revision, c.CustomHosts, c.Namespace = tc.revision, tc.custom, tc.namespace
+				if tc.mesh != "" {
+					c.Mesh.File = tc.mesh
+				}
+			})
+			conn, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaf := conn.ConnectionState().PeerCertificates[0]
+			_ = conn.Close()
+			valid := append(tc.valid, "localhost", "127.0.0.1", "::1", testHost)
+			for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
+				valid = append(valid, service+"."+tc.namespace+".svc", service+"."+tc.namespace+".svc.cluster.local")
+			}
+			for _, host := range valid {
+				if err := leaf.VerifyHostname(host); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, host := range tc.invalid {
+				if leaf.VerifyHostname(host) == nil {
+					t.Errorf("the certificate is valid for %s: %q", host, leaf.DNSNames)
+				}
+			}
+			for i, host := range leaf.DNSNames {
+				if slices.Contains(leaf.DNSNames[:i], host) {
+					t.Errorf("%s is in the certificate twice", host)
+				}
+			}
+		})
 	}
 }
 
