@@ -97,7 +97,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.settings
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	socks, err := bind(ctx, cfg)
+	socks, err := bind(ctx, cfg, a.log)
+	if err != nil && ctx.Err() != nil {
+		return nil // stopped during the start
+	}
 	if err != nil {
 		return err
 	}

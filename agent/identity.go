@@ -11,6 +11,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/agent/environ"
+	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/sds"
@@ -42,6 +43,9 @@ func (s identitySource) file(name string) string { return filepath.Join(s.dir, n
 // resolveIdentity returns the source of the identity.
 func resolveIdentity(src sources) (s identitySource, err error) {
 	e := src.Environ
+	if err := checkSocketFile(e.Identity.SocketFile); err != nil {
+		return s, err
+	}
 	exist := func(dir string, names ...string) bool {
 		for _, name := range names {
 			if _, err := src.read(filepath.Join(dir, name)); err != nil {
@@ -72,6 +76,18 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 		s.crl = crlFile
 	}
 	return s, nil
+}
+
+// checkSocketFile returns an error unless WORKLOAD_IDENTITY_SOCKET_FILE is the name of a file. As in
+// Istio, it cannot be a path: the directory is a contract with the volumes of pods.
+func checkSocketFile(name string) error {
+	switch {
+	case name != filepath.Base(name) || name == "." || name == "..":
+		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE is %q, it must be the name of a file in %s, such as spire.sock", name, bootstrap.SDSDir)
+	case len(bootstrap.SDSDir)+1+len(name) > maxSocketPath:
+		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE has %d characters, at most %d are possible: the kernel limits the paths of sockets", len(name), maxSocketPath-len(bootstrap.SDSDir)-1)
+	}
+	return nil
 }
 
 // checkIdentity returns an error for an identity that no authority would certify,

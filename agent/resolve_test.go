@@ -202,6 +202,9 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 		}
 	}
 	for entry, want := range map[string]string{
+		"WORKLOAD_IDENTITY_SOCKET_FILE=a/b":                        `WORKLOAD_IDENTITY_SOCKET_FILE is "a/b", it must be the name of a file in ./var/run/secrets/workload-spiffe-uds`,
+		"WORKLOAD_IDENTITY_SOCKET_FILE=..":                         `WORKLOAD_IDENTITY_SOCKET_FILE is "..", it must be the name of a file`,
+		"WORKLOAD_IDENTITY_SOCKET_FILE=" + strings.Repeat("a", 70): "WORKLOAD_IDENTITY_SOCKET_FILE has 70 characters",
 		"PROXY_CONFIG=[":                        "environment variable PROXY_CONFIG",
 		"PROXY_CONFIG={discoveryAddress: x}":    `ProxyConfig: discoveryAddress is "x"`,
 		"INSTANCE_IP=me":                        "INSTANCE_IP is \"me\"",

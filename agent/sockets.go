@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -40,16 +41,55 @@ type sockets struct {
 	upstream dns.Upstream // of the DNS proxy
 }
 
-func bind(ctx context.Context, cfg *settings) (*sockets, error) {
+func bind(ctx context.Context, cfg *settings, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
 	if err := checkFiles(cfg); err != nil {
 		return nil, err
+	}
+	if name := cfg.env.Identity.SocketFile; name != bootstrap.SDSSocketName && !cfg.env.Envoy.Disabled {
+		if err := awaitSecrets(ctx, bootstrap.SDSDir+"/"+name, log.With("component", "sds")); err != nil {
+			return nil, err
+		}
+		s.external = true
 	}
 	if err := s.bind(ctx, cfg); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// secretsPoll is the interval in which awaitSecrets looks for the server, and secretsReport the one
+// in which it reports what it waits for.
+const (
+	secretsPoll   = 200 * time.Millisecond
+	secretsReport = time.Minute
+)
+
+// awaitSecrets waits until another server serves the workload's secrets at a socket. It returns an
+// error when ctx is done. Without that server Envoy could not get the identity that the user wants,
+// and the agent's own must not replace it.
+func awaitSecrets(ctx context.Context, path string, log *slog.Logger) error {
+	var reported time.Time
+	for {
+		err := sds.Find(ctx, path)
+		if err == nil {
+			log.Info("another server provides the workload's identity", "path", path)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(reported) >= secretsReport {
+			reported = time.Now()
+			log.Warn("the start waits for the server of the workload's identity, which WORKLOAD_IDENTITY_SOCKET_FILE names", "path", path, "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(secretsPoll):
+		}
+	}
 }
 
 // checkFiles returns an error if a required file is missing, before anything is bound
@@ -73,12 +113,13 @@ func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
 	if s.xds, err = listenUnix(ctx, filepath.Join(dir, bootstrap.XDSSocketName), mode, 0o700); err != nil {
 		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
 	}
-	if !cfg.env.Envoy.Disabled {
-		if s.external, err = sds.Probe(ctx, bootstrap.SDSSocket); err != nil {
+	if !cfg.env.Envoy.Disabled && !s.external {
+		const socket = bootstrap.SDSDir + "/" + bootstrap.SDSSocketName
+		if s.external, err = sds.Probe(ctx, socket); err != nil {
 			return err
 		}
 		if !s.external {
-			if s.sds, err = listenUnix(ctx, bootstrap.SDSSocket, ownMode, 0o750); err != nil {
+			if s.sds, err = listenUnix(ctx, socket, ownMode, 0o750); err != nil {
 				return err
 			}
 		}

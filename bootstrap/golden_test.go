@@ -45,6 +45,7 @@ type goldenInput struct {
 	XDSRootCert     string            `json:"xdsRootCert"`
 	Template        string            `json:"template"`
 	Metrics         Metrics           `json:"metrics"`
+	SDSSocketName   string            `json:"sdsSocketName"`
 }
 
 func TestGolden(t *testing.T) {
@@ -135,7 +136,7 @@ func readInput(t *testing.T, file string) Input {
 	return Input{
 		Node: in.ID, Metadata: metadata, ProxyConfig: pc, BindAddress: in.BindAddress, StateOfTheWorld: in.StateOfTheWorld,
 		TracingSet: meshconfig.HasField(in.ProxyConfig, "tracing"), HostIP: in.HostIP, SystemRoots: "ca.pem", DualStack: in.DualStack,
-		Locality: in.Locality, XDSRootCert: in.XDSRootCert, Metrics: in.Metrics,
+		Locality: in.Locality, XDSRootCert: in.XDSRootCert, Metrics: in.Metrics, SDSSocketName: in.SDSSocketName,
 	}
 }
 

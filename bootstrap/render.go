@@ -5,6 +5,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +20,10 @@ import (
 
 // Files shared by agent and Envoy, relative to their working directory.
 const (
-	// SDSSocket is the socket on which the agent serves secrets.
-	SDSSocket = "./var/run/secrets/workload-spiffe-uds/socket"
+	// SDSDir is the directory of the socket on which the agent, or another server, serves secrets.
+	SDSDir = "./var/run/secrets/workload-spiffe-uds"
+	// SDSSocketName is the file name of the agent's socket in SDSDir.
+	SDSSocketName = "socket"
 	// XDSSocketName is the file name of the ADS socket in the configPath.
 	XDSSocketName = "XDS"
 )
@@ -67,7 +70,13 @@ type Input struct {
 	XDSRootCert string
 	// Metrics configures additional access to metrics.
 	Metrics Metrics
+	// SDSSocketName is the file name of the socket in SDSDir from which Envoy gets secrets; empty means
+	// SDSSocketName, the agent's.
+	SDSSocketName string
 }
+
+// sdsSocketName returns the file name of the socket from which Envoy gets secrets.
+func (in Input) sdsSocketName() string { return cmp.Or(in.SDSSocketName, SDSSocketName) }
 
 // Metrics configures the ports that serve metrics, in addition to the default one.
 type Metrics struct {
@@ -137,7 +146,7 @@ func Render(in Input) ([]byte, error) {
 		"admin":             object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
 		"dynamic_resources": dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
-			"clusters":  append(clusters(pc, addrs), telemetry.clusters...),
+			"clusters":  append(clusters(in, addrs), telemetry.clusters...),
 			"listeners": listeners(in, addrs),
 		},
 	}

@@ -8,8 +8,6 @@ import (
 	"path"
 	"strconv"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
@@ -65,13 +63,14 @@ func defaultRuntime() object {
 	}
 }
 
-func clusters(pc *meshv1alpha1.ProxyConfig, addrs addresses) []any {
-	// path.Join would drop the "./" of a relative path; Envoy accepts both forms.
+func clusters(in Input, addrs addresses) []any {
+	pc := in.ProxyConfig
+	// path.Join drops the "./" of a relative path; Envoy accepts both forms.
 	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
 	return []any{
 		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false), maxStatsReaders, maxStatsWaiting),
 		limited(staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxReadinessConnections, maxReadinessWaiting),
-		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSSocket}}, true),
+		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSDir + "/" + in.sdsSocketName()}}, true),
 		staticCluster(XDSCluster, "1s", object{"pipe": object{"path": xdsSocket}}, true),
 	}
 }

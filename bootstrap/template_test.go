@@ -88,10 +88,10 @@ func TestTemplateGolden(t *testing.T) {
 			})
 		})
 	}
-	// The parameters defined by Istio 1.18.
+	// The parameters defined by Istio 1.18, and those of later versions that templates need.
 	all := strings.Fields(`nodeID nodeType cluster region zone sub_zone meta_json_str metadata config runtime_flags xds_type metadata_discovery
 		pilot_SAN discovery_host discovery_address pilot_grpc_address xds_root_cert localhost wildcard dns_lookup_family outlier_log_path
-		envoy_status_port envoy_prometheus_port statsd zipkin lightstep lightstepToken datadog openCensusAgent openCensusAgentContexts
+		envoy_status_port envoy_prometheus_port workload_identity_socket_file statsd zipkin lightstep lightstepToken datadog openCensusAgent openCensusAgentContexts
 		stackdriver stackdriverProjectID stackdriverDebug stackdriverMaxAnnotations stackdriverMaxAttributes stackdriverMaxEvents
 		tracing_tls envoy_metrics_service_address envoy_metrics_service_tls envoy_metrics_service_tcp_keepalive
 		envoy_accesslog_service_address envoy_accesslog_service_tls envoy_accesslog_service_tcp_keepalive

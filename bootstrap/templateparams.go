@@ -61,8 +61,9 @@ func templateParams(in Input) (map[string]any, error) {
 			"runtime_flags": asJSON(templateRuntime(in)), "xds_type": api, "metadata_discovery": false,
 			"pilot_SAN": asJSON(pilotSAN), "discovery_host": discoveryHost, "discovery_address": pc.GetDiscoveryAddress(), "xds_root_cert": in.XDSRootCert,
 			"localhost": addrs.local, "wildcard": addrs.wildcard, "dns_lookup_family": addrs.dnsFamily,
-			"envoy_status_port":     portOr(m.EnvoyStatusPort, DefaultStatusPort),
-			"envoy_prometheus_port": portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort),
+			"envoy_status_port":             portOr(m.EnvoyStatusPort, DefaultStatusPort),
+			"envoy_prometheus_port":         portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort),
+			"workload_identity_socket_file": in.sdsSocketName(),
 		},
 		in: in,
 	}

@@ -24,40 +24,53 @@ import (
 const probeTimeout = time.Second
 
 // Probe reports whether another server, such as SPIRE's agent, serves secrets at a
-// socket, so that no Server is needed. It removes a socket without a listener. A server of
-// another user is an error, unless that is root or the directory's owner. A listener that
-// does not speak gRPC within a second is an error, too.
+// socket, so that no Server is needed. It returns the errors of Find, and removes a socket
+// without a listener.
 func Probe(ctx context.Context, path string) (alive bool, err error) {
-	info, err := os.Stat(path)
+	err = Find(ctx, path)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
+	case err == nil:
+		return true, nil
+	case errors.Is(err, errNoSocket):
 		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("looking for a secret server: %w", err)
-	case info.Mode()&os.ModeSocket == 0:
-		return false, nil
-	}
-	dialCtx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	conn, err := dialUnix(dialCtx, path)
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	case errors.Is(err, syscall.ECONNREFUSED):
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return false, fmt.Errorf("socket %s: nobody listens on it, and it cannot be removed: %w; remove it or mount its directory writable", path, err)
 		}
 		return false, nil
 	}
+	return false, err
+}
+
+// errNoSocket is the error of Find if there is no socket.
+var errNoSocket = errors.New("there is no socket")
+
+// Find returns nil if another server serves secrets at a socket. It changes nothing. A server of
+// another user is an error, unless that is root or the directory's owner. A listener that
+// does not speak gRPC within a second is an error, too.
+func Find(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && info.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("looking for a secret server at %s: %w", path, errNoSocket)
+	case err != nil:
+		return fmt.Errorf("looking for a secret server: %w", err)
+	}
+	dialCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := dialUnix(dialCtx, path)
 	if err != nil {
-		return false, fmt.Errorf("looking for a secret server at socket %s: %w", path, err)
+		return fmt.Errorf("looking for a secret server at socket %s: %w", path, err)
 	}
 	trusted := isTrusted(conn, path)
 	_ = conn.Close() // it was only a probe
 	if !trusted {
-		return false, fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or give the directory to its user", path)
+		return fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or give the directory to its user", path)
 	}
 	if err := speaksGRPC(ctx, path); err != nil {
-		return false, fmt.Errorf("socket %s: somebody listens on it and %w; stop that process or wait until it serves secrets", path, err)
+		return fmt.Errorf("socket %s: somebody listens on it and %w; stop that process or wait until it serves secrets", path, err)
 	}
-	return true, nil
+	return nil
 }
 
 // isTrusted reports whether the process that serves a socket may provide the identity of

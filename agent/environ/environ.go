@@ -78,6 +78,7 @@ func baseVariables() []variable {
 		{"OUTPUT_CERTS", kindPath, "", "directory that key.pem, cert-chain.pem and root-cert.pem of the workload are written to", text(func(e *Values) *string { return &e.Identity.OutputDir })},
 		{"FILE_MOUNTED_CERTS", kindBool, "false", "serve certificates from files, ask no certificate authority", boolean(func(e *Values) *bool { return &e.Identity.FileMounted })},
 		{"FILE_DEBOUNCE_DURATION", kindDuration, "100ms", "how long to wait, at first, for the other file while a certificate and its key do not belong together", duration(func(e *Values) *time.Duration { return &e.Identity.FileDebounce })},
+		{"WORKLOAD_IDENTITY_SOCKET_FILE", kindText, "socket", "file name of the socket in `./var/run/secrets/workload-spiffe-uds` from which Envoy gets the identity; with another name than the default, the agent starts once another server, such as SPIRE's agent, serves that socket", text(func(e *Values) *string { return &e.Identity.SocketFile })},
 		{"CA_PROVIDER", kindText, "Citadel", "protocol of the certificate authority; only Citadel (that of istiod) is served", only("Citadel")},
 		{"CREDENTIAL_FETCHER_TYPE", kindText, "JWT", "where the token comes from; only JWT (a file, see JWT_POLICY) is served", only("JWT")},
 		{"CREDENTIAL_IDENTITY_PROVIDER", kindText, "GoogleComputeEngine", "who made the token, for its exchange at Google; only the default is served", only("GoogleComputeEngine")},

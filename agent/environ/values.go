@@ -88,6 +88,7 @@ type Identity struct {
 	KeyAlgorithm, Curve string
 	RSAKeySize          int
 	OutputDir           string
+	SocketFile          string // name
 	FileMounted         bool
 	FileDebounce        time.Duration
 }

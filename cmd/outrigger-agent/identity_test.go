@@ -213,6 +213,51 @@ func TestProxyExternalSecrets(t *testing.T) {
 	}
 }
 
+// With the name of another server's socket, the agent waits for that server, in a directory
+// that it does not write to. Its own identity never replaces the other.
+func TestProxyNamedSecrets(t *testing.T) {
+	t.Parallel()
+	const mount = "var/run/secrets/workload-spiffe-uds"
+	cp := newControlPlane(t)
+	dir, short := t.TempDir(), t.TempDir()
+	writeIn(t, dir, "override.yaml", []byte(secretUser))
+	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
+	if err := os.MkdirAll(filepath.Join(dir, mount), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	start := func() *runningAgent {
+		a := startAgentIn(t, dir, "127.77.44.7", `,"terminationDrainDuration":"0s"`, cp, "ISTIO_BOOTSTRAP_OVERRIDE="+dir+"/override.yaml", "WORKLOAD_IDENTITY_SOCKET_FILE=spire.sock")
+		eventually(t, "the agent waits", func() bool { return strings.Contains(a.out.String(), "the start waits for the server") })
+		return a
+	}
+	stop := func(a *runningAgent) {
+		t.Helper()
+		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		a.waitEnd(exitOK)
+	}
+	stop(start())
+	a := start()
+	if strings.Contains(a.out.String(), "envoy started") {
+		t.Error("Envoy runs without an identity")
+	}
+	serveSecrets(t, filepath.Join(short, "s"), cp)
+	if err := os.Symlink(filepath.Join(short, "s"), filepath.Join(dir, mount, "spire.sock")); err != nil {
+		t.Fatal(err)
+	}
+	a.waitReady()
+	eventually(t, "Envoy has the other server's certificate", a.hasSecret)
+	if signed, _, _ := cp.calls(); len(signed) != 0 {
+		t.Errorf("the authority was asked %d times", len(signed))
+	}
+	stop(a)
+	entries, err := os.ReadDir(filepath.Join(dir, mount))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "spire.sock" {
+		t.Errorf("the directory of the socket has %v, %v", entries, err)
+	}
+}
+
 // A machine joins with a token, and needs none after a reboot that wiped
 // /var/run: it has kept its certificate.
 func TestProxyMachineReboots(t *testing.T) {
