@@ -58,7 +58,7 @@ type Agent struct {
 // machine's cloud and looks up the address of statsd, until ctx is done.
 func New(ctx context.Context, c Config) (*Agent, error) {
 	cfg, warnings, err := resolve(ctx, sources{
-		Config: c, read: os.ReadFile, addresses: hostAddresses, lookup: net.DefaultResolver.LookupHost, platform: detector(ctx, c.Environ.Cloud, c.Logger),
+		Config: c, read: os.ReadFile, interfaces: hostInterfaces, lookup: net.DefaultResolver.LookupHost, platform: detector(ctx, c.Environ.Cloud, c.Logger),
 	})
 	for _, warning := range warnings {
 		c.Logger.Warn("unused setting in the configuration", "reason", warning)

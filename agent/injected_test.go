@@ -41,7 +41,9 @@ func start(t *testing.T, c Config, variables []string, files map[string]string) 
 			}
 			return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
 		},
-		addresses: func() []string { return []string{"10.0.0.7", "fd00::7"} },
+		interfaces: func() []networkInterface {
+			return []networkInterface{{name: "eth0", ips: []string{"10.0.0.7", "fd00::7"}}}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -38,6 +37,8 @@ const (
 	annotationProxyConfig = "proxy.istio.io/config"
 	annotationDiscovery   = "sidecar.istio.io/discoveryAddress"
 	annotationStatusPort  = "status.sidecar.istio.io/port"
+	// Interfaces, with commas between, whose addresses are not those of the proxy.
+	annotationExcludeInterfaces = "traffic.sidecar.istio.io/excludeInterfaces"
 	// Several scrape targets of the application, as in Istio 1.31.
 	annotationScrapeTargets = "prometheus.istio.io/scrape-targets"
 )
@@ -72,10 +73,10 @@ type settings struct {
 // sources are the inputs of settings.
 type sources struct {
 	Config
-	// read reads a file, and addresses returns the addresses of the host's
-	// interfaces. Tests replace them.
-	read      func(string) ([]byte, error)
-	addresses func() []string
+	// read reads a file, and interfaces returns the host's interfaces that are up.
+	// Tests replace them.
+	read       func(string) ([]byte, error)
+	interfaces func() []networkInterface
 	// lookup returns the addresses of a name.
 	lookup func(ctx context.Context, host string) ([]string, error)
 	// platform detects the cloud; nil means none.
@@ -97,7 +98,7 @@ func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string
 		warn("environment variable %s is set but has no effect: it is not supported yet", name)
 	}
 	cfg = &settings{flags: src.Flags, now: src.Now, version: src.Version, env: src.Environ, proxyConfig: pc}
-	ips, err := proxyAddresses(src)
+	ips, err := proxyAddresses(src, annotations[annotationExcludeInterfaces], warn)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -220,66 +221,6 @@ func podInfo(read func(string) ([]byte, error), path string, warn func(string, .
 		warn("%s is ignored: %s", path, err)
 	}
 	return values
-}
-
-// proxyAddresses returns the addresses of the proxy, at least one. If there is an
-// address to bind to, the host's other addresses belong to others.
-func proxyAddresses(src sources) ([]string, error) {
-	var ips []string
-	for name, ip := range map[string]string{"INSTANCE_IP": src.Environ.Workload.InstanceIP, "OUTRIGGER_BIND_ADDRESS": src.Environ.BindAddress} {
-		if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
-			return nil, fmt.Errorf("environment variable %s is %q, it must be an IP address", name, ip)
-		}
-	}
-	add := func(ip string) {
-		for _, known := range ips {
-			if known == ip {
-				return
-			}
-		}
-		if ip != "" {
-			ips = append(ips, ip)
-		}
-	}
-	add(src.Environ.Workload.InstanceIP)
-	if src.Environ.BindAddress != "" {
-		add(src.Environ.BindAddress)
-		return ips, nil
-	}
-	for _, ip := range src.addresses() {
-		add(ip)
-	}
-	if len(ips) == 0 {
-		return []string{"127.0.0.1", "::1"}, nil
-	}
-	return ips, nil
-}
-
-// hostAddresses returns the addresses of the interfaces that are up, except loopback
-// and link-local ones.
-func hostAddresses() []string {
-	// Without interfaces there are no addresses; INSTANCE_IP may suffice.
-	interfaces, _ := net.Interfaces()
-	return addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) { return i.Addrs() })
-}
-
-func addressesOf(interfaces []net.Interface, of func(net.Interface) ([]net.Addr, error)) []string {
-	var ips []string
-	for _, i := range interfaces {
-		if i.Flags&net.FlagUp == 0 {
-			continue
-		}
-		addrs, err := of(i)
-		if err != nil {
-			continue // the interface was removed meanwhile
-		}
-		for _, addr := range addrs {
-			if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
-				ips = append(ips, ipNet.IP.String())
-			}
-		}
-	}
-	return ips
 }
 
 func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) {

@@ -39,8 +39,10 @@ func testSources(files map[string]string, variables ...string) sources {
 			}
 			return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
 		},
-		addresses: func() []string { return []string{"10.0.0.1", "10.0.0.2"} },
-		lookup:    func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") },
+		interfaces: func() []networkInterface {
+			return []networkInterface{{name: "eth0", ips: []string{"10.0.0.1"}}, {name: "net1", ips: []string{"10.0.0.2"}}}
+		},
+		lookup: func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") },
 	}
 }
 
@@ -371,34 +373,5 @@ func TestResolveIdentity(t *testing.T) {
 		case cfg.source != tc.want:
 			t.Errorf("%s: %+v, want %+v", name, cfg.source, tc.want)
 		}
-	}
-}
-
-// Addresses of interfaces that are down, of loopback and of one link only are
-// no place where the proxy could be reached.
-func TestAddressesOf(t *testing.T) {
-	t.Parallel()
-	table := map[string][]string{
-		"lo": {"127.0.0.1/8", "::1/128"}, "down": {"10.9.9.9/24"}, "gone": nil, "eth0": {"10.0.0.7/24", "fe80::1/64", "fd00::7/64"},
-	}
-	interfaces := []net.Interface{
-		{Name: "lo", Flags: net.FlagUp | net.FlagLoopback}, {Name: "down"}, {Name: "gone", Flags: net.FlagUp}, {Name: "eth0", Flags: net.FlagUp},
-	}
-	got := addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) {
-		if i.Name == "gone" {
-			return nil, errors.New("no such interface")
-		}
-		var addrs []net.Addr
-		for _, text := range table[i.Name] {
-			ip, ipNet, err := net.ParseCIDR(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			addrs = append(addrs, &net.IPNet{IP: ip, Mask: ipNet.Mask})
-		}
-		return addrs, nil
-	})
-	if want := []string{"10.0.0.7", "fd00::7"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

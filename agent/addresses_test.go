@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Addresses of interfaces that are down, of loopback and of one link only are
+// no place where the proxy could be reached.
+func TestAddressesOf(t *testing.T) {
+	t.Parallel()
+	table := map[string][]string{
+		"lo": {"127.0.0.1/8", "::1/128"}, "down": {"10.9.9.9/24"}, "gone": nil, "eth0": {"10.0.0.7/24", "fe80::1/64", "fd00::7/64"},
+	}
+	interfaces := []net.Interface{
+		{Name: "lo", Flags: net.FlagUp | net.FlagLoopback}, {Name: "down"}, {Name: "gone", Flags: net.FlagUp}, {Name: "eth0", Flags: net.FlagUp},
+	}
+	got := addressesOf(interfaces, func(i net.Interface) ([]net.Addr, error) {
+		if i.Name == "gone" {
+			return nil, errors.New("no such interface")
+		}
+		var addrs []net.Addr
+		for _, text := range table[i.Name] {
+			ip, ipNet, err := net.ParseCIDR(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs = append(addrs, &net.IPNet{IP: ip, Mask: ipNet.Mask})
+		}
+		return addrs, nil
+	})
+	want := []networkInterface{{name: "lo"}, {name: "eth0", ips: []string{"10.0.0.7", "fd00::7"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(networkInterface{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The annotation excludes the addresses of interfaces, but never INSTANCE_IP.
+func TestExcludedInterfaces(t *testing.T) {
+	t.Parallel()
+	for exclude, want := range map[string][]string{
+		"":             {"10.0.0.1", "10.0.0.2"},
+		"net1":         {"10.0.0.1"},
+		"eth0":         {"10.0.0.1", "10.0.0.2"},
+		" net1 ,,eth0": {"10.0.0.1"},
+		"net":          {"10.0.0.1", "10.0.0.2"},
+	} {
+		files := map[string]string{annotationsFile: "traffic.sidecar.istio.io/excludeInterfaces=" + strconv.Quote(exclude)}
+		cfg, warnings, err := resolve(t.Context(), testSources(files))
+		if err != nil {
+			t.Errorf("%q: %v", exclude, err)
+			continue
+		}
+		if !slices.Equal(cfg.metadata.InstanceIPs, want) {
+			t.Errorf("%q: addresses %q, want %q", exclude, cfg.metadata.InstanceIPs, want)
+		}
+		if warned := strings.Contains(strings.Join(warnings, ""), `excludeInterfaces names "net": there is no such interface`); warned != (exclude == "net") {
+			t.Errorf("%q: warnings %q", exclude, warnings)
+		}
+	}
+}
