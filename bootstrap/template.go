@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/template"
+	"github.com/outrigger-mesh/outrigger/internal/template"
 )
 
 // Template is a user's template of the bootstrap.

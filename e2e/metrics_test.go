@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write generated files")
 
 // metricName is what the names of our metrics look like.
-const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel|galley|auto_registration)_[a-z0-9_]+`
+const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel|galley|sidecar_injection|auto_registration)_[a-z0-9_]+`
 
 // TestMetricsDocument compares docs/reference/metrics.md with the code: the tables
 // between its markers are made from it, all else is written by hand.

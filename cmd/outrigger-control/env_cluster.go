@@ -47,6 +47,17 @@ func kubernetesVariables() []variable {
 			e.Cluster.WriteWebhooks = s != ""
 			return nil
 		}},
+		{"INJECTION_WEBHOOK_CONFIG_NAME", "istio-sidecar-injector", "empty leaves the MutatingWebhookConfigurations of the cluster alone; any other value sets the roots in those with the label istio.io/rev of this revision, whatever their names", func(e *environment, s string) error {
+			e.Cluster.WriteInjectors = s != ""
+			return nil
+		}},
+		{"INJECT_ENABLED", "true", "with Kubernetes: adds proxies to pods, at /inject of the webhooks' port", boolean(func(e *environment) *bool { return &e.Inject.On })},
+		{"ENABLE_NATIVE_SIDECARS", "true", "runs proxies as native sidecars, which nodes support since Kubernetes 1.29; false runs them beside the application. The annotation sidecar.istio.io/nativeSidecar overrides it for a pod", func(e *environment, s string) error {
+			if s == "auto" {
+				s = "true"
+			}
+			return boolean(func(e *environment) *bool { return &e.Inject.Native })(e, s)
+		}},
 		{"OUTRIGGER_ROOTS_CONFIGMAP", "true", "false does not write the ConfigMaps istio-ca-root-cert: for a second mesh in a cluster, or if another program writes them", boolean(func(e *environment) *bool { return &e.Cluster.WriteRoots })},
 	}
 }

@@ -4,10 +4,14 @@
 package main
 
 import (
+	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -52,4 +56,74 @@ func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	flags.DurationVar(&cfg.Timeout, "timeout", time.Minute, "how long the start may take")
 	flags.BoolVarP(&cfg.Verbose, "verbose", "v", false, "show all output of agents, Envoys and the control plane, not only warnings and errors")
 	return cmd
+}
+
+const injectLong = `Add proxies to the pods of the objects of a file: Pods, Deployments and other objects
+with a template of a pod, and Lists of them. All other documents are printed as they are.
+This is what the control plane does to the pods of labeled namespaces; no cluster is
+asked. Objects that receive no proxy are named on standard error, with the reason.`
+
+const injectExample = `  outrigger inject -f shop.yaml | kubectl apply -f -
+  kubectl get deployment catalog -o yaml | outrigger inject -f - | kubectl apply -f -
+  outrigger inject -f shop.yaml --values values.yaml --config templates.yaml`
+
+func newInjectCommand() *cobra.Command {
+	var file, config, values, mesh, namespace string
+	in := inject.Injector{}
+	cmd := &cobra.Command{
+		Use:     "inject -f FILE",
+		Short:   "Add proxies to the pods of a file",
+		Long:    injectLong,
+		Example: injectExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := readInjector(&in, config, values, mesh); err != nil {
+				return err
+			}
+			var from io.Reader = cmd.InOrStdin()
+			if file != "-" {
+				opened, err := os.Open(file)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = opened.Close() }() // only read
+				from = opened
+			}
+			return in.File(from, cmd.OutOrStdout(), namespace, func(line string) { cmd.PrintErrln(line) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVarP(&file, "filename", "f", "-", "file with objects; - reads the standard input")
+	flags.StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none")
+	flags.StringVar(&config, "config", "", "file with policy and templates, as in the key config of the ConfigMap istio-sidecar-injector")
+	flags.StringVar(&values, "values", "", "file with values, as in its key values")
+	flags.StringVar(&mesh, "mesh-config", "", "file with the mesh config")
+	flags.StringVar(&in.Revision, "revision", "", "revision of the control plane")
+	flags.BoolVar(&in.Native, "native-sidecars", true, "run proxies as native sidecars")
+	return cmd
+}
+
+// readInjector reads the files of an injector; an empty name means the defaults.
+func readInjector(in *inject.Injector, config, values, mesh string) error {
+	var docs [3][]byte
+	for i, name := range []string{config, values, mesh} {
+		if name == "" {
+			continue
+		}
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		docs[i] = doc
+	}
+	var err error
+	if in.Config, err = inject.ParseConfig(docs[0]); err != nil {
+		return err
+	}
+	if in.Values, err = inject.ParseValues(docs[1], version); err != nil {
+		return err
+	}
+	in.Mesh, err = meshconfig.Parse(docs[2])
+	return err
 }

@@ -70,7 +70,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newUpCommand(env, kill), newVersionCommand())
+	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), newVersionCommand())
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
 	root.AddCommand(inspect.Commands(inspect.Config{

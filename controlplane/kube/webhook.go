@@ -40,6 +40,8 @@ type WebhookConfig struct {
 	Revision string
 	// Namespace is the namespace of the control plane, in which the probe is created.
 	Namespace string
+	// Validating and Mutating select the kinds of configurations that are updated.
+	Validating, Mutating bool
 	// Bundle returns the roots of the control plane's certificate as PEM. Changed returns a channel
 	// that is closed when they change; it is called before Bundle.
 	Bundle  func() []byte
@@ -47,14 +49,14 @@ type WebhookConfig struct {
 	Logger  *slog.Logger // nil means slog.Default()
 }
 
-// Webhook maintains the ValidatingWebhookConfigurations of this control plane: it sets the roots
-// that the API server uses to verify the webhook. Once the webhook has rejected a probe, it sets
-// the failure policy to Fail, so that no object is written without validation. A webhook whose
-// rules include other kinds than those of the mesh keeps its policy, so that an outage does not
-// block other programs.
+// Webhook maintains the webhook configurations of this control plane: it sets the roots that the API
+// server uses to verify the webhooks. Once the validating webhook has rejected a probe, it sets its
+// failure policy to Fail, so that no object is written without validation. A webhook whose rules
+// include other kinds than those of the mesh keeps its policy, so that an outage does not block
+// other programs. The failure policies of mutating webhooks stay as they are.
 //
-// It requires permission to list, watch and update ValidatingWebhookConfigurations, and to create
-// Gateways of Istio in the namespace (only as a dry run).
+// It requires permission to list, watch and update the configurations, and to create Gateways of
+// Istio in the namespace (only as a dry run).
 type Webhook struct {
 	cfg WebhookConfig
 	log *slog.Logger
@@ -75,9 +77,12 @@ func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 func (w *Webhook) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(w.cfg.Client.api, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + w.cfg.Revision }))
-	informer := factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()
-	if err := informer.SetWatchErrorHandlerWithContext(watchFault(w.log, "ValidatingWebhookConfiguration")); err != nil {
-		return fmt.Errorf("watch webhook configurations: %w", err)
+	var watched []cache.SharedIndexInformer
+	if w.cfg.Validating {
+		watched = append(watched, factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer())
+	}
+	if w.cfg.Mutating {
+		watched = append(watched, factory.Admissionregistration().V1().MutatingWebhookConfigurations().Informer())
 	}
 	wake := make(chan struct{}, 1) // a token means that a configuration may need an update
 	nudge := func(any) {
@@ -86,10 +91,15 @@ func (w *Webhook) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: nudge, UpdateFunc: func(_, o any) { nudge(o) }, DeleteFunc: nudge,
-	}); err != nil {
-		return fmt.Errorf("watch webhook configurations: %w", err)
+	for _, informer := range watched {
+		if err := informer.SetWatchErrorHandlerWithContext(watchFault(w.log, "webhook configuration")); err != nil {
+			return fmt.Errorf("watch webhook configurations: %w", err)
+		}
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: nudge, UpdateFunc: func(_, o any) { nudge(o) }, DeleteFunc: nudge,
+		}); err != nil {
+			return fmt.Errorf("watch webhook configurations: %w", err)
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	factory.StartWithContext(ctx)
@@ -110,9 +120,14 @@ func (w *Webhook) Run(ctx context.Context) error {
 		case <-retry.C:
 		}
 		again := false
-		for _, o := range informer.GetStore().List() {
-			if c, ok := o.(*admissionv1.ValidatingWebhookConfiguration); ok {
-				again = w.keep(ctx, c) || again
+		for _, informer := range watched {
+			for _, o := range informer.GetStore().List() {
+				switch c := o.(type) {
+				case *admissionv1.ValidatingWebhookConfiguration:
+					again = w.keep(ctx, c) || again
+				case *admissionv1.MutatingWebhookConfiguration:
+					again = w.keepMutating(ctx, c) || again
+				}
 			}
 		}
 		retry.Stop()
@@ -188,15 +203,44 @@ func ownRules(rules []admissionv1.RuleWithOperations) bool {
 // version.
 func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookConfiguration, done string) (again bool) {
 	_, err := w.cfg.Client.api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, c, metav1.UpdateOptions{FieldManager: fieldManager})
+	return w.updated(ctx, c.Name, done, err)
+}
+
+// updated logs the result of an update and reports whether another attempt is needed.
+func (w *Webhook) updated(ctx context.Context, name, done string, err error) (again bool) {
 	switch {
 	case err == nil:
-		w.log.Info(done, "name", c.Name)
+		w.log.Info(done, "name", name)
 		return false
 	case ctx.Err() != nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false
 	}
-	w.log.Warn("the configuration of the webhook cannot be written", "name", c.Name, "err", err)
+	w.log.Warn("the configuration of the webhook cannot be written", "name", name, "err", err)
 	return true
+}
+
+// injectorSuffix ends the names of the webhooks that inject proxies.
+const injectorSuffix = "sidecar-injector.istio.io"
+
+// keepMutating sets the roots in the injection webhooks of one configuration and reports whether
+// another attempt is needed. The object is shared with the informer.
+func (w *Webhook) keepMutating(ctx context.Context, shared *admissionv1.MutatingWebhookConfiguration) (again bool) {
+	bundle := w.cfg.Bundle()
+	if len(bundle) == 0 {
+		return true
+	}
+	next, changed := shared.DeepCopy(), false
+	for i := range next.Webhooks {
+		h := &next.Webhooks[i]
+		if strings.HasSuffix(h.Name, injectorSuffix) && !bytes.Equal(h.ClientConfig.CABundle, bundle) {
+			h.ClientConfig.CABundle, changed = bundle, true
+		}
+	}
+	if !changed {
+		return false
+	}
+	_, err := w.cfg.Client.api.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
+	return w.updated(ctx, next.Name, "the roots of the injection webhook are set", err)
 }
 
 // refuses returns nil if the webhook makes the API server reject an invalid object.

@@ -53,6 +53,7 @@ type Config struct {
 	Health       bool // health reports of agents have an effect
 	GatewayAPI   GatewayAPIConfig
 	Registration RegistrationConfig
+	Inject       InjectConfig
 	Replicas     []string // host:port of the replicas; empty means that there are no others
 }
 

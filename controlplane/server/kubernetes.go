@@ -38,7 +38,9 @@ type ClusterConfig struct {
 	NoRegistries  bool     // read services from no platform
 	Election      bool     // one replica at a time writes
 	WriteRoots    bool     // write the roots into each namespace
-	WriteWebhooks bool     // update the webhook configurations
+	WriteWebhooks bool     // update the configurations of the validating webhook
+	// WriteInjectors updates the configurations of the injection webhook.
+	WriteInjectors bool
 }
 
 // checkRegistries returns an error for unsupported platforms.

@@ -151,9 +151,11 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	if s.replicas != nil {
 		health.Handle("GET "+replicas.Path, s.replicas)
 	}
-	if s.validator != nil && s.ports.webhooks == nil {
-		health.Handle("/validate", s.validator)
-		health.Handle("/validate/", s.validator)
+	if s.webhooks != nil && s.ports.webhooks == nil {
+		health.Handle("/validate", s.webhooks)
+		health.Handle("/validate/", s.webhooks)
+		health.Handle("/inject", s.webhooks)
+		health.Handle("/inject/", s.webhooks)
 	}
 	monitor.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {

@@ -57,7 +57,8 @@ type Server struct {
 	history      *history           // data for debug answers
 	identity     identity           // certificates and authentication
 	replicas     *replicas.Balancer // nil if no others are configured
-	validator    *http.ServeMux     // serves the API server; nil without a cluster
+	webhooks     *http.ServeMux     // serves the API server; nil without a cluster
+	injection    *injection         // nil if it is off
 	ports        ports
 }
 
@@ -171,7 +172,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	if err := s.newGRPC(ctx, cfg, reg); err != nil {
 		return nil, err
 	}
-	if err := s.newWebhooks(cfg, reg); err != nil {
+	if err := s.newWebhooks(ctx, cfg, reg); err != nil {
 		return nil, err
 	}
 	if s.ports.webhooks == nil {
@@ -207,6 +208,9 @@ func (s *Server) Run(until context.Context) error {
 	g.Go(func() error { return s.status.Run(ctx) })                   // reads events, problems and acknowledgements of proxies, feeds the stores
 	if s.registers {
 		g.Go(func() error { return s.registration.Run(ctx) }) // reads connected proxies, groups and entries, feeds the store
+	}
+	if s.injection != nil {
+		g.Go(func() error { return s.injection.run(ctx) }) // reads the configuration of the injector, feeds its webhook
 	}
 	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees memory of the start
 	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) })   // reads problems of the stores, feeds debug answers

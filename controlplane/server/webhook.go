@@ -4,6 +4,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"net/http"
 
@@ -13,9 +14,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
 )
 
-// newWebhooks creates the server of validation requests, and the updater of the
-// webhook configurations. Without a cluster there are none.
-func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
+// newWebhooks creates the server of validation and injection requests, and the updater of
+// the webhook configurations. Without a cluster there are none.
+func (s *Server) newWebhooks(ctx context.Context, cfg Config, reg prometheus.Registerer) error {
 	if s.kube == nil || s.identity.authority == nil {
 		return nil
 	}
@@ -23,22 +24,25 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	if err != nil {
 		return err
 	}
-	s.validator = http.NewServeMux()
-	s.validator.Handle("/validate", validator)
-	s.validator.Handle("/validate/", validator)
+	s.webhooks = http.NewServeMux()
+	s.webhooks.Handle("/validate", validator)
+	s.webhooks.Handle("/validate/", validator)
+	if err := s.newInjectionWebhook(ctx, cfg, reg); err != nil {
+		return err
+	}
 	if cfg.Listen.Webhooks != "" {
 		cfg, err := s.newTLS(cfg)
 		if err != nil {
 			return err
 		}
-		s.ports.webhooks = s.ports.limits.httpServer(s.validator)
+		s.ports.webhooks = s.ports.limits.httpServer(s.webhooks)
 		s.ports.webhooks.TLSConfig = withoutClients(cfg)
 	}
-	if !cfg.Cluster.WriteWebhooks {
+	if !cfg.Cluster.WriteWebhooks && !cfg.Cluster.WriteInjectors {
 		return nil
 	}
 	s.identity.webhookConfig, err = kube.NewWebhook(kube.WebhookConfig{
-		Client: s.kube, Revision: cfg.Revision, Namespace: cfg.Namespace,
+		Client: s.kube, Revision: cfg.Revision, Namespace: cfg.Namespace, Validating: cfg.Cluster.WriteWebhooks, Mutating: cfg.Cluster.WriteInjectors,
 		Bundle: s.identity.authority.RootPEM, Changed: s.identity.authority.Changed, Logger: s.log.With("component", "kube"),
 	})
 	return err

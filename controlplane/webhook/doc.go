@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package webhook implements the validating admission webhook for objects that users write. The
-// rules are those of package config. controlplane/kube maintains the
-// ValidatingWebhookConfiguration, which determines how the API server uses the responses.
+// Package webhook implements the admission webhooks: a [Validator] of the objects that users write,
+// by the rules of package config, and an [Injector] of proxies into pods, by package inject.
+// controlplane/kube maintains the webhook configurations, which determine how the API server uses
+// the responses.
 package webhook

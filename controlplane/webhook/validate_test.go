@@ -127,7 +127,7 @@ func TestQuestionsThatCannotBeRead(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d and %q", name, w.Code, w.Body, c.status, c.says)
 		}
 	}
-	if got := testutil.ToFloat64(v.faults); got != 9 {
+	if got := testutil.ToFloat64(v.front.faults); got != 9 {
 		t.Errorf("%v faults are counted, want 9", got)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/validate", nil)
@@ -178,7 +178,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		pipes = append(pipes, sender)
 	}
 	free := int64(moreBodies - senders*(maxBody-freeBody))
-	for free > 0 && v.bodies.TryAcquire(1) { // the remaining capacity
+	for free > 0 && v.front.bodies.TryAcquire(1) { // the remaining capacity
 		free--
 	}
 	if w := post(v, "application/json", good); w.Code != http.StatusOK {

@@ -6,6 +6,7 @@ package template
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -34,13 +35,64 @@ const engineName = "bootstrap"
 // Render executes a template with its parameters. name is the file of the template; errors contain
 // it, with the line.
 func Render(name string, source []byte, params map[string]any) ([]byte, error) {
+	return Functions(nil).Render(name, source, params)
+}
+
+// Functions are functions by their names, which templates can call beside those of the package; of
+// two with the same name, they have precedence. They must be pure, and the size of a result must be
+// proportional to that of the arguments.
+type Functions map[string]any
+
+// Check returns an error if a template cannot be parsed.
+func (f Functions) Check(name string, source []byte) error {
+	_, err := f.parse(name, source, &budget{})
+	return err
+}
+
+func (f Functions) parse(name string, source []byte, b *budget) (*text.Template, error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("template %s has %d bytes, it may have %d", name, len(source), maxSource)
 	}
-	b := &budget{}
-	parsed, err := text.New(engineName).Funcs(b.functions()).Parse(string(source))
+	all := b.functions()
+	for name, function := range f {
+		all[name] = b.charged(function)
+	}
+	parsed, err := text.New(engineName).Funcs(all).Parse(string(source))
 	if err != nil {
 		return nil, shape(name, err)
+	}
+	return parsed, nil
+}
+
+// charged returns a function that charges for the arguments before it is called.
+func (b *budget) charged(function any) any {
+	f := reflect.ValueOf(function)
+	t := f.Type()
+	in := make([]reflect.Type, t.NumIn())
+	for i := range in {
+		in[i] = t.In(i)
+	}
+	fault := reflect.TypeFor[error]()
+	return reflect.MakeFunc(reflect.FuncOf(in, []reflect.Type{t.Out(0), fault}, t.IsVariadic()), func(args []reflect.Value) []reflect.Value {
+		for _, arg := range args {
+			if err := b.weighValue(arg, 0); err != nil {
+				return []reflect.Value{reflect.Zero(t.Out(0)), reflect.ValueOf(&err).Elem()}
+			}
+		}
+		out := f.Call
+		if t.IsVariadic() {
+			out = f.CallSlice
+		}
+		return append(out(args), reflect.Zero(fault))[:2]
+	}).Interface()
+}
+
+// Render executes a template as [Render] does.
+func (f Functions) Render(name string, source []byte, params map[string]any) ([]byte, error) {
+	b := &budget{}
+	parsed, err := f.parse(name, source, b)
+	if err != nil {
+		return nil, err
 	}
 	b.bound(parsed)
 	out := &limited{}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inject
+
+import (
+	"fmt"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"sigs.k8s.io/yaml"
+)
+
+// checkTemplate returns an error if a custom template cannot be parsed.
+func checkTemplate(name, source string) error {
+	return (&job{}).functions(nil, nil).Check(name, []byte(source))
+}
+
+// custom renders a custom template. Its data have the names of Istio; messages are maps with the
+// names of their Go fields, because templates do not call methods.
+func (j *job) custom(name, source string) (map[string]any, error) {
+	mode := "passthrough"
+	if j.mesh.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST {
+		mode = "localhost"
+	}
+	proxy, mesh := viewOf(j.proxy.ProtoReflect()), viewOf(j.mesh.ProtoReflect())
+	doc, err := j.functions(proxy, mesh).Render(name, []byte(source), map[string]any{
+		"TypeMeta":       map[string]string{"APIVersion": j.owner.apiVersion, "Kind": j.owner.kind},
+		"DeploymentMeta": map[string]string{"Name": j.owner.name, "Namespace": j.owner.namespace},
+		"ObjectMeta":     j.pod.ObjectMeta,
+		"Spec":           j.pod.Spec,
+		"ProxyConfig":    proxy,
+		"MeshConfig":     mesh,
+		"Values":         j.values.all,
+		"Revision":       j.revision,
+		"NativeSidecars": j.native,
+		"ProxyImage":     j.hubImage(string(j.values.Global.Proxy.Image), j.proxy.GetImage().GetImageType()),
+		"ProxyInitImage": j.hubImage(string(j.values.Global.ProxyInit.Image), ""),
+		"ProxyUID":       int64(proxyID), "ProxyGID": int64(proxyID),
+		"InboundTrafficPolicyMode": mode,
+		"CompliancePolicy":         "",
+	})
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(doc, &fields); err != nil {
+		return nil, fmt.Errorf("template %s: its output is no YAML of a pod: %w", name, err)
+	}
+	return fields, nil
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/inject"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/meshsettings"
+	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
+)
+
+// InjectConfig configures the injection of proxies into pods.
+type InjectConfig struct {
+	On     bool
+	Native bool // proxies are native sidecars unless a pod says otherwise
+	// Dir may have the files config and values, which then replace the ConfigMap; empty means
+	// ./var/lib/istio/inject.
+	Dir string
+}
+
+const (
+	// injectorMap is the ConfigMap with the configuration of the injector, and injectorConfig and
+	// injectorValues are its keys. They are Istio's; a revision has its name at the end.
+	injectorMap    = "istio-sidecar-injector"
+	injectorConfig = "config"
+	injectorValues = "values"
+
+	injectorFileBytes = 4 << 20
+	injectorFileEvery = 5 * time.Second
+)
+
+// injection follows the configuration of the injector. A wrong change is logged and changes
+// nothing.
+type injection struct {
+	log      *slog.Logger
+	cfg      InjectConfig
+	revision string
+	version  string // the tag of images if the values have none
+	settings *meshsettings.Follower
+
+	maps    *kube.ConfigMaps // nil with files
+	name    string           // of the ConfigMap
+	files   []*filetree.Follower
+	texts   map[string]string // of the files, by their names
+	changed chan struct{}
+	said    string // the last error, so that it is logged once
+
+	current  atomic.Pointer[inject.Injector] // without the mesh config
+	rejected prometheus.Gauge
+}
+
+// newInjection reads the configuration of the injector. It returns nil if injection is off.
+func (s *Server) newInjection(ctx context.Context, cfg Config, reg prometheus.Registerer) (*injection, error) {
+	if !cfg.Inject.On {
+		return nil, nil
+	}
+	i := &injection{
+		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, settings: s.settings,
+		texts: map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
+		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "outrigger_control_injector_config_rejected", Help: "1 while the newest configuration of the injector is invalid and the last valid one is used.",
+		}),
+	}
+	if i.cfg.Dir == "" {
+		i.cfg.Dir = "./var/lib/istio/inject"
+	}
+	if err := reg.Register(i.rejected); err != nil {
+		return nil, fmt.Errorf("register the metrics of injection: %w", err)
+	}
+	if r := cfg.Revision; r != "" && r != "default" {
+		i.name += "-" + r
+	}
+	if _, err := os.Stat(filepath.Join(i.cfg.Dir, injectorConfig)); err == nil {
+		return i, i.readFiles()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var err error
+	i.maps, err = kube.NewConfigMaps(kube.ConfigMapsConfig{Client: s.kube, Namespace: cfg.Namespace, Names: []string{i.name}, OnChange: i.wake, Logger: i.log})
+	if err != nil {
+		return nil, err
+	}
+	if err := i.maps.Read(ctx); err != nil {
+		return nil, err
+	}
+	if i.maps.Get(i.name) == nil {
+		i.log.Info("there is no ConfigMap of the injector; pods receive the built-in templates", "name", i.name, "namespace", cfg.Namespace)
+	}
+	data := i.maps.Get(i.name)
+	return i, i.load(data[injectorConfig], data[injectorValues])
+}
+
+func (i *injection) wake() {
+	select {
+	case i.changed <- struct{}{}:
+	default: // one token is enough
+	}
+}
+
+// readFiles reads the files of the injector, which must be valid.
+func (i *injection) readFiles() error {
+	for _, name := range []string{injectorConfig, injectorValues} {
+		path := filepath.Join(i.cfg.Dir, name)
+		i.files = append(i.files, filetree.NewFollower(filetree.FollowerConfig{
+			Path: path, MaxBytes: injectorFileBytes, Every: injectorFileEvery, Optional: true,
+			Take: func(text []byte) error { return i.take(name, string(text)) },
+		}))
+	}
+	if err := i.load("", ""); err != nil {
+		return err
+	}
+	for _, f := range i.files {
+		if err := f.Look(); err != nil {
+			return fmt.Errorf("%s: %w", f.Path(), err)
+		}
+	}
+	return nil
+}
+
+// take applies the text of one file.
+func (i *injection) take(name, text string) error {
+	before := i.texts[name]
+	i.texts[name] = text
+	if err := i.load(i.texts[injectorConfig], i.texts[injectorValues]); err != nil {
+		i.texts[name] = before
+		return err
+	}
+	return nil
+}
+
+// load parses a configuration and, if it is valid, puts it in force.
+func (i *injection) load(config, values string) error {
+	c, err := inject.ParseConfig([]byte(config))
+	if err != nil {
+		return err
+	}
+	v, err := inject.ParseValues([]byte(values), i.version)
+	if err != nil {
+		return err
+	}
+	i.current.Store(&inject.Injector{Config: c, Values: v, Revision: i.revision, Native: i.cfg.Native})
+	return nil
+}
+
+// injector returns the injector in force, with the mesh config in force.
+func (i *injection) injector() *inject.Injector {
+	in := *i.current.Load()
+	in.Mesh = i.settings.Current().Mesh
+	return &in
+}
+
+// report logs an error of the configuration once, and its end.
+func (i *injection) report(source string, err error) {
+	switch {
+	case err != nil:
+		i.rejected.Set(1)
+		if i.said != err.Error() {
+			i.log.Warn("the configuration of the injector is invalid; the last valid one stays in force", "source", source, "err", err)
+			i.said = err.Error()
+		}
+	default:
+		i.rejected.Set(0)
+		i.said = ""
+		i.log.Info("a change of the configuration of the injector is in force", "source", source)
+	}
+}
+
+// run follows the configuration until ctx is done.
+func (i *injection) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { // the only goroutine that loads
+		if i.maps == nil {
+			return i.followFiles(ctx)
+		}
+		for {
+			// Cases: ctx is done; the ConfigMap changed.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-i.changed:
+			}
+			data := i.maps.Get(i.name)
+			if data == nil {
+				i.report("ConfigMap "+i.name, errors.New("the ConfigMap is gone; to return to the defaults, create an empty one"))
+				continue
+			}
+			i.report("ConfigMap "+i.name, i.load(data[injectorConfig], data[injectorValues]))
+		}
+	})
+	if i.maps != nil {
+		g.Go(func() error { return i.maps.Run(ctx) }) // reads the ConfigMap, wakes the first
+	}
+	return g.Wait()
+}
+
+// followFiles reads the files again until ctx is done.
+func (i *injection) followFiles(ctx context.Context) error {
+	tick := time.NewTicker(injectorFileEvery)
+	defer tick.Stop()
+	for {
+		// Cases: ctx is done; it is time to read the files.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		var errs []error
+		for _, f := range i.files {
+			if err := f.Look(); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", f.Path(), err))
+			}
+		}
+		if err := errors.Join(errs...); err != nil || i.said != "" {
+			i.report(i.cfg.Dir, err)
+		}
+	}
+}
+
+// newInjectionWebhook creates the handler of pods.
+func (s *Server) newInjectionWebhook(ctx context.Context, cfg Config, reg prometheus.Registerer) (err error) {
+	if s.injection, err = s.newInjection(ctx, cfg, reg); err != nil || s.injection == nil {
+		return err
+	}
+	handler, err := webhook.NewInjector(webhook.InjectorConfig{Current: s.injection.injector, Logger: s.injection.log, Registerer: reg})
+	if err != nil {
+		return err
+	}
+	s.webhooks.Handle("/inject", handler)
+	s.webhooks.Handle("/inject/", handler)
+	return nil
+}
