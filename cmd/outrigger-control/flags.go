@@ -44,7 +44,7 @@ func (f *flags) add(fs *pflag.FlagSet, c *server.Config) {
 	fs.StringVar(&c.Listen.Secure, "secureGRPCAddr", ":15012", "address for ADS and certificate signing over TLS; empty turns it off")
 	fs.StringVar(&c.Listen.Plaintext, "grpcAddr", "127.0.0.1:15010", "address for ADS in plaintext, unauthenticated; empty turns it off")
 	fs.StringVar(&c.Listen.HTTP, "httpAddr", ":8080", "address for /ready and /debug")
-	fs.StringVar(&c.Listen.Webhooks, "httpsAddr", ":15017", "with Kubernetes: address for /validate, which the API server calls; empty serves it on httpAddr")
+	fs.StringVar(&c.Listen.Webhooks, "httpsAddr", ":15017", "with Kubernetes: address for /validate and /inject, which the API server calls; empty serves them on httpAddr")
 	fs.StringVar(&c.Listen.Monitoring, "monitoringAddr", "127.0.0.1:15014", "address for /metrics, /version and /debug; empty serves them on httpAddr")
 	fs.StringVar(&c.TLS.CertFile, "tlsCertFile", "", "file with the control plane's own certificate, reloaded when it changes (default: "+server.OwnCertFile+" if it exists, else one is issued)")
 	fs.StringVar(&c.TLS.KeyFile, "tlsKeyFile", "", "file with its key (default: "+server.OwnKeyFile+")")
