@@ -78,7 +78,7 @@ func (j *job) statusPort() string {
 
 // holds reports whether the application starts after the proxy.
 func (j *job) holds() bool {
-	return j.proxy.GetHoldApplicationUntilProxyStarts().GetValue() || bool(j.values.Global.Proxy.HoldApplication) //lint:ignore SA1019 pods set it
+	return j.proxy.GetHoldApplicationUntilProxyStarts().GetValue() || bool(j.values.Global.Proxy.HoldApplication)
 }
 
 // apps returns the names of the application's containers.
