@@ -82,6 +82,18 @@ func newTokens(t *testing.T) *tokens {
 			"scope": "read write", "rights": "x y", "flag": true, "level": 3, "https://x.example/role": "boss",
 		}),
 		"foreign": with(map[string]any{"iss": "https://other.example"}),
+
+		"role":        with(map[string]any{"role": "admin"}),
+		"role-list":   with(map[string]any{"role": []any{"user", 7, "admin"}}),
+		"role-lists":  with(map[string]any{"role": []any{[]string{"admin"}}}),
+		"role-number": with(map[string]any{"role": 1}),
+		"role-bool":   with(map[string]any{"role": true}),
+		"role-longer": with(map[string]any{"role": "admins"}),
+		"role-case":   with(map[string]any{"role": "Admin"}),
+		"role-spaces": with(map[string]any{"role": "user admin"}),
+		"role-nul":    with(map[string]any{"role": "admin\x00"}),
+		"role-deeper": with(map[string]any{"role": map[string]any{"role": "admin"}}),
+		"role-key":    with(map[string]any{"Role": "admin", "role ": "admin"}),
 	} {
 		s.values["<"+name+">"] = sign(t, s.a, claims)
 	}
@@ -129,16 +141,19 @@ func sign(t testing.TB, key jose.SigningKey, claims map[string]any) string {
 
 // in replaces the names of tokens and keys in verdicts.
 func (s *tokens) in(verdicts []verdict) []verdict {
-	var pairs []string
-	for name, value := range s.values {
-		pairs = append(pairs, name, value)
-	}
-	replacer := strings.NewReplacer(pairs...)
 	out := slices.Clone(verdicts)
 	for i := range out {
-		out[i].policies, out[i].requests = replacer.Replace(out[i].policies), replacer.Replace(out[i].requests)
+		out[i].policies, out[i].requests = s.replace(out[i].policies), s.replace(out[i].requests)
 	}
 	return out
+}
+
+// replace replaces the names of tokens and keys in a text.
+func (s *tokens) replace(text string) string {
+	for name, value := range s.values {
+		text = strings.ReplaceAll(text, name, value)
+	}
+	return text
 }
 
 // tokenRules returns the text of a RequestAuthentication.

@@ -190,11 +190,13 @@ extensionProviders:
 
 // services returns the objects of the authorizers' services.
 func (a *authorizers) services() string {
-	entry := func(name, protocol, port string) string {
-		return "---\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: default}\nspec: {hosts: [" + name + ".example.com], resolution: STATIC, endpoints: [{address: 127.0.0.1}], " +
-			"ports: [{name: port, protocol: " + protocol + ", number: " + port + "}]}\n"
-	}
-	return entry("web", "HTTP", a.web) + entry("grpc", "GRPC", a.grpc) + entry("dead", "HTTP", a.dead) + entry("deadgrpc", "GRPC", a.dead)
+	return documents("", authorizerEntry("web", "HTTP", a.web), authorizerEntry("grpc", "GRPC", a.grpc), authorizerEntry("dead", "HTTP", a.dead), authorizerEntry("deadgrpc", "GRPC", a.dead))
+}
+
+// authorizerEntry returns the object of the service of an authorizer on this machine.
+func authorizerEntry(name, protocol, port string) string {
+	return "kind: ServiceEntry\nmetadata: {name: " + name + ", namespace: default}\nspec: {hosts: [" + name + ".example.com], resolution: STATIC, endpoints: [{address: 127.0.0.1}], " +
+		"ports: [{name: port, protocol: " + protocol + ", number: " + port + "}]}\n"
 }
 
 // custom returns the text of an AuthorizationPolicy that asks a provider about requests to paths.

@@ -139,14 +139,14 @@ type found struct {
 	remove func(*facts)
 }
 
-// apply validates all tokens at the places of the provider, and stores the payload of the last one.
+// apply validates all tokens at the places of the provider, and stores the payload of the first one.
 func (p *provider) apply(f *facts) *refusal {
 	list := p.find(f)
 	if len(list) == 0 {
 		return &refusal{status: http.StatusUnauthorized, reason: "no token", missing: true}
 	}
 	var claims map[string]any
-	for _, token := range list {
+	for _, token := range slices.Backward(list) {
 		var no *refusal
 		if claims, no = p.validate(token.text, f.request.Now); no != nil {
 			return no
@@ -158,7 +158,7 @@ func (p *provider) apply(f *facts) *refusal {
 		}
 	}
 	if h := p.GetForwardPayloadHeader(); h != "" {
-		f.header[lower(h)] = []string{strings.Split(list[len(list)-1].text, ".")[1]}
+		f.header[lower(h)] = []string{strings.Split(list[0].text, ".")[1]}
 	}
 	for _, c := range p.GetClaimToHeaders() {
 		if text, ok := claimText(claims, strings.Split(c.GetClaimName(), ".")); ok {
@@ -200,20 +200,22 @@ func claimText(claims map[string]any, path []string) (string, bool) {
 	}
 }
 
-// find returns the tokens at the places of the provider.
+// find returns the tokens at the places of the provider, in the order of the names of places. Envoy
+// reads a header that is sent several times as one value.
 func (p *provider) find(f *facts) []found {
 	var out []found
-	for _, h := range p.GetFromHeaders() {
+	for _, h := range slices.SortedFunc(slices.Values(p.GetFromHeaders()), func(a, b *jwtv3.JwtHeader) int {
+		return strings.Compare(lower(a.GetName())+a.GetValuePrefix(), lower(b.GetName())+b.GetValuePrefix())
+	}) {
 		name := lower(h.GetName())
-		for _, value := range f.header[name] {
-			if i := strings.Index(value, h.GetValuePrefix()); i >= 0 {
-				out = append(out, found{tokenIn(value[i+len(h.GetValuePrefix()):]), func(f *facts) { delete(f.header, name) }})
-			}
+		_, text, ok := strings.Cut(joined(f.header[name]), h.GetValuePrefix())
+		if ok && len(f.header[name]) > 0 {
+			out = append(out, found{tokenIn(text), func(f *facts) { delete(f.header, name) }})
 		}
 	}
 	path, query, _ := strings.Cut(f.path, "?")
 	params, _ := url.ParseQuery(query) // what cannot be parsed has no token
-	for _, name := range p.GetFromParams() {
+	for _, name := range slices.Sorted(slices.Values(p.GetFromParams())) {
 		if values := params[name]; len(values) > 0 {
 			out = append(out, found{values[0], func(f *facts) {
 				params.Del(name)
@@ -221,7 +223,7 @@ func (p *provider) find(f *facts) []found {
 			}})
 		}
 	}
-	for _, name := range p.GetFromCookies() {
+	for _, name := range slices.Sorted(slices.Values(p.GetFromCookies())) {
 		request := http.Request{Header: http.Header{"Cookie": f.header["cookie"]}}
 		if c, err := request.Cookie(name); err == nil {
 			out = append(out, found{c.Value, func(*facts) {}})
@@ -230,17 +232,11 @@ func (p *provider) find(f *facts) []found {
 	return out
 }
 
-// tokenIn returns the part of a value up to a character that no token contains.
+// tokenIn returns the part of a value from the first character that a token may contain.
 func tokenIn(value string) string {
-	isPart := func(r rune) bool {
+	return value[max(0, strings.IndexFunc(value, func(r rune) bool {
 		return '0' <= r && r <= '9' || 'a' <= r|0x20 && r|0x20 <= 'z' || strings.ContainsRune("-_.", r)
-	}
-	start := max(0, strings.IndexFunc(value, isPart))
-	end := strings.IndexFunc(value[start:], func(r rune) bool { return !isPart(r) })
-	if end < 0 {
-		return value[start:]
-	}
-	return value[start : start+end]
+	})):]
 }
 
 // algorithms are those that Envoy supports.
