@@ -133,8 +133,10 @@ func newCourtOf(t testing.TB, address string, proxies []guardedProxy) *court {
 	free := freePorts(t, address, 3*len(proxies))
 	known := map[string]bool{}
 	var all struct {
-		Node    map[string]any `json:"node"`
-		Runtime map[string]any `json:"layered_runtime"`
+		Node    map[string]any  `json:"node"`
+		Runtime map[string]any  `json:"layered_runtime"`
+		Admin   json.RawMessage `json:"admin,omitempty"`
+		Stats   json.RawMessage `json:"stats_config,omitempty"`
 		Static  struct {
 			Clusters  []json.RawMessage `json:"clusters"`
 			Listeners []json.RawMessage `json:"listeners"`
@@ -169,7 +171,7 @@ func newCourtOf(t testing.TB, address string, proxies []guardedProxy) *court {
 			}
 		}
 		all.Static.Listeners = append(all.Static.Listeners, one.Static.Listeners...)
-		all.Node, all.Runtime = one.Node, one.Runtime
+		all.Node, all.Runtime, all.Admin, all.Stats = one.Node, one.Runtime, one.Admin, one.Stats
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
