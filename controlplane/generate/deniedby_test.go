@@ -12,15 +12,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestDeniedBy checks that the responses to denied requests name the rule, if a proxy says so, and
+// TestEnvoyDeniedBy checks that the responses to denied requests name the rule, if a proxy says so, and
 // only then.
-func TestDeniedBy(t *testing.T) {
+func TestEnvoyDeniedBy(t *testing.T) {
 	t.Parallel()
 	const address, header = "127.77.58.5", "X-Outrigger-Denied-By"
 	policies := documents(
 		policy("watch", `{action: AUDIT, rules: [{}]}`),
 		policy("deny", `{action: DENY, rules: [{to: [{operation: {paths: [/none], ports: ["PORT_HTTP"]}}]}, {to: [{operation: {paths: [/no], ports: ["PORT_HTTP"]}}]}]}`),
 		policy("allow", `{rules: [{to: [{operation: {paths: [/yes, /no]}}]}]}`),
+		policy("other.one", `{rules: [{to: [{operation: {methods: [PUT]}}]}]}`),
 		custom("missing", "/ask"),
 	)
 	v := verdict{name: "denied", policies: "# problem: no extension provider\n" + policies}
@@ -35,8 +36,7 @@ func TestDeniedBy(t *testing.T) {
 	c := newCourtOf(t, address, proxies)
 	for i, p := range proxies {
 		for path, want := range map[string]string{
-			"/yes": "", "/no": "rbac_access_denied_matched_policy[ns[default]-policy[deny]-rule[1]]", "/other": "rbac_access_denied_matched_policy[none]",
-			"/ask": "rbac_access_denied_matched_policy[ns[default]-policy[missing]-rule[0]]",
+			"/yes": "", "/no": "default/deny[1]", "/other": "none of default/allow[0], default/other.one[0]", "/ask": "default/missing[0]",
 		} {
 			if p.proxy.Settings == nil {
 				want = ""

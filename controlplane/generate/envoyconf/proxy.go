@@ -6,11 +6,9 @@ package envoyconf
 import (
 	"fmt"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -99,7 +97,9 @@ func applyHTTP(hcm *hcmv3.HttpConnectionManager, s *model.ProxySettings, kind re
 		http1(hcm).AcceptHttp_10 = true
 	}
 	if s.DeniedBy && kind != outboundRequests {
-		hcm.LocalReplyConfig = deniedBy()
+		if err := nameDenials(hcm); err != nil {
+			return err
+		}
 	}
 	if s.IdleTimeout != 0 {
 		if hcm.CommonHttpProtocolOptions == nil {
@@ -135,21 +135,6 @@ func applyHTTP(hcm *hcmv3.HttpConnectionManager, s *model.ProxySettings, kind re
 		return suppressEnvoyHeaders(hcm)
 	}
 	return nil
-}
-
-// deniedBy returns the settings that add a header to requests that rules deny. Its value has the name
-// of the rule, as in the access log. Envoy stores the metadata of the decision only after the reply.
-func deniedBy() *hcmv3.LocalReplyConfig {
-	byRule := Pack(&celv3.ExpressionFilter{Expression: `response.code_details.startsWith("rbac_access_denied")`})
-	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
-		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
-			Name: "envoy.access_loggers.extension_filters.cel", ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: byRule},
-		}}},
-		HeadersToAdd: []*corev3.HeaderValueOption{{
-			Header:       &corev3.HeaderValue{Key: "x-outrigger-denied-by", Value: "%RESPONSE_CODE_DETAILS%"},
-			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-		}},
-	}}}
 }
 
 func http1(hcm *hcmv3.HttpConnectionManager) *corev3.Http1ProtocolOptions {
