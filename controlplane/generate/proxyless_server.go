@@ -17,6 +17,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -42,8 +43,9 @@ type server struct {
 	// secure is true if callers must use mutual TLS.
 	secure bool
 	peers  xds.Sources // the objects that decide this
-	// policies are the policies for the port.
+	// policies and tokens are the policies for the port.
 	policies authorization.Policies
+	tokens   authentication.Tokens
 }
 
 // serversOf returns the addresses at which the application of a proxyless workload declares to
@@ -61,7 +63,10 @@ func serversOf(s *target) []server {
 		if err != nil || port == 0 || envoyconf.HostPort(host, uint32(port)) != address {
 			continue
 		}
-		out = append(out, server{host: host, port: uint32(port), secure: s.servesSecurely(uint32(port)), peers: peers, policies: s.policiesOf(s.services(uint32(port)))})
+		services := s.services(uint32(port))
+		out = append(out, server{
+			host: host, port: uint32(port), secure: s.servesSecurely(uint32(port)), peers: peers, policies: s.policiesOf(services), tokens: s.tokensOf(services),
+		})
 	}
 	return out
 }
@@ -85,7 +90,7 @@ func (s *target) servesSecurely(port uint32) bool {
 func serversKey(servers []server) inboundKey {
 	var key inboundKey
 	for _, at := range servers {
-		key.modes += fmt.Sprintf(";%q/%d/%t/%s/%x", at.host, at.port, at.secure, at.peers, at.policies.Key)
+		key.modes += fmt.Sprintf(";%q/%d/%t/%s/%x/%x", at.host, at.port, at.secure, at.peers, at.policies.Key, at.tokens.Key)
 	}
 	return key
 }
@@ -93,12 +98,15 @@ func serversKey(servers []server) inboundKey {
 // serverListeners adds the listeners of servers to p.
 func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 	if len(servers) > 0 {
-		p.problems = append(p.problems, g.enforce(s.mesh, s.policiesOf(s.services(0))).Unasked...)
+		services := s.services(0)
+		p.problems = slices.Concat(p.problems, g.enforce(s.mesh, s.policiesOf(services)).Unsupported, g.validate(s.mesh, s.tokensOf(services)).Unsupported)
 	}
 	for _, at := range servers {
-		enforced := g.enforce(s.mesh, at.policies)
-		l := serverListener(at, g.deniedIn(s.mesh), enforced)
-		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, slices.Concat(at.peers, enforced.Sources))
+		enforced, validated := g.enforce(s.mesh, at.policies), g.validate(s.mesh, at.tokens)
+		l := serverListener(at, envoyconf.Filters{
+			Library: envoyconf.LibraryServer, Denied: g.deniedIn(s.mesh), Authentication: validated.Library, Authorization: enforced.Library,
+		})
+		r, err := g.table.Put(xds.TypeListener, l.GetName(), l, slices.Concat(at.peers, validated.Sources, enforced.Sources))
 		if err != nil {
 			p.problems = append(p.problems, envoyconf.Left(model.Key{Kind: model.Sidecar, Namespace: s.proxy.Namespace}, err))
 			continue
@@ -109,14 +117,13 @@ func (g *Generator) serverListeners(p *part, s *target, servers []server) {
 
 // serverListener returns the listener of a server. The library compares its address byte by byte
 // with that of the server, and passes every request to the application.
-func serverListener(at server, denied *envoyconf.Denied, enforced *authorization.Filters) *listenerv3.Listener {
+func serverListener(at server, filters envoyconf.Filters) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix:     "inbound_" + envoyconf.HostPort(at.host, at.port),
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: toApplication()},
 	}
-	filters := envoyconf.Filters{Library: envoyconf.LibraryServer, Authorization: enforced.Library}
-	if at.secure {
-		filters.Denied = denied
+	if !at.secure {
+		filters.Denied = nil
 	}
 	filters.Apply(hcm)
 	chain := &listenerv3.FilterChain{Name: "inbound-plaintext", Filters: []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}}

@@ -297,3 +297,42 @@ func TestServerListeners(t *testing.T) {
 		t.Error("a server does not dial as clients do")
 	}
 }
+
+// TestServerPolicies checks the problems of policies that apply to gRPC servers without a proxy, which
+// know no tokens, and that clients report none.
+func TestServerPolicies(t *testing.T) {
+	t.Parallel()
+	const knows, validates = "a gRPC server without a proxy does not know", "a gRPC server without a proxy validates no tokens"
+	for _, c := range []struct {
+		objects string
+		want    []string // parts of the problems
+	}{
+		{policy("p", `{rules: [{from: [{source: {principals: ["*"]}}]}]}`), nil},
+		{policy("p", `{rules: [{}, {from: [{source: {requestPrincipals: ["*"]}}]}]}`), []string{"spec.rules[1] has attributes that " + knows + ", such as those of tokens: there it allows no request"}},
+		{policy("p", `{action: DENY, rules: [{from: [{source: {notRequestPrincipals: ["*"]}}]}]}`), []string{"there it refuses every request that its other attributes match"}},
+		{policy("p", `{action: DENY, rules: [{when: [{key: "request.auth.claims[a]", values: [b]}]}]}`), []string{knows}},
+		{policy("p", `{action: DENY, rules: [{when: [{key: "connection.sni", values: [b]}]}]}`), []string{knows}},
+		{policy("p", `{action: DENY, rules: [{when: [{key: "request.headers[gRPC-timeout]", values: ["1S"]}]}]}`), []string{knows}},
+		{policy("p", `{action: AUDIT, rules: [{from: [{source: {requestPrincipals: ["*"]}}]}]}`), nil},
+		{strings.Replace(policy("p", `{rules: [{from: [{source: {requestPrincipals: ["*"]}}]}]}`), "namespace: default", `namespace: default, annotations: {istio.io/dry-run: "true"}`, 1), nil},
+		{tokenRules("one", `{issuer: a, jwks: '{"keys":[]}'}`), []string{validates}},
+	} {
+		mesh, g := placedAt(t, c.objects)
+		problems := func(p *model.Proxy) (out []string) {
+			for _, problem := range g.Generate(mesh, p, xds.TypeListener).Problems {
+				if !problem.Warning || problem.Object.Name == "" {
+					t.Errorf("%s: the problem is %+v", c.objects, problem)
+				}
+				out = append(out, problem.Reason)
+			}
+			return out
+		}
+		got := problems(grpcAt("10.0.0.1", func(p *model.Proxy) { p.Listens = []string{"0.0.0.0:8080", "0.0.0.0:9090"} }))
+		if len(got) != len(c.want) || !slices.EqualFunc(got, c.want, strings.Contains) {
+			t.Errorf("%s: problems %q, want %q", c.objects, got, c.want)
+		}
+		if got := problems(grpcAt("10.0.0.9")); len(got) > 0 {
+			t.Errorf("%s: problems of a client: %q", c.objects, got)
+		}
+	}
+}

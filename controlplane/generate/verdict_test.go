@@ -393,7 +393,7 @@ func policy(name, spec string) string {
 // TestVerdicts sends requests through the real Envoy.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
-	verdicts := slices.Concat(callerVerdicts(), requestVerdicts(), conditionVerdicts(), manyVerdicts())
+	verdicts := slices.Concat(callerVerdicts(), requestVerdicts(), conditionVerdicts(), headerVerdicts(), manyVerdicts())
 	c := newCourt(t, "127.77.58.1", func() *snapshot.Input { return &snapshot.Input{Mesh: meshconfig.Default()} }, verdicts)
 	for i, v := range verdicts {
 		t.Run(v.name, func(t *testing.T) { c.check(t, i, v) })

@@ -54,6 +54,10 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, services []model.Key) Tokens {
 type Filters struct {
 	// HTTP are the filters for requests, in their order.
 	HTTP []*hcmv3.HttpFilter
+	// Library are the filters for requests to gRPC servers without a proxy, and Unsupported are the
+	// problems of objects that apply to one.
+	Library     []*hcmv3.HttpFilter
+	Unsupported []model.Problem
 	// Sources are the objects of the rules.
 	Sources xds.Sources
 }
@@ -75,10 +79,14 @@ func (t Tokens) Filters() *Filters {
 				issuers = append(issuers, i)
 			}
 		}
+		if len(object.Rules) > 0 {
+			out.Unsupported = append(out.Unsupported, unsupported(object))
+		}
 	}
 	if len(issuers) == 0 {
 		return out
 	}
+	out.Library = noTokens(issuers)
 	slices.SortStableFunc(issuers, func(a, b issuer) int { return strings.Compare(a.rule.GetIssuer(), b.rule.GetIssuer()) })
 	if headers := outputHeaders(issuers); len(headers) > 0 {
 		out.HTTP = append(out.HTTP, envoyconf.RequestFilter(mutationFilter, removal(headers)))

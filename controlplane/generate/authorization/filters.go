@@ -108,9 +108,9 @@ type Filters struct {
 	Library []*hcmv3.HttpFilter
 	// Sources are the objects of the policies.
 	Sources xds.Sources
-	// Problems are those of policies whose authorizers the workload cannot ask. Unasked are those of
-	// policies whose authorizers gRPC libraries do not ask.
-	Problems, Unasked []model.Problem
+	// Problems are those of policies whose authorizers the workload cannot ask. Unsupported are those
+	// of policies that gRPC libraries do not support: they ask no authorizers and know no tokens.
+	Problems, Unsupported []model.Problem
 }
 
 // step is one of the decisions about a request.
@@ -133,7 +133,7 @@ func steps() []step {
 // Filters returns the filters of the policies.
 func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 	out := &Filters{}
-	base := converter{domains: envoyconf.TrustDomains(mesh), issuers: p.issuers}
+	base := converter{domains: envoyconf.TrustDomains(mesh), issuers: p.issuers, headers: &headerBudget{left: maxHeaderSize}}
 	out.addCustom(p.asked, base)
 	for _, s := range steps() {
 		var enforced, tried []*snapshot.AuthorizationPolicy
@@ -161,13 +161,13 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 	for _, policy := range p.list {
 		out.Sources.AddConfigs(policy.Config)
 	}
-	out.Problems = p.problems
+	out.Problems, out.Unsupported = slices.Concat(p.problems, base.headers.problems), p.unsupported()
 	for _, a := range p.asked {
 		if a.err == nil {
 			out.Sources.Add(a.Service.Source)
 		}
 		for _, policy := range a.policies {
-			out.Unasked = append(out.Unasked, snapshot.NotAsked(policy.Config, errLibrary))
+			out.Unsupported = append(out.Unsupported, snapshot.NotAsked(policy.Config, errLibrary))
 		}
 	}
 	return out
@@ -207,6 +207,7 @@ func (s step) rules(list []*snapshot.AuthorizationPolicy, base converter, reads 
 			if made := c.policy(rule); made != nil {
 				out.Policies[ruleName(policy, i)] = made
 			}
+			c.headers.ruleEnds(policy, i)
 		}
 	}
 	return out

@@ -35,7 +35,7 @@ func (p Policies) Unread(port uint32, reported map[string]bool) []model.Problem 
 			if reported[name] || !appliesTo(rule, port) {
 				continue
 			}
-			if readsRequests(rule) {
+			if hasAttribute(rule, ofRequest, ofEnvoyRequest) {
 				reported[name] = true
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
@@ -54,29 +54,47 @@ func (p Policies) Unread(port uint32, reported map[string]bool) []model.Problem 
 	return out
 }
 
-// readsRequests reports whether a rule has attributes of requests.
-func readsRequests(r *securityv1beta1.Rule) bool {
+// unsupported returns warnings of enforced rules with attributes that gRPC servers without a proxy do
+// not know.
+func (p Policies) unsupported() []model.Problem {
+	var out []model.Problem
+	for _, policy := range p.list {
+		effect := "refuses every request that its other attributes match"
+		switch policy.Spec.GetAction() {
+		case securityv1beta1.AuthorizationPolicy_ALLOW:
+			effect = "allows no request"
+		case securityv1beta1.AuthorizationPolicy_AUDIT:
+			continue
+		case securityv1beta1.AuthorizationPolicy_DENY, securityv1beta1.AuthorizationPolicy_CUSTOM:
+		}
+		for i, rule := range policy.Spec.GetRules() {
+			if !policy.DryRun && hasAttribute(rule, ofEnvoy, ofEnvoyRequest) {
+				out = append(out, model.Problem{
+					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
+					Reason: fmt.Sprintf("spec.rules[%d] has attributes that a gRPC server without a proxy does not know, such as those of tokens: there it %s; give the workload a proxy, or remove the attributes", i, effect),
+				})
+			}
+		}
+	}
+	return out
+}
+
+// hasAttribute reports whether a rule has an attribute of one of the kinds.
+func hasAttribute(r *securityv1beta1.Rule, kinds ...kind) bool {
 	c := &converter{}
-	has := func(k kind, values, others []string) bool {
-		return (k == ofRequest || k == ofToken) && len(values)+len(others) > 0
-	}
-	for _, to := range r.GetTo() {
-		for _, at := range c.operation(to.GetOperation()) {
-			if has(at.kind, at.values, at.others) {
-				return true
-			}
-		}
-	}
-	for _, from := range r.GetFrom() {
-		for _, at := range c.source(from.GetSource()) {
-			if has(at.kind, at.values, at.others) {
-				return true
-			}
-		}
-	}
-	return slices.ContainsFunc(r.GetWhen(), func(w *securityv1beta1.Condition) bool {
-		of := c.caller(w)
-		return len(of) > 0 && has(of[0].kind, of[0].values, of[0].others)
+	return slices.ContainsFunc(r.GetTo(), func(to *securityv1beta1.Rule_To) bool {
+		return anyOfKind(c.operation(to.GetOperation()), kinds)
+	}) || slices.ContainsFunc(r.GetFrom(), func(from *securityv1beta1.Rule_From) bool {
+		return anyOfKind(c.source(from.GetSource()), kinds)
+	}) || slices.ContainsFunc(r.GetWhen(), func(w *securityv1beta1.Condition) bool {
+		return anyOfKind(c.destination(w), kinds) || anyOfKind(c.caller(w), kinds)
+	})
+}
+
+// anyOfKind reports whether an attribute with values is of one of the kinds.
+func anyOfKind[M matcher](list []attribute[M], kinds []kind) bool {
+	return slices.ContainsFunc(list, func(at attribute[M]) bool {
+		return slices.Contains(kinds, at.kind) && len(at.values)+len(at.others) > 0
 	})
 }
 

@@ -27,6 +27,8 @@ type converter struct {
 	refuses bool
 	// reads says which attributes are known where the rules apply.
 	reads attributes
+	// headers bounds the expressions for the values of headers.
+	headers *headerBudget
 }
 
 // attributes are the attributes that are known where a rule applies.
@@ -57,19 +59,19 @@ type attribute[M matcher] struct {
 type kind int
 
 const (
-	ofAny     kind = iota
-	ofRequest      // an attribute of requests
-	ofEnvoy        // an attribute that gRPC libraries ignore, so that they would match more
-	ofToken        // an attribute of requests that only Envoy knows
+	ofAny          kind = iota
+	ofRequest           // an attribute of requests
+	ofEnvoy             // an attribute of connections that only Envoy knows
+	ofEnvoyRequest      // an attribute of requests that only Envoy knows
 )
 
 // unread reports whether attributes of a kind are unknown where the rules apply.
 func (c *converter) unread(k kind) bool {
 	switch c.reads {
 	case ofConnections:
-		return k == ofRequest || k == ofToken
+		return k == ofRequest || k == ofEnvoyRequest
 	case ofLibrary:
-		return k == ofEnvoy || k == ofToken
+		return k == ofEnvoy || k == ofEnvoyRequest
 	case ofRequests:
 	}
 	return false
@@ -209,7 +211,7 @@ func (c *converter) destination(w *securityv1beta1.Condition) []attribute[*rbacv
 func (c *converter) source(s *securityv1beta1.Source) []attribute[*rbacv3.Principal] {
 	return []attribute[*rbacv3.Principal]{
 		{s.GetPrincipals(), s.GetNotPrincipals(), ofAny, c.principal},
-		{s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), ofToken, c.requestPrincipal},
+		{s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), ofEnvoyRequest, c.requestPrincipal},
 		{s.GetNamespaces(), s.GetNotNamespaces(), ofAny, c.namespaced},
 		{s.GetTrustDomains(), s.GetNotTrustDomains(), ofAny, ofDomain},
 		{s.GetServiceAccounts(), s.GetNotServiceAccounts(), ofAny, c.account},
@@ -237,11 +239,15 @@ func (c *converter) caller(w *securityv1beta1.Condition) []attribute[*rbacv3.Pri
 	case key == "source.serviceAccount":
 		at.convert = c.account
 	case ofHeader:
-		at.kind, at.convert = ofRequest, c.header(strings.TrimSuffix(name, "]"))
+		name = strings.TrimSuffix(name, "]")
+		at.kind, at.convert = ofRequest, c.header(name)
+		if strings.HasPrefix(strings.ToLower(name), "grpc-") { // gRPC libraries reject rules with such a header
+			at.kind = ofEnvoyRequest
+		}
 	default:
 		at.kind, at.convert = ofRequest, unknown
 		if convert := c.tokenAttribute(key); convert != nil {
-			at.kind, at.convert = ofToken, convert
+			at.kind, at.convert = ofEnvoyRequest, convert
 		}
 	}
 	return []attribute[*rbacv3.Principal]{at}
@@ -325,36 +331,6 @@ func peerAddress(value string, _ bool) (*rbacv3.Principal, bool) {
 func clientAddress(value string, _ bool) (*rbacv3.Principal, bool) {
 	r, ok := addresses(value)
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_RemoteIp{RemoteIp: r}}, ok
-}
-
-// header returns the conversion of the values of a header.
-func (c *converter) header(name string) func(value string, wide bool) (*rbacv3.Principal, bool) {
-	of := func(m *routev3.HeaderMatcher) *rbacv3.Principal {
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: m}}
-	}
-	return func(value string, wide bool) (*rbacv3.Principal, bool) {
-		switch {
-		case value == "*":
-			return of(&routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}), name != ""
-		case wide:
-			return of(valued(name, pattern(c.bytes(listed(value))))), name != ""
-		}
-		m := of(valued(name, text(value, false)))
-		if other, ok := different(value); ok && c.reads == ofRequests {
-			// One value of a header that is sent several times is enough for Envoy.
-			m = callers.all([]*rbacv3.Principal{m, callers.not(of(valued(name, pattern(other))))})
-		}
-		return m, name != ""
-	}
-}
-
-// bytes returns an expression in which a dot matches any byte, also one that is not UTF-8. Envoy
-// needs that; gRPC libraries do not, and do not know the syntax.
-func (c *converter) bytes(expr string) string {
-	if c.reads == ofLibrary {
-		return expr
-	}
-	return strings.ReplaceAll(expr, ".*", `\C*`)
 }
 
 // unknown is the conversion of the values of an attribute that no request has.

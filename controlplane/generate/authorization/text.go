@@ -4,7 +4,6 @@
 package authorization
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -82,49 +81,6 @@ func listed(value string) string {
 	case present:
 	}
 	return "(?s).*"
-}
-
-// different returns a regular expression for the texts that do not match a value. Texts of another
-// length need not be UTF-8. It returns false if the value is not printable ASCII, or too long.
-func different(value string) (string, bool) {
-	kind, rest := parse(value)
-	if len(rest) == 0 || len(rest) > 200 || strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return "", false
-	}
-	lengths := fmt.Sprintf(`\C{0,%d}`, len(rest)-1)
-	var out strings.Builder
-	last := len(rest) - 1
-	switch kind {
-	case exact, prefix:
-		for i := range last {
-			out.WriteString("(" + class(rest[i], true) + ".*|" + class(rest[i], false))
-		}
-		out.WriteString("(" + class(rest[last], true) + ".*")
-		if kind == exact {
-			out.WriteString("|" + class(rest[last], false) + ".+")
-			lengths += fmt.Sprintf(`|\C{%d,}`, len(rest)+1)
-		}
-		out.WriteString(strings.Repeat(")?", len(rest)))
-	case suffix:
-		for i := last; i > 0; i-- {
-			out.WriteString("(.*" + class(rest[i], true) + "|")
-		}
-		out.WriteString("(.*" + class(rest[0], true) + ")?")
-		for i := 1; i <= last; i++ {
-			out.WriteString(class(rest[i], false) + ")?")
-		}
-	case present:
-		return "", false
-	}
-	return "(?s)" + lengths + "|" + out.String(), true
-}
-
-// class returns a regular expression for a character, or for all others.
-func class(char byte, others bool) string {
-	if others {
-		return fmt.Sprintf(`[^\x%02x]`, char)
-	}
-	return fmt.Sprintf(`\x%02x`, char)
 }
 
 // authority returns a regular expression for the hosts that a server may take for the given one: in

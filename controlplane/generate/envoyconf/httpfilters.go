@@ -85,7 +85,7 @@ func (f Filters) table() []filterRow {
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
 		{made: f.External, on: envoy, reason: "external authorizers see the request as it was sent, before plugins and the rules of the mesh"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
-		{made: f.Authentication, on: envoy, reason: "validates tokens before anything decides by them"},
+		{made: f.Authentication, on: f.Library != LibraryClient, reason: "validates tokens before anything decides by them"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHZ], on: envoy, reason: "authorizes a known caller before the rules of the mesh"},
 		{made: f.Authorization, on: f.Library != LibraryClient, reason: "refuses requests before later filters act on them, or answer them"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_STATS], on: envoy, reason: "sees the requests that were let in"},
