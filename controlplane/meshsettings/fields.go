@@ -22,7 +22,7 @@ var servedFields = []string{
 	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
 	"defaultConfig", // for the most part the agents' part
 	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", "defaultServiceExportTo", "defaultVirtualServiceExportTo",
-	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", authorizersField, "h2UpgradePolicy",
+	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "enablePrometheusMerge", authorizersField, "h2UpgradePolicy",
 	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
 	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",

@@ -76,6 +76,9 @@ func (s *ProxySettings) GatewayTopology() *meshv1alpha1.Topology {
 	return s.Topology
 }
 
+// NamesRules returns DeniedBy. The settings may be nil.
+func (s *ProxySettings) NamesRules() bool { return s != nil && s.DeniedBy }
+
 // RouteKey is like Key, but covers only the settings that affect routes.
 func (s *ProxySettings) RouteKey() string {
 	if s == nil || !s.Headers.GetAttemptCount().GetDisabled().GetValue() && !s.Headers.GetXForwardedHost().GetEnabled().GetValue() {

@@ -35,20 +35,21 @@ const (
 	ruleInDetail = detail + `\[ns\[([^\]]*)\]-policy\[([^\]]*)\]-rule\[([0-9]+)\]\]`
 )
 
-// nameDenials adds the header to requests that rules deny. Envoy stores the metadata of a decision
-// only after the response. Therefore, the header first has the reason, of which a filter makes
-// metadata, which another filter writes to the header.
-func nameDenials(hcm *hcmv3.HttpConnectionManager) error {
-	candidates, err := allowing(hcm.GetHttpFilters())
-	if err != nil {
-		return err
-	}
-	hcm.LocalReplyConfig = &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{
-		denial(`response.code_details == "`+detail+`[none]"`, strings.ReplaceAll(candidates, "%", "%%")),
+// denialReplies returns the settings that add the header to the responses to requests that the rules
+// of filters deny. Envoy stores the metadata of a decision only after the response. Therefore, the
+// header first has the reason, which [denialHeader] replaces.
+func denialReplies(filters []*hcmv3.HttpFilter) *hcmv3.LocalReplyConfig {
+	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{
+		denial(`response.code_details == "`+detail+`[none]"`, strings.ReplaceAll(allowing(filters), "%", "%%")),
 		denial(`response.code_details.startsWith("`+detail+`")`, "%RESPONSE_CODE_DETAILS%"),
 	}}
+}
+
+// denialHeader returns two filters. On the way of the response, the second one makes metadata of the
+// reason, which the first one writes to the header.
+func denialHeader() []*hcmv3.HttpFilter {
 	const namespace, key = "outrigger.denied", "by"
-	hcm.HttpFilters = slices.Concat([]*hcmv3.HttpFilter{
+	return []*hcmv3.HttpFilter{
 		RequestFilter("envoy.filters.http.header_mutation", &mutationv3.HeaderMutation{Mutations: &mutationv3.Mutations{
 			ResponseMutations: []*mutationrulesv3.HeaderMutation{{Action: &mutationrulesv3.HeaderMutation_Append{
 				Append: deniedBy("%DYNAMIC_METADATA(" + namespace + ":" + key + ")%"),
@@ -61,8 +62,7 @@ func nameDenials(hcm *hcmv3.HttpConnectionManager) error {
 				RegexValueRewrite: &matcherv3.RegexMatchAndSubstitute{Pattern: &matcherv3.RegexMatcher{Regex: ruleInDetail}, Substitution: `\1/\2[\3]`},
 			},
 		}}}),
-	}, hcm.GetHttpFilters())
-	return nil
+	}
 }
 
 // denial returns the settings that add the header to the responses that a CEL expression selects.
@@ -86,20 +86,16 @@ func deniedBy(value string) *corev3.HeaderValueOption {
 }
 
 // allowing returns the names of the rules that allow requests, or a part of them.
-func allowing(filters []*hcmv3.HttpFilter) (string, error) {
+func allowing(filters []*hcmv3.HttpFilter) string {
 	const most = 10
 	var names []string
 	for _, f := range filters {
-		rules, err := enforcedRules(f.GetTypedConfig())
-		if err != nil {
-			return "", fmt.Errorf("the filter %s: %w", f.GetName(), err)
-		}
-		if rules.GetAction() == rbacv3.RBAC_ALLOW {
+		if rules := enforcedRules(f.GetTypedConfig()); rules.GetAction() == rbacv3.RBAC_ALLOW {
 			names = slices.AppendSeq(names, maps.Keys(rules.GetPolicies()))
 		}
 	}
 	if len(names) == 0 {
-		return "none", nil
+		return "none"
 	}
 	slices.Sort(names)
 	rest := ""
@@ -110,21 +106,18 @@ func allowing(filters []*hcmv3.HttpFilter) (string, error) {
 	for i, name := range names {
 		names[i] = rule.ReplaceAllString(detail+"["+name+"]", "$1/$2[$3]")
 	}
-	return "none of " + strings.Join(names, ", ") + rest, nil
+	return "none of " + strings.Join(names, ", ") + rest
 }
 
-// enforcedRules returns the rules of an RBAC filter, also of one with a matcher.
-func enforcedRules(config *anypb.Any) (*rbacv3.RBAC, error) {
+// enforcedRules returns the rules of an RBAC filter, also of one with a matcher, and nil for other
+// filters.
+func enforcedRules(config *anypb.Any) *rbacv3.RBAC {
 	with, rbac := &matchingv3.ExtensionWithMatcher{}, &httprbacv3.RBAC{}
-	if config.MessageIs(with) {
-		if err := config.UnmarshalTo(with); err != nil {
-			return nil, err
-		}
+	if config.MessageIs(with) && config.UnmarshalTo(with) == nil {
 		config = with.GetExtensionConfig().GetTypedConfig()
 	}
-	if !config.MessageIs(rbac) {
-		return nil, nil
+	if !config.MessageIs(rbac) || config.UnmarshalTo(rbac) != nil {
+		return nil
 	}
-	err := config.UnmarshalTo(rbac)
-	return rbac.GetRules(), err
+	return rbac.GetRules()
 }

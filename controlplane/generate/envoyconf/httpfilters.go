@@ -61,6 +61,8 @@ type Filters struct {
 	// which requests are accepted.
 	External      []*hcmv3.HttpFilter
 	Authorization []*hcmv3.HttpFilter
+	// NamesRules adds a header to denied requests that names the rule.
+	NamesRules bool
 	// AccessLog are logs besides that of the mesh.
 	AccessLog []*accesslogv3.AccessLog
 	// Library is set for applications without an Envoy.
@@ -82,6 +84,7 @@ type filterRow struct {
 func (f Filters) table() []filterRow {
 	envoy := f.Library == NoLibrary
 	return []filterRow{
+		{made: denialHeader(), on: envoy && f.NamesRules, reason: "the last to see the response, so it names the rule of whichever filter denies the request"},
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
 		{made: f.External, on: envoy, reason: "external authorizers see the request as it was sent, before plugins and the rules of the mesh"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},
@@ -102,6 +105,9 @@ func (f Filters) table() []filterRow {
 // Apply sets the HTTP filters of a connection manager.
 func (f Filters) Apply(hcm *hcmv3.HttpConnectionManager) {
 	hcm.HttpFilters = nil
+	if f.NamesRules {
+		hcm.LocalReplyConfig = denialReplies(f.Authorization)
+	}
 	for _, row := range f.table() {
 		if !row.on {
 			continue

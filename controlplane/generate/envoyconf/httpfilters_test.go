@@ -33,8 +33,8 @@ func TestHTTPFilterOrder(t *testing.T) {
 		"browser": {Filters{GRPCWeb: true}, "grpc_web grpc_stats fault cors router"},
 		"unknown": {Filters{OffersHTTP: true}, "grpc_stats fault cors set_filter_state router"},
 		"all": {
-			Filters{Plugins: plugins, GRPCWeb: true, OffersHTTP: true, Authentication: plugin("jwt_authn"), Authorization: plugin("rbac")},
-			"authn jwt_authn authz rbac stats late grpc_web grpc_stats fault cors set_filter_state router",
+			Filters{Plugins: plugins, GRPCWeb: true, OffersHTTP: true, Authentication: plugin("jwt_authn"), Authorization: plugin("rbac"), NamesRules: true},
+			"header_mutation header_to_metadata authn jwt_authn authz rbac stats late grpc_web grpc_stats fault cors set_filter_state router",
 		},
 		"library client": {Filters{Library: LibraryClient, Plugins: plugins, GRPCWeb: true, OffersHTTP: true}, "fault router"},
 		"library server": {Filters{Library: LibraryServer, Denied: &Denied{http: &hcmv3.HttpFilter{Name: "denied"}}}, "denied router"},

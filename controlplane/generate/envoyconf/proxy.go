@@ -96,11 +96,6 @@ func applyHTTP(hcm *hcmv3.HttpConnectionManager, s *model.ProxySettings, kind re
 	if s.HTTP10 {
 		http1(hcm).AcceptHttp_10 = true
 	}
-	if s.DeniedBy && kind != outboundRequests {
-		if err := nameDenials(hcm); err != nil {
-			return err
-		}
-	}
 	if s.IdleTimeout != 0 {
 		if hcm.CommonHttpProtocolOptions == nil {
 			hcm.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{}

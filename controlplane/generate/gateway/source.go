@@ -39,6 +39,8 @@ type Source struct {
 	Authentication *authentication.Filters
 	// Authorization are the filters that decide which requests and connections are accepted.
 	Authorization *authorization.Filters
+	// NamesRules adds a header to denied requests that names the rule.
+	NamesRules bool
 }
 
 // virtualServices returns the objects that are bound to a Gateway and visible to the proxy.
