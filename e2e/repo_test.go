@@ -352,7 +352,7 @@ func TestDocuments(t *testing.T) {
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
 	.ci .git .gitignore agent ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
-	changes charts cmd controlplane docs e2e envoy examples go.mod go.sum internal mesh mkdocs.yml requirements-docs.txt requirements-envoy.txt scripts sds status tool xdsproxy`)
+	changes charts cmd controlplane docs e2e envoy examples go.mod go.sum internal mesh mkdocs.yml packaging requirements-docs.txt requirements-envoy.txt scripts sds status tool xdsproxy`)
 
 func TestTopLevel(t *testing.T) {
 	t.Parallel()
