@@ -185,6 +185,8 @@ func FuzzPolicyValue(f *testing.F) {
 	for _, v := range []string{"/", "*", "a*", "*/a", "/{*}/b/{**}", "10.0.0.0/8", "80", "cluster.local/ns/a/sa/b", "\xff", "a,b", strings.Repeat("/", 300), strings.Repeat("a/{*}", 200), `(?i)[\C`} {
 		f.Add(v, "request.headers[x-user]")
 	}
+	f.Add("a", "request.headers[x-\xff\x00]")
+	f.Add("a", "request.headers[x-\n]")
 	w := newPolicyWorld(f)
 	f.Fuzz(func(t *testing.T, value, key string) {
 		if len(value)+len(key) > 1<<10 {

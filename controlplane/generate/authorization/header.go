@@ -60,6 +60,7 @@ func (b *headerBudget) ruleEnds(policy *snapshot.AuthorizationPolicy, i int) {
 
 // header returns the conversion of the values of a header.
 func (c *converter) header(name string) func(value string, wide bool) (*rbacv3.Principal, bool) {
+	named := name != "" && !strings.ContainsAny(name, "\x00\r\n")
 	if c.reads == ofLibrary {
 		name = strings.ToLower(name) // some gRPC libraries compare it exactly
 	}
@@ -69,13 +70,13 @@ func (c *converter) header(name string) func(value string, wide bool) (*rbacv3.P
 	return func(value string, wide bool) (*rbacv3.Principal, bool) {
 		switch {
 		case value == "*":
-			return of(&routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}), name != ""
+			return of(&routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}), named
 		case wide:
-			return of(valued(name, pattern(c.bytes(listed(value))))), name != ""
+			return of(valued(name, pattern(c.bytes(listed(value))))), named
 		}
 		m := of(valued(name, text(value, false)))
 		if c.reads != ofRequests {
-			return m, name != ""
+			return m, named
 		}
 		// One value of a header that is sent several times is enough for Envoy. The other values must
 		// match, too.
@@ -83,7 +84,7 @@ func (c *converter) header(name string) func(value string, wide bool) (*rbacv3.P
 		if ok {
 			m = callers.all([]*rbacv3.Principal{m, callers.not(of(valued(name, pattern(other))))})
 		}
-		return m, ok && name != ""
+		return m, ok && named
 	}
 }
 

@@ -24,7 +24,12 @@ type pattern struct {
 const anyByte = '\U0010fffd'
 
 func newPattern(expr string) (*pattern, error) {
-	re, err := regexp.Compile(`\A(?:` + replaceAnyByte(expr, `(?s:.)`) + `)\z`)
+	ascii := replaceAnyByte(expr, `(?s:.)`)
+	_, err := syntax.Parse(ascii, syntax.Perl) // an expression such as ")|(" would be one in parentheses
+	if err != nil {
+		return nil, fmt.Errorf("read the regular expression of a matcher: %w", err)
+	}
+	re, err := regexp.Compile(`\A(?:` + ascii + `)\z`)
 	if err != nil {
 		return nil, fmt.Errorf("read the regular expression of a matcher: %w", err)
 	}
