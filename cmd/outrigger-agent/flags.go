@@ -65,6 +65,9 @@ func newRootCommand(p process) *cobra.Command {
 	return root
 }
 
+// defaultMeshConfig is the default of --meshConfig.
+const defaultMeshConfig = "./etc/istio/config/mesh"
+
 // proxyFlags are the flags of proxy.
 type proxyFlags struct {
 	agent.Flags
@@ -77,7 +80,7 @@ type proxyFlags struct {
 func (f *proxyFlags) add(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringVar(&f.Domain, "domain", "", "DNS domain of the proxy (default: <POD_NAMESPACE>.svc.cluster.local)")
-	fs.StringVar(&f.MeshConfig, "meshConfig", "./etc/istio/config/mesh", "mesh config file; it may be missing")
+	fs.StringVar(&f.MeshConfig, "meshConfig", defaultMeshConfig, "mesh config file; it may be missing")
 	fs.StringVar(&f.ProxyLogLevel, "proxyLogLevel", "warning,misc:error", "log level of Envoy, and component:level")
 	fs.StringVar(&f.OutlierLogPath, "outlierLogPath", "", "file for Envoy's outlier detection events")
 	fs.StringVar(&f.envoyRestart, "envoy-restart", "off", "how often to restart a crashed Envoy: N/duration, such as 3/10m; off ends the agent when Envoy crashes")

@@ -35,11 +35,14 @@ const (
 const defaultStatusPort = 15020
 
 // debugPorts returns the local ports that request may use: Envoy's admin port, the
-// agent's debug port, the status port, and Envoy's readiness port.
-func debugPorts(env environ.Values) []int {
+// agent's debug port, the status port, and Envoy's readiness port, with their default
+// numbers and with those of the configuration.
+func debugPorts(env environ.Values, admin, status int) []int {
 	ports := []int{15000, 15004, defaultStatusPort, 15021}
-	if p := env.Debug.Port; p != 0 && !slices.Contains(ports, p) {
-		ports = append(ports, p)
+	for _, p := range []int{env.Debug.Port, admin, status, env.Envoy.StatusPort} {
+		if p != 0 && !slices.Contains(ports, p) {
+			ports = append(ports, p)
+		}
 	}
 	return ports
 }
@@ -50,7 +53,7 @@ debug port is always at a loopback address.
 
 An answer with a status above 399 is an error: the status and the beginning of the
 body are printed to standard error, and nothing to standard output. An answer that
-takes more than 60 seconds is an error, too. POST drain of port 15020, which is
+takes more than 60 seconds is an error, too. POST drain of the status port, which is
 answered once the proxy has drained, has no timeout.`
 
 // requestName is the name of the command, requestWords the number of required arguments.
@@ -81,7 +84,8 @@ func newRequestCommand(p process) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			env, _ := environ.Read(p.environ) // errors of other variables do not concern this command
-			ports := debugPorts(env)
+			admin, status := agent.Ports(cmd.Context(), agent.Config{Flags: agent.Flags{MeshConfig: defaultMeshConfig}, Environ: env})
+			ports := debugPorts(env, admin, status)
 			if !slices.Contains(ports, port) {
 				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
 			}
@@ -100,7 +104,7 @@ func newRequestCommand(p process) *cobra.Command {
 			}
 			q := question{address: net.JoinHostPort(host, strconv.Itoa(port)), method: strings.ToUpper(args[0]), path: args[1], body: body}
 			ctx := cmd.Context()
-			if !drains(port, q) {
+			if !drains(port, status, q) {
 				limited, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
 				ctx = limited
@@ -108,7 +112,7 @@ func newRequestCommand(p process) *cobra.Command {
 			return request(ctx, cmd.OutOrStdout(), q)
 		},
 	}
-	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug: asks the control plane), 15020 (status) or 15021 (readiness)")
+	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug: asks the control plane), 15020 (status) or 15021 (readiness), or one that the configuration of the proxy has instead")
 	return cmd
 }
 
@@ -119,9 +123,9 @@ type question struct {
 
 // drains reports whether a request is answered only after the proxy has drained. The
 // agent limits how long that may take; the caller can stop sooner.
-func drains(port int, q question) bool {
+func drains(port, status int, q question) bool {
 	path, _, _ := strings.Cut(strings.TrimPrefix(q.path, "/"), "?")
-	return port == defaultStatusPort && q.method == http.MethodPost && path == "drain"
+	return (port == defaultStatusPort || port == status) && q.method == http.MethodPost && path == "drain"
 }
 
 // request sends a request and writes the body of the answer to out.

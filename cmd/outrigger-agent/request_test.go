@@ -104,7 +104,7 @@ func TestRequestTimeout(t *testing.T) {
 func TestDrains(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{
-		"15020 POST drain": true, "15020 POST /drain": true, "15020 POST /drain?x": true,
+		"15020 POST drain": true, "15020 POST /drain": true, "15020 POST /drain?x": true, "15099 POST drain": true, "15098 POST drain": false,
 		"15020 GET drain": false, "15000 POST drain": false, "15020 POST drain/x": false, "15020 POST quitquitquit": false, "15000 POST drain_listeners": false,
 	} {
 		var port int
@@ -112,16 +112,33 @@ func TestDrains(t *testing.T) {
 		if _, err := fmt.Sscan(in, &port, &q.method, &q.path); err != nil {
 			t.Fatal(err)
 		}
-		if got := drains(port, q); got != want {
+		if got := drains(port, 15099, q); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}
 }
 
-// A long drain is waited for, and a signal ends the waiting.
+// A long drain is waited for, and a signal ends the waiting. Hooks of pods have the
+// status port of the pod.
 func TestRequestOfTheDrain(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.77.43.2:15020")
+	for name, tc := range map[string]struct {
+		address, port string
+		environ       []string
+	}{
+		"default":      {address: "127.77.43.2", port: "15020"},
+		"another port": {address: "127.77.43.3", port: "15099", environ: []string{`PROXY_CONFIG={"statusPort":15099,"statsdUdpAddress":"statsd.invalid:8125"}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			requestDrain(t, tc.address, tc.port, tc.environ)
+		})
+	}
+}
+
+func requestDrain(t *testing.T, address, port string, environ []string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address+":"+port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,10 +154,10 @@ func TestRequestOfTheDrain(t *testing.T) {
 	go func() { _ = server.Serve(listener) }() // ends by Close
 	t.Cleanup(func() { _ = server.Close() })
 	ask := func(ctx context.Context) (string, error) {
-		root := newRootCommand(process{environ: []string{"OUTRIGGER_BIND_ADDRESS=127.77.43.2"}})
+		root := newRootCommand(process{environ: append(environ, "OUTRIGGER_BIND_ADDRESS="+address)})
 		var out bytes.Buffer
 		root.SetOut(&out)
-		root.SetArgs([]string{"request", "post", "drain", "--debug-port", "15020"})
+		root.SetArgs([]string{"request", "--debug-port=" + port, "POST", "drain"})
 		err := root.ExecuteContext(ctx)
 		return out.String(), err
 	}
