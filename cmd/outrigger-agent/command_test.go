@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -239,5 +240,18 @@ func TestWaitFor(t *testing.T) {
 		if want := server.URL + " is not ready in time: it answers 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
+	}
+}
+
+func TestCollateral(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	out, errs, code := program(t, peerName, nil, "collateral", "--all", "-o", dir)
+	if out != "" || errs != "" || code != exitOK {
+		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	doc, err := os.ReadFile(filepath.Join(dir, "pilot-agent_proxy.md"))
+	if err != nil || !strings.Contains(string(doc), "--meshConfig string") {
+		t.Errorf("the document of proxy is %q, %v", doc, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/internal/collateral"
 )
 
 // process is the process that the commands run in.
@@ -58,7 +59,7 @@ func newRootCommand(p process) *cobra.Command {
 	}
 	logs := &logging.Flags{}
 	logs.Add(root.PersistentFlags())
-	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newVersionCommand())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newVersionCommand(), collateral.New())
 	if p.name != "" {
 		rename(root, p.name)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
+	"github.com/outrigger-mesh/outrigger/internal/collateral"
 )
 
 // version is set by the linker; see the Makefile.
@@ -48,7 +49,7 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newDiscoveryCommand(), newVersionCommand())
+	root.AddCommand(newDiscoveryCommand(), newVersionCommand(), collateral.New())
 	return root
 }
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package collateral
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// program returns a root command with a subcommand that has a flag, a hidden one, and collateral.
+func program() *cobra.Command {
+	root := &cobra.Command{Use: "program", Short: "Runs a program", SilenceErrors: true, SilenceUsage: true}
+	root.CompletionOptions.DisableDefaultCmd = true
+	run := func(*cobra.Command, []string) {}
+	proxy := &cobra.Command{Use: "proxy", Short: "Run the proxy", Run: run}
+	proxy.Flags().String("meshConfig", "", "mesh config file")
+	root.AddCommand(proxy, &cobra.Command{Use: "secret", Hidden: true, Run: run}, New())
+	return root
+}
+
+func TestCollateral(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args  []string
+		files []string // that are written, sorted
+		text  string   // of the last one
+		errs  string
+	}{
+		"everything": {args: []string{"--all"}, files: []string{"_program", "program.bash", "program.md", "program_proxy.md"}, text: "--meshConfig string"},
+		"markdown":   {args: []string{"--markdown"}, files: []string{"program.md", "program_proxy.md"}, text: "# program proxy\n\nRun the proxy\n"},
+		"bash":       {args: []string{"--bash"}, files: []string{"program.bash"}, text: "bash completion V2 for program"},
+		"zsh":        {args: []string{"--zsh"}, files: []string{"_program"}, text: "#compdef program"},
+		"no format":  {errs: "collateral needs a format"},
+		"man pages":  {args: []string{"--man"}, errs: "writes no man pages"},
+		"a file":     {args: []string{"--all", "--outputDir", file}, errs: "it must be a directory"},
+		"nowhere":    {args: []string{"--all", "--outputDir", file + "s"}, errs: "--outputDir: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			root, out := program(), &bytes.Buffer{}
+			root.SetOut(out)
+			root.SetErr(out)
+			root.SetArgs(append([]string{"collateral", "-o", dir}, tc.args...))
+			if err := root.Execute(); tc.errs == "" && err != nil || tc.errs != "" && (err == nil || !strings.Contains(err.Error(), tc.errs)) {
+				t.Errorf("the error is %v, want %q", err, tc.errs)
+			}
+			if out.Len() != 0 {
+				t.Errorf("output %q", out)
+			}
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var written []string
+			for _, e := range entries {
+				written = append(written, e.Name())
+			}
+			if !slices.Equal(written, tc.files) {
+				t.Fatalf("it wrote %q, want %q", written, tc.files)
+			}
+			if len(written) == 0 {
+				return
+			}
+			if doc, err := os.ReadFile(filepath.Join(dir, written[len(written)-1])); err != nil || !strings.Contains(string(doc), tc.text) {
+				t.Errorf("%s is %q, %v, want %q in it", written[len(written)-1], doc, err, tc.text)
+			}
+		})
+	}
+}
