@@ -65,7 +65,7 @@ images: ## build the container images to bin/images, without a container engine
 
 .PHONY: images-lock
 images-lock: ## pin the newest Debian packages for the images
-	@cd packaging/images && go run . --update-lock --lock debian.lock
+	@cd packaging/images && for lock in debian.lock ../../e2e/node/debian.lock; do go run . --update-lock --lock $$lock; done
 
 ##@ Work on it
 
@@ -91,6 +91,11 @@ test-kube: build envoy kube ## run the tests with a real kube-apiserver
 	cd e2e/kube/chart && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
 	cd e2e/kube/prober && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
 	cd e2e/kube/conformance && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
+
+# Pods of a real kubelet. The first build takes 5 to 13 minutes, so that test-all leaves it out.
+.PHONY: test-node
+test-node: ## run the tests on a real node of Kubernetes; needs root
+	cd e2e/node && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 .
 
 .PHONY: test-stress
 test-stress: build envoy ## run make test again and again, on a busy machine, twice at once; hours
@@ -138,7 +143,7 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
 	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-apiserver packaging/images; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt

@@ -27,6 +27,7 @@ type Options struct {
 	Issuer       string          // of service account tokens; "" is https://kubernetes.default.svc.cluster.local
 	FeatureGates map[string]bool // of kube-apiserver
 	Args         []string        // more flags of kube-apiserver; the last of a name wins
+	Address      string          // of kube-apiserver and etcd; "" is a loopback address that no other cluster has
 	Etcd         EtcdOptions     // TLS also secures the way from kube-apiserver to etcd
 	Log          io.Writer       // hears about a build of the programs; nil for nobody
 }
@@ -55,7 +56,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	work, err := newWorkspace()
+	work, err := newWorkspace(o.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +139,7 @@ func (c *Cluster) args(o Options) []string {
 		"--service-account-key-file=" + c.work.file("tokens.pub"), "--service-account-signing-key-file=" + c.work.file("tokens.key"),
 		"--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--allow-privileged=true",
 		"--service-cluster-ip-range=10.96.0.0/16",
+		"--kubelet-client-certificate=" + c.work.file("server.crt"), "--kubelet-client-key=" + c.work.file("server.key"),
 		// Loopback may not be the endpoint of a Service.
 		"--endpoint-reconciler-type=none",
 	}

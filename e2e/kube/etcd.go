@@ -43,7 +43,7 @@ func StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
-	work, err := newWorkspace()
+	work, err := newWorkspace("")
 	if err != nil {
 		return nil, err
 	}

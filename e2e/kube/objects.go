@@ -71,11 +71,16 @@ func ignoreExists(err error) error {
 // Apply creates or changes the objects of YAML or JSON documents, as
 // `kubectl apply --server-side --force-conflicts` does, in their order.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
+	return c.ApplyIn(ctx, corev1.NamespaceDefault, manifests)
+}
+
+// ApplyIn is Apply; objects that name no namespace go to the given one.
+func (c *Cluster) ApplyIn(ctx context.Context, namespace string, manifests []byte) error {
 	objects, err := decode(manifests)
 	if err != nil {
 		return err
 	}
-	return c.apply(ctx, objects)
+	return c.apply(ctx, namespace, objects)
 }
 
 // ApplyCRDs applies every CustomResourceDefinition of the .yaml files of a
@@ -104,7 +109,7 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, folder string) error {
 	if len(crds) == 0 {
 		return fmt.Errorf("no .yaml file in %s holds a CustomResourceDefinition", folder)
 	}
-	if err := c.apply(ctx, crds); err != nil {
+	if err := c.apply(ctx, corev1.NamespaceDefault, crds); err != nil {
 		return err
 	}
 	return each(crds, func(crd *unstructured.Unstructured) error {
@@ -141,7 +146,7 @@ func decode(manifests []byte) (objects []*unstructured.Unstructured, err error) 
 	}
 }
 
-func (c *Cluster) apply(ctx context.Context, objects []*unstructured.Unstructured) error {
+func (c *Cluster) apply(ctx context.Context, namespace string, objects []*unstructured.Unstructured) error {
 	client, err := dynamic.NewForConfig(c.config)
 	if err != nil {
 		return err
@@ -158,7 +163,7 @@ func (c *Cluster) apply(ctx context.Context, objects []*unstructured.Unstructure
 			return fmt.Errorf("apply %s %s: %w", kind.Kind, o.GetName(), err)
 		}
 		if o.GetNamespace() == "" && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			o.SetNamespace(corev1.NamespaceDefault)
+			o.SetNamespace(namespace)
 		}
 		resource := client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		if _, err := resource.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: manager, Force: true}); err != nil {

@@ -41,6 +41,17 @@ type process struct {
 	ended chan struct{} // closed when it was waited for
 }
 
+// Program returns a program beside those of the cluster, which is not started. It
+// serves when ready returns nil. Its environment is env, PATH and TMPDIR. Its
+// log is in the cluster's directory; who starts it ends it before the cluster.
+func (c *Cluster) Program(name, path string, args, env []string, ready func(context.Context) error) *Server {
+	return &Server{name: name, path: path, dir: c.work.dir, args: args, env: env, ready: ready}
+}
+
+// File returns the path of a file of the cluster's programs: ca.crt, tokens.key
+// and tokens.pub of service accounts, server.crt and server.key.
+func (c *Cluster) File(name string) string { return c.work.file(name) }
+
 // Start starts the program and waits until it serves. It is an error if it
 // runs already.
 func (s *Server) Start(ctx context.Context) error {
@@ -67,7 +78,7 @@ func (s *Server) launch() error {
 	cmd := exec.Command(s.path, s.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	// The programs are short-lived: memory buys a quarter of their processor time.
-	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + s.dir, "GOGC=400", "GOMEMLIMIT=800MiB"}, s.env...)
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin", "TMPDIR=" + s.dir, "GOGC=400", "GOMEMLIMIT=800MiB"}, s.env...)
 	cmd.SysProcAttr = childAttributes()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error, 1)

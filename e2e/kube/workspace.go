@@ -36,11 +36,17 @@ type workspace struct {
 	lease   net.Listener
 }
 
-// newWorkspace takes the first free address. Who listens on its lease port
-// has it; the kernel gives it back when the process ends, however it ends.
-func newWorkspace() (*workspace, error) {
+// newWorkspace takes an address, the first free one if it is "". Who listens on
+// its lease port has it; the kernel gives it back when the process ends, however
+// it ends.
+func newWorkspace(address string) (w *workspace, err error) {
 	sweep()
-	address, lease, err := takeAddress(addresses)
+	var lease net.Listener
+	if address != "" {
+		lease, err = net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(leasePort)))
+	} else {
+		address, lease, err = takeAddress(addresses)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
 )
 
 // A built image is one row of the table.
@@ -33,7 +35,7 @@ type built struct {
 
 // build writes an image of all architectures: NAME/ is its OCI layout,
 // NAME-ARCH.tar its archives, NAME-ARCH.spdx.json what is inside.
-func build(ctx context.Context, o options, k kind, pinned []debianPackage) ([]built, error) {
+func build(ctx context.Context, o options, k kind, pinned []debian.Package) ([]built, error) {
 	var results []built
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range o.arches {
@@ -74,7 +76,7 @@ func build(ctx context.Context, o options, k kind, pinned []debianPackage) ([]bu
 
 // assemble returns an image for one architecture and the list of its parts in
 // SPDX, which is also a file of the image.
-func assemble(ctx context.Context, o options, k kind, arch string, pinned []debianPackage) (v1.Image, []byte, error) {
+func assemble(ctx context.Context, o options, k kind, arch string, pinned []debian.Package) (v1.Image, []byte, error) {
 	base, err := baseFiles(ctx, o, arch, pinned)
 	if err != nil {
 		return nil, nil, err

@@ -12,19 +12,21 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
 )
 
 // options are what the command line sets.
 type options struct {
-	programs     string    // directory with one directory of programs for each architecture
-	out          string    // directory to write to
-	cache        string    // directory of downloaded packages
+	programs     string // directory with one directory of programs for each architecture
+	out          string // directory to write to
+	archive      debian.Archive
 	lock         string    // file that pins the packages
-	mirror       string    // URL of the Debian archive
 	prefix       string    // of the names of images
 	version      string    // tag
 	envoyVersion string    // as 1.39.3
@@ -43,7 +45,7 @@ func main() {
 			return
 		}
 		fmt.Fprintln(os.Stderr, "images:", err)
-		if errors.Is(err, errUnavailable) {
+		if errors.Is(err, debian.ErrUnavailable) {
 			os.Exit(unavailable)
 		}
 		os.Exit(1)
@@ -56,9 +58,9 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	o := options{}
 	flags.StringVar(&o.programs, "programs", "bin", "`directory` that holds linux-amd64/ and linux-arm64/ with the programs and envoy")
 	flags.StringVar(&o.out, "out", "bin/images", "`directory` to write to")
-	flags.StringVar(&o.cache, "cache", "bin/packages", "`directory` of downloaded packages")
+	flags.StringVar(&o.archive.Cache, "cache", "bin/packages", "`directory` of downloaded packages")
 	flags.StringVar(&o.lock, "lock", "packaging/images/debian.lock", "`file` that pins the Debian packages")
-	flags.StringVar(&o.mirror, "mirror", "http://deb.debian.org/debian", "`URL` of the Debian archive")
+	flags.StringVar(&o.archive.Mirror, "mirror", debian.DefaultMirror, "`URL` of the Debian archive")
 	flags.StringVar(&o.prefix, "prefix", "outrigger", "`name` before the slash of each image")
 	flags.StringVar(&o.version, "version", "dev", "`tag` of the images")
 	flags.StringVar(&o.envoyVersion, "envoy-version", "", "`version` of the envoy among the programs")
@@ -80,9 +82,9 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 	o.arches = strings.Split(*arches, ",")
 
 	if *update {
-		return updateLock(ctx, o)
+		return o.archive.UpdateLock(ctx, o.lock)
 	}
-	pinned, err := readLock(o.lock)
+	pinned, err := debian.ReadLock(o.lock)
 	if err != nil {
 		return err
 	}
@@ -106,4 +108,17 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 // programPath returns where a program for an architecture is.
 func (o options) programPath(arch, name string) string {
 	return filepath.Join(o.programs, "linux-"+arch, name)
+}
+
+// downloadAll downloads the packages of all architectures to the cache.
+func downloadAll(ctx context.Context, o options, pinned []debian.Package) error {
+	for _, p := range pinned {
+		if !slices.Contains(o.arches, p.Arch) {
+			continue
+		}
+		if _, err := o.archive.Files(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
 )
 
 // proxyUser is the user of all images: the one that redirect rules exempt and
@@ -52,7 +54,7 @@ var kinds = []kind{
 
 // baseFiles returns what every image has: users, directories, certificates of
 // public authorities.
-func baseFiles(ctx context.Context, o options, arch string, pinned []debianPackage) (map[string]file, error) {
+func baseFiles(ctx context.Context, o options, arch string, pinned []debian.Package) (map[string]file, error) {
 	files := map[string]file{
 		"etc/passwd": {mode: 0o644, content: fmt.Appendf(nil,
 			"root:x:0:0:root:/root:/sbin/nologin\nistio-proxy:x:%d:%d:proxy:/home/istio-proxy:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\n", proxyUser, proxyUser)},
@@ -80,7 +82,7 @@ func baseFiles(ctx context.Context, o options, arch string, pinned []debianPacka
 }
 
 // libraryFiles returns the C library, without the tables of character sets.
-func libraryFiles(ctx context.Context, o options, arch string, pinned []debianPackage) (map[string]file, error) {
+func libraryFiles(ctx context.Context, o options, arch string, pinned []debian.Package) (map[string]file, error) {
 	// Debian has /lib and /lib64 as links since usr was merged.
 	files := map[string]file{"lib": {link: "usr/lib"}}
 	if arch == "amd64" {
@@ -108,11 +110,17 @@ func copyright(files, found map[string]file, name string) {
 }
 
 // filesOf returns the files of a pinned package.
-func filesOf(ctx context.Context, o options, arch, name string, pinned []debianPackage) (map[string]file, error) {
+func filesOf(ctx context.Context, o options, arch, name string, pinned []debian.Package) (map[string]file, error) {
 	for _, p := range pinned {
-		if p.arch == arch && p.name == name {
-			return p.files(ctx, o)
+		if p.Arch != arch || p.Name != name {
+			continue
 		}
+		found, err := o.archive.Files(ctx, p)
+		files := make(map[string]file, len(found))
+		for path, f := range found {
+			files[path] = file{content: f.Content, link: f.Link, mode: f.Mode}
+		}
+		return files, err
 	}
 	return nil, fmt.Errorf("%s pins no package %s for %s: run make images-lock", o.lock, name, arch)
 }

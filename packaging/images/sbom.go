@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
 )
 
 // An spdxDocument is the part of an SPDX 2.3 document in JSON that is written.
@@ -60,7 +62,7 @@ type spdxRelationship struct {
 
 // partsList returns what an image contains, in SPDX: its programs with the Go
 // modules in them, Envoy, and the Debian packages.
-func partsList(o options, k kind, arch string, pinned []debianPackage) ([]byte, error) {
+func partsList(o options, k kind, arch string, pinned []debian.Package) ([]byte, error) {
 	document := spdxDocument{
 		Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: o.prefix + "/" + k.name + ":" + o.version + " " + arch,
 		Creation: spdxCreation{Created: o.created.Format(time.RFC3339), Creators: []string{"Tool: make images"}},
@@ -107,10 +109,10 @@ func partsList(o options, k kind, arch string, pinned []debianPackage) ([]byte, 
 		add(image, spdxPackage{Name: "envoy", Version: o.envoyVersion, Checksums: sum, Refs: purl("pkg:github/envoyproxy/envoy@v" + o.envoyVersion)})
 	}
 	for _, p := range pinned {
-		if p.arch == arch && (k.envoy || p.name != "libc6") {
+		if p.Arch == arch && (k.envoy || p.Name != "libc6") {
 			add(image, spdxPackage{
-				Name: p.name, Version: p.version, Checksums: []spdxChecksum{{"SHA256", p.sha256}},
-				Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.name, strings.ReplaceAll(p.version, "+", "%2B"), arch)),
+				Name: p.Name, Version: p.Version, Checksums: []spdxChecksum{{"SHA256", p.SHA256}},
+				Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.Name, strings.ReplaceAll(p.Version, "+", "%2B"), arch)),
 			})
 		}
 	}

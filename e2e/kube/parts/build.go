@@ -47,31 +47,28 @@ type part struct {
 
 func partList() []part {
 	return []part{
-		{
-			"kube-apiserver", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver",
-			func(version string) string {
-				number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-				const x = " -X k8s.io/component-base/version."
-				return x + "gitVersion=" + version + x + "gitMajor=" + number[0] + x + "gitMinor=" + number[1] + x + "gitTreeState=clean"
-			},
-		},
+		{"kube-apiserver", kubernetes, kubernetes + "/cmd/kube-apiserver", kubernetesVersion},
 		{"etcd", "go.etcd.io/etcd/server/v3", ".", func(string) string { return "" }},
 	}
+}
+
+const kubernetes = "k8s.io/kubernetes"
+
+// kubernetesVersion returns the flags of the linker that set the version of Kubernetes.
+func kubernetesVersion(version string) string {
+	number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	const x = " -X k8s.io/component-base/version."
+	return x + "gitVersion=" + version + x + "gitMajor=" + number[0] + x + "gitMinor=" + number[1] + x + "gitTreeState=clean"
 }
 
 // Get builds what is not built yet, with lines about it to progress, and says
 // where the programs are. The modules that pin them are looked for from the
 // working directory upwards.
 func Get(ctx context.Context, progress io.Writer) (Parts, error) {
-	source, err := sourceDir()
+	b, err := newBuilder(progress)
 	if err != nil {
 		return Parts{}, err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return Parts{}, fmt.Errorf("find a directory to build to: %w: set HOME or XDG_CACHE_HOME", err)
-	}
-	b := builder{source: source, cache: filepath.Join(cache, "outrigger", "kube"), progress: progress}
 	var paths, versions []string
 	for _, p := range partList() {
 		path, version, err := b.get(ctx, p)
@@ -83,6 +80,31 @@ func Get(ctx context.Context, progress io.Writer) (Parts, error) {
 	return Parts{APIServer: paths[0], APIServerVersion: versions[0], Etcd: paths[1], EtcdVersion: versions[1]}, nil
 }
 
+// GetNode is Get for kube-node, which is kubelet, kube-proxy, kube-controller-manager and
+// kube-scheduler in one program. It returns the program's path.
+func GetNode(ctx context.Context, progress io.Writer) (path string, err error) {
+	b, err := newBuilder(progress)
+	if err != nil {
+		return "", err
+	}
+	if path, _, err = b.get(ctx, part{"kube-node", kubernetes, ".", kubernetesVersion}); err != nil {
+		return "", fmt.Errorf("build kube-node: %w", err)
+	}
+	return path, nil
+}
+
+func newBuilder(progress io.Writer) (builder, error) {
+	source, err := sourceDir()
+	if err != nil {
+		return builder{}, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return builder{}, fmt.Errorf("find a directory to build to: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	return builder{source: source, cache: filepath.Join(cache, "outrigger", "kube"), progress: progress}, nil
+}
+
 // sourceDir finds the folder of this package. Tests run in the folder of
 // their own package, which is in the same module.
 func sourceDir() (string, error) {
@@ -91,7 +113,7 @@ func sourceDir() (string, error) {
 		return "", fmt.Errorf("find the modules of the programs: %w", err)
 	}
 	for dir := start; ; dir = filepath.Dir(dir) {
-		for _, candidate := range []string{filepath.Join(dir, "parts"), filepath.Join(dir, "e2e", "kube", "parts")} {
+		for _, candidate := range []string{filepath.Join(dir, "parts"), filepath.Join(dir, "kube", "parts"), filepath.Join(dir, "e2e", "kube", "parts")} {
 			if _, err := os.Stat(filepath.Join(candidate, "kube-apiserver", "go.mod")); err == nil {
 				return candidate, nil
 			}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// get prints the response to one request. It fails unless the status is 200.
+func get(ctx context.Context, url string) error {
+	body, err := request(ctx, http.DefaultClient, url)
+	if err == nil {
+		_, err = os.Stdout.Write(body)
+	}
+	return err
+}
+
+func request(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.200s", response.Status, body)
+	}
+	return body, err
+}
+
+// result is what a load has done so far.
+type result struct {
+	Sent, Done, Failed int
+	Errors             []string // the first ones, with their times
+}
+
+const (
+	maxErrors = 20
+	maxOpen   = 500 // requests at once
+)
+
+// load sends so many requests a second until it ends, and serves the result as JSON on an address.
+func load(ctx context.Context, url, rate, address string) error {
+	perSecond, err := strconv.Atoi(rate)
+	if err != nil || perSecond <= 0 {
+		return fmt.Errorf("the rate is %q, want a positive number", rate)
+	}
+	var mu sync.Mutex
+	var so result
+	go func() {
+		fail(http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = json.NewEncoder(w).Encode(so)
+		})))
+	}()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: maxOpen}, Timeout: time.Minute}
+	open := make(chan struct{}, maxOpen)
+	ticker := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		open <- struct{}{}
+		mu.Lock()
+		so.Sent++
+		mu.Unlock()
+		go func() {
+			defer func() { <-open }()
+			began := time.Now()
+			_, err := request(context.WithoutCancel(ctx), client, url)
+			mu.Lock()
+			defer mu.Unlock()
+			so.Done++
+			if err == nil {
+				return
+			}
+			so.Failed++
+			if len(so.Errors) < maxErrors {
+				so.Errors = append(so.Errors, fmt.Sprintf("%s after %s: %v", began.Format("15:04:05.000"), time.Since(began), err))
+			}
+		}()
+	}
+	return nil
+}

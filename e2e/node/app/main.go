@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if len(os.Args) < 2 {
+		fail("usage: app pause | serve ADDRESS | get URL | load URL RATE ADDRESS")
+	}
+	var err error
+	switch command, args := os.Args[1], os.Args[2:]; {
+	case command == "pause":
+		<-ctx.Done()
+	case command == "serve" && len(args) == 1:
+		err = serve(ctx, args[0])
+	case command == "get" && len(args) == 1:
+		err = get(ctx, args[0])
+	case command == "load" && len(args) == 3:
+		err = load(ctx, args[0], args[1], args[2])
+	default:
+		err = fmt.Errorf("unexpected arguments %q", os.Args[1:])
+	}
+	if err != nil {
+		fail(err)
+	}
+}
+
+func fail(reason any) {
+	fmt.Fprintln(os.Stderr, "app:", reason)
+	os.Exit(1)
+}
+
+// serve answers every request with the name of the Pod, and its headers as JSON below /headers. On
+// SIGTERM it finishes open requests.
+func serve(ctx context.Context, address string) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, host) })
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(w).Encode(r.Header) })
+	server := &http.Server{Addr: address, Handler: mux}
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		ended <- server.Shutdown(context.Background())
+	}()
+	if err := server.ListenAndServe(); ctx.Err() == nil {
+		return err
+	}
+	return <-ended
+}

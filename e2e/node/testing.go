@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+//go:build linux
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// patience bounds what must come; nothing depends on how soon it does.
+const patience = 5 * time.Minute
+
+// Shared is one node for all tests of a package, started by the first that asks. Tests share it by
+// namespaces.
+type Shared struct {
+	once sync.Once
+	node *Node
+	err  error
+}
+
+// Node returns the node. If it cannot start, every test fails with the reason.
+func (s *Shared) Node(t testing.TB) *Node {
+	t.Helper()
+	s.once.Do(func() {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		began := time.Now()
+		if s.node, s.err = start(ctx); s.err == nil {
+			fmt.Printf("node: ready after %s\n", time.Since(began).Round(100*time.Millisecond))
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.node.tails())
+		}
+	})
+	return s.node
+}
+
+// tails returns the last lines of the programs' logs.
+func (n *Node) tails() string {
+	var all strings.Builder
+	for _, p := range n.programs {
+		text, err := os.ReadFile(p.Log())
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		fmt.Fprintf(&all, "last lines of %s: %v\n%s\n", p.Log(), err, strings.Join(lines[max(0, len(lines)-tailLines):], "\n"))
+	}
+	return all.String()
+}
+
+const tailLines = 25
+
+// apply applies the objects of YAML documents. Those that name no namespace go to the given one.
+func (n *Node) apply(t testing.TB, namespace, manifests string) {
+	t.Helper()
+	if err := n.ApplyIn(t.Context(), namespace, []byte(manifests)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pod waits until a Pod is in a state, and returns it.
+func (n *Node) Pod(t testing.TB, namespace, name string, in func(*corev1.Pod) error) *corev1.Pod {
+	t.Helper()
+	var pod *corev1.Pod
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := poll(ctx, func() (err error) {
+		if pod, err = n.Admin().CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		return in(pod)
+	})
+	if err != nil {
+		t.Fatalf("Pod %s/%s: %v\n%s", namespace, name, err, n.Explain(t.Context(), namespace))
+	}
+	return pod
+}
+
+// Ready returns why a Pod is not ready.
+func Ready(pod *corev1.Pod) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			if c.Status == corev1.ConditionTrue {
+				return nil
+			}
+			return fmt.Errorf("it is %s and not ready: %s: %s", pod.Status.Phase, c.Reason, c.Message)
+		}
+	}
+	return fmt.Errorf("it is %s", pod.Status.Phase)
+}
+
+// Succeeded returns why a Pod has not succeeded.
+func Succeeded(pod *corev1.Pod) error {
+	if pod.Status.Phase == corev1.PodSucceeded {
+		return nil
+	}
+	return fmt.Errorf("it is %s", pod.Status.Phase)
+}
+
+// Logs returns the log of a container so far, or why there is none.
+func (n *Node) Logs(ctx context.Context, namespace, pod, container string) string {
+	text, err := n.Admin().CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Explain returns what is known about the Pods of a namespace: states, events, ends of logs.
+func (n *Node) Explain(ctx context.Context, namespace string) string {
+	var all strings.Builder
+	pods, err := n.Admin().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for _, pod := range pods.Items[:min(len(pods.Items), 5)] {
+		fmt.Fprintf(&all, "%s %s\n", pod.Name, pod.Status.Phase)
+		for _, s := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+			log := n.Logs(ctx, namespace, pod.Name, s.Name)
+			fmt.Fprintf(&all, "  %s ready=%t restarts=%d waiting=%v terminated=%v\n%s\n", s.Name, s.Ready, s.RestartCount, s.State.Waiting, s.State.Terminated, log[max(0, len(log)-3000):])
+		}
+	}
+	events, err := n.Admin().CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return all.String() + err.Error()
+	}
+	for _, e := range events.Items[max(0, len(events.Items)-40):] {
+		fmt.Fprintf(&all, "%s %s %s: %s\n", e.Type, e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	return all.String()
+}
