@@ -82,6 +82,7 @@ test: build envoy ## run all tests that need no cluster, with the real Envoy
 # test-all is test, then each suite that needs more.
 .PHONY: test-all
 test-all: test test-envoys test-images test-kube ## run all tests there are: test, every Envoy, images, kube-apiserver, conformance
+	@echo '== a real node: left out; make test-node runs its tests, as root'
 
 # Tests of e2e/kube mostly wait, for leases and the like: more of them run at
 # once than there are processors.
