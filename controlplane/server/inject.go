@@ -65,7 +65,7 @@ type injection struct {
 }
 
 // newInjection reads the configuration of the injector. It returns nil if injection is off.
-func (s *Server) newInjection(ctx context.Context, cfg Config, reg prometheus.Registerer) (*injection, error) {
+func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection, error) {
 	if !cfg.Inject.On {
 		return nil, nil
 	}
@@ -92,17 +92,22 @@ func (s *Server) newInjection(ctx context.Context, cfg Config, reg prometheus.Re
 	}
 	var err error
 	i.maps, err = kube.NewConfigMaps(kube.ConfigMapsConfig{Client: s.kube, Namespace: cfg.Namespace, Names: []string{i.name}, OnChange: i.wake, Logger: i.log})
-	if err != nil {
-		return nil, err
-	}
+	return i, err
+}
+
+// readMap reads the ConfigMap as soon as the cluster answers. Validation does not wait for it.
+func (i *injection) readMap(ctx context.Context) error {
 	if err := i.maps.Read(ctx); err != nil {
-		return nil, err
-	}
-	if i.maps.Get(i.name) == nil {
-		i.log.Info("there is no ConfigMap of the injector; pods receive the built-in templates", "name", i.name, "namespace", cfg.Namespace)
+		return err
 	}
 	data := i.maps.Get(i.name)
-	return i, i.load(data[injectorConfig], data[injectorValues])
+	if data == nil {
+		i.log.Info("there is no ConfigMap of the injector; pods receive the built-in templates", "name", i.name)
+	}
+	if err := i.load(data[injectorConfig], data[injectorValues]); err != nil {
+		i.report("ConfigMap "+i.name, err)
+	}
+	return nil
 }
 
 func (i *injection) wake() {
@@ -157,9 +162,14 @@ func (i *injection) load(config, values string) error {
 	return nil
 }
 
-// injector returns the injector in force, with the mesh config in force.
+// injector returns the injector in force, with the mesh config in force. It returns nil before a
+// valid configuration was read.
 func (i *injection) injector() *inject.Injector {
-	in := *i.current.Load()
+	current := i.current.Load()
+	if current == nil {
+		return nil
+	}
+	in := *current
 	in.Mesh = i.settings.Current().Mesh
 	return &in
 }
@@ -170,7 +180,11 @@ func (i *injection) report(source string, err error) {
 	case err != nil:
 		i.rejected.Set(1)
 		if i.said != err.Error() {
-			i.log.Warn("the configuration of the injector is invalid; the last valid one stays in force", "source", source, "err", err)
+			if i.current.Load() == nil {
+				i.log.Warn("the configuration of the injector is invalid; pods that need a proxy are refused", "source", source, "err", err)
+			} else {
+				i.log.Warn("the configuration of the injector is invalid; the last valid one stays in force", "source", source, "err", err)
+			}
 			i.said = err.Error()
 		}
 	default:
@@ -186,6 +200,9 @@ func (i *injection) run(ctx context.Context) error {
 	g.Go(func() error { // the only goroutine that loads
 		if i.maps == nil {
 			return i.followFiles(ctx)
+		}
+		if err := i.readMap(ctx); err != nil {
+			return nil // ctx is done
 		}
 		for {
 			// Cases: ctx is done; the ConfigMap changed.
@@ -232,8 +249,8 @@ func (i *injection) followFiles(ctx context.Context) error {
 }
 
 // newInjectionWebhook creates the handler of pods.
-func (s *Server) newInjectionWebhook(ctx context.Context, cfg Config, reg prometheus.Registerer) (err error) {
-	if s.injection, err = s.newInjection(ctx, cfg, reg); err != nil || s.injection == nil {
+func (s *Server) newInjectionWebhook(cfg Config, reg prometheus.Registerer) (err error) {
+	if s.injection, err = s.newInjection(cfg, reg); err != nil || s.injection == nil {
 		return err
 	}
 	handler, err := webhook.NewInjector(webhook.InjectorConfig{Current: s.injection.injector, Logger: s.injection.log, Registerer: reg})

@@ -172,7 +172,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	if err := s.newGRPC(ctx, cfg, reg); err != nil {
 		return nil, err
 	}
-	if err := s.newWebhooks(ctx, cfg, reg); err != nil {
+	if err := s.newWebhooks(cfg, reg); err != nil {
 		return nil, err
 	}
 	if s.ports.webhooks == nil {

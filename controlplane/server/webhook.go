@@ -4,7 +4,6 @@
 package server
 
 import (
-	"context"
 	"crypto/tls"
 	"net/http"
 
@@ -16,7 +15,7 @@ import (
 
 // newWebhooks creates the server of validation and injection requests, and the updater of
 // the webhook configurations. Without a cluster there are none.
-func (s *Server) newWebhooks(ctx context.Context, cfg Config, reg prometheus.Registerer) error {
+func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	if s.kube == nil || s.identity.authority == nil {
 		return nil
 	}
@@ -27,7 +26,7 @@ func (s *Server) newWebhooks(ctx context.Context, cfg Config, reg prometheus.Reg
 	s.webhooks = http.NewServeMux()
 	s.webhooks.Handle("/validate", validator)
 	s.webhooks.Handle("/validate/", validator)
-	if err := s.newInjectionWebhook(ctx, cfg, reg); err != nil {
+	if err := s.newInjectionWebhook(cfg, reg); err != nil {
 		return err
 	}
 	if cfg.Listen.Webhooks != "" {

@@ -22,7 +22,8 @@ import (
 
 // InjectorConfig configures an Injector.
 type InjectorConfig struct {
-	// Current returns the injector in force. It is called for each request.
+	// Current returns the injector in force, or nil before its configuration was read. It is called
+	// for each request.
 	Current    func() *inject.Injector
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil disables metrics
@@ -122,7 +123,11 @@ func (w *Injector) inject(path string, r *admissionv1.AdmissionRequest) (patch [
 	if namespace == "" {
 		namespace = pod.Namespace
 	}
-	result, err := w.current().Inject(inject.Request{Pod: pod, Namespace: namespace, Env: env})
+	injector := w.current()
+	if injector == nil {
+		return nil, nil, errors.New("the control plane has not read a valid configuration of the injector yet; its log says why")
+	}
+	result, err := injector.Inject(inject.Request{Pod: pod, Namespace: namespace, Env: env})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -105,6 +105,20 @@ func TestInjection(t *testing.T) {
 	}
 }
 
+// TestInjectionWithoutConfiguration checks that pods are refused with a reason before the
+// configuration of the injector was read.
+func TestInjectionWithoutConfiguration(t *testing.T) {
+	t.Parallel()
+	w, err := NewInjector(InjectorConfig{Current: func() *inject.Injector { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := postTo(w, "/inject", ask("v1", "CREATE", "", "Pod", podOf(`{"name":"a"}`))).Body.String()
+	if !strings.Contains(answer, `"allowed":false`) || !strings.Contains(answer, "has not read a valid configuration") {
+		t.Error(answer)
+	}
+}
+
 func TestInjectionMetrics(t *testing.T) {
 	t.Parallel()
 	w := newTestInjector(t)
