@@ -90,15 +90,24 @@ func variables() []variable {
 	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), denyVariables(), keySetVariables())
 }
 
-// read reads every variable of the table.
-func (e *environment) read() error { return e.readFrom(os.Getenv) }
+// emptyTurnsOff returns the variables with a default that are read as they are when they are set to
+// an empty value. An empty value of any other variable means its default, as manifests often have
+// empty values.
+func emptyTurnsOff() []string {
+	return []string{"VALIDATION_WEBHOOK_CONFIG_NAME", "INJECTION_WEBHOOK_CONFIG_NAME", "ROOT_CA_DIR", "OUTRIGGER_JWKS_ROOTS"}
+}
 
-// readFrom reads the variables with a function. An invalid value is an error: a
-// control plane with unintended settings is worse than one that does not start.
-func (e *environment) readFrom(getenv func(string) string) error {
+// read reads every variable of the table.
+func (e *environment) read() error { return e.readFrom(os.LookupEnv) }
+
+// readFrom reads the variables with a function, which also reports whether a variable is set. An
+// invalid value is an error: a control plane with unintended settings is worse than one that does
+// not start.
+func (e *environment) readFrom(lookup func(string) (string, bool)) error {
+	off := emptyTurnsOff()
 	for _, v := range variables() {
-		s := getenv(v.name)
-		if s == "" {
+		s, set := lookup(v.name)
+		if s == "" && !(set && slices.Contains(off, v.name)) {
 			s = v.value
 		}
 		if err := v.set(e, s); err != nil {

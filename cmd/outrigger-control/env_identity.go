@@ -18,7 +18,7 @@ import (
 func authorityVariables() []variable {
 	return []variable{
 		{"ENABLE_CA_SERVER", "true", "false turns off signing of workload certificates", boolean(func(e *environment) *bool { return &e.CA.Enabled })},
-		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; reloaded when they change. Without them a self-signed root is created", text(func(e *environment) *string { return &e.CA.PluginDir })},
+		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; reloaded when they change. Without them, or if it is empty, a self-signed root is created", text(func(e *environment) *string { return &e.CA.PluginDir })},
 		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "lifetime of a workload certificate if the request names none", duration(func(e *environment) *time.Duration { return &e.CA.DefaultTTL })},
 		{"MAX_WORKLOAD_CERT_TTL", "2160h", "longest lifetime of a workload certificate that may be requested", duration(func(e *environment) *time.Duration { return &e.CA.MaxTTL })},
 		{"CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "lifetime of a new self-signed root", duration(func(e *environment) *time.Duration { return &e.CA.Root.TTL })},
@@ -115,7 +115,7 @@ func keySetVariables() []variable {
 			e.KeySets.AllowedHosts = names(s)
 			return nil
 		}},
-		{"OUTRIGGER_JWKS_ROOTS", "/cacerts/extra.pem", "file with roots for the servers of these keys, in addition to those of the system, if it exists", text(func(e *environment) *string { return &e.KeySets.RootFile })},
+		{"OUTRIGGER_JWKS_ROOTS", "/cacerts/extra.pem", "file with roots for the servers of these keys, in addition to those of the system, if it exists; empty reads none", text(func(e *environment) *string { return &e.KeySets.RootFile })},
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +42,49 @@ func TestEnvironmentDoc(t *testing.T) {
 	}
 }
 
-// environmentFrom reads the variables from a function.
+// environmentFrom reads the variables from a function; those with an empty value are not set.
 func environmentFrom(getenv func(string) string) (environment, error) {
 	var e environment
-	err := e.readFrom(getenv)
+	err := e.readFrom(func(name string) (string, bool) { v := getenv(name); return v, v != "" })
 	return e, err
+}
+
+// A variable whose empty value has a meaning of its own is not replaced by its default. All others
+// are, since manifests set variables to nothing.
+func TestEmptyVariables(t *testing.T) {
+	t.Parallel()
+	all := environmentWith(t, func(string) (string, bool) { return "", true })
+	unset := environmentWith(t, func(string) (string, bool) { return "", false })
+	for name, got := range map[string][2]any{
+		"VALIDATION_WEBHOOK_CONFIG_NAME": {all.Cluster.WriteWebhooks, unset.Cluster.WriteWebhooks},
+		"INJECTION_WEBHOOK_CONFIG_NAME":  {all.Cluster.WriteInjectors, unset.Cluster.WriteInjectors},
+	} {
+		if got != [2]any{false, true} {
+			t.Errorf("%s is on: %v with an empty value, %v without", name, got[0], got[1])
+		}
+	}
+	if all.CA.PluginDir != "" || unset.CA.PluginDir == "" || all.KeySets.RootFile != "" || unset.KeySets.RootFile == "" {
+		t.Errorf("the files are %q and %q with empty values", all.CA.PluginDir, all.KeySets.RootFile)
+	}
+	if all.Namespace != "istio-system" || all.Revision != "default" || all.Cluster.ID != "Kubernetes" || !all.CA.Enabled {
+		t.Errorf("without a meaning of its own, an empty value is not the default: %+v", all)
+	}
+	off := emptyTurnsOff()
+	for _, v := range variables() {
+		means := v.value != "" && regexp.MustCompile(`\bempty\b`).MatchString(v.doc)
+		if means != slices.Contains(off, v.name) {
+			t.Errorf("%s: its document names a meaning of an empty value: %v, and it is read so: %v", v.name, means, !means)
+		}
+	}
+}
+
+func environmentWith(t *testing.T, lookup func(string) (string, bool)) environment {
+	t.Helper()
+	var e environment
+	if err := e.readFrom(lookup); err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 func TestEnvironment(t *testing.T) {

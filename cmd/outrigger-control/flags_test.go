@@ -24,7 +24,7 @@ func parse(t *testing.T, args []string, env map[string]string) (flags, server.Co
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.readFrom(func(k string) string { return env[k] }); err != nil {
+	if err := e.readFrom(func(k string) (string, bool) { v, ok := env[k]; return v, ok }); err != nil {
 		t.Fatal(err)
 	}
 	f.resolve(fs, &e.Config)
