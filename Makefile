@@ -144,8 +144,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-apiserver packaging/images; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-node e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-apiserver e2e/kube/parts/kube-node e2e/node packaging/images; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source
