@@ -261,6 +261,7 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 		EnvoyPrometheusPort:         node.Port(src.Environ.Envoy.PrometheusPort),
 		ExitOnZeroActiveConnections: node.Bool(src.Environ.Envoy.ExitOnZero),
 		OutlierLogPath:              src.Flags.OutlierLogPath,
+		Denies:                      src.Environ.Metrics.SecurePort != 0 || src.Environ.Metrics.SecureMergedPort != 0,
 		PlatformMetadata:            cloud,
 	}
 }

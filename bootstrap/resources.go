@@ -201,8 +201,11 @@ func staticListener(name string, address object, statPrefix string, routes ...an
 }
 
 // mutual makes a listener require a mesh certificate from its peers and present the workload's own.
+// It refuses the peers that the control plane denies.
 func mutual(listener object) object {
 	chains := listener["filter_chains"].([]any)
+	manager := chains[0].(object)["filters"].([]any)[0].(object)["typed_config"].(object)
+	manager["http_filters"] = append(deniedPeers(), manager["http_filters"].([]any)...)
 	chains[0].(object)["transport_socket"] = object{
 		"name": "envoy.transport_sockets.tls",
 		"typed_config": object{
@@ -217,6 +220,33 @@ func mutual(listener object) object {
 		},
 	}
 	return listener
+}
+
+// deniedPeers returns the HTTP filters that refuse denied peers. The control plane serves the second
+// one; all peers are admitted until it does, and with control planes that serve none.
+func deniedPeers() []any {
+	const rbac = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
+	return []any{
+		object{
+			"name": "envoy.filters.http.set_filter_state",
+			"typed_config": object{
+				"@type": "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+				"on_request_headers": []any{object{
+					"object_key": node.PeerSerial, "factory_key": "envoy.string",
+					"format_string": object{"text_format_source": object{"inline_string": "%DOWNSTREAM_PEER_SERIAL%"}},
+				}},
+			},
+		},
+		object{
+			"name": node.DeniedPeers,
+			"config_discovery": object{
+				"config_source":                        object{"ads": object{}, "resource_api_version": "V3"},
+				"type_urls":                            []any{rbac},
+				"default_config":                       object{"@type": rbac},
+				"apply_default_config_without_warming": true,
+			},
+		},
+	}
 }
 
 func portOr(port node.Port, fallback int) int {

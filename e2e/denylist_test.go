@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,7 +16,8 @@ import (
 
 // TestShopDenied denies a workload of the running shop, and takes it back: its
 // requests are refused, also on connections from before, while those of another
-// workload are answered all the time.
+// workload are answered all the time. The ports of metrics for certificates refuse it
+// too, and a certificate with a denied serial number.
 func TestShopDenied(t *testing.T) {
 	s := newShop(t)
 	list := filepath.Join(s.dir, "denied")
@@ -30,6 +32,7 @@ func TestShopDenied(t *testing.T) {
 	}
 	deny("# nobody\n")
 	s.setenv("outrigger-control", "OUTRIGGER_DENY_LIST", list)
+	s.setenv("outrigger-agent", "mkdir -p certs; ENVOY_SECURE_METRICS_PORT=15091 ENVOY_SECURE_MERGED_METRICS_PORT=15092 OUTPUT_CERTS", "./certs")
 	s.start()
 	s.waitFor("Ctrl-C ends it", 2*time.Minute)
 	answers := func(client *http.Client, want int) func() string {
@@ -45,6 +48,24 @@ func TestShopDenied(t *testing.T) {
 	for _, client := range []*http.Client{denied, other} {
 		eventually(t, 2*time.Minute, answers(client, http.StatusOK))
 	}
+
+	scrapers := map[string]*http.Client{"frontend": s.scraper("frontend"), "orders": s.scraper("orders")}
+	scraped := func(want map[string]int) {
+		t.Helper()
+		for name, code := range want {
+			for _, port := range []string{"15091", "15092"} {
+				url := "https://" + catalogV1 + ":" + port + "/stats/prometheus"
+				eventually(t, 2*time.Minute, func() string {
+					time.Sleep(20 * time.Millisecond)
+					if got, body, _, err := get(t.Context(), scrapers[name], url, nil); err != nil || got != code {
+						return fmt.Sprintf("%s: got %d, %v for %s: %.200s; want %d", url, got, err, name, body, code)
+					}
+					return ""
+				})
+			}
+		}
+	}
+	scraped(map[string]int{"frontend": http.StatusOK, "orders": http.StatusOK})
 
 	deny("spiffe://cluster.local/ns/default/sa/frontend\n")
 	began := time.Now()
@@ -63,6 +84,8 @@ func TestShopDenied(t *testing.T) {
 		}
 	}
 	t.Logf("50 requests in a row fail after %s", time.Since(began))
+	// Connections of scrapers stay open: the next request on them is refused.
+	scraped(map[string]int{"frontend": http.StatusForbidden, "orders": http.StatusOK})
 
 	status := func(want string) {
 		t.Helper()
@@ -82,4 +105,25 @@ func TestShopDenied(t *testing.T) {
 	began = time.Now()
 	eventually(t, 3*time.Minute, answers(denied, http.StatusOK))
 	t.Logf("it is served again after %s", time.Since(began))
+	scraped(map[string]int{"frontend": http.StatusOK, "orders": http.StatusOK})
+
+	leaf := scrapers["orders"].Transport.(*http.Transport).TLSClientConfig.Certificates[0].Leaf
+	deny(fmt.Sprintf("serial %X\n", leaf.SerialNumber))
+	scraped(map[string]int{"orders": http.StatusForbidden, "frontend": http.StatusOK})
+}
+
+// scraper returns a client that presents the certificate of a workload.
+func (s *shop) scraper(workload string) *http.Client {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.stateDir(), "*", workload+"*", "certs", "cert-chain.pem"))
+	if err != nil || len(files) != 1 {
+		s.t.Fatalf("the certificates of %s are %v, %v; want one", workload, files, err)
+	}
+	pair, err := tls.LoadX509KeyPair(files[0], filepath.Join(filepath.Dir(files[0]), "key.pem"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}} //nolint:gosec // the server is not what is examined
+	s.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }

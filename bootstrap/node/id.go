@@ -21,6 +21,14 @@ const (
 // Roles returns all roles that are valid in a node id.
 func Roles() []string { return []string{Sidecar, Router, Waypoint, Ztunnel} }
 
+// DeniedPeers is the name under which listeners of the bootstrap request, over ECDS, the HTTP filter
+// that refuses denied peers. They store the serial number of the peer's certificate, as lower case
+// hexadecimal, in the filter state PeerSerial. No WasmPlugin has a name with a slash.
+const (
+	DeniedPeers = "outrigger/denied-peers"
+	PeerSerial  = "outrigger.peer_serial"
+)
+
 // ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".
 type ID struct {
 	// Role is one of Roles.

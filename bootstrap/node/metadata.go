@@ -60,6 +60,8 @@ type Metadata struct {
 	RequestedNetworkView List     `json:"REQUESTED_NETWORK_VIEW,omitempty"`
 	PodPorts             PodPorts `json:"POD_PORTS,omitempty"`
 
+	// Denies is true if the bootstrap requests the filter DeniedPeers.
+	Denies                       Bool `json:"DENIED_PEERS,omitempty"`
 	DNSCapture                   Bool `json:"DNS_CAPTURE,omitempty"`
 	DNSAutoAllocate              Bool `json:"DNS_AUTO_ALLOCATE,omitempty"`
 	EnableHBONE                  Bool `json:"ENABLE_HBONE,omitempty"`

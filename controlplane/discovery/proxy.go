@@ -55,6 +55,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		Agent:     meta.IstioVersion, Envoy: envoyVersion(n),
 		Node: cmp.Or(meta.NodeName, meta.Labels["kubernetes.io/hostname"]), NetworkView: meta.RequestedNetworkView,
 		AutoAllocate: bool(meta.DNSCapture) && bool(meta.DNSAutoAllocate),
+		Denies:       bool(meta.Denies),
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()

@@ -6,14 +6,20 @@ package generate
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -178,6 +184,41 @@ func TestDenied(t *testing.T) {
 	}
 	if guarded < 10 {
 		t.Errorf("%d chains look at the list: the cases show nothing", guarded)
+	}
+}
+
+// TestDeniedPeers follows the filter for the bootstrap's listeners through a list that comes and
+// goes. Only proxies that request it receive it, and it is never absent: Envoy would continue with
+// the last one.
+func TestDeniedPeers(t *testing.T) {
+	t.Parallel()
+	g, proxy, other := New(Config{}), proxyAt("127.1.0.2"), proxyAt("127.1.0.3")
+	proxy.Denies = true
+	var mesh *snapshot.Mesh
+	for _, step := range []struct{ list, policies string }{
+		{"# nobody\n", "[]"},
+		{"spiffe://cluster.local/ns/evil/sa/mallory\nserial ab\n", "[identities serials]"},
+		{"serial ab\n", "[serials]"},
+		{"# nobody\n", "[]"},
+	} {
+		in := inputOf(nil, meshconfig.Default())
+		in.Denied = denyList(t, step.list)
+		mesh = snapshot.Build(mesh, in, model.Change{All: true})
+		set := g.Generate(mesh, proxy, xds.TypeExtension)
+		r := set.Get(node.DeniedPeers)
+		if r == nil || len(set.Resources) != 1 {
+			t.Fatalf("%q: %d resources", step.list, len(set.Resources))
+		}
+		filter := &httprbacv3.RBAC{}
+		if err := unpack(t, r).(*corev3.TypedExtensionConfig).GetTypedConfig().UnmarshalTo(filter); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(slices.Sorted(maps.Keys(filter.GetRules().GetPolicies()))); got != step.policies || (filter.GetRules() == nil) != (step.policies == "[]") {
+			t.Errorf("%q: the policies are %s, want %s; %v", step.list, got, step.policies, filter)
+		}
+		if n := len(g.Generate(mesh, other, xds.TypeExtension).Resources); n != 0 {
+			t.Errorf("%q: a proxy that requests none has %d", step.list, n)
+		}
 	}
 }
 

@@ -18,20 +18,24 @@ type extensionSource struct {
 	old    bool
 }
 
-// extensions returns the ECDS resources of a proxy: the configurations of its plugins, including
-// those that none of its listeners can use. They contain references instead of secrets; see
+// extensions returns the ECDS resources of a proxy: the filter that refuses denied peers, if
+// listeners of its bootstrap request it, and the configurations of its plugins, including those that
+// none of its listeners can use. They contain references instead of secrets; see
 // [extension.PullSecret].
 func (g *Generator) extensions(s *target) *xds.Set {
-	if len(s.plugins.List) == 0 {
+	if len(s.plugins.List) == 0 && !s.proxy.Denies {
 		return g.empty
 	}
 	old := extension.IsOld(s.proxy.Envoy)
-	key := setKey{typeURL: xds.TypeExtension, plugins: s.plugins.Key}
+	key := setKey{typeURL: xds.TypeExtension, plugins: s.plugins.Key, denies: s.proxy.Denies}
 	if old {
 		key.plugins += "old"
 	}
-	return g.sets.get(key, s.mesh.Sequence, inputs{s.mesh.WasmPlugins}, func(prev *xds.Set) *xds.Set {
+	return g.sets.get(key, s.mesh.Sequence, inputs{s.mesh.WasmPlugins, s.mesh.Denied, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		p := &part{}
+		if s.proxy.Denies {
+			g.putOrKeep(p, prev, xds.TypeExtension, envoyconf.DeniedPeers(s.mesh.Denied, s.mesh.Config), nil)
+		}
 		for _, plugin := range s.plugins.List {
 			config, problems := extension.Config(plugin, old)
 			p.problems = append(p.problems, problems...)

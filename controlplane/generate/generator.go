@@ -57,6 +57,7 @@ type part struct {
 type setKey struct {
 	typeURL string
 	vhds    bool
+	denies  bool // see [model.Proxy]
 	// proxyless is true for gRPC clients without an Envoy.
 	proxyless bool
 	outbound  outboundKey

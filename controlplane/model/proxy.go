@@ -54,6 +54,8 @@ type Proxy struct {
 	// AutoAllocate is true if its agent answers DNS queries with the addresses allocated to
 	// services that have none.
 	AutoAllocate bool
+	// Denies is true if listeners of its bootstrap request the filter that refuses denied peers.
+	Denies bool
 	// HTTPProxyPort overrides proxyHttpPort of the mesh config if it is not 0.
 	HTTPProxyPort uint32
 	// VHDS is true if it receives virtual hosts as separate resources.

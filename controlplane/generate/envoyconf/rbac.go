@@ -16,6 +16,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 )
@@ -43,15 +44,12 @@ func NetworkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
 	}}
 }
 
-// peerSerial is the filter state key of the serial number of the peer's certificate.
-const peerSerial = "outrigger.peer_serial"
-
 // rememberSerial returns the network filter that stores the serial number. Envoy 1.36 does not
 // support the filter and ignores it.
 func rememberSerial() *listenerv3.Filter {
 	return &listenerv3.Filter{Name: "envoy.filters.network.set_filter_state", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&statev3.Config{
 		OnDownstreamTlsHandshake: []*setstatev3.FilterStateValue{{
-			Key:        &setstatev3.FilterStateValue_ObjectKey{ObjectKey: peerSerial},
+			Key:        &setstatev3.FilterStateValue_ObjectKey{ObjectKey: node.PeerSerial},
 			FactoryKey: "envoy.string",
 			Value: &setstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
 				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
@@ -74,35 +72,59 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 	if list.Len() == 0 {
 		return nil
 	}
+	domains := TrustDomains(mesh)
+	d := &Denied{}
+	if principals := deniedIdentities(list, domains); len(principals) > 0 {
+		exact, prefixes := list.Patterns(domains)
+		d.names = &deniedNames{exact: exact, prefixes: prefixes}
+		d.http = RequestFilter("envoy.filters.http.rbac", &httprbacv3.RBAC{
+			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
+		})
+	}
+	if len(list.Serials()) > 0 {
+		d.filters = append(d.filters, rememberSerial())
+	}
+	d.filters = append(d.filters, NetworkRBAC("denied.", deniedRules(list, domains)))
+	return d
+}
+
+// deniedRules returns the rules that refuse the entries of a list.
+func deniedRules(list *denylist.List, trustDomains []string) *rbacv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
-	var principals []*rbacv3.Principal
-	exact, prefixes := list.Patterns(TrustDomains(mesh))
+	if principals := deniedIdentities(list, trustDomains); len(principals) > 0 {
+		rules.Policies["identities"] = AnyRequest(principals)
+	}
+	var serials []*rbacv3.Principal
+	for _, serial := range list.Serials() {
+		serials = append(serials, &rbacv3.Principal{Identifier: &rbacv3.Principal_FilterState{FilterState: &matcherv3.FilterStateMatcher{
+			Key: node.PeerSerial, Matcher: &matcherv3.FilterStateMatcher_StringMatch{StringMatch: Exactly(serial)},
+		}}})
+	}
+	if len(serials) > 0 {
+		rules.Policies["serials"] = AnyRequest(serials)
+	}
+	return rules
+}
+
+func deniedIdentities(list *denylist.List, trustDomains []string) (principals []*rbacv3.Principal) {
+	exact, prefixes := list.Patterns(trustDomains)
 	for _, uri := range exact {
 		principals = append(principals, Peer(Exactly(uri)))
 	}
 	for _, prefix := range prefixes {
 		principals = append(principals, Peer(Prefixed(prefix)))
 	}
-	d := &Denied{}
-	if len(principals) > 0 {
-		d.names = &deniedNames{exact: exact, prefixes: prefixes}
-		rules.Policies["identities"] = AnyRequest(principals)
-		d.http = RequestFilter("envoy.filters.http.rbac", &httprbacv3.RBAC{
-			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
-		})
+	return principals
+}
+
+// DeniedPeers returns the HTTP filter that refuses the entries of a list, under the name by which
+// the listeners of Envoy's bootstrap request it. They store the serial number themselves.
+func DeniedPeers(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *corev3.TypedExtensionConfig {
+	filter := &httprbacv3.RBAC{} // without rules, all requests pass
+	if list.Len() > 0 {
+		filter.Rules = deniedRules(list, TrustDomains(mesh))
 	}
-	if serials := list.Serials(); len(serials) > 0 {
-		var principals []*rbacv3.Principal
-		for _, serial := range serials {
-			principals = append(principals, &rbacv3.Principal{Identifier: &rbacv3.Principal_FilterState{FilterState: &matcherv3.FilterStateMatcher{
-				Key: peerSerial, Matcher: &matcherv3.FilterStateMatcher_StringMatch{StringMatch: Exactly(serial)},
-			}}})
-		}
-		rules.Policies["serials"] = AnyRequest(principals)
-		d.filters = append(d.filters, rememberSerial())
-	}
-	d.filters = append(d.filters, NetworkRBAC("denied.", rules))
-	return d
+	return &corev3.TypedExtensionConfig{Name: node.DeniedPeers, TypedConfig: Pack(filter)}
 }
 
 // Guard makes a listener refuse denied peers: each chain that verifies client certificates checks
