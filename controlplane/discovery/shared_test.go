@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -218,6 +219,57 @@ func TestCrowdShares(t *testing.T) {
 		}
 		if unions := together(func() *xds.Set { return s.union(from, to) }); len(unions) != 1 {
 			t.Fatalf("%d unions of the same sets", len(unions))
+		}
+	}
+}
+
+// Subscribers without delta that name the same endpoints first share one difference, which
+// also contains those that do not exist.
+func TestFirstEndpointsShare(t *testing.T) {
+	t.Parallel()
+	names := []string{"outbound|80||a.test", "outbound|80||b.test", "outbound|80||gone.test"}
+	set := &xds.Set{Version: "1"}
+	for _, n := range names[:2] {
+		set.Resources = append(set.Resources, &xds.Resource{Name: n, Hash: 1, Any: []byte(n)})
+	}
+	s := newShared()
+	var first []*xds.Resource
+	ask := func(sub *subscription, names ...string) bool {
+		raw, err := proto.Marshal(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNames: names})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := readSotW(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sub.setNames(q)
+	}
+	for i := range 3 {
+		sub := newSubscription(xds.TypeEndpoint, s)
+		sub.absent = emptyAbsent
+		if !ask(sub, names...) {
+			t.Fatal("new names do not extend the subscription")
+		}
+		u := sub.diff(set)
+		var got []string
+		for _, res := range u.changed {
+			got = append(got, res.Name)
+		}
+		if !slices.Equal(got, names) {
+			t.Fatalf("the first response contains %v, want %v", got, names)
+		}
+		if i == 0 {
+			first = u.changed
+		}
+		if !u.common || &u.changed[0] != &first[0] {
+			t.Error("a subscriber has a difference of its own")
+		}
+		if sub.sent(set, u); !sub.diff(set).empty() {
+			t.Errorf("what was sent differs: %v", sub.diff(set))
+		}
+		if ask(sub, names[:2]...); !ask(sub, names...) || len(sub.diff(set).changed) != 1 {
+			t.Errorf("a name that came back is not sent again: %v", sub.diff(set))
 		}
 	}
 }

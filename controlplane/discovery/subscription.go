@@ -388,8 +388,14 @@ func (s *subscription) setNames(q *request) (grown bool) {
 	if q.asked == s.asked && q.named == s.named {
 		return false // unchanged, as in most acknowledgements
 	}
-	before := s.names
+	before, first := s.names, s.hasNothing()
 	s.names, s.asked, s.named = s.shared.nameSet(q.asked, q.names()), q.asked, q.named
+	if first {
+		// The difference to noResources contains every name. Overrides would keep
+		// hundreds of streams that start with the same names from sharing it.
+		s.comparedWith = nil
+		return len(s.names.list) > 0
+	}
 	for _, n := range s.names.list {
 		if before.contains(n) {
 			continue
