@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
+	"github.com/outrigger-mesh/outrigger/tool/install"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
@@ -73,6 +74,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), newVersionCommand())
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
+	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster})...)
 	root.AddCommand(inspect.Commands(inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
 	})...)

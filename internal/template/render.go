@@ -57,11 +57,29 @@ func (f Functions) parse(name string, source []byte, b *budget) (*text.Template,
 	for name, function := range f {
 		all[name] = b.charged(function)
 	}
-	parsed, err := text.New(engineName).Funcs(all).Parse(string(source))
+	parsed := text.New(engineName)
+	all[includeName] = b.include(parsed)
+	parsed, err := parsed.Funcs(all).Parse(string(source))
 	if err != nil {
 		return nil, shape(name, err)
 	}
 	return parsed, nil
+}
+
+// includeName is the function that returns the output of a defined template, as in Helm.
+const (
+	includeName   = "include"
+	calledInclude = "error calling " + includeName + ": "
+)
+
+func (b *budget) include(defined *text.Template) any {
+	return func(name string, params any) (string, error) {
+		out := &limited{}
+		if err := defined.ExecuteTemplate(out, name, params); err != nil {
+			return "", err
+		}
+		return b.text(out.String())
+	}
 }
 
 // charged returns a function that charges for the arguments before it is called.
@@ -119,6 +137,9 @@ const place = `^template: ` + engineName + `:(\d+):(?:\d+:)? ?(?:executing ".*?"
 // cure.
 func shape(name string, err error) error {
 	message := err.Error()
+	if i := strings.LastIndex(message, calledInclude); i >= 0 {
+		message = message[i+len(calledInclude):] // where the fault is, without where its caller is
+	}
 	found := regexp.MustCompile(place).FindStringSubmatch(message)
 	if found == nil {
 		return fmt.Errorf("template %s: %s%s", name, line(message), cure(message))

@@ -93,11 +93,12 @@ func TestSprig(t *testing.T) {
 func TestRender(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
-		`{{ toJSON .dict }}`:                 `{"a":1,"b":{"c":"d"}}`,
-		`{{ toJSON .none }}{{ toJSON nil }}`: `{}{}`,
-		`{{ required "no" .name }}`:          "shop",
-		`{{ keys (dict "b" 1 "a" 2) }}`:      "[a b]",
-		`{{ values (dict "b" 1 "a" 2) }}`:    "[2 1]",
+		`{{ toJSON .dict }}`:                                                   `{"a":1,"b":{"c":"d"}}`,
+		`{{ toJSON .none }}{{ toJSON nil }}`:                                   `{}{}`,
+		`{{ required "no" .name }}`:                                            "shop",
+		`{{ keys (dict "b" 1 "a" 2) }}`:                                        "[a b]",
+		`{{ values (dict "b" 1 "a" 2) }}`:                                      "[2 1]",
+		`{{ define "x" }}<{{ .b.c }}>{{ end }}{{ include "x" .dict | upper }}`: "<D>",
 	} {
 		if got, err := Render("x", []byte(source), parameters()); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", source, got, err)
@@ -118,6 +119,7 @@ func TestRenderErrors(t *testing.T) {
 		"{{ fail \"my words\" }}":         "line 1 at <fail \"my words\">: error calling fail: my words",
 		"{{ required \"give x\" .none }}": "give x",
 		"{{ define \"x\" }}\n{{ .a.b }}{{ end }}{{ template \"x\" .struct }}": "template /t.json line 2 at <.a.b>: can't evaluate field a",
+		"{{ define \"x\" }}\n{{ .a.b }}{{ end }}{{ include \"x\" .struct }}":  "template /t.json line 2 at <.a.b>: can't evaluate field a",
 		"{{ mustFromJson \"{\" }}":             "unexpected end of JSON input",
 		"{{ div 1 0 }}{{ mod 1 0 }}":           "division by zero",
 		"{{ mod 1 0 }}":                        "division by zero",
@@ -156,6 +158,7 @@ func TestRenderBounds(t *testing.T) {
 		"ranges in ranges":     {`{{ range until 5000 }}{{ range until 5000 }}{{ end }}{{ end }}`, "line 1: more than 262144 actions"},
 		"output":               {big + `{{ range until 100 }}{{ $b }}{{ end }}`, "the output has more than 16777216 bytes"},
 		"calls itself":         {`{{ define "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`, "100 levels deep"},
+		"includes itself":      {`{{ define "x" }}{{ include "x" . }}{{ end }}{{ include "x" . }}`, "100 levels deep"},
 		"calls itself twice":   {`{{ define "x" }}{{ if lt . 60 }}{{ template "x" (add1 .) }}{{ template "x" (add1 .) }}{{ end }}{{ end }}{{ template "x" 1 }}`, "actions were executed"},
 		"repeat":               {`{{ repeat 9999999999 "xx" }}`, "is asked for, it may have"},
 		"until":                {`{{ until 999999999999 }}`, "a list of 999999999999 numbers"},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,6 +67,16 @@ func (s Stores) kubeconfigPath() (path string, inCluster bool) {
 		}
 	}
 	return "", s.InPod
+}
+
+// Cluster returns an HTTP client for the API server of a context of the user's kubeconfig, and the
+// API server's URL. An empty context means the current one.
+func (s Stores) Cluster(kubeContext string) (*http.Client, string, error) {
+	path, inPod := s.kubeconfigPath()
+	if path == "" && !inPod {
+		return nil, "", errors.New("no cluster: there is no kubeconfig; name one in KUBECONFIG")
+	}
+	return kube.HTTP(kube.Config{Kubeconfig: path, Context: kubeContext, UserAgent: userAgent})
 }
 
 // Open opens a config store with logging disabled: the command reports failures.
