@@ -98,7 +98,7 @@ func (c *Client) reviewAccess(ctx context.Context, who account) (answer, error) 
 		Groups:             []string{accountsGroup, accountsGroup + ":" + who.namespace, "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: who.namespace, Verb: "list", Resource: "secrets"},
 	}}
-	out, err := c.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	out, err := c.reviews.access.Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return answer{}, err
 	}

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -35,9 +34,9 @@ func TestSomebodyElseDecides(t *testing.T) {
 		object := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr-workload-1"}}
 		changed := object.DeepCopy()
 		changed.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: kind, Status: corev1.ConditionTrue}}
-		api := fake.NewClientset(changed)
+		api, server := newFake(t, changed)
 		updates := 0
-		api.PrependReactor("update", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+		server.PrependReactor("update", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if updates++; updates == 1 {
 				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "certificatesigningrequests"}, object.Name, errors.New("changed"))
 			}
@@ -72,12 +71,12 @@ func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for i, want := range []bool{true, false} { // whether the request is sent
-		_, err := c.signing.CertificatesV1().CertificateSigningRequests().Get(ctx, "x", metav1.GetOptions{})
+		_, err := c.signing.requests.Get(ctx, "x", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) != want {
 			t.Errorf("request %d for a certificate gives %v", i+1, err)
 		}
 	}
-	if _, err := c.api.CoordinationV1().Leases("ns").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.api.leases("ns").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a lease cannot be asked for: %v", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -36,10 +35,10 @@ type Config struct {
 
 // Client is a client for the API server of one cluster.
 type Client struct {
-	api     kubernetes.Interface
-	reviews kubernetes.Interface // with a higher limit
-	signing kubernetes.Interface // with a separate limit, so that many certificates do not delay a lease
-	objects dynamic.Interface    // for kinds without a Go type here: configuration
+	api     *api
+	reviews *api              // with a higher limit
+	signing *api              // with a separate limit, so that many certificates do not delay a lease
+	objects dynamic.Interface // for kinds without a Go type here: configuration
 	log     *slog.Logger
 	metrics *Metrics
 	access  *accessCache
@@ -67,15 +66,15 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Burst == 0 {
 		cfg.Burst = defaultBurst
 	}
-	api, err := limited(restConfig, transport, cfg.QPS, cfg.Burst)
+	api, err := newAPI(restConfig, transport, cfg.QPS, cfg.Burst)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	reviews, err := limited(restConfig, transport, max(cfg.QPS, reviewQPS), max(cfg.Burst, reviewBurst))
+	reviews, err := newAPI(restConfig, transport, max(cfg.QPS, reviewQPS), max(cfg.Burst, reviewBurst))
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	signing, err := limited(restConfig, transport, cfg.QPS, cfg.Burst)
+	signing, err := newAPI(restConfig, transport, cfg.QPS, cfg.Burst)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
@@ -87,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-func newClient(cfg Config, api, reviews kubernetes.Interface) *Client {
+func newClient(cfg Config, api, reviews *api) *Client {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -113,12 +112,6 @@ func load(cfg Config) (*rest.Config, error) {
 		return nil, fmt.Errorf("connect to Kubernetes with kubeconfig %s: %w", cfg.Kubeconfig, err)
 	}
 	return restConfig, nil
-}
-
-func limited(cfg *rest.Config, transport *http.Client, qps float32, burst int) (kubernetes.Interface, error) {
-	c := rest.CopyConfig(cfg)
-	c.QPS, c.Burst = qps, burst
-	return kubernetes.NewForConfigAndClient(c, transport)
 }
 
 func untyped(cfg *rest.Config, transport *http.Client, qps float32, burst int) (dynamic.Interface, error) {

@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -88,7 +87,7 @@ func (c *ConfigMaps) Read(ctx context.Context) error {
 func (c *ConfigMaps) read(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, configMapTry)
 	defer cancel()
-	found, err := c.cfg.Client.api.CoreV1().ConfigMaps(c.cfg.Namespace).Get(ctx, name, metav1.GetOptions{})
+	found, err := c.cfg.Client.api.configMaps(c.cfg.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -113,39 +112,25 @@ func (c *ConfigMaps) Run(ctx context.Context) error {
 }
 
 func (c *ConfigMaps) follow(ctx context.Context, name string) error {
-	one := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client.api, 0, informers.WithTransform(stripConfigMap),
-		informers.WithNamespace(c.cfg.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		}))
-	defer one.Shutdown()
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	informer := one.Core().V1().ConfigMaps().Informer()
-	if err := informer.SetWatchErrorHandlerWithContext(watchFault(c.cfg.Logger, "ConfigMap")); err != nil {
-		return fmt.Errorf("watch ConfigMap %s/%s: %w", c.cfg.Namespace, name, err)
-	}
-	set := func(o any) {
-		if m, ok := o.(*corev1.ConfigMap); ok && m.Name == name && c.put(name, contents(m)) {
+	take := func(m *corev1.ConfigMap, data map[string]string) {
+		if m.Name == name && c.put(name, data) {
 			c.cfg.OnChange()
 		}
 	}
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, o any) { set(o) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if m, ok := o.(*corev1.ConfigMap); ok && m.Name == name && c.put(name, nil) {
-				c.cfg.OnChange()
-			}
-		},
-	})
+	maps, synced, err := selected[*corev1.ConfigMap, *corev1.ConfigMapList]{
+		source: c.cfg.Client.api.configMaps(c.cfg.Namespace), kind: "ConfigMap", example: &corev1.ConfigMap{}, strip: stripConfigMap,
+		fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+		set:    func(m *corev1.ConfigMap) { take(m, contents(m)) },
+		gone:   func(m *corev1.ConfigMap) { take(m, nil) },
+	}.follow(ctx, &running, c.cfg.Logger)
 	if err != nil {
-		return fmt.Errorf("watch ConfigMap %s/%s: %w", c.cfg.Namespace, name, err)
+		return err
 	}
-	one.StartWithContext(ctx)
-	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) && len(informer.GetStore().List()) == 0 && c.put(name, nil) {
+	if cache.WaitForCacheSync(ctx.Done(), synced) && len(maps.GetStore().ListKeys()) == 0 && c.put(name, nil) {
 		c.cfg.OnChange() // deleted between Read and now
 	}
 	<-ctx.Done()

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 )
 
@@ -27,7 +26,7 @@ func configMap(name, text string) *corev1.ConfigMap {
 // and that other ConfigMaps of the namespace are ignored.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
-	api := fake.NewClientset(configMap("own", "a"), configMap("other", "x"))
+	api, server := newFake(t, configMap("own", "a"), configMap("other", "x"))
 	told := make(chan struct{}, 100)
 	c, err := NewConfigMaps(ConfigMapsConfig{
 		Client: newClient(Config{}, api, api), Namespace: "mesh", Names: []string{"own", "shared"},
@@ -43,15 +42,15 @@ func TestConfigMaps(t *testing.T) {
 		t.Fatalf("read %v and %v", c.Get("own"), c.Get("shared"))
 	}
 	watching := make(chan struct{}, 2)
-	api.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
-		w, err := api.Tracker().Watch(action.GetResource(), action.GetNamespace())
+	server.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
+		w, err := server.tracker.Watch(action.GetResource(), action.GetNamespace())
 		watching <- struct{}{}
 		return true, w, err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	maps := api.CoreV1().ConfigMaps("mesh")
+	maps := api.configMaps("mesh")
 	for range 2 { // the fake server has no history, so events before a watch are lost
 		<-watching
 	}
@@ -81,10 +80,10 @@ func TestConfigMaps(t *testing.T) {
 // that the start waits while the cluster does not answer.
 func TestConfigMapFaults(t *testing.T) {
 	t.Parallel()
-	api := fake.NewClientset(configMap("own", "a"))
+	api, server := newFake(t, configMap("own", "a"))
 	resource := schema.GroupResource{Resource: "configmaps"}
 	faults := []error{apierrors.NewServerTimeout(resource, "get", 1), apierrors.NewForbidden(resource, "own", nil)}
-	api.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
+	server.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
 		err := faults[0]
 		faults = faults[1:]
 		return true, nil, err
@@ -100,7 +99,7 @@ func TestConfigMapFaults(t *testing.T) {
 	}
 	faults = []error{apierrors.NewServerTimeout(resource, "get", 1)}
 	ctx, cancel := context.WithCancel(t.Context())
-	api.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
+	server.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
 		cancel()
 		return false, nil, nil
 	})

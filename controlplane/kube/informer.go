@@ -5,18 +5,90 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 )
 
-func everything() labels.Selector { return labels.Everything() }
+// selected are the objects of one kind that an informer follows.
+type selected[T metaObject, L runtime.Object] struct {
+	source         reader[T, L]
+	kind           string // for errors and the log
+	example        T
+	fields, labels string              // selectors; empty means all objects
+	strip          cache.TransformFunc // reduces an object to what is kept; nil keeps all of it
+	set            func(T)             // called for each object that is new or changed
+	gone           func(T)             // called with the last known state of a removed object
+}
+
+// informer is the cache of selected objects.
+type informer[T any] struct{ cache.SharedIndexInformer }
+
+// follow starts an informer, which runs in running until ctx is done.
+func (s selected[T, L]) follow(ctx context.Context, running *sync.WaitGroup, log *slog.Logger) (informer[T], cache.InformerSynced, error) {
+	choose := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector, o.LabelSelector = s.fields, s.labels
+		return o
+	}
+	i := informer[T]{cache.NewSharedIndexInformerWithOptions(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.source.List(ctx, choose(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return s.source.Watch(ctx, choose(o))
+		},
+	}, s.source), s.example, cache.SharedIndexInformerOptions{})}
+	registration, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { call(s.set, o) },
+		UpdateFunc: func(_, o any) { call(s.set, o) },
+		DeleteFunc: func(o any) {
+			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = unknown.Obj
+			}
+			call(s.gone, o)
+		},
+	})
+	err = errors.Join(err, i.SetTransform(s.strip), i.SetWatchErrorHandlerWithContext(watchFault(log, s.kind)))
+	if err != nil {
+		return i, nil, fmt.Errorf("watch %s: %w", s.kind, err)
+	}
+	running.Go(func() { i.RunWithContext(ctx) })
+	return i, registration.HasSynced, nil
+}
+
+func call[T any](f func(T), o any) {
+	if object, ok := o.(T); ok {
+		f(object)
+	}
+}
+
+// get returns an object by its namespace, which may be empty, and name.
+func (i informer[T]) get(namespace, name string) (object T, ok bool) {
+	key := cache.ObjectName{Namespace: namespace, Name: name}.String()
+	if o, there, err := i.GetStore().GetByKey(key); err == nil && there {
+		object, ok = o.(T)
+	}
+	return object, ok
+}
+
+// all returns all objects, in no order.
+func (i informer[T]) all() []T {
+	var out []T
+	for _, o := range i.GetStore().List() {
+		call(func(object T) { out = append(out, object) }, o)
+	}
+	return out
+}
 
 // watchFault returns a handler that logs why objects cannot be watched. The library retries with
 // increasing delays.

@@ -4,7 +4,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
@@ -91,10 +89,10 @@ func TestReadReview(t *testing.T) {
 func TestAccessIsRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		api := fake.NewClientset()
+		api, server := newFake(t)
 		var mu sync.Mutex
 		allowed, asked, broken := true, 0, false
-		api.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		server.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
@@ -178,7 +176,8 @@ func TestSignerNames(t *testing.T) {
 			t.Errorf("%s: got %q, error %v", name, got, err)
 		}
 	}
-	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())
+	api, _ := newFake(t)
+	c := newClient(Config{}, api, api)
 	for name, cfg := range map[string]RegistrationConfig{
 		"no client": {Signer: "a.test/x"},
 		"no signer": {Client: c},
@@ -188,50 +187,5 @@ func TestSignerNames(t *testing.T) {
 		if _, err := NewRegistrationAuthority(cfg); err == nil {
 			t.Errorf("%s: it was accepted", name)
 		}
-	}
-}
-
-// TestTerm checks that the end of a term waits for started work, and that no work starts after it.
-func TestTerm(t *testing.T) {
-	t.Parallel()
-	late := &term{done: make(chan struct{})}
-	if err := late.end(); err != nil {
-		t.Error(err)
-	}
-	late.run(t.Context(), func(context.Context) error { t.Error("work began after its term"); return nil })
-
-	busy := &term{done: make(chan struct{})}
-	begun, release := make(chan struct{}), make(chan struct{})
-	go busy.run(t.Context(), func(context.Context) error {
-		close(begun)
-		<-release
-		return errors.New("done")
-	})
-	<-begun
-	time.AfterFunc(10*time.Millisecond, func() { close(release) })
-	if err := busy.end(); err == nil || err.Error() != "done" {
-		t.Errorf("the term ended before its work, error %v", err)
-	}
-}
-
-// TestLeadAgain checks that the lease is released when the work returns, and that the replica
-// competes for it again.
-func TestLeadAgain(t *testing.T) {
-	t.Parallel()
-	c := newClient(Config{}, fake.NewClientset(), fake.NewClientset())
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	times := 0
-	err := c.Lead(ctx, Lease{Namespace: "ns", Name: "x", Identity: "one", Duration: 200 * time.Millisecond}, func(context.Context) error {
-		if times++; times == 3 {
-			cancel()
-		}
-		return errors.New("cannot")
-	})
-	if err != nil || times != 3 {
-		t.Errorf("it worked %d times, error %v", times, err)
-	}
-	if err := c.Lead(t.Context(), Lease{Name: "x"}, nil); err == nil {
-		t.Error("a lease without a namespace was accepted")
 	}
 }

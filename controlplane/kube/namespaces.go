@@ -6,13 +6,11 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -58,45 +56,31 @@ func (n *Namespaces) Labels(name string) map[string]string {
 
 // Run follows the namespaces until ctx is done.
 func (n *Namespaces) Run(ctx context.Context) error {
-	all := informers.NewSharedInformerFactoryWithOptions(n.cfg.Client.api, 0, informers.WithTransform(stripNamespace))
-	defer all.Shutdown()
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	informer := all.Core().V1().Namespaces().Informer()
-	if err := informer.SetWatchErrorHandlerWithContext(watchFault(n.cfg.Logger, "Namespace")); err != nil {
-		return fmt.Errorf("watch namespaces: %w", err)
-	}
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    n.set,
-		UpdateFunc: func(_, o any) { n.set(o) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if ns, ok := o.(*corev1.Namespace); ok {
-				n.put(ns.Name, nil)
-			}
-		},
-	})
+	_, synced, err := selected[*corev1.Namespace, *corev1.NamespaceList]{
+		source: n.cfg.Client.api.namespaces, kind: "Namespace", example: &corev1.Namespace{}, strip: stripNamespace,
+		set:  n.set,
+		gone: func(ns *corev1.Namespace) { n.put(ns.Name, nil) },
+	}.follow(ctx, &running, n.cfg.Logger)
 	if err != nil {
-		return fmt.Errorf("watch namespaces: %w", err)
+		return err
 	}
-	all.StartWithContext(ctx)
-	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+	if cache.WaitForCacheSync(ctx.Done(), synced) {
 		close(n.synced)
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (n *Namespaces) set(o any) {
-	if ns, ok := o.(*corev1.Namespace); ok {
-		labels := ns.Labels
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		n.put(ns.Name, labels)
+func (n *Namespaces) set(ns *corev1.Namespace) {
+	labels := ns.Labels
+	if labels == nil {
+		labels = map[string]string{}
 	}
+	n.put(ns.Name, labels)
 }
 
 func (n *Namespaces) put(name string, labels map[string]string) {

@@ -132,7 +132,7 @@ func (n *Nodes) nodeOf(ctx context.Context, who account, pod authn.Pod) (string,
 		}
 		return pod.Node, nil
 	}
-	p, err := n.cfg.Client.api.CoreV1().Pods(who.namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	p, err := n.cfg.Client.api.pods(who.namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", nil
 	}
@@ -157,7 +157,7 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 	if age < nodeRetry {
 		return false, nil
 	}
-	list, err := n.cfg.Client.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+	list, err := n.cfg.Client.api.pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {

@@ -59,28 +59,28 @@ type kind[O runtime.Object, R any, P record[R]] struct {
 // follow follows a cluster until ctx is done.
 func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 	m, api := f.member, client.api
-	services := api.CoreV1().Services(metav1.NamespaceAll)
+	services := api.services(metav1.NamespaceAll)
 	follow(f, &kind[*corev1.Service, serviceRecord, *serviceRecord]{
 		name: serviceKind, list: anyList(services.List), watch: services.Watch, trim: trimService,
 		read: func(o *corev1.Service) *serviceRecord { return readService(r.cfg.Domain, o) },
 		set:  m.setService,
 	}, &corev1.Service{})
-	endpointSlices := api.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
+	endpointSlices := api.slices(metav1.NamespaceAll)
 	follow(f, &kind[*discoveryv1.EndpointSlice, sliceRecord, *sliceRecord]{
 		name: slicesKind, list: anyList(endpointSlices.List), watch: endpointSlices.Watch, trim: trimSlice,
 		read: readSlice, set: m.setSlice,
 	}, &discoveryv1.EndpointSlice{})
-	pods := api.CoreV1().Pods(metav1.NamespaceAll)
+	pods := api.pods(metav1.NamespaceAll)
 	follow(f, &kind[*corev1.Pod, podRecord, *podRecord]{
 		name: podsKind, list: anyList(pods.List), watch: pods.Watch, trim: trimPod,
 		read: readPod, set: m.setPod,
 	}, &corev1.Pod{})
-	nodes := api.CoreV1().Nodes()
+	nodes := api.nodes
 	follow(f, &kind[*corev1.Node, nodeRecord, *nodeRecord]{
 		name: nodesKind, list: anyList(nodes.List), watch: nodes.Watch, trim: trimNode,
 		read: readNode, set: func(n types.NamespacedName, o *nodeRecord) bool { return m.setNode(n.Name, o) },
 	}, &corev1.Node{})
-	namespaces := api.CoreV1().Namespaces()
+	namespaces := api.namespaces
 	follow(f, &kind[*corev1.Namespace, namespaceRecord, *namespaceRecord]{
 		name: namespacesKind, list: anyList(namespaces.List), watch: namespaces.Watch, trim: trimNamespace,
 		read: readNamespace, set: func(n types.NamespacedName, o *namespaceRecord) bool {

@@ -24,7 +24,7 @@ func selector(label, value string) *meshv1alpha1.LabelSelector {
 func TestSelectNamespaces(t *testing.T) {
 	t.Parallel()
 	var told []string
-	r, _, _ := inCluster(t, func(c model.Change) {
+	r, _ := inCluster(t, func(c model.Change) {
 		for key := range c.Keys {
 			told = append(told, key.String())
 		}
@@ -101,7 +101,7 @@ func TestSelectNamespaces(t *testing.T) {
 // only for its own service account.
 func TestPodLabels(t *testing.T) {
 	t.Parallel()
-	r, _, _ := inCluster(t, func(model.Change) {})
+	r, _ := inCluster(t, func(model.Change) {})
 	m := r.join("c").member
 	r.members["c"] = m
 	m.start()

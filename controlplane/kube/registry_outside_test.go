@@ -130,7 +130,7 @@ func TestNodeChanges(t *testing.T) {
 // TestServiceOfTwoClusters merges a service that differs between two clusters.
 func TestServiceOfTwoClusters(t *testing.T) {
 	t.Parallel()
-	r, _, _ := inCluster(t, func(model.Change) {})
+	r, _ := inCluster(t, func(model.Change) {})
 	n := types.NamespacedName{Namespace: "shop", Name: "a"}
 	for id, spec := range map[string]string{
 		"c": `{metadata: {name: a, namespace: shop, labels: {topology.istio.io/network: one}}, spec: {clusterIP: 10.96.0.1, externalIPs: [192.0.2.1]}}`,

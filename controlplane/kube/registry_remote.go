@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -75,7 +75,7 @@ type remote struct {
 
 // followSecrets creates the reflector for the Secrets.
 func (r *Registry) followSecrets(f *following, client *Client) {
-	secrets := client.api.CoreV1().Secrets(r.cfg.Namespace)
+	secrets := client.api.secrets(r.cfg.Namespace)
 	follow(f, &kind[*corev1.Secret, secretRecord, *secretRecord]{
 		name: secretsKind,
 		trim: func(o *corev1.Secret) { trimMeta(&o.ObjectMeta); o.Annotations = nil },
@@ -232,13 +232,18 @@ func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	restConfig.UserAgent = "outrigger-control"
 	restConfig.ContentType = "application/vnd.kubernetes.protobuf"
 	restConfig.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	restConfig.QPS, restConfig.Burst = cmp.Or(r.cfg.Remote.QPS, defaultQPS), cmp.Or(r.cfg.Remote.Burst, defaultBurst)
-	api, err := kubernetes.NewForConfig(restConfig)
+	transport, err := rest.HTTPClientFor(restConfig)
 	if err != nil {
-		return nil, errors.New("no connection can be made with the kubeconfig: check its server, certificates and auth provider")
+		return nil, errUnusable
+	}
+	api, err := newAPI(restConfig, transport, cmp.Or(r.cfg.Remote.QPS, defaultQPS), cmp.Or(r.cfg.Remote.Burst, defaultBurst))
+	if err != nil {
+		return nil, errUnusable
 	}
 	return &Client{api: api, log: r.log}, nil
 }
+
+var errUnusable = errors.New("no connection can be made with the kubeconfig: check its server, certificates and auth provider")
 
 // harmless returns an error for a kubeconfig that would make this process read files or run
 // programs, because anyone who can write the Secret could exploit that.

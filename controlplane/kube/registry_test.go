@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -176,9 +175,9 @@ func TestHarmless(t *testing.T) {
 }
 
 // inCluster runs a registry on a fake API server and passes each change to told.
-func inCluster(t *testing.T, told func(model.Change)) (*Registry, *fake.Clientset, *prometheus.Registry) {
+func inCluster(t *testing.T, told func(model.Change)) (*Registry, *prometheus.Registry) {
 	t.Helper()
-	api := fake.NewClientset()
+	api, _ := newFake(t)
 	reg := prometheus.NewRegistry()
 	r, err := NewRegistry(RegistryConfig{
 		Client: newClient(Config{}, api, api), Cluster: "c", Namespace: "istio-system", OnChange: told, Registerer: reg,
@@ -187,14 +186,14 @@ func inCluster(t *testing.T, told func(model.Change)) (*Registry, *fake.Clientse
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, api, reg
+	return r, reg
 }
 
 // TestSameEventsAreSkipped checks that events without new content cause no change and are counted.
 func TestSameEventsAreSkipped(t *testing.T) {
 	t.Parallel()
 	var changes []model.Key
-	r, _, reg := inCluster(t, func(c model.Change) {
+	r, reg := inCluster(t, func(c model.Change) {
 		for key := range c.Keys {
 			changes = append(changes, key)
 		}

@@ -28,7 +28,7 @@ const (
 // tokenreviews.authentication.k8s.io.
 func (c *Client) Review(ctx context.Context, token string, audiences []string) (authn.Review, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
-	answer, err := c.reviews.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+	answer, err := c.reviews.tokens.Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return authn.Review{}, fmt.Errorf("review a token: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
@@ -90,36 +89,23 @@ func (r *Roots) Run(ctx context.Context) error {
 type rootWork struct {
 	*Roots
 
-	namespaces corelisters.NamespaceLister
-	maps       corelisters.ConfigMapLister
+	namespaces informer[*corev1.Namespace]
+	maps       informer[*corev1.ConfigMap]
 	// queue contains names of namespaces without duplicates; their number bounds it.
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
 // distribute follows namespaces, ConfigMaps and the roots until ctx is done.
 func (r *Roots) distribute(ctx context.Context) error {
-	all := informers.NewSharedInformerFactoryWithOptions(r.cfg.Client.api, 0, informers.WithTransform(stripNamespace))
-	maps := informers.NewSharedInformerFactoryWithOptions(r.cfg.Client.api, 0, informers.WithTransform(stripConfigMap),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", rootsMap).String()
-		}))
-	w := &rootWork{
-		Roots: r, namespaces: all.Core().V1().Namespaces().Lister(), maps: maps.Core().V1().ConfigMaps().Lister(),
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
-	}
-	synced, err := w.watch(all.Core().V1().Namespaces().Informer(), maps.Core().V1().ConfigMaps().Informer())
-	if err != nil {
-		return err
-	}
-	defer all.Shutdown()
-	defer maps.Shutdown()
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all.StartWithContext(ctx)
-	maps.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		w.queue.ShutDown()
-		return nil
+	w := &rootWork{Roots: r, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+	defer w.queue.ShutDown()
+	synced, err := w.watch(ctx, &running)
+	if err != nil || !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range rootWriters {
@@ -129,37 +115,23 @@ func (r *Roots) distribute(ctx context.Context) error {
 	return g.Wait()
 }
 
-// watch feeds the queue from the two informers.
-func (w *rootWork) watch(namespaces, maps cache.SharedIndexInformer) ([]cache.InformerSynced, error) {
-	var synced []cache.InformerSynced
-	for _, i := range []struct {
-		cache.SharedIndexInformer
-		kind      string
-		namespace func(metav1.Object) string
-	}{
-		{namespaces, "Namespace", metav1.Object.GetName},
-		{maps, "ConfigMap", metav1.Object.GetNamespace},
-	} {
-		add := func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if object, ok := o.(metav1.Object); ok {
-				w.queue.Add(i.namespace(object))
-			}
-		}
-		registration, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: add, UpdateFunc: func(_, o any) { add(o) }, DeleteFunc: add,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", i.kind, err)
-		}
-		if err := i.SetWatchErrorHandlerWithContext(watchFault(w.log, i.kind)); err != nil {
-			return nil, fmt.Errorf("watch %s: %w", i.kind, err)
-		}
-		synced = append(synced, registration.HasSynced)
+// watch starts the two informers, which feed the queue.
+func (w *rootWork) watch(ctx context.Context, running *sync.WaitGroup) (synced []cache.InformerSynced, err error) {
+	synced = make([]cache.InformerSynced, 2)
+	api := w.cfg.Client.api
+	named := func(n *corev1.Namespace) { w.queue.Add(n.Name) }
+	w.namespaces, synced[0], err = selected[*corev1.Namespace, *corev1.NamespaceList]{
+		source: api.namespaces, kind: "Namespace", example: &corev1.Namespace{}, strip: stripNamespace, set: named, gone: named,
+	}.follow(ctx, running, w.log)
+	if err != nil {
+		return nil, err
 	}
-	return synced, nil
+	within := func(m *corev1.ConfigMap) { w.queue.Add(m.Namespace) }
+	w.maps, synced[1], err = selected[*corev1.ConfigMap, *corev1.ConfigMapList]{
+		source: api.configMaps(metav1.NamespaceAll), kind: "ConfigMap", example: &corev1.ConfigMap{}, strip: stripConfigMap,
+		fields: fields.OneTermEqualSelector(metav1.ObjectNameField, rootsMap).String(), set: within, gone: within,
+	}.follow(ctx, running, w.log)
+	return synced, err
 }
 
 // follow adds all namespaces to the queue when the roots change.
@@ -167,8 +139,8 @@ func (w *rootWork) follow(ctx context.Context) {
 	defer w.queue.ShutDown()
 	for {
 		changed := w.cfg.Changed()
-		for _, name := range w.names() {
-			w.queue.Add(name)
+		for _, n := range w.namespaces.all() {
+			w.queue.Add(n.Name)
 		}
 		// Cases: ctx is done; the roots changed.
 		select {
@@ -177,15 +149,6 @@ func (w *rootWork) follow(ctx context.Context) {
 		case <-changed:
 		}
 	}
-}
-
-func (w *rootWork) names() []string {
-	list, _ := w.namespaces.List(everything()) // reads from memory and cannot fail
-	names := make([]string, 0, len(list))
-	for _, n := range list {
-		names = append(names, n.Name)
-	}
-	return names
 }
 
 // write processes the namespaces in the queue.
@@ -210,23 +173,23 @@ func (w *rootWork) write(ctx context.Context) {
 
 // bring creates or updates the ConfigMap of a namespace.
 func (w *rootWork) bring(ctx context.Context, name string) error {
-	namespace, err := w.namespaces.Get(name)
-	if err != nil || namespace.Status.Phase == corev1.NamespaceTerminating || slices.Contains(w.ignore, name) {
+	namespace, ok := w.namespaces.get("", name)
+	if !ok || namespace.Status.Phase == corev1.NamespaceTerminating || slices.Contains(w.ignore, name) {
 		return nil // the namespace is gone, terminating or ignored
 	}
 	bundle := w.cfg.Bundle()
 	if _, err := certs.ParseChain(bundle); err != nil {
 		return fmt.Errorf("the roots are not distributed: %w", err) // never distribute an empty bundle or a key
 	}
-	now, err := w.maps.ConfigMaps(name).Get(rootsMap)
-	if err == nil && now.Labels[configLabel] == "true" && bytes.Equal([]byte(now.Data[rootsKey]), bundle) {
+	now, ok := w.maps.get(name, rootsMap)
+	if ok && now.Labels[configLabel] == "true" && bytes.Equal([]byte(now.Data[rootsKey]), bundle) {
 		return nil
 	}
-	if err != nil {
-		err = w.create(ctx, name, bundle)
-	} else {
-		err = w.patch(ctx, name, bundle)
+	write := w.create
+	if ok {
+		write = w.patch
 	}
+	err := write(ctx, name, bundle)
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // deleted meanwhile; if it was only the ConfigMap, an event follows
 	}
@@ -238,7 +201,7 @@ func (w *rootWork) bring(ctx context.Context, name string) error {
 }
 
 func (w *rootWork) create(ctx context.Context, namespace string, bundle []byte) error {
-	_, err := w.cfg.Client.api.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
+	_, err := w.cfg.Client.api.configMaps(namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: rootsMap, Namespace: namespace, Labels: map[string]string{configLabel: "true"}},
 		Data:       map[string]string{rootsKey: string(bundle)},
 	}, metav1.CreateOptions{})
@@ -251,7 +214,7 @@ func (w *rootWork) create(ctx context.Context, namespace string, bundle []byte) 
 // patch sets our fields and keeps those of others. An immutable ConfigMap cannot be changed and is
 // replaced.
 func (w *rootWork) patch(ctx context.Context, namespace string, bundle []byte) error {
-	maps := w.cfg.Client.api.CoreV1().ConfigMaps(namespace)
+	maps := w.cfg.Client.api.configMaps(namespace)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"labels": map[string]string{configLabel: "true"}},
 		"data":     map[string]string{rootsKey: string(bundle)},

@@ -6,13 +6,12 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
@@ -58,56 +57,28 @@ func NewSecrets(cfg SecretsConfig) (*Secrets, error) {
 
 // Run follows the Secrets until ctx is done.
 func (s *Secrets) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	var factories []informers.SharedInformerFactory
-	defer func() {
-		cancel()
-		for _, f := range factories {
-			f.Shutdown()
-		}
-	}()
+	defer cancel()
 	var synced []cache.InformerSynced
 	for _, namespace := range s.cfg.Namespaces {
-		f := informers.NewSharedInformerFactoryWithOptions(s.cfg.Client.api, 0,
-			informers.WithNamespace(namespace), informers.WithTransform(stripSecret),
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = notCredentials }))
-		registration, err := s.watch(f.Core().V1().Secrets().Informer())
+		_, one, err := selected[*corev1.Secret, *corev1.SecretList]{
+			source: s.cfg.Client.api.secrets(namespace), kind: "Secret", example: &corev1.Secret{}, fields: notCredentials, strip: stripSecret,
+			// The table shares the data slices with the informer, so that nothing is stored twice.
+			set:  func(o *corev1.Secret) { s.Set(o.Namespace, o.Name, o.Data) },
+			gone: func(o *corev1.Secret) { s.Delete(o.Namespace, o.Name) },
+		}.follow(ctx, &running, s.cfg.Logger)
 		if err != nil {
-			return fmt.Errorf("watch Secrets: %w", err)
+			return err
 		}
-		f.StartWithContext(ctx)
-		factories, synced = append(factories, f), append(synced, registration.HasSynced)
+		synced = append(synced, one)
 	}
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
 		s.SetSynced()
 	}
 	<-ctx.Done()
 	return nil
-}
-
-// watch feeds the table. The table shares the data slices with the informer, so that nothing is
-// stored twice.
-func (s *Secrets) watch(informer cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
-	set := func(o any) {
-		if secret, ok := o.(*corev1.Secret); ok {
-			s.Set(secret.Namespace, secret.Name, secret.Data)
-		}
-	}
-	if err := informer.SetWatchErrorHandlerWithContext(watchFault(s.cfg.Logger, "Secret")); err != nil {
-		return nil, err
-	}
-	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, o any) { set(o) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if secret, ok := o.(*corev1.Secret); ok {
-				s.Delete(secret.Namespace, secret.Name)
-			}
-		},
-	})
 }
 
 var _ credentials.Source = (*Secrets)(nil)

@@ -146,7 +146,7 @@ func readCSR(pem []byte) (*x509.CertificateRequest, error) {
 }
 
 func (r *RegistrationAuthority) sign(ctx context.Context, csr *x509.CertificateRequest, o order) ([]*x509.Certificate, error) {
-	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
+	requests := r.cfg.Client.signing.requests
 	object := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: csrPrefix},
 		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: o.csr, SignerName: o.signer, Usages: usages(csr)},
@@ -183,27 +183,26 @@ func usages(csr *x509.CertificateRequest) []certificatesv1.KeyUsage {
 func (r *RegistrationAuthority) clean(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	err := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests().Delete(ctx, name, metav1.DeleteOptions{})
+	err := r.cfg.Client.signing.requests.Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		r.log.Warn("a CertificateSigningRequest is left over; Kubernetes removes it within a day", "name", name, "err", err)
 	}
 }
 
 func (r *RegistrationAuthority) approve(ctx context.Context, object *certificatesv1.CertificateSigningRequest, id string) (*certificatesv1.CertificateSigningRequest, error) {
-	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
 	for attempt := 1; ; attempt++ {
 		object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
 			Reason: "Authenticated", Message: "the control plane of the mesh has authenticated " + id,
 		})
-		next, err := requests.UpdateApproval(ctx, object.Name, object, metav1.UpdateOptions{})
+		next, err := r.cfg.Client.signing.approve(ctx, object)
 		if err == nil {
 			return next, nil
 		}
 		if !apierrors.IsConflict(err) || attempt == conflicts {
 			return object, err
 		}
-		next, err = requests.Get(ctx, object.Name, metav1.GetOptions{})
+		next, err = r.cfg.Client.signing.requests.Get(ctx, object.Name, metav1.GetOptions{})
 		if err != nil {
 			return object, err
 		}
@@ -224,7 +223,7 @@ func decided(object *certificatesv1.CertificateSigningRequest) bool {
 // wait returns the request once it has a certificate. It restarts watches that end, and retries
 // while the API server is unreachable.
 func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
-	requests := r.cfg.Client.signing.CertificatesV1().CertificateSigningRequests()
+	requests := r.cfg.Client.signing.requests
 	name := object.Name
 	var trouble error
 	for {

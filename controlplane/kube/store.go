@@ -45,7 +45,7 @@ func NewAuthorityStore(client *Client, namespace string) (*AuthorityStore, error
 
 // Load implements ca.Store. The version is the resource version of the Secret.
 func (s *AuthorityStore) Load(ctx context.Context) (ca.Material, string, error) {
-	secret, err := s.client.api.CoreV1().Secrets(s.namespace).Get(ctx, authoritySecret, metav1.GetOptions{})
+	secret, err := s.client.api.secrets(s.namespace).Get(ctx, authoritySecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, "", nil
 	}
@@ -64,7 +64,7 @@ func (s *AuthorityStore) Load(ctx context.Context) (ca.Material, string, error) 
 // Save implements ca.Store. If several replicas save based on the same version, one succeeds and
 // the others get ca.ErrConflict.
 func (s *AuthorityStore) Save(ctx context.Context, m ca.Material, version string) error {
-	secrets := s.client.api.CoreV1().Secrets(s.namespace)
+	secrets := s.client.api.secrets(s.namespace)
 	if version == "" {
 		_, err := secrets.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: authoritySecret, Namespace: s.namespace},

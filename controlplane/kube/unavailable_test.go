@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/outrigger-mesh/outrigger/certs"
@@ -23,9 +22,9 @@ import (
 
 // answering returns a client whose API server answers each matching request with the result of
 // answer.
-func answering(verb, resource string, answer func() error) *Client {
-	api := fake.NewClientset()
-	api.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+func answering(t testing.TB, verb, resource string, answer func() error) *Client {
+	api, server := newFake(t)
+	server.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 		err := answer()
 		return err != nil, nil, err
 	})
@@ -44,7 +43,7 @@ func TestNodesAreUnknown(t *testing.T) {
 	older := caller
 	older.Pod.Node = ""
 	for verb, c := range map[string]authn.Caller{"list": caller, "get": older} {
-		nodes, err := NewNodes(NodesConfig{Client: answering(verb, "pods", broken), Trusted: []string{"ns/agent"}, TrustDomain: "cluster.local"})
+		nodes, err := NewNodes(NodesConfig{Client: answering(t, verb, "pods", broken), Trusted: []string{"ns/agent"}, TrustDomain: "cluster.local"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +77,7 @@ func TestStoreWaits(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				n := 0
-				store, err := NewAuthorityStore(answering("get", "secrets", func() error {
+				store, err := NewAuthorityStore(answering(t, "get", "secrets", func() error {
 					n++
 					return tc.answers[min(n, len(tc.answers))-1]
 				}), "istio-system")

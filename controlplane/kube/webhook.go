@@ -7,10 +7,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -20,8 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 )
 
 const (
@@ -75,35 +73,41 @@ func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 
 // Run maintains the configurations until ctx is done.
 func (w *Webhook) Run(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(w.cfg.Client.api, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = revisionLabel + "=" + w.cfg.Revision }))
-	var watched []cache.SharedIndexInformer
-	if w.cfg.Validating {
-		watched = append(watched, factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer())
-	}
-	if w.cfg.Mutating {
-		watched = append(watched, factory.Admissionregistration().V1().MutatingWebhookConfigurations().Informer())
-	}
 	wake := make(chan struct{}, 1) // a token means that a configuration may need an update
-	nudge := func(any) {
+	nudge := func() {
 		select {
 		case wake <- struct{}{}:
 		default:
 		}
 	}
-	for _, informer := range watched {
-		if err := informer.SetWatchErrorHandlerWithContext(watchFault(w.log, "webhook configuration")); err != nil {
-			return fmt.Errorf("watch webhook configurations: %w", err)
-		}
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: nudge, UpdateFunc: func(_, o any) { nudge(o) }, DeleteFunc: nudge,
-		}); err != nil {
-			return fmt.Errorf("watch webhook configurations: %w", err)
-		}
-	}
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	factory.StartWithContext(ctx)
-	defer func() { cancel(); factory.Shutdown() }()
+	defer cancel()
+	labels, api := revisionLabel+"="+w.cfg.Revision, w.cfg.Client.api
+	var keeps []func() (again bool)
+	if w.cfg.Validating {
+		changed := func(*admissionv1.ValidatingWebhookConfiguration) { nudge() }
+		all, _, err := selected[*admissionv1.ValidatingWebhookConfiguration, *admissionv1.ValidatingWebhookConfigurationList]{
+			source: api.validating, kind: "ValidatingWebhookConfiguration", example: &admissionv1.ValidatingWebhookConfiguration{},
+			labels: labels, set: changed, gone: changed,
+		}.follow(ctx, &running, w.log)
+		if err != nil {
+			return err
+		}
+		keeps = append(keeps, func() bool { return eachOf(ctx, all.all(), w.keep) })
+	}
+	if w.cfg.Mutating {
+		changed := func(*admissionv1.MutatingWebhookConfiguration) { nudge() }
+		all, _, err := selected[*admissionv1.MutatingWebhookConfiguration, *admissionv1.MutatingWebhookConfigurationList]{
+			source: api.mutating, kind: "MutatingWebhookConfiguration", example: &admissionv1.MutatingWebhookConfiguration{},
+			labels: labels, set: changed, gone: changed,
+		}.follow(ctx, &running, w.log)
+		if err != nil {
+			return err
+		}
+		keeps = append(keeps, func() bool { return eachOf(ctx, all.all(), w.keepMutating) })
+	}
 
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(webhookRetry), backoff.WithMaxInterval(webhookLongest), backoff.WithMaxElapsedTime(0))
 	retry := time.NewTimer(0)
@@ -120,15 +124,8 @@ func (w *Webhook) Run(ctx context.Context) error {
 		case <-retry.C:
 		}
 		again := false
-		for _, informer := range watched {
-			for _, o := range informer.GetStore().List() {
-				switch c := o.(type) {
-				case *admissionv1.ValidatingWebhookConfiguration:
-					again = w.keep(ctx, c) || again
-				case *admissionv1.MutatingWebhookConfiguration:
-					again = w.keepMutating(ctx, c) || again
-				}
-			}
+		for _, keep := range keeps {
+			again = keep() || again
 		}
 		retry.Stop()
 		if again {
@@ -137,6 +134,14 @@ func (w *Webhook) Run(ctx context.Context) error {
 			pause.Reset()
 		}
 	}
+}
+
+// eachOf calls keep for each configuration and reports whether one needs another attempt.
+func eachOf[T any](ctx context.Context, all []T, keep func(context.Context, T) bool) (again bool) {
+	for _, one := range all {
+		again = keep(ctx, one) || again
+	}
+	return again
 }
 
 // keep updates one configuration and reports whether another attempt is needed. The object is
@@ -202,7 +207,7 @@ func ownRules(rules []admissionv1.RuleWithOperations) bool {
 // update writes a configuration. On a conflict it does nothing, because the watch reports the new
 // version.
 func (w *Webhook) update(ctx context.Context, c *admissionv1.ValidatingWebhookConfiguration, done string) (again bool) {
-	_, err := w.cfg.Client.api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, c, metav1.UpdateOptions{FieldManager: fieldManager})
+	_, err := w.cfg.Client.api.validating.Update(ctx, c, metav1.UpdateOptions{FieldManager: fieldManager})
 	return w.updated(ctx, c.Name, done, err)
 }
 
@@ -239,7 +244,7 @@ func (w *Webhook) keepMutating(ctx context.Context, shared *admissionv1.Mutating
 	if !changed {
 		return false
 	}
-	_, err := w.cfg.Client.api.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
+	_, err := w.cfg.Client.api.mutating.Update(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
 	return w.updated(ctx, next.Name, "the roots of the injection webhook are set", err)
 }
 
