@@ -27,7 +27,7 @@ import (
 
 // api has the requests for the kinds that this package uses. The clientset of client-go has all
 // kinds of Kubernetes, most of them in several versions: it makes each program 9 MB larger and
-// takes 100 s to compile. Its leader election, which imports the clientset, does too.
+// takes 100 s of a processor to compile. The leader election of client-go imports the clientset.
 type api struct {
 	configMaps func(namespace string) patchable[*corev1.ConfigMap, *corev1.ConfigMapList]
 	secrets    func(namespace string) objects[*corev1.Secret, *corev1.SecretList]
