@@ -54,11 +54,15 @@ func (b *builder) envoy() (err error) {
 	if cfg.env.Envoy.Disabled {
 		return nil
 	}
-	admin := envoy.NewAdmin(cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())))
 	b.parts.envoy, err = envoy.New(envoy.Config{
-		Binary: b.parts.binary, AllowUnsafe: b.parts.unsafe, Args: cfg.envoyArgs, Admin: admin, Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
+		Binary: b.parts.binary, AllowUnsafe: b.parts.unsafe, Args: cfg.envoyArgs, Admin: b.admin(), Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
 		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
 	})
 	return err
+}
+
+// admin returns a client of Envoy's admin port.
+func (b *builder) admin() *envoy.Admin {
+	return envoy.NewAdmin(b.cfg.address(int(b.cfg.proxyConfig.GetProxyAdminPort())))
 }

@@ -19,7 +19,7 @@ import (
 // debugHandlers returns the debug handlers of the status port, by path. Only peers on
 // this machine may use them.
 func (b *builder) debugHandlers() map[string]http.Handler {
-	return map[string]http.Handler{
+	handlers := map[string]http.Handler{
 		"/debug/config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			doc, err := effective(b.cfg)
 			if err != nil {
@@ -33,6 +33,10 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 		"/debug/xds":  relayHandler(b.parts.relay),
 		"/debug/ndsz": namesHandler(b.parts.dns),
 	}
+	if b.parts.envoy != nil {
+		handlers["/debug/requests"] = requestsHandler(b.parts.relay, b.admin())
+	}
+	return handlers
 }
 
 // bindDebug binds the debug port, for peers on this machine.

@@ -262,8 +262,18 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 		ExitOnZeroActiveConnections: node.Bool(src.Environ.Envoy.ExitOnZero),
 		OutlierLogPath:              src.Flags.OutlierLogPath,
 		Denies:                      src.Environ.Metrics.SecurePort != 0 || src.Environ.Metrics.SecureMergedPort != 0,
+		Records:                     recorded(src.Environ),
 		PlatformMetadata:            cloud,
 	}
+}
+
+// recorded returns the headers of the requests that can be recorded. The log spells only well-known
+// methods, so the method is one of them. Without Envoy nothing can be recorded.
+func recorded(env environ.Values) node.List {
+	if env.Envoy.Disabled {
+		return nil
+	}
+	return append(node.List{":method"}, env.RecordHeaders...)
 }
 
 // maxArgument is the kernel's limit of one argument of a program, in bytes.

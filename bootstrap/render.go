@@ -31,7 +31,7 @@ const (
 // Names of the static clusters. SDSCluster is a contract with every control plane: the listeners
 // and clusters that it sends refer to this name.
 const (
-	XDSCluster        = "xds-grpc"
+	XDSCluster        = node.XDSCluster
 	SDSCluster        = "sds-grpc"
 	AgentCluster      = "agent"
 	PrometheusCluster = "prometheus_stats"

@@ -105,3 +105,84 @@ config: config
 		t.Errorf("the policy is applied, and decisions change: %v\n%s", err, out)
 	}
 }
+
+// TestPolicyRecord records requests to the shop, and finds in a replay the one that policies change.
+func TestPolicyRecord(t *testing.T) {
+	s := newShop(t)
+	s.setenv("outrigger-agent", "OUTRIGGER_RECORD_HEADERS", "x-team")
+	s.start()
+	s.waitFor("Ctrl-C ends it", 2*time.Minute)
+	send := func(caller, method, path string) {
+		t.Helper()
+		client := throughProxy(t, caller)
+		eventually(t, 2*time.Minute, func() string {
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://catalog:8080"+path, strings.NewReader("a secret body"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("X-Team", "red")
+			req.Header.Set("Authorization", "Bearer a-secret-token")
+			resp, err := client.Do(req)
+			if err != nil {
+				return err.Error()
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode >= http.StatusInternalServerError {
+				return resp.Status
+			}
+			return ""
+		})
+	}
+	send(frontend, http.MethodGet, "/") // until everything is ready
+	send(orders, http.MethodGet, "/")
+	file, said, text := "", "", ""
+	for length := 4 * time.Second; ; length *= 2 { // until it is long enough for this machine
+		file = filepath.Join(t.TempDir(), "requests.log")
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			said, err = s.tool("policy", "record", "--to", "catalog", "--for", length.String(), "--file", file)
+			done <- err
+		}()
+		var err error
+		for ended := false; !ended; {
+			select {
+			case err = <-done:
+				ended = true
+			default:
+				send(frontend, "PROPFIND", "/?token=a-secret-query")
+				send(orders, http.MethodGet, "/orders")
+			}
+		}
+		raw, readErr := os.ReadFile(file)
+		text = string(raw)
+		if err != nil || readErr != nil || length > time.Minute {
+			t.Fatalf("%v, %v: %s\n%s", err, readErr, said, text)
+		}
+		if strings.Contains(text, "/orders") && strings.Contains(text, "PROPFIND") {
+			break
+		}
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode() != 0o600 || strings.Contains(text, "secret") || !strings.Contains(text, `"request_headers":{"x-team":"red"}`) ||
+		!strings.Contains(said, strconv.Itoa(strings.Count(text, "\n"))+" requests") {
+		t.Errorf("%v, mode %s, %s:\n%s", err, info.Mode(), said, text)
+	}
+	send(orders, http.MethodGet, "/later")
+	if again, err := os.ReadFile(file); err != nil || string(again) != text {
+		t.Errorf("requests are recorded after the end: %v\n%s", err, again)
+	}
+	proposed := filepath.Join(t.TempDir(), "proposed.yaml")
+	if err := os.WriteFile(proposed, []byte(replayed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, file)
+	for _, want := range []string{
+		strconv.Itoa(strings.Count(text, "\n")) + " requests to catalog-v", "such as  GET /orders, host catalog:8080",
+		"Now denied: " + strconv.Itoa(strings.Count(text, "sa/orders")) + " request", "spiffe://cluster.local/ns/default/sa/orders",
+	} {
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("without %q (%v):\n%s", want, err, out)
+		}
+	}
+}

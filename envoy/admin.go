@@ -69,6 +69,12 @@ func (a *Admin) DrainListeners(ctx context.Context, inboundOnly bool) error {
 	return err
 }
 
+// SetRuntime sets a key of Envoy's runtime, or removes it if the value is empty.
+func (a *Admin) SetRuntime(ctx context.Context, key, value string) error {
+	_, err := a.do(ctx, http.MethodPost, "/runtime_modify", url.Values{key: {value}}.Encode())
+	return err
+}
+
 // ActiveConnections returns the number of open connections on Envoy's listeners. It excludes the
 // admin port and listeners on ignorePorts, such as the readiness and metrics ports, whose
 // connections probes and scrapers keep open.

@@ -133,6 +133,7 @@ type Proxy struct {
 	// health is the last health report, or nil.
 	health *health
 
+	records  records
 	rejected func(pid int, typeURL, reason string)
 	joined   atomic.Int32
 }
@@ -215,6 +216,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 		HeaderBytes: maxHeader, MessageBytes: min(p.maxMessage, maxRequest), Streams: maxStreams, Window: requestWindow,
 		Handshake: handshake, Keepalive: alive, Answer: p.upstream.cfg.KeepaliveTimeout, PingEvery: 15 * time.Second,
 	}, grpc.ForceServerCodecV2(codec{}), grpc.MaxSendMsgSize(p.maxMessage))
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: logService, HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{StreamName: methodLogs, Handler: p.records.handle, ClientStreams: true}},
+	}, nil)
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service,
 		HandlerType: (*any)(nil),

@@ -5,9 +5,12 @@ package environ
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/outrigger-mesh/outrigger/status"
 )
@@ -42,6 +45,7 @@ func featureVariables() []variable {
 		{"PROXY_XDS_DEBUG_VIA_AGENT_PORT", kindPort, "15004", "the debug port: hands requests for `/debug/…` on to the control plane", port(func(e *Values) *int { return &e.Debug.Port })},
 		{"PROXY_CONFIG_XDS_AGENT", kindBool, "false", "get more roots from the control plane, as a ProxyConfig over xDS", boolean(func(e *Values) *bool { return &e.Upstream.TrustBundle })},
 		{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", kindBool, "false", "run an Envoy with known bypasses of authorization policies; otherwise the agent ends and names them", boolean(func(e *Values) *bool { return &e.AllowUnsafeEnvoy })},
+		{"OUTRIGGER_RECORD_HEADERS", kindText, "", "headers that `outrigger policy record` writes besides those of the access log, with commas between: those that policies compare", recordHeaders},
 		{"OUTRIGGER_LAST_GOOD_MAX_AGE", kindDuration, "24h", "how old the kept configuration may be that Envoy starts with while no control plane can be reached; 0 keeps none", duration(func(e *Values) *time.Duration { return &e.LastGood.MaxAge })},
 		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "", "where it is kept, sealed (default: `./var/lib/istio/data/last-good`)", text(func(e *Values) *string { return &e.LastGood.Dir })},
 		{"OUTRIGGER_LAST_GOOD_IDENTITY", kindBool, "false", "keep the private key and certificate of the workload there too, sealed, so that mutual TLS works at once", boolean(func(e *Values) *bool { return &e.LastGood.Identity })},
@@ -74,4 +78,23 @@ func portOrNone(field func(*Values) *int) func(*Values, string) error {
 		*field(e) = int(n)
 		return nil
 	}
+}
+
+// secretHeaders are headers with credentials, which no file of records may hold.
+var secretHeaders = []string{"authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key", "x-amz-security-token", "x-auth-token", "x-csrf-token"}
+
+// recordHeaders takes the names of headers without credentials.
+func recordHeaders(e *Values, s string) error {
+	if err := list(func(e *Values) *[]string { return &e.RecordHeaders })(e, strings.ToLower(s)); err != nil {
+		return err
+	}
+	for _, name := range e.RecordHeaders {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return fmt.Errorf("%q is no name of a header", name)
+		}
+		if slices.Contains(secretHeaders, name) {
+			return fmt.Errorf("%q carries credentials, which are not recorded", name)
+		}
+	}
+	return nil
 }

@@ -36,6 +36,8 @@ type Values struct {
 	// Shown are the values in force that are not empty, by name, for display:
 	// Hidden takes the place of those that may hold a secret.
 	Shown map[string]string
+	// RecordHeaders are the headers of requests that are recorded.
+	RecordHeaders []string
 	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
 	AllowUnsafeEnvoy bool
 	// Unserved are the variables that ask for something that is not supported.

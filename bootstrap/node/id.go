@@ -29,6 +29,13 @@ const (
 	PeerSerial  = "outrigger.peer_serial"
 )
 
+// XDSCluster is the static cluster of the agent's XDS socket. It also receives access logs of the log
+// RecordLog, which Envoy writes for requests to the workload while its runtime key RecordLog is 100.
+const (
+	XDSCluster = "xds-grpc"
+	RecordLog  = "outrigger.record"
+)
+
 // ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".
 type ID struct {
 	// Role is one of Roles.

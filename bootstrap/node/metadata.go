@@ -60,6 +60,8 @@ type Metadata struct {
 	RequestedNetworkView List     `json:"REQUESTED_NETWORK_VIEW,omitempty"`
 	PodPorts             PodPorts `json:"POD_PORTS,omitempty"`
 
+	// Records are the headers of requests that RecordLog has. Empty means that there is no such log.
+	Records List `json:"RECORDS,omitempty"`
 	// Denies is true if the bootstrap requests the filter DeniedPeers.
 	Denies                       Bool `json:"DENIED_PEERS,omitempty"`
 	DNSCapture                   Bool `json:"DNS_CAPTURE,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -23,6 +24,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	s := model.ProxySettings{
 		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1", DeniedBy: meta.DeniedByHeader == "1",
 		InboundBalance: bool(meta.InboundListenerExactBalance), OutboundBalance: bool(meta.OutboundListenerExactBalance),
+		Records: recordedHeaders(meta.Records),
 	}
 	if meta.UnprivilegedPod != "" {
 		on, err := strconv.ParseBool(meta.UnprivilegedPod)
@@ -65,4 +67,22 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	}
 	s.Topology, s.Headers = config.GetGatewayTopology(), config.GetProxyHeaders()
 	return s.Keyed(), nil
+}
+
+// Limits of the headers that a proxy records.
+const (
+	maxRecorded     = 32
+	maxRecordedName = 128 // bytes
+)
+
+// recordedHeaders returns the headers that a proxy records. It leaves out what is not the name of a
+// header, which Envoy would refuse.
+func recordedHeaders(names []string) (out []string) {
+	for _, name := range names {
+		name = strings.ToLower(strings.TrimSpace(name))
+		if len(name) <= maxRecordedName && (name == ":method" || httpguts.ValidHeaderFieldName(name)) && len(out) < maxRecorded {
+			out = append(out, name)
+		}
+	}
+	return out
 }

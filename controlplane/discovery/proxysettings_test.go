@@ -56,6 +56,13 @@ func TestProxySettings(t *testing.T) {
 	if again := read(all); again.Key != s.Key || s.Key == "" {
 		t.Errorf("equal settings have the keys %q and %q", s.Key, again.Key)
 	}
+	if s.Recorded() != nil || !s.Changes() {
+		t.Errorf("requests are recorded: %q; listeners change: %t", s.Recorded(), s.Changes())
+	}
+	records := read(map[string]any{"RECORDS": ":method,X-Team,:path,a b," + strings.Repeat("x", 200) + strings.Repeat(",y", 100)})
+	if got := records.Recorded(); len(got) != 32 || got[0] != ":method" || got[1] != "x-team" || got[2] != "y" || records.Key == "" || records.Changes() {
+		t.Errorf("the headers %q are recorded, with the key %q", got, records.Key)
+	}
 	all["HTTP10"] = "0"
 	if other := read(all); other.Key == s.Key || other.HTTP10 {
 		t.Errorf("other settings have the key %q", other.Key)

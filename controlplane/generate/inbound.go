@@ -274,7 +274,7 @@ func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
-			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(),
+			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(),
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}

@@ -117,7 +117,7 @@ func (r *router) source() *gateway.Source {
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
 		Timeout:  r.timeout,
-		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(),
+		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(),
 	}
 	in.Plugins = func(port uint32, from *xds.Sources) envoyconf.Plugins {
 		return r.plugins.HTTP(extension.Client, port, from)

@@ -24,7 +24,7 @@ import (
 // everySetting returns settings in which every field is set.
 func everySetting() model.ProxySettings {
 	return model.ProxySettings{
-		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true,
+		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true, Records: []string{":method", "x-team"},
 		Topology: &meshv1alpha1.Topology{NumTrustedProxies: 2, ProxyProtocol: &meshv1alpha1.Topology_ProxyProtocolConfiguration{}},
 		Headers: &meshv1alpha1.ProxyConfig_ProxyHeaders{
 			Server:              &meshv1alpha1.ProxyConfig_ProxyHeaders_Server{Disabled: wrapperspb.Bool(true)},

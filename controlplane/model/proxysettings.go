@@ -32,6 +32,9 @@ type ProxySettings struct {
 	// InboundBalance and OutboundBalance distribute connections evenly over the
 	// threads of the proxy.
 	InboundBalance, OutboundBalance bool
+	// Records are the headers in the log of the requests to the workload; nil means that there is no
+	// such log.
+	Records []string
 	// Key is equal for proxies with equal settings, and empty if nothing is set.
 	// [ProxySettings.Keyed] sets it.
 	Key string
@@ -49,6 +52,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 			s.Key += fmt.Sprintf("/%s=%q", message.ProtoReflect().Descriptor().Name(), text)
 		}
 	}
+	s.Key += s.recordKey()
 	if s.Key == "" && !s.Configured {
 		return nil
 	}
@@ -75,6 +79,25 @@ func (s *ProxySettings) GatewayTopology() *meshv1alpha1.Topology {
 	}
 	return s.Topology
 }
+
+// Recorded returns Records. The settings may be nil.
+func (s *ProxySettings) Recorded() []string {
+	if s == nil {
+		return nil
+	}
+	return s.Records
+}
+
+// recordKey is the part of the key for Records.
+func (s *ProxySettings) recordKey() string {
+	if len(s.Records) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("/records=%q", s.Records)
+}
+
+// Changes reports whether listeners that were built for all proxies need changes for this one.
+func (s *ProxySettings) Changes() bool { return s != nil && s.Key != s.recordKey() }
 
 // NamesRules returns DeniedBy. The settings may be nil.
 func (s *ProxySettings) NamesRules() bool { return s != nil && s.DeniedBy }

@@ -39,7 +39,7 @@ func newPolicyCommand(cfg Config) *cobra.Command {
 		Short: "Try AuthorizationPolicies before they are applied",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newReplayCommand(cfg))
+	cmd.AddCommand(newRecordCommand(cfg), newReplayCommand(cfg))
 	return cmd
 }
 
@@ -60,8 +60,8 @@ func newReplayCommand(cfg Config) *cobra.Command {
 AuthorizationPolicies of the files were applied, and by which rules. Nothing is
 applied, and no request is sent. A policy replaces the stored one with its name.
 
-WORKLOAD is a service or a proxy, and LOG is a file of its Envoy's access log, in
-JSON, or - for standard input. These settings of the mesh config write the log
+WORKLOAD is a service or a proxy, and LOG is a file of outrigger policy record or
+of its Envoy's access log, in JSON, or - for standard input. These settings of the mesh config write the log
 with all that rules can compare but tokens; add the headers that yours do:
 
   accessLogFile: /dev/stdout

@@ -140,6 +140,16 @@ func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 
 // pick reduces the answers to the proxy with the given name or name prefix.
 func pick(answers []answer[report.Replica], name string) error {
+	names, err := pickAll(answers, name)
+	if err == nil && len(names) > 1 {
+		err = fmt.Errorf("%q is the beginning of several proxies: %s", name, few(names))
+	}
+	return err
+}
+
+// pickAll reduces the answers to the proxy with the given name, or to those with the name prefix, and
+// returns their names.
+func pickAll(answers []answer[report.Replica], name string) ([]string, error) {
 	var exact, similar, all []string
 	for _, a := range answers {
 		for _, p := range a.value.Proxies {
@@ -160,17 +170,15 @@ func pick(answers []answer[report.Replica], name string) error {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	switch {
-	case len(exact) > 1:
-		return fmt.Errorf("%q is the beginning of several proxies: %s", name, few(exact))
 	case len(exact) == 0 && len(all) == 0:
-		return fmt.Errorf("no proxy is connected, so there is no %q", name)
+		return nil, fmt.Errorf("no proxy is connected, so there is no %q", name)
 	case len(exact) == 0:
-		return fmt.Errorf("no proxy %q is connected; there are: %s", name, few(all))
+		return nil, fmt.Errorf("no proxy %q is connected; there are: %s", name, few(all))
 	}
 	for i := range answers {
-		answers[i].value.Proxies = slices.DeleteFunc(answers[i].value.Proxies, func(p report.Proxy) bool { return p.Name != exact[0] })
+		answers[i].value.Proxies = slices.DeleteFunc(answers[i].value.Proxies, func(p report.Proxy) bool { return !slices.Contains(exact, p.Name) })
 	}
-	return nil
+	return exact, nil
 }
 
 // few formats a list for a message and shortens it if necessary.

@@ -48,6 +48,36 @@ const (
 	ExtensionName   protowire.Number = 1
 	ExtensionConfig protowire.Number = 2
 
+	// StreamAccessLogsMessage, HTTPAccessLogEntries and HTTPAccessLogEntry.
+	LogsHTTP        protowire.Number = 2
+	LogsHTTPEntry   protowire.Number = 1
+	LogEntryCommon  protowire.Number = 1
+	LogEntryRequest protowire.Number = 3
+
+	// AccessLogCommon, TLSProperties and their certificates.
+	LogCommonLocal    protowire.Number = 3
+	LogCommonTLS      protowire.Number = 4
+	LogCommonUpstream protowire.Number = 15
+	LogCommonRemote   protowire.Number = 20
+	LogTLSName        protowire.Number = 3
+	LogTLSPeer        protowire.Number = 5
+	LogPeerAltName    protowire.Number = 1
+	LogAltNameURI     protowire.Number = 1
+
+	// HTTPRequestProperties.
+	LogRequestAuthority    protowire.Number = 3
+	LogRequestPath         protowire.Number = 5
+	LogRequestUserAgent    protowire.Number = 6
+	LogRequestForwardedFor protowire.Number = 8
+	LogRequestID           protowire.Number = 9
+	LogRequestOriginalPath protowire.Number = 10
+	LogRequestHeaders      protowire.Number = 13
+
+	// Address and SocketAddress.
+	AddressSocket protowire.Number = 1
+	SocketAddress protowire.Number = 2
+	SocketPort    protowire.Number = 3
+
 	// google.protobuf.Any, google.rpc.Status, and the entries of maps.
 	AnyTypeURL    protowire.Number = 1
 	AnyValue      protowire.Number = 2

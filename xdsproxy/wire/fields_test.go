@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogservicev3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -40,6 +42,21 @@ func TestFieldNumbers(t *testing.T) {
 		{&discoveryv3.Resource{}, map[protoreflect.Name]protowire.Number{
 			"version": ResourceVersion, "resource": ResourceAny, "name": ResourceName, "aliases": ResourceAliases, "ttl": ResourceTTL,
 		}},
+		{&accesslogservicev3.StreamAccessLogsMessage{}, map[protoreflect.Name]protowire.Number{"http_logs": LogsHTTP}},
+		{&accesslogservicev3.StreamAccessLogsMessage_HTTPAccessLogEntries{}, map[protoreflect.Name]protowire.Number{"log_entry": LogsHTTPEntry}},
+		{&accesslogdatav3.HTTPAccessLogEntry{}, map[protoreflect.Name]protowire.Number{"common_properties": LogEntryCommon, "request": LogEntryRequest}},
+		{&accesslogdatav3.AccessLogCommon{}, map[protoreflect.Name]protowire.Number{
+			"downstream_local_address": LogCommonLocal, "tls_properties": LogCommonTLS, "upstream_cluster": LogCommonUpstream, "downstream_direct_remote_address": LogCommonRemote,
+		}},
+		{&accesslogdatav3.TLSProperties{}, map[protoreflect.Name]protowire.Number{"tls_sni_hostname": LogTLSName, "peer_certificate_properties": LogTLSPeer}},
+		{&accesslogdatav3.TLSProperties_CertificateProperties{}, map[protoreflect.Name]protowire.Number{"subject_alt_name": LogPeerAltName}},
+		{&accesslogdatav3.TLSProperties_CertificateProperties_SubjectAltName{}, map[protoreflect.Name]protowire.Number{"uri": LogAltNameURI}},
+		{&accesslogdatav3.HTTPRequestProperties{}, map[protoreflect.Name]protowire.Number{
+			"authority": LogRequestAuthority, "path": LogRequestPath, "user_agent": LogRequestUserAgent, "forwarded_for": LogRequestForwardedFor,
+			"request_id": LogRequestID, "original_path": LogRequestOriginalPath, "request_headers": LogRequestHeaders,
+		}},
+		{&corev3.Address{}, map[protoreflect.Name]protowire.Number{"socket_address": AddressSocket}},
+		{&corev3.SocketAddress{}, map[protoreflect.Name]protowire.Number{"address": SocketAddress, "port_value": SocketPort}},
 		{&corev3.TypedExtensionConfig{}, map[protoreflect.Name]protowire.Number{"name": ExtensionName, "typed_config": ExtensionConfig}},
 		{&anypb.Any{}, map[protoreflect.Name]protowire.Number{"type_url": AnyTypeURL, "value": AnyValue}},
 		{&status.Status{}, map[protoreflect.Name]protowire.Number{"code": StatusCode, "message": StatusMessage}},

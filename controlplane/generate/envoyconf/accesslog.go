@@ -5,12 +5,19 @@ package envoyconf
 
 import (
 	"encoding/json"
+	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 // TextFormat is the access log format of Istio.
@@ -58,6 +65,31 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 		Name: "envoy.access_loggers.file",
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&filev3.FileAccessLog{
 			Path: mesh.GetAccessLogFile(), AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: format},
+		})},
+	}}
+}
+
+// recordLog returns the log of requests that an agent records. Envoy writes it only while the agent
+// has set a runtime key, without a change of listeners, and sends each entry at once: a timer of the
+// log would wake every worker, always.
+func recordLog(headers []string) []*accesslogv3.AccessLog {
+	if len(headers) == 0 {
+		return nil
+	}
+	return []*accesslogv3.AccessLog{{
+		Name: "envoy.access_loggers.http_grpc",
+		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
+			RuntimeKey: node.RecordLog, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
+		}}},
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&grpclogv3.HttpGrpcAccessLogConfig{
+			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+				LogName: node.RecordLog, TransportApiVersion: corev3.ApiVersion_V3,
+				GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: node.XDSCluster},
+				}},
+				BufferSizeBytes: wrapperspb.UInt32(0), BufferFlushInterval: durationpb.New(24 * time.Hour),
+			},
+			AdditionalRequestHeadersToLog: headers,
 		})},
 	}}
 }

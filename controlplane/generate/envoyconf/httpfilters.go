@@ -65,6 +65,8 @@ type Filters struct {
 	NamesRules bool
 	// AccessLog are logs besides that of the mesh.
 	AccessLog []*accesslogv3.AccessLog
+	// Records are the headers that the agent can record; nil means that it records no requests.
+	Records []string
 	// Library is set for applications without an Envoy.
 	Library Library
 }

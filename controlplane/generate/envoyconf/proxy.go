@@ -26,7 +26,7 @@ const firstFreePort = 1024
 // its kind. The listeners of a gateway serve clients outside the mesh, whatever their traffic
 // direction. ApplyListener returns an error if the proxy cannot listen on the port.
 func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool) error {
-	if s.String() == "" {
+	if !s.Changes() {
 		return nil
 	}
 	bound := l.GetBindToPort() == nil || l.GetBindToPort().GetValue()

@@ -194,7 +194,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
 		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
 		Authentication: b.Authentication.HTTP, External: b.Authorization.External, Authorization: b.Authorization.HTTP,
-		AccessLog: b.Authorization.HTTPLog, NamesRules: b.NamesRules,
+		AccessLog: b.Authorization.HTTPLog, NamesRules: b.NamesRules, Records: b.Records,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from

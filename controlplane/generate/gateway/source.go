@@ -41,6 +41,8 @@ type Source struct {
 	Authorization *authorization.Filters
 	// NamesRules adds a header to denied requests that names the rule.
 	NamesRules bool
+	// Records are the headers that the agent can record.
+	Records []string
 }
 
 // virtualServices returns the objects that are bound to a Gateway and visible to the proxy.

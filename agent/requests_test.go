@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package agent
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
+)
+
+// TestRequestsHandler switches the log of requests on and off. That Envoy writes it is tested with
+// the shop.
+func TestRequestsHandler(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []string
+	fail := false
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Method+" "+r.URL.String())
+		if fail {
+			http.Error(w, "no admin layer", http.StatusServiceUnavailable)
+		}
+	}))
+	defer admin.Close()
+	relay := &xdsproxy.Proxy{}
+	server := httptest.NewServer(requestsHandler(relay, envoy.NewAdmin(strings.TrimPrefix(admin.URL, "http://"))))
+	defer server.Close()
+	get := func(query string) (int, string, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+query, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text), resp.Trailer.Get(trailerDropped)
+	}
+	if code, text, dropped := get("/?for=1ms"); code != http.StatusOK || text != "" || dropped != "0" {
+		t.Errorf("got %d, %q, %q", code, text, dropped)
+	}
+	if got := strings.Join(asked, "; "); got != "POST /runtime_modify?outrigger.record=100; POST /runtime_modify?outrigger.record=" {
+		t.Errorf("the admin port was asked: %s", got)
+	}
+	for _, query := range []string{"/", "/?for=x", "/?for=0s", "/?for=11m"} {
+		if code, text, _ := get(query); code != http.StatusBadRequest || !strings.Contains(text, "at most 10m0s") {
+			t.Errorf("%s: %d, %s", query, code, text)
+		}
+	}
+	capture, err := relay.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text, _ := get("/?for=1ms"); code != http.StatusConflict || !strings.Contains(text, "already") {
+		t.Errorf("a second recording: %d, %s", code, text)
+	}
+	capture.End()
+	mu.Lock()
+	fail = true
+	mu.Unlock()
+	if code, text, _ := get("/?for=1ms"); code != http.StatusBadGateway || !strings.Contains(text, "no admin layer") {
+		t.Errorf("without a runtime: %d, %s", code, text)
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package xdsproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	dataaccesslogv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// logOf returns what Envoy sends to log a request.
+func logOf(tb testing.TB, entry *dataaccesslogv3.HTTPAccessLogEntry) []byte {
+	tb.Helper()
+	message, err := proto.Marshal(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*dataaccesslogv3.HTTPAccessLogEntry{entry}},
+	}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return message
+}
+
+func socketOf(host string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// logged is an entry with all that is recorded, and more.
+func logged() *dataaccesslogv3.HTTPAccessLogEntry {
+	uri := &dataaccesslogv3.TLSProperties_CertificateProperties_SubjectAltName{
+		San: &dataaccesslogv3.TLSProperties_CertificateProperties_SubjectAltName_Uri{Uri: "spiffe://mesh/ns/shop/sa/web"},
+	}
+	return &dataaccesslogv3.HTTPAccessLogEntry{
+		CommonProperties: &dataaccesslogv3.AccessLogCommon{
+			DownstreamRemoteAddress: socketOf("192.0.2.9", 9), DownstreamDirectRemoteAddress: socketOf("fd00::7", 40000),
+			DownstreamLocalAddress: socketOf("10.0.0.1", 8080), UpstreamCluster: "inbound|8080||",
+			TlsProperties: &dataaccesslogv3.TLSProperties{
+				TlsSniHostname: "catalog", PeerCertificateProperties: &dataaccesslogv3.TLSProperties_CertificateProperties{
+					SubjectAltName: []*dataaccesslogv3.TLSProperties_CertificateProperties_SubjectAltName{uri},
+				},
+			},
+		},
+		Request: &dataaccesslogv3.HTTPRequestProperties{
+			Authority: "catalog", Path: "/rewritten", OriginalPath: "/items?token=secret", UserAgent: "curl", ForwardedFor: "10.0.0.7", RequestId: "1", Referer: "secret",
+			RequestHeaders: map[string]string{":method": "PURGE", "x-team": "red"},
+		},
+	}
+}
+
+const wantRecord = `{"method":"PURGE","path":"/items","authority":"catalog","upstream_cluster":"inbound|8080||","requested_server_name":"catalog",` +
+	`"downstream_local_address":"10.0.0.1:8080","downstream_remote_address":"[fd00::7]:40000","downstream_peer_uri_san":"spiffe://mesh/ns/shop/sa/web",` +
+	`"x_forwarded_for":"10.0.0.7","user_agent":"curl","request_id":"1","request_headers":{"x-team":"red"}}`
+
+func TestCapture(t *testing.T) {
+	t.Parallel()
+	p := &Proxy{}
+	message := logOf(t, logged())
+	c, err := p.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Capture(); !errors.Is(err, ErrCapture) {
+		t.Errorf("a second capture: %v", err)
+	}
+	c.add(message)
+	if line := <-c.Lines; string(line) != wantRecord {
+		t.Errorf("got  %s\nwant %s", line, wantRecord)
+	}
+	c.add(message[:len(message)-1])
+	if n := len(c.Lines); n > 0 {
+		t.Errorf("%d records of a malformed message", n)
+	}
+	for range maxRecords + 3 {
+		c.add(message)
+	}
+	if n, dropped := len(c.Lines), c.Dropped(); n != maxRecords || dropped != 3 {
+		t.Errorf("%d records wait, %d are dropped", n, dropped)
+	}
+	c.End()
+	if c, err = p.Capture(); err != nil {
+		t.Errorf("after the end of the first capture: %v", err)
+	}
+	c.add(logOf(t, &dataaccesslogv3.HTTPAccessLogEntry{}))
+	if line := <-c.Lines; string(line) != `{"method":"","path":"","authority":"","downstream_local_address":"","downstream_remote_address":"","downstream_peer_uri_san":null}` {
+		t.Errorf("an empty entry: %s", line)
+	}
+}
+
+func FuzzCapture(f *testing.F) {
+	f.Add(logOf(f, logged()))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		p := &Proxy{}
+		c, err := p.Capture()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(message)
+		for range len(c.Lines) {
+			if line := <-c.Lines; !json.Valid(line) {
+				t.Errorf("not JSON: %s", line)
+			}
+		}
+	})
+}
