@@ -216,8 +216,8 @@ func TestMachine(t *testing.T) {
 			},
 		},
 		"another user and DNS capture": {
-			environ:  []string{"ENVOY_USER=me", "ISTIO_META_DNS_CAPTURE=true"},
-			warnings: []string{"ENVOY_USER is set but has no effect"},
+			environ:  []string{"ENVOY_USER=me", "XDS_AUTH_PROVIDER=gcp", "ISTIO_META_DNS_CAPTURE=true"},
+			warnings: []string{"XDS_AUTH_PROVIDER is set but has no effect"},
 			check: func(t *testing.T, s started) {
 				if !bool(s.cfg.metadata.DNSCapture) {
 					t.Error("the metadata has no DNS_CAPTURE")

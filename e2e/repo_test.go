@@ -202,7 +202,7 @@ var programFiles = map[string]struct {
 	names string
 	lines int
 }{
-	"cmd/outrigger-agent":   {"doc.go main.go flags.go env.go proxy.go request.go version.go wait.go", 900},
+	"cmd/outrigger-agent":   {"doc.go main.go flags.go env.go capture.go proxy.go request.go version.go wait.go", 960},
 	"cmd/outrigger":         {"doc.go main.go flags.go env.go", 300},
 	"cmd/outrigger-control": {"doc.go main.go flags.go env.go env_cluster.go env_identity.go env_ports.go", 800},
 }

@@ -39,7 +39,9 @@ type variable struct {
 }
 
 // variables is the one place that knows the Values.
-func variables() []variable { return append(baseVariables(), featureVariables()...) }
+func variables() []variable {
+	return slices.Concat(baseVariables(), featureVariables(), captureVariables())
+}
 
 func baseVariables() []variable {
 	return []variable{

@@ -59,7 +59,7 @@ func newRootCommand(p process) *cobra.Command {
 	}
 	logs := &logging.Flags{}
 	logs.Add(root.PersistentFlags())
-	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newVersionCommand(), collateral.New())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newCaptureCommand(p, logs), newCleanCommand(p, logs), newVersionCommand(), collateral.New())
 	if p.name != "" {
 		rename(root, p.name)
 	}

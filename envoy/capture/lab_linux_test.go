@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/e2e/netlab"
+)
+
+// lab is a pod with Envoy's ports, an application and the agent's DNS, and a peer that has all other
+// addresses. Every server answers with its name, so that a connection shows where it ended.
+type lab struct {
+	pod, peer *netlab.Machine
+	// outside are addresses beyond the peer; resolver and other are addresses of the peer.
+	outside4, outside6, elsewhere4 netip.Addr
+	resolver, other                netip.Addr
+}
+
+// The users of probes.
+const (
+	application = 1000
+	proxy       = 1337
+)
+
+// appPorts are ports of the application, and of the peer.
+var appPorts = []uint16{53, 80, 443, 8080, 9000, 15008, 15020}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	machines, err := netlab.New("peer", "pod")
+	if errors.Is(err, netlab.ErrUnavailable) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netlab.Close(machines) })
+	l := &lab{
+		peer: machines[0], pod: machines[1], outside4: netip.MustParseAddr("10.96.0.1"), outside6: netip.MustParseAddr("fd00:96::1"),
+		elsewhere4: netip.MustParseAddr("10.97.0.1"), other: netip.MustParseAddr("10.77.7.200"),
+	}
+	l.resolver = l.peer.IP4
+	l.do(t, l.peer, func() error { return l.peerRoutes() })
+	l.do(t, l.pod, func() error { return l.podRoutes() })
+	for _, m := range machines {
+		name := "app"
+		if m == l.peer {
+			name = "peer"
+		}
+		for _, port := range appPorts {
+			l.serve(t, m, port, name)
+		}
+	}
+	for port, name := range map[uint16]string{15001: "outbound", 15006: "inbound", portAgentDNS: "dns"} {
+		l.serve(t, l.pod, port, name)
+	}
+	l.serveUDP(t, l.pod, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), portAgentDNS), "dns")
+	for _, a := range []netip.Addr{l.resolver, l.other, l.peer.IP6} {
+		l.serveUDP(t, l.peer, netip.AddrPortFrom(a, portDNS), "peer")
+	}
+	l.serveUDP(t, l.pod, netip.AddrPortFrom(netip.IPv6Loopback(), portAgentDNS), "dns")
+	return l
+}
+
+var outsideNetworks = []string{"10.96.0.0/16", "10.97.0.0/16", "fd00:96::/64"}
+
+// peerRoutes makes the networks outside addresses of the peer.
+func (l *lab) peerRoutes() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	bridge, err := netlink.LinkByName("mesh")
+	if err != nil {
+		return err
+	}
+	address := &net.IPNet{IP: l.other.AsSlice(), Mask: net.CIDRMask(32, 32)}
+	if err := netlink.AddrAdd(bridge, &netlink.Addr{IPNet: address}); err != nil {
+		return err
+	}
+	for _, text := range outsideNetworks {
+		_, network, err := net.ParseCIDR(text)
+		if err != nil {
+			return err
+		}
+		route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: network, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}
+		if err := netlink.RouteAdd(route); err != nil {
+			return fmt.Errorf("local %s: %w", text, err)
+		}
+	}
+	return nil
+}
+
+// podRoutes leads to the networks outside.
+func (l *lab) podRoutes() error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for _, text := range outsideNetworks {
+		_, network, err := net.ParseCIDR(text)
+		if err != nil {
+			return err
+		}
+		gateway := l.peer.IP4
+		if network.IP.To4() == nil {
+			gateway = l.peer.IP6
+		}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network, Gw: gateway.AsSlice()}); err != nil {
+			return fmt.Errorf("route to %s: %w", text, err)
+		}
+	}
+	return nil
+}
+
+func (l *lab) do(t *testing.T, m *netlab.Machine, f func() error) {
+	t.Helper()
+	if err := m.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve answers TCP connections to a port of all addresses with a name, also to addresses of others.
+func (l *lab) serve(t *testing.T, m *netlab.Machine, port uint16, name string) {
+	t.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if ctlErr := c.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1), unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1))
+		}); ctlErr != nil {
+			return ctlErr
+		}
+		return err
+	}}
+	var listener net.Listener
+	l.do(t, m, func() (err error) {
+		listener, err = config.Listen(t.Context(), "tcp", ":"+strconv.Itoa(int(port)))
+		return err
+	})
+	t.Cleanup(func() { _ = listener.Close() }) // nothing is lost
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			answer := name
+			if local, ok := c.LocalAddr().(*net.TCPAddr); ok && local.Port != int(port) {
+				answer += " with TPROXY"
+			}
+			_, _ = io.WriteString(c, answer) // the probe reports what it gets
+			_ = c.Close()
+		}
+	}()
+}
+
+func (l *lab) serveUDP(t *testing.T, m *netlab.Machine, at netip.AddrPort, name string) {
+	t.Helper()
+	var c *net.UDPConn
+	l.do(t, m, func() (err error) {
+		// The answers of the agent come from its user.
+		if err := unix.Setfsuid(proxy); err != nil {
+			return err
+		}
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		return err
+	})
+	t.Cleanup(func() { _ = c.Close() }) // nothing is lost
+	go func() {
+		buffer := make([]byte, 512)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort([]byte(name), from) // the probe reports what it gets
+		}
+	}()
+}
+
+// probe is one connection, from a socket of a user and a group.
+type probe struct {
+	network string // "" is tcp
+	from    *netlab.Machine
+	user    int
+	group   int // 0 is that of user
+	local   string
+	to      string
+}
+
+// reaches returns the name of the server that answers.
+func (l *lab) reaches(t *testing.T, p probe) string {
+	t.Helper()
+	network := p.network
+	if network == "" {
+		network = "tcp"
+	}
+	dialer := net.Dialer{Timeout: time.Minute}
+	if p.local != "" {
+		local := netip.MustParseAddrPort(p.local)
+		if dialer.LocalAddr = net.TCPAddrFromAddrPort(local); network == "udp" {
+			dialer.LocalAddr = net.UDPAddrFromAddrPort(local)
+		}
+	}
+	var answer string
+	err := p.from.Do(func() error {
+		group := p.group
+		if group == 0 {
+			group = p.user
+		}
+		if err := errors.Join(unix.Setfsgid(group), unix.Setfsuid(p.user)); err != nil {
+			return err
+		}
+		c, err := dialer.DialContext(t.Context(), network, p.to)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }() // nothing is lost
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		if network == "udp" {
+			if _, err := c.Write([]byte("who?")); err != nil {
+				return err
+			}
+		}
+		buffer := make([]byte, 64)
+		n, err := c.Read(buffer)
+		answer = string(buffer[:n])
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	})
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return "refused"
+	}
+	if err != nil {
+		t.Errorf("%+v: %v", p, err)
+		return err.Error()
+	}
+	return answer
+}
+
+// settings reads a command line, with the addresses of the lab.
+func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
+	t.Helper()
+	var f Flags
+	fs := pflag.NewFlagSet("istio-iptables", pflag.ContinueOnError)
+	f.Add(fs)
+	if err := fs.Parse(strings.Fields(line)); err != nil {
+		t.Fatal(err)
+	}
+	system := ThisSystem()
+	system.Addresses = func() ([]net.Addr, error) {
+		return []net.Addr{&net.IPNet{IP: l.pod.IP4.AsSlice()}, &net.IPNet{IP: l.pod.IP6.AsSlice()}}, nil
+	}
+	system.ResolvConf = func() ([]byte, error) {
+		return fmt.Appendf(nil, "search a.example\nnameserver %s\nnameserver %s\n", l.resolver, l.peer.IP6), nil
+	}
+	s, warnings, err := f.Settings(environ, system)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(warnings, err)
+	}
+	return s
+}
+
+// apply runs a command line in the pod.
+func (l *lab) apply(t *testing.T, line string, environ ...string) {
+	t.Helper()
+	s := l.settings(t, line, environ...)
+	l.do(t, l.pod, func() error { return Run(s, os.Stdout) })
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+//go:build !linux
+
+package capture
+
+import "errors"
+
+var errLinux = errors.New("connections are captured on Linux only")
+
+func replaceTables([]Family) error { return errLinux }
+func addRoutes(*Settings) error    { return errLinux }
+func removeRoutes(*Settings) error { return errLinux }
