@@ -74,12 +74,20 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), newVersionCommand())
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
-	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster})...)
+	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
 	root.AddCommand(inspect.Commands(inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
 	})...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root
+}
+
+// imageTag returns the tag of the images of this version that make images builds, or "" if there is none.
+func imageTag() string {
+	if version == "dev" {
+		return ""
+	}
+	return version
 }
 
 func newVersionCommand() *cobra.Command {

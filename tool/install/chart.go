@@ -24,6 +24,7 @@ type chart struct {
 	Name       string `json:"name"`
 	Version    string `json:"version"`
 	AppVersion string `json:"appVersion"`
+	Kubernetes string `json:"kubeVersion"`
 
 	values    map[string]any // defaults
 	schema    *schema        // of values
@@ -75,8 +76,29 @@ func loadChart(files fs.FS, dir string) (*chart, error) {
 	return c, nil
 }
 
-// ours is the chart of the control plane.
-func ours() (*chart, error) { return loadChart(charts.Chart, charts.Root) }
+// ours is the chart of the control plane. A version of the tool is that of the images, too.
+func ours(version string) (*chart, error) {
+	c, err := loadChart(charts.Chart, charts.Root)
+	if err == nil && version != "" {
+		c.AppVersion = version
+	}
+	return c, err
+}
+
+// supports returns an error if the API server is too old for the chart.
+func (c *chart) supports(major, minor string) error {
+	var oldest, middle, m, n int
+	if _, err := fmt.Sscanf(c.Kubernetes, ">=%d.%d", &oldest, &middle); err != nil {
+		return fmt.Errorf("chart %s: kubeVersion %q: %w", c.Name, c.Kubernetes, err)
+	}
+	if _, err := fmt.Sscanf(major+"."+minor, "%d.%d", &m, &n); err != nil {
+		return fmt.Errorf("the API server has the version %q.%q: %w", major, minor, err)
+	}
+	if m < oldest || m == oldest && n < middle {
+		return fmt.Errorf("the API server has the version %d.%d: Kubernetes %d.%d or newer is needed", m, n, oldest, middle)
+	}
+	return nil
+}
 
 // render returns the objects of the chart, in the order in which they are applied.
 func (c *chart) render(r release, given map[string]any) ([]*unstructured.Unstructured, error) {

@@ -21,6 +21,8 @@ type Config struct {
 	// Cluster returns an HTTP client for the API server of a context of the user's kubeconfig, and
 	// the API server's URL. An empty context means the current one.
 	Cluster func(kubeContext string) (*http.Client, string, error)
+	// Version is the default tag of the images. Empty means the version of the chart's application.
+	Version string
 }
 
 const (
@@ -90,7 +92,11 @@ func newInstallCommand(cfg Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			objects, err := f.render(values)
+			c, err := ours(cfg.Version)
+			if err != nil {
+				return err
+			}
+			objects, err := f.render(c, values)
 			if err != nil {
 				return err
 			}
@@ -101,7 +107,7 @@ func newInstallCommand(cfg Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			i.force = force
+			i.force, i.chart = force, c
 			if !wait {
 				timeout = 0
 			}
@@ -119,15 +125,11 @@ func newInstallCommand(cfg Config) *cobra.Command {
 }
 
 // render renders the chart. A revision among the values counts if the flag is not given.
-func (f *flags) render(values map[string]any) ([]*unstructured.Unstructured, error) {
+func (f *flags) render(c *chart, values map[string]any) ([]*unstructured.Unstructured, error) {
 	if f.Revision != "" {
 		values["revision"] = f.Revision
 	}
 	f.Revision, _ = values["revision"].(string) // the schema checks it
-	c, err := ours()
-	if err != nil {
-		return nil, err
-	}
 	return c.render(f.release, values)
 }
 

@@ -20,6 +20,7 @@ import (
 type installer struct {
 	*client
 	release
+	chart *chart
 	force bool // takes fields from other owners
 	out   io.Writer
 }
@@ -32,6 +33,13 @@ func (i *installer) say(format string, args ...any) {
 // changes nothing, except that it makes the namespace, before the API server has accepted all of
 // the objects in a dry run.
 func (i *installer) install(ctx context.Context, objects []*unstructured.Unstructured) error {
+	var server struct{ Major, Minor string }
+	if err := i.call(ctx, http.MethodGet, "/version", nil, nil, &server); err != nil {
+		return fmt.Errorf("ask the API server for its version: %w", err)
+	}
+	if err := i.chart.supports(server.Major, server.Minor); err != nil {
+		return err
+	}
 	if err := i.noHelm(ctx); err != nil {
 		return err
 	}

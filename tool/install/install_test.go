@@ -77,7 +77,7 @@ func TestValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := ours()
+	c, err := ours("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestValues(t *testing.T) {
 // An error about a value names it, and what it may be.
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	c, err := ours()
+	c, err := ours("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +156,21 @@ func TestSchema(t *testing.T) {
 }
 
 const long = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"
+
+func TestSupports(t *testing.T) {
+	t.Parallel()
+	c, err := ours("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []struct{ major, minor, err string }{
+		{"1", "29", ""}, {"1", "36+", ""}, {"2", "0", ""}, {"1", "28", "the version 1.28: Kubernetes 1.29 or newer is needed"}, {"", "", "the version"},
+	} {
+		if err := c.supports(v.major, v.minor); v.err == "" && err != nil || v.err != "" && (err == nil || !strings.Contains(err.Error(), v.err)) {
+			t.Errorf("%s.%s: %v, want %q", v.major, v.minor, err, v.err)
+		}
+	}
+}
 
 // A broken installation is an error before the cluster is asked.
 func TestCommands(t *testing.T) {

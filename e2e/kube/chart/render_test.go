@@ -132,13 +132,22 @@ func (r *release) rendered(values map[string]any) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	version, err := tool(r.t, "", "version")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	chart.Metadata.AppVersion = strings.TrimSpace(version)
 	i := action.NewInstall(r.config)
-	i.ReleaseName, i.Namespace, i.WaitStrategy, i.IncludeCRDs, i.DryRunStrategy = r.name, r.namespace, helmkube.HookOnlyStrategy, true, action.DryRunServer
+	i.ReleaseName, i.Namespace, i.WaitStrategy, i.DryRunStrategy = r.name, r.namespace, helmkube.HookOnlyStrategy, action.DryRunServer
 	out, err := i.Run(chart, values)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return asRelease(out).Manifest
+	manifests := asRelease(out).Manifest
+	for _, crd := range chart.CRDObjects() {
+		manifests += "\n---\n" + string(crd.File.Data)
+	}
+	return manifests
 }
 
 // outrigger install renders what Helm renders, except who manages the objects, and the API server
