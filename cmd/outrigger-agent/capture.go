@@ -43,20 +43,5 @@ func runCapture(cmd *cobra.Command, p process, logs *logging.Flags, f *capture.F
 	if err != nil {
 		return err
 	}
-	settings, warnings, err := f.Settings(p.environ, capture.ThisSystem())
-	for _, warning := range warnings {
-		log.Warn("value ignored", "reason", warning)
-	}
-	if err == nil {
-		err = capture.Run(settings, cmd.OutOrStdout())
-	}
-	if err != nil || settings.DryRun {
-		return logs.Report(log, err)
-	}
-	message := "connections are redirected to Envoy"
-	if settings.Remove {
-		message = "connections are no longer redirected to Envoy"
-	}
-	log.Info(message)
-	return nil
+	return logs.Report(log, f.Run(cmd.Context(), log, p.environ, cmd.OutOrStdout()))
 }

@@ -36,7 +36,8 @@ certificates, and serves the status port. It replaces Istio's pilot-agent:
 arguments, environment, files, sockets and ports are the same.
 
 Exit codes: 0 after a clean stop (SIGTERM or SIGINT), 1 if Envoy exited
-unexpectedly, 255 after any other error.`
+unexpectedly, 126 if istio-iptables --run-validation finds no redirection, 255 after any
+other error.`
 
 func newRootCommand(p process) *cobra.Command {
 	root := &cobra.Command{

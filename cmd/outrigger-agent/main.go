@@ -18,15 +18,17 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/envoy/capture"
 )
 
 // version is set by the linker (-ldflags "-X main.version=...") and never changes.
 var version = "dev"
 
-// The exit codes. pilot-agent has only exitOK and exitError.
+// The exit codes. pilot-agent does not have exitEnvoyCrashed.
 const (
 	exitOK           = 0
 	exitEnvoyCrashed = 1
+	exitNotCaptured  = 126 // the same as pilot-agent's
 	exitError        = 255
 )
 
@@ -91,6 +93,9 @@ func exitCode(name string, err error) int {
 	var logged logging.Logged
 	if !errors.As(err, &logged) {
 		fmt.Fprintln(os.Stderr, name+":", logging.Sentence(err))
+	}
+	if errors.Is(err, capture.ErrNotCaptured) {
+		return exitNotCaptured
 	}
 	var crash *envoy.ExitError
 	if errors.As(err, &crash) {

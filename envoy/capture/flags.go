@@ -4,8 +4,12 @@
 package capture
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -23,7 +27,11 @@ type Flags struct {
 	dns, allDNS, dropInvalid, trace       bool
 	dualStack, dryRun, remove             bool
 	restoreFormat, cni, force, native     bool
-	reconcile                             bool
+	reconcile, hostExec                   bool
+	namespace                             string
+	skipApply, validate                   bool
+	probePort                             string
+	probeTimeout                          time.Duration
 }
 
 // Add adds the flags to a set.
@@ -52,6 +60,12 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.dropInvalid, "drop-invalid", false, "drop packets that belong to no connection (default: INVALID_DROP)")
 	fs.BoolVar(&f.dualStack, "dual-stack", false, "capture IPv6, too, if the first address is IPv4 (default: ISTIO_DUAL_STACK or ISTIO_AGENT_DUAL_STACK)")
 	fs.BoolVar(&f.remove, "cleanup-only", false, "remove the rules and do nothing else")
+	fs.BoolVar(&f.skipApply, "skip-rule-apply", false, "change nothing; only with --run-validation something is left to do")
+	fs.BoolVar(&f.validate, "run-validation", false, "check that connections are redirected, as the user of the proxy; if not, exit with code 126")
+	fs.StringVar(&f.probePort, "iptables-probe-port", defaultProbePort, "port of the connection that --run-validation makes")
+	fs.DurationVar(&f.probeTimeout, "probe-timeout", 5*time.Second, "time that --run-validation waits")
+	fs.StringVar(&f.namespace, "network-namespace", "", "file of the network namespace, such as /var/run/netns/pod (default: that of the process)")
+	fs.BoolVar(&f.hostExec, "host-nsenter-exec", false, "accepted: no program is run in the network namespace")
 	fs.BoolVar(&f.cni, "cni-mode", false, "accepted: the rules are the same")
 	fs.BoolVar(&f.reconcile, "reconcile", false, "accepted: rules are always replaced in one step")
 	fs.BoolVar(&f.force, "force-apply", false, "accepted: rules are always replaced in one step")
@@ -62,6 +76,7 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 func (f *Flags) AddRemoval(fs *pflag.FlagSet) {
 	f.set, f.remove = fs, true
 	f.outboundPort, f.inboundPort, f.tunnelPort = defaultOutbound, defaultInbound, defaultTunnel
+	f.probePort = defaultProbePort
 	fs.SortFlags = false
 	f.addOwners(fs)
 	fs.StringVarP(&f.mode, "istio-inbound-interception-mode", "m", "", "accepted: the rules of all modes are removed")
@@ -101,19 +116,35 @@ const (
 	defaultInbound  = "15006"
 	defaultTunnel   = "15008"
 	defaultProxyID  = "1337"
+
+	defaultProbePort = "15002"
 )
 
-// Settings reads the flags, for those that are not given the environment variables of the same
-// name, such as PROXY_UID, and checks them. Warnings are about values that are ignored.
-func (f *Flags) Settings(environ []string, system System) (s *Settings, warnings []string, err error) {
+// Run does what the flags say, for those that are not given the environment variables of the same
+// name, such as PROXY_UID. A dry run writes the rules to out.
+func (f *Flags) Run(ctx context.Context, log *slog.Logger, environ []string, out io.Writer) error {
 	env := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		env[name] = value
 	}
 	if err := f.fromEnvironment(env); err != nil {
-		return nil, nil, err
+		return err
 	}
+	return inNamespace(f.namespace, func() error {
+		s, warnings, err := f.settings(env, thisSystem())
+		for _, warning := range warnings {
+			log.Warn("value ignored", "reason", warning)
+		}
+		if err != nil {
+			return err
+		}
+		return s.run(ctx, log, out)
+	})
+}
+
+// settings checks the flags. Warnings are about values that are ignored.
+func (f *Flags) settings(env map[string]string, system system) (s *Settings, warnings []string, err error) {
 	r := &reader{system: system, env: env}
 	s = &Settings{
 		OutboundPort: r.port("--envoy-port", f.outboundPort), InboundPort: r.port("--inbound-capture-port", f.inboundPort),
@@ -127,6 +158,7 @@ func (f *Flags) Settings(environ []string, system System) (s *Settings, warnings
 		ExcludeGroups: r.ids(envExcludeGroups, env[envExcludeGroups], ownerGroup),
 		DNS:           f.dns, AllDNS: f.dns && f.allDNS, DropInvalid: f.dropInvalid, Trace: f.trace,
 		Remove: f.remove, DryRun: f.dryRun, DryRunFile: env[envDryRunFile], RestoreFormat: f.restoreFormat,
+		SkipApply: f.skipApply, Validate: f.validate, ProbePort: r.port("--iptables-probe-port", f.probePort), ProbeTimeout: f.probeTimeout,
 	}
 	if s.InboundAll = strings.TrimSpace(f.inboundPorts) == "*"; !s.InboundAll {
 		s.InboundPorts = r.ports("--istio-inbound-ports", f.inboundPorts)
@@ -144,6 +176,7 @@ func (f *Flags) Settings(environ []string, system System) (s *Settings, warnings
 	r.owners(s, f)
 	if !s.Remove {
 		s.IPv6 = r.hasIPv6(f.dualStack)
+		s.ProbeIPv6 = s.IPv6 && !f.dualStack
 		if s.DNS && !s.AllDNS {
 			s.Resolvers = r.resolvers()
 		}

@@ -7,16 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -259,20 +257,14 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 // settings reads a command line, with the addresses of the lab.
 func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
 	t.Helper()
-	var f Flags
-	fs := pflag.NewFlagSet("istio-iptables", pflag.ContinueOnError)
-	f.Add(fs)
-	if err := fs.Parse(strings.Fields(line)); err != nil {
-		t.Fatal(err)
-	}
-	system := ThisSystem()
-	system.Addresses = func() ([]net.Addr, error) {
+	system := testSystem()
+	system.addresses = func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: l.pod.IP4.AsSlice()}, &net.IPNet{IP: l.pod.IP6.AsSlice()}}, nil
 	}
-	system.ResolvConf = func() ([]byte, error) {
+	system.resolvConf = func() ([]byte, error) {
 		return fmt.Appendf(nil, "search a.example\nnameserver %s\nnameserver %s\n", l.resolver, l.peer.IP6), nil
 	}
-	s, warnings, err := f.Settings(environ, system)
+	s, warnings, err := readOn(t, system, (*Flags).Add, line, environ...)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
@@ -283,5 +275,5 @@ func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
 func (l *lab) apply(t *testing.T, line string, environ ...string) {
 	t.Helper()
 	s := l.settings(t, line, environ...)
-	l.do(t, l.pod, func() error { return Run(s, os.Stdout) })
+	l.do(t, l.pod, func() error { return s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard) })
 }

@@ -13,23 +13,23 @@ import (
 	"strings"
 )
 
-// System is what settings depend on besides flags and environment.
-type System struct {
-	Addresses   func() ([]net.Addr, error)
-	LookupUser  func(name string) (*user.User, error)
-	LookupGroup func(name string) (*user.Group, error)
-	// ResolvConf is the content of /etc/resolv.conf.
-	ResolvConf func() ([]byte, error)
+// system is what settings depend on besides flags and environment.
+type system struct {
+	addresses   func() ([]net.Addr, error)
+	lookupUser  func(name string) (*user.User, error)
+	lookupGroup func(name string) (*user.Group, error)
+	// resolvConf returns the content of /etc/resolv.conf.
+	resolvConf func() ([]byte, error)
 }
 
-// ThisSystem returns the system that the program runs on.
-func ThisSystem() System {
-	return System{net.InterfaceAddrs, user.Lookup, user.LookupGroup, func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }}
+// thisSystem returns the system that the program runs on.
+func thisSystem() system {
+	return system{net.InterfaceAddrs, user.Lookup, user.LookupGroup, func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }}
 }
 
 // reader reads values and keeps the first error.
 type reader struct {
-	system   System
+	system   system
 	env      map[string]string
 	warnings []string
 	err      error
@@ -122,12 +122,12 @@ func (r *reader) ids(place, list, owner string) (ids []uint32) {
 			var lookupErr error
 			if owner == ownerUser {
 				var u *user.User
-				if u, lookupErr = r.system.LookupUser(word); lookupErr == nil {
+				if u, lookupErr = r.system.lookupUser(word); lookupErr == nil {
 					id = u.Uid
 				}
 			} else {
 				var g *user.Group
-				if g, lookupErr = r.system.LookupGroup(word); lookupErr == nil {
+				if g, lookupErr = r.system.lookupGroup(word); lookupErr == nil {
 					id = g.Gid
 				}
 			}
@@ -150,7 +150,7 @@ func (r *reader) owners(s *Settings, f *Flags) {
 			name = "istio-proxy"
 		}
 		uids = defaultProxyID
-		if u, err := r.system.LookupUser(name); err == nil {
+		if u, err := r.system.lookupUser(name); err == nil {
 			uids = u.Uid
 		}
 	}
@@ -175,7 +175,7 @@ func (r *reader) loopback(text string) netip.Prefix {
 // hasIPv6 reports whether IPv6 is captured: if the first address that others can reach is IPv6, or
 // with two families if there is any.
 func (r *reader) hasIPv6(dual bool) bool {
-	addresses, err := r.system.Addresses()
+	addresses, err := r.system.addresses()
 	if err != nil {
 		r.fail(fmt.Errorf("listing the addresses of the interfaces: %w", err))
 		return false
@@ -197,7 +197,7 @@ const maxResolvers = 32
 
 // resolvers returns the addresses of /etc/resolv.conf.
 func (r *reader) resolvers() (addresses []netip.Addr) {
-	text, err := r.system.ResolvConf()
+	text, err := r.system.resolvConf()
 	if err != nil {
 		r.fail(fmt.Errorf("finding the resolvers, because DNS is captured: %w; --capture-all-dns does not need them", err))
 		return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Settings are what is captured, and how.
@@ -59,6 +60,12 @@ type Settings struct {
 	DryRunFile string
 	// RestoreFormat prints input of iptables-restore, otherwise commands.
 	RestoreFormat bool
+
+	// SkipApply changes nothing. Validate checks that connections to ProbePort are redirected, with
+	// ProbeIPv6 over IPv6, and fails after ProbeTimeout.
+	SkipApply, Validate, ProbeIPv6 bool
+	ProbePort                      uint16
+	ProbeTimeout                   time.Duration
 }
 
 // check checks what concerns several values.
@@ -72,6 +79,8 @@ func (s *Settings) check() error {
 		return fmt.Errorf("--istio-inbound-tproxy-mark is %d, which marks packets from Envoy: use another one, such as 1337", markOutbound)
 	case s.TProxy && slices.Contains([]uint32{0, 253, 254, 255}, s.RouteTable):
 		return fmt.Errorf("--istio-inbound-tproxy-route-table is %d, which the system uses: use another one, such as 133", s.RouteTable)
+	case s.Validate && s.ProbeTimeout <= 0:
+		return fmt.Errorf("--probe-timeout is %s: it must be longer than 0", s.ProbeTimeout)
 	case len(s.Groups) > maxGroups:
 		return fmt.Errorf("%s has %d groups: %d are possible; exclude groups with %s instead", envGroups, len(s.Groups), maxGroups, envExcludeGroups)
 	}

@@ -19,31 +19,36 @@ import (
 )
 
 // testSystem has the user and group web with the number 4000, no istio-proxy, and two addresses.
-func testSystem() System {
-	return System{
-		Addresses: func() ([]net.Addr, error) {
+func testSystem() system {
+	return system{
+		addresses: func() ([]net.Addr, error) {
 			return []net.Addr{&net.IPNet{IP: net.IPv6loopback}, &net.IPNet{IP: net.ParseIP("fe80::1")}, &net.IPNet{IP: net.ParseIP("10.0.0.1")}, &net.IPNet{IP: net.ParseIP("fd00::1")}}, nil
 		},
-		LookupUser: func(name string) (*user.User, error) {
+		lookupUser: func(name string) (*user.User, error) {
 			if name == "web" {
 				return &user.User{Uid: "4000"}, nil
 			}
 			return nil, user.UnknownUserError(name)
 		},
-		LookupGroup: func(name string) (*user.Group, error) {
+		lookupGroup: func(name string) (*user.Group, error) {
 			if name == "web" {
 				return &user.Group{Gid: "4000"}, nil
 			}
 			return nil, user.UnknownGroupError(name)
 		},
-		ResolvConf: func() ([]byte, error) {
+		resolvConf: func() ([]byte, error) {
 			return []byte("# comment\nnameserver 10.0.0.53\nnameserver\nnameserver x\nnameserver fe80::53%eth0\noptions ndots:5\n"), nil
 		},
 	}
 }
 
-// read reads a command line, in which ” is an empty argument.
+// read reads a command line, in which two single quotes are an empty argument.
 func read(t *testing.T, add func(*Flags, *pflag.FlagSet), line string, environ ...string) (*Settings, []string, error) {
+	t.Helper()
+	return readOn(t, testSystem(), add, line, environ...)
+}
+
+func readOn(t *testing.T, system system, add func(*Flags, *pflag.FlagSet), line string, environ ...string) (*Settings, []string, error) {
 	t.Helper()
 	var f Flags
 	fs := pflag.NewFlagSet("istio-iptables", pflag.ContinueOnError)
@@ -55,7 +60,15 @@ func read(t *testing.T, add func(*Flags, *pflag.FlagSet), line string, environ .
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	return f.Settings(environ, testSystem())
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	if err := f.fromEnvironment(env); err != nil {
+		return nil, nil, err
+	}
+	return f.settings(env, system)
 }
 
 // TestSettings reads command lines and environments. Each pair must mean the same.
@@ -136,6 +149,7 @@ func TestInvalidSettings(t *testing.T) {
 		{"-m TPROXY -t 0", "", "--istio-inbound-tproxy-mark is 0"},
 		{"-m TPROXY -t 1338", "", "--istio-inbound-tproxy-mark is 1338"},
 		{"-m TPROXY -r 255", "", "--istio-inbound-tproxy-route-table is 255"},
+		{"--run-validation --probe-timeout 0s", "", "--probe-timeout is 0s: it must be longer than 0"},
 		{"", "REDIRECT_DNS=maybe", `the environment variable REDIRECT_DNS is "maybe": it must be a bool, as for --redirect-dns`},
 		{"", "ISTIO_OUTBOUND_OWNER_GROUPS=nobody-here", `ISTIO_OUTBOUND_OWNER_GROUPS has "nobody-here"`},
 		{"", "ISTIO_OUTBOUND_OWNER_GROUPS=" + many[:2*(maxGroups+1)], "ISTIO_OUTBOUND_OWNER_GROUPS has 65 groups: 64 are possible"},
@@ -168,7 +182,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := Run(s, &out); err != nil {
+	if err := dryRun(s, &out); err != nil {
 		t.Fatal(err)
 	}
 	written, err := os.ReadFile(file)
@@ -188,7 +202,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := Run(s, &out); err != nil || !strings.Contains(out.String(), "\niptables -t nat -A ISTIO_INBOUND -p tcp --dport 80 -j ISTIO_IN_REDIRECT\n") {
+	if err := dryRun(s, &out); err != nil || !strings.Contains(out.String(), "\niptables -t nat -A ISTIO_INBOUND -p tcp --dport 80 -j ISTIO_IN_REDIRECT\n") {
 		t.Errorf("commands, %v:\n%s", err, out.String())
 	}
 }

@@ -5,10 +5,22 @@
 
 package capture
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 var errLinux = errors.New("connections are captured on Linux only")
 
 func replaceTables([]Family) error { return errLinux }
 func addRoutes(*Settings) error    { return errLinux }
 func removeRoutes(*Settings) error { return errLinux }
+
+func (s *Settings) validate(context.Context) error { return errLinux }
+
+func inNamespace(path string, f func() error) error {
+	if path != "" {
+		return errLinux
+	}
+	return f()
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package capture
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace calls a function in the network namespace of a file, or in that of the process.
+func inNamespace(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("--network-namespace is %q: %w", path, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // only a handle
+	result := make(chan error)
+	go func() {
+		// The thread is never unlocked, so that it ends with the goroutine.
+		runtime.LockOSThread()
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			result <- explain(fmt.Errorf("--network-namespace is %q: %w", path, err))
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}
+
+// validate checks that a connection of this process to the loopback network reaches Envoy's port,
+// as connections of the proxy to the own workload do. It listens there itself, so Envoy must not run
+// yet.
+func (s *Settings) validate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.ProbeTimeout)
+	defer cancel()
+	loopback, target := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.6")
+	if s.ProbeIPv6 {
+		loopback, target = netip.IPv6Loopback(), netip.MustParseAddr("::6")
+	}
+	config := net.ListenConfig{Control: reuse}
+	captured := make(chan struct{}, 1)
+	for _, port := range []uint16{s.OutboundPort, s.InboundPort} {
+		l, err := config.Listen(ctx, "tcp", netip.AddrPortFrom(loopback, port).String())
+		if err != nil {
+			return fmt.Errorf("%w: listening on Envoy's port: %w", ErrNotCaptured, err)
+		}
+		defer func() { _ = l.Close() }() // ends the goroutine
+		go s.accept(l.(*net.TCPListener), captured)
+	}
+	var last error
+	for {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: loopback.AsSlice()}}
+		c, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(target, s.ProbePort).String())
+		if err == nil {
+			_ = c.Close() // nothing was sent
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-captured:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNotCaptured, errors.Join(last, ctx.Err()))
+		case <-time.After(probeInterval):
+		}
+	}
+}
+
+// probeInterval is the time between two attempts.
+const probeInterval = 100 * time.Millisecond
+
+// reuse lets several processes listen on one port.
+func reuse(_, _ string, c syscall.RawConn) (err error) {
+	ctlErr := c.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	})
+	return errors.Join(ctlErr, err)
+}
+
+// accept reports a connection that was meant for the probe port, until the listener is closed.
+func (s *Settings) accept(l *net.TCPListener, captured chan<- struct{}) {
+	for {
+		c, err := l.AcceptTCP()
+		if err != nil {
+			return
+		}
+		port, err := originalPort(c, strings.Contains(c.LocalAddr().String(), "["))
+		_ = c.Close() // nothing was sent
+		if err == nil && port == s.ProbePort {
+			select {
+			case captured <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// originalPort returns the port that a connection was made to before it was redirected.
+func originalPort(c *net.TCPConn, six bool) (port uint16, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		if six {
+			var info *unix.IPv6MTUInfo // begins with the address
+			if info, err = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
+				port = binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, info.Addr.Port))
+			}
+			return
+		}
+		var request *unix.IPv6Mreq // begins with the address
+		if request, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+			port = uint16(request.Multiaddr[2])<<8 | uint16(request.Multiaddr[3])
+		}
+	})
+	return port, errors.Join(ctlErr, err)
+}

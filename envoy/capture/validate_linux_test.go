@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/e2e/netlab"
+)
+
+// TestValidation looks for a redirection that is there, and for one that is not.
+func TestValidation(t *testing.T) {
+	t.Parallel()
+	machines, err := netlab.New("peer", "pod")
+	if errors.Is(err, netlab.ErrUnavailable) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer netlab.Close(machines)
+	l := &lab{peer: machines[0], pod: machines[1]}
+	for _, c := range []struct {
+		rules    string
+		user     int
+		six      bool
+		captured bool
+	}{
+		{"", proxy, false, false},
+		{usual, proxy, false, true},
+		{usual, proxy, true, true},
+		{usual, application, false, false},
+		{usual + "-m TPROXY", proxy, false, true},
+		{"--cleanup-only", proxy, false, false},
+	} {
+		if c.rules != "" {
+			l.apply(t, c.rules)
+		}
+		s := l.settings(t, "--skip-rule-apply --run-validation")
+		s.ProbeIPv6 = c.six
+		if s.ProbeTimeout = time.Minute; !c.captured {
+			s.ProbeTimeout = 2 * probeInterval
+		}
+		err := l.pod.Do(func() error {
+			if err := unix.Setfsuid(c.user); err != nil {
+				return err
+			}
+			return s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard)
+		})
+		if got := !errors.Is(err, ErrNotCaptured); got != c.captured || c.captured && err != nil {
+			t.Errorf("%q, user %d: %v, want captured: %v", c.rules, c.user, err, c.captured)
+		}
+	}
+}
+
+// TestOtherNamespace applies rules to the network namespace of another thread.
+func TestOtherNamespace(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.do(t, l.pod, func() error {
+		var f Flags
+		fs := pflag.NewFlagSet("istio-iptables", pflag.ContinueOnError)
+		f.Add(fs)
+		line := usual + fmt.Sprintf("--network-namespace=/proc/self/task/%d/ns/net", unix.Gettid())
+		if err := fs.Parse(strings.Fields(line)); err != nil {
+			return err
+		}
+		done := make(chan error)
+		go func() { done <- f.Run(t.Context(), slog.New(slog.DiscardHandler), nil, io.Discard) }()
+		return <-done
+	})
+	if got := l.reaches(t, l.out(80)); got != "outbound" {
+		t.Errorf("a connection reaches %q", got)
+	}
+	err := inNamespace("/does-not-exist", func() error { return errors.New("called") })
+	if want := `--network-namespace is "/does-not-exist": no such file or directory`; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
