@@ -43,7 +43,7 @@ func (in *ingress) listener(e ingressEntry) ownListener {
 		l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector())
 	}
 	if e.protocol.Sniffed() {
-		l.ListenerFilters = append(l.ListenerFilters, envoyconf.HTTPInspector())
+		l.ListenerFilters = append(l.ListenerFilters, httpInspector())
 	}
 	if len(l.ListenerFilters) > 0 {
 		s.detection(l)
@@ -83,12 +83,12 @@ func (in *ingress) virtual() ownListener {
 			l.FilterChains = append(l.FilterChains, chain)
 		}
 	}
-	l.ListenerFilters = []*listenerv3.ListenerFilter{envoyconf.OriginalDst()}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{originalDst()}
 	if s.proxy.Interception == model.InterceptionTProxy {
 		l.Transparent = wrapperspb.Bool(true)
-		l.ListenerFilters = append(l.ListenerFilters, envoyconf.OriginalSrc(transparentMark))
+		l.ListenerFilters = append(l.ListenerFilters, originalSrc(transparentMark))
 	}
-	http := envoyconf.HTTPInspector()
+	http := httpInspector()
 	http.FilterDisabled = toPorts(declared)
 	l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector(), http)
 	s.detection(l)
@@ -128,7 +128,7 @@ func (in *ingress) passthrough(f portMode, from *xds.Sources) []*listenerv3.Filt
 	s := in.target
 	var out []*listenerv3.FilterChain
 	for _, wildcard := range familiesOf(s.proxy).wildcards() {
-		to := inboundTarget{from: from, validated: s.validated, enforced: s.enforced, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: envoyconf.InboundName(f.port)}
+		to := inboundTarget{from: from, validated: s.validated, enforced: s.enforced, port: f.port, cluster: cluster.InboundPassthrough4, stat: cluster.InboundPassthrough4, route: inboundName(f.port)}
 		if wildcard == "::" {
 			to.cluster, to.stat = cluster.InboundPassthrough6, cluster.InboundPassthrough6
 		}
@@ -178,7 +178,7 @@ type inboundTarget struct {
 // inboundChains returns the filter chains of a port according to its mutual TLS mode.
 func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		from: from, validated: e.validated, enforced: e.enforced, port: e.port, cluster: envoyconf.InboundName(e.port), stat: e.statName(s), route: envoyconf.InboundName(e.port),
+		from: from, validated: e.validated, enforced: e.enforced, port: e.port, cluster: inboundName(e.port), stat: e.statName(s), route: inboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -246,7 +246,7 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 		}
 		return c
 	}
-	requests := envoyconf.MeshHTTPALPN()
+	requests := meshHTTPALPN()
 	streams := slices.DeleteFunc(envoyconf.MeshALPN(), func(name string) bool { return slices.Contains(requests, name) })
 	switch mode {
 	case snapshot.MutualTLSStrict:
@@ -284,3 +284,6 @@ func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
 		AccessLog: to.enforced.StreamLog,
 	}))
 }
+
+// inboundName returns the name of the cluster of an application port.
+func inboundName(port uint32) string { return "inbound|" + envoyconf.Number(port) + "||" }

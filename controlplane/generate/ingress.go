@@ -370,7 +370,7 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 	add := func(c *clusterv3.Cluster, from xds.Sources) { out = append(out, inboundCluster{c, from}) }
 	family := familiesOf(in.target.proxy)
 	for _, e := range in.entries {
-		name, protocol := envoyconf.InboundName(e.port), e.protocol
+		name, protocol := inboundName(e.port), e.protocol
 		if e.mixed {
 			protocol = model.ProtocolUnsupported
 		}

@@ -104,7 +104,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	for _, c := range in.chains {
 		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, c.stream)}}
 		if c.byName {
-			chain.Filters = slices.Insert(chain.Filters, 0, envoyconf.LookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
+			chain.Filters = slices.Insert(chain.Filters, 0, lookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
 		}
 		if len(c.serverNames) == 0 && len(c.prefixes) == 0 {
 			whole = chain
@@ -144,7 +144,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 		l.ListenerFilters = append(l.ListenerFilters, envoyconf.TLSInspector())
 	}
 	if in.routes != "" {
-		l.ListenerFilters = append(l.ListenerFilters, envoyconf.HTTPInspector())
+		l.ListenerFilters = append(l.ListenerFilters, httpInspector())
 	}
 	if len(l.ListenerFilters) > 0 {
 		s.detection(l)

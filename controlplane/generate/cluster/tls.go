@@ -8,9 +8,11 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -67,7 +69,7 @@ func autoTLS(c *clusterv3.Cluster, src Source, p Policy) {
 	default:
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 			{Name: "tlsMode-istio", Match: TLSModeIstio(), TransportSocket: meshTLS(src, p)},
-			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: envoyconf.Plaintext()},
+			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plaintext()},
 		}
 	}
 }
@@ -118,7 +120,7 @@ func meshALPN(src Source, p Policy) []string {
 // the machine, and contain the expected name.
 func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.TransportSocket {
 	tls := p.TLS
-	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: envoyconf.DefaultTLS(src.Config)}}
+	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: defaultTLS(src.Config)}}
 	if p.speaksHTTP2(src.Port.Protocol, src.Config) {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"h2"}
 	}
@@ -179,4 +181,27 @@ func serverNames(src Source, p Policy, ctx *tlsv3.UpstreamTlsContext, http *http
 		names = []string{ctx.GetSni()}
 	}
 	return names
+}
+
+// defaultTLS returns the mesh settings for TLS other than that of the mesh (tlsDefaults).
+func defaultTLS(mesh *meshv1alpha1.MeshConfig) *tlsv3.TlsParameters {
+	set := mesh.GetTlsDefaults()
+	params := &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		CipherSuites:              set.GetCipherSuites(),
+		EcdhCurves:                set.GetEcdhCurves(),
+	}
+	if set.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	return params
+}
+
+// plaintext returns the transport socket without TLS.
+func plaintext() *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name:       "envoy.transport_sockets.raw_buffer",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: envoyconf.Pack(&rawbufferv3.RawBuffer{})},
+	}
 }

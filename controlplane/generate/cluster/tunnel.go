@@ -40,7 +40,7 @@ func (p Policy) applyProxyProtocol(c *clusterv3.Cluster) {
 	}
 	inner := c.GetTransportSocket()
 	if inner == nil {
-		inner = envoyconf.Plaintext()
+		inner = plaintext()
 	}
 	c.TransportSocket = p.withAddress(inner)
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// TextFormat is the access log format of Istio.
-const TextFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
+// textFormat is the access log format of Istio.
+const textFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
 	`%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% ` +
 	`%DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" ` +
 	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
 	`%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%` + "\n"
 
-// JSONFormat returns the fields of Istio's JSON access log by name.
-func JSONFormat() map[string]any {
+// jsonFormat returns the fields of Istio's JSON access log by name.
+func jsonFormat() map[string]any {
 	return map[string]any{
 		"start_time": "%START_TIME%", "route_name": "%ROUTE_NAME%", "method": "%REQ(:METHOD)%",
 		"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%", "response_code": "%RESPONSE_CODE%",
@@ -44,8 +44,8 @@ func JSONFormat() map[string]any {
 	}
 }
 
-// AccessLog returns the access log of the mesh settings. It is empty if they name no file.
-func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
+// accessLog returns the access log of the mesh settings. It is empty if they name no file.
+func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	if mesh.GetAccessLogFile() == "" {
 		return nil
 	}
@@ -55,7 +55,7 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	} else {
 		text := mesh.GetAccessLogFormat()
 		if text == "" {
-			text = TextFormat
+			text = textFormat
 		}
 		format.Format = &corev3.SubstitutionFormatString_TextFormatSource{
 			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
@@ -97,7 +97,7 @@ func recordLog(headers []string) []*accesslogv3.AccessLog {
 // jsonFields parses the configured JSON format. If it is not a JSON object, jsonFields returns the
 // fields of Istio.
 func jsonFields(format string) *structpb.Struct {
-	fields := JSONFormat()
+	fields := jsonFormat()
 	if format != "" {
 		var own map[string]any
 		if json.Unmarshal([]byte(format), &own) == nil && len(own) > 0 {

@@ -4,10 +4,6 @@
 package envoyconf
 
 import (
-	"strings"
-
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -31,12 +27,6 @@ func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *mes
 	return hcm
 }
 
-// ProxyProtocol returns the listener filter that reads the address of the client from the PROXY
-// protocol header of a load balancer.
-func ProxyProtocol() *listenerv3.ListenerFilter {
-	return listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})
-}
-
 // forwardCertificate returns how the header with the client certificate is handled. UNDEFINED
 // means SANITIZE_SET.
 func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.HttpConnectionManager_ForwardClientCertDetails {
@@ -52,12 +42,4 @@ func forwardCertificate(details meshv1alpha1.ForwardClientCertDetails) hcmv3.Htt
 	case meshv1alpha1.ForwardClientCertDetails_UNDEFINED, meshv1alpha1.ForwardClientCertDetails_SANITIZE_SET:
 	}
 	return hcmv3.HttpConnectionManager_SANITIZE_SET
-}
-
-// OutboundHost returns the host of an outbound cluster name. It returns false for other names.
-func OutboundHost(cluster string) (host string, ok bool) {
-	if !strings.HasPrefix(cluster, "outbound|") {
-		return "", false
-	}
-	return cluster[strings.LastIndexByte(cluster, '|')+1:], true
 }

@@ -31,13 +31,13 @@ const (
 	TokenPayload = "payload"
 )
 
-// Library tells whether a connection manager belongs to an application that uses xDS through a
+// library tells whether a connection manager belongs to an application that uses xDS through a
 // gRPC library, which supports few filters.
-type Library int
+type library int
 
 const (
-	// NoLibrary means an Envoy.
-	NoLibrary Library = iota
+	// noLibrary means an Envoy.
+	noLibrary library = iota
 	// LibraryClient sends requests, and LibraryServer receives them.
 	LibraryClient
 	LibraryServer
@@ -68,7 +68,7 @@ type Filters struct {
 	// Records are the headers that the agent can record; nil means that it records no requests.
 	Records []string
 	// Library is set for applications without an Envoy.
-	Library Library
+	Library library
 }
 
 // filterRow is one HTTP filter, or the position of user-defined filters.
@@ -84,7 +84,7 @@ type filterRow struct {
 // table returns all HTTP filters in the order in which they process a request. It is the only
 // place that adds HTTP filters to a connection manager.
 func (f Filters) table() []filterRow {
-	envoy := f.Library == NoLibrary
+	envoy := f.Library == noLibrary
 	return []filterRow{
 		{made: denialHeader(), on: envoy && f.NamesRules, reason: "the last to see the response, so it names the rule of whichever filter denies the request"},
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},

@@ -12,8 +12,8 @@ import (
 
 const (
 	BlackHoleCluster = "BlackHoleCluster"
-	// SDSCluster is the bootstrap cluster that serves secrets.
-	SDSCluster = "sds-grpc"
+	// sdsCluster is the bootstrap cluster that serves secrets.
+	sdsCluster = "sds-grpc"
 	// SecretIdentity and secretRoots are the secrets that the agent serves.
 	SecretIdentity = "default"
 	SecretRoots    = "ROOTCA"
@@ -28,9 +28,6 @@ func OutboundName(port uint32, subset, host string) string {
 func ServerName(port uint32, subset, host string) string {
 	return "outbound_." + Number(port) + "_." + subset + "_." + host
 }
-
-// InboundName returns the name of the cluster of an application port.
-func InboundName(port uint32) string { return "inbound|" + Number(port) + "||" }
 
 // HostPort joins a host and a port as in a URL.
 func HostPort(host string, port uint32) string {

@@ -31,14 +31,14 @@ func Peer(uri *matcherv3.StringMatcher) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: uri}}}
 }
 
-// AnyRequest returns the policy that applies to all requests of the principals.
-func AnyRequest(principals []*rbacv3.Principal) *rbacv3.Policy {
+// anyRequest returns the policy that applies to all requests of the principals.
+func anyRequest(principals []*rbacv3.Principal) *rbacv3.Policy {
 	return &rbacv3.Policy{Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_Any{Any: true}}}, Principals: principals}
 }
 
-// NetworkRBAC returns the network filter that applies rules to connections. The names of its
+// networkRBAC returns the network filter that applies rules to connections. The names of its
 // counters start with the prefix.
-func NetworkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
+func networkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{
 		TypedConfig: Pack(&networkrbacv3.RBAC{StatPrefix: prefix, Rules: rules}),
 	}}
@@ -78,13 +78,13 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 		exact, prefixes := list.Patterns(domains)
 		d.names = &deniedNames{exact: exact, prefixes: prefixes}
 		d.http = RequestFilter("envoy.filters.http.rbac", &httprbacv3.RBAC{
-			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": AnyRequest(principals)}},
+			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{"identities": anyRequest(principals)}},
 		})
 	}
 	if len(list.Serials()) > 0 {
 		d.filters = append(d.filters, rememberSerial())
 	}
-	d.filters = append(d.filters, NetworkRBAC("denied.", deniedRules(list, domains)))
+	d.filters = append(d.filters, networkRBAC("denied.", deniedRules(list, domains)))
 	return d
 }
 
@@ -92,7 +92,7 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 func deniedRules(list *denylist.List, trustDomains []string) *rbacv3.RBAC {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
 	if principals := deniedIdentities(list, trustDomains); len(principals) > 0 {
-		rules.Policies["identities"] = AnyRequest(principals)
+		rules.Policies["identities"] = anyRequest(principals)
 	}
 	var serials []*rbacv3.Principal
 	for _, serial := range list.Serials() {
@@ -101,7 +101,7 @@ func deniedRules(list *denylist.List, trustDomains []string) *rbacv3.RBAC {
 		}}})
 	}
 	if len(serials) > 0 {
-		rules.Policies["serials"] = AnyRequest(serials)
+		rules.Policies["serials"] = anyRequest(serials)
 	}
 	return rules
 }

@@ -8,12 +8,7 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	cachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
-	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
-	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
-	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
-	lookupv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -52,7 +47,7 @@ func BlackHole() Stream {
 
 // TCPProxy returns the network filter that forwards connections.
 func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
-	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: slices.Concat(AccessLog(mesh), s.AccessLog)}
+	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: slices.Concat(accessLog(mesh), s.AccessLog)}
 	if d, ok := Positive(s.Longest); ok {
 		out.MaxDownstreamConnectionDuration = d
 	}
@@ -73,40 +68,10 @@ func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
 
 // TLSInspector returns the listener filter that detects TLS and reads its SNI and ALPN.
 func TLSInspector() *listenerv3.ListenerFilter {
-	return listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
+	return ListenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 }
 
-// HTTPInspector returns the listener filter that detects HTTP in plaintext connections.
-func HTTPInspector() *listenerv3.ListenerFilter {
-	return listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-}
-
-// OriginalDst returns the listener filter that restores the original destination of redirected
-// connections.
-func OriginalDst() *listenerv3.ListenerFilter {
-	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
-}
-
-// OriginalSrc returns the listener filter that makes connections to the application use the
-// address of the caller as their source. The mark routes the responses back to Envoy.
-func OriginalSrc(mark uint32) *listenerv3.ListenerFilter {
-	return listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: mark})
-}
-
-func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
+// ListenerFilter returns a listener filter with its configuration.
+func ListenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: Pack(config)}}
-}
-
-// MeshHTTPALPN returns the ALPN names of mutual TLS of the mesh that carries HTTP.
-func MeshHTTPALPN() []string { return []string{"istio-http/1.0", ALPNMeshHTTP1, ALPNMeshHTTP2} }
-
-// LookUp returns the network filter that resolves the SNI of a connection before it is forwarded
-// to a cluster with the same DNS cache.
-func LookUp(names *cachev3.DnsCacheConfig, port uint32) *listenerv3.Filter {
-	return &listenerv3.Filter{
-		Name: "envoy.filters.network.sni_dynamic_forward_proxy",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&lookupv3.FilterConfig{
-			DnsCacheConfig: names, PortSpecifier: &lookupv3.FilterConfig_PortValue{PortValue: port},
-		})},
-	}
 }

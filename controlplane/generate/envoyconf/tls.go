@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -42,8 +41,8 @@ func inboundCiphers() []string {
 	}
 }
 
-// TrustDomain returns the trust domain of the mesh.
-func TrustDomain(mesh *meshv1alpha1.MeshConfig) string {
+// trustDomain returns the trust domain of the mesh.
+func trustDomain(mesh *meshv1alpha1.MeshConfig) string {
 	if td := mesh.GetTrustDomain(); td != "" {
 		return td
 	}
@@ -52,7 +51,7 @@ func TrustDomain(mesh *meshv1alpha1.MeshConfig) string {
 
 // TrustDomains returns the trust domain of the mesh and its aliases.
 func TrustDomains(mesh *meshv1alpha1.MeshConfig) []string {
-	all := append([]string{TrustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
+	all := append([]string{trustDomain(mesh)}, mesh.GetTrustDomainAliases()...)
 	slices.Sort(all[1:])
 	return slices.Compact(all)
 }
@@ -104,21 +103,6 @@ func TLSSocket(ctx *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
 	}
 }
 
-// DefaultTLS returns the mesh settings for TLS other than that of the mesh (tlsDefaults).
-func DefaultTLS(mesh *meshv1alpha1.MeshConfig) *tlsv3.TlsParameters {
-	set := mesh.GetTlsDefaults()
-	params := &tlsv3.TlsParameters{
-		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
-		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-		CipherSuites:              set.GetCipherSuites(),
-		EcdhCurves:                set.GetEcdhCurves(),
-	}
-	if set.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
-		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
-	}
-	return params
-}
-
 // DownstreamTLS returns the transport socket of inbound mutual TLS. It requires a certificate of
 // one of the trust domains of the mesh.
 func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
@@ -135,14 +119,6 @@ func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.Transpo
 			CommonTlsContext:         commonTLS(mesh, matchers, inboundCiphers(), alpn),
 			RequireClientCertificate: wrapperspb.Bool(true),
 		})},
-	}
-}
-
-// Plaintext returns the transport socket without TLS.
-func Plaintext() *corev3.TransportSocket {
-	return &corev3.TransportSocket{
-		Name:       "envoy.transport_sockets.raw_buffer",
-		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&rawbufferv3.RawBuffer{})},
 	}
 }
 
@@ -188,7 +164,7 @@ func AgentSecret(name string) *tlsv3.SdsSecretConfig {
 				TransportApiVersion:       corev3.ApiVersion_V3,
 				SetNodeOnFirstMessageOnly: true,
 				GrpcServices: []*corev3.GrpcService{{
-					TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: SDSCluster}},
+					TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: sdsCluster}},
 				}},
 			}},
 			ResourceApiVersion:  corev3.ApiVersion_V3,

@@ -4,11 +4,11 @@
 package gateway
 
 import (
+	"strings"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // Opaque converts the cluster of a port into one that forwards mutual TLS unchanged: it has the
@@ -47,7 +47,7 @@ func (m *Merged) Destinations(in *Source) map[string]bool {
 
 // Needs reports whether a cluster is not an outbound cluster, or leads to one of the hosts.
 func Needs(hosts map[string]bool, cluster string) bool {
-	host, ok := envoyconf.OutboundHost(cluster)
+	host, ok := outboundHost(cluster)
 	return !ok || hosts[host]
 }
 
@@ -74,4 +74,12 @@ func destinations(spec *networkingv1alpha3.VirtualService, f func(*networkingv1a
 	for _, d := range streams {
 		f(d.GetDestination())
 	}
+}
+
+// outboundHost returns the host of an outbound cluster name. It returns false for other names.
+func outboundHost(cluster string) (host string, ok bool) {
+	if !strings.HasPrefix(cluster, "outbound|") {
+		return "", false
+	}
+	return cluster[strings.LastIndexByte(cluster, '|')+1:], true
 }

@@ -10,6 +10,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -88,7 +89,7 @@ func (b *chains) message() *listenerv3.Listener {
 		out.Address = envoyconf.PipeAddress(path)
 	}
 	if b.Topology.GetProxyProtocol() != nil {
-		out.ListenerFilters = append(out.ListenerFilters, envoyconf.ProxyProtocol()) // the header precedes the data of the client
+		out.ListenerFilters = append(out.ListenerFilters, envoyconf.ListenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{})) // the header precedes the data of the client
 	}
 	if b.kind == tlsByName {
 		out.ListenerFilters = append(out.ListenerFilters, envoyconf.TLSInspector())
