@@ -16,6 +16,9 @@ import (
 var ErrNotCaptured = errors.New("connections are not redirected to Envoy, so the workload would run without protection; " +
 	"with a CNI plugin of the mesh, start the pod again once the plugin runs on this node")
 
+// errUnsupported is wrapped by the errors of a kernel without nftables.
+var errUnsupported = errors.New("the kernel does not support it")
+
 // ownTable is the name of our table of nftables, in the family ip and in ip6. Nobody else changes it.
 const ownTable = "outrigger"
 
@@ -26,14 +29,14 @@ func (s *Settings) run(ctx context.Context, log *slog.Logger, out io.Writer) err
 	case s.DryRun:
 		return dryRun(s, out)
 	case s.Remove:
-		if err := s.remove(); err != nil {
+		if err := s.remove(ctx); err != nil {
 			return err
 		}
 		log.Info("connections are no longer redirected to Envoy")
 		return nil
 	}
 	if !s.SkipApply {
-		if err := s.apply(); err != nil {
+		if err := s.apply(ctx, log); err != nil {
 			return err
 		}
 		log.Info("connections are redirected to Envoy")
@@ -48,19 +51,79 @@ func (s *Settings) run(ctx context.Context, log *slog.Logger, out io.Writer) err
 	return nil
 }
 
-func (s *Settings) apply() error {
+func (s *Settings) apply(ctx context.Context, log *slog.Logger) error {
 	// Rules without their routes would lose packets, so the routes come first.
 	if err := addRoutes(s); err != nil {
 		return err
 	}
-	return replaceTables(s.Rules())
+	if s.Variant != "" {
+		if err := restoreIPTables(ctx, s.Variant, s.Rules()); err != nil {
+			return err
+		}
+		return s.others(ctx, log, replaceTables(nil))
+	}
+	err := replaceTables(s.Rules())
+	if errors.Is(err, errUnsupported) {
+		log.Warn("nftables is not available, iptables is used", "err", err)
+		return restoreIPTables(ctx, iptablesLegacy, s.Rules())
+	}
+	return s.others(ctx, log, err)
 }
 
-func (s *Settings) remove() error {
-	if err := replaceTables(nil); err != nil {
+// others deals with rules of other kinds than those that were applied: those of this program are
+// removed, and with Reconcile all. Otherwise a warning says that they exist.
+func (s *Settings) others(ctx context.Context, log *slog.Logger, err error) error {
+	if err != nil {
+		return err
+	}
+	found, err := findLeftovers()
+	if err != nil {
+		return err
+	}
+	delete(found.iptables, s.Variant)
+	strange := leftovers{iptables: map[string]bool{}}
+	if !s.Reconcile {
+		for variant, own := range found.iptables {
+			if !own {
+				strange.iptables[variant] = own
+				delete(found.iptables, variant)
+			}
+		}
+		strange.native, found.native = found.native, nil
+	}
+	if kinds := strange.String(); kinds != "" {
+		log.Warn("other rules redirect connections, too, and may be in force instead; remove them with istio-clean-iptables, or use --reconcile", "name", kinds)
+	}
+	return found.remove(ctx)
+}
+
+// remove removes rules of all kinds.
+func (s *Settings) remove(ctx context.Context) error {
+	found, err := findLeftovers()
+	if errors.Is(err, errUnsupported) {
+		err, found.iptables = nil, map[string]bool{iptablesLegacy: true}
+	} else if err == nil {
+		err = replaceTables(nil)
+	}
+	if err != nil {
+		return err
+	}
+	if err := found.remove(ctx); err != nil {
 		return err
 	}
 	return removeRoutes(s)
+}
+
+func (l leftovers) remove(ctx context.Context) error {
+	for variant := range l.iptables {
+		if err := restoreIPTables(ctx, variant, nil); err != nil {
+			return fmt.Errorf("removing rules of iptables-%s: %w", variant, err)
+		}
+	}
+	if len(l.native) == 0 {
+		return nil
+	}
+	return l.removeNative()
 }
 
 // dryRun prints the rules.

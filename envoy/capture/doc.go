@@ -7,6 +7,7 @@
 // it.
 //
 // [Settings.Rules] makes one list of rules for each family of addresses. They are applied with
-// nftables over netlink in one transaction, without other programs. The package never changes
-// tables of others. It runs no goroutines beyond its calls.
+// nftables over netlink in one transaction, without other programs, or where that is asked for or
+// needed with iptables-restore. What istio-iptables or another kind of rules left is found, reported
+// and removed; rules of others are never changed. The package runs no goroutines beyond its calls.
 package capture

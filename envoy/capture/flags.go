@@ -27,7 +27,8 @@ type Flags struct {
 	dns, allDNS, dropInvalid, trace       bool
 	dualStack, dryRun, remove             bool
 	restoreFormat, cni, force, native     bool
-	reconcile, hostExec                   bool
+	reconcile, hostExec, legacy           bool
+	variant                               string
 	namespace                             string
 	skipApply, validate                   bool
 	probePort                             string
@@ -67,7 +68,9 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.namespace, "network-namespace", "", "file of the network namespace, such as /var/run/netns/pod (default: that of the process)")
 	fs.BoolVar(&f.hostExec, "host-nsenter-exec", false, "accepted: no program is run in the network namespace")
 	fs.BoolVar(&f.cni, "cni-mode", false, "accepted: the rules are the same")
-	fs.BoolVar(&f.reconcile, "reconcile", false, "accepted: rules are always replaced in one step")
+	fs.StringVar(&f.variant, "force-iptables-binary", "", "set the rules with iptables instead of nftables: legacy or nft")
+	fs.BoolVar(&f.legacy, "force-legacy-iptables", false, "the same as --force-iptables-binary=legacy")
+	fs.BoolVar(&f.reconcile, "reconcile", false, "remove rules of istio-iptables that were set in another way, instead of a warning")
 	fs.BoolVar(&f.force, "force-apply", false, "accepted: rules are always replaced in one step")
 	fs.BoolVar(&f.native, "native-nftables", false, "accepted: rules are nftables by default")
 }
@@ -158,7 +161,11 @@ func (f *Flags) settings(env map[string]string, system system) (s *Settings, war
 		ExcludeGroups: r.ids(envExcludeGroups, env[envExcludeGroups], ownerGroup),
 		DNS:           f.dns, AllDNS: f.dns && f.allDNS, DropInvalid: f.dropInvalid, Trace: f.trace,
 		Remove: f.remove, DryRun: f.dryRun, DryRunFile: env[envDryRunFile], RestoreFormat: f.restoreFormat,
+		Variant: strings.TrimPrefix(f.variant, "iptables-"), Reconcile: f.reconcile,
 		SkipApply: f.skipApply, Validate: f.validate, ProbePort: r.port("--iptables-probe-port", f.probePort), ProbeTimeout: f.probeTimeout,
+	}
+	if f.legacy {
+		s.Variant = iptablesLegacy
 	}
 	if s.InboundAll = strings.TrimSpace(f.inboundPorts) == "*"; !s.InboundAll {
 		s.InboundPorts = r.ports("--istio-inbound-ports", f.inboundPorts)

@@ -275,5 +275,11 @@ func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
 func (l *lab) apply(t *testing.T, line string, environ ...string) {
 	t.Helper()
 	s := l.settings(t, line, environ...)
-	l.do(t, l.pod, func() error { return s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard) })
+	l.do(t, l.pod, func() error {
+		if err := s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard); err != nil {
+			return err
+		}
+		// A connection with the ports of an earlier one would end where that one did.
+		return netlink.ConntrackTableFlush(netlink.ConntrackTable)
+	})
 }

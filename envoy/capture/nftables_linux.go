@@ -23,7 +23,7 @@ func replaceTables(families []Family) error {
 		return errors.Join(conn.SetWriteBuffer(transactionBytes), conn.SetReadBuffer(transactionBytes))
 	}))
 	if err != nil {
-		return fmt.Errorf("opening netlink: %w", err)
+		return explain(fmt.Errorf("opening netlink: %w", err))
 	}
 	old, err := ownTables(c)
 	if err != nil {
@@ -61,6 +61,11 @@ const transactionBytes = 16 << 20
 func explain(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w; it needs the capability NET_ADMIN", err)
+	}
+	for _, missing := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOENT} {
+		if errors.Is(err, missing) {
+			return fmt.Errorf("%w: %w", errUnsupported, err)
+		}
 	}
 	return err
 }

@@ -52,6 +52,10 @@ type Settings struct {
 	// Trace logs packets of important rules to NFLOG.
 	Trace bool
 
+	// Variant applies the rules with a variant of iptables instead of nftables.
+	Variant string
+	// Reconcile removes rules of other kinds.
+	Reconcile bool
 	// Remove removes the rules and does nothing else.
 	Remove bool
 	// DryRun prints the rules, and writes them to DryRunFile if it is not empty, instead of applying
@@ -79,6 +83,8 @@ func (s *Settings) check() error {
 		return fmt.Errorf("--istio-inbound-tproxy-mark is %d, which marks packets from Envoy: use another one, such as 1337", markOutbound)
 	case s.TProxy && slices.Contains([]uint32{0, 253, 254, 255}, s.RouteTable):
 		return fmt.Errorf("--istio-inbound-tproxy-route-table is %d, which the system uses: use another one, such as 133", s.RouteTable)
+	case !slices.Contains([]string{"", iptablesNFT, iptablesLegacy}, s.Variant):
+		return fmt.Errorf("--force-iptables-binary is %q: it must be %s or %s", s.Variant, iptablesLegacy, iptablesNFT)
 	case s.Validate && s.ProbeTimeout <= 0:
 		return fmt.Errorf("--probe-timeout is %s: it must be longer than 0", s.ProbeTimeout)
 	case len(s.Groups) > maxGroups:

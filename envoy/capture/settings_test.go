@@ -85,6 +85,8 @@ func TestSettings(t *testing.T) {
 		{"-b ''", []string{"ISTIO_INBOUND_PORTS=*"}, ""},
 		{"", []string{"ISTIO_INBOUND_PORTS=", "ENVOY_USER=web"}, "-u 4000"},
 		{"-b 80,,81,", []string{"ENVOY_USER=nobody-here"}, "-b 80,81"},
+		{"--force-legacy-iptables", nil, "--force-iptables-binary=legacy"},
+		{"", []string{"FORCE_IPTABLES_BINARY=iptables-nft", "RECONCILE=true"}, "--force-iptables-binary=nft --reconcile"},
 		{"-m TPROXY", nil, "--istio-inbound-interception-mode TPROXY"},
 		{"-m tproxy", nil, "-m REDIRECT"},
 		{"", []string{"ISTIO_META_DNS_CAPTURE=true"}, "--redirect-dns"},
@@ -96,7 +98,7 @@ func TestSettings(t *testing.T) {
 		{"", []string{"ISTIO_OUTBOUND_OWNER_GROUPS=*", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR=127.0.0.1/32"}, ""},
 		{"-i 10.0.0.1", nil, "-i 10.0.0.1/32"},
 		{"-i 10.0.0.1/8", nil, "-i 10.0.0.0/8"},
-		{"--cni-mode --force-apply --reconcile --native-nftables", nil, ""},
+		{"--cni-mode --force-apply --native-nftables --host-nsenter-exec", nil, ""},
 	} {
 		got, warnings, err := read(t, (*Flags).Add, c.line, c.environ...)
 		if err != nil || len(warnings) > 0 {
@@ -149,6 +151,7 @@ func TestInvalidSettings(t *testing.T) {
 		{"-m TPROXY -t 0", "", "--istio-inbound-tproxy-mark is 0"},
 		{"-m TPROXY -t 1338", "", "--istio-inbound-tproxy-mark is 1338"},
 		{"-m TPROXY -r 255", "", "--istio-inbound-tproxy-route-table is 255"},
+		{"--force-iptables-binary x", "", `--force-iptables-binary is "x": it must be legacy or nft`},
 		{"--run-validation --probe-timeout 0s", "", "--probe-timeout is 0s: it must be longer than 0"},
 		{"", "REDIRECT_DNS=maybe", `the environment variable REDIRECT_DNS is "maybe": it must be a bool, as for --redirect-dns`},
 		{"", "ISTIO_OUTBOUND_OWNER_GROUPS=nobody-here", `ISTIO_OUTBOUND_OWNER_GROUPS has "nobody-here"`},
