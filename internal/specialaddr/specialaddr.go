@@ -99,17 +99,25 @@ var specialNetworks = []netip.Prefix{
 }
 
 // embedding are IPv6 networks whose addresses contain the IPv4 address to which packets are
-// delivered, with its byte offset.
+// delivered, with the offset of its first byte.
 var embedding = []struct {
 	network netip.Prefix
 	at      int
 }{
 	{netip.MustParsePrefix("64:ff9b::/96"), 12},    // NAT64
-	{netip.MustParsePrefix("64:ff9b:1::/48"), 12},  // NAT64 of the local network
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), 12}, // translated by SIIT
 	{netip.MustParsePrefix("2002::/16"), 2},        // 6to4
 	{netip.MustParsePrefix("::/96"), 12},           // IPv4-compatible
 }
+
+// localNAT64 is the network from which a local NAT64 has its prefix (RFC 8215). The length of the
+// prefix decides which bytes are the IPv4 address (RFC 6052, 2.2): inLocalNAT64 are their offsets
+// for 48, 56, 64 and 96 bits. They skip byte 8.
+var (
+	localNAT64   = netip.MustParsePrefix("64:ff9b:1::/48")
+	inLocalNAT64 = [][4]int{{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}}
+	thisHost     = netip.MustParsePrefix("0.0.0.0/8")
+)
 
 // Is reports whether an address is special.
 func Is(ip netip.Addr) bool {
@@ -119,9 +127,18 @@ func Is(ip netip.Addr) bool {
 			return true
 		}
 	}
+	b := ip.As16()
+	if localNAT64.Contains(ip) {
+		for _, at := range inLocalNAT64 {
+			in := netip.AddrFrom4([4]byte{b[at[0]], b[at[1]], b[at[2]], b[at[3]]})
+			// Of a prefix of another length, zeros are read, too. No NAT64 forwards to this host.
+			if !thisHost.Contains(in) && Is(in) {
+				return true
+			}
+		}
+	}
 	for _, e := range embedding {
 		if e.network.Contains(ip) {
-			b := ip.As16()
 			return Is(netip.AddrFrom4([4]byte(b[e.at : e.at+4])))
 		}
 	}

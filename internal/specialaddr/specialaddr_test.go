@@ -16,8 +16,9 @@ func TestSpecialAddresses(t *testing.T) {
 		"::1": true, "::": true, "fe80::1": true, "ff02::1": true, "fd00:ec2::254": true, "fd20:ce::254": true, "fe80::1%eth0": true,
 		"::ffff:127.0.0.1": true, "::ffff:169.254.169.254": true, "64:ff9b::a9fe:a9fe": true, "64:ff9b::7f00:1": true,
 		"2002:7f00:1::": true, "2002:a9fe:a9fe::1": true, "::127.0.0.1": true, "::169.254.169.254": true, "64:ff9b:1::a9fe:a9fe": true, "::ffff:0:7f00:1": true,
+		"64:ff9b:1:a9fe:a9:fe00::": true, "64:ff9b:1:a9fe:a9:fe00:0:1": true, "64:ff9b:1:12a9:fe:a9fe::": true, "64:ff9b:1:1234:7f:0:100::": true,
 		"10.0.0.1": false, "192.168.1.1": false, "172.16.0.1": false, "8.8.8.8": false, "100.64.0.1": false, "168.63.129.17": false,
-		"2001:db8::1": false, "fd00::1": false, "64:ff9b::808:808": false, "64:ff9b:1::808:808": false, "2002:808:808::1": false,
+		"2001:db8::1": false, "fd00::1": false, "64:ff9b::808:808": false, "64:ff9b:1::808:808": false, "64:ff9b:1:808:8:800::": false, "64:ff9b:1:1234:8:808:800::": false, "2002:808:808::1": false,
 	} {
 		if got := Is(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: got %t", address, got)
