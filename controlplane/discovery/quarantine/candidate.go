@@ -5,6 +5,7 @@ package quarantine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,8 +37,8 @@ type candidate struct {
 	// example is the last good version for the proxy with the given address.
 	example *xds.Resource
 	address string
-	// attempt is the attempt that tries the resource; nil if there is none.
-	attempt *attempt
+	// canary is the proxy that tries the resource for the others; nil if none does.
+	canary *Member
 	// The change came with a snapshot whose sequence is above after and at most upTo.
 	after, upTo uint64
 	// The remaining fields describe a rejection: Envoy's message, and the id, proven identity,
@@ -57,23 +58,11 @@ func (t *candidate) accused() bool { return t.reason != "" && t.state != accepte
 // variant is a candidate with the address of specific proxies.
 type variant struct {
 	*candidate
+	hash uint64 // of the version
 	// good is the last good version of the first cohort with this variant. New proxies receive it.
 	// unknown is that of the cohort's override.
 	good    *xds.Resource
 	unknown bool
-}
-
-// attempt contains the resources that one proxy tries for the others.
-type attempt struct {
-	by     *Member
-	due    time.Time // time after which another proxy tries the suspects
-	items  map[Item]*attempted
-	result string
-}
-
-type attempted struct {
-	candidate *candidate
-	hash      uint64
 }
 
 // Results of the pushes to canaries, as values of the metric's label.
@@ -95,7 +84,7 @@ func (g *group) variant(it Item, res *xds.Resource, m *Member) *variant {
 	if t == nil {
 		return nil
 	}
-	v := &variant{candidate: t, good: t.goodFor(m.address)}
+	v := &variant{candidate: t, hash: res.Hash, good: t.goodFor(m.address)}
 	g.variants[key] = v
 	return v
 }
@@ -117,7 +106,7 @@ func (v *variant) instead(good *xds.Resource, unknown bool, m *Member) {
 
 // newCandidate adds a candidate for a resource.
 func (g *group) newCandidate(it Item, res *xds.Resource, m *Member) *variant {
-	v := &variant{candidate: &candidate{}}
+	v := &variant{candidate: &candidate{}, hash: res.Hash}
 	g.variants[Key{it, res.Hash}], g.candidates[shapeOf(it, res, m.address)] = v, v.candidate
 	return v
 }
@@ -131,8 +120,8 @@ func (g *group) assign(m *Member) {
 		if h.variant == nil || h.variant.state > suspected {
 			continue
 		}
-		switch by := h.variant.attempt; {
-		case by != nil && by.by != m:
+		switch by := h.variant.canary; {
+		case by != nil && by != m:
 			return // another proxy tries candidates of this cohort, which may depend on each other
 		case by == nil && m.canTry(it, h):
 			free = append(free, it)
@@ -142,28 +131,24 @@ func (g *group) assign(m *Member) {
 		return
 	}
 	slices.SortFunc(free, compareItems)
-	if cl := m.attempt; cl != nil {
-		for _, a := range cl.items {
-			if a.candidate.state == suspected && a.candidate.attempt == cl {
-				suspects++
-			}
+	for _, v := range m.tries {
+		if v.state == suspected && v.canary == m {
+			suspects++
 		}
 	}
 	for _, it := range free {
-		t := overrides[it].variant.candidate
-		if t.state == suspected {
+		v := overrides[it].variant
+		if v.state == suspected {
 			if suspects++; suspects > g.atOnce {
 				continue
 			}
 		}
-		cl := m.attempt
-		if cl == nil {
-			cl = &attempt{by: m, items: map[Item]*attempted{}}
-			m.attempt = cl
+		if m.tries == nil {
+			m.tries, m.result = map[Item]*variant{}, ""
 		}
-		cl.due = time.Now().Add(g.q.cfg.Patience())
-		cl.items[it], t.attempt = &attempted{candidate: t, hash: overrides[it].hash}, cl
-		g.arm(cl.due)
+		m.tries[it], v.canary = v, m
+		m.due = time.Now().Add(g.q.cfg.Patience())
+		g.arm(m.due)
 		m.cohort.views = nil
 	}
 }
@@ -242,30 +227,26 @@ func (m *Member) Confirm() {
 // confirm is Confirm for callers that hold mu.
 func (m *Member) confirm() {
 	q, g := m.q, m.group
-	cl := m.attempt
-	if cl == nil {
-		return
-	}
 	decided := false
-	for it, a := range cl.items {
-		if a.candidate.attempt != cl {
-			delete(cl.items, it)
+	for it, v := range m.tries {
+		if v.canary != m {
+			delete(m.tries, it)
 			continue
 		}
-		if !m.stream.Accepted(Key{it, a.hash}) {
+		if !m.stream.Accepted(Key{it, v.hash}) {
 			continue
 		}
-		if a.candidate.state == suspected {
+		if v.state == suspected {
 			g.atOnce *= 2
 		}
-		a.candidate.take(q.cfg.Patience())
-		delete(cl.items, it)
+		v.take(q.cfg.Patience())
+		delete(m.tries, it)
 		decided = true
 	}
 	if decided {
 		g.decided(false)
 	}
-	g.end(cl, attemptAccepted)
+	m.end(attemptAccepted)
 }
 
 // record records what a proxy has of a type after an accepted response. Resources from before its
@@ -332,33 +313,27 @@ func (g *group) decided(all bool) {
 	}
 }
 
-// end counts an attempt that has no items left.
-func (g *group) end(cl *attempt, result string) {
-	if cl == nil || len(cl.items) > 0 || cl.by.attempt != cl {
+// end counts an attempt that has nothing left to try.
+func (m *Member) end(result string) {
+	if m.tries == nil || len(m.tries) > 0 {
 		return
 	}
-	cl.by.attempt = nil
-	if cl.result == "" {
-		cl.result = result
-	}
-	g.q.canaries.WithLabelValues(cl.result).Inc()
+	m.tries = nil
+	m.q.canaries.WithLabelValues(cmp.Or(m.result, result)).Inc()
 }
 
-// drop ends an attempt. Other members may try its remaining items.
-func (g *group) drop(cl *attempt, result string) {
-	if cl == nil {
-		return
-	}
+// drop ends the attempt of a proxy. Other members may try what it leaves.
+func (m *Member) drop(result string) {
 	freed := false
-	for it, a := range cl.items {
-		if a.candidate.attempt == cl {
-			a.candidate.attempt, freed = nil, true
+	for it, v := range m.tries {
+		if v.canary == m {
+			v.canary, freed = nil, true
 		}
-		delete(cl.items, it)
+		delete(m.tries, it)
 	}
-	g.end(cl, result)
+	m.end(result)
 	if freed {
-		g.decided(false)
+		m.group.decided(false)
 	}
 }
 
@@ -400,25 +375,21 @@ func (g *group) expire() {
 		case t.state == rejected:
 		case t.state == suspected:
 			switch {
-			case t.attempt == nil:
-			case now.Before(t.attempt.due):
-				later(t.attempt.due)
+			case t.canary == nil:
+			case now.Before(t.canary.due):
+				later(t.canary.due)
 			default:
-				g.drop(t.attempt, attemptUnanswered)
+				t.canary.drop(attemptUnanswered)
 			}
 		case now.Before(t.due):
 			later(t.due)
 		case t.state == trying:
-			if cl := t.attempt; cl != nil {
-				cl.result = attemptUnanswered
-				for it, a := range cl.items {
-					if a.candidate == t {
-						delete(cl.items, it)
-					}
-				}
-				g.end(cl, attemptUnanswered)
+			if m := t.canary; m != nil {
+				m.result = attemptUnanswered
+				maps.DeleteFunc(m.tries, func(_ Item, v *variant) bool { return v.candidate == t })
+				m.end(attemptUnanswered)
 			}
-			t.state, t.attempt, decided = accepted, nil, true
+			t.state, t.canary, decided = accepted, nil, true
 			delete(g.variants, key)
 		default:
 			delete(g.variants, key)

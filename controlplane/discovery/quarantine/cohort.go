@@ -42,7 +42,6 @@ type cohort struct {
 // nil if the resource is gone.
 type override struct {
 	variant *variant
-	hash    uint64
 	// good is the version that is sent instead; nil for none.
 	good *xds.Resource
 	// unknown is true if there may be a good version that only proxies from before the start of
@@ -55,10 +54,15 @@ type override struct {
 	onDemand bool
 }
 
-// viewKey determines which resources a proxy of a cohort receives: its attempt, or nil, and
-// whether the proxy has reconnected and may have resources that are not known here.
+// of reports whether the override is of a version.
+func (h *override) of(res *xds.Resource) bool {
+	return h != nil && h.variant != nil && res != nil && h.variant.hash == res.Hash
+}
+
+// viewKey determines which resources a proxy of a cohort receives: the proxy if it is a canary,
+// or nil, and whether it has reconnected and may have resources that are not known here.
 type viewKey struct {
-	by       *attempt
+	by       *Member
 	returned bool
 }
 
@@ -80,17 +84,18 @@ func (g *group) move(m *Member, to *cohort) {
 		g.cohorts[to.made] = to
 	}
 	m.cohort = to
-	if cl := m.attempt; cl != nil && to != nil {
-		for it, a := range cl.items {
-			if h := to.overrides[it]; h == nil || h.variant == nil || h.variant.candidate != a.candidate {
-				if a.candidate.attempt == cl {
-					a.candidate.attempt = nil
-				}
-				delete(cl.items, it)
-			}
-		}
-		g.end(cl, attemptReplaced)
+	if to == nil {
+		return
 	}
+	for it, v := range m.tries {
+		if h := to.overrides[it]; h == nil || h.variant == nil || h.variant.candidate != v.candidate {
+			if v.canary == m {
+				v.canary = nil
+			}
+			delete(m.tries, it)
+		}
+	}
+	m.end(attemptReplaced)
 }
 
 // cohortOf returns the cohort for made. Its first member from another cohort passes on the state
@@ -140,7 +145,7 @@ func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (chang
 			continue
 		}
 		res, before := a.Base.Get(it.Name), sc.inherited[it.Type]
-		if res == nil || res.Hash == h.hash || xds.Same(res, h.good) || len(res.Any) == 0 || !has(res) {
+		if res == nil || h.of(res) || xds.Same(res, h.good) || len(res.Any) == 0 || !has(res) {
 			continue
 		}
 		if (h.good != nil || a.Sequence < sc.ackedAt[it.Type]) && (before == nil || !xds.Same(res, before.Get(it.Name))) {
@@ -148,7 +153,7 @@ func (sc *cohort) fill(a Answer, has func(*xds.Resource) bool, m *Member) (chang
 		}
 		h.variant.good, h.variant.example = nil, nil
 		h.variant.instead(res, false, m)
-		sc.put(it, &override{variant: h.variant, hash: h.hash, good: res})
+		sc.put(it, &override{variant: h.variant, good: res})
 		if h.variant.accused() {
 			h.variant.state = rejected
 		}
@@ -175,7 +180,7 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 	}
 	for it, h := range from.overrides {
 		res := sc.made[it.Type].Get(it.Name)
-		if h.variant == nil && res == nil || h.variant != nil && res != nil && res.Hash == h.hash {
+		if h.variant == nil && res == nil || h.of(res) {
 			sc.override(it, h)
 		}
 	}
@@ -210,7 +215,7 @@ func (sc *cohort) inherit(from *cohort, m *Member) {
 			if v := sc.group.variants[Key{it, res.Hash}]; late && v != nil {
 				v.good, v.unknown, v.example = nil, false, nil
 			}
-			sc.try(res, &override{hash: res.Hash, good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
+			sc.try(res, &override{good: plain.sets[i].Get(it.Name), unknown: old != nil && old.unknown}, it, m)
 		}
 	}
 }
@@ -228,8 +233,8 @@ func (sc *cohort) override(it Item, h *override) {
 	switch {
 	case now == nil:
 		sc.put(it, h)
-	case now.variant != nil && now.good == nil && h.hash == now.hash && (h.good != nil || now.unknown && !h.unknown):
-		sc.overrides[it] = &override{variant: now.variant, hash: now.hash, good: h.good}
+	case now.variant != nil && now.good == nil && h.variant != nil && h.variant.hash == now.variant.hash && (h.good != nil || now.unknown && !h.unknown):
+		sc.overrides[it] = &override{variant: now.variant, good: h.good}
 		if h.good != nil && now.variant.accused() {
 			now.variant.state = rejected
 		}
@@ -288,12 +293,12 @@ func (sc *cohort) meet(m *Member) {
 			continue
 		}
 		if v := g.variant(it, res, m); v != nil && v.state != accepted {
-			sc.put(it, &override{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
+			sc.put(it, &override{variant: v, good: v.good, unknown: v.unknown})
 		}
 	}
 	for key, v := range g.variants {
 		if res := sc.made[key.Type].Get(key.Name); res != nil && res.Hash == key.Hash && v.state != accepted {
-			sc.put(key.Item, &override{variant: v, hash: res.Hash, good: v.good, unknown: v.unknown})
+			sc.put(key.Item, &override{variant: v, good: v.good, unknown: v.unknown})
 		}
 	}
 	if len(sc.overrides) == 0 {
@@ -337,7 +342,7 @@ func (sc *cohort) makeView(key viewKey) view {
 			delete(sc.overrides, it)
 			continue
 		}
-		if t.attempt != nil && t.attempt == key.by {
+		if t.canary != nil && t.canary == key.by {
 			continue
 		}
 		good := sc.group.good(it, h.good)
@@ -350,7 +355,7 @@ func (sc *cohort) makeView(key viewKey) view {
 			if out.spared == nil {
 				out.spared = map[Key]bool{}
 			}
-			out.spared[Key{it, h.hash}] = true
+			out.spared[Key{it, h.variant.hash}] = true
 			continue
 		}
 		b.put(it, good)

@@ -60,9 +60,13 @@ type Member struct {
 	address  string
 	stream   Stream
 
-	group   *group
-	cohort  *cohort
-	attempt *attempt
+	group  *group
+	cohort *cohort
+	// tries are the resources that the proxy tries for the others, nil unless it is a canary.
+	// After due, another proxy tries the suspects. result is that of the attempt, once known.
+	tries  map[Item]*variant
+	due    time.Time
+	result string
 	// outlier is true for a proxy that rejected what others accept.
 	outlier bool
 	// open is true while the member waits for the canary of its cohort.
@@ -107,7 +111,7 @@ func (m *Member) Leave() {
 	defer m.q.mu.Unlock()
 	g := m.group
 	delete(g.members, m)
-	g.drop(m.attempt, attemptGone)
+	m.drop(attemptGone)
 	g.move(m, nil)
 	m.group = nil
 	m.q.forget(g, time.Now())
@@ -125,10 +129,14 @@ func (m *Member) Place(made Sets, sequence uint64, returned bool) Decision {
 	}
 	m.sequence = sequence
 	g.assign(m)
-	view := m.cohort.view(viewKey{by: m.attempt, returned: returned})
+	by := viewKey{returned: returned}
+	if m.tries != nil {
+		by.by = m
+	}
+	view := m.cohort.view(by)
 	m.open = view.open
 	return Decision{
-		Sets: view.sets, Made: made, Open: view.open, Undecided: view.undecided, Trying: m.attempt != nil,
+		Sets: view.sets, Made: made, Open: view.open, Undecided: view.undecided, Trying: m.tries != nil,
 		Spared: view.spared, epoch: g.epoch.Load(),
 	}
 }
@@ -138,7 +146,7 @@ func (m *Member) Place(made Sets, sequence uint64, returned bool) Decision {
 func (m *Member) FallBehind() {
 	m.q.mu.Lock()
 	defer m.q.mu.Unlock()
-	m.group.drop(m.attempt, attemptGone)
+	m.drop(attemptGone)
 	m.group.move(m, nil)
 }
 
@@ -205,11 +213,10 @@ func (q *Quarantine) Rejected() []Resource {
 		seen := map[Key]bool{}
 		for _, sc := range g.cohorts {
 			for it, h := range sc.overrides {
-				key := Key{it, h.hash}
-				if h.variant == nil || !h.variant.accused() || seen[key] {
+				if h.variant == nil || !h.variant.accused() || seen[Key{it, h.variant.hash}] {
 					continue
 				}
-				seen[key] = true
+				seen[Key{it, h.variant.hash}] = true
 				t := h.variant.candidate
 				out = append(out, Resource{
 					Type: xds.Types[it.Type], Name: it.Name, Identity: t.identity, Namespace: t.namespace, Proxy: t.proxy,

@@ -38,7 +38,7 @@ func (m *Member) Rejected(r Rejection) bool {
 	guilty := culprits(suspects, r)
 	if len(suspects) > 0 && len(named(suspects, r.Reason)) == 0 {
 		if others := named(m.cohort.made[r.Type].Resources, r.Reason); len(others) > 0 && !slices.Contains(r.Changed, others[0]) {
-			g.drop(m.attempt, attemptRejected)
+			m.drop(attemptRejected)
 			return false // the proxy repeats an earlier rejection
 		}
 	}
@@ -65,11 +65,11 @@ func (m *Member) Rejected(r Rejection) bool {
 	}
 	if len(suspects) == 0 || local(r.Reason) || len(guilty) == 0 && r.Type == typeEndpoint {
 		m.outlier = true
-		g.drop(m.attempt, attemptRejected)
+		m.drop(attemptRejected)
 		return false
 	}
-	if cl := m.attempt; cl != nil {
-		cl.result = attemptRejected
+	if m.tries != nil {
+		m.result = attemptRejected
 	}
 	for _, res := range guilty {
 		g.judge(m, r, res, rejected)
@@ -80,7 +80,7 @@ func (m *Member) Rejected(r Rejection) bool {
 			g.judge(m, r, res, suspected)
 		}
 	}
-	g.end(m.attempt, attemptRejected)
+	m.end(attemptRejected)
 	g.decided(true)
 	return true
 }
@@ -115,7 +115,7 @@ func (q *Quarantine) protects(res, good *xds.Resource) bool {
 
 // lastGood returns the version that would be sent instead of a resource.
 func (sc *cohort) lastGood(it Item, res *xds.Resource) *xds.Resource {
-	if h := sc.overrides[it]; h != nil && h.hash == res.Hash {
+	if h := sc.overrides[it]; h.of(res) {
 		return sc.group.good(it, h.good)
 	}
 	if acked := sc.acked[it.Type]; acked != nil {
@@ -127,7 +127,7 @@ func (sc *cohort) lastGood(it Item, res *xds.Resource) *xds.Resource {
 // isHeld reports whether a resource that was sent on a stream is now withheld from it.
 func (g *group) isHeld(m *Member, it Item, res *xds.Resource) bool {
 	v := g.variants[Key{it, res.Hash}]
-	return v != nil && v.state != accepted && v.state != trying && (v.attempt == nil || v.attempt.by != m)
+	return v != nil && v.state != accepted && v.state != trying && v.canary != m
 }
 
 // isAccepted reports whether a proxy of the group has accepted a resource.
@@ -164,25 +164,23 @@ func (g *group) judge(m *Member, r Rejection, res *xds.Resource, state verdict) 
 		v = g.newCandidate(it, res, m)
 	}
 	for _, sc := range g.cohorts {
-		if !xds.Same(sc.made[r.Type].Get(res.Name), res) || sc.overrides[it] != nil && sc.overrides[it].hash == res.Hash {
+		if !xds.Same(sc.made[r.Type].Get(res.Name), res) || sc.overrides[it].of(res) {
 			continue
 		}
-		h := &override{variant: v, hash: res.Hash, unknown: sc.acked[r.Type] == nil && !sc.gone[it]}
+		h := &override{variant: v, unknown: sc.acked[r.Type] == nil && !sc.gone[it]}
 		if acked := sc.acked[r.Type]; acked != nil && !sc.gone[it] {
 			h.good = acked.Get(res.Name)
 		}
 		sc.put(it, h)
 	}
-	if h := m.cohort.overrides[it]; h != nil && h.hash == res.Hash {
+	if h := m.cohort.overrides[it]; h.of(res) {
 		v.instead(h.good, h.unknown, m)
 	}
-	if cl := m.attempt; cl != nil && cl.items[it] != nil {
-		delete(cl.items, it)
-	}
+	delete(m.tries, it)
 	if v.upTo == 0 {
 		v.after, v.upTo = r.After, r.UpTo
 	}
-	v.attempt, v.due, v.unused = nil, time.Time{}, time.Time{}
+	v.canary, v.due, v.unused = nil, time.Time{}, time.Time{}
 	if v.state != rejected {
 		v.state = suspected
 	}
