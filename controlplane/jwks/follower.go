@@ -31,8 +31,8 @@ const (
 	keepUnused = 7 * 24 * time.Hour
 	// staleAfter is how long keys cannot be fetched until that is a problem of the objects.
 	staleAfter = time.Hour
-	// defaultRuleTimeout and maxRuleTimeout limit a fetch: of a rule without a timeout, and of any.
-	defaultRuleTimeout, maxRuleTimeout = 5 * time.Second, time.Minute
+	// RuleTimeout limits a fetch of a rule without a timeout, and maxRuleTimeout of any.
+	RuleTimeout, maxRuleTimeout = 5 * time.Second, time.Minute
 	// maxReason is the maximum number of bytes of an error in a problem.
 	maxReason  = 400
 	sweepEvery = time.Hour
@@ -62,7 +62,7 @@ type FollowerConfig struct {
 type Wanted struct {
 	// Source has either a URL or an issuer, so that objects with the same URL share its keys.
 	Source
-	Timeout time.Duration // of a fetch; zero means 5 s
+	Timeout time.Duration // of a fetch; zero means RuleTimeout
 	Objects []model.Key
 }
 
@@ -266,7 +266,7 @@ func (f *Follower) follow(ctx context.Context, w Wanted) {
 	f.mu.Unlock()
 	timeout := w.Timeout
 	if timeout <= 0 {
-		timeout = defaultRuleTimeout
+		timeout = RuleTimeout
 	}
 	remote, err := NewRemote(RemoteConfig{
 		FetchConfig: FetchConfig{AnyHost: true, Allowed: f.cfg.Allowed, RootCAs: f.cfg.RootCAs, Transport: f.cfg.Transport, Timeout: min(timeout, maxRuleTimeout)},

@@ -180,7 +180,12 @@ func (k *keySources) add(source jwks.Source, rule *securityv1beta1.JWTRule, obj 
 		k.list = append(k.list, jwks.Wanted{Source: source})
 	}
 	w := &k.list[at]
-	w.Timeout = max(w.Timeout, rule.GetTimeout().AsDuration())
+	// The longest timeout counts, so that no rule shortens the default of another.
+	timeout := rule.GetTimeout().AsDuration()
+	if timeout <= 0 {
+		timeout = jwks.RuleTimeout
+	}
+	w.Timeout = max(w.Timeout, timeout)
 	if n := len(w.Objects); n == 0 || w.Objects[n-1] != obj.Key { // an object may name it twice
 		w.Objects = append(w.Objects, obj.Key)
 	}

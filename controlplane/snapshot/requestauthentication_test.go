@@ -134,6 +134,13 @@ func TestKeySources(t *testing.T) {
 	if len(sources) != 1 || sources[0].Timeout != 3*time.Second || len(sources[0].Objects) != 2 {
 		t.Errorf("sources %+v", sources)
 	}
+	short := KeySources([]*model.Config{
+		authenticationOf("a", "x", rule("https://k", time.Millisecond)),
+		authenticationOf("b", "y", &securityv1beta1.JWTRule{Issuer: "a", JwksUri: "https://k"}),
+	})
+	if len(short) != 1 || short[0].Timeout != jwks.RuleTimeout {
+		t.Errorf("a rule of another namespace shortens the default timeout: %+v", short)
+	}
 
 	w := &tokenWorld{}
 	for _, namespace := range []string{"a", "b", "shop"} {
