@@ -15,7 +15,9 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/stores"
 )
 
@@ -32,6 +34,9 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	open := config.OpenConfig{
 		Logger: s.log.With("component", "config"), Registerer: reg, Drivers: drivers,
 		State: filepath.Join(filepath.Dir(cfg.stateDir()), "config"), Keep: true,
+	}
+	if !cfg.GatewayAPI.On {
+		open.Kinds = istioKinds()
 	}
 	var list []config.Store
 	var writer config.Store
@@ -60,6 +65,18 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 		}
 	})
 	return all, nil
+}
+
+// istioKinds returns the kinds except those of the Gateway API and Ingress, which the account of the
+// control plane may have no right to read.
+func istioKinds() []model.Kind {
+	var kinds []model.Kind
+	for _, s := range schema.All() {
+		if strings.HasSuffix(s.Group, ".istio.io") {
+			kinds = append(kinds, s.Kind)
+		}
+	}
+	return kinds
 }
 
 // loading returns a sentence about what the control plane waits for before it serves.
