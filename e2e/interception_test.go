@@ -99,9 +99,9 @@ func TestInterception(t *testing.T) {
 		server.talk(t, "[::]:5432", "hello ")
 		server.talk(t, "[::]:6000", "")
 	}
-	client.redirect(t, client.Redirect)
-	web.redirect(t, web.Redirect)
-	seen.redirect(t, seen.Transparent)
+	client.capture(t)
+	web.capture(t)
+	seen.capture(t, "-m", "TPROXY")
 	m.agent(t, client, "client", "REDIRECT")
 	m.agent(t, web, "web", "REDIRECT")
 	m.agent(t, seen, "seen", "TPROXY")
@@ -306,19 +306,13 @@ func newIntercepted(t *testing.T, control *machine, config string) *intercepted 
 // write puts a file into the configuration.
 func (m *intercepted) write(t *testing.T, name, text string) {
 	t.Helper()
-	dir := filepath.Join(m.dir, "config")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(m.dir, "config", name), text)
 }
 
-// agent runs the agent of a machine, and waits until it is ready.
-func (m *intercepted) agent(t *testing.T, at *machine, app, interception string) {
+// identity writes what proves the identity of a workload, and the root of the control plane, below a
+// directory.
+func (m *intercepted) identity(t *testing.T, dir, app string) {
 	t.Helper()
-	dir := filepath.Join(m.dir, app)
 	token, err := jwt.Signed(m.sign).Claims(jwt.Claims{
 		Issuer: "test", Subject: "system:serviceaccount:default:" + app, Audience: jwt.Audience{"istio-ca"},
 		IssuedAt: jwt.NewNumericDate(time.Now()), Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour)),
@@ -330,17 +324,27 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{
-		"etc/istio/pod/labels": "app=\"" + app + "\"\n", "var/run/secrets/tokens/istio-token": token, "var/run/secrets/istio/root-cert.pem": string(root),
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	put(t, filepath.Join(dir, "var/run/secrets/tokens/istio-token"), token)
+	put(t, filepath.Join(dir, "var/run/secrets/istio/root-cert.pem"), string(root))
+}
+
+// put writes a file and creates its directory.
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
 	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// agent runs the agent of a machine, and waits until it is ready.
+func (m *intercepted) agent(t *testing.T, at *machine, app, interception string) {
+	t.Helper()
+	dir := filepath.Join(m.dir, app)
+	m.identity(t, dir, app)
+	put(t, filepath.Join(dir, "etc/istio/pod/labels"), "app=\""+app+"\"\n")
 	cmd := exec.Command(filepath.Join(repository(t), "bin", "outrigger-agent"), "proxy", "sidecar", "--domain", "default.svc.cluster.local")
 	cmd.Env = append(os.Environ(), "POD_NAME="+app, "POD_NAMESPACE=default", "INSTANCE_IP="+at.ip4.String(), "SERVICE_ACCOUNT="+app,
 		"ISTIO_META_INTERCEPTION_MODE="+interception, "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIOD_SAN=istiod.istio-system.svc",
@@ -349,6 +353,12 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: netlab.ProxyID}}
 	m.run(t, at, cmd, app)
+	m.ready(t, at, app)
+}
+
+// ready waits until the agent of a machine is ready.
+func (m *intercepted) ready(t *testing.T, at *machine, app string) {
+	t.Helper()
 	eventually(t, 30*time.Second, func() string {
 		code, body, err := request(t.Context(), m.control.client(), "http://"+hostPort(at.ip4, 15020)+"/healthz/ready", "")
 		if err == nil && code == 200 {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
@@ -49,10 +50,10 @@ func (m *machine) start(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// redirect sends the traffic of the machine to its Envoy, as set does.
-func (m *machine) redirect(t *testing.T, set func() error) {
+// capture sends the traffic of the machine to its Envoy.
+func (m *machine) capture(t *testing.T, flags ...string) {
 	t.Helper()
-	if err := set(); err != nil {
+	if err := m.Capture(filepath.Join(repository(t), "bin", "outrigger-agent"), flags...); err != nil {
 		t.Fatalf("%s: %v", m.name, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -47,7 +48,7 @@ func (s *suite) lab() (*lab, error) {
 		return nil, err
 	}
 	s.network = &lab{all[0], all[1], all[2]}
-	return s.network, s.network.pay.Redirect()
+	return s.network, s.network.pay.Capture(filepath.Join(s.bin, "outrigger-agent"))
 }
 
 // greeter listens on a machine, sends a greeting of the application on each TCP connection and
