@@ -4,8 +4,10 @@
 package discovery
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -70,6 +72,18 @@ spec:
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s lacks %s", body, want)
+		}
+	}
+	// Nobody waits for the answer. Whether the request gets a turn is decided at random.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1/debug/replay", strings.NewReader(fields.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.RemoteAddr = "127.77.51.3:1"
+		w := httptest.NewRecorder()
+		if h.server.DebugHandler().ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
+			t.Fatalf("a request that has ended: got %d %s", w.Code, w.Body)
 		}
 	}
 	// Nothing has changed for proxies.

@@ -42,6 +42,8 @@ type debugger struct {
 	mesh   *snapshot.Mesh
 	query  url.Values
 	asker  asker
+	// ended is closed when nobody waits for the answer any more; nil if that is not known.
+	ended <-chan struct{}
 }
 
 // asker is who asks, and what of the mesh it sees.
@@ -173,6 +175,7 @@ func (s *Server) debugger(mesh *snapshot.Mesh, query url.Values, who asker) debu
 var (
 	errUnknown   = errors.New("not known here")
 	errForbidden = errors.New("not allowed")
+	errEnded     = errors.New("the request has ended")
 )
 
 // ask returns the answer of a name.

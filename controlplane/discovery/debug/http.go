@@ -135,7 +135,7 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 	case <-patience.C:
 		return nil, &refusal{http.StatusServiceUnavailable, "others are asking; ask again in a moment"}
 	case <-r.Context().Done():
-		return nil, &refusal{http.StatusServiceUnavailable, "the request has ended"}
+		return nil, &refusal{http.StatusServiceUnavailable, errEnded.Error()}
 	}
 	return server.answerHTTP(mesh, caller, r)
 }
@@ -150,7 +150,9 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	if r.Method == http.MethodPost {
 		query = r.PostForm
 	}
-	answer, err := s.debugger(mesh, query, who).ask(r.PathValue("name"))
+	d := s.debugger(mesh, query, who)
+	d.ended = r.Context().Done()
+	answer, err := d.ask(r.PathValue("name"))
 	if err == nil {
 		err = answer.fillJSON()
 	}
@@ -159,6 +161,8 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 		err = json.NewEncoder(&body).Encode(answer.json)
 	}
 	switch {
+	case errors.Is(err, errEnded):
+		return nil, &refusal{http.StatusServiceUnavailable, err.Error()}
 	case errors.Is(err, errForbidden):
 		return nil, &refusal{http.StatusForbidden, err.Error()}
 	case errors.Is(err, errUnknown):

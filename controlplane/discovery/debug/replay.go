@@ -112,6 +112,11 @@ func (d debugger) replay() (answerOf, error) {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
+		select {
+		case <-d.ended: // thousands of records take seconds
+			return answerOf{}, errEnded
+		default:
+		}
 		if json.Unmarshal([]byte(line), &l) != nil {
 			out.Unread++
 			continue
