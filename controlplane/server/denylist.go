@@ -20,7 +20,7 @@ func (s *Server) newDenyList(path string, reg prometheus.Registerer) (err error)
 	if path == "" {
 		return nil
 	}
-	s.denyList, err = denylist.NewFollower(denylist.Config{
+	s.objects.denyList, err = denylist.NewFollower(denylist.Config{
 		Path: path, Logger: s.log.With("component", "control"), Registerer: reg,
 		OnChange: func() { s.debounce.Add(model.NewChange(model.Key{Kind: model.MeshConfigKind, Name: "deny-list"})) },
 	})
@@ -35,14 +35,14 @@ func (s *Server) denied(caller *authn.Caller) error {
 	if err := s.deniedIdentity(caller.ID); err != nil {
 		return err
 	}
-	if caller.Serial != nil && s.denyList.List().DeniesSerial(denylist.SerialText(caller.Serial)) {
+	if caller.Serial != nil && s.objects.denyList.List().DeniesSerial(denylist.SerialText(caller.Serial)) {
 		return fmt.Errorf("its certificate with the serial number %X is on the deny list of this mesh", caller.Serial)
 	}
 	return nil
 }
 
 func (s *Server) deniedIdentity(id certs.ID) error {
-	list := s.denyList.List()
+	list := s.objects.denyList.List()
 	if list.Len() > 0 && list.Denies(id, envoyconf.TrustDomains(s.settings.Current().Mesh)) {
 		return fmt.Errorf("%s is on the deny list of this mesh", id)
 	}

@@ -103,7 +103,7 @@ func (s *Server) convert(change model.Change) model.Change {
 	}
 	in := gatewayapi.Input{
 		List: func(kind model.Kind) []*model.Config { return s.objects.store.List(kind, "") },
-		Mesh: s.snapshots.mesh, Domain: s.domain, IngressNamespace: s.objects.conversion.ingress,
+		Mesh: s.snapshots.mesh, Domain: s.snapshots.domain, IngressNamespace: s.objects.conversion.ingress,
 	}
 	if s.objects.platform != nil {
 		in.Service = func(namespace, name string) *model.Service {

@@ -22,7 +22,6 @@ import (
 // newDebug configures the answers to debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
-	s.debugHTTP = cfg.DebugHTTP
 	s.discovery.Debug(debug.Config{
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
@@ -30,7 +29,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Objects: s.objects.store, Changed: s.history.changed,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {
-			if err := s.denyList.Err(); err != nil {
+			if err := s.objects.denyList.Err(); err != nil {
 				return err.Error()
 			}
 			return ""
@@ -49,9 +48,6 @@ func (o *objects) exists(key model.Key) bool {
 
 // serveDebug adds /debug to the servers, which may be the same one.
 func (s *Server) serveDebug(servers ...*http.ServeMux) {
-	if !s.debugHTTP {
-		return
-	}
 	handler := s.discovery.DebugHandler()
 	for _, mux := range slices.Compact(servers) {
 		mux.Handle("/debug", handler)

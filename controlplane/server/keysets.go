@@ -43,7 +43,7 @@ func (s *Server) newKeySets(cfg Config, reg prometheus.Registerer) error {
 		return fmt.Errorf("environment variable OUTRIGGER_JWKS_ALLOWED_HOSTS: %w", err)
 	}
 	s.objects.keysTried = make(chan struct{})
-	s.keySets, err = jwks.NewFollower(jwks.FollowerConfig{
+	s.objects.keySets, err = jwks.NewFollower(jwks.FollowerConfig{
 		Dir: filepath.Join(filepath.Dir(cfg.stateDir()), "jwks"), Allowed: allowed, Refresh: cfg.KeySets.Refresh,
 		RootCAs:  func() (*x509.CertPool, error) { return rootsWith(cfg.KeySets.RootFile) },
 		OnChange: func(objects []model.Key) { s.debounce.Add(model.NewChange(objects...)) },
@@ -81,12 +81,12 @@ func rootsWith(path string) (*x509.CertPool, error) {
 // waitForKeys waits until the keys that the loaded objects need were fetched, or could not be
 // fetched, for a limited time.
 func (s *Server) waitForKeys(ctx context.Context) {
-	s.keySets.Follow(snapshot.KeySources(s.objects.list(model.RequestAuthentication)))
+	s.objects.keySets.Follow(snapshot.KeySources(s.objects.list(model.RequestAuthentication)))
 	wait := time.NewTimer(firstKeysWait)
 	defer wait.Stop()
 	// Cases: all keys were tried; an issuer does not answer; the end.
 	select {
-	case <-s.keySets.Tried():
+	case <-s.objects.keySets.Tried():
 	case <-wait.C:
 	case <-ctx.Done():
 	}

@@ -159,9 +159,11 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	}
 	monitor.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	monitor.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintln(w, s.version) // as above
+		_, _ = fmt.Fprintln(w, cfg.Version) // as above
 	})
-	s.serveDebug(health, monitor)
+	if cfg.DebugHTTP {
+		s.serveDebug(health, monitor)
+	}
 	if cfg.Profile {
 		monitor.Handle("/debug/pprof/", fromLoopback(pprof.Index))
 		monitor.Handle("/debug/pprof/profile", fromLoopback(pprof.Profile))

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/autoregister"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
@@ -36,30 +35,23 @@ import (
 
 // Server contains the components of the control plane.
 type Server struct {
-	log             *slog.Logger
-	version, domain string
-	debugHTTP       bool // serves /debug over HTTP, too
+	log *slog.Logger
 
-	settings     *meshsettings.Follower   // the mesh config and the networks
-	denyList     *denylist.Follower       // nil without a deny list
-	keySets      *jwks.Follower           // keys of token issuers
-	kube         *kube.Client             // nil if no cluster is used
-	objects      objects                  // inputs of snapshots
-	health       *health.Table            // health reports of agents
-	healthOn     bool                     // they have an effect
-	registration *autoregister.Controller // entries of machines
-	registers    bool                     // creates entries; otherwise it only follows those of the store
-	debounce     *push.Debouncer          // changes to snapshots
-	snapshots    snapshots
-	discovery    *discovery.Server    // snapshots to proxies
-	status       *objectstatus.Writer // writes the status of objects
-	skipped      *prometheus.CounterVec
-	history      *history           // data for debug answers
-	identity     identity           // certificates and authentication
-	replicas     *replicas.Balancer // nil if no others are configured
-	webhooks     *http.ServeMux     // serves the API server; nil without a cluster
-	injection    *injection         // nil if it is off
-	ports        ports
+	settings  *meshsettings.Follower // the mesh config and the networks
+	kube      *kube.Client           // nil if no cluster is used
+	objects   objects                // inputs of snapshots
+	machines  machines               // workloads that report about themselves
+	debounce  *push.Debouncer        // changes to snapshots
+	snapshots snapshots
+	discovery *discovery.Server    // snapshots to proxies
+	status    *objectstatus.Writer // writes the status of objects
+	skipped   *prometheus.CounterVec
+	history   *history           // data for debug answers
+	identity  identity           // certificates and authentication
+	replicas  *replicas.Balancer // nil if no others are configured
+	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
+	injection *injection         // nil if it is off
+	ports     ports
 }
 
 // objects are the inputs of snapshots.
@@ -70,6 +62,10 @@ type objects struct {
 	credentials credentialSource
 	// conversion is of the Gateway API and of Ingresses; nil if it is off.
 	conversion *conversion
+	// denyList is nil without a deny list.
+	denyList *denylist.Follower
+	// keySets are the keys of token issuers.
+	keySets *jwks.Follower
 	// keysTried is closed once the first snapshot need not wait for keys of token issuers.
 	keysTried chan struct{}
 }
@@ -85,6 +81,10 @@ func (o *objects) run(ctx context.Context) error {
 	if o.credentials != nil {
 		g.Go(func() error { return o.credentials.Run(ctx) }) // reads Secrets, wakes the streams that use them
 	}
+	if o.denyList != nil {
+		g.Go(func() error { return o.denyList.Run(ctx) }) // reads the deny list, feeds changes
+	}
+	g.Go(func() error { return o.keySets.Run(ctx) }) // reads keys of token issuers, feeds changes
 	return g.Wait()
 }
 
@@ -92,6 +92,7 @@ func (o *objects) run(ctx context.Context) error {
 // server runs, only the goroutine of the debouncer uses it; the follower of the
 // settings has the newest ones.
 type snapshots struct {
+	domain   string // of the services of a cluster
 	built    *snapshot.Mesh
 	mesh     *meshv1alpha1.MeshConfig
 	networks *meshv1alpha1.MeshNetworks
@@ -108,7 +109,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	reg := newRegistry()
 	log = limitLog(log, reg)
-	s := &Server{log: log, version: cfg.Version, domain: cfg.Domain, healthOn: cfg.Health}
+	s := &Server{log: log, snapshots: snapshots{domain: cfg.Domain}}
 	s.ports.shutdown, s.ports.limits = cfg.Shutdown, newLimits(log, cfg, reg)
 	var err error
 	if s.kube, err = s.connect(cfg, reg); err != nil {
@@ -141,20 +142,15 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.debounce = push.NewDebouncer(push.DebouncerConfig{After: cfg.DebounceAfter, Max: cfg.DebounceMax, Build: s.build, Waited: func(d time.Duration) { s.history.gathered.Observe(d.Seconds()) }})
-	s.health, err = health.New(health.Config{
-		OnChange: s.debounce.Add, OnVerdict: func(keys []model.Key) { s.status.Mark(keys) }, Logger: log.With("component", "health"), Registerer: reg,
-	})
+	s.machines, err = newMachines(cfg, &s.objects, log, health.Config{OnChange: s.debounce.Add, OnVerdict: func(keys []model.Key) { s.status.Mark(keys) }, Registerer: reg})
 	if err != nil {
-		return nil, err
-	}
-	if err := s.newRegistration(cfg, reg); err != nil {
 		return nil, err
 	}
 	objects := s.newMCP(cfg)
 	objects.Logger = log.With("component", "discovery")
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(cfg.Generate), Workers: cfg.PushWorkers, CanaryPush: cfg.CanaryPush, NoVHDS: !cfg.VHDS, Secrets: secrets,
-		OnHealth: s.reports(), OnGone: s.gone, Presence: s.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, Objects: mcpserver.New(objects),
+		OnHealth: s.machines.reports(), OnGone: s.machines.gone, Presence: s.machines.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, Objects: mcpserver.New(objects),
 		CallerStreams: callerStreams(cfg.ConnectionsPerAddress), Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {
@@ -197,18 +193,12 @@ func (s *Server) Run(until context.Context) error {
 	})
 	g.Go(func() error { return s.objects.run(ctx) })                           // reads stores and clusters, feeds changes
 	g.Go(func() error { return s.settings.Run(ctx, s.adopt, s.pushSettings) }) // reads the mesh config and the networks, feeds changes
-	if s.denyList != nil {
-		g.Go(func() error { return s.denyList.Run(ctx) }) // reads the deny list, feeds changes
-	}
-	g.Go(func() error { return s.keySets.Run(ctx) })                  // reads keys of token issuers, feeds changes
-	g.Go(func() error { return s.identity.run(ctx, s.rootsChanged) }) // reads keys, roots and tokens, feeds signing, handshakes and changes
-	g.Go(func() error { return s.firstBuild(ctx) })                   // reads the loaded store, feeds the first change
-	g.Go(func() error { return s.debounce.Run(ctx) })                 // reads changes, feeds build: snapshot -> queue
-	g.Go(func() error { return s.discovery.Run(ctx) })                // reads the queue, feeds the streams
-	g.Go(func() error { return s.status.Run(ctx) })                   // reads events, problems and acknowledgements of proxies, feeds the stores
-	if s.registers {
-		g.Go(func() error { return s.registration.Run(ctx) }) // reads connected proxies, groups and entries, feeds the store
-	}
+	g.Go(func() error { return s.identity.run(ctx, s.rootsChanged) })          // reads keys, roots and tokens, feeds signing, handshakes and changes
+	g.Go(func() error { return s.firstBuild(ctx) })                            // reads the loaded store, feeds the first change
+	g.Go(func() error { return s.debounce.Run(ctx) })                          // reads changes, feeds build: snapshot -> queue
+	g.Go(func() error { return s.discovery.Run(ctx) })                         // reads the queue, feeds the streams
+	g.Go(func() error { return s.status.Run(ctx) })                            // reads events, problems and acknowledgements of proxies, feeds the stores
+	g.Go(func() error { return s.machines.run(ctx) })                          // reads connected proxies, groups and entries, feeds the store
 	if s.injection != nil {
 		g.Go(func() error { return s.injection.run(ctx) }) // reads the configuration of the injector, feeds its webhook
 	}
@@ -247,10 +237,10 @@ func (s *Server) build(change model.Change) {
 	s.snapshots.mesh, s.snapshots.networks = settings.Mesh, settings.Networks
 	change = s.convert(change)
 	s.status.Building(change)
-	if s.healthOn && change.Touches(model.WorkloadEntry) {
-		s.health.Update(s.objects.list(model.WorkloadEntry))
+	if s.machines.reported && change.Touches(model.WorkloadEntry) {
+		s.machines.health.Update(s.objects.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.domain, Denied: s.denyList.List(), Unhealthy: s.health.Unhealthy(), Keys: s.keySets.Sets()}
+	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.snapshots.domain, Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets()}
 	if s.identity.authority != nil {
 		in.Roots = s.identity.authority.RootPEM()
 	}
@@ -262,7 +252,7 @@ func (s *Server) build(change model.Change) {
 	s.objects.conclude(next)
 	s.logProblems(next)
 	if s.snapshots.built == nil || s.snapshots.built.RequestAuthentications != next.RequestAuthentications {
-		s.keySets.Follow(next.RequestAuthentications.KeySources())
+		s.objects.keySets.Follow(next.RequestAuthentications.KeySources())
 	}
 	s.snapshots.built = next
 	s.discovery.Push(next, change)

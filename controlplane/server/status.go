@@ -41,7 +41,7 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 		Registerer: reg,
 	}
 	if cfg.Health {
-		writer.Health = s.health.Verdict
+		writer.Health = s.machines.health.Verdict
 	}
 	var err error
 	if writer.Lead, err = s.leader(cfg, statusLease); err != nil {
@@ -75,14 +75,6 @@ func (s *Server) leader(cfg Config, lease string) (func(context.Context, func(co
 	return nil, nil
 }
 
-// reports returns the function for health reports of agents, or nil if they are ignored.
-func (s *Server) reports() func(*model.Proxy, bool, string) {
-	if !s.healthOn {
-		return nil
-	}
-	return s.health.Report
-}
-
 // hear processes the events of the stores. Those that can change the configuration of
 // proxies are added to the next snapshot.
 func (s *Server) hear(events []config.Event) {
@@ -99,7 +91,7 @@ func (s *Server) hear(events []config.Event) {
 			entries = append(entries, e.New)
 		}
 	}
-	s.health.Follow(entries)
+	s.machines.health.Follow(entries)
 	if len(effective) > 0 {
 		s.debounce.Add(config.Change(effective))
 	}
