@@ -31,8 +31,8 @@ func label(t *testing.T, c *kube.Cluster, namespace, key, value string) {
 	}
 }
 
-// admit lets the API server admit a pod, which is not stored, and reports whether it has a proxy.
-func (r *release) admit(namespace string, pod *corev1.Pod) (proxy bool, err error) {
+// admitted lets the API server admit a pod, which is not stored.
+func (r *release) admitted(namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
 	r.t.Helper()
 	pod = pod.DeepCopy()
 	if pod.Name == "" {
@@ -41,8 +41,13 @@ func (r *release) admit(namespace string, pod *corev1.Pod) (proxy bool, err erro
 	if len(pod.Spec.Containers) == 0 {
 		pod.Spec.Containers = []corev1.Container{{Name: "application", Image: "registry.invalid/application:1"}}
 	}
-	pod, err = r.cluster.Admin().CoreV1().Pods(namespace).Create(r.t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
+	return r.cluster.Admin().CoreV1().Pods(namespace).Create(r.t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+// admit is admitted, and reports whether the pod has a proxy.
+func (r *release) admit(namespace string, pod *corev1.Pod) (proxy bool, err error) {
+	r.t.Helper()
+	if pod, err = r.admitted(namespace, pod); err != nil {
 		return false, err
 	}
 	for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
