@@ -27,6 +27,8 @@ type inputs struct {
 	broken map[model.Key]broken
 	// pending is the change that was not built yet.
 	pending model.Change
+	// byKey has the lists that of has read.
+	byKey map[model.Kind]map[model.Key]*model.Config
 }
 
 // broken is an object that makes the build panic.
@@ -42,12 +44,20 @@ func (i *inputs) of(key model.Key) *model.Config {
 	if c, ok := i.read[key]; ok {
 		return c
 	}
-	for _, c := range i.lists[key.Kind] {
-		if c != nil && c.Key == key {
-			return c
+	list, ok := i.byKey[key.Kind]
+	if !ok {
+		list = make(map[model.Key]*model.Config, len(i.lists[key.Kind]))
+		for _, c := range slices.Backward(i.lists[key.Kind]) { // the first one counts
+			if c != nil {
+				list[c.Key] = c
+			}
 		}
+		if i.byKey == nil {
+			i.byKey = map[model.Kind]map[model.Key]*model.Config{}
+		}
+		i.byKey[key.Kind] = list
 	}
-	return nil
+	return list[key]
 }
 
 // builder builds a snapshot, like build.
@@ -66,6 +76,7 @@ func guarded(prev *Mesh, in Input, change model.Change, build builder) *Mesh {
 	}
 	if prev != nil {
 		g.before = prev.inputs
+		g.before.byKey = nil // written to while this snapshot is built
 		g.change = change.Merge(g.before.pending)
 		maps.Copy(g.broken, g.before.broken)
 	}
@@ -93,6 +104,7 @@ func (g *guard) list(kind model.Kind) []*model.Config {
 	if !ok {
 		list = g.in.List(kind)
 		g.now.lists[kind] = list
+		delete(g.now.byKey, kind)
 	}
 	return list
 }
@@ -271,23 +283,15 @@ func (g *guard) changed() []model.Key {
 		created[key] = cmp.Or(now, was)
 	}
 	for kind, list := range g.now.lists {
-		before := map[model.Key]*model.Config{}
-		for _, c := range g.before.lists[kind] {
-			if c != nil {
-				before[c.Key] = c
-			}
-		}
 		for _, c := range list {
-			if c == nil {
-				continue
-			}
-			if _, read := g.before.read[c.Key]; read || before[c.Key] != c {
+			if c != nil {
 				note(c.Key, c)
 			}
-			delete(before, c.Key)
 		}
-		for key := range before { // deleted
-			note(key, nil)
+		for _, c := range g.before.lists[kind] {
+			if c != nil && g.now.of(c.Key) == nil { // deleted
+				note(c.Key, nil)
+			}
 		}
 	}
 	for key, c := range g.now.read {
