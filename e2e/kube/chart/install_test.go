@@ -12,6 +12,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // hook is what the control plane writes into a webhook.
@@ -171,7 +172,8 @@ func (r *release) nothingLeft(revision string) {
 	count("NetworkPolicies", len(policies.Items), err)
 }
 
-// Values that the schema does not allow are errors before anything is installed.
+// Values that the schema does not allow are errors before anything is installed, of Helm and of
+// outrigger install.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	r := newRelease(t)
@@ -184,6 +186,13 @@ func TestSchema(t *testing.T) {
 	} {
 		if _, err := r.install(values, false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %v: %v, want %s", values, err, want)
+		}
+		text, err := yaml.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := tool(t, "", "install", "--dry-run", "-f", writeValues(t, string(text))); err == nil || !strings.Contains(err.Error(), "outrigger: value ") {
+			t.Errorf("outrigger install with values %v: %v: %s", values, err, out)
 		}
 	}
 }

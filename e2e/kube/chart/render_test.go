@@ -201,6 +201,7 @@ func TestRendering(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("outrigger install renders something else than Helm (-Helm +ours):\n%s", diff)
 			}
+			consistent(t, got)
 			for name, o := range got {
 				mapping, err := mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
 				if err != nil {

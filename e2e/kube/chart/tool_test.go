@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -157,6 +158,28 @@ func (r *release) argument(revision, want string) {
 	if args := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(args, want) {
 		r.t.Errorf("the arguments are %s, want %s", args, want)
 	}
+}
+
+// While the control plane does not start, the command says why, and how to go on.
+func TestToolWaits(t *testing.T) {
+	t.Parallel()
+	c, namespace := shared.Namespace(t)
+	pod, err := c.CreatePod(t.Context(), namespace, "outrigger-control-waits-1", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Labels = map[string]string{"app.kubernetes.io/name": "outrigger-control", "istio.io/rev": "waits"}
+	if pod, err = c.Admin().CoreV1().Pods(namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waiting := &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "outrigger/control: not found"}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "application", State: corev1.ContainerState{Waiting: waiting}}}
+	if _, err := c.Admin().CoreV1().Pods(namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, kubeconfig(t, c), []string{"install", "--revision=waits", "--namespace=" + namespace, "--timeout=10s"},
+		"the control plane is not ready after 10s: 0 of 1 pods of outrigger-control-waits are ready; ImagePullBackOff: outrigger/control: not found;",
+		"run the same command again, or remove them with outrigger uninstall")
 }
 
 // What Helm has installed belongs to Helm, whatever the release is called.
