@@ -99,6 +99,7 @@ func TestInterception(t *testing.T) {
 		server.talk(t, "[::]:5432", "hello ")
 		server.talk(t, "[::]:6000", "")
 	}
+	client.refuses(t)
 	client.capture(t)
 	web.capture(t)
 	seen.capture(t, "-m", "TPROXY")
@@ -177,6 +178,19 @@ func TestInterception(t *testing.T) {
 	get(client, "http://10.96.0.1/", "", byWeb, asClient)
 	if code, body, err := request(t.Context(), client.client(), "http://10.96.0.1/", "nobody.example.com"); err != nil || code != 502 {
 		t.Errorf("a host that nobody knows: %d, %v: %s", code, err, body)
+	}
+}
+
+// refuses runs an agent on a machine without redirection that requires it.
+func (m *machine) refuses(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(repository(t), "bin", "outrigger-agent"), "proxy")
+	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "OUTRIGGER_REQUIRE_INTERCEPTION=true", "INSTANCE_IP="+m.ip4.String(), "POD_NAMESPACE=default", "PROXY_CONFIG=binaryPath: "+envoyBinary(t))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	m.start(t, cmd)
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 126 || !strings.Contains(out.String(), "connections are not redirected to Envoy") {
+		t.Errorf("an agent without redirection: %v\n%s", err, out.String())
 	}
 }
 

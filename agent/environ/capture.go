@@ -3,11 +3,12 @@
 
 package environ
 
-// captureVariables are the rows of the table for istio-iptables and istio-clean-iptables, which read
-// them. Variables that are named after a flag have no row.
+// captureVariables are the rows of the table about interception. istio-iptables and
+// istio-clean-iptables read most of them. Variables that are named after a flag have no row.
 func captureVariables() []variable {
 	elsewhere := func(*Values, string) error { return nil }
 	return []variable{
+		{"OUTRIGGER_REQUIRE_INTERCEPTION", kindBool, "false", "end with exit code 126 if connections are not redirected to Envoy, of a sidecar with the interception mode REDIRECT or TPROXY; without it there is a warning, if ISTIO_META_INTERCEPTION_MODE is set", boolean(func(e *Values) *bool { return &e.RequireInterception })},
 		{"ENVOY_USER", kindText, "istio-proxy", "`istio-iptables`: user whose connections are not captured, without --proxy-uid", elsewhere},
 		{"ISTIO_OUTBOUND_OWNER_GROUPS", kindText, "*", "`istio-iptables`: groups whose outbound connections are captured, names or numbers with commas between; * means all", elsewhere},
 		{"ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", kindText, "", "`istio-iptables`: groups whose outbound connections are not captured, if all others are", elsewhere},

@@ -38,6 +38,8 @@ type Values struct {
 	Shown map[string]string
 	// RecordHeaders are the headers of requests that are recorded.
 	RecordHeaders []string
+	// RequireInterception ends the agent if connections are not redirected to Envoy.
+	RequireInterception bool
 	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
 	AllowUnsafeEnvoy bool
 	// Unserved are the variables that ask for something that is not supported.

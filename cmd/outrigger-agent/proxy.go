@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/agent/environ"
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/envoy/capture"
 )
 
 const proxyLong = `proxy runs the agent and its Envoy until SIGTERM or SIGINT. It then fails readiness
@@ -100,6 +101,9 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 	if !values.GoTuned {
 		agent.TuneRuntime()
 	}
+	if err := checkCapture(ctx, log, role, values, r.process.environ); err != nil {
+		return err
+	}
 	a, err := agent.New(ctx, agent.Config{
 		Role: role, Flags: r.flags.Flags, Environ: values, JSONLog: r.jsonLog, Version: version, Logger: log, Now: r.process.now,
 	})
@@ -107,6 +111,25 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 		return err
 	}
 	return a.Run(ctx)
+}
+
+// checkCapture checks that connections are redirected to Envoy, where the interception mode says so.
+func checkCapture(ctx context.Context, log *slog.Logger, role string, values environ.Values, environ []string) error {
+	mode := values.Metadata["ISTIO_META_INTERCEPTION_MODE"]
+	if mode == "" && values.RequireInterception {
+		mode = "REDIRECT" // the default
+	}
+	if role != node.Sidecar || values.Envoy.Disabled || values.BindAddress != "" || mode != "REDIRECT" && mode != "TPROXY" {
+		return nil
+	}
+	err := capture.Check(ctx, environ)
+	switch {
+	case err != nil && values.RequireInterception:
+		return fmt.Errorf("OUTRIGGER_REQUIRE_INTERCEPTION is set: %w", err)
+	case errors.Is(err, capture.ErrNotCaptured):
+		log.Warn("interception is missing; OUTRIGGER_REQUIRE_INTERCEPTION=true makes this an error", "err", err)
+	}
+	return nil
 }
 
 // parseRole returns the role. Like pilot-agent, it ignores further arguments.

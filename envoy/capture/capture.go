@@ -12,8 +12,8 @@ import (
 	"os"
 )
 
-// ErrNotCaptured is wrapped by the error of a validation that found no redirection.
-var ErrNotCaptured = errors.New("connections are not redirected to Envoy, so the workload would run without protection; " +
+// ErrNotCaptured is wrapped by errors of Run and Check that found no redirection.
+var ErrNotCaptured = errors.New("connections are not redirected to Envoy, so the workload would run without protection: run istio-iptables before the agent; " +
 	"with a CNI plugin of the mesh, start the pod again once the plugin runs on this node")
 
 // errUnsupported is wrapped by the errors of a kernel without nftables.
@@ -44,8 +44,10 @@ func (s *Settings) run(ctx context.Context, log *slog.Logger, out io.Writer) err
 	if !s.Validate {
 		return nil
 	}
-	if err := s.validate(ctx); err != nil {
+	if err := s.validate(ctx); errors.Is(err, ErrNotCaptured) {
 		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotCaptured, err)
 	}
 	log.Info("the redirection to Envoy works")
 	return nil

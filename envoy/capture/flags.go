@@ -126,11 +126,7 @@ const (
 // Run does what the flags say, for those that are not given the environment variables of the same
 // name, such as PROXY_UID. A dry run writes the rules to out.
 func (f *Flags) Run(ctx context.Context, log *slog.Logger, environ []string, out io.Writer) error {
-	env := map[string]string{}
-	for _, entry := range environ {
-		name, value, _ := strings.Cut(entry, "=")
-		env[name] = value
-	}
+	env := environment(environ)
 	if err := f.fromEnvironment(env); err != nil {
 		return err
 	}
@@ -144,6 +140,15 @@ func (f *Flags) Run(ctx context.Context, log *slog.Logger, environ []string, out
 		}
 		return s.run(ctx, log, out)
 	})
+}
+
+func environment(environ []string) map[string]string {
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	return env
 }
 
 // settings checks the flags. Warnings are about values that are ignored.

@@ -70,6 +70,8 @@ type Settings struct {
 	SkipApply, Validate, ProbeIPv6 bool
 	ProbePort                      uint16
 	ProbeTimeout                   time.Duration
+	// ProbeOnce fails when a connection is refused, instead of waiting for rules.
+	ProbeOnce bool
 }
 
 // check checks what concerns several values.

@@ -60,11 +60,7 @@ func readOn(t *testing.T, system system, add func(*Flags, *pflag.FlagSet), line 
 	if err := fs.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{}
-	for _, entry := range environ {
-		name, value, _ := strings.Cut(entry, "=")
-		env[name] = value
-	}
+	env := environment(environ)
 	if err := f.fromEnvironment(env); err != nil {
 		return nil, nil, err
 	}

@@ -10,11 +10,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,6 +45,49 @@ func inNamespace(path string, f func() error) error {
 	return <-result
 }
 
+// Check returns nil if the connections of this network namespace are redirected to Envoy, which must
+// not run yet, and an error that wraps ErrNotCaptured if they are not. Other errors say why it cannot
+// find out. With the capability NET_ADMIN it looks for rules, without it for their effect on the user
+// of the proxy.
+func Check(ctx context.Context, environ []string) error {
+	var f Flags
+	f.Add(pflag.NewFlagSet("", pflag.ContinueOnError))
+	env := environment(environ)
+	if err := f.fromEnvironment(env); err != nil {
+		return err
+	}
+	f.dns = false // the resolvers are of no interest
+	s, _, err := f.settings(env, thisSystem())
+	if err != nil {
+		return err
+	}
+	listed, rules := hasRules()
+	switch {
+	case rules:
+		return nil
+	case slices.Contains(s.UIDs, uint32(os.Geteuid())):
+		s.ProbeOnce = true
+		return s.validate(ctx)
+	case listed:
+		return ErrNotCaptured
+	}
+	return fmt.Errorf("finding out whether connections are redirected to Envoy: user %d must be that of --proxy-uid, %d, or have the capability NET_ADMIN", os.Geteuid(), s.UIDs)
+}
+
+// hasRules reports whether rules can be listed, and whether there are some that redirect connections.
+func hasRules() (listed, rules bool) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, false
+	}
+	own, err := ownTables(c)
+	if err != nil {
+		return false, false
+	}
+	others, err := findLeftovers()
+	return err == nil, len(own) > 0 || others.String() != ""
+}
+
 // validate checks that a connection of this process to the loopback network reaches Envoy's port,
 // as connections of the proxy to the own workload do. It listens there itself, so Envoy must not run
 // yet.
@@ -56,7 +103,7 @@ func (s *Settings) validate(ctx context.Context) error {
 	for _, port := range []uint16{s.OutboundPort, s.InboundPort} {
 		l, err := config.Listen(ctx, "tcp", netip.AddrPortFrom(loopback, port).String())
 		if err != nil {
-			return fmt.Errorf("%w: listening on Envoy's port: %w", ErrNotCaptured, err)
+			return fmt.Errorf("listening on Envoy's port %d: %w", port, err)
 		}
 		defer func() { _ = l.Close() }() // ends the goroutine
 		go s.accept(l.(*net.TCPListener), captured)
@@ -69,6 +116,9 @@ func (s *Settings) validate(ctx context.Context) error {
 			_ = c.Close() // nothing was sent
 		} else if ctx.Err() == nil {
 			last = err
+		}
+		if s.ProbeOnce && errors.Is(err, unix.ECONNREFUSED) {
+			return fmt.Errorf("%w: %w", ErrNotCaptured, err)
 		}
 		select {
 		case <-captured:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,46 @@ func TestValidation(t *testing.T) {
 		})
 		if got := !errors.Is(err, ErrNotCaptured); got != c.captured || c.captured && err != nil {
 			t.Errorf("%q, user %d: %v, want captured: %v", c.rules, c.user, err, c.captured)
+		}
+	}
+}
+
+// TestCheck looks for rules with the capability for that, and without it for their effect.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	machines, err := netlab.New("peer", "pod")
+	if errors.Is(err, netlab.ErrUnavailable) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer netlab.Close(machines)
+	l := &lab{peer: machines[0], pod: machines[1]}
+	check := func(capable bool, environ ...string) error {
+		return l.pod.Do(func() error {
+			if !capable { // only this thread
+				header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+				if err := unix.Capset(&header, &none[0]); err != nil {
+					return err
+				}
+			}
+			return Check(t.Context(), environ)
+		})
+	}
+	self := fmt.Sprintf("PROXY_UID=%d", os.Geteuid())
+	for _, rules := range []string{"", usual, usual + "-m TPROXY", fmt.Sprintf("-b 80 -i * -u %d", os.Geteuid())} {
+		if rules != "" {
+			l.apply(t, rules)
+		}
+		if err := check(true); errors.Is(err, ErrNotCaptured) != (rules == "") || err != nil && rules != "" {
+			t.Errorf("rules %q: %v", rules, err)
+		}
+		effective := strings.HasPrefix(rules, "-b")
+		if err := check(false, self); errors.Is(err, ErrNotCaptured) == effective || err != nil && effective {
+			t.Errorf("rules %q, by effect: %v", rules, err)
+		}
+		if err := check(false); err == nil || errors.Is(err, ErrNotCaptured) {
+			t.Errorf("rules %q, without capability and as another user: %v", rules, err)
 		}
 	}
 }
