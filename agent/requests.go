@@ -22,8 +22,8 @@ const (
 	maxCaptured = 1_000_000
 	// settle is how long Envoy may take to log the requests that have ended.
 	settle = 200 * time.Millisecond
-	// trailerDropped is the trailer with the number of requests that were not recorded because the
-	// client was slow.
+	// trailerDropped is the trailer with the number of requests that were not recorded, see
+	// [xdsproxy.Capture.Dropped].
 	trailerDropped = "Outrigger-Dropped"
 )
 
@@ -42,12 +42,13 @@ func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
 			return
 		}
 		defer capture.End()
+		// The client may have disconnected already.
+		off := func() error { return admin.SetRuntime(context.WithoutCancel(r.Context()), node.RecordLog, "") }
 		if err := admin.SetRuntime(r.Context(), node.RecordLog, "100"); err != nil {
+			_ = off() // Envoy may have set it and only the answer was lost
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
-		// The client may have disconnected already.
-		off := func() error { return admin.SetRuntime(context.WithoutCancel(r.Context()), node.RecordLog, "") }
 		w.Header().Set("Content-Type", "application/jsonl")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Trailer", trailerDropped)

@@ -76,4 +76,7 @@ func TestRequestsHandler(t *testing.T) {
 	if code, text, _ := get("/?for=1ms"); code != http.StatusBadGateway || !strings.Contains(text, "no admin layer") {
 		t.Errorf("without a runtime: %d, %s", code, text)
 	}
+	if last := asked[len(asked)-1]; !strings.HasSuffix(last, "outrigger.record=") {
+		t.Errorf("an answer that says that recording is not on may be wrong, but the last request is %s", last)
+	}
 }

@@ -25,8 +25,12 @@ const (
 	methodLogs = "StreamAccessLogs"
 )
 
-// maxRecords is how many records wait for their reader. Later ones are dropped and counted.
-const maxRecords = 4096
+// Records that wait for their reader: maxRecords is their number, maxRecord the length of one in
+// bytes, as clients choose the length of headers. Others are dropped and counted.
+const (
+	maxRecords = 2048
+	maxRecord  = 8 << 10
+)
 
 // Capture is one use of the requests that Envoy logs.
 type Capture struct {
@@ -37,7 +41,8 @@ type Capture struct {
 	end     func()
 }
 
-// Dropped returns how many requests were dropped because nobody read them in time.
+// Dropped returns how many requests were dropped because they are too long, or nobody read them in
+// time.
 func (c *Capture) Dropped() int64 { return c.dropped.Load() }
 
 // End ends the capture. Lines is not closed.
@@ -108,8 +113,12 @@ func (c *Capture) add(message []byte) {
 			if err != nil {
 				return err
 			}
+			lines := c.lines
+			if len(line) > maxRecord {
+				lines = nil
+			}
 			select {
-			case c.lines <- line:
+			case lines <- line:
 			default:
 				c.dropped.Add(1)
 			}

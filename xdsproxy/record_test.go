@@ -6,6 +6,7 @@ package xdsproxy
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -82,6 +83,15 @@ func TestCapture(t *testing.T) {
 	}
 	if n, dropped := len(c.Lines), c.Dropped(); n != maxRecords || dropped != 3 {
 		t.Errorf("%d records wait, %d are dropped", n, dropped)
+	}
+	for len(c.Lines) > 0 {
+		<-c.Lines
+	}
+	long := logged()
+	long.Request.RequestHeaders["x-team"] = strings.Repeat("x", maxRecord)
+	c.add(logOf(t, long))
+	if n, dropped := len(c.Lines), c.Dropped(); n != 0 || dropped != 4 {
+		t.Errorf("a long record: %d wait, %d are dropped", n, dropped)
 	}
 	c.End()
 	if c, err = p.Capture(); err != nil {
