@@ -176,10 +176,10 @@ func TestPolicyRecord(t *testing.T) {
 	if err := os.WriteFile(proposed, []byte(replayed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, file)
+	out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, "--envoy", envoyBinary(t), file)
 	for _, want := range []string{
 		strconv.Itoa(strings.Count(text, "\n")) + " requests to catalog-v", "such as  GET /orders, host catalog:8080",
-		"Now denied: " + strconv.Itoa(strings.Count(text, "sa/orders")) + " request", "spiffe://cluster.local/ns/default/sa/orders",
+		"Now denied: " + strconv.Itoa(strings.Count(text, "sa/orders")) + " request", "spiffe://cluster.local/ns/default/sa/orders", "Envoy decides the same about ",
 	} {
 		if err == nil || !strings.Contains(out, want) {
 			t.Errorf("without %q (%v):\n%s", want, err, out)

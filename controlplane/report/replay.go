@@ -3,6 +3,8 @@
 
 package report
 
+import "encoding/json"
+
 // Replay compares the decisions about recorded requests with those that other policies would make.
 type Replay struct {
 	Replica string `json:"replica"`
@@ -19,6 +21,40 @@ type Replay struct {
 	Flips []Flip `json:"flips"`
 	// Skipped are filters that were not evaluated.
 	Skipped []string `json:"not_evaluated,omitempty"`
+	// Listeners are for an Envoy that decides about the same requests: the names begin with TrialNow or
+	// TrialThen. Tried are the decided records.
+	Listeners []json.RawMessage `json:"listeners,omitempty"`
+	Tried     []Tried           `json:"tried,omitempty"`
+	// Envoy is what the tool finds out with these listeners.
+	Envoy *Second `json:"envoy,omitempty"`
+}
+
+// Second compares the decisions of an Envoy with those of a replay.
+type Second struct {
+	// Distinct is the number of different records among the decided.
+	Distinct int `json:"distinct"`
+	// Disputes is the number of records about which Envoy decides otherwise, and Disputed describes
+	// some of them.
+	Disputes int      `json:"disputes"`
+	Disputed []string `json:"disputed,omitempty"`
+	// Unsent is the number of records that cannot be sent over HTTP/1.1.
+	Unsent int `json:"unsent"`
+}
+
+// Tried is a decided record.
+type Tried struct {
+	// Line is the number of the record, from 0.
+	Line int `json:"line"`
+	// Listener is the name of the listener that accepts it, or empty if none does. Server is the address
+	// that the client connects to, and TLS whether it must speak TLS there.
+	Listener string `json:"listener"`
+	Server   string `json:"server"`
+	TLS      bool   `json:"tls,omitempty"`
+	// Now and Then say whether the record is allowed. Flip is the index of its flip, or -1.
+	Now     bool `json:"now"`
+	Then    bool `json:"then"`
+	Flip    int  `json:"flip"`
+	Unnamed bool `json:"unnamed,omitempty"`
 }
 
 // Flip is a number of requests that other policies decide differently, for the same reason.
@@ -43,3 +79,9 @@ type Recorded struct {
 	Host     string `json:"host,omitempty"`
 	Path     string `json:"path"`
 }
+
+// The prefixes of the listeners of a trial.
+const (
+	TrialNow  = "now/"
+	TrialThen = "then/"
+)

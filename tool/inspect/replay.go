@@ -48,6 +48,7 @@ type replayFlags struct {
 	askFlags
 	to, namespace string
 	files         []string
+	envoy         string
 	in            io.Reader
 }
 
@@ -76,8 +77,15 @@ with all that rules can compare but tokens; add the headers that yours do:
      "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
      "request_headers": {"x-team": "%REQ(X-TEAM)%"}}
 
-The exit code is 0 if no decision changes, and 1 if some do.`,
+The control plane decides by the configuration that it has for the proxy. With
+--envoy also a real Envoy does, on this machine and with the same filters: it
+forwards nothing, and external authorizers are not asked. Records that differ only
+in what no rule compares are sent to it once. If the two do not agree, these records
+are printed.
+
+The exit code is 0 if no decision changes, and 1 if some do or the two do not agree.`,
 		Example: "  outrigger policy replay --to catalog -f proposed.yaml access.log\n" +
+			"  outrigger policy replay --to catalog -f proposed.yaml --envoy bin/envoy access.log\n" +
 			"  kubectl logs deploy/catalog -c istio-proxy | \\\n    outrigger policy replay --to catalog.shop -f proposed.yaml -",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.in = cmd.InOrStdin()
@@ -87,6 +95,7 @@ The exit code is 0 if no decision changes, and 1 if some do.`,
 	cmd.Flags().StringVar(&f.to, "to", "", "the service or the proxy that the requests were sent to")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a service or proxy that is named without one")
 	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with proposed policies; can be repeated")
+	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that decides, too; use the version of the proxy")
 	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
 }
@@ -104,6 +113,12 @@ func (f *replayFlags) run(cmd *cobra.Command, logs []string) error {
 		return err
 	}
 	r := &replay{flags: f, addresses: addresses, fields: fields, progress: cmd.ErrOrStderr(), said: time.Now()}
+	if f.envoy != "" {
+		if err := r.startEnvoy(cmd.Context()); err != nil {
+			return f.cfg.Exit(exitFailed, err)
+		}
+		defer func() { _ = r.second.trial.end() }() // what is left is in the directory of temporary files
+	}
 	done := make(chan error, 1)
 	go func() { done <- r.files(cmd.Context(), logs) }() // a pipe may block forever; only the end of the process stops that
 	select {
@@ -120,7 +135,7 @@ func (f *replayFlags) run(cmd *cobra.Command, logs []string) error {
 	} else {
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.replay(r.sum)
 	}
-	if err == nil && len(r.sum.Flips) > 0 {
+	if err == nil && (len(r.sum.Flips) > 0 || r.sum.Envoy != nil && r.sum.Envoy.Disputes > 0) {
 		err = f.cfg.Exit(exitFailed, nil)
 	}
 	return err
@@ -154,6 +169,7 @@ type replay struct {
 	fields    url.Values
 	batch     strings.Builder
 	sent      bool
+	second    *second // nil without an Envoy
 	sum       report.Replay
 	progress  io.Writer
 	said      time.Time
@@ -166,7 +182,26 @@ func (r *replay) files(ctx context.Context, names []string) error {
 			return err
 		}
 	}
-	return r.send(ctx)
+	if err := r.send(ctx); err != nil {
+		return err
+	}
+	if r.second != nil {
+		r.second.total(&r.sum)
+	}
+	return nil
+}
+
+// startEnvoy starts an Envoy with the listeners of the control plane.
+func (r *replay) startEnvoy(ctx context.Context) error {
+	r.fields.Set("listeners", "true")
+	a, err := r.ask(ctx)
+	if err != nil {
+		return err
+	}
+	r.fields.Del("listeners")
+	r.fields.Set("tried", "true")
+	r.second, err = newSecond(ctx, r.flags.envoy, a.Listeners)
+	return err
 }
 
 // file sends the records of a file, except for the last batch.
@@ -183,17 +218,30 @@ func (r *replay) file(ctx context.Context, name string) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 64<<10), maxRecord)
 	for lines.Scan() {
-		if r.batch.Len()+len(lines.Bytes()) > maxBatch {
-			if err := r.send(ctx); err != nil {
-				return err
-			}
+		if err := r.line(ctx, lines.Bytes()); err != nil {
+			return err
 		}
-		r.batch.Write(lines.Bytes())
-		r.batch.WriteByte('\n')
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
+	return nil
+}
+
+// line collects a record.
+func (r *replay) line(ctx context.Context, line []byte) (err error) {
+	if r.batch.Len()+len(line) > maxBatch {
+		if err := r.send(ctx); err != nil {
+			return err
+		}
+	}
+	if r.second != nil {
+		if line, err = r.second.add(line); line == nil {
+			return err
+		}
+	}
+	r.batch.Write(line)
+	r.batch.WriteByte('\n')
 	return nil
 }
 
@@ -204,27 +252,39 @@ func (r *replay) send(ctx context.Context) error {
 		return nil
 	}
 	r.sent = true
+	a, err := r.ask(ctx)
+	if err != nil {
+		return err
+	}
+	flips := r.add(a)
+	if r.second != nil {
+		return r.second.answered(ctx, a, flips)
+	}
+	return nil
+}
+
+// ask sends the records that were collected, and returns the answer.
+func (r *replay) ask(ctx context.Context) (report.Replay, error) {
 	r.fields.Set("records", r.batch.String())
 	r.batch.Reset()
 	answers := ask[report.Replay](ctx, r.addresses, question{path: "replay", fields: r.fields, form: true}, r.flags.timeout)
 	for _, a := range answers {
 		if a.err == nil {
 			r.addresses = []string{a.address}
-			r.add(a.value)
-			return nil
+			return a.value, nil
 		}
 	}
 	var refusal *answerError
 	for _, a := range answers {
 		if errors.As(a.err, &refusal) {
-			return errors.New(refusal.text)
+			return report.Replay{}, errors.New(refusal.text)
 		}
 	}
-	return fmt.Errorf("%s: %w", answers[0].address, answers[0].err)
+	return report.Replay{}, fmt.Errorf("%s: %w", answers[0].address, answers[0].err)
 }
 
-// add adds an answer to the sum.
-func (r *replay) add(a report.Replay) {
+// add adds an answer to the sum, and returns the indices of its flips there.
+func (r *replay) add(a report.Replay) (indices []int) {
 	s := &r.sum
 	s.Replica, s.Proxy, s.Skipped = a.Replica, a.Proxy, a.Skipped
 	s.Decided, s.Other, s.Unread, s.Unnamed = s.Decided+a.Decided, s.Other+a.Other, s.Unread+a.Unread, s.Unnamed+a.Unnamed
@@ -233,15 +293,18 @@ func (r *replay) add(a report.Replay) {
 			return f.Allowed == flip.Allowed && f.By == flip.By && (f.Rule == nil) == (flip.Rule == nil) && (f.Rule == nil || *f.Rule == *flip.Rule)
 		})
 		if i < 0 {
+			i = len(s.Flips)
 			s.Flips = append(s.Flips, flip)
 		} else {
 			s.Flips[i].Count += flip.Count
 		}
+		indices = append(indices, i)
 	}
 	if time.Since(r.said) > sayEvery {
 		r.said = time.Now()
 		_, _ = fmt.Fprintf(r.progress, "%d records\n", s.Decided+s.Other+s.Unread) // only progress
 	}
+	return indices
 }
 
 // replay prints the decisions that change.
@@ -281,5 +344,23 @@ func (v view) replay(r report.Replay) error {
 	for _, name := range r.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
 	}
+	if r.Envoy != nil {
+		v.second(*r.Envoy)
+	}
 	return nil
+}
+
+// second prints what an Envoy decides.
+func (v view) second(s report.Second) {
+	if s.Unsent > 0 {
+		v.say("\n%s not sent to Envoy: no client can send such requests over HTTP/1.1\n", count(s.Unsent, "record was", "records were"))
+	}
+	if s.Disputes == 0 {
+		v.say("\nEnvoy decides the same about %s\n", count(s.Distinct, "different request", "different requests"))
+		return
+	}
+	v.say("\nENVOY DOES NOT AGREE about %s. Trust Envoy, and report this:\n", count(s.Disputes, "request", "requests"))
+	for _, text := range s.Disputed {
+		v.say("  %s\n", oneLine(text))
+	}
 }

@@ -4,6 +4,7 @@
 package debug
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
@@ -106,10 +109,15 @@ func (d debugger) replay() (answerOf, error) {
 		return answerOf{}, err
 	}
 	out := report.Replay{Replica: d.cfg.Replica, Proxy: proxy.ID, Flips: []report.Flip{}}
-	flips := map[string]*report.Flip{}
+	if d.query.Get("listeners") == "true" {
+		if out.Listeners, err = trialOf(now, then); err != nil {
+			return answerOf{}, err
+		}
+	}
+	flips, number := map[string]int{}, -1
 	for line := range strings.Lines(d.query.Get("records")) {
 		var l logged
-		if strings.TrimSpace(line) == "" {
+		if number++; strings.TrimSpace(line) == "" {
 			continue
 		}
 		select {
@@ -146,28 +154,55 @@ func (d debugger) replay() (answerOf, error) {
 			out.Unnamed++
 		}
 		out.Skipped = after.Skipped
+		flip := -1
 		if before.Allowed != after.Allowed {
-			d.addFlip(flips, before, after, r, proposed)
+			flip = d.addFlip(&out, flips, before, after, r, proposed)
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(flips)) {
-		out.Flips = append(out.Flips, *flips[key])
+		if d.query.Get("tried") == "true" {
+			tried := report.Tried{
+				Line: number, Server: netip.AddrPortFrom(r.Server, uint16(r.Port)).String(), Now: before.Allowed, Then: after.Allowed, Flip: flip, Unnamed: !named,
+			}
+			tried.Listener, tried.TLS = now.Place(r)
+			out.Tried = append(out.Tried, tried)
+		}
 	}
 	return answerOf{json: out}, nil
 }
 
-// addFlip counts a request whose decision changes.
-func (d debugger) addFlip(flips map[string]*report.Flip, before, after decision.Verdict, r decision.Request, proposed map[model.Key]*model.Config) {
+// trialOf returns the listeners for an Envoy that decides about requests with both sets of policies.
+func trialOf(now, then *decision.Envoy) (out []json.RawMessage, err error) {
+	first, err := now.Trial(report.TrialNow)
+	if err != nil {
+		return nil, err
+	}
+	second, err := then.Trial(report.TrialThen)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range append(first, second...) {
+		raw, err := protojson.Marshal(l)
+		if err != nil {
+			return nil, fmt.Errorf("write the listener %s: %w", l.GetName(), err)
+		}
+		// The PROXY protocol changes the address that source_ip compares, which is otherwise the same.
+		out = append(out, bytes.ReplaceAll(raw, []byte(`"directRemoteIp":`), []byte(`"sourceIp":`)))
+	}
+	return out, nil
+}
+
+// addFlip counts a request whose decision changes, and returns the index of its flip. indices has the
+// indices of the flips by what decides.
+func (d debugger) addFlip(out *report.Replay, indices map[string]int, before, after decision.Verdict, r decision.Request, proposed map[model.Key]*model.Config) int {
 	refused := before
 	if before.Allowed {
 		refused = after
 	}
 	key := fmt.Sprint(after.Allowed, refused.By, refused.Rule)
-	if f := flips[key]; f != nil {
-		f.Count++
-		return
+	if i, ok := indices[key]; ok {
+		out.Flips[i].Count++
+		return i
 	}
-	f := &report.Flip{
+	f := report.Flip{
 		Allowed: after.Allowed, By: string(refused.By), Count: 1,
 		Example: report.Recorded{Identity: r.Identity, Port: r.Port, Method: r.Method, Host: r.Host, Path: r.Path},
 	}
@@ -180,7 +215,9 @@ func (d debugger) addFlip(flips map[string]*report.Flip, before, after decision.
 			f.Rule.Source = proposed[key].Source
 		}
 	}
-	flips[key] = f
+	indices[key] = len(out.Flips)
+	out.Flips = append(out.Flips, f)
+	return indices[key]
 }
 
 // proposedPolicies reads files of AuthorizationPolicies.

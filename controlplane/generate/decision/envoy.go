@@ -58,10 +58,7 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	if l == nil {
 		return Verdict{By: ByConnection, Reason: fmt.Sprintf("nothing listens on port %d", r.Port)}, nil
 	}
-	picked := choose(l, r.connection(r.Identity != ""))
-	if r.Identity == "" && (picked == nil || picked.GetTransportSocket() != nil) { // the client speaks TLS where the port requires it
-		picked = choose(l, r.connection(true))
-	}
+	picked, _ := pick(l, r)
 	if picked == nil {
 		return Verdict{By: ByConnection, Reason: fmt.Sprintf("no filter chain of the listener %s accepts the connection", l.GetName())}, nil
 	}
@@ -93,6 +90,16 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	f.client = clientOf(c.hcm, r)
 	out.run(c.http, f)
 	return out, nil
+}
+
+// pick returns the chain of a listener for a request, and whether the client speaks TLS.
+func pick(l *listenerv3.Listener, r Request) (picked *listenerv3.FilterChain, tls bool) {
+	tls = r.Identity != ""
+	picked = choose(l, r.connection(tls))
+	if !tls && (picked == nil || picked.GetTransportSocket() != nil) { // the client speaks TLS where the port requires it
+		return choose(l, r.connection(true)), true
+	}
+	return picked, tls
 }
 
 // connection returns the attributes of the request's connection, with or without TLS.
