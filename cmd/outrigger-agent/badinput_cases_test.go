@@ -13,7 +13,9 @@ func badCommandLines() []badInput {
 	return []badInput{
 		{name: "role", args: []string{"proxy", "gateway"}, want: []string{`role "gateway"`, "use sidecar, router or waypoint"}},
 		{name: "role ztunnel", args: []string{"proxy", "ztunnel"}, want: []string{`role "ztunnel"`, "use sidecar, router or waypoint"}},
-		{name: "command", args: []string{"istio-iptables"}, want: []string{"istio-iptables"}},
+		{name: "command", args: []string{"istio-routes"}, want: []string{"istio-routes"}},
+		{name: "interception", args: []string{"istio-iptables", "--dry-run", "-p", "x"}, want: []string{`--envoy-port is "x"`, "must be a port from 1 to 65535"}},
+		{name: "interception by environment", args: []string{"istio-iptables", "--dry-run"}, env: []string{"REDIRECT_DNS=maybe"}, want: []string{"REDIRECT_DNS", `"maybe"`}},
 		{name: "envoy-restart", args: proxy("--envoy-restart", "often"), want: []string{"--envoy-restart", `"often"`, "such as 3/10m, or off"}},
 		{name: "max-drain", args: proxy("--max-drain", "0s"), want: []string{"--max-drain is 0s", "must be longer than 0"}},
 		{name: "max-drain no duration", args: proxy("--max-drain", "long"), want: []string{"--max-drain", `"long"`, "invalid duration"}},

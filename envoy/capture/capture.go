@@ -80,7 +80,8 @@ func (s *Settings) others(ctx context.Context, log *slog.Logger, err error) erro
 	}
 	found, err := findLeftovers()
 	if err != nil {
-		return err
+		log.Warn("cannot find out whether other rules redirect connections, too", "err", err)
+		return nil
 	}
 	delete(found.iptables, s.Variant)
 	strange := leftovers{iptables: map[string]bool{}}
@@ -99,21 +100,14 @@ func (s *Settings) others(ctx context.Context, log *slog.Logger, err error) erro
 	return found.remove(ctx)
 }
 
-// remove removes rules of all kinds.
+// remove removes rules of all kinds. An error with one kind does not keep the others.
 func (s *Settings) remove(ctx context.Context) error {
+	own := replaceTables(nil)
 	found, err := findLeftovers()
-	if errors.Is(err, errUnsupported) {
-		err, found.iptables = nil, map[string]bool{iptablesLegacy: true}
-	} else if err == nil {
-		err = replaceTables(nil)
+	if errors.Is(own, errUnsupported) {
+		own, err, found.iptables = nil, nil, map[string]bool{iptablesLegacy: true}
 	}
-	if err != nil {
-		return err
-	}
-	if err := found.remove(ctx); err != nil {
-		return err
-	}
-	return removeRoutes(s)
+	return errors.Join(own, err, found.remove(ctx), removeRoutes(s))
 }
 
 func (l leftovers) remove(ctx context.Context) error {
