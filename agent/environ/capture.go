@@ -8,7 +8,7 @@ package environ
 func captureVariables() []variable {
 	elsewhere := func(*Values, string) error { return nil }
 	return []variable{
-		{"OUTRIGGER_REQUIRE_INTERCEPTION", kindBool, "false", "end with exit code 126 if connections are not redirected to Envoy, of a sidecar with the interception mode REDIRECT or TPROXY; without it there is a warning, if ISTIO_META_INTERCEPTION_MODE is set", boolean(func(e *Values) *bool { return &e.RequireInterception })},
+		{"OUTRIGGER_REQUIRE_INTERCEPTION", kindBool, "false", "end with exit code 126 if connections are not redirected to Envoy, of a sidecar with the interception mode REDIRECT or TPROXY; without it there is a warning, if ISTIO_META_INTERCEPTION_MODE is set. Set ENVOY_PORT and INBOUND_CAPTURE_PORT, too, if Envoy's ports are not 15001 and 15006", boolean(func(e *Values) *bool { return &e.RequireInterception })},
 		{"ENVOY_USER", kindText, "istio-proxy", "`istio-iptables`: user whose connections are not captured, without --proxy-uid", elsewhere},
 		{"ISTIO_OUTBOUND_OWNER_GROUPS", kindText, "*", "`istio-iptables`: groups whose outbound connections are captured, names or numbers with commas between; * means all", elsewhere},
 		{"ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", kindText, "", "`istio-iptables`: groups whose outbound connections are not captured, if all others are", elsewhere},

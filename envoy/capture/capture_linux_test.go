@@ -5,6 +5,8 @@ package capture
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"net/netip"
 	"testing"
 )
@@ -127,6 +129,40 @@ func (l *lab) in(port uint16) probe { return probe{from: l.peer, to: to(l.pod.IP
 // query is a DNS query.
 func (l *lab) query(user int, a netip.Addr) probe {
 	return probe{network: "udp", from: l.pod, user: user, to: to(a, portDNS)}
+}
+
+// TestReplacement replaces the rules again and again. No connection may pass in between.
+func TestReplacement(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.apply(t, usual)
+	s := l.settings(t, usual+"--redirect-dns")
+	replaced := make(chan error, 1)
+	go func() {
+		replaced <- l.pod.Do(func() error {
+			for range 200 {
+				if err := s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}()
+	for n := 0; ; n++ {
+		select {
+		case err := <-replaced:
+			if err != nil || n == 0 {
+				t.Errorf("after %d connections: %v", n, err)
+			}
+			return
+		default:
+		}
+		for _, p := range []probe{l.out(80), l.in(8080)} {
+			if got := l.reaches(t, p); got == "peer" || got == "app" {
+				t.Fatalf("connection %d to %s reaches %q", n, p.to, got)
+			}
+		}
+	}
 }
 
 // TestManyRanges applies as many rules as settings can make.

@@ -84,6 +84,10 @@ func (r *reader) number(place, text string) uint32 {
 // ranges returns CIDRs; a single address is a range, too. Like istio-iptables, it leaves out what is
 // none.
 func (r *reader) ranges(place, list string) (ranges []netip.Prefix) {
+	if strings.TrimSpace(list) == "*" {
+		r.fail(fmt.Errorf("%s is \"*\": it must be CIDRs; to capture nothing outbound, leave --istio-service-cidr empty", place))
+		return nil
+	}
 	for _, word := range r.words(place, list) {
 		p, err := netip.ParsePrefix(word)
 		if err != nil {

@@ -141,6 +141,7 @@ func TestInvalidSettings(t *testing.T) {
 		{"-d *", "", `--istio-local-exclude-ports is "*"`},
 		{"-z 15001", "", "--envoy-port and --inbound-capture-port are both 15001"},
 		{"-q " + many, "", "--istio-outbound-ports has 1001 values: 1000 are possible"},
+		{"-x *", "", `--istio-service-exclude-cidr is "*": it must be CIDRs`},
 		{"-u nobody-here", "", `--proxy-uid has "nobody-here"`},
 		{"-u 5000000000", "", `--proxy-uid has "5000000000"`},
 		{"-c a-name-that-is-too-long", "", "it must be the name of an interface"},
