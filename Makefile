@@ -76,8 +76,9 @@ kube: ## build kube-apiserver and etcd for tests; minutes, once
 
 .PHONY: test
 test: build envoy ## run all tests that need no cluster, with the real Envoy
-	@$(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e)
-	@$(GOTEST) 'end to end' $(GOFLAGS_TEST) -count=1 -parallel 4 -- $$(go list ./e2e/...)
+	@$(GOTEST) 'end to end' $(GOFLAGS_TEST) -count=1 -parallel 4 -- $$(go list ./e2e/...) & \
+	code=0; $(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e) || code=1; \
+	wait $$! || code=1; exit $$code
 
 # test-all is test, then each suite that needs more.
 .PHONY: test-all
