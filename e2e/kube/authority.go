@@ -59,7 +59,7 @@ func newAuthority() (*authority, error) {
 func (a *authority) server(address string) (pair, error) {
 	return a.sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-test-server"},
-		IPAddresses: []net.IP{net.ParseIP(address)},
+		IPAddresses: []net.IP{net.ParseIP(address), net.ParseIP(serverAddress)},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})

@@ -20,6 +20,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/kube/parts"
 )
 
+// serviceRange has the addresses of Services. serverAddress is that of the API server for Pods.
+const (
+	serviceRange  = "10.96.0.0/16"
+	serverAddress = "10.96.0.1"
+)
+
 const defaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
 // Options says how a cluster is run; the zero value is what most tests want.
@@ -138,7 +144,7 @@ func (c *Cluster) args(o Options) []string {
 		"--service-account-issuer=" + c.Issuer,
 		"--service-account-key-file=" + c.work.file("tokens.pub"), "--service-account-signing-key-file=" + c.work.file("tokens.key"),
 		"--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--allow-privileged=true",
-		"--service-cluster-ip-range=10.96.0.0/16",
+		"--service-cluster-ip-range=" + serviceRange,
 		"--kubelet-client-certificate=" + c.work.file("server.crt"), "--kubelet-client-key=" + c.work.file("server.key"),
 		// Loopback may not be the endpoint of a Service.
 		"--endpoint-reconciler-type=none",

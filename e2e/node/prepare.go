@@ -57,6 +57,7 @@ func prepare(ctx context.Context) (f files, err error) {
 	for _, command := range [][]string{
 		{"make", "-s", "-C", f.Repository, "images", "IMAGE_ARCHES=" + runtime.GOARCH, "IMAGEFLAGS=--out " + images + " --version " + imageTag},
 		{"go", "-C", f.Repository, "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("bookinfo"), "./examples/bookinfo"},
+		{"go", "-C", f.Repository, "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("outrigger"), "./cmd/outrigger"},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", f.program("app"), "./app"},
 	} {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)

@@ -7,6 +7,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -88,6 +89,32 @@ func (n *Node) Pod(t testing.TB, namespace, name string, in func(*corev1.Pod) er
 		t.Fatalf("Pod %s/%s: %v\n%s", namespace, name, err, n.Explain(t.Context(), namespace))
 	}
 	return pod
+}
+
+// Selected waits until a Pod with a label is in a state, and returns it.
+func (n *Node) Selected(t testing.TB, namespace, label string, in func(*corev1.Pod) error) *corev1.Pod {
+	t.Helper()
+	var found *corev1.Pod
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := poll(ctx, func() error {
+		pods, err := n.Admin().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: label})
+		if err != nil {
+			return err
+		}
+		err = errors.New("there is none")
+		for i := range pods.Items {
+			if err = in(&pods.Items[i]); err == nil {
+				found = &pods.Items[i]
+				return nil
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("Pod with %s in %s: %v\n%s", label, namespace, err, n.Explain(t.Context(), namespace))
+	}
+	return found
 }
 
 // Ready returns why a Pod is not ready.

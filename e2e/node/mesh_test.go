@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+//go:build linux
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var mesh = SharedMesh{node: &shared}
+
+const strict = `
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict}
+spec: {mtls: {mode: STRICT}}
+`
+
+// server is a Deployment with one Pod and its Service. The verb is its name.
+const server = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      containers:
+      - name: app
+        image: ` + appImage + `
+        args: [serve, ":8080"]
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+        livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec: {selector: {app: %[1]s}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+`
+
+// TestStrict runs a server that takes mutual TLS only. The kubelet's probes pass, a client with a
+// proxy is known to the server by its identity, and a Pod without a proxy gets no answer. A Job
+// ends although its proxy would run forever.
+func TestStrict(t *testing.T) {
+	t.Parallel()
+	n := mesh.Node(t)
+	n.meshed(t, "strict")
+	n.apply(t, "strict", strict+"---"+fmt.Sprintf(server, "server")+`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: client}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: client}
+spec:
+  backoffLimit: 20
+  template:
+    spec:
+      serviceAccountName: client
+      restartPolicy: Never
+      containers: [{name: app, image: "`+appImage+`", args: [get, "http://server/headers"]}]
+`)
+	pod := n.Selected(t, "strict", "app=server", Ready)
+	for _, c := range pod.Spec.Containers {
+		if c.Name == "app" && (c.ReadinessProbe.HTTPGet.Port.IntValue() != 15020 || c.LivenessProbe.HTTPGet.Port.IntValue() != 15020) {
+			t.Errorf("the probes do not ask the agent: %v and %v", c.ReadinessProbe.HTTPGet, c.LivenessProbe.HTTPGet)
+		}
+	}
+	job := n.Selected(t, "strict", "job-name=client", Succeeded)
+	var headers map[string][]string
+	text := n.Logs(t.Context(), "strict", job.Name, "app")
+	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+		t.Fatalf("the client's log is %q: %v", text, err)
+	}
+	const identity = "URI=spiffe://cluster.local/ns/strict/sa/client"
+	if got := headers["X-Forwarded-Client-Cert"]; !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, identity) }) {
+		t.Errorf("the server sees the client as %q, want %s", got, identity)
+	}
+
+	if err := n.CreateNamespace(t.Context(), "outside"); err != nil {
+		t.Fatal(err)
+	}
+	n.apply(t, "outside", `
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: app, image: "`+appImage+`", args: [get, "http://server.strict"]}
+`)
+	n.Pod(t, "outside", "client", func(p *corev1.Pod) error {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			return nil
+		}
+		return errors.New("it is " + string(p.Status.Phase))
+	})
+	if got := n.Logs(t.Context(), "outside", "client", "app"); !strings.Contains(got, "connection reset") && !strings.Contains(got, "EOF") {
+		t.Errorf("a client without a proxy got %q, want a connection that ends", got)
+	}
+}
