@@ -43,6 +43,9 @@ func (i *installer) install(ctx context.Context, objects []*unstructured.Unstruc
 	if err := i.noHelm(ctx); err != nil {
 		return err
 	}
+	if err := i.alone(ctx, objects); err != nil {
+		return err
+	}
 	objects, err := i.ownKinds(ctx, objects)
 	if err != nil {
 		return err
@@ -127,6 +130,39 @@ func (i *installer) noHelm(ctx context.Context) error {
 	return fmt.Errorf("the namespace %s has the release %s of Helm: upgrade it with helm, remove it with helm uninstall -n %s %s, or choose another --revision", i.Namespace, helm, i.Namespace, helm)
 }
 
+// alone returns an error if another control plane injects proxies for a revision or a tag of the
+// release, such as Istio, or Outrigger in another namespace: pods would get two.
+func (i *installer) alone(ctx context.Context, objects []*unstructured.Unstructured) error {
+	existing, err := i.list(ctx, injectors, "", nil)
+	if err != nil {
+		return fmt.Errorf("list the webhooks of the cluster: %w", err)
+	}
+	for _, o := range objects {
+		if o.GetKind() != injectors.kind {
+			continue
+		}
+		for _, other := range existing {
+			if revision := serves(o); other.GetName() != o.GetName() && serves(&other) == revision {
+				return fmt.Errorf("the revision %s has another control plane, of %s/%s: choose another --revision, or remove that first", revision, strings.ToLower(o.GetKind()), other.GetName())
+			}
+		}
+	}
+	return nil
+}
+
+// serves returns the value of the label istio.io/rev for whose pods a webhook is, or "" if it is none
+// of a mesh.
+func serves(o *unstructured.Unstructured) string {
+	labels := o.GetLabels()
+	if tag := labels["istio.io/tag"]; tag != "" {
+		return tag
+	}
+	if labels["app"] != "sidecar-injector" {
+		return ""
+	}
+	return labels[revisionKey]
+}
+
 // ownKinds returns the objects without the kinds that others have installed, such as Istio.
 func (i *installer) ownKinds(ctx context.Context, objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	kinds, err := i.list(ctx, resources()[0], "", nil)
@@ -149,8 +185,9 @@ func (i *installer) ownKinds(ctx context.Context, objects []*unstructured.Unstru
 	return own, nil
 }
 
-// namespaces and deployments are kinds that are looked up by name.
+// Kinds that are looked up.
 var (
+	injectors   = resource{kind: "MutatingWebhookConfiguration", version: "admissionregistration.k8s.io/v1", plural: "mutatingwebhookconfigurations"}
 	namespaces  = resource{kind: "Namespace", version: "v1", plural: "namespaces"}
 	deployments = resource{kind: "Deployment", version: "apps/v1", plural: "deployments", namespaced: true}
 )

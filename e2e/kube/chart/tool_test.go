@@ -226,6 +226,8 @@ spec:
 	if _, err := tool(t, admin, "install", "--wait=false", "--revision=second"); err != nil {
 		t.Error(err)
 	}
+	refuses(t, admin, []string{"install", "-n", "elsewhere"}, "the revision default has another control plane, of mutatingwebhookconfiguration/istio-sidecar-injector: choose another --revision")
+	refuses(t, admin, []string{"install", "--revision=third", "--set=tags={second}"}, "the revision second has another control plane, of mutatingwebhookconfiguration/istio-sidecar-injector-second")
 	refuses(t, admin, []string{"uninstall", "--kinds"}, "other control planes need the kinds: revision second in istio-system")
 	if _, err := tool(t, admin, "uninstall"); err != nil {
 		t.Error(err)
