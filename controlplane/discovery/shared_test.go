@@ -273,3 +273,24 @@ func TestFirstEndpointsShare(t *testing.T) {
 		}
 	}
 }
+
+// Wildcard subscribers that claim to have nothing share one difference; one that has something
+// has a difference of its own.
+func TestFirstWildcardsShare(t *testing.T) {
+	t.Parallel()
+	set := &xds.Set{Version: "1", Resources: []*xds.Resource{{Name: "a", Hash: 1}, {Name: "b", Hash: 2}}}
+	s := newShared()
+	diff := func(versions map[string]string) update {
+		sub := newSubscription(xds.TypeCluster, s)
+		sub.wildcard = true
+		sub.resume(versions)
+		return sub.diff(set)
+	}
+	one, two := diff(nil), diff(map[string]string{})
+	if len(one.changed) != 2 || !one.common || &one.changed[0] != &two.changed[0] {
+		t.Errorf("the differences are not shared: %v, %v", one, two)
+	}
+	if own := diff(map[string]string{"a": versionOf(1)}); len(own.changed) != 1 || own.common {
+		t.Errorf("the difference of one that has a: %v", own)
+	}
+}

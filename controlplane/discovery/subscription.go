@@ -343,6 +343,9 @@ func (s *subscription) resume(versions map[string]string) {
 		}
 		return
 	}
+	if len(versions) == 0 {
+		return // it has nothing, as all others that start
+	}
 	all := &xds.Set{}
 	for name, v := range versions {
 		all.Resources = append(all.Resources, &xds.Resource{Name: name, Hash: hashOf(v)})
