@@ -62,7 +62,8 @@ func TestOneTableOfHTTPFilters(t *testing.T) {
 	t.Parallel()
 	allowed := []string{
 		filepath.Join("envoyconf", "httpfilters.go"),
-		"guard.go", // hashes a copy
+		"guard.go",                            // hashes a copy
+		filepath.Join("decision", "trial.go"), // leaves some of them
 	}
 	read := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
