@@ -205,11 +205,12 @@ func (b *builder) interfaces() {
 func (b *builder) inbound() {
 	b.nat(chainInbound, match{proto: protoTCP, dport: b.TunnelPort}, action{})
 	b.nat(chainToOutbound, match{proto: protoTCP}, redirect(b.OutboundPort))
-	b.nat(chainToInbound, match{proto: protoTCP}, redirect(b.InboundPort))
+	const captured = "InboundCapture"
+	b.add(tableNAT, chainToInbound, match{proto: protoTCP}, redirect(b.InboundPort), captured)
 	if b.TProxy {
 		b.mangle(chainDivert, match{}, setMark(b.TProxyMark))
 		b.mangle(chainDivert, match{}, action{kind: doAccept})
-		b.mangle(chainTProxy, match{proto: protoTCP, dst: b.loopback, notDst: true}, action{kind: doTProxy, port: b.InboundPort, value: b.TProxyMark})
+		b.add(tableMangle, chainTProxy, match{proto: protoTCP, dst: b.loopback, notDst: true}, action{kind: doTProxy, port: b.InboundPort, value: b.TProxyMark}, captured)
 		// Packets with the mark come from Envoy or belong to its connections already.
 		b.mangle(chainInbound, match{proto: protoTCP, mark: b.TProxyMark}, action{})
 		b.mangle(chainInbound, match{proto: protoTCP, src: b.passthrough, in: "lo"}, action{})
@@ -233,7 +234,7 @@ func (b *builder) inbound() {
 	for _, port := range b.ExcludeInboundPorts {
 		b.add(table, chainInbound, match{proto: protoTCP, dport: port}, action{}, "ExcludeInboundPort")
 	}
-	b.take(match{proto: protoTCP}, "InboundCapture")
+	b.take(match{proto: protoTCP}, "")
 }
 
 // take passes inbound packets to Envoy.
