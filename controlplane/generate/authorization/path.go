@@ -26,7 +26,8 @@ const (
 	// raw is a path with a byte that a client has to encode.
 	raw = `.*[^\x00-\x7f].*`
 	// unplain is a path that a server could take for many others.
-	unplain = upward + "|" + encoded + "|" + raw
+	unplain   = upward + "|" + encoded + "|" + raw
+	ambiguous = "(?is)" + unplain
 	// plain is a path that only the one with a slash at its end could be taken for.
 	plain = `(/[a-z0-9_~!$&'()*+,=:@-][a-z0-9_~!$&'()*+,=:@.-]*)*/?`
 	// encodedSlash is a path with a slash that is not one for Envoy.
@@ -48,9 +49,10 @@ func path(value string, wide bool) (*rbacv3.Permission, bool) {
 		} else {
 			expr += ending
 		}
-		m = ofPath(pattern("(?is)" + expr + "|" + unplain))
-		// Some Envoys match no pattern with bytes that are not UTF-8.
-		return permissions.any([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?s).*")))}), true
+		return permissions.any([]*rbacv3.Permission{
+			ofPath(pattern("(?is)" + expr)), ofPath(pattern(ambiguous)),
+			permissions.not(ofPath(pattern("(?s).*"))), // some Envoys match no pattern with bytes that are not UTF-8
+		}), true
 	case isTemplate(value):
 		m = ofPath(pattern(templated(value, regexp.QuoteMeta, "[^/]+")))
 		return permissions.all([]*rbacv3.Permission{m, permissions.not(ofPath(pattern("(?is)" + upward + "|" + encodedSlash + "|" + raw)))}), true

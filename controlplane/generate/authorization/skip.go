@@ -44,6 +44,9 @@ func (s step) requests(enforced, tried []*snapshot.AuthorizationPolicy, base con
 	var skip *xdsmatcherv3.Matcher
 	if s.action != securityv1beta1.AuthorizationPolicy_ALLOW {
 		skip, sometimes = takeRulesOfPaths(enforced, always.GetRules())
+		shareAmbiguous(always.GetRules())
+		shareAmbiguous(always.GetShadowRules())
+		shareAmbiguous(sometimes)
 	} else if skip = whereAllowed(always.GetRules()); skip != nil {
 		always.Rules, sometimes = nil, always.GetRules()
 	}
