@@ -117,6 +117,17 @@ func (n *Node) Selected(t testing.TB, namespace, label string, in func(*corev1.P
 	return found
 }
 
+// eventually waits until done returns nil. If it does not, the test fails with the reason and what
+// is known about the Pods of a namespace.
+func (n *Node) eventually(t testing.TB, namespace string, done func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := poll(ctx, func() error { return done(ctx) }); err != nil {
+		t.Fatalf("%v\n%s", err, n.Explain(t.Context(), namespace))
+	}
+}
+
 // Ready returns why a Pod is not ready.
 func Ready(pod *corev1.Pod) error {
 	for _, c := range pod.Status.Conditions {

@@ -17,7 +17,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if len(os.Args) < 2 {
-		fail("usage: app pause | serve ADDRESS | get URL | load URL RATE ADDRESS")
+		fail("usage: app pause | serve ADDRESS | get URL | ask ADDRESS | load URL RATE ADDRESS")
 	}
 	var err error
 	switch command, args := os.Args[1], os.Args[2:]; {
@@ -27,6 +27,8 @@ func main() {
 		err = serve(ctx, args[0])
 	case command == "get" && len(args) == 1:
 		err = get(ctx, args[0])
+	case command == "ask" && len(args) == 1:
+		err = ask(args[0])
 	case command == "load" && len(args) == 3:
 		err = load(ctx, args[0], args[1], args[2])
 	default:
