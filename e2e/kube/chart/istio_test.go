@@ -105,9 +105,13 @@ spec: {ports: [{name: https-dns, port: 15012}]}
 		t.Errorf("the pod is %s", text)
 	}
 	label(t, c, mesh, "istio.io/rev", "default")
-	if proxy, err := r.admit(mesh, &corev1.Pod{}); err != nil || proxy {
-		t.Errorf("after the way back a pod has a proxy of Outrigger: %v (%v)", proxy, err)
-	}
+	eventually(t, "after the way back a pod has no proxy of Outrigger", func() error {
+		proxy, err := r.admit(mesh, &corev1.Pod{})
+		if err == nil && proxy {
+			err = errors.New("it has one")
+		}
+		return err
+	})
 
 	if out, err := tool(t, admin, append([]string{"uninstall"}, args...)...); err != nil {
 		t.Fatalf("%v: %s", err, out)
