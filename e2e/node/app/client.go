@@ -41,7 +41,7 @@ func request(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	return body, err
 }
 
-// ask requests /?url= for whoever asks, from this Pod. The status is 502 if the request fails.
+// ask requests /?url= for its callers, from this Pod. The status is 502 if the request fails.
 func ask(address string) error {
 	return http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := request(r.Context(), http.DefaultClient, r.URL.Query().Get("url"))
