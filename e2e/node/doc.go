@@ -14,4 +14,7 @@
 // The programs of Kubernetes are built by package parts of e2e/kube. Package debian of
 // packaging/images fetches the pinned packages in debian.lock, and `make images` the images of
 // Outrigger. On a machine that allows no namespaces, Main prints a line and runs nothing.
+//
+// The mesh is installed by `outrigger install`. Injected Pods have an init container that redirects
+// their connections, so the tests see what a user of the chart gets.
 package node
