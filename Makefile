@@ -114,8 +114,9 @@ test-envoys: build envoy ## test with every other supported version of Envoy
 	  if [[ $$used == */$$version/* ]]; then echo "== Envoy $$version: make test runs with it"; continue; fi; \
 	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
 	  export ENVOY=$(abspath $(ENVOYS))/$$version/envoy OUTRIGGER_ALLOW_UNSAFE_ENVOY=true; \
-	  $(GOTEST) "Envoy $$version, packages" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u); \
-	  $(GOTEST) "Envoy $$version, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e; \
+	  $(GOTEST) "Envoy $$version, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e & \
+	  code=0; $(GOTEST) "Envoy $$version, packages" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u) || code=1; \
+	  wait $$! || code=1; [[ $$code == 0 ]]; \
 	done
 
 # The images for this machine's architecture are unpacked and run.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -180,4 +181,21 @@ func (n *Node) Explain(ctx context.Context, namespace string) string {
 		fmt.Fprintf(&all, "%s %s %s: %s\n", e.Type, e.InvolvedObject.Name, e.Reason, e.Message)
 	}
 	return all.String()
+}
+
+// Delete deletes a namespace with its objects, and waits until they are gone.
+func (n *Node) Delete(ctx context.Context, namespace string) error {
+	namespaces := n.Admin().CoreV1().Namespaces()
+	if err := namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return poll(ctx, func() error {
+		_, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("namespace "+namespace+" is still there"))
+	})
 }
