@@ -256,7 +256,7 @@ func (b builder) run(ctx context.Context, p part, args []string) error {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool {
 		return strings.HasPrefix(e, "GOFLAGS=") || strings.HasPrefix(e, "GOWORK=") || strings.HasPrefix(e, "PWD=")
 	})
-	env = append(env, "GOFLAGS=", "GOWORK=off")
+	env = append(env, "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	list := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-deps", p.target)
 	list.Dir, list.Env = filepath.Join(b.source, p.name), env
 	var stderr bytes.Buffer
