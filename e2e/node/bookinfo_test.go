@@ -142,9 +142,9 @@ const (
 )
 
 // TestRollout replaces the Pods of a Deployment, then those of the control plane, under load. No
-// request fails.
+// request fails. It runs before the tests that run in parallel: while the control plane is replaced,
+// the API server can refuse their objects.
 func TestRollout(t *testing.T) {
-	t.Parallel()
 	n := mesh.Node(t)
 	n.meshed(t, "rollout")
 	n.apply(t, "rollout", strict+"---"+fmt.Sprintf(server, "server")+`
