@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // api has the requests for the kinds that this package uses. The clientset of client-go has all
@@ -94,8 +95,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, errors.Join(errs...)
 }
 
-// connection makes REST clients for the groups of an API server. They share a limit of requests
-// for each group.
+// connection makes REST clients for the groups of an API server. They share one limit of requests.
 type connection struct {
 	config    *rest.Config
 	transport *http.Client
@@ -103,14 +103,14 @@ type connection struct {
 	params    runtime.ParameterCodec
 }
 
-// newAPI returns the requests of an API server, limited to qps and burst for each group.
+// newAPI returns the requests of an API server. All of them together are limited to qps and burst.
 func newAPI(config *rest.Config, transport *http.Client, qps float32, burst int) (*api, error) {
 	s, err := newScheme()
 	if err != nil {
 		return nil, err
 	}
 	c := &connection{config: rest.CopyConfig(config), transport: transport, codecs: serializer.NewCodecFactory(s), params: runtime.NewParameterCodec(s)}
-	c.config.QPS, c.config.Burst = qps, burst
+	c.config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 	groups := map[schema.GroupVersion]rest.Interface{}
 	for _, group := range []schema.GroupVersion{
 		admissionv1.SchemeGroupVersion, authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion, certificatesv1.SchemeGroupVersion,

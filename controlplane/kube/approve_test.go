@@ -79,4 +79,7 @@ func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	if _, err := c.api.leases("ns").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a lease cannot be asked for: %v", err)
 	}
+	if _, err := c.api.secrets("ns").Get(ctx, "x", metav1.GetOptions{}); err == nil || apierrors.IsNotFound(err) {
+		t.Errorf("kinds of different groups do not share a limit: %v", err)
+	}
 }
