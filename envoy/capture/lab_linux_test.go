@@ -39,7 +39,8 @@ const (
 // appPorts are ports of the application, and of the peer.
 var appPorts = []uint16{53, 80, 443, 8080, 9000, 15008, 15020}
 
-func newLab(t *testing.T) *lab {
+// emptyLab returns a lab in which nothing listens.
+func emptyLab(t *testing.T) *lab {
 	t.Helper()
 	machines, err := netlab.New("peer", "pod")
 	if errors.Is(err, netlab.ErrUnavailable) {
@@ -48,14 +49,18 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { netlab.Close(machines) })
-	l := &lab{
-		peer: machines[0], pod: machines[1], outside4: netip.MustParseAddr("10.96.0.1"), outside6: netip.MustParseAddr("fd00:96::1"),
-		elsewhere4: netip.MustParseAddr("10.97.0.1"), other: netip.MustParseAddr("10.77.7.200"),
-	}
+	return &lab{peer: machines[0], pod: machines[1]}
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := emptyLab(t)
+	l.outside4, l.outside6 = netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")
+	l.elsewhere4, l.other = netip.MustParseAddr("10.97.0.1"), netip.MustParseAddr("10.77.7.200")
 	l.resolver = l.peer.IP4
 	l.do(t, l.peer, func() error { return l.peerRoutes() })
 	l.do(t, l.pod, func() error { return l.podRoutes() })
-	for _, m := range machines {
+	for _, m := range []*netlab.Machine{l.peer, l.pod} {
 		name := "app"
 		if m == l.peer {
 			name = "peer"

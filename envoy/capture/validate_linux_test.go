@@ -15,21 +15,12 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
-
-	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
 // TestValidation looks for a redirection that is there, and for one that is not.
 func TestValidation(t *testing.T) {
 	t.Parallel()
-	machines, err := netlab.New("peer", "pod")
-	if errors.Is(err, netlab.ErrUnavailable) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	defer netlab.Close(machines)
-	l := &lab{peer: machines[0], pod: machines[1]}
+	l := emptyLab(t)
 	for _, c := range []struct {
 		rules    string
 		user     int
@@ -66,14 +57,7 @@ func TestValidation(t *testing.T) {
 // TestCheck looks for rules with the capability for that, and without it for their effect.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	machines, err := netlab.New("peer", "pod")
-	if errors.Is(err, netlab.ErrUnavailable) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	defer netlab.Close(machines)
-	l := &lab{peer: machines[0], pod: machines[1]}
+	l := emptyLab(t)
 	check := func(capable bool, environ ...string) error {
 		return l.pod.Do(func() error {
 			if !capable { // only this thread
