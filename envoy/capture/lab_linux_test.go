@@ -28,6 +28,8 @@ type lab struct {
 	// outside are addresses beyond the peer; resolver and other are addresses of the peer.
 	outside4, outside6, elsewhere4 netip.Addr
 	resolver, other                netip.Addr
+	// patience is how long an answer may take. Zero means a minute, after which the test fails.
+	patience time.Duration
 }
 
 // The users of probes.
@@ -173,16 +175,20 @@ func (l *lab) serve(t *testing.T, m *netlab.Machine, port uint16, name string) {
 
 func (l *lab) serveUDP(t *testing.T, m *netlab.Machine, at netip.AddrPort, name string) {
 	t.Helper()
+	t.Cleanup(l.serveUDPAs(t, m, at, name, proxy))
+}
+
+// serveUDPAs answers packets with a name, as a user, until stop is called.
+func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, name string, user int) (stop func()) {
+	t.Helper()
 	var c *net.UDPConn
 	l.do(t, m, func() (err error) {
-		// The answers of the agent come from its user.
-		if err := unix.Setfsuid(proxy); err != nil {
+		if err := unix.Setfsuid(user); err != nil {
 			return err
 		}
 		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	})
-	t.Cleanup(func() { _ = c.Close() }) // nothing is lost
 	go func() {
 		buffer := make([]byte, 512)
 		for {
@@ -193,6 +199,7 @@ func (l *lab) serveUDP(t *testing.T, m *netlab.Machine, at netip.AddrPort, name 
 			_, _ = c.WriteToUDPAddrPort([]byte(name), from) // the probe reports what it gets
 		}
 	}()
+	return func() { _ = c.Close() } // nothing is lost
 }
 
 // probe is one connection, from a socket of a user and a group.
@@ -212,7 +219,11 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 	if network == "" {
 		network = "tcp"
 	}
-	dialer := net.Dialer{Timeout: time.Minute}
+	patience := time.Minute
+	if l.patience > 0 {
+		patience = l.patience
+	}
+	dialer := net.Dialer{Timeout: patience}
 	if p.local != "" {
 		local := netip.MustParseAddrPort(p.local)
 		if dialer.LocalAddr = net.TCPAddrFromAddrPort(local); network == "udp" {
@@ -233,7 +244,7 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 			return err
 		}
 		defer func() { _ = c.Close() }() // nothing is lost
-		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 			return err
 		}
 		if network == "udp" {
@@ -251,6 +262,10 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 	})
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return "refused"
+	}
+	var timeout interface{ Timeout() bool }
+	if l.patience > 0 && errors.As(err, &timeout) && timeout.Timeout() {
+		return "lost"
 	}
 	if err != nil {
 		t.Errorf("%+v: %v", p, err)

@@ -98,6 +98,9 @@ const (
 
 // dns captures the queries of the workload.
 func (b *builder) dns() {
+	if slices.Contains(b.ExcludeOutboundPorts, portDNS) {
+		b.nat(chainOutput, match{proto: protoUDP, dport: portDNS}, action{})
+	}
 	b.eachProxy(func(owner string, id uint32) {
 		b.nat(chainOutput, match{proto: protoUDP, dport: portDNS, owner: owner, ids: []uint32{id}}, action{})
 	})
