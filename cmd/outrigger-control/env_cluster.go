@@ -32,6 +32,15 @@ func kubernetesVariables() []variable {
 			e.Cluster.InPod = s != "" && err == nil
 			return nil
 		}},
+		{"OUTRIGGER_SHUTDOWN_DELAY", "", "after SIGTERM, how long all ports go on serving while /ready fails, until no caller is sent to this replica; then --shutdownDuration begins (default: 5s in a pod, else 0s)", func(e *environment, s string) error {
+			if s == "" {
+				s = "0s"
+				if e.Cluster.InPod {
+					s = "5s"
+				}
+			}
+			return duration(func(e *environment) *time.Duration { return &e.Linger })(e, s)
+		}},
 		{"CLUSTER_ID", "Kubernetes", "name of the cluster, which agents send with a token; --clusterID overrides it", text(func(e *environment) *string { return &e.Cluster.ID })},
 		{"POD_NAME", "", "name of this replica in leader elections (default: host name and process id)", func(e *environment, s string) error {
 			e.Registration.Instance = s

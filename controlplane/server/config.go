@@ -31,6 +31,7 @@ type Config struct {
 	TLS                   TLSConfig
 	Keepalive             KeepaliveConfig
 	ConnectionsPerAddress int           // to each gRPC port
+	Linger                time.Duration // before the shutdown: all ports serve, and /ready fails
 	Shutdown              time.Duration // time limit of the shutdown
 	Profile               bool          // serve pprof to loopback peers
 	DebugHTTP             bool          // serve /debug over HTTP

@@ -68,6 +68,8 @@ const (
 	// A profile takes 30 s, a dump of a large mesh some seconds.
 	writeTimeout    = 2 * time.Minute
 	httpIdleTimeout = 90 * time.Second
+	// Time for HTTP requests in progress at the end of the program.
+	httpGrace = 5 * time.Second
 )
 
 // newConnections returns the limit of new connections of an address, in proportion to

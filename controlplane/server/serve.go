@@ -79,9 +79,9 @@ type ports struct {
 	secure, plaintext *grpc.Server // nil when off
 	// drains end the streams of these servers.
 	drains struct{ secure, plaintext drain }
-	// stopping is true once the shutdown has begun; shutdown is its time limit.
+	// stopping is true once the server is to end: after linger it shuts down, within shutdown.
 	stopping         atomic.Bool
-	shutdown         time.Duration
+	linger, shutdown time.Duration
 	http, monitoring *http.Server // monitoring is nil when merged into http
 	webhooks         *http.Server // serves the API server on a separate port; nil without a cluster
 	listeners        listeners
@@ -136,7 +136,7 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	} else {
 		s.ports.monitoring = s.ports.limits.httpServer(monitor)
 	}
-	s.ports.http = s.ports.limits.httpServer(health)
+	s.ports.http = s.ports.limits.httpServer(s.ports.leaving(health))
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if s.ports.stopping.Load() {
 			http.Error(w, "shutting down", http.StatusServiceUnavailable)
@@ -242,7 +242,6 @@ func (p *ports) serveGRPC(g *errgroup.Group, port string, server *grpc.Server, l
 // drain begins the shutdown: it ends all streams and stops the gRPC servers. Proxies
 // keep their configuration.
 func (p *ports) drain() {
-	p.stopping.Store(true)
 	var all sync.WaitGroup
 	for server, d := range map[*grpc.Server]*drain{p.secure: &p.drains.secure, p.plaintext: &p.drains.plaintext} {
 		if server != nil {
@@ -252,7 +251,20 @@ func (p *ports) drain() {
 	all.Wait()
 }
 
-// serveHTTP runs a server until ctx ends. server may be nil.
+// leaving returns a handler that makes callers close their connection once the server is to
+// end, so that the next request goes to another replica. A request that meets the end of an idle
+// connection would fail: HTTP clients repeat no POST.
+func (p *ports) leaving(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.stopping.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serveHTTP runs a server until ctx ends. Requests in progress then have httpGrace. server may be
+// nil.
 func (p *ports) serveHTTP(ctx context.Context, g *errgroup.Group, port string, server *http.Server, l net.Listener) {
 	if server == nil {
 		return
@@ -270,6 +282,11 @@ func (p *ports) serveHTTP(ctx context.Context, g *errgroup.Group, port string, s
 	})
 	g.Go(func() error {
 		<-ctx.Done()
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpGrace)
+		defer cancel()
+		if server.Shutdown(within) == nil {
+			return nil
+		}
 		return server.Close()
 	})
 }

@@ -138,6 +138,52 @@ func TestStopOrder(t *testing.T) {
 	}
 }
 
+// TestLinger stops a control plane that lingers: it is not ready any more, but every port takes new
+// connections until the time is over, and callers close those that they keep.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	const linger = 3 * time.Second
+	s, stop, done := plainServer(t, func(c *Config) { c.Linger, c.Shutdown = linger, time.Second })
+	conn := dial(t, s.ports.listeners.plaintext.Addr().String())
+	subscribe(t, conn, 0)
+	began := time.Now()
+	stop()
+	early := func(what string, got any) {
+		t.Helper()
+		if took := time.Since(began); took < linger {
+			t.Errorf("%s: %v after %s, want it to be served for %s", what, got, took, linger)
+		}
+	}
+	for code := http.StatusOK; code == http.StatusOK; time.Sleep(time.Millisecond) {
+		if code, _ = ask(s, "/ready"); code == 0 {
+			early("/ready", "no answer")
+		}
+	}
+	for open := true; open; time.Sleep(10 * time.Millisecond) {
+		for _, l := range []net.Listener{s.ports.listeners.http, s.ports.listeners.plaintext} {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				early(l.Addr().String(), err)
+				open = false
+				continue
+			}
+			_ = c.Close()
+		}
+		resp, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + "/ready")
+		if err != nil {
+			early("/ready", err)
+			continue
+		}
+		_ = resp.Body.Close()
+		if !resp.Close || resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("/ready answers %s and closes the connection: %t, want 503 and true", resp.Status, resp.Close)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // A proxy that is asked to go to another replica loses its connection, too, if
 // nothing else is under way on it; one that shares it with others does not.
 func TestMovedConnection(t *testing.T) {

@@ -34,7 +34,7 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 		if err != nil {
 			return err
 		}
-		s.ports.webhooks = s.ports.limits.httpServer(s.webhooks)
+		s.ports.webhooks = s.ports.limits.httpServer(s.ports.leaving(s.webhooks))
 		s.ports.webhooks.TLSConfig = withoutClients(cfg)
 	}
 	if !cfg.Cluster.WriteWebhooks && !cfg.Cluster.WriteInjectors {
