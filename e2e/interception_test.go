@@ -167,6 +167,9 @@ func TestInterception(t *testing.T) {
 	get(client, "http://10.96.0.1:9000/", "", byWeb, asClient)
 	converse(t, client, "10.96.0.1:5432", "hello ")
 
+	m.denySerial(t, client, "10.96.0.1:5432", "10.96.0.2:5432")
+	get(client, "http://10.96.0.1/", "", byWeb, asClient)
+
 	// Only what is known: everything else is refused, what is known goes on.
 	m.write(t, "known.yaml", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: client, namespace: default}\nspec:\n  workloadSelector: {labels: {app: client}}\n  egress: [{hosts: ['./*']}]\n  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n")
 	eventually(t, 10*time.Second, func() string {
@@ -298,13 +301,14 @@ func newIntercepted(t *testing.T, control *machine, config string) *intercepted 
 		t.Fatal(err)
 	}
 	m.write(t, "mesh.yaml", config)
+	m.deny(t, "# nobody\n")
 	settings := filepath.Join(m.dir, "settings.yaml")
 	if err := os.WriteFile(settings, []byte("configSources: [{address: 'fs://"+filepath.Join(m.dir, "config")+"'}]\nprotocolDetectionTimeout: 0.2s\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(repository(t), "bin", "outrigger-control"), "discovery", "--meshConfig", settings, "--registries", "",
 		"--grpcAddr", "", "--secureGRPCAddr", hostPort(control.ip4, 15012), "--httpAddr", hostPort(control.ip4, 8080), "--monitoringAddr", hostPort(control.ip4, 15014), "--httpsAddr", "")
-	cmd.Env = append(os.Environ(), "JWT_RULE="+string(rule), "OUTRIGGER_STATE_DIR="+filepath.Join(m.dir, "state"), "POD_NAMESPACE=istio-system")
+	cmd.Env = append(os.Environ(), "JWT_RULE="+string(rule), "OUTRIGGER_STATE_DIR="+filepath.Join(m.dir, "state"), "POD_NAMESPACE=istio-system", "OUTRIGGER_DENY_LIST="+m.denyList())
 	m.run(t, control, cmd, "control")
 	eventually(t, 20*time.Second, func() string {
 		code, body, err := request(t.Context(), control.client(), "http://"+hostPort(control.ip4, 8080)+"/ready", "")
@@ -359,8 +363,11 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 	dir := filepath.Join(m.dir, app)
 	m.identity(t, dir, app)
 	put(t, filepath.Join(dir, "etc/istio/pod/labels"), "app=\""+app+"\"\n")
+	if err := os.Mkdir(filepath.Join(dir, "certs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(filepath.Join(repository(t), "bin", "outrigger-agent"), "proxy", "sidecar", "--domain", "default.svc.cluster.local")
-	cmd.Env = append(os.Environ(), "POD_NAME="+app, "POD_NAMESPACE=default", "INSTANCE_IP="+at.ip4.String(), "SERVICE_ACCOUNT="+app,
+	cmd.Env = append(os.Environ(), "POD_NAME="+app, "POD_NAMESPACE=default", "INSTANCE_IP="+at.ip4.String(), "SERVICE_ACCOUNT="+app, "OUTPUT_CERTS=./certs",
 		"ISTIO_META_INTERCEPTION_MODE="+interception, "ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIOD_SAN=istiod.istio-system.svc",
 		fmt.Sprintf(`PROXY_CONFIG={"discoveryAddress":%q,"binaryPath":%q,"concurrency":1,"terminationDrainDuration":"1s"}`,
 			hostPort(m.control.ip4, 15012), envoyBinary(t)))

@@ -124,7 +124,7 @@ func TestEnvoyDenies(t *testing.T) {
 	}
 	for who, pair := range first {
 		want := greeting
-		if who == "exact" || who == "whole" { // a denied serial number is detected with the client's first byte
+		if who == "exact" || who == "whole" { // without redirection, a denied serial number is detected with the client's first byte
 			want = ""
 		}
 		eventually(t, fmt.Sprintf("%s is greeted with %q", who, want), func() bool { return s.greeted(pair) == want })

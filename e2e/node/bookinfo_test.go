@@ -161,7 +161,8 @@ spec:
 	so := func() (r struct {
 		Sent, Done, Failed int
 		Errors             []string
-	}) {
+	},
+	) {
 		t.Helper()
 		n.eventually(t, "rollout", func(ctx context.Context) error {
 			text, err := fetch(ctx, "http://"+from+":"+loadPort)

@@ -4,6 +4,8 @@
 package envoyconf
 
 import (
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -12,8 +14,10 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	statev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
@@ -44,26 +48,57 @@ func networkRBAC(prefix string, rules *rbacv3.RBAC) *listenerv3.Filter {
 	}}
 }
 
-// rememberSerial returns the network filter that stores the serial number. Envoy 1.36 does not
-// support the filter and ignores it.
-func rememberSerial() *listenerv3.Filter {
-	return &listenerv3.Filter{Name: "envoy.filters.network.set_filter_state", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(&statev3.Config{
-		OnDownstreamTlsHandshake: []*setstatev3.FilterStateValue{{
-			Key:        &setstatev3.FilterStateValue_ObjectKey{ObjectKey: node.PeerSerial},
-			FactoryKey: "envoy.string",
-			Value: &setstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
-				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-					Specifier: &corev3.DataSource_InlineString{InlineString: "%DOWNSTREAM_PEER_SERIAL%"},
-				}},
+// Filter state that ORIGINAL_DST clusters connect to instead of the original destination, and an
+// address to which the kernel makes no TCP connection, from any source: that of broadcasts.
+const (
+	originalAddress = "envoy.network.transport_socket.original_dst_address"
+	noAddress       = "255.255.255.255:0"
+)
+
+// rememberSerial returns the network filter that stores the serial number after the TLS handshake,
+// and then sends connections with a denied one nowhere. Envoy 1.36 does not support the filter and
+// ignores it.
+func rememberSerial(denied []string) *listenerv3.Filter {
+	quoted := make([]string, len(denied))
+	for i, serial := range denied {
+		quoted[i] = "b'" + serial + "'"
+	}
+	nowhere := "%CEL(filter_state['" + node.PeerSerial + "'] in [" + strings.Join(quoted, ", ") + "] ? '" + noAddress + "' : '')%"
+	values := []*setstatev3.FilterStateValue{connectionState(node.PeerSerial, "%DOWNSTREAM_PEER_SERIAL%"), connectionState(originalAddress, nowhere)}
+	values[0].FactoryKey, values[1].SkipIfEmpty = "envoy.string", true
+	return &listenerv3.Filter{Name: "envoy.filters.network.set_filter_state", ConfigType: &listenerv3.Filter_TypedConfig{
+		TypedConfig: Pack(&statev3.Config{OnDownstreamTlsHandshake: values}),
+	}}
+}
+
+// connectionState returns the value that sets a key of the filter state to a formatted text.
+func connectionState(key, format string) *setstatev3.FilterStateValue {
+	return &setstatev3.FilterStateValue{
+		Key: &setstatev3.FilterStateValue_ObjectKey{ObjectKey: key},
+		Value: &setstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+				Specifier: &corev3.DataSource_InlineString{InlineString: format},
 			}},
 		}},
-	})}}
+	}
+}
+
+// afterHandshake makes the filter that forwards connections connect after the TLS handshake, when
+// the serial number is known. Other filters are returned as they are.
+func afterHandshake(f *listenerv3.Filter) *listenerv3.Filter {
+	forward := &tcpproxyv3.TcpProxy{}
+	if !f.GetTypedConfig().MessageIs(forward) || f.GetTypedConfig().UnmarshalTo(forward) != nil {
+		return f
+	}
+	forward.UpstreamConnectMode, forward.MaxEarlyDataBytes = tcpproxyv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE, wrapperspb.UInt32(0)
+	return &listenerv3.Filter{Name: f.GetName(), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(forward)}}
 }
 
 // Denied refuses the peers of a deny list. A nil Denied refuses none.
 type Denied struct {
 	names   *deniedNames         // peers whose TLS handshake fails; nil without identities
 	filters []*listenerv3.Filter // for connections with a verified certificate
+	late    bool                 // connect to the application after the TLS handshake only
 	http    *hcmv3.HttpFilter    // for servers without network filters; nil without identities
 }
 
@@ -82,7 +117,7 @@ func NewDenied(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *Denied {
 		})
 	}
 	if len(list.Serials()) > 0 {
-		d.filters = append(d.filters, rememberSerial())
+		d.filters, d.late = append(d.filters, rememberSerial(list.Serials())), true
 	}
 	d.filters = append(d.filters, networkRBAC("denied.", deniedRules(list, domains)))
 	return d
@@ -143,6 +178,9 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 			continue
 		}
 		chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // copied because chains may share the slice
+		if last := len(chain.Filters) - 1; d.late {
+			chain.Filters[last] = afterHandshake(chain.Filters[last])
+		}
 		if d.names.guard(context.GetCommonTlsContext().GetCombinedValidationContext()) {
 			chain.TransportSocket = &corev3.TransportSocket{
 				Name: chain.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
