@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -33,12 +34,7 @@ func kubernetesVariables() []variable {
 			return nil
 		}},
 		{"OUTRIGGER_SHUTDOWN_DELAY", "", "after SIGTERM, how long all ports go on serving while /ready fails, until no caller is sent to this replica; then --shutdownDuration begins (default: 5s in a pod, else 0s)", func(e *environment, s string) error {
-			if s == "" {
-				s = "0s"
-				if e.Cluster.InPod {
-					s = "5s"
-				}
-			}
+			s = cmp.Or(s, map[bool]string{true: "5s", false: "0s"}[e.Cluster.InPod])
 			return duration(func(e *environment) *time.Duration { return &e.Linger })(e, s)
 		}},
 		{"CLUSTER_ID", "Kubernetes", "name of the cluster, which agents send with a token; --clusterID overrides it", text(func(e *environment) *string { return &e.Cluster.ID })},
