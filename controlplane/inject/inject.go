@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // Injector adds proxies to pods. It is immutable.
@@ -28,6 +28,9 @@ type Injector struct {
 	Revision string
 	// Native runs the proxy as a native sidecar unless a pod says otherwise.
 	Native bool
+	// ProxyConfigs returns the objects of this kind in a namespace, the oldest first; nil means that
+	// there are none.
+	ProxyConfigs func(namespace string) []*model.Config
 }
 
 // Request is a pod to inject.
@@ -86,15 +89,9 @@ func (in *Injector) newJob(r Request) (*job, error) {
 	if err := checkAnnotations(r.Pod.Annotations); err != nil {
 		return nil, err
 	}
-	proxy := in.Mesh.GetDefaultConfig()
-	if proxy == nil {
-		proxy = meshconfig.DefaultProxyConfig()
-	}
-	if doc, ok := r.Pod.Annotations[nameProxyConfig]; ok {
-		var err error
-		if proxy, err = meshconfig.ApplyProxyConfig(proxy, doc); err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", nameProxyConfig, err)
-		}
+	proxy, err := in.proxyConfig(r.Pod, r.Namespace)
+	if err != nil {
+		return nil, err
 	}
 	j := &job{mesh: in.Mesh, proxy: proxy, values: in.Values, revision: in.Revision, native: in.Native, env: r.Env}
 	if j.revision == "" {
@@ -108,7 +105,6 @@ func (in *Injector) newJob(r Request) (*job, error) {
 	} else {
 		j.owner = ownerOf(r.Pod, r.Namespace)
 	}
-	var err error
 	j.pod, err = stripped(r.Pod, strconv.Itoa(int(in.Mesh.GetDefaultConfig().GetStatusPort())))
 	return j, err
 }

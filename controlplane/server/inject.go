@@ -17,9 +17,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/meshsettings"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
@@ -52,6 +54,7 @@ type injection struct {
 	revision string
 	version  string // the tag of images if the values have none
 	settings *meshsettings.Follower
+	objects  config.Reader
 
 	maps    *kube.ConfigMaps // nil with files
 	name    string           // of the ConfigMap
@@ -70,7 +73,7 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 		return nil, nil
 	}
 	i := &injection{
-		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, settings: s.settings,
+		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, settings: s.settings, objects: s.objects.store,
 		texts: map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_injector_config_rejected", Help: "1 while the newest configuration of the injector is invalid and the last valid one is used.",
@@ -171,6 +174,7 @@ func (i *injection) injector() *inject.Injector {
 	}
 	in := *current
 	in.Mesh = i.settings.Current().Mesh
+	in.ProxyConfigs = func(namespace string) []*model.Config { return i.objects.List(model.ProxyConfig, namespace) }
 	return &in
 }
 

@@ -6,6 +6,7 @@ package kube
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +76,16 @@ func TestInjection(t *testing.T) {
 	}
 	soon(t, "new values are in force", func() error {
 		if image, err := create("shop", ""); err != nil || image != "mirror.example.com/proxy:7" {
+			return fmt.Errorf("image %q, %w", image, err)
+		}
+		return nil
+	})
+	const object = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: debug, namespace: canary}\nspec: {image: {imageType: debug}}\n"
+	if err := os.WriteFile(filepath.Join(cp.dir, "config", "proxy.yaml"), []byte(object), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "a ProxyConfig object is in force", func() error {
+		if image, err := create("canary", ""); err != nil || image != "mirror.example.com/proxy:7-debug" {
 			return fmt.Errorf("image %q, %w", image, err)
 		}
 		return nil

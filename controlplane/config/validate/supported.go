@@ -133,6 +133,10 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.ServerTLSSettings":                "httpsRedirect mode serverCertificate privateKey caCertificates caCrl credentialName credentialNames caCertCredentialName tlsCertificates subjectAltNames verifyCertificateSpki verifyCertificateHash minProtocolVersion maxProtocolVersion cipherSuites",
 	"istio.networking.v1alpha3.ServerTLSSettings.TLSCertificate": "serverCertificate privateKey",
 
+	// The injector applies it to pods.
+	"istio.networking.v1beta1.ProxyConfig": "selector concurrency environmentVariables image",
+	"istio.networking.v1beta1.ProxyImage":  "imageType",
+
 	"istio.security.v1beta1.PeerAuthentication":           "selector mtls portLevelMtls",
 	"istio.security.v1beta1.PeerAuthentication.MutualTLS": "mode",
 	"istio.security.v1beta1.AuthorizationPolicy":          "selector targetRef targetRefs rules action provider",
