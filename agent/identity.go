@@ -78,6 +78,14 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 	return s, nil
 }
 
+// checkCompliance returns an error if a policy for TLS is asked for: it would not be in force.
+func checkCompliance(e environ.Values) error {
+	if e.CompliancePolicy == "" {
+		return nil
+	}
+	return fmt.Errorf("environment variable COMPLIANCE_POLICY is %q: no policy for TLS is enforced yet; unset it", e.CompliancePolicy)
+}
+
 // checkSocketFile returns an error unless WORKLOAD_IDENTITY_SOCKET_FILE is the name of a file. As in
 // Istio, it cannot be a path: the directory is a contract with the volumes of pods.
 func checkSocketFile(name string) error {

@@ -117,7 +117,7 @@ func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string
 	if cfg.source, err = resolveIdentity(src); err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(checkIdentity(cfg), checkWasm(src.Environ), checkMetrics(cfg)); err != nil {
+	if err := errors.Join(checkIdentity(cfg), checkCompliance(src.Environ), checkWasm(src.Environ), checkMetrics(cfg)); err != nil {
 		return nil, nil, err
 	}
 	var left []string
@@ -296,15 +296,16 @@ func envoyArgs(src sources, cfg *settings, ips []string, warn func(string, ...an
 		}
 	}
 	return envoy.Args(envoy.ArgsInput{
-		ConfigFile:        cfg.bootstrapFile,
-		DrainDuration:     cfg.proxyConfig.GetDrainDuration().AsDuration(),
-		IPv6Only:          bootstrap.OnlyIPv6(ips),
-		LogLevel:          src.Flags.ProxyLogLevel,
-		ComponentLogLevel: src.Flags.ComponentLogLevel,
-		JSONLog:           src.JSONLog,
-		OverrideYAML:      override,
-		Concurrency:       int(cfg.proxyConfig.GetConcurrency().GetValue()),
-		HotRestart:        src.Flags.HotRestart,
+		ConfigFile:         cfg.bootstrapFile,
+		DrainDuration:      cfg.proxyConfig.GetDrainDuration().AsDuration(),
+		IPv6Only:           bootstrap.OnlyIPv6(ips),
+		LogLevel:           src.Flags.ProxyLogLevel,
+		ComponentLogLevel:  src.Flags.ComponentLogLevel,
+		JSONLog:            src.JSONLog,
+		OverrideYAML:       override,
+		Concurrency:        int(cfg.proxyConfig.GetConcurrency().GetValue()),
+		SkipDeprecatedLogs: src.Environ.Envoy.SkipDeprecatedLogs,
+		HotRestart:         src.Flags.HotRestart,
 	}), nil
 }
 

@@ -37,6 +37,8 @@ type ArgsInput struct {
 	OverrideYAML string
 	// Concurrency is the number of worker threads. 0 means Envoy's default of one per CPU.
 	Concurrency int
+	// SkipDeprecatedLogs omits Envoy's warnings of deprecated fields in its configuration.
+	SkipDeprecatedLogs bool
 	// HotRestart omits the argument that disables hot restart. Process adds the arguments that hot
 	// restart needs; see [HotRestart].
 	HotRestart bool
@@ -83,6 +85,7 @@ func Args(in ArgsInput) []string {
 		// Allow an older Envoy to start with a newer bootstrap.
 		{true, []string{"--allow-unknown-static-fields"}},
 		{true, []string{"--log-format", format}},
+		{in.SkipDeprecatedLogs, []string{"--skip-deprecated-logs"}},
 		{level != "", []string{"-l", level}},
 		{components != "", []string{"--component-log-level", components}},
 		// Placed after -c: Envoy merges it over the file.

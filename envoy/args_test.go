@@ -42,6 +42,7 @@ func TestArgs(t *testing.T) {
 		"everything": {func(in *ArgsInput) {
 			in.LogLevel, in.OverrideYAML, in.Concurrency = "info,misc:error,config:debug", "admin: {}", 2
 		}, with("-l", "info", "--component-log-level", "misc:error,config:debug", "--config-yaml", "admin: {}", "--concurrency", "2")},
+		"deprecated":           {func(in *ArgsInput) { in.SkipDeprecatedLogs = true }, with("--skip-deprecated-logs")},
 		"negative concurrency": {func(in *ArgsInput) { in.Concurrency = -1 }, least},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,6 +61,8 @@ func baseVariables() []variable {
 		{"ENVOY_STATUS_PORT", kindPort, "15021", "port of Envoy that answers /healthz/ready", port(func(e *Values) *int { return &e.Envoy.StatusPort })},
 		{"ENVOY_PROMETHEUS_PORT", kindPort, "15090", "port of Envoy that answers /stats/prometheus", port(func(e *Values) *int { return &e.Envoy.PrometheusPort })},
 		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *Values) *bool { return &e.Envoy.DeltaXDS })},
+		{"ENVOY_SKIP_DEPRECATED_LOGS", kindBool, "true", "keep Envoy's warnings of deprecated fields out of the log", boolean(func(e *Values) *bool { return &e.Envoy.SkipDeprecatedLogs })},
+		{"COMPLIANCE_POLICY", kindText, "", "a policy for TLS, such as fips-140-2: none is enforced yet, so the agent does not start with one", text(func(e *Values) *string { return &e.CompliancePolicy })},
 		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *Values) *bool { return &e.Envoy.ExitOnZero })},
 		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *Values) *time.Duration { return &e.Envoy.MinDrain })},
 		{"DISABLE_ENVOY", kindBool, "false", "run without Envoy: the agent keeps certificates and serves xDS to applications with gRPC of their own, until it is ended", boolean(func(e *Values) *bool { return &e.Envoy.Disabled })},

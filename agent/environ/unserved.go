@@ -51,6 +51,7 @@ func unservedVariables() []unservedVariable {
 		{name: "XDS_AUTH", nothing: on, instead: "who may open the sockets is said by their permissions, 0660; remove it"},
 		{name: "PILOT_PARTIAL_FULL_PUSHES", nothing: on, instead: "secrets that changed are sent, and no others; remove it"},
 		// Names of other versions.
+		{name: "PEER_METADATA_DISCOVERY", nothing: off, instead: "only Istio's build of Envoy has this extension; remove it"},
 		{name: "TERMINATION_DRAIN_DURATION_SECONDS", nothing: []string{"5"}, instead: "use terminationDrainDuration of ProxyConfig, such as 5s"},
 		{name: "PROXY_XDS_VIA_AGENT", nothing: on, instead: "Envoy always reaches the control plane through the agent; remove it"},
 		{name: "SKIP_PARSE_TOKEN", nothing: on, instead: "tokens are sent as they are and never parsed; remove it"},

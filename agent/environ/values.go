@@ -40,6 +40,8 @@ type Values struct {
 	RecordHeaders []string
 	// RequireInterception ends the agent if connections are not redirected to Envoy.
 	RequireInterception bool
+	// CompliancePolicy is a policy for TLS that is asked for; empty: none.
+	CompliancePolicy string
 	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
 	AllowUnsafeEnvoy bool
 	// Unserved are the variables that ask for something that is not supported.
@@ -70,6 +72,7 @@ type Envoy struct {
 	CPULimit                   int // worker threads; 0: one for each CPU
 	DeltaXDS, DualStack        bool
 	ExitOnZero                 bool
+	SkipDeprecatedLogs         bool
 	MinDrain                   time.Duration
 }
 

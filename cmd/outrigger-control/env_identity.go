@@ -17,6 +17,12 @@ import (
 // authorityVariables are the rows of the table about certificates.
 func authorityVariables() []variable {
 	return []variable{
+		{"COMPLIANCE_POLICY", "", "a policy for TLS, such as fips-140-2: none is enforced yet, so the control plane does not start with one", func(_ *environment, s string) error {
+			if s != "" {
+				return fmt.Errorf("is %q: no policy for TLS is enforced yet; unset it", s)
+			}
+			return nil
+		}},
 		{"ENABLE_CA_SERVER", "true", "false turns off signing of workload certificates", boolean(func(e *environment) *bool { return &e.CA.Enabled })},
 		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; reloaded when they change. Without them, or if it is empty, a self-signed root is created", text(func(e *environment) *string { return &e.CA.PluginDir })},
 		{"DEFAULT_WORKLOAD_CERT_TTL", "24h", "lifetime of a workload certificate if the request names none", duration(func(e *environment) *time.Duration { return &e.CA.DefaultTTL })},

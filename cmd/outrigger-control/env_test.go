@@ -100,7 +100,7 @@ func TestEnvironment(t *testing.T) {
 		"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL": "often", "CA_TRUSTED_NODE_ACCOUNTS": "ztunnel", "OUTRIGGER_CA_KEY_TYPE": "P521",
 		"OUTRIGGER_CA_CALLER_RATE": "many", "OUTRIGGER_CA_IDENTITY_RATE": "NaN", "ENABLE_CA_SERVER": "perhaps",
 		"OUTRIGGER_KUBERNETES": "maybe", "TOKEN_AUDIENCES": " , ", "REQUIRE_3P_TOKEN": "si", "EXTERNAL_CA": "ISTIOD_RA_OTHER",
-		"PILOT_CERT_PROVIDER": "k8s.io/signer", "ENABLE_LEADER_ELECTION": "no one", "OUTRIGGER_SHUTDOWN_DELAY": "5",
+		"PILOT_CERT_PROVIDER": "k8s.io/signer", "ENABLE_LEADER_ELECTION": "no one", "OUTRIGGER_SHUTDOWN_DELAY": "5", "COMPLIANCE_POLICY": "pqc",
 	} {
 		_, err := environmentFrom(func(k string) string { return map[string]string{name: value}[k] })
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
