@@ -31,8 +31,8 @@ export POD_NAME=$(basename "$PWD") INSTANCE_IP=$ISTIO_SVC_IP PROV_CERT=./etc/cer
 agent=$PWD/usr/local/bin/pilot-agent
 "$agent" istio-clean-iptables
 "$agent" istio-iptables
-"$agent" istio-clean-iptables
-"$agent" istio-iptables
+"$agent" istio-iptables init --cleanup-only
+"$agent" istio-iptables init
 chown -R "$ENVOY_USER" etc var
 exec su -s /bin/bash -c "exec $agent proxy $ISTIO_AGENT_FLAGS 2>&1" "$ENVOY_USER"
 `

@@ -18,7 +18,9 @@ an environment variable, such as PROXY_UID for --proxy-uid.`
 func newCaptureCommand(p process, logs *logging.Flags) *cobra.Command {
 	var f capture.Flags
 	cmd := &cobra.Command{
-		Use: "istio-iptables", Short: "Redirect connections to Envoy", Long: captureLong, Args: cobra.NoArgs,
+		Use: "istio-iptables", Short: "Redirect connections to Envoy", Long: captureLong,
+		// Start scripts of machines pass their own argument.
+		Args: cobra.OnlyValidArgs, ValidArgs: []string{"init"},
 		Example: "  outrigger-agent istio-iptables -p 15001 -z 15006 -u 1337 -m REDIRECT -i '*' -b '*' -d 15090,15021,15020",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runCapture(cmd, p, logs, &f) },
 	}
