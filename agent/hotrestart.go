@@ -48,7 +48,7 @@ func (p *parts) hotRestarts(ctx context.Context, log *slog.Logger) {
 			return
 		case <-signals:
 			if !p.envoy.HotRestart("SIGHUP") {
-				log.Warn("a hot restart waits already, another one would make no difference", "signal", "SIGHUP")
+				log.Warn("hot restart request ignored: another one is pending", "signal", "SIGHUP")
 			}
 		}
 	}

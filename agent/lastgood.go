@@ -25,7 +25,7 @@ func (b *builder) lastGood() error {
 	// It is read in any case, so that Envoy does not inherit it.
 	key, err := supervisorKey(e.KeyFD)
 	if err != nil {
-		b.log.Warn("the identity is not kept for a cold start", "err", err)
+		b.log.Warn("the identity is not stored for a cold start", "err", err)
 	}
 	if b.cfg.env.Envoy.Disabled {
 		return nil
@@ -106,7 +106,7 @@ func (p *parts) keepIdentity(ctx context.Context, log *slog.Logger) error {
 		changed := p.workload.Changed()
 		if id := p.workload.Current(); id != nil && p.workload.Certificate() != nil {
 			if err := p.lastGood.PutIdentity(id.ChainPEM, id.KeyPEM, certs.EncodeChain(id.Roots()...)); err != nil {
-				log.Warn("the identity is not kept for a cold start", "err", err)
+				log.Warn("the identity is not stored for a cold start", "err", err)
 			}
 		}
 		select {

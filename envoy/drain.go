@@ -120,7 +120,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 		left := limit - time.Since(begin)
 		switch {
 		case left <= 0:
-			log.Warn("envoy still has open connections, but the time for the drain is over", "count", open, "duration", limit)
+			log.Warn("the drain time is over, but envoy still has open connections", "count", open, "duration", limit)
 			return
 		case failures == pollFailures:
 			log.Warn("envoy's connections cannot be counted: the drain ends", "err", err)

@@ -217,7 +217,7 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 
 // attempt begins a hot restart.
 func (p *Process) attempt(beside context.Context, c *child, reason string) *attempt {
-	p.cfg.Logger.Info("a hot restart of envoy is asked for", "reason", reason, "pid", c.process.Pid)
+	p.cfg.Logger.Info("hot restart of envoy requested", "reason", reason, "pid", c.process.Pid)
 	ctx, cancel := context.WithCancel(beside)
 	a := &attempt{cancel: cancel, result: make(chan outcome, 1)}
 	p.beside.Go(func() {
@@ -271,9 +271,9 @@ func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*chil
 	case out.next == nil && closed(c.ended):
 		log.Error("the hot restart failed, and the old envoy has ended", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil && c.held.Load():
-		log.Error("the hot restart failed: the old envoy goes on, but without its admin port, so without metrics and without notice when it drains; another one is tried", "err", out.err, "pid", c.process.Pid)
+		log.Error("the hot restart failed: the old envoy keeps serving, but without its admin port, so without metrics and drain notice; retrying", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil:
-		log.Error("the hot restart failed: the old envoy goes on as before", "err", out.err, "pid", c.process.Pid)
+		log.Error("the hot restart failed: the old envoy keeps serving", "err", out.err, "pid", c.process.Pid)
 	case out.result == resultFailed:
 		log.Error("the new envoy had taken over, but has ended", "err", out.err, "pid", out.next.process.Pid)
 	case out.result == resultUnready:

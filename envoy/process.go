@@ -185,7 +185,7 @@ func (p *Process) keep(ctx, beside context.Context) error {
 		if !within {
 			return fmt.Errorf("the budget of envoy's restarts, %s, is used up: %w", p.cfg.Restart, err)
 		}
-		p.cfg.Logger.Error("envoy has crashed and is started again; count says how many restarts of the budget are left",
+		p.cfg.Logger.Error("envoy crashed and is restarted; count is the number of restarts left",
 			"err", err, "count", left, "duration", budget.Window)
 		if wait(delay, ctx.Done(), p.cfg.Drain.Now); ctx.Err() != nil || closed(p.cfg.Drain.Now) {
 			return nil
@@ -277,9 +277,9 @@ func (p *Process) stop(ctx context.Context, c *child) error {
 		return nil
 	}
 	if closed(drain.Now) {
-		p.cfg.Logger.Warn("envoy is killed: it is to end at once", "pid", c.process.Pid)
+		p.cfg.Logger.Warn("killing envoy: an immediate end was requested", "pid", c.process.Pid)
 	} else {
-		p.cfg.Logger.Warn("envoy has not ended in time and is killed", "pid", c.process.Pid)
+		p.cfg.Logger.Warn("envoy has not exited in time; killing it", "pid", c.process.Pid)
 	}
 	p.signal(c, syscall.SIGKILL)
 	<-c.ended

@@ -153,7 +153,7 @@ func TestNowEndsAtOnce(t *testing.T) {
 			if err := <-result; err != nil {
 				t.Errorf("Run() = %v, want nil", err)
 			}
-			if text := log.String(); !strings.Contains(text, "it is to end at once") || strings.Contains(text, "not ended in time") {
+			if text := log.String(); !strings.Contains(text, "an immediate end was requested") || strings.Contains(text, "not exited in time") {
 				t.Errorf("the log says %q", text)
 			}
 		})

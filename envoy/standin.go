@@ -35,7 +35,7 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}
 	conn, err := replaceSocket(own)
 	if err != nil {
-		p.cfg.Logger.Error("the old envoy has ended early, and the agent cannot take its place: the new one will end when it misses it", "err", err)
+		p.cfg.Logger.Error("the old envoy has exited early, and the agent cannot answer for it: the new one will exit", "err", err)
 		return
 	}
 	stop := make(chan struct{})

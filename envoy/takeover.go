@@ -244,7 +244,7 @@ func (p *Process) retire(ctx context.Context, old *child, out outcome) {
 		wait(p.cfg.Drain.KillAfter, old.ended, p.cfg.Drain.Now)
 	}
 	if !closed(old.ended) {
-		p.cfg.Logger.Warn("envoy has not ended in time and is killed", "pid", old.process.Pid)
+		p.cfg.Logger.Warn("envoy has not exited in time; killing it", "pid", old.process.Pid)
 		p.signal(old, syscall.SIGKILL)
 		<-old.ended
 	}

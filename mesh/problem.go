@@ -12,7 +12,7 @@ import (
 // Log messages of the control plane about the user's configuration.
 const (
 	msgProblem  = "a configuration object has a problem"
-	msgGone     = "a problem of a configuration object is gone"
+	msgGone     = "a problem with a configuration object is resolved"
 	msgNoEffect = "an object does not take full effect"
 	msgSetting  = "a field of the mesh config has no effect in this version"
 )

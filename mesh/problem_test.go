@@ -39,7 +39,7 @@ func TestConfigProblem(t *testing.T) {
 			`config/catalog.yaml:26: VirtualService default/catalog: unknown field "wieght" in spec: did you mean "weight"?`,
 		},
 		"it is gone": {
-			"time=2026-01-01T00:00:00Z level=INFO msg=\"a problem of a configuration object is gone\"" + about, levelInfo,
+			"time=2026-01-01T00:00:00Z level=INFO msg=\"a problem with a configuration object is resolved\"" + about, levelInfo,
 			`config/catalog.yaml:26: VirtualService default/catalog: fixed: unknown field "wieght" in spec: did you mean "weight"?`,
 		},
 		"of a file elsewhere": {

@@ -143,7 +143,7 @@ func (f *Files) Run(ctx context.Context) error {
 		case event := <-w.events():
 			f.mark(w, event)
 		case err := <-w.errors():
-			f.cfg.Logger.Debug("events of files were lost, all are read", "err", err)
+			f.cfg.Logger.Debug("file events were lost; reading all files", "err", err)
 			f.metrics.watcherFailures.Inc()
 			for g := range w.points {
 				g.due = time.Time{}

@@ -62,7 +62,7 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 			return [][]byte{leafOf(a, csr, func(c *x509.Certificate) {
 				c.URIs = []*url.URL{{Scheme: "spiffe", Host: "td", Path: "/ns/a/sa/b"}}
 			}), certs.EncodeChain(a.root)}
-		}, "another identity", 1, 1},
+		}, "an identity other than the requested one", 1, 1},
 		"one element": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, nil)}
 		}, "has 1 elements", 0, 0},

@@ -150,7 +150,7 @@ func (r *renewal) loop(ctx context.Context) error {
 		r.log.Info("certificate received", "identity", id.ID.String(),
 			"expires", id.NotAfter.UTC().Format(time.RFC3339), "duration", time.Until(renewAt).Round(time.Second).String())
 		if id.ID != r.cfg.ID {
-			r.log.Warn("the authority certified another identity than was asked for", "identity", id.ID.String(), "name", r.cfg.ID.String())
+			r.log.Warn("the authority certified an identity other than the requested one", "identity", id.ID.String(), "name", r.cfg.ID.String())
 		}
 		if r.wait(ctx, renewAt) != nil {
 			return nil

@@ -259,7 +259,7 @@ func (s *Server) logUnknown(log *slog.Logger, name string) {
 	if _, err := parseName(name); err != nil {
 		reason = err.Error()
 	}
-	log.Warn("Envoy asks for a secret that is not served", "resource", name, "reason", reason)
+	log.Warn("Envoy requests a secret that is not served", "resource", name, "reason", reason)
 }
 
 func checkType(typeURL string) error {

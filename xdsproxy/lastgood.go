@@ -181,10 +181,10 @@ func (s *stream) serveLastGood(ctx context.Context, result <-chan opened, cancel
 	p := s.proxy
 	p.metrics.lastGood.Inc()
 	p.state.serving(1)
-	p.log.Warn("the control plane cannot be reached, envoy starts with what was last good", "address", p.upstream.cfg.Address, "stream", s.method)
+	p.log.Warn("the control plane cannot be reached; envoy starts with the last good configuration", "address", p.upstream.cfg.Address, "stream", s.method)
 	if p.lastGood.Lacks != nil {
 		if lack := p.lastGood.Lacks(); lack != "" {
-			p.log.Warn("envoy starts with what was last good, but it is not complete", "reason", lack)
+			p.log.Warn("envoy starts with the last good configuration, which is incomplete", "reason", lack)
 		}
 	}
 	served := sync.OnceFunc(func() {
@@ -209,14 +209,14 @@ func (s *stream) serveLastGood(ctx context.Context, result <-chan opened, cancel
 			o.stream, o.conn, o.err = p.upstream.open(ctx, s.method)
 		}
 		p.upstream.succeeded()
-		p.log.Info("the control plane is there again, envoy subscribes anew", "address", p.upstream.cfg.Address)
+		p.log.Info("the control plane can be reached again; envoy renews its subscriptions", "address", p.upstream.cfg.Address)
 		stop(errBack)
 	})
 	g.Go(func() {
 		err := p.lastGood.Serve(ctx, s.delta, stored.recv(ctx), stored.send(ctx))
 		if err != nil && ctx.Err() == nil {
 			// On a stream that ends at once nobody would reach the control plane.
-			p.log.Warn("what was last good cannot be served, envoy waits for the control plane", "err", err)
+			p.log.Warn("the last good configuration cannot be served; envoy waits for the control plane", "err", err)
 			served()
 			<-ctx.Done()
 		}

@@ -124,7 +124,7 @@ func TestProxyEnvoyRestart(t *testing.T) {
 	if _, body := a.get(15020, "/metrics"); !strings.Contains(body, "\noutrigger_agent_envoy_restarts_total 1\n") {
 		t.Error("the restart is not counted")
 	}
-	if out := a.out.String(); !strings.Contains(out, "started again") || !strings.Contains(out, "count=0") {
+	if out := a.out.String(); !strings.Contains(out, "is restarted") || !strings.Contains(out, "count=0") {
 		t.Error("the log has no line with what is left of the budget")
 	}
 

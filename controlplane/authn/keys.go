@@ -111,7 +111,7 @@ func (f *fileKeys) look(now time.Time) {
 	if err != nil {
 		f.retryAt = now.Add(retryFile)
 		if fresh {
-			f.log.Warn("the keys of an issuer of tokens cannot be read; those that were read before stay in force", "path", f.path, "err", err)
+			f.log.Warn("the keys of an issuer of tokens cannot be read; the previous ones stay in force", "path", f.path, "err", err)
 		}
 		return
 	}

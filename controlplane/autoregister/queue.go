@@ -55,7 +55,7 @@ func (c *Controller) attend(ctx context.Context, key model.Key) {
 		if !raced {
 			c.metrics.errors.Inc()
 			if it.refusal != err.Error() {
-				c.log.Warn("the entry of a workload cannot be written; it is tried again", "namespace", key.Namespace, "name", key.Name, "err", err)
+				c.log.Warn("the entry of a workload cannot be written; retrying", "namespace", key.Namespace, "name", key.Name, "err", err)
 			}
 			it.refusal = err.Error()
 		}

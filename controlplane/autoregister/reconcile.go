@@ -251,7 +251,7 @@ func (c *Controller) release(ctx context.Context, s observation) (time.Duration,
 	}
 	c.metrics.unregistered.Inc()
 	if !own {
-		c.log.Info("a workload is marked as gone, unless a replica of the control plane still has it", "namespace", s.key.Namespace, "name", s.key.Name,
+		c.log.Info("a workload is marked as disconnected, unless another replica of the control plane still serves it", "namespace", s.key.Namespace, "name", s.key.Name,
 			"reason", "the replica that its entry names has given no sign for a long time, or has restarted")
 		return c.cfg.Grace, nil
 	}

@@ -172,7 +172,7 @@ func TestNoKeyInTheLogOfARotation(t *testing.T) {
 			t.Fatalf("%d secrets and %d bytes of log are too few to look at", len(hidden), len(log.String()))
 		}
 		hidden.check(t, log.String())
-		for _, want := range []string{"a new authority is given out", "a new authority signs", "a root is not trusted any more", "is not taken"} {
+		for _, want := range []string{"a new authority is distributed", "a new authority signs", "a root is no longer trusted", "is not taken"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log does not say %q", want)
 			}

@@ -327,7 +327,7 @@ func TestPluggedRootTakenOut(t *testing.T) {
 			if n := len(parse(t, a.RootPEM())); n != 1 {
 				t.Errorf("%s: %d roots are given out, want 1", name, n)
 			}
-			if n := strings.Count(log.String(), "taken out of the files"); n != tc.warn {
+			if n := strings.Count(log.String(), "removed from the files"); n != tc.warn {
 				t.Errorf("%s: %d warnings, want %d:\n%s", name, n, tc.warn, log.String())
 			}
 		})
@@ -360,7 +360,7 @@ func TestPluggedBadReplacement(t *testing.T) {
 		}
 		write(t, plugged, one.files(t))
 		time.Sleep(time.Hour)
-		if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is good again") {
+		if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is valid again") {
 			t.Error("that the files are good again was not told")
 		}
 		if strings.Contains(log.String(), "PRIVATE") {

@@ -141,23 +141,23 @@ func (a *Authority) log(d *decision) {
 		if a.cfg.Store == nil {
 			log = log.With("path", a.cfg.Dir)
 		}
-		log.Info("made a self-signed root", "expires", time.Now().Add(a.cfg.Root.TTL).UTC().Format(time.RFC3339))
+		log.Info("created a self-signed root", "expires", time.Now().Add(a.cfg.Root.TTL).UTC().Format(time.RFC3339))
 	}
 	for _, s := range d.steps {
 		a.metrics.steps.WithLabelValues(s.name).Inc()
 		log := a.cfg.Logger.With("name", fingerprint(s.cert)[:16], "expires", s.cert.NotAfter.Format(time.RFC3339))
 		switch s.name {
 		case stepAdd:
-			log.Info("a new authority is given out and signs later", "duration", time.Until(d.state.switchAt).Round(time.Second))
+			log.Info("a new authority is distributed; it signs later", "duration", time.Until(d.state.switchAt).Round(time.Second))
 		case stepSwitch:
-			log.Info("a new authority signs; the old root is trusted until the last certificate below it has run out")
+			log.Info("a new authority signs; the old root is trusted until the last certificate under it expires")
 		case stepRemove:
 			if !s.alive.IsZero() {
-				log.Warn("a root was taken out of the files and is not trusted any more, although certificates below it may be valid; workloads that have one are refused until they renew it",
+				log.Warn("a root was removed from the files and is no longer trusted, although certificates under it may be valid; workloads with such a certificate are refused until they renew it",
 					"duration", time.Until(s.alive).Round(time.Second))
 				continue
 			}
-			log.Info("a root is not trusted any more: nothing below it is valid")
+			log.Info("a root is no longer trusted: all certificates under it have expired")
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (a *Authority) decide(m Material) (*decision, error) {
 		propagation: a.cfg.Propagation, maxTTL: a.cfg.MaxTTL,
 	})
 	if hadSigner && current == nil {
-		a.cfg.Logger.Warn("the key of the authority that signed last is gone; the new one signs at once, and some workloads may not know its root yet", "name", target.print[:16])
+		a.cfg.Logger.Warn("the key of the previous authority is missing; the new one signs at once, and some workloads may not trust its root yet", "name", target.print[:16])
 	}
 	d.due = rec.due()
 	d.state = &state{signer: pick(known, rec.Signer), next: pick(known, rec.Next), phase: rec.phase(), switchAt: rec.SwitchAt, trusted: rec.trusted()}

@@ -46,7 +46,7 @@ func (a *Authority) Run(ctx context.Context) error {
 			}
 			continue
 		case err := <-w.Errors():
-			a.cfg.Logger.Debug("watching the plugged-in certificate authority has trouble; looking at it", "err", err)
+			a.cfg.Logger.Debug("error while watching the plugged-in certificate authority; rereading it", "err", err)
 			if !pending {
 				pending = true
 				soon.Reset(quiet)
@@ -102,7 +102,7 @@ func (a *Authority) readPlugin() (again bool) {
 		return false
 	}
 	if a.said.plugin != "" {
-		a.cfg.Logger.Info("the plugged-in certificate authority is good again", "path", a.cfg.PluginDir)
+		a.cfg.Logger.Info("the plugged-in certificate authority is valid again", "path", a.cfg.PluginDir)
 	}
 	a.said.plugin = ""
 	a.metrics.rejected.Set(0)

@@ -105,7 +105,7 @@ func (s *serverCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 		s.renewAt = now.Add(cert.Leaf.NotAfter.Sub(now) / 2)
 		return cert, nil
 	case s.cert != nil && now.Before(s.cert.Leaf.NotAfter):
-		s.authority.cfg.Logger.Warn("server certificate not renewed, the old one stays",
+		s.authority.cfg.Logger.Warn("server certificate not renewed; the previous one stays in use",
 			"err", err, "expires", s.cert.Leaf.NotAfter.Format(time.RFC3339))
 		s.renewAt, s.signer = now.Add(serverRetry), signer.print
 		return s.cert, nil

@@ -281,7 +281,7 @@ func (s *Service) failed(ctx context.Context, log *slog.Logger, err error) error
 func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error {
 	s.metrics.refused.WithLabelValues(r.reason).Inc()
 	if r.first {
-		log.Warn("certificate requests come too often and are put off", "reason", r.reason, "duration", r.after.Round(time.Second))
+		log.Warn("certificate requests exceed the rate limit and are deferred", "reason", r.reason, "duration", r.after.Round(time.Second))
 	}
 	seconds := int(math.Ceil(r.after.Seconds()))
 	// The error means that there is no gRPC call, and so nobody to read the trailer.

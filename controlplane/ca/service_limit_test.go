@@ -113,7 +113,7 @@ func TestFlood(t *testing.T) {
 	if n := a.metric(t, "outrigger_control_ca_refused_total"); n < 370 {
 		t.Errorf("%v refusals were counted", n)
 	}
-	if n := strings.Count(a.log.String(), "come too often"); n < 1 || n > 6 {
+	if n := strings.Count(a.log.String(), "exceed the rate limit"); n < 1 || n > 6 {
 		t.Errorf("the log tells of the flood %d times, want a few", n)
 	}
 }

@@ -94,7 +94,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 	var faults chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		s.cfg.Logger.Warn("the directory of credentials cannot be watched; it is only looked at now and then", "path", s.cfg.Dir, "err", err)
+		s.cfg.Logger.Warn("the credentials directory cannot be watched; it is polled instead", "path", s.cfg.Dir, "err", err)
 	} else {
 		defer func() { _ = watcher.Close() }() // an error has no effect any more
 		events, faults = watcher.Events, watcher.Errors
@@ -115,7 +115,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 				return nil
 			case <-events:
 			case err := <-faults:
-				s.cfg.Logger.Debug("watching the directory of credentials has trouble; looking at all of it", "path", s.cfg.Dir, "err", err)
+				s.cfg.Logger.Debug("error while watching the credentials directory; rescanning it", "path", s.cfg.Dir, "err", err)
 			case <-timer.C:
 				break wait
 			}
@@ -147,7 +147,7 @@ func (s *FileSource) scan(ctx context.Context, watcher *fsnotify.Watcher) {
 			if trouble[path] = reason; s.trouble[path] == reason {
 				return
 			}
-			s.cfg.Logger.Warn("a path in the directory of credentials cannot be read; what was read before stays in force", "path", path, "reason", reason)
+			s.cfg.Logger.Warn("a path in the credentials directory cannot be read; the previous credentials stay in force", "path", path, "reason", reason)
 		},
 	}.Run(ctx)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *FileSource) read(path string) {
 	}
 	if err != nil {
 		if !sameText(err, f.err) {
-			s.cfg.Logger.Warn("a file with credentials is not taken; what it held before stays in force", "path", path, "err", err)
+			s.cfg.Logger.Warn("credentials file rejected; its previous credentials stay in force", "path", path, "err", err)
 		}
 		f.err = err
 		return

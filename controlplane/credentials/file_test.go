@@ -190,7 +190,7 @@ func TestBrokenFile(t *testing.T) {
 	s, log := follow(t, dir)
 	put(t, path, "apiVersion: v1\nkind: Secret\nstringData: {key: hunter2\n", 0o600)
 	eventually(t, "the log", func() error {
-		if !strings.Contains(log.String(), "what it held before stays in force") {
+		if !strings.Contains(log.String(), "its previous credentials stay in force") {
 			return errors.New("it says nothing")
 		}
 		return nil

@@ -110,9 +110,9 @@ func (t *Table) put(k key, c *Credential, err error) {
 	case err != nil && !sameText(err, before.err):
 		t.broken.Inc()
 		if next.good != nil {
-			t.log.Warn("a credential is broken; the version of before stays in force", "namespace", k.namespace, "name", k.name, "err", err)
+			t.log.Warn("invalid credential; the previous version stays in force", "namespace", k.namespace, "name", k.name, "err", err)
 		} else {
-			t.log.Warn("a credential is broken", "namespace", k.namespace, "name", k.name, "err", err)
+			t.log.Warn("invalid credential", "namespace", k.namespace, "name", k.name, "err", err)
 		}
 	case err == nil && !before.good.same(c):
 		for _, w := range c.Warnings {

@@ -281,5 +281,5 @@ func (s *stream) refuse(typeURL string) {
 		s.refused = map[string]struct{}{}
 	}
 	s.refused[typeURL] = struct{}{}
-	s.log.Warn("a proxy asks for a type that is not served here, and is not answered", "type_url", typeURL)
+	s.log.Warn("a proxy requests a type that is not served; the request is ignored", "type_url", typeURL)
 }

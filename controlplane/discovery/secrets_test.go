@@ -308,7 +308,7 @@ func TestSecretLoading(t *testing.T) {
 	p := h.gateway(t, true)
 	p.subscribe(xds.TypeSecret, "kubernetes://shop")
 	p.quiet()
-	if text := h.logged.String(); strings.Contains(text, "does not get") {
+	if text := h.logged.String(); strings.Contains(text, "is not sent to a proxy") {
 		t.Errorf("it is logged:\n%s", text)
 	}
 	table.SetSynced()
@@ -330,7 +330,7 @@ func TestManyRefusals(t *testing.T) {
 			h.refused("name") == float64(len(names))
 	})
 	p.quiet()
-	if n := strings.Count(h.logged.String(), "a proxy does not get"); n != 9 {
+	if n := strings.Count(h.logged.String(), "not sent to a proxy"); n != 9 {
 		t.Errorf("%d lines in the log, want 8 and one for the rest", n)
 	}
 }

@@ -100,7 +100,7 @@ func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	changed := t.apply(r, concerned)
 	t.mu.Unlock()
 	if len(concerned) == 0 && !healthy {
-		t.log.Warn("an agent reports an unhealthy application, which concerns no WorkloadEntry and has no effect", "proxy", proxy.ID,
+		t.log.Warn("an agent reports an unhealthy application that has no WorkloadEntry; the report has no effect", "proxy", proxy.ID,
 			"namespace", proxy.Namespace, "reason", "no entry of the namespace has the service account of the proxy and one of its addresses, or the name that WORKLOAD_ENTRY gives: "+
 				"correct spec.address and spec.serviceAccount of the entry")
 	}
@@ -233,11 +233,11 @@ func (t *Table) tell(changed []verdict) {
 		}
 		switch {
 		case c.down && c.by == nil:
-			log.Warn("a workload gets no requests, because its status says that it is not healthy", "reason", c.why)
+			log.Warn("a workload receives no requests: its status is unhealthy", "reason", c.why)
 		case c.down:
-			log.Warn("a workload is unhealthy and gets no more requests", "reason", c.why)
+			log.Warn("a workload is unhealthy and receives no more requests", "reason", c.why)
 		default:
-			log.Info("a workload is healthy again and takes requests")
+			log.Info("a workload is healthy again and receives requests")
 		}
 	}
 }

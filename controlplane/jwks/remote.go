@@ -283,9 +283,9 @@ func (r *Remote) logFailure(err error) {
 	case r.set == nil:
 		r.log.Warn("the keys of an issuer of tokens cannot be fetched; its tokens are refused until they are", "source", r.cfg.String(), "err", err)
 	case r.cfg.MaxStale > 0:
-		r.log.Warn("the keys of an issuer of tokens cannot be fetched; those of before stay in force", "source", r.cfg.String(), "err", err,
+		r.log.Warn("the keys of an issuer of tokens cannot be fetched; the previous ones stay in force", "source", r.cfg.String(), "err", err,
 			"expires", r.fetched.Add(r.cfg.MaxStale).UTC().Format(time.RFC3339))
 	default:
-		r.log.Warn("the keys of an issuer of tokens cannot be fetched; those of before stay in force", "source", r.cfg.String(), "err", err)
+		r.log.Warn("the keys of an issuer of tokens cannot be fetched; the previous ones stay in force", "source", r.cfg.String(), "err", err)
 	}
 }

@@ -72,7 +72,7 @@ func (c *ConfigMaps) Read(ctx context.Context) error {
 				break
 			}
 			if !said {
-				c.cfg.Logger.Warn("a ConfigMap cannot be read; trying again until it can", "name", name, "namespace", c.cfg.Namespace, "err", err)
+				c.cfg.Logger.Warn("a ConfigMap cannot be read; retrying", "name", name, "namespace", c.cfg.Namespace, "err", err)
 			}
 			select {
 			case <-ctx.Done():
@@ -92,7 +92,7 @@ func (c *ConfigMaps) read(ctx context.Context, name string) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		c.cfg.Logger.Warn("a ConfigMap may not be read and counts as not there: give the service account the rights to get, list and watch it",
+		c.cfg.Logger.Warn("no permission to read a ConfigMap, which is treated as missing: give the service account the rights to get, list and watch it",
 			"name", name, "namespace", c.cfg.Namespace, "err", err)
 		return nil
 	case err != nil:

@@ -113,7 +113,7 @@ func (s *ConfigStore) Problems() []model.Problem {
 		if f.fault != nil {
 			list = append(list, model.Problem{
 				Object: model.Key{Kind: kind}, Source: s.cfg.Name,
-				Reason: fmt.Sprintf("objects of this kind cannot be read; what was read before stays in force: %v", f.fault),
+				Reason: fmt.Sprintf("objects of this kind cannot be read; known objects stay in force: %v", f.fault),
 			})
 		}
 	}
@@ -201,7 +201,7 @@ func (s *ConfigStore) fault(k schema.Schema, f *followed, err error) {
 	case err == nil && before != nil:
 		s.log.Info("objects of the cluster can be read again", "kind", k.Kind, "source", s.cfg.Name)
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		s.log.Warn("objects of the cluster cannot be read; what was read before stays in force", "kind", k.Kind, "source", s.cfg.Name, "err", err)
+		s.log.Warn("objects of the cluster cannot be read; known objects stay in force", "kind", k.Kind, "source", s.cfg.Name, "err", err)
 	}
 	if err != nil {
 		s.WatchError(fmt.Errorf("%s: %s.%s: %w", s.cfg.Name, k.Plural, k.Group, err))

@@ -161,7 +161,7 @@ func (d *definitionSink) drop(name, why string) {
 	}
 	delete(d.versions, name)
 	if sch, ok := schemaNamed(name); ok {
-		d.store.log.Info("a kind is not served any more", "kind", sch.Kind, "source", d.store.cfg.Name, "reason", why)
+		d.store.log.Info("a kind is no longer served", "kind", sch.Kind, "source", d.store.cfg.Name, "reason", why)
 		d.store.unfollow(sch.Kind)
 	}
 }

@@ -97,7 +97,7 @@ func watchFault(log *slog.Logger, kind string) cache.WatchErrorHandlerWithContex
 		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return // the end, or a new watch
 		}
-		log.Warn("objects cannot be watched; what was read before stays in force", "kind", kind, "err", err)
+		log.Warn("objects cannot be watched; known objects stay in force", "kind", kind, "err", err)
 	}
 }
 

@@ -53,16 +53,16 @@ func (c *Client) Lead(ctx context.Context, lease Lease, work func(context.Contex
 	for ctx.Err() == nil {
 		led, err := e.take(ctx)
 		if err != nil && !raced(err) && !failed && ctx.Err() == nil {
-			c.log.Warn("the lease of the leader cannot be read or written; this replica tries again", "name", lease.Name, "err", err)
+			c.log.Warn("the lease of the leader cannot be read or written; retrying", "name", lease.Name, "err", err)
 		}
 		failed = err != nil
 		if led {
 			c.metrics.leads(lease.Name, true)
-			c.log.Info("this replica leads", "name", lease.Name, "identity", lease.Identity)
+			c.log.Info("this replica is the leader", "name", lease.Name, "identity", lease.Identity)
 			err = e.term(ctx, work)
 			c.metrics.leads(lease.Name, false)
 			if err != nil && ctx.Err() == nil {
-				c.log.Warn("what the leader does ended; this replica tries again", "name", lease.Name, "err", err)
+				c.log.Warn("the work of the leader ended; retrying", "name", lease.Name, "err", err)
 			}
 		}
 		pause(ctx, wait.Jitter(e.retry, leaseJitter))

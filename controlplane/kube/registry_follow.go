@@ -142,7 +142,7 @@ func (f *following) fault(kind string, err error) {
 	case reason == "":
 		f.registry.log.Info("objects of the cluster can be read again", "kind", kind, "source", f.member.id)
 	default:
-		f.registry.log.Warn("objects of the cluster cannot be read; what was read before stays in force", "kind", kind, "source", f.member.id, "err", err)
+		f.registry.log.Warn("objects of the cluster cannot be read; known objects stay in force", "kind", kind, "source", f.member.id, "err", err)
 	}
 }
 

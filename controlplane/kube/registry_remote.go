@@ -154,7 +154,7 @@ func (r *Registry) reconcile(ctx context.Context) {
 	for _, secret := range slices.SortedFunc(maps.Keys(r.remotes.wanted), compareNames) {
 		for id, kubeconfig := range r.remotes.wanted[secret].kubeconfigs {
 			if _, twice := wanted[id]; twice || id == r.cfg.Cluster {
-				r.log.Warn("a kubeconfig is left out: there is a cluster of this name already", "source", id, "namespace", secret.Namespace, "name", secret.Name)
+				r.log.Warn("kubeconfig ignored: a cluster of this name already exists", "source", id, "namespace", secret.Namespace, "name", secret.Name)
 				continue
 			}
 			wanted[id], from[id] = kubeconfig, secret
@@ -212,7 +212,7 @@ func (r *Registry) leave(id string) {
 	delete(r.members, id)
 	clear(r.merged)
 	r.mu.Unlock()
-	r.log.Info("a cluster is not read any more", "source", id)
+	r.log.Info("a cluster is no longer read", "source", id)
 	r.cfg.OnChange(model.Change{All: true})
 }
 

@@ -77,7 +77,7 @@ func NewRoots(cfg RootsConfig) (*Roots, error) {
 	return r, nil
 }
 
-// Run writes the roots while this replica leads, until ctx is done.
+// Run writes the roots while this replica is the leader, until ctx is done.
 func (r *Roots) Run(ctx context.Context) error {
 	if r.cfg.Lease.Identity == "" {
 		return r.distribute(ctx)
@@ -165,7 +165,7 @@ func (w *rootWork) write(ctx context.Context) {
 			continue
 		}
 		if n := w.queue.NumRequeues(name); n == 0 || n == 5 { // a race with another writer is not worth more lines
-			w.log.Warn("the roots cannot be written to a namespace, which is tried again", "namespace", name, "attempt", n+1, "err", err)
+			w.log.Warn("the roots cannot be written to a namespace; retrying", "namespace", name, "attempt", n+1, "err", err)
 		}
 		w.queue.AddRateLimited(name)
 	}

@@ -162,7 +162,7 @@ func (w *Webhook) keep(ctx context.Context, shared *admissionv1.ValidatingWebhoo
 		return false
 	}
 	if err := w.refuses(ctx); err != nil {
-		w.log.Debug("the webhook does not work yet; what is written is not checked", "name", next.Name, "err", err)
+		w.log.Debug("the webhook does not respond yet; objects are written unchecked", "name", next.Name, "err", err)
 		return true
 	}
 	fail := admissionv1.Fail

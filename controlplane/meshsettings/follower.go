@@ -362,7 +362,7 @@ func (p *part) readable(docs [][]byte) error {
 // reject says once what is wrong.
 func (m *Follower) reject(p *part, docs [][]byte, from string, err error) {
 	if p.said != err.Error() || !equalDocs(docs, p.tried) {
-		m.log.Warn("a change of the mesh config is not taken; the last good one stays in force", "source", from, "err", err)
+		m.log.Warn("mesh config change rejected; the last good one stays in force", "source", from, "err", err)
 		m.reloads.WithLabelValues(p.name, "rejected").Inc()
 	}
 	p.tried, p.said = docs, err.Error()
@@ -381,7 +381,7 @@ func (m *Follower) warn(p *part, before [][]byte, docs []document) {
 		for _, name := range meshconfig.Unknown(doc.text, p.unknown) {
 			if !known[name] {
 				known[name] = true
-				m.log.Warn("the mesh config has a field that is not known and has no effect", "source", place([]document{doc}, name), "name", name)
+				m.log.Warn("an unknown field of the mesh config has no effect", "source", place([]document{doc}, name), "name", name)
 			}
 		}
 	}

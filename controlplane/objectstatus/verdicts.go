@@ -237,6 +237,6 @@ func (v *Verdicts) done(key model.Key, err error) {
 		v.queue.AddRateLimited(key)
 	}
 	if report {
-		v.log.Warn("the status of an object is not written; it is tried again", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
+		v.log.Warn("the status of an object is not written; retrying", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
 	}
 }

@@ -327,7 +327,7 @@ func (w *Writer) failed(key model.Key, o *object, err error) {
 		}
 	case !w.failing && !errors.Is(err, config.ErrConflict):
 		w.failing = true
-		w.log.Warn("the status of an object is not written; it is tried again", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
+		w.log.Warn("the status of an object is not written; retrying", "kind", key.Kind, "name", key.Name, "namespace", key.Namespace, "err", err)
 	}
 	o.retry = time.Now().Add(wait)
 	w.dirty[key] = true

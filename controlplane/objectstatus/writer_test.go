@@ -296,7 +296,7 @@ func TestFailures(t *testing.T) {
 		writes int64 // in the first minute
 		says   string
 	}{
-		"away":   {errors.New("connection refused"), 7, "it is tried again"},
+		"away":   {errors.New("connection refused"), 7, "retrying"},
 		"denied": {denied, 2, "examples/kubernetes/rbac-config.yaml"},
 		"final":  {fmt.Errorf("update: %w", config.ErrReadOnly), 2, ""},
 	} {

@@ -147,7 +147,7 @@ func (b *Balancer) shed(ctx context.Context, n int, over time.Duration) error {
 func (b *Balancer) surplus(ctx context.Context) int {
 	loads, err := b.ask(ctx)
 	if err != nil {
-		b.cfg.Logger.Warn("the other replicas of the control plane are not known, and load is not evened out", "err", err)
+		b.cfg.Logger.Warn("the other replicas of the control plane are unknown; load is not balanced", "err", err)
 	}
 	own := b.cfg.Load()
 	now := round{replicas: 1, proxies: own}
@@ -165,7 +165,7 @@ func (b *Balancer) surplus(ctx context.Context) int {
 	case math.Abs(float64(now.proxies-before.proxies)) > calm*float64(before.proxies):
 	case excess >= atLeast && float64(own) > mean*(1+tolerance):
 		n := min(int(excess), max(1, int(share*float64(own))))
-		b.cfg.Logger.Info("this replica has more proxies than the others, some are asked to connect again", "count", n)
+		b.cfg.Logger.Info("this replica has more proxies than the others; some are asked to reconnect", "count", n)
 		return n
 	}
 	return 0

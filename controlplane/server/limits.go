@@ -172,9 +172,9 @@ func limitLog(log *slog.Logger, reg prometheus.Registerer) *slog.Logger {
 	// There may be many invalid objects.
 	messages := map[string]ratelimit.Limit{}
 	for _, message := range []string{
-		"a configuration object has a problem", "a problem of a configuration object is gone", "an object does not take full effect",
-		"more problems of configuration objects came or went than are logged",
-		"a path in the directory of credentials cannot be read; what was read before stays in force", "a file with credentials is not taken; what it held before stays in force",
+		"a configuration object has a problem", "a problem with a configuration object is resolved", "an object does not take full effect",
+		"further problems with configuration objects are not logged",
+		"a path in the credentials directory cannot be read; the previous credentials stay in force", "credentials file rejected; its previous credentials stay in force",
 	} {
 		messages[message] = ratelimit.Limit{PerSecond: 1, Burst: 40}
 	}

@@ -103,7 +103,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out.Response.UID = in.Request.UID
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(out); err != nil {
-		f.log.Debug("an answer of the webhook was not taken", "address", r.RemoteAddr, "err", err)
+		f.log.Debug("the caller of the webhook did not read the response", "address", r.RemoteAddr, "err", err)
 	}
 }
 
@@ -116,7 +116,7 @@ func (f *front) refuse(w http.ResponseWriter, r *http.Request, status int, err e
 	if errors.Is(err, errBusy) {
 		w.Header().Set("Retry-After", "1")
 	} else {
-		f.log.Warn("a question to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
+		f.log.Warn("a request to the webhook cannot be read", "address", r.RemoteAddr, "err", err)
 	}
 	http.Error(w, err.Error(), status)
 }

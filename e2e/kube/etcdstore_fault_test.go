@@ -131,7 +131,7 @@ func TestEtcdStoreUnreachable(t *testing.T) {
 	other := startEtcdStore(t, etcdURL(e, "", ""))
 	other.must(other.Create(ctx, etcdEntry("b", "10.0.0.2")))
 	s.agrees(truth(t, etcdClient(t, e), "/outrigger"))
-	s.until("the log says that it works again", func() bool { return strings.Count(s.log.String(), "etcd can be followed again") == 2 })
+	s.until("the log says that it works again", func() bool { return strings.Count(s.log.String(), "etcd can be watched again") == 2 })
 	if n := strings.Count(s.log.String(), "cannot be reached"); n != 2 {
 		t.Errorf("two outages are logged %d times:\n%s", n, s.log)
 	}
@@ -183,7 +183,7 @@ func TestEtcdStoreCompaction(t *testing.T) {
 		line.mend()
 		s.agrees(truth(t, raw, "/mesh"))
 	}
-	if n := strings.Count(s.log.String(), "etcd has forgotten changes"); n != 2 {
+	if n := strings.Count(s.log.String(), "etcd has compacted changes"); n != 2 {
 		t.Errorf("the log speaks of %d compactions, want 2:\n%s", n, s.log)
 	}
 	// It follows changes as before.

@@ -259,7 +259,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	problems(0)
 	s.agrees(nil)
 	log := s.log.String()
-	if n := strings.Count(log, "a problem of a configuration object is gone"); n < 6 {
+	if n := strings.Count(log, "a problem with a configuration object is resolved"); n < 6 {
 		t.Errorf("the log says of %d problems that they are gone, want 6:\n%s", n, log)
 	}
 }

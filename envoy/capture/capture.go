@@ -80,7 +80,7 @@ func (s *Settings) others(ctx context.Context, log *slog.Logger, err error) erro
 	}
 	found, err := findLeftovers()
 	if err != nil {
-		log.Warn("cannot find out whether other rules redirect connections, too", "err", err)
+		log.Warn("cannot determine whether other rules also redirect connections", "err", err)
 		return nil
 	}
 	delete(found.iptables, s.Variant)
@@ -95,7 +95,7 @@ func (s *Settings) others(ctx context.Context, log *slog.Logger, err error) erro
 		strange.native, found.native = found.native, nil
 	}
 	if kinds := strange.String(); kinds != "" {
-		log.Warn("other rules redirect connections, too, and may be in force instead; remove them with istio-clean-iptables, or use --reconcile", "name", kinds)
+		log.Warn("other rules also redirect connections and may take precedence; remove them with istio-clean-iptables, or use --reconcile", "name", kinds)
 	}
 	return found.remove(ctx)
 }

@@ -164,7 +164,7 @@ func TestLeftovers(t *testing.T) {
 			var log bytes.Buffer
 			s := l.settings(t, usual)
 			l.do(t, l.pod, func() error { return s.run(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), &log) })
-			if !strings.Contains(log.String(), "other rules redirect connections") || !strings.Contains(log.String(), "name=iptables-"+variant) {
+			if !strings.Contains(log.String(), "other rules also redirect connections") || !strings.Contains(log.String(), "name=iptables-"+variant) {
 				t.Errorf("rules of iptables-%s are not reported: %s", variant, &log)
 			}
 			l.apply(t, how)

@@ -80,7 +80,7 @@ func (d *dialCredentials) refused(err error, token bool, log *slog.Logger) {
 	}
 	without := token && d.client.shown.Swap(false)
 	if without {
-		log.Debug("the certificate authority may not take the client certificate, the token goes alone", "err", err)
+		log.Debug("the certificate authority may not accept the client certificate; sending only the token", "err", err)
 	}
 	d.client.without.Store(without)
 }

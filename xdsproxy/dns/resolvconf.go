@@ -117,7 +117,7 @@ func (s *Server) reread(files []string) {
 		err = errors.New("it names no server")
 	}
 	if err != nil {
-		s.log.Warn("the system's DNS configuration has changed and cannot be used, the servers of before are asked on", "path", files[0], "err", err)
+		s.log.Warn("the system's DNS configuration has changed and cannot be used; the previous servers stay in use", "path", files[0], "err", err)
 		return
 	}
 	old := s.upstream.Load()

@@ -338,7 +338,7 @@ func TestFaults(t *testing.T) {
 					if left, err := filepath.Glob(filepath.Join(store.cfg.Dir, "*"+temporary+"*")); err != nil || len(left) > 0 {
 						t.Errorf("files are left: %v, %v", left, err)
 					}
-					if warnings := strings.Count(log.String(), "cannot be kept up to date"); warnings > 1 || n < 6 && warnings == 0 {
+					if warnings := strings.Count(log.String(), "cannot be updated"); warnings > 1 || n < 6 && warnings == 0 {
 						t.Errorf("%d warnings:\n%s", warnings, log.String())
 					}
 				})

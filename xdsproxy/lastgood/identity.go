@@ -38,7 +38,7 @@ func remove(path string, log *slog.Logger, why string) {
 	case err == nil:
 		log.Info(why, "path", path)
 	case !errors.Is(err, fs.ErrNotExist):
-		log.Warn("what was kept for a cold start cannot be removed", "path", path, "err", err)
+		log.Warn("the state for a cold start cannot be removed", "path", path, "err", err)
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *Store) Identity() (*Identity, error) {
 		}
 	}
 	s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
-	s.log.Warn("the workload's identity that was kept is refused", "reason", err.Error())
+	s.log.Warn("stored workload identity rejected", "reason", err.Error())
 	return nil, err
 }
 

@@ -189,7 +189,7 @@ func (w *worker) save(r *Recording, now time.Time) error {
 	if w.failing {
 		w.failing = false
 		w.retry.Reset()
-		w.store.log.Info("the last good configuration can be kept again")
+		w.store.log.Info("the last good configuration can be stored again")
 	}
 	if first {
 		w.store.log.Info("envoy can start without the control plane from now on", "path", w.store.cfg.Dir)

@@ -173,7 +173,7 @@ func (s *Store) refuse(err error) {
 		return
 	}
 	s.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
-	s.log.Warn("the last good configuration is refused, the agent goes on without", "reason", err.Error())
+	s.log.Warn("last good configuration rejected; the agent continues without it", "reason", err.Error())
 }
 
 // Usable returns nil if Serve can answer requests, and otherwise the reason why not.

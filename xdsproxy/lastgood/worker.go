@@ -100,7 +100,7 @@ func (w *worker) failed(err error) time.Duration {
 	if !w.failing {
 		w.failing = true
 		w.store.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
-		w.store.log.Warn("the last good configuration cannot be kept up to date, it is tried again", "reason", reasonOf(err), "err", err)
+		w.store.log.Warn("the last good configuration cannot be updated; retrying", "reason", reasonOf(err), "err", err)
 	}
 	return w.retry.NextBackOff()
 }
@@ -137,7 +137,7 @@ func (w *worker) forget(r *Recording) {
 // lose ends a recording because Envoy's state is unknown.
 func (w *worker) lose(r *Recording, err error) {
 	w.store.metrics.refused.WithLabelValues(reasonOf(err)).Inc()
-	w.store.log.Warn("nothing more of this stream is kept, the last good configuration stays what it was", "reason", err.Error())
+	w.store.log.Warn("no more of this stream is recorded; the last good configuration is unchanged", "reason", err.Error())
 	w.forget(r)
 }
 
@@ -256,7 +256,7 @@ func (w *worker) read(delta bool, t *subscription, h head, e event) (*batch, err
 			res.flags = flagPrivate
 			if !w.store.cfg.Secrets {
 				res.flags, res.body = flagWithheld, nil
-				w.store.log.Warn("a resource has a private key in it and is not kept", "type_url", t.typeURL, "resource", res.name)
+				w.store.log.Warn("a resource contains a private key and is not stored", "type_url", t.typeURL, "resource", res.name)
 			}
 		}
 		c := change{op: opKeep}
@@ -282,7 +282,7 @@ func (w *worker) saveAtEnd(r *Recording, now time.Time) {
 		return
 	}
 	if err := w.save(r, now); err != nil {
-		w.store.log.Warn("what envoy acknowledged last is not kept", "err", err)
+		w.store.log.Warn("the configuration that envoy acknowledged last is not stored", "err", err)
 	}
 }
 
@@ -294,7 +294,7 @@ func (w *worker) finish(now time.Time) {
 			break
 		}
 		if err := w.handle(e, now); err != nil {
-			w.store.log.Warn("what envoy acknowledged last is not kept", "err", err)
+			w.store.log.Warn("the configuration that envoy acknowledged last is not stored", "err", err)
 			return
 		}
 		w.store.done()

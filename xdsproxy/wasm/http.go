@@ -31,7 +31,7 @@ func (c *Cache) fetchHTTP(ctx context.Context, r request) (moduleKey, error) {
 		attempt++
 		return c.attempt(ctx, r)
 	}, tries, func(err error, wait time.Duration) {
-		c.log.Debug("a Wasm module is asked for again", "address", r.shown(), "attempt", attempt, "duration", wait, "err", err)
+		c.log.Debug("retrying the download of a Wasm module", "address", r.shown(), "attempt", attempt, "duration", wait, "err", err)
 	})
 	if err != nil {
 		return moduleKey{}, &fetchError{downloadFailure, fmt.Errorf("attempt %d of %d: %w", attempt, c.cfg.HTTPMaxAttempts, err)}

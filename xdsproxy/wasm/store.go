@@ -212,7 +212,7 @@ func (s *store) reserve(n int64) error {
 		if oldest == nil {
 			return fmt.Errorf("the cache is full: %d bytes are in use, and its limit is %d; raise the limit or use fewer modules", s.bytes, s.maxBytes)
 		}
-		s.log.Info("a Wasm module makes room for another", "path", s.path(oldest.moduleKey))
+		s.log.Info("Wasm module evicted from the cache", "path", s.path(oldest.moduleKey))
 		s.remove(oldest)
 	}
 	s.count(n)
@@ -233,7 +233,7 @@ func (s *store) purge(since time.Time) {
 	inUse := s.inUse()
 	for k, m := range s.modules {
 		if m.used.Before(since) && !inUse[k] {
-			s.log.Info("a Wasm module that nothing used is deleted", "path", s.path(k))
+			s.log.Info("unused Wasm module deleted", "path", s.path(k))
 			s.remove(m)
 		}
 	}

@@ -54,7 +54,7 @@ func (s *Store) follow(ctx context.Context) error {
 		case errors.Is(err, errSilent):
 			continue
 		case errors.Is(err, rpctypes.ErrCompacted):
-			s.log.Info("etcd has forgotten changes that were missed: reading all objects", "name", s.Name())
+			s.log.Info("etcd has compacted changes that were missed; reading all objects", "name", s.Name())
 		default:
 			r.trouble(err)
 		}
@@ -80,7 +80,7 @@ func (r *round) trouble(err error) {
 	r.store.WatchError(fmt.Errorf("config source %s: %w", r.store.Name(), err))
 	if c := class(err); !r.logged[c] {
 		r.logged[c] = true
-		r.store.log.Warn("etcd cannot be followed; what is known stays in force, trying again", "name", r.store.Name(), "err", err)
+		r.store.log.Warn("etcd cannot be watched; known objects stay in force, retrying", "name", r.store.Name(), "err", err)
 	}
 }
 
@@ -99,7 +99,7 @@ func (r *round) run(ctx context.Context) error {
 	}
 	if len(r.logged) > 0 {
 		clear(r.logged)
-		s.log.Info("etcd can be followed again", "name", s.Name())
+		s.log.Info("etcd can be watched again", "name", s.Name())
 	}
 	s.Loaded()
 	return s.watch(ctx, client, revision, r.works)
@@ -123,7 +123,7 @@ func (s *Store) load(ctx context.Context) (int64, error) {
 		if revision == 0 {
 			revision = page.Header.Revision
 			if s.wentBack(revision) {
-				s.log.Warn("etcd is at a lower revision than before, as after a restore: taking over what it holds now", "name", s.Name())
+				s.log.Warn("etcd is at a lower revision than before, as after a restore; its objects replace the known ones", "name", s.Name())
 			}
 		}
 		for _, kv := range page.Kvs {

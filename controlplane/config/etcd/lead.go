@@ -41,7 +41,7 @@ func (s *Store) Lead(ctx context.Context, name, identity string, work func(conte
 			wait.Reset()
 		}
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("this replica cannot lead, or what the leader does ended; it tries again", "name", name, "err", err)
+			s.log.Warn("leadership was not acquired or has ended; retrying", "name", name, "err", err)
 		}
 		pause := time.NewTimer(wait.NextBackOff())
 		// Cases: the end; the pause is over.
@@ -54,7 +54,7 @@ func (s *Store) Lead(ctx context.Context, name, identity string, work func(conte
 	return nil
 }
 
-// term waits until this replica leads, and works until it does not any more.
+// term waits until this replica is the leader, and works until it does not any more.
 func (s *Store) term(ctx context.Context, name, identity string, work func(context.Context) error) (led bool, err error) {
 	client, err := s.conn.get(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store) term(ctx context.Context, name, identity string, work func(conte
 	if err := election.Campaign(ctx, identity); err != nil {
 		return false, s.conn.explain(err)
 	}
-	s.log.Info("this replica leads", "name", name, "identity", identity)
+	s.log.Info("this replica is the leader", "name", name, "identity", identity)
 	defer func() {
 		last, end := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 		defer end()

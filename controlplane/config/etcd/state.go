@@ -129,7 +129,7 @@ func (s *Store) logProblem(old, now *model.Problem) {
 		say(s.log.Warn, "a configuration object has a problem", now)
 	}
 	if old != nil && !same {
-		say(s.log.Info, "a problem of a configuration object is gone", old)
+		say(s.log.Info, "a problem with a configuration object is resolved", old)
 	}
 }
 

@@ -39,7 +39,7 @@ func (l lastGood) save(f *file) {
 		return
 	}
 	if err := l.write(l.place(f.path), f.path, f.kept); err != nil {
-		l.log.Warn("the last good version of objects cannot be kept on disk", "path", f.path, "err", err)
+		l.log.Warn("the last good version of objects cannot be stored on disk", "path", f.path, "err", err)
 	}
 }
 
@@ -86,7 +86,7 @@ func (l lastGood) load(path string) []*model.Config {
 	}
 	objects, problems := codec.Decode(path, data)
 	for _, p := range problems {
-		l.log.Warn("a last good version that was kept on disk is not good", "source", l.place(path), "reason", p.Reason)
+		l.log.Warn("a last good version on disk is invalid", "source", l.place(path), "reason", p.Reason)
 	}
 	for _, c := range objects {
 		c.Source = path // not the line of the copy

@@ -140,10 +140,10 @@ func (s *Store) logProblems(prev, next *fileSnapshot) {
 		s.log.Warn("a configuration object has a problem", problemAttrs(p)...)
 	})
 	more += news(next, prev, func(p model.Problem) {
-		s.log.Info("a problem of a configuration object is gone", problemAttrs(p)...)
+		s.log.Info("a problem with a configuration object is resolved", problemAttrs(p)...)
 	})
 	if more > 0 {
-		s.log.Warn("more problems of configuration objects came or went than are logged", "path", s.cfg.Dir, "count", more)
+		s.log.Warn("further problems with configuration objects are not logged", "path", s.cfg.Dir, "count", more)
 	}
 }
 

@@ -146,7 +146,7 @@ func (d *statusDir) look(path string) {
 	key, status, err := d.read(path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			d.log.Warn("the status of an object cannot be read; it counts as none", "path", path, "err", err)
+			d.log.Warn("the status of an object cannot be read; it is treated as empty", "path", path, "err", err)
 		}
 		return
 	}

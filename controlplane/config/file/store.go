@@ -201,10 +201,10 @@ func (s *Store) report(ctx context.Context) error {
 		switch since := s.Behind(); {
 		case !since.IsZero() && !stuck:
 			stuck = true
-			s.log.Error("changes of the configuration are not applied, because reading the config directory does not end", "path", s.cfg.Dir, "duration", time.Since(since))
+			s.log.Error("configuration changes are not applied: reading the config directory does not finish", "path", s.cfg.Dir, "duration", time.Since(since))
 		case since.IsZero() && stuck:
 			stuck = false
-			s.log.Info("changes of the configuration are applied again", "path", s.cfg.Dir)
+			s.log.Info("configuration changes are applied again", "path", s.cfg.Dir)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (s *Store) follow(ctx context.Context) error {
 			continue
 		case err := <-errs:
 			if !errors.Is(err, fsnotify.ErrEventOverflow) {
-				s.log.Warn("watching the config directory has trouble; looking at all of it", "path", s.cfg.Dir, "err", err)
+				s.log.Warn("error while watching the config directory; rescanning it", "path", s.cfg.Dir, "err", err)
 			}
 			s.WatchError(fmt.Errorf("watch the config directory %s: %w", s.cfg.Dir, err))
 			s.lookAtAll()

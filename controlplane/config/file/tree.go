@@ -75,7 +75,7 @@ func newTree(boundary filetree.Boundary, settle time.Duration, status string, go
 func (t *tree) watch(log *slog.Logger) (<-chan fsnotify.Event, <-chan error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("the config directory cannot be watched; looking at it every 2 s instead", "path", t.dir, "err", err)
+		log.Warn("the config directory cannot be watched; polling it every 2 s", "path", t.dir, "err", err)
 		t.watchFailed = true
 		return nil, nil
 	}

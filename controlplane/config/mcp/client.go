@@ -180,7 +180,7 @@ func (s *Store) tell(err error) {
 	s.WatchError(err)
 	if text := ownPort.ReplaceAllString(err.Error(), ""); text != s.lost {
 		s.lost = text
-		s.log.Warn("the configuration server cannot be followed; what was read stays in force", "err", err)
+		s.log.Warn("the configuration server cannot be watched; known objects stay in force", "err", err)
 	}
 }
 
@@ -188,6 +188,6 @@ func (s *Store) tell(err error) {
 func (s *Store) found() {
 	if s.lost != "" {
 		s.lost = ""
-		s.log.Info("the configuration server is followed again", "name", s.name)
+		s.log.Info("the configuration server is watched again", "name", s.name)
 	}
 }

@@ -241,7 +241,7 @@ func (s *Store) logProblems(before, now []model.Problem) {
 		}
 	}
 	say(s.log.Warn, "a configuration object has a problem", now, before)
-	say(s.log.Info, "a problem of a configuration object is gone", before, now)
+	say(s.log.Info, "a problem with a configuration object is resolved", before, now)
 }
 
 // What is reported to a server: a response must not become a request that is too large

@@ -111,7 +111,7 @@ func TestReconnect(t *testing.T) {
 			if s.Get(entryKey("stays")) != stays {
 				t.Error("an object that did not change is another one now")
 			}
-			until(t, "that it is over is logged", func() bool { return strings.Contains(log.String(), "is followed again") })
+			until(t, "that it is over is logged", func() bool { return strings.Contains(log.String(), "is watched again") })
 			text := log.String()
 			if n := strings.Count(text, "connection refused"); n != 1 {
 				t.Errorf("the same fault was logged %d times:\n%s", n, text)

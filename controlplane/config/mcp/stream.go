@@ -275,7 +275,7 @@ func endOf(err error) error {
 // answer applies a response and sends the answer, or has it wait.
 func (s *session) answer(r *response) error {
 	if s.watches[r.typeURL] == nil {
-		s.log.Debug("a response of a type that was not asked for is ignored", "type_url", quote(r.typeURL))
+		s.log.Debug("a response of a type that was not requested is ignored", "type_url", quote(r.typeURL))
 		return nil
 	}
 	q := request{typeURL: r.typeURL, nonce: r.nonce}
@@ -290,7 +290,7 @@ func (s *session) answer(r *response) error {
 	now := &rejectedType{sum: sum}
 	s.rejections[r.typeURL] = now
 	if old == nil || old.sum != sum {
-		s.log.Warn("a response of the configuration server is not good; what is good of it takes effect", "name", s.name, "type_url", r.typeURL, "reason", q.rejected.Error())
+		s.log.Warn("invalid objects in a response of the configuration server; the valid ones take effect", "name", s.name, "type_url", r.typeURL, "reason", q.rejected.Error())
 		return s.wire.send(q)
 	}
 	now.wait = min(max(2*old.wait, firstRejectWait), longestRejectWait)

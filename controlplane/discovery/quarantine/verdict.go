@@ -100,7 +100,7 @@ func (g *group) release(m *Member, r Rejection, suspects []*xds.Resource) []*xds
 		}
 	}
 	if len(guarded) > 0 {
-		g.q.log.Warn("a proxy rejected a change of what protects; others get it all the same", "type_url", xds.Types[r.Type],
+		g.q.log.Warn("a proxy rejected a security change; other proxies receive it regardless", "type_url", xds.Types[r.Type],
 			"resource", guarded[0].Name, "count", len(guarded), "proxy", m.proxy.ID, "identity", m.identity, "reason", clip.Text(r.Reason, maxReason))
 		g.decided(true)
 	}

@@ -293,7 +293,7 @@ func (v *Plugins) refuse(refused map[string]refusal) {
 		plugin := v.mesh.WasmPlugins.Get(name)
 		if no.label == refusedPlaintext || plugin == nil {
 			if no != v.refused[name] {
-				v.client.Log.Warn("a proxy does not get the pull secret of a plugin", "resource", clip.Text(name, maxLogged), "reason", no.text)
+				v.client.Log.Warn("the pull secret of a plugin is not sent to a proxy", "resource", clip.Text(name, maxLogged), "reason", no.text)
 			}
 			continue
 		}

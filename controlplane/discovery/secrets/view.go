@@ -271,11 +271,11 @@ func (v *View) logRefusals(refused map[string]refusal) {
 		}
 		v.server.refused.WithLabelValues(no.label).Inc()
 		if lines++; lines <= maxRefusalLines {
-			v.client.Log.Warn("a proxy does not get a secret, and keeps what it has", "resource", clip.Text(r.name, maxLogged), "reason", no.text)
+			v.client.Log.Warn("a secret is not sent to a proxy, which keeps its previous version", "resource", clip.Text(r.name, maxLogged), "reason", no.text)
 		}
 	}
 	if lines > maxRefusalLines {
-		v.client.Log.Warn("a proxy does not get more secrets", "count", lines-maxRefusalLines)
+		v.client.Log.Warn("further secrets are not sent to a proxy", "count", lines-maxRefusalLines)
 	}
 }
 
