@@ -119,6 +119,12 @@ func TestImages(t *testing.T) {
 			if config.Config.User != "1337:1337" || !slices.Equal(config.Config.Entrypoint, []string{"/usr/local/bin/" + k.programs[0]}) {
 				t.Errorf("the image runs %q as %s", config.Config.Entrypoint, config.Config.User)
 			}
+			for label, want := range map[string]string{"title": k.title, "version": "v1", "licenses": "Apache-2.0", "created": "2023-11-14T22:13:20Z"} {
+				if got := config.Config.Labels["org.opencontainers.image."+label]; got != want {
+					t.Errorf("the label %s is %q, want %q", label, got, want)
+				}
+			}
+			checkForms(t, filepath.Join(out, k.name+"-"+runtime.GOARCH+".tar"), index, k.name)
 			root := unpackImage(t, image)
 			listed, err := os.Open(filepath.Join(root, "usr/share/doc/outrigger", k.name+".spdx.json"))
 			if err != nil {
@@ -139,6 +145,20 @@ func TestImages(t *testing.T) {
 				runInside(t, root, command)
 			}
 		})
+	}
+}
+
+// checkForms reads what docker load and ctr images import read: the name in the archive, and the
+// platform of the image in the layout.
+func checkForms(t *testing.T, archive string, index v1.ImageIndex, name string) {
+	t.Helper()
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(archive) })
+	if err != nil || len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{"outrigger/" + name + ":v1"}) {
+		t.Errorf("the archive has %+v, %v", manifest, err)
+	}
+	list, err := index.IndexManifest()
+	if err != nil || len(list.Manifests) != 1 || list.Manifests[0].Platform == nil || list.Manifests[0].Platform.String() != "linux/"+runtime.GOARCH {
+		t.Errorf("the layout has %+v, %v", list, err)
 	}
 }
 
