@@ -75,6 +75,7 @@ type shop struct {
 	cmd    *exec.Cmd
 	out    *output
 	exited chan error
+	flags  []string // of outrigger up
 }
 
 // startShop copies the example and starts it. It waits until all is ready and
@@ -103,6 +104,7 @@ func newExample(t *testing.T, name string) *shop {
 	s := &shop{
 		t: t, dir: filepath.Join(base, "examples", name), bin: filepath.Join(base, "bin"),
 		tmp: filepath.Join(base, "tmp"), home: filepath.Join(base, "home"),
+		flags: []string{"--isolate=none"},
 	}
 	for _, dir := range []string{s.dir, s.bin, s.tmp, s.home} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -150,7 +152,7 @@ func (s *shop) setenv(program, name, value string) {
 // start runs outrigger up. Nothing waits for it to be ready.
 func (s *shop) start(wrap ...string) {
 	s.t.Helper()
-	args := slices.Concat(wrap, []string{filepath.Join(s.bin, "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml")})
+	args := slices.Concat(wrap, []string{filepath.Join(s.bin, "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml")}, s.flags)
 	s.cmd = exec.Command(args[0], args[1:]...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/mesh/isolation"
 )
 
 // pipeDelay is how long to read the output of an exited process while one of its children keeps the
@@ -29,12 +31,15 @@ type command struct {
 	dir  string
 	// files are inherited by the process, starting at descriptor 3.
 	files []*os.File
+	// place is where and as whom the process runs; nil means like this process.
+	place *isolation.Place
 }
 
 // child is a running process, the leader of its own process group: signals of the terminal do not
 // reach it. It is killed if this process dies.
 type child struct {
 	cmd    *exec.Cmd
+	place  *isolation.Place
 	exited chan struct{} // closed when the process has exited
 	exit   exit          // valid once exited is closed
 
@@ -62,11 +67,14 @@ func (e exit) String() string {
 
 // startChild starts a process. Both its output streams are copied to out.
 func startChild(c command, out io.Writer) (*child, error) {
-	p := &child{cmd: exec.Command(c.path, c.args...), exited: make(chan struct{})}
+	p := &child{cmd: exec.Command(c.path, c.args...), place: c.place, exited: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = c.env, c.dir
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = out, out, c.files
 	p.cmd.WaitDelay = pipeDelay
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if c.place != nil {
+		p.cmd.SysProcAttr.Credential = c.place.Credential()
+	}
 	started := make(chan error, 1)
 	go p.live(started)
 	if err := <-started; err != nil {
@@ -80,7 +88,12 @@ func startChild(c command, out io.Writer) (*child, error) {
 // started the child ends.
 func (p *child) live(started chan<- error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	if p.place == nil {
+		defer runtime.UnlockOSThread()
+	} else if err := p.place.Enter(); err != nil { // the thread ends with the goroutine
+		started <- err
+		return
+	}
 	if err := p.cmd.Start(); err != nil {
 		started <- err
 		return

@@ -25,6 +25,8 @@ type Host struct {
 	EnvoyFlag, EnvoyVariable string
 	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
 	AllowUnsafeEnvoy bool
+	// Isolate is how workloads are separated: [IsolateAuto], [IsolateNetns] or [IsolateNone].
+	Isolate string
 	// Dumb is true for a terminal that supports only plain lines.
 	Dumb bool
 	// NoColor disables colours.
@@ -54,6 +56,8 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 	if err != nil {
 		cfg.Problems = []Problem{{Text: err.Error()}}
 	}
+	isolated, notes, problems := isolates(ctx, host.Isolate)
+	cfg.Isolated, cfg.Notes, cfg.Problems = isolated, notes, append(cfg.Problems, problems...)
 	m, err := New(cfg)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ func (u *Mesh) controlCommand(s *state, rule string) command {
 
 // agentCommand returns the command of a workload's agent.
 func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
-	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.cfg.Envoy))
+	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.envoyPath()))
 	if err != nil {
 		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
 	}
@@ -60,26 +61,24 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 	if err != nil {
 		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
 	}
-	return command{
+	return u.placeAgent(s, w, command{
 		path: filepath.Join(u.cfg.Programs, "outrigger-agent"),
 		args: []string{"proxy", "sidecar", "--domain", w.namespace + ".svc." + clusterDomain},
-		env: u.cleanEnv(
+		env: u.cleanEnv(append(u.mesh.interception(w),
 			variable{"POD_NAME", w.name},
 			variable{"POD_NAMESPACE", w.namespace},
-			variable{"INSTANCE_IP", w.address.String()},
+			variable{"INSTANCE_IP", u.mesh.addressOf(w).String()},
 			variable{"SERVICE_ACCOUNT", w.serviceAccount},
-			variable{"ISTIO_META_INTERCEPTION_MODE", "NONE"},
 			variable{"ISTIO_META_WORKLOAD_NAME", w.name},
 			variable{"PROXY_CONFIG", string(proxyConfig)},
 			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
 			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
-			variable{"OUTRIGGER_BIND_ADDRESS", w.address.String()},
 			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
 			variable{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", strconv.FormatBool(u.cfg.AllowUnsafeEnvoy)},
-		),
+		)...),
 		dir:   s.workload(w),
 		files: []*os.File{key},
-	}, nil
+	})
 }
 
 // appCommand returns the command of a workload's application. It runs in the caller's environment,
@@ -90,11 +89,17 @@ func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 	if err != nil {
 		return command{}, fmt.Errorf("workload %q: command: %w", w.name, err)
 	}
+	c := command{path: program, args: argv[1:], dir: w.dir}
+	own, err := u.placeApp(s, w, &c)
+	if err != nil {
+		return command{}, err
+	}
 	env := u.cfg.Environ
-	for _, v := range append(u.mesh.environment(w), variable{markVariable, s.dir}) {
+	for _, v := range slices.Concat(own, u.mesh.environment(w), []variable{{markVariable, s.dir}}) {
 		env = append(env[:len(env):len(env)], v.name+"="+v.value) // the last of two duplicates wins
 	}
-	return command{path: program, args: argv[1:], env: env, dir: w.dir}, nil
+	c.env = env
+	return c, nil
 }
 
 // cleanEnv returns the environment of Outrigger's own programs. It includes only PATH and TMPDIR of

@@ -44,18 +44,18 @@ func expand(text string, vars map[string]string) string {
 // environment returns the variables that outrigger sets for the application of a workload, followed
 // by those of its env. They are expanded in order: a variable may refer to earlier ones.
 func (m *meshFile) environment(w *workload) []variable {
-	proxy := "http://" + hostPort(w.address, m.proxyPort)
 	vars := []variable{
 		{"NAME", w.name},
 		{"NAMESPACE", w.namespace},
 		{"SERVICE", w.service},
-		{"ADDRESS", w.address.String()},
+		{"ADDRESS", m.addressOf(w).String()},
 		{"MESH_DIR", m.dir()},
-		{"HTTP_PROXY", proxy},
-		{"http_proxy", proxy},
-		// Some clients also send requests for this machine to the proxy.
-		{"NO_PROXY", "localhost,127.0.0.1"},
-		{"no_proxy", "localhost,127.0.0.1"},
+	}
+	if !m.isolated {
+		proxy := "http://" + hostPort(w.address, m.proxyPort)
+		vars = append(vars, variable{"HTTP_PROXY", proxy}, variable{"http_proxy", proxy},
+			// Some clients also send requests for this machine to the proxy.
+			variable{"NO_PROXY", "localhost,127.0.0.1"}, variable{"no_proxy", "localhost,127.0.0.1"})
 	}
 	if w.listens() {
 		vars = append(vars, variable{"PORT", itoa(w.port)}, variable{"SERVICE_PORT", itoa(w.servicePort)})

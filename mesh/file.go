@@ -53,6 +53,9 @@ type meshFile struct {
 	proxyPort    int // settings.proxyHttpPort or its default
 	network      netip.Prefix
 	workloads    []*workload
+	isolated     bool // each workload has its own network namespace
+	// inside returns the address of a workload in its namespace; nil if there is none.
+	inside func(netip.Addr) netip.Addr
 }
 
 // workload is an entry in the list of workloads.
@@ -97,6 +100,14 @@ func (w *workload) selector() map[string]string {
 
 // controlAddress returns the address of the control plane, the first of the network.
 func (m *meshFile) controlAddress() netip.Addr { return m.network.Addr().Next() }
+
+// addressOf returns the address that a workload has for itself and for other workloads.
+func (m *meshFile) addressOf(w *workload) netip.Addr {
+	if m.inside == nil {
+		return w.address
+	}
+	return m.inside(w.address)
+}
 
 // dir returns the directory of the mesh file.
 func (m *meshFile) dir() string { return filepath.Dir(m.file) }
@@ -152,7 +163,7 @@ func readLimited(path string) ([]byte, error) {
 }
 
 // load reads and validates a mesh file. The mesh is complete only if there are no problems.
-func load(path string) (*meshFile, []Problem) {
+func load(path string, isolated bool) (*meshFile, []Problem) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, []Problem{{Text: err.Error()}}
@@ -165,7 +176,7 @@ func load(path string) (*meshFile, []Problem) {
 	if m == nil {
 		return nil, problems
 	}
-	m.file = abs
+	m.file, m.isolated = abs, isolated
 	problems = append(problems, m.complete()...)
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
 	return m, problems

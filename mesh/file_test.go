@@ -28,7 +28,7 @@ func TestInvalid(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, problems := load(file)
+			_, problems := load(file, false)
 			got := (&Invalid{File: name + ".yaml", Problems: problems}).Error() + "\n"
 			got = strings.ReplaceAll(got, dir, "DIR")
 			golden := strings.TrimSuffix(file, ".yaml") + ".want"
@@ -70,7 +70,7 @@ func write(t *testing.T, text string) string {
 
 func mustLoad(t *testing.T, text string) *meshFile {
 	t.Helper()
-	m, problems := load(write(t, text))
+	m, problems := load(write(t, text), false)
 	if len(problems) > 0 {
 		t.Fatalf("problems: %v", problems)
 	}

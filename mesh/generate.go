@@ -6,6 +6,7 @@ package mesh
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -36,9 +37,9 @@ func (m *meshFile) generated() ([]byte, error) {
 		}
 		if key := w.namespace + "/" + w.service; !services[key] {
 			services[key] = true
-			objects = append(objects, serviceEntry(w))
+			objects = append(objects, m.serviceEntry(w, len(services)))
 		}
-		objects = append(objects, workloadEntry(w), sidecar(w))
+		objects = append(objects, m.workloadEntry(w), m.sidecar(w))
 	}
 	var b strings.Builder
 	b.WriteString("# Made by outrigger up from its mesh file.\n")
@@ -65,33 +66,44 @@ func (w *workload) portSpec() object {
 	return object{"number": w.servicePort, "name": w.portName(), "protocol": w.protocol}
 }
 
-func serviceEntry(w *workload) object {
-	return newObject("ServiceEntry", w.namespace, w.service, object{
+// virtual is the network of the addresses that names of services resolve to in network namespaces.
+// They exist nowhere: Envoy takes the connections. The control plane allocates from 240.240.0.0/16.
+var virtual = netip.MustParseAddr("240.241.0.0").As4()
+
+// serviceEntry returns the object of a service, which is the nth, from 1.
+func (m *meshFile) serviceEntry(w *workload, n int) object {
+	spec := object{
 		"hosts":            []string{w.host()},
 		"location":         "MESH_INTERNAL",
 		"resolution":       "STATIC",
 		"ports":            []object{w.portSpec()},
 		"workloadSelector": object{"labels": map[string]string{appLabel: w.service}},
-	})
+	}
+	if m.isolated {
+		spec["addresses"] = []string{netip.AddrFrom4([4]byte{virtual[0], virtual[1], byte(n >> 8), byte(n)}).String()}
+	}
+	return newObject("ServiceEntry", w.namespace, w.service, spec)
 }
 
-func workloadEntry(w *workload) object {
+func (m *meshFile) workloadEntry(w *workload) object {
 	return newObject("WorkloadEntry", w.namespace, w.name, object{
-		"address":        w.address.String(),
+		"address":        m.addressOf(w).String(),
 		"ports":          object{w.portName(): w.servicePort},
 		"labels":         w.labels,
 		"serviceAccount": w.serviceAccount,
 	})
 }
 
-func sidecar(w *workload) object {
+// sidecar returns the object that leads requests to the application. Without isolation Envoy listens
+// on the workload's address; otherwise its inbound connections are redirected.
+func (m *meshFile) sidecar(w *workload) object {
+	ingress := object{"port": w.portSpec(), "defaultEndpoint": fmt.Sprintf("127.0.0.1:%d", w.port)}
+	if !m.isolated {
+		ingress["bind"] = w.address.String()
+	}
 	return newObject("Sidecar", w.namespace, w.name, object{
 		"workloadSelector": object{"labels": w.selector()},
-		"ingress": []object{{
-			"port":            w.portSpec(),
-			"bind":            w.address.String(),
-			"defaultEndpoint": fmt.Sprintf("127.0.0.1:%d", w.port),
-		}},
+		"ingress":          []object{ingress},
 	})
 }
 
@@ -138,7 +150,11 @@ func (m *meshFile) proxyConfig(envoy string) map[string]any {
 	if own, ok := m.settings["defaultConfig"].(map[string]any); ok {
 		maps.Copy(config, own)
 	}
-	config["discoveryAddress"] = hostPort(m.controlAddress(), controlSecurePort)
+	control := m.controlAddress()
+	if m.inside != nil {
+		control = m.inside(control) // the hub, which forwards
+	}
+	config["discoveryAddress"] = hostPort(control, controlSecurePort)
 	config["binaryPath"] = envoy
 	config["statusPort"] = statusPort
 	config["proxyAdminPort"] = adminPort

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/mesh/isolation"
 )
 
 // Config configures a mesh.
@@ -43,6 +45,10 @@ type Config struct {
 	Kill <-chan struct{}
 	// Problems are known problems, which are reported together with those that New finds.
 	Problems []Problem
+	// Isolated runs each workload in its own network namespace, which needs root.
+	Isolated bool
+	// Notes are lines to show at the start.
+	Notes []string
 	// WorkDir is the directory relative to which paths are displayed.
 	WorkDir string
 }
@@ -54,6 +60,9 @@ type Mesh struct {
 	screen *screen
 	client *http.Client
 	issuer *issuer
+	// network is that of isolated workloads; it is set while the mesh runs.
+	network *isolation.Network
+	sayRoot sync.Once // says that applications run as root
 }
 
 // New reads the mesh file and validates the file and the machine. It returns an [Invalid] that
@@ -62,7 +71,7 @@ func New(cfg Config) (*Mesh, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
 	}
-	m, problems := load(cfg.File)
+	m, problems := load(cfg.File, cfg.Isolated)
 	for _, program := range []string{"outrigger-agent", "outrigger-control"} {
 		path := filepath.Join(cfg.Programs, program)
 		if _, err := exec.LookPath(path); err != nil {
@@ -95,6 +104,10 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if err := u.isolate(ctx, s); err != nil {
+		return err
+	}
+	defer u.unite()
 	if err := u.makeConfigDir(); err != nil {
 		return err
 	}
@@ -120,6 +133,9 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	controlCtx, stopControl := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopControl()
+	if u.network != nil {
+		group.Go(func() error { return u.network.Run(controlCtx) })
+	}
 
 	// The control plane: the agents wait for its /ready; it is stopped after them.
 	group.Go(func() error { return control.run(controlCtx) })
@@ -173,11 +189,13 @@ func (u *Mesh) writeState(s *state) error {
 		s.objects():    objects,
 		s.meshConfig(): meshConfig,
 	}
-	for _, w := range u.mesh.workloads {
-		files[s.workload(w, "etc", "istio", "pod", "labels")] = labelsFile(w.labels)
-	}
 	for _, path := range sortedKeys(files) {
 		if err := writeFile(path, files[path]); err != nil {
+			return fmt.Errorf("write the state: %w", err)
+		}
+	}
+	for _, w := range u.mesh.workloads {
+		if err := u.writeFor(s, w, "etc/istio/pod/labels", labelsFile(w.labels)); err != nil {
 			return fmt.Errorf("write the state: %w", err)
 		}
 	}
@@ -190,7 +208,7 @@ func (u *Mesh) writeTokens(s *state, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if err := writeFile(s.workload(w, "var", "run", "secrets", "tokens", "istio-token"), []byte(token)); err != nil {
+		if err := u.writeFor(s, w, "var/run/secrets/tokens/istio-token", []byte(token)); err != nil {
 			return fmt.Errorf("write the token of %s: %w", w.name, err)
 		}
 	}
@@ -229,7 +247,7 @@ func (u *Mesh) copyRoot(s *state, w *workload) error {
 	if err != nil {
 		return fmt.Errorf("read the root of the control plane: %w", err)
 	}
-	if err := writeFile(s.workload(w, "var", "run", "secrets", "istio", "root-cert.pem"), root); err != nil {
+	if err := u.writeFor(s, w, "var/run/secrets/istio/root-cert.pem", root); err != nil {
 		return fmt.Errorf("write the root of %s: %w", w.name, err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -137,7 +138,7 @@ func TestPartIsRestarted(t *testing.T) {
 	var r recorder
 	p := newTestPart(t, &r)
 	address := "127.0.0.1:" + strings.TrimPrefix(p.command.env[0], "PORT=")
-	p.ready = func(ctx context.Context) error { return poll(ctx, listens(address)) }
+	p.ready = func(ctx context.Context) error { return poll(ctx, listens(address, (&net.Dialer{}).DialContext)) }
 	pids := make(chan int, 10)
 	p.prepare = func() error { return nil }
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,7 +162,7 @@ func TestPartIsRestarted(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if listens(address)(t.Context()) {
+	if listens(address, (&net.Dialer{}).DialContext)(t.Context()) {
 		t.Error("the application still runs")
 	}
 }

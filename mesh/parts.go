@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -64,13 +65,19 @@ func (u *Mesh) workloadParts(s *state, w *workload) (app, agent *part, err error
 // or, without one, its port is open. An application without a port is ready once it has started.
 func (u *Mesh) appReady(w *workload) func(context.Context) error {
 	address := hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}), w.port)
+	accepts := listens(address, (&net.Dialer{}).DialContext)
+	if u.network != nil { // a published port always accepts
+		accepts = listens(address, func(ctx context.Context, _, address string) (net.Conn, error) {
+			return u.network.Dial(ctx, w.name, address)
+		})
+	}
 	switch {
 	case !w.listens():
 		return func(context.Context) error { return nil }
 	case w.readyPath != "":
 		return u.readyAt("http://"+address+w.readyPath, http.StatusPermanentRedirect)
 	}
-	return func(ctx context.Context) error { return poll(ctx, listens(address)) }
+	return func(ctx context.Context) error { return poll(ctx, accepts) }
 }
 
 func (u *Mesh) newPart(s *state, name string, r role, c command) (*part, error) {

@@ -24,6 +24,12 @@ var reservedPorts = map[int]string{
 	prometheusPort: "Envoy's metrics port",
 }
 
+// redirectPorts are the ports of Envoy for redirected connections.
+var redirectPorts = map[int]string{
+	15001: "Envoy's port for outbound connections",
+	15006: "Envoy's port for inbound connections",
+}
+
 // listening is a set of ports on which one part of the mesh will listen.
 type listening struct {
 	address netip.Addr

@@ -64,11 +64,13 @@ func answers(client *http.Client, url string, most int) func(context.Context) bo
 	}
 }
 
-// listens returns a function that reports whether an address accepts connections.
-func listens(address string) func(context.Context) bool {
-	d := net.Dialer{Timeout: askTimeout}
+// listens returns a function that reports whether an address accepts connections, with the function
+// that makes them.
+func listens(address string, dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context) bool {
 	return func(ctx context.Context) bool {
-		conn, err := d.DialContext(ctx, "tcp", address)
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
 			return false
 		}

@@ -141,6 +141,16 @@ func (s *state) workload(w *workload, elem ...string) string {
 	return s.path(append([]string{"workloads", w.name}, elem...)...)
 }
 
+// openTo lets every user pass through the state directory and the directory of the workloads, in
+// which each workload has a directory for its agent only.
+func (s *state) openTo() error {
+	const passable = 0o711
+	if err := os.MkdirAll(s.path("workloads"), passable); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(s.dir, passable), os.Chmod(s.path("workloads"), passable))
+}
+
 // writeFile writes a file atomically and creates its directory.
 func writeFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), stateDirMode); err != nil {

@@ -34,6 +34,9 @@ var (
 // lower case.
 var protocols = []string{"HTTP", "HTTP2", "GRPC"}
 
+// protocolTCP is valid, too, if connections are redirected.
+const protocolTCP = "TCP"
+
 // ownSettings maps the fields of MeshConfig that outrigger sets itself to a hint for the user.
 var ownSettings = map[string]string{
 	"configSources": "write config: at the top of the mesh file",
@@ -152,7 +155,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 	if w.labels == nil {
 		w.labels = map[string]string{}
 	}
-	w.check(r)
+	w.check(r, m.isolated)
 	if app, ok := w.labels[appLabel]; ok && app != w.service {
 		r.add(w.lineOf("labels"), "%s: label app is %q, but outrigger sets it to the service, %q: remove the label or set service: %s",
 			w.where, app, w.service, app)
@@ -162,7 +165,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 }
 
 // check returns the problems of a single workload.
-func (w *workload) check(r *reader) {
+func (w *workload) check(r *reader, isolated bool) {
 	at := func(field string) int { return w.lineOf(field) }
 	if _, given := w.lines["name"]; !given {
 		r.add(w.line, "a workload has no name: add name: with a DNS label, for example name: frontend")
@@ -191,8 +194,14 @@ func (w *workload) check(r *reader) {
 			r.add(at(field), "%s: the port is missing: add port: with the port on which the application listens on 127.0.0.1, or remove %s", w.where, field)
 		}
 	}
-	if !slices.Contains(protocols, w.protocol) {
-		r.add(at("protocol"), "%s: protocol %q is not served in a mesh on one machine: use one of %s", w.where, w.protocol, strings.Join(protocols, ", "))
+	switch {
+	case slices.Contains(protocols, w.protocol), isolated && w.protocol == protocolTCP:
+	case w.protocol == protocolTCP:
+		r.add(at("protocol"), "%s: protocol TCP needs redirected connections: run outrigger up with --isolate=netns, as root, or use one of %s",
+			w.where, strings.Join(protocols, ", "))
+	default:
+		r.add(at("protocol"), "%s: protocol %q is not served in a mesh on one machine: use one of %s, or with --isolate=netns %s",
+			w.where, w.protocol, strings.Join(protocols, ", "), protocolTCP)
 	}
 	if w.readyPath != "" && !strings.HasPrefix(w.readyPath, "/") {
 		r.add(at("path"), "%s: ready: path %q must begin with /", w.where, w.readyPath)
@@ -244,6 +253,9 @@ func (m *meshFile) assignAddresses(r *reader) {
 			r.add(w.lineOf("address"), "%s: address %s belongs to %s: give each workload its own, or none to have one chosen", w.where, w.address, owner)
 			continue
 		}
+		if m.isolated && !m.network.Contains(w.address) {
+			r.add(w.lineOf("address"), "%s: address %s is outside of network %s, which --isolate=netns needs: choose one of it, or another network", w.where, w.address, m.network)
+		}
 		taken[w.address] = fmt.Sprintf("workload %q", w.name)
 	}
 	next := m.controlAddress().Next()
@@ -279,6 +291,9 @@ func (m *meshFile) checkShared(r *reader) {
 			ports[w.port] = w
 		}
 		what, taken := reservedPorts[w.servicePort]
+		if !taken && m.isolated {
+			what, taken = redirectPorts[w.servicePort]
+		}
 		if w.servicePort == m.proxyPort {
 			what, taken = "Envoy's port for outbound HTTP (mesh.proxyHttpPort)", true
 		}

@@ -17,7 +17,9 @@ import (
 
 const upLong = `Run a mesh on this machine: one control plane, and for each workload of the mesh
 file its application, an agent and an Envoy on a loopback address of its own.
-No root, no container, no network is needed.
+No root, no container, no network is needed. As root, each workload has a network
+namespace, whose connections are redirected to its Envoy; --isolate=none turns this
+off. The network of the machine is not changed.
 
 The mesh file is checked first, and all problems are listed, such as an unknown
 field, a missing command or a port in use. Then everything starts, a table shows the
@@ -31,6 +33,7 @@ Envoy 1.36 or newer is taken from --envoy, ENVOY, the directory of this program
 const upExample = `  outrigger up -f examples/shop/mesh.yaml
   outrigger up -f mesh.yaml --verbose
   outrigger up -f mesh.yaml --state-dir ./state   # keep logs, CA and configuration
+  sudo outrigger up -f mesh.yaml --isolate=netns  # redirect all connections
   ENVOY=/usr/local/bin/envoy outrigger up -f mesh.yaml`
 
 func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
@@ -50,6 +53,7 @@ func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVarP(&cfg.File, "file", "f", "mesh.yaml", "the mesh file")
+	flags.StringVar(&host.Isolate, "isolate", mesh.IsolateAuto, "how workloads are separated: netns, none, or auto, which is netns for root")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "keep the state here (default: a temporary directory, removed at the end)")
 	flags.StringVar(&host.EnvoyFlag, "envoy", "", "the Envoy to run")
 	flags.BoolVar(&host.AllowUnsafeEnvoy, "allow-unsafe-envoy", env.allowUnsafeEnvoy, "run an Envoy with known bypasses of authorization policies")

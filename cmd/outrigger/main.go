@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,8 @@ import (
 var version = "dev"
 
 func main() {
+	// Other goroutines change the network namespaces of their threads, but not that of the process.
+	runtime.LockOSThread()
 	os.Exit(run(os.Args[1:], readEnvironment()))
 }
 

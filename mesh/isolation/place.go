@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProxyID is the user and the group of agents and Envoys, whose connections are not redirected.
+const ProxyID = 1337
+
+// mount shows a file or directory at another path. Without from, it is an empty directory in memory.
+type mount struct{ from, to string }
+
+// Place is where and as whom a process runs.
+type Place struct {
+	ns         namespace
+	mounts     []mount
+	credential syscall.Credential
+}
+
+// AgentPlace returns the place of a workload's agent. The agent sees dir, to which only root may
+// have access, at [AgentRoot], and there the programs at their paths.
+func (n *Network) AgentPlace(workload, dir string, programs map[string]string) (*Place, error) {
+	p := &Place{ns: n.workloads[workload], credential: syscall.Credential{Uid: ProxyID, Gid: ProxyID}}
+	p.mounts = append(n.viewMounts(workload), mount{from: dir, to: AgentRoot()})
+	for path, program := range programs {
+		at := filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(at), 0o711); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(at, nil, 0o444); err != nil {
+			return nil, fmt.Errorf("make a place for a program: %w", err)
+		}
+		p.mounts = append(p.mounts, mount{from: program, to: filepath.Join(AgentRoot(), path)})
+	}
+	if exists(sharedMemory) { // Envoys with hot restart share it, with the same names in each namespace
+		p.mounts = append(p.mounts, mount{to: sharedMemory})
+	}
+	return p, nil
+}
+
+// AppPlace returns the place of a workload's application, which runs as a user and sees an empty
+// directory instead of hidden.
+func (n *Network) AppPlace(workload, hidden string, u User) (*Place, error) {
+	if err := os.MkdirAll(n.emptyDir(), 0o755); err != nil {
+		return nil, err
+	}
+	p := &Place{ns: n.workloads[workload], mounts: append(n.viewMounts(workload), mount{from: n.emptyDir(), to: hidden})}
+	p.credential = syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), Groups: u.Groups}
+	return p, nil
+}
+
+const sharedMemory = "/dev/shm"
+
+// AgentRoot returns a directory that every system has and that agents do not need.
+func AgentRoot() string {
+	for _, dir := range []string{"/mnt", "/media", "/srv"} {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir
+		}
+	}
+	return "/boot"
+}
+
+// Credential returns the user of the process.
+func (p *Place) Credential() *syscall.Credential { return &p.credential }
+
+// Enter moves the calling thread, and the processes that it starts afterwards, to the place. The
+// thread must be locked and must not be unlocked, so that it ends with the goroutine. The processes
+// never have capabilities.
+func (p *Place) Enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	// What is mounted here must not appear on the machine.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("separate the mounts: %w", err)
+	}
+	for _, m := range p.mounts {
+		var err error
+		if m.from == "" {
+			err = unix.Mount("tmpfs", m.to, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+		} else {
+			err = unix.Mount(m.from, m.to, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("show %q at %s: %w", m.from, m.to, err)
+		}
+	}
+	if err := p.ns.enter(); err != nil {
+		return err
+	}
+	for c := uintptr(0); ; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) { // the last capability was the one before
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxConns is the number of connections that all relays of a network have at once. Further ones
+	// wait.
+	maxConns = 4096
+	// maxDials is the number of connections that are being made at once, each with a thread.
+	maxDials    = 64
+	dialTimeout = 10 * time.Second
+	// acceptPause is the pause after a connection could not be accepted.
+	acceptPause = 50 * time.Millisecond
+)
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// dialer returns the other side of an accepted connection.
+type dialer func(ctx context.Context, from *net.TCPConn) (net.Conn, error)
+
+// published is a port of the machine that leads into the network.
+type published struct {
+	address  netip.AddrPort
+	listener *net.TCPListener
+	dial     dialer
+}
+
+// relays forward connections from listeners.
+type relays struct {
+	published    []published
+	conns, dials chan struct{}
+}
+
+func newRelays() relays {
+	return relays{conns: make(chan struct{}, maxConns), dials: make(chan struct{}, maxDials)}
+}
+
+func (r *relays) publishes(address netip.AddrPort) bool {
+	for _, p := range r.published {
+		if p.address == address {
+			return true
+		}
+	}
+	return false
+}
+
+// Publish listens on an address of the machine and forwards connections to a port of a workload: as
+// another machine does, so that they are redirected to Envoy, or with local as a process of the
+// workload does, on its loopback address. It must be called before Run.
+func (n *Network) Publish(address netip.AddrPort, workload string, port int, local bool) error {
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(address))
+	if err != nil {
+		return fmt.Errorf("publish a port of workload %q: %w", workload, err)
+	}
+	ns, to := n.hub, netip.AddrPortFrom(n.Inside(n.cfg.Workloads[workload]), uint16(port))
+	if local {
+		ns, to = n.workloads[workload], netip.AddrPortFrom(loopback, uint16(port))
+	}
+	n.relays.published = append(n.relays.published, published{address, l, func(ctx context.Context, _ *net.TCPConn) (net.Conn, error) {
+		return ns.dial(ctx, to.String())
+	}})
+	return nil
+}
+
+// run forwards the connections of a listener until ctx is done, and closes it.
+func (r *relays) run(ctx context.Context, l *net.TCPListener, dial dialer) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // nothing is accepted any more
+	defer stop()
+	for {
+		select {
+		case r.conns <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		conn, err := l.AcceptTCP()
+		if err != nil {
+			<-r.conns
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			select {
+			case <-time.After(acceptPause): // too many files are open
+			case <-ctx.Done():
+			}
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-r.conns }()
+			r.forward(ctx, conn, dial)
+		})
+	}
+}
+
+// forward makes the other connection and copies in both directions.
+func (r *relays) forward(ctx context.Context, from *net.TCPConn, dial dialer) {
+	to, err := r.dial(ctx, from, dial)
+	if err != nil {
+		reset(from) // the closest to a refused connection
+		return
+	}
+	other := to.(*net.TCPConn)
+	stop := context.AfterFunc(ctx, func() { reset(from); reset(other) })
+	defer stop()
+	var copying sync.WaitGroup
+	copying.Go(func() { pipe(other, from) })
+	copying.Go(func() { pipe(from, other) })
+	copying.Wait()
+	_, _ = from.Close(), other.Close() // everything was copied
+}
+
+func (r *relays) dial(ctx context.Context, from *net.TCPConn, dial dialer) (net.Conn, error) {
+	select {
+	case r.dials <- struct{}{}:
+		defer func() { <-r.dials }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return dial(ctx, from)
+}
+
+// pipe copies until the source ends, and ends the destination in the same way: both connections are
+// reset if one is.
+func pipe(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		reset(to)
+		reset(from)
+		return
+	}
+	_ = to.CloseWrite() // the peer may be gone
+}
+
+// reset closes a connection so that the peer sees an error.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // without it the peer sees a regular end
+	_ = c.Close()      // it may be closed already
+}
+
+// originalAddress returns where a redirected connection was made to.
+func originalAddress(c *net.TCPConn) (to netip.AddrPort, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return to, err
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		var request *unix.IPv6Mreq // begins with the address
+		if request, err = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
+			b := request.Multiaddr
+			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
+		}
+	})
+	return to, errors.Join(ctlErr, err)
+}
