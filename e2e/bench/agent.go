@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/e2e/child"
@@ -62,7 +62,7 @@ func (b *bench) startAgent(name string, a agentSpec) *process {
 	return b.start.run(child.Spec{
 		Path: filepath.Join(b.bin, "outrigger-agent"), Dir: dir, Log: b.path(name + ".log"),
 		Args: append([]string{"proxy", "sidecar", "--domain", "default.svc.cluster.local"}, a.args...),
-		Env: append(append(strings.FieldsFunc(b.agentEnv, func(r rune) bool { return r == ',' }), a.env...),
+		Env: append(slices.Clone(a.env),
 			"POD_NAME="+name, "POD_NAMESPACE=default", "INSTANCE_IP="+a.address, "SERVICE_ACCOUNT=default",
 			"ISTIO_META_INTERCEPTION_MODE="+mode, "ISTIO_META_WORKLOAD_NAME="+name, "ISTIO_META_CLUSTER_ID=Kubernetes",
 			"PROXY_CONFIG="+string(must(json.Marshal(config))), "ISTIOD_SAN=istiod.istio-system.svc", "TRUST_DOMAIN=cluster.local",

@@ -43,8 +43,7 @@ func main() {
 type options struct {
 	bin, envoy        string
 	services, proxies int
-	json, only        string
-	agentEnv          string
+	only              string
 	keep, short       bool
 
 	rounds, starts, responses, restarts, coldStarts int
@@ -59,9 +58,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fs.StringVar(&o.envoy, "envoy", "", "Envoy to run (default: envoy in the directory of the programs)")
 	fs.IntVar(&o.services, "services", 500, "services in the mesh")
 	fs.IntVar(&o.proxies, "proxies", 1000, "proxies that a change goes to")
-	fs.StringVar(&o.json, "json", "", "write the figures to this file, too")
 	fs.StringVar(&o.only, "only", "", "parts to run, with commas between: "+names(false)+" (default: all), and "+names(true)+", which take minutes")
-	fs.StringVar(&o.agentEnv, "agent-env", "", "settings to try in the agent's environment, with commas between, such as GOGC=100,GOMAXPROCS=1")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary directory with the logs")
 	fs.BoolVar(&o.short, "short", false, "a quick run: 100 proxies, fewer rounds")
 	if err := fs.Parse(args); err != nil {
@@ -170,11 +167,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		b.start.stop()
 	}
 	head := fmt.Sprintf("%d cores, %s, mesh of %d services, %d proxies", runtime.NumCPU(), runtime.Version(), o.services, o.proxies)
-	err = errors.Join(err, printTable(stdout, head, *b.rows))
-	if o.json != "" {
-		err = errors.Join(err, writeJSON(o.json, head, *b.rows))
-	}
-	return err
+	return errors.Join(err, printTable(stdout, head, *b.rows))
 }
 
 func (b *bench) path(elem ...string) string {

@@ -4,11 +4,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 )
@@ -27,16 +25,16 @@ const (
 
 // figure is one row of the table.
 type figure struct {
-	Name string `json:"figure"`
-	Unit unit   `json:"unit"`
+	Name string
+	Unit unit
 	// Ours and Straight are in bytes or seconds. Straight is the cost without Outrigger, or 0 if
 	// there is no comparison.
-	Ours     float64 `json:"ours"`
-	Straight float64 `json:"straight,omitempty"`
+	Ours     float64
+	Straight float64
 	// Target is the maximum of Ours, and TargetRatio the maximum ratio of Ours to Straight; 0 means
 	// none.
-	Target      float64 `json:"target,omitempty"`
-	TargetRatio float64 `json:"target_ratio,omitempty"`
+	Target      float64
+	TargetRatio float64
 }
 
 func (u unit) text(v float64) string {
@@ -94,17 +92,6 @@ func printTable(out io.Writer, head string, figures []figure) error {
 	_, err := io.WriteString(w, text.String())
 	if err := errors.Join(err, w.Flush()); err != nil {
 		return fmt.Errorf("print the table: %w", err)
-	}
-	return nil
-}
-
-func writeJSON(file, head string, figures []figure) error {
-	data, err := json.MarshalIndent(map[string]any{"machine": head, "figures": figures}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the figures as JSON: %w", err)
-	}
-	if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write the figures: %w", err)
 	}
 	return nil
 }
