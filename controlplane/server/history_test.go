@@ -49,7 +49,8 @@ func TestDebugOverHTTP(t *testing.T) {
 	dir := t.TempDir()
 	write(t, map[string][]byte{
 		filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21"),
-		filepath.Join(dir, "bad.yaml"): []byte("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\nspec: {htpp: []}\n"),
+		filepath.Join(dir, "proxy.yaml"): []byte("apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: debug, namespace: shop}\nspec: {concurrency: 2}\n"),
+		filepath.Join(dir, "bad.yaml"):   []byte("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\nspec: {htpp: []}\n"),
 	})
 	i := newIssuer(t)
 	s := serve(t, func(c *Config) {
@@ -92,6 +93,7 @@ func TestDebugOverHTTP(t *testing.T) {
 		{"/debug", nil, 200, "/debug/config_dump"},
 		{"/debug/explain?kind=ServiceEntry&namespace=shop&name=web", nil, 200, `"found":true`},
 		{"/debug/explain?kind=VirtualService&namespace=shop&name=bad", nil, 200, `unknown field \"htpp\"`},
+		{"/debug/explain?kind=ProxyConfig&namespace=shop&name=debug", nil, 200, "this control plane injects none"},
 		{"/debug/configz?kind=WorkloadEntry", nil, 200, `"web-21"`},
 		{"/debug/config_distribution?resource=ServiceEntry/shop/web", nil, 200, `"proxy":"web.shop"`},
 		{"/debug/pprof/heap?debug=1", nil, 200, "heap profile"},

@@ -178,6 +178,20 @@ func (i *injection) injector() *inject.Injector {
 	return &in
 }
 
+// uninjected returns a problem for each ProxyConfig object if this control plane injects no pods.
+func (s *Server) uninjected() (problems []model.Problem) {
+	if s.injection != nil {
+		return nil
+	}
+	for _, c := range s.objects.list(model.ProxyConfig) {
+		problems = append(problems, model.Problem{
+			Object: c.Key, Source: c.Source, Warning: true,
+			Reason: "a ProxyConfig has no effect here: it is for pods, and this control plane injects none; use defaultConfig of the mesh config",
+		})
+	}
+	return problems
+}
+
 // report logs an error of the configuration once, and its end.
 func (i *injection) report(source string, err error) {
 	switch {

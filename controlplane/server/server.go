@@ -253,6 +253,7 @@ func (s *Server) build(change model.Change) {
 		in.Platform = s.objects.platform
 	}
 	next := snapshot.Build(s.snapshots.built, in, change)
+	next.Problems = model.LimitProblems(append(next.Problems, s.uninjected()...))
 	s.history.built(next, change, time.Since(start))
 	s.objects.conclude(next)
 	s.logProblems(next)
