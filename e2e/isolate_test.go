@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -251,6 +252,74 @@ func traces(t *testing.T) (all []string) {
 		all = append(all, "table "+table.Name)
 	}
 	return all
+}
+
+// TestShopIsolated does with namespaces what works without them. The applications run as nobody.
+func TestShopIsolated(t *testing.T) {
+	needsIsolation(t)
+	s := newShop(t)
+	s.flags = []string{"--isolate=netns"}
+	s.makePublic(t)
+	s.start()
+	s.waitFor("Ctrl-C ends it", 2*time.Minute)
+	for _, p := range s.processes() {
+		info, err := os.Stat(fmt.Sprintf("/proc/%d", p.pid))
+		if err != nil || p.name != "shop" {
+			continue
+		}
+		if uid := info.Sys().(*syscall.Stat_t).Uid; uid != 65534 {
+			t.Errorf("an application has the user %d, want nobody", uid)
+		}
+	}
+	if out, err := s.tool("status"); err != nil || !strings.Contains(out, "\nEach workload has its own network namespace on this machine.\n") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	s.everything(t)
+}
+
+// makePublic lets every user run the application.
+func (s *shop) makePublic(t *testing.T) {
+	t.Helper()
+	program := filepath.Join(s.bin, "shop")
+	b, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(program), os.WriteFile(program, b, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	base := filepath.Dir(s.bin)
+	for _, dir := range []string{base, filepath.Dir(base)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestIsolatedInUserNamespace runs the shop in a user namespace, in which root has no privileges on
+// the machine. Without privileges in it, outrigger up says what is missing.
+func TestIsolatedInUserNamespace(t *testing.T) {
+	needsIsolation(t)
+	s := newShop(t)
+	s.flags = []string{"--isolate=netns"}
+	s.userns = 65535
+	s.start()
+	s.waitFor("Ctrl-C ends it", 2*time.Minute)
+	code, body, _, err := get(t.Context(), throughProxy(t, frontend), "http://catalog:8080/", nil)
+	if err != nil || code != 200 || !strings.Contains(body, "sa/frontend") {
+		t.Errorf("%d %s %v", code, body, err)
+	}
+	s.interrupt(15 * time.Second)
+	s.wantNothingLeft(t)
+
+	few := newShop(t)
+	few.flags, few.userns = s.flags, 1
+	few.start()
+	few.waitFor("--isolate=netns: network namespaces are not available: this user namespace has no user 1337: run outrigger up as root", 2*time.Minute)
+	if err := <-few.exited; err == nil {
+		t.Error("outrigger up ended with 0")
+	}
+	few.exited <- nil // for the cleanup
 }
 
 // TestIsolatedKilled kills two meshes that run at once: no process, namespace, interface or rule is

@@ -43,8 +43,10 @@ const catalog = "http://catalog:8080/"
 //   - a killed Envoy is reported by its agent and started again
 //   - so is one that is killed while the control plane hangs, and proves itself
 //   - Ctrl-C ends everything within 10 s and leaves nothing
-func TestShop(t *testing.T) {
-	s := startShop(t)
+func TestShop(t *testing.T) { startShop(t).everything(t) }
+
+// everything runs all steps on a mesh that is ready, and ends it.
+func (s *shop) everything(t *testing.T) {
 	t.Run("table", s.table)
 	t.Run("suggested requests", s.tries)
 	t.Run("suggested commands", s.suggestions)

@@ -76,6 +76,7 @@ type shop struct {
 	out    *output
 	exited chan error
 	flags  []string // of outrigger up
+	userns int      // number of users of a user namespace for outrigger up; 0 means none
 }
 
 // startShop copies the example and starts it. It waits until all is ready and
@@ -156,6 +157,12 @@ func (s *shop) start(wrap ...string) {
 	s.cmd = exec.Command(args[0], args[1:]...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if s.userns > 0 {
+		s.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		s.cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{Size: s.userns}}
+		s.cmd.SysProcAttr.GidMappings = s.cmd.SysProcAttr.UidMappings
+		s.cmd.SysProcAttr.GidMappingsEnableSetgroups = true
+	}
 	s.out = &output{grown: make(chan struct{}, 1)}
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	if err := s.cmd.Start(); err != nil {

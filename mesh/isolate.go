@@ -52,6 +52,14 @@ func isolates(ctx context.Context, way string) (yes bool, notes []string, proble
 	return false, nil, []Problem{{Text: fmt.Sprintf("--isolate=netns: %v: %s", err, cure)}}
 }
 
+// isolation returns how the workloads are isolated.
+func (u *Mesh) isolation() string {
+	if u.mesh.isolated {
+		return IsolateNetns
+	}
+	return IsolateNone
+}
+
 // isolate creates the network of isolated workloads and publishes their ports on this machine.
 func (u *Mesh) isolate(ctx context.Context, s *state) error {
 	for _, note := range u.cfg.Notes {

@@ -115,7 +115,7 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	if u.mesh.configDir != "" {
 		store = fileURL(u.mesh.configDir)
 	}
-	withdraw, err := announce(os.TempDir(), store, hostPort(u.mesh.controlAddress(), controlMonitorPort), s.path("control", "config"))
+	withdraw, err := announce(os.TempDir(), store, hostPort(u.mesh.controlAddress(), controlMonitorPort), s.path("control", "config"), u.isolation())
 	if err != nil {
 		return err
 	}

@@ -18,9 +18,9 @@ const runningPrefix = "outrigger-run-"
 
 // announce publishes a running mesh to other commands of this user, in a file that is locked for
 // the lifetime of the process. It contains one line each for the config store (may be empty), the
-// debug address of the control plane, and the directory in which the control plane keeps the state
-// of its stores. withdraw removes the file.
-func announce(temp, store, control, state string) (withdraw func() error, err error) {
+// debug address of the control plane, the directory in which the control plane keeps the state of its
+// stores, and how workloads are isolated. withdraw removes the file.
+func announce(temp, store, control, state, isolation string) (withdraw func() error, err error) {
 	if _, err := Running(temp); err != nil { // removes stale files
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func announce(temp, store, control, state string) (withdraw func() error, err er
 	withdraw = func() error { return errors.Join(os.Remove(f.Name()), f.Close()) }
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		_, err = f.WriteString(store + "\n" + control + "\n" + state + "\n")
+		_, err = f.WriteString(store + "\n" + control + "\n" + state + "\n" + isolation + "\n")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tell other commands of the mesh: %w", err), withdraw())
@@ -46,13 +46,24 @@ func Running(temp string) ([]string, error) { return announced(temp, 0) }
 // RunningState returns the directory in which the control plane of a running mesh keeps the state
 // of the store with this URL. It returns "" if no running mesh of this user uses the store.
 func RunningState(temp, store string) (string, error) {
-	stores, err := announcements(temp)
+	return announcedBeside(temp, 0, store, 2)
+}
+
+// RunningIsolation returns how the workloads of a running mesh are isolated, [IsolateNetns] or
+// [IsolateNone], by the debug address of its control plane. It returns "" for other addresses.
+func RunningIsolation(temp, control string) (string, error) {
+	return announcedBeside(temp, 1, control, 3)
+}
+
+// announcedBeside returns a line of the file that has a value in another line, or "" without one.
+func announcedBeside(temp string, key int, value string, line int) (string, error) {
+	all, err := announcements(temp)
 	if err != nil {
 		return "", err
 	}
-	for _, lines := range stores {
-		if len(lines) > 2 && lines[0] == store {
-			return lines[2], nil
+	for _, lines := range all {
+		if len(lines) > max(key, line) && lines[key] == value {
+			return lines[line], nil
 		}
 	}
 	return "", nil

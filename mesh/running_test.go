@@ -21,7 +21,7 @@ func TestRunning(t *testing.T) {
 	if err := os.Symlink(stale, filepath.Join(temp, runningPrefix+"link")); err != nil {
 		t.Fatal(err)
 	}
-	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014", "/state/one")
+	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014", "/state/one", IsolateNetns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +34,13 @@ func TestRunning(t *testing.T) {
 			t.Errorf("the state of %s is in %q, %v", store, got, err)
 		}
 	}
+	for control, want := range map[string]string{"127.77.51.9:15014": IsolateNetns, "127.77.51.11:15014": ""} {
+		if got, err := RunningIsolation(temp, control); err != nil || got != want {
+			t.Errorf("the isolation of %s is %q, %v", control, got, err)
+		}
+	}
 	// A mesh without a config directory also has a control plane.
-	alone, err := announce(temp, "", "127.77.51.10:15014", "/state/two")
+	alone, err := announce(temp, "", "127.77.51.10:15014", "/state/two", IsolateNone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +64,7 @@ func TestRunning(t *testing.T) {
 	if got, err := Running(temp); err != nil || len(got) > 0 {
 		t.Errorf("after the end Running gives %q, %v", got, err)
 	}
-	if _, err := announce(filepath.Join(temp, "missing"), "x", "y", "z"); err == nil {
+	if _, err := announce(filepath.Join(temp, "missing"), "x", "y", "z", ""); err == nil {
 		t.Error("announced in a directory that does not exist")
 	}
 }

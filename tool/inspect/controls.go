@@ -32,3 +32,10 @@ func Controls(named string) ([]string, error) {
 	}
 	return running, nil
 }
+
+// isolated reports whether a control plane is that of a mesh on this machine whose workloads have
+// network namespaces. Like Controls it sees only meshes of this user.
+func isolated(control string) bool {
+	isolation, err := mesh.RunningIsolation(os.TempDir(), control)
+	return err == nil && isolation == mesh.IsolateNetns
+}

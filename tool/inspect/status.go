@@ -284,6 +284,9 @@ func (v view) asked(answers []answer[report.Replica]) {
 		}
 		v.say("Control plane %s at %s, version %s: %s, %s, %s.\n", cmp.Or(r.Name, "without a name"), a.address, cmp.Or(r.Version, "unknown"),
 			count(len(r.Proxies), "proxy", "proxies"), pushed, count(r.Problems, "problem with objects", "problems with objects"))
+		if isolated(a.address) {
+			v.say("Each workload has its own network namespace on this machine.\n")
+		}
 		v.denyList(r)
 	}
 }
