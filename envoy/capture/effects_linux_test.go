@@ -116,22 +116,35 @@ func TestEffects(t *testing.T) {
 	if len(cases) < 41 {
 		t.Errorf("%s has only %d cases", effectsFile, len(cases))
 	}
-	var got []string
-	for _, c := range cases {
+	observe := func(c effectCase) []string {
 		s := l.read(t, c)
-		stop := l.agentDNS(t, s)
+		defer l.agentDNS(t, s)()
 		l.do(t, l.pod, func() error {
 			if err := s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard); err != nil {
 				return err
 			}
 			return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 		})
+		return l.effects(t, questions, usual)
+	}
+	available := installedVariants(t)
+	var got []string
+	for i, c := range cases {
 		want := c.effects
-		c.effects = l.effects(t, questions, usual)
-		stop()
+		c.effects = observe(c)
 		got = append(got, c.String())
 		if diff := cmp.Diff(want, c.effects); diff != "" && !*update {
 			t.Errorf("%s:\n%s", c.name, diff)
+		}
+		if len(available) == 0 {
+			continue
+		}
+		// All variants for each case would take too long.
+		variant := available[i%len(available)]
+		other := c
+		other.flags += " --force-iptables-binary=" + variant
+		if diff := cmp.Diff(c.effects, observe(other)); diff != "" {
+			t.Errorf("%s: iptables-%s differs from nftables:\n%s", c.name, variant, diff)
 		}
 	}
 	if *update {

@@ -17,8 +17,18 @@ import (
 	"github.com/google/nftables"
 )
 
-// variants returns the variants of iptables of this machine.
-func variants(t *testing.T) (found []string) {
+// variants returns the variants of iptables of this machine. Without one, the test ends.
+func variants(t *testing.T) []string {
+	t.Helper()
+	found := installedVariants(t)
+	if len(found) == 0 {
+		t.Skip("no variant of iptables is in PATH")
+	}
+	return found
+}
+
+// installedVariants returns the variants of iptables of this machine.
+func installedVariants(t *testing.T) (found []string) {
 	t.Helper()
 	for _, variant := range []string{iptablesNFT, iptablesLegacy} {
 		name, err := exec.LookPath("iptables-" + variant + "-restore")
@@ -31,9 +41,6 @@ func variants(t *testing.T) (found []string) {
 			continue
 		}
 		found = append(found, variant)
-	}
-	if len(found) == 0 {
-		t.Skip("no variant of iptables is in PATH")
 	}
 	return found
 }
