@@ -5,10 +5,14 @@ package gatewayapi
 
 import (
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
+
+// maxMessage is the maximum length of a message that the API server accepts, in bytes.
+const maxMessage = 32 << 10
 
 // condition returns a condition without a time, which is set when the condition is written.
 func condition[T, R ~string](of T, holds bool, reason R, message string) metav1.Condition {
@@ -16,16 +20,7 @@ func condition[T, R ~string](of T, holds bool, reason R, message string) metav1.
 	if !holds {
 		status = metav1.ConditionFalse
 	}
-	return metav1.Condition{Type: string(of), Status: status, Reason: string(reason), Message: clip(message)}
-}
-
-// clip shortens a message to the maximum length that the API server accepts.
-func clip(s string) string {
-	const most = 32 << 10
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "")
-	}
-	return s
+	return metav1.Condition{Type: string(of), Status: status, Reason: string(reason), Message: clip.Start(message, maxMessage)}
 }
 
 // mergeConditions merges conditions into the existing ones. Conditions of other types stay, and

@@ -34,6 +34,12 @@ func Cut(s string, limit int) string {
 	return start + end
 }
 
+// Start returns at most limit bytes of s, up to the end of a character. It does not escape.
+func Start(s string, limit int) string {
+	start, _ := cut(s, limit)
+	return start
+}
+
 // cut returns the beginning of a text, up to the end of a character, and a note that replaces the
 // rest. The note is empty if nothing was cut.
 func cut(s string, limit int) (start, end string) {

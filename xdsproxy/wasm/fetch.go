@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // fetchError is a failed download with the value of the metric's result label.
@@ -129,7 +131,7 @@ func brief(err error) error {
 	if len(s) <= maxReason {
 		return err
 	}
-	return errors.New(strings.ToValidUTF8(s[:maxReason], "") + " [...]")
+	return errors.New(clip.Start(s, maxReason) + " [...]")
 }
 
 // enter registers a download. It returns false on shutdown.

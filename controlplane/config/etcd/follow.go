@@ -75,7 +75,7 @@ type round struct {
 	logged map[string]bool
 }
 
-// trouble tells that etcd cannot be followed, and logs it when it is news.
+// trouble records that etcd cannot be watched, and logs it once.
 func (r *round) trouble(err error) {
 	r.store.WatchError(fmt.Errorf("config source %s: %w", r.store.Name(), err))
 	if c := class(err); !r.logged[c] {

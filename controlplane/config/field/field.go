@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 const (
@@ -54,10 +56,7 @@ func Clip(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	for most > 0 && s[most]&0xc0 == 0x80 { // inside a UTF-8 sequence
-		most--
-	}
-	return s[:most] + "…"
+	return clip.Start(s, most) + "…"
 }
 
 func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

@@ -118,7 +118,8 @@ func (t *tree) note(e fsnotify.Event) bool {
 	return true
 }
 
-// isConfigName tells configuration from the temporary files of editors.
+// isConfigName reports whether a name is that of a configuration file, not of a temporary file of an
+// editor.
 func isConfigName(name string) bool {
 	ext := filepath.Ext(name)
 	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // watch is what is known of one type. The store's mu guards it.
@@ -263,7 +264,7 @@ func (r *rejection) add(name string, err error) {
 	}
 	text := name + ": " + err.Error()
 	if len(text) > maxFault {
-		text = strings.ToValidUTF8(text[:maxFault], "") + "..."
+		text = clip.Start(text, maxFault) + "..."
 	}
 	r.texts = append(r.texts, text)
 }
