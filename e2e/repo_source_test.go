@@ -83,6 +83,7 @@ func walk(t *testing.T, suffix string) []string {
 var allowedVariables = map[string]string{
 	"cmd/outrigger/main.go version":         "set by the linker",
 	"cmd/outrigger-agent/main.go version":   "set by the linker",
+	"cmd/outrigger-cni/main.go version":     "set by the linker",
 	"cmd/outrigger-control/main.go version": "set by the linker",
 }
 

@@ -123,6 +123,12 @@ func importProblem(from, to string) string {
 		return "only the tool imports the mesh of one machine"
 	case below(from, "mesh") && below(to, "controlplane"):
 		return "a mesh runs the programs, it does not import them"
+	case below(to, "cni") && !below(from, "cmd/outrigger-cni"):
+		return "only cmd/outrigger-cni imports the CNI plugin"
+	case below(from, "cni") && below(to, agentFolders...) && to != "envoy/capture":
+		return "the CNI plugin may import of the agent folders only envoy/capture"
+	case below(from, "cni", "cmd/outrigger-cni") && below(to, "controlplane"):
+		return "the CNI plugin must not import the control plane: runtimes start it for each pod"
 	case below(to, "cmd"):
 		return "nobody imports cmd"
 	case to == "e2e" || below(to, "examples"):
@@ -188,6 +194,11 @@ func TestImportRules(t *testing.T) {
 		{"internal/connlimit", "internal/ratelimit", true},
 		{"internal/connlimit", "certs", false},
 		{"xdsproxy", "internal/localonly", true},
+		{"cmd/outrigger-cni", "cni", true},
+		{"cni", "envoy/capture", true},
+		{"cni", "envoy", false},
+		{"cni", "controlplane/kube", false},
+		{"agent", "cni", false},
 	} {
 		if allowed := importProblem(c.from, c.to) == ""; allowed != c.allowed {
 			t.Errorf("%s imports %s: allowed is %v, want %v", c.from, c.to, allowed, c.allowed)
@@ -203,6 +214,7 @@ var programFiles = map[string]struct {
 	lines int
 }{
 	"cmd/outrigger-agent":   {"doc.go main.go flags.go env.go capture.go proxy.go request.go version.go wait.go", 960},
+	"cmd/outrigger-cni":     {"doc.go main.go flags.go env.go", 300},
 	"cmd/outrigger":         {"doc.go main.go flags.go env.go", 300},
 	"cmd/outrigger-control": {"doc.go main.go flags.go env.go env_cluster.go env_identity.go env_ports.go", 850},
 }
@@ -228,16 +240,17 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestAgentIsSmall looks at everything that is linked into the agent.
+// TestAgentIsSmall looks at everything that is linked into the agent, and into the CNI plugin, which
+// runtimes start for each pod.
 func TestAgentIsSmall(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
-		if p.ImportPath != module+"/cmd/outrigger-agent" {
+		if p.ImportPath != module+"/cmd/outrigger-agent" && p.ImportPath != module+"/cmd/outrigger-cni" {
 			continue
 		}
 		for _, dep := range p.Deps {
 			if strings.HasPrefix(dep, "k8s.io/") || below(rel(dep), "controlplane") || dep == "testing" {
-				t.Errorf("the agent's binary holds %s", dep)
+				t.Errorf("the binary of %s holds %s", rel(p.ImportPath), dep)
 			}
 		}
 	}
@@ -352,7 +365,7 @@ func TestDocuments(t *testing.T) {
 // topLevel is everything that may stand at the top of the tree.
 var topLevel = strings.Fields(`
 	.ci .git .gitignore agent ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
-	changes charts cmd controlplane docs e2e envoy examples go.mod go.sum internal mesh mkdocs.yml packaging requirements-docs.txt requirements-envoy.txt scripts sds status tool xdsproxy`)
+	changes charts cmd cni controlplane docs e2e envoy examples go.mod go.sum internal mesh mkdocs.yml packaging requirements-docs.txt requirements-envoy.txt scripts sds status tool xdsproxy`)
 
 func TestTopLevel(t *testing.T) {
 	t.Parallel()

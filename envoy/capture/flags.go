@@ -130,7 +130,7 @@ func (f *Flags) Run(ctx context.Context, log *slog.Logger, environ []string, out
 	if err := f.fromEnvironment(env); err != nil {
 		return err
 	}
-	return inNamespace(f.namespace, func() error {
+	return InNamespace(f.namespace, func() error {
 		s, warnings, err := f.settings(env, thisSystem())
 		for _, warning := range warnings {
 			log.Warn("value ignored", "reason", warning)

@@ -18,7 +18,8 @@ func removeRoutes(*Settings) error { return errLinux }
 
 func (s *Settings) validate(context.Context) error { return errLinux }
 
-func inNamespace(path string, f func() error) error {
+// InNamespace calls a function, or returns an error if there is a path.
+func InNamespace(path string, f func() error) error {
 	if path != "" {
 		return errLinux
 	}
@@ -27,3 +28,6 @@ func inNamespace(path string, f func() error) error {
 
 // Check returns an error.
 func Check(context.Context, []string) error { return errLinux }
+
+// Captured returns an error.
+func Captured(string) (bool, error) { return false, errLinux }

@@ -22,27 +22,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace calls a function in the network namespace of a file, or in that of the process.
-func inNamespace(path string, f func() error) error {
+// InNamespace calls a function in the network namespace of a file, or without a path in that of the
+// process. The function must not start goroutines that use the network.
+func InNamespace(path string, f func() error) error {
 	if path == "" {
 		return f()
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("--network-namespace is %q: %w", path, err)
+		return fmt.Errorf("network namespace %q: %w", path, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // only a handle
-	result := make(chan error)
+	result := make(chan error, 1)
 	go func() {
 		// The thread is never unlocked, so that it ends with the goroutine.
 		runtime.LockOSThread()
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			result <- explain(fmt.Errorf("--network-namespace is %q: %w", path, err))
+			result <- explain(fmt.Errorf("network namespace %q: %w", path, err))
 			return
 		}
 		result <- f()
 	}()
 	return <-result
+}
+
+// Captured reports whether the network namespace of a file has rules that redirect connections to
+// Envoy. It needs the capability NET_ADMIN.
+func Captured(path string) (captured bool, err error) {
+	err = InNamespace(path, func() error {
+		listed, rules := hasRules()
+		if captured = rules; !listed && !rules {
+			return errors.New("the rules cannot be listed; it needs the capability NET_ADMIN")
+		}
+		return nil
+	})
+	return captured, err
 }
 
 // Check returns nil if the connections of this network namespace are redirected to Envoy, which must

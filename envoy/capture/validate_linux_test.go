@@ -106,8 +106,8 @@ func TestOtherNamespace(t *testing.T) {
 	if got := l.reaches(t, l.out(80)); got != "outbound" {
 		t.Errorf("a connection reaches %q", got)
 	}
-	err := inNamespace("/does-not-exist", func() error { return errors.New("called") })
-	if want := `--network-namespace is "/does-not-exist": no such file or directory`; err == nil || err.Error() != want {
+	err := InNamespace("/does-not-exist", func() error { return errors.New("called") })
+	if want := `network namespace "/does-not-exist": no such file or directory`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 }

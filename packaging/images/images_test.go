@@ -96,6 +96,7 @@ func TestImages(t *testing.T) {
 			{"/usr/local/bin/envoy", "--version"},
 		},
 		"control":   {{"/usr/local/bin/outrigger-control", "version"}, {"/usr/local/bin/pilot-discovery", "version"}},
+		"cni":       {{"/usr/local/bin/outrigger-cni", "version"}, {"/usr/local/bin/install-cni", "--help"}},
 		"outrigger": {{"/usr/local/bin/outrigger", "version"}},
 	}
 	for _, k := range kinds {

@@ -34,6 +34,7 @@ type kind struct {
 	programs    []string          // the first is the entrypoint
 	links       map[string]string // name in /usr/local/bin, program
 	envoy       bool
+	root        bool // its user, which writes files of the node
 	ports       []string
 }
 
@@ -48,6 +49,10 @@ var kinds = []kind{
 		name: "control", title: "The control plane",
 		programs: []string{"outrigger-control"}, links: map[string]string{"pilot-discovery": "outrigger-control"},
 		ports: []string{"8080/tcp", "15010/tcp", "15012/tcp", "15014/tcp", "15017/tcp"},
+	},
+	{
+		name: "cni", title: "The CNI plugin and what installs it", programs: []string{"outrigger-cni"}, links: map[string]string{"install-cni": "outrigger-cni"},
+		root: true, ports: []string{"15014/tcp"},
 	},
 	{name: "outrigger", title: "The command-line tool", programs: []string{"outrigger"}},
 }

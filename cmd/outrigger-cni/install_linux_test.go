@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestInstall installs, has others change every file, restarts, and uninstalls.
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	const before = `{"cniVersion": "1.0.0", "name": "pods", "big": 12345678901234567890, "plugins": [{"type": "lab-network", "html": "<&>", "n": 1.0}]}`
+	l.write("net.d/20-later.conflist", fmt.Sprintf(podNetwork, "0.4.0"))
+	d := l.start()
+	l.eventually("the first configuration is used", l.chained)
+	l.write("net.d/05-broken.conflist", `{"name": `)
+	l.write("net.d/10-pods.conflist", before)
+	l.eventually("a new first configuration is used", l.chained)
+	l.eventually("ready is logged", func() bool { return strings.Contains(d.log.String(), "the plugin is installed") })
+	config := l.read("net.d/10-pods.conflist")
+	for _, kept := range []string{"12345678901234567890", `"html": "<&>"`, `"n": 1.0`, `"exclude_namespaces": [`} {
+		if !strings.Contains(config, kept) {
+			t.Errorf("the configuration lost %s: %s", kept, config)
+		}
+	}
+	if info, err := os.Stat(l.path("net.d/ZZZ-outrigger-cni-kubeconfig")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the kubeconfig: %v, %v", info.Mode(), err)
+	}
+	if strings.Contains(l.read("net.d/ZZZ-outrigger-cni-kubeconfig"), token) {
+		t.Error("the kubeconfig holds the token of the daemon")
+	}
+
+	for _, file := range []string{"net.d/10-pods.conflist", "net.d/ZZZ-outrigger-cni-kubeconfig", "bin/outrigger-cni"} {
+		want := l.read(file)
+		for what, damage := range map[string]func() error{
+			"removed":  func() error { return os.Remove(l.path(file)) },
+			"replaced": func() error { l.write(file, before); return nil },
+			"changed":  func() error { return os.Chmod(l.path(file), 0o666) },
+		} {
+			if isConf := strings.HasSuffix(file, "conflist"); isConf && what != "replaced" || !isConf && what == "replaced" && strings.Contains(file, "kubeconfig") {
+				continue // the network plugin of the cluster writes it; a foreign kubeconfig is replaced with the next token
+			}
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			l.eventually(file+" was "+what+" and is restored", func() bool {
+				text, err := os.ReadFile(l.path(file))
+				info, statErr := os.Stat(l.path(file))
+				return err == nil && statErr == nil && string(text) == want && info.Mode() != 0o666
+			})
+		}
+	}
+
+	for _, signal := range []os.Signal{syscall.SIGTERM, os.Kill} {
+		l.stop(d, signal)
+		if !l.chained() {
+			t.Errorf("%v: a new pod of the DaemonSet will come, and the configuration lost the plugin", signal)
+		}
+		d = l.start()
+		l.eventually("it is installed again", func() bool { return strings.Contains(d.log.String(), "the plugin is installed") })
+	}
+	l.mu.Lock()
+	l.gone = true
+	l.mu.Unlock()
+	l.stop(d, syscall.SIGTERM)
+	left, err := filepath.Glob(l.path("*/*outrigger*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("after the removal of the DaemonSet, these files are left: %v (%v)", left, err)
+	}
+	var got, want any
+	if err := json.Unmarshal([]byte(l.read("net.d/10-pods.conflist")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(before), &want); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the configuration is %v, want %v (%v)", got, want, err)
+	}
+}
+
+func (l *lab) read(name string) string {
+	l.t.Helper()
+	text, err := os.ReadFile(l.path(name))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestInstallNames uses the settings of istio-cni that name files.
+func TestInstallNames(t *testing.T) {
+	t.Parallel()
+	list, single := fmt.Sprintf(podNetwork, "1.0.0"), `{"cniVersion": "0.4.0", "name": "pods", "type": "lab-network"}`
+	for name, c := range map[string]struct {
+		environ []string
+		files   map[string]string
+		want    []string // files that have the plugin
+		absent  string
+	}{
+		"one plugin":                 {nil, map[string]string{"10-a.conf": single}, []string{"10-a.conflist"}, "10-a.conf"},
+		"one plugin beside its list": {nil, map[string]string{"10-a.conf": single, "10-a.conflist": list}, []string{"10-a.conflist"}, "10-a.conf"},
+		"several files":              {nil, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"10-a.conflist"}, ""},
+		"a name":                     {[]string{"CNI_CONF_NAME=20-b.conflist"}, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"20-b.conflist"}, ""},
+		"a name with another ending": {[]string{"CNI_CONF_NAME=20-b.conf"}, map[string]string{"20-b.conflist": list}, []string{"20-b.conflist"}, ""},
+		"Multus":                     {[]string{"CHAINED_CNI_PLUGIN=false"}, map[string]string{"10-a.conflist": list}, []string{"YYY-istio-cni.conf"}, ""},
+		"Multus with a name":         {[]string{"CHAINED_CNI_PLUGIN=false", "CNI_CONF_NAME=x.conf"}, nil, []string{"x.conf"}, ""},
+		"further fields":             {[]string{`CNI_NETWORK_CONFIG={"log_level": "__KUBECONFIG_FILEPATH__"}`}, map[string]string{"10-a.conflist": list}, []string{"10-a.conflist"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			for file, text := range c.files {
+				l.write("net.d/"+file, text)
+			}
+			d := l.start(c.environ...)
+			l.eventually("it is installed", func() bool { return strings.Contains(d.log.String(), "the plugin is installed") })
+			var have []string
+			entries, err := os.ReadDir(l.path("net.d"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if strings.Contains(l.read("net.d/"+e.Name()), `"outrigger-cni"`) && !strings.HasPrefix(e.Name(), "ZZZ") {
+					have = append(have, e.Name())
+				}
+				if e.Name() == c.absent {
+					t.Errorf("%s is still there", c.absent)
+				}
+			}
+			if !slices.Equal(have, c.want) {
+				t.Errorf("the plugin is in %v, want %v", have, c.want)
+			}
+			if c.absent != "" && !l.chained() {
+				t.Error("the runtime does not use the plugin")
+			}
+			if strings.Contains(name, "fields") && !strings.Contains(l.read("net.d/10-a.conflist"), `"log_level": "`+l.path("net.d")) {
+				t.Error("the further fields are missing")
+			}
+		})
+	}
+}
+
+// TestOtherWriter has the network plugin of the cluster write its configuration again and again. No
+// version of it is lost, and in the end the plugin is there.
+func TestOtherWriter(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	version := func(n int) string {
+		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "lab-network", "n": %d}]}`, n)
+	}
+	l.write("net.d/10-pods.conflist", version(0))
+	d := l.installed()
+	const writes = 300
+	for n := 1; n <= writes; n++ {
+		l.write("net.d/10-pods.conflist", version(n))
+		time.Sleep(rand.N(2 * time.Millisecond)) // other moments of the installer each time
+	}
+	l.eventually("the last configuration has the plugin", func() bool {
+		return strings.Contains(l.read("net.d/10-pods.conflist"), fmt.Sprintf(`"n": %d`, writes)) && l.chained()
+	})
+	l.stop(d, syscall.SIGTERM)
+	if entries, err := filepath.Glob(l.path("net.d/*.tmp.*")); err != nil || len(entries) > 0 {
+		t.Errorf("temporary files are left: %v (%v)", entries, err)
+	}
+}
+
+// TestUninstallUnknown ends the installer while the API server cannot say whether the DaemonSet is
+// gone: the plugin stays.
+func TestUninstallUnknown(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.write("net.d/10-pods.conflist", fmt.Sprintf(podNetwork, "1.0.0"))
+	d := l.installed()
+	l.shut()
+	l.stop(d, syscall.SIGTERM)
+	if !l.chained() || !strings.Contains(d.log.String(), "whether it was uninstalled is unknown") {
+		t.Errorf("without an API server the plugin was removed:\n%s", d.log)
+	}
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package cni
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// endTimeout bounds the question whether the plugin is uninstalled.
+const endTimeout = 10 * time.Second
+
+// end removes the plugin if it was uninstalled.
+func (in *installer) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	uninstalled, err := in.uninstalled(ctx)
+	if err != nil {
+		in.log.Warn("the plugin stays on the node: whether it was uninstalled is unknown", "err", err)
+		return nil
+	}
+	if !uninstalled {
+		in.log.Info("the plugin stays on the node, so that pods start with it while this pod is replaced")
+		return nil
+	}
+	if err := in.remove(); err != nil {
+		return err
+	}
+	in.log.Info("the plugin is removed from the node", "path", in.config.HostNetDir)
+	return nil
+}
+
+// uninstalled reports whether the DaemonSet is gone. Without the right to ask, it is: rights and
+// DaemonSet are deleted together, and a plugin without rights would keep all pods from starting.
+func (in *installer) uninstalled(ctx context.Context) (bool, error) {
+	if in.config.DaemonSet == "" {
+		return false, nil
+	}
+	api, err := in.config.Cluster.connect()
+	if err != nil {
+		return false, err
+	}
+	defer api.close()
+	var set struct {
+		Metadata struct {
+			DeletionTimestamp string `json:"deletionTimestamp"`
+		} `json:"metadata"`
+	}
+	path := "/apis/apps/v1/namespaces/" + url.PathEscape(in.config.Namespace) + "/daemonsets/" + url.PathEscape(in.config.DaemonSet)
+	err = api.do(ctx, request{path: path, out: &set})
+	var status *statusError
+	if errors.As(err, &status) && slices.Contains([]int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized}, status.Code) {
+		return true, nil
+	}
+	return set.Metadata.DeletionTimestamp != "", err
+}
+
+// remove takes the plugin out of all configurations, then deletes its files.
+func (in *installer) remove() error {
+	entries, err := os.ReadDir(in.config.NetDir)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, e := range entries {
+		path := filepath.Join(in.config.NetDir, e.Name())
+		text, err := os.ReadFile(path)
+		if !isConf(e.Name()) || err != nil {
+			continue
+		}
+		switch without, err := removePlugin(text); {
+		case err != nil: // nothing that the runtime uses
+		case without == nil:
+			problems = append(problems, os.Remove(path))
+		default:
+			_, err := edit(path, text, removePlugin)
+			problems = append(problems, err)
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err // the configuration still needs the files
+	}
+	return errors.Join(os.Remove(in.kubeconfig()), os.Remove(filepath.Join(in.config.BinDir, PluginName)))
+}
