@@ -189,7 +189,9 @@ func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, nam
 		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	})
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		buffer := make([]byte, 512)
 		for {
 			_, from, err := c.ReadFromUDPAddrPort(buffer)
@@ -199,7 +201,10 @@ func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, nam
 			_, _ = c.WriteToUDPAddrPort([]byte(name), from) // the probe reports what it gets
 		}
 	}()
-	return func() { _ = c.Close() } // nothing is lost
+	return func() {
+		_ = c.Close() // nothing is lost
+		<-done        // only then the port is free
+	}
 }
 
 // probe is one connection, from a socket of a user and a group.
