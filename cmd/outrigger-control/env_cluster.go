@@ -81,6 +81,7 @@ func gatewayAPIVariables() []variable {
 	return []variable{
 		{"PILOT_ENABLE_GATEWAY_API", "true", "converts the objects of the Gateway API and Ingresses to Gateways and VirtualServices in memory; false ignores both", boolean(func(e *environment) *bool { return &e.GatewayAPI.On })},
 		{"PILOT_ENABLE_GATEWAY_API_STATUS", "true", "writes the status of these objects", boolean(func(e *environment) *bool { return &e.GatewayAPI.Status })},
+		{"PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "true", "deploys the proxies of Gateways of the Gateway API in a cluster; it needs INJECT_ENABLED", boolean(func(e *environment) *bool { return &e.GatewayAPI.Deploy })},
 		{"K8S_INGRESS_NS", "istio-system", "namespace of the Gateways that Ingresses are converted to, and of the Service that receives their requests", text(func(e *environment) *string { return &e.GatewayAPI.IngressNamespace })},
 	}
 }

@@ -27,12 +27,40 @@ type gateway struct {
 	// reason is why the Gateway as a whole is not accepted, or empty if it is.
 	reason  gatewayv1.GatewayConditionReason
 	message string
+	// unusable is which address of the spec cannot be used, and why; empty means none.
+	unusable string
+	// fault is why the proxies are not deployed. What they serve does not depend on it.
+	fault Fault
 }
 
-// account returns the service account of the workloads of a Gateway. The account is in the
+// Fault is why the proxies of a Gateway are not deployed. The zero Fault is none.
+type Fault struct {
+	Parameters bool // the Gateway is wrong: its ConfigMap or its metadata; else the cluster is
+	Message    string
+}
+
+// Manages reports whether the proxies of a Gateway are deployed for it: it has no address, or one
+// that a load balancer is to have.
+func Manages(spec *gatewayv1.GatewaySpec) bool {
+	switch len(spec.Addresses) {
+	case 0:
+		return true
+	case 1:
+		a := spec.Addresses[0]
+		return orElse(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType && loopback(a.Value) == ""
+	}
+	return false
+}
+
+// AccountName returns the service account of the workloads of a Gateway. The account is in the
 // namespace of the Gateway.
-func (g *gateway) account() string {
-	return cmp.Or(g.Annotations[AccountAnnotation], g.Name+"-"+string(g.spec.GatewayClassName))
+func AccountName(g *model.Config, spec *gatewayv1.GatewaySpec) string {
+	return cmp.Or(g.Annotations[AccountAnnotation], g.Name+"-"+string(spec.GatewayClassName))
+}
+
+// DeploymentName returns the name of the Deployment and the Service that are deployed for a Gateway.
+func DeploymentName(g *model.Config, spec *gatewayv1.GatewaySpec) string {
+	return cmp.Or(g.Annotations[NameAnnotation], g.Name+"-"+string(spec.GatewayClassName))
 }
 
 // listener is a listener of a Gateway.
@@ -101,8 +129,10 @@ func (c *converter) readGateways() {
 		switch {
 		case !accepted:
 			g.reject(gatewayv1.GatewayReasonInvalidParameters, "the GatewayClass %s has parameters, which no version serves", o.spec.GatewayClassName)
+		case c.in.Deployed != nil && Manages(o.spec):
+			g.fault = c.in.Deployed(o.Namespace, o.Name)
 		case o.spec.Infrastructure != nil && o.spec.Infrastructure.ParametersRef != nil:
-			g.reject(gatewayv1.GatewayReasonInvalidParameters, "spec.infrastructure.parametersRef: nothing is deployed for a Gateway, so that it has no parameters")
+			g.reject(gatewayv1.GatewayReasonInvalidParameters, "spec.infrastructure.parametersRef: nothing is deployed for this Gateway, so that it has no parameters")
 		}
 		c.addresses(g)
 		c.gateways[name{o.Namespace, o.Name}] = g
@@ -136,19 +166,26 @@ func (c *converter) addresses(g *gateway) {
 		case a.Value == "":
 		case kind == ip:
 			chosen = true
+			if c.in.Deployed != nil && Manages(g.spec) && !c.assigned(g, a.Value) {
+				continue
+			}
 			add(a.Value)
 		case kind == host:
 			chosen = true
 			n, full := c.serviceNamed(a.Value, g.Namespace)
-			g.services = append(g.services, full)
 			if s := c.service(n); s != nil && n.namespace == g.Namespace {
-				add(external(s)...)
+				g.services = append(g.services, full)
+				if found := external(s); len(s.ExternalAddresses) > 0 || len(found) == 0 {
+					add(found...)
+				} else {
+					add(a.Value) // inside the cluster the name is the address
+				}
 				if g.selector == nil && c.in.Selector != nil {
 					g.selector = c.in.Selector(n.namespace, n.name)
 				}
 				continue
 			}
-			g.reject(gatewayv1.GatewayReasonUnsupportedAddress, "spec.addresses: there is no Service %s in the namespace of the Gateway", a.Value)
+			g.unusable = fmt.Sprintf("spec.addresses: there is no Service %s in the namespace of the Gateway", a.Value)
 		default:
 			chosen = true
 			g.reject(gatewayv1.GatewayReasonUnsupportedAddress, "spec.addresses: the type %s is not served: write IPAddress or Hostname", kind)
@@ -157,12 +194,22 @@ func (c *converter) addresses(g *gateway) {
 	if chosen {
 		return
 	}
-	for _, of := range []string{g.Name + "-" + string(g.spec.GatewayClassName), g.Name} {
+	for _, of := range []string{DeploymentName(g.Config, g.spec), g.Name} {
 		if s := c.service(name{g.Namespace, of}); s != nil {
 			add(external(s)...)
 			return
 		}
 	}
+}
+
+// assigned reports whether the Service of a Gateway has the address that its spec asks for.
+func (c *converter) assigned(g *gateway, address string) bool {
+	s := c.service(name{g.Namespace, DeploymentName(g.Config, g.spec)})
+	if s == nil || !slices.Contains(external(s), address) {
+		g.unusable = fmt.Sprintf("spec.addresses: no load balancer has assigned %s to the Service %s", address, DeploymentName(g.Config, g.spec))
+		return false
+	}
+	return true
 }
 
 // serviceNamed parses the name of a Service, either a short name or a host of the cluster.
@@ -290,7 +337,7 @@ func (c *converter) certificates(l *listener) {
 				continue
 			}
 			l.credentials = append(l.credentials, "kubernetes-gateway://"+to.namespace+"/"+to.name)
-			of := name{l.of.Namespace, l.of.account()}
+			of := name{l.of.Namespace, AccountName(l.of.Config, l.of.spec)}
 			if c.result.credentials[of] == nil {
 				c.result.credentials[of] = map[name]bool{}
 			}

@@ -140,6 +140,8 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 	switch {
 	case g.reason != "":
 		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.reason, g.message)
+	case g.fault.Parameters:
+		accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonInvalidParameters, g.fault.Message)
 	case valid < len(g.listeners):
 		accepted = condition(gatewayv1.GatewayConditionAccepted, valid > 0, gatewayv1.GatewayReasonListenersNotValid, "not all listeners are accepted: see their conditions")
 	}
@@ -147,9 +149,15 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 	switch {
 	case g.reason != "", serving == 0:
 		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, "no listener can be served")
+	case g.fault.Parameters:
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, g.fault.Message)
+	case g.fault.Message != "":
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonNoResources, g.fault.Message)
+	case g.unusable != "":
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonAddressNotUsable, g.unusable)
 	case len(g.addresses) == 0:
 		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonAddressNotAssigned,
-			fmt.Sprintf("no address is known: there is no Service %s-%s or %s with one; name a Service or an address in spec.addresses", g.Name, g.spec.GatewayClassName, g.Name))
+			fmt.Sprintf("no address is known: there is no Service %s or %s with one; name a Service or an address in spec.addresses", DeploymentName(g.Config, g.spec), g.Name))
 	}
 	out.Conditions = []metav1.Condition{accepted, programmed}
 	observe(out.Conditions, g.Generation)

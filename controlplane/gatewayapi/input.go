@@ -24,6 +24,9 @@ const (
 	// AccountAnnotation names the service account of the workloads of a Gateway. The default
 	// account has the name of the Gateway and its class, separated by a hyphen.
 	AccountAnnotation = "gateway.istio.io/service-account"
+	// NameAnnotation names the Deployment and the Service that are deployed for a Gateway. The
+	// default is that of the account.
+	NameAnnotation = "gateway.istio.io/name-override"
 	// NameLabel labels the workloads of a Gateway, in its namespace.
 	NameLabel = "gateway.networking.k8s.io/gateway-name"
 
@@ -55,6 +58,9 @@ type Input struct {
 	// Certificate returns an error if a Secret is not a valid certificate with key. A nil function
 	// means that no Secrets are served.
 	Certificate func(namespace, name string) error
+	// Deployed returns why the proxies of a Gateway are not deployed. A nil function means that none
+	// are, because somebody else runs them.
+	Deployed func(namespace, name string) Fault
 	// Mesh contains the mesh-wide settings; nil means the defaults.
 	Mesh *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh; empty means "cluster.local".

@@ -131,6 +131,7 @@ type StatusConfig struct {
 // GatewayAPIConfig configures the Gateway API and Ingresses.
 type GatewayAPIConfig struct {
 	On, Status       bool
+	Deploy           bool // deploy the proxies of Gateways; it needs a cluster and the injector
 	IngressNamespace string
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
+	"github.com/outrigger-mesh/outrigger/controlplane/deployment"
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -29,9 +30,11 @@ const gatewayStatusLease = "istio-gateway-status-leader"
 // the other components use in addition to those of the store.
 type conversion struct {
 	view       gatewayapi.View
-	ingress    string                 // namespace
-	namespaces *kube.Namespaces       // nil without a cluster
-	verdicts   *objectstatus.Verdicts // nil if no status is written
+	ingress    string                                                   // namespace
+	namespaces *kube.Namespaces                                         // nil without a cluster
+	verdicts   *objectstatus.Verdicts                                   // nil if no status is written
+	deployment *deployment.Controller                                   // nil if nothing is deployed
+	lead       func(context.Context, func(context.Context) error) error // nil if all replicas write
 }
 
 // newGatewayAPI creates the conversion, unless it is off. The store must not run yet.
@@ -44,6 +47,7 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 	if s.objects.platform != nil {
 		c.namespaces, err = kube.NewNamespaces(kube.NamespacesConfig{Client: s.kube, Logger: log, OnChange: func(name string) {
 			s.reconvert(model.Key{Kind: gatewayapi.KubernetesNamespace, Name: name})
+			s.objects.conversion.deploys(name)
 		}})
 		if err != nil {
 			return err
@@ -55,17 +59,17 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 		})
 	}
 	s.objects.conversion = c
-	if !cfg.GatewayAPI.Status {
-		return nil
-	}
-	verdicts := objectstatus.VerdictsConfig{
-		Store: s.objects.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log,
-		Limits: objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
-	}
-	if verdicts.Lead, err = s.leader(cfg, gatewayStatusLease); err != nil {
+	if c.lead, err = s.leader(cfg, gatewayStatusLease); err != nil {
 		return err
 	}
-	if c.verdicts, err = objectstatus.NewVerdicts(verdicts); err != nil {
+	if err := s.newDeployment(cfg, log); err != nil || !cfg.GatewayAPI.Status {
+		return err
+	}
+	c.verdicts, err = objectstatus.NewVerdicts(objectstatus.VerdictsConfig{
+		Store: s.objects.store, Merge: gatewayapi.Merge, Denied: apierrors.IsForbidden, Logger: log, Lead: c.leadBoth(),
+		Limits: objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
+	})
+	if err != nil {
 		return err
 	}
 	s.objects.store.RegisterEventHandler(c.verdicts.Hear, gatewayapi.Kinds()...)
@@ -92,6 +96,9 @@ func (c *conversion) run(ctx context.Context) error {
 	if c.verdicts != nil {
 		g.Go(func() error { return c.verdicts.Run(ctx) }) // reads results of conversions, feeds the store
 	}
+	if c.deployment != nil && (c.verdicts == nil || c.lead == nil) {
+		g.Go(func() error { return c.deploy(ctx) }) // reads Gateways, feeds the cluster
+	}
 	return g.Wait()
 }
 
@@ -117,6 +124,12 @@ func (s *Server) convert(change model.Change) model.Change {
 				return found.Selector
 			}
 			return nil
+		}
+	}
+	if d := s.objects.conversion.deployment; d != nil {
+		in.Deployed = d.Fault
+		if change.Touches(model.MeshConfigKind) {
+			d.Check("")
 		}
 	}
 	if s.objects.conversion.namespaces != nil {

@@ -55,6 +55,7 @@ type injection struct {
 	version  string // the tag of images if the values have none
 	settings *meshsettings.Follower
 	objects  config.Reader
+	deploys  func(namespace string) // called after a change; nil means nobody hears of it
 
 	maps    *kube.ConfigMaps // nil with files
 	name    string           // of the ConfigMap
@@ -74,7 +75,8 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 	}
 	i := &injection{
 		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, settings: s.settings, objects: s.objects.store,
-		texts: map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
+		deploys: func(namespace string) { s.objects.conversion.deploys(namespace) },
+		texts:   map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_injector_config_rejected", Help: "1 while the newest configuration of the injector is invalid and the last valid one is used.",
 		}),
@@ -162,6 +164,9 @@ func (i *injection) load(config, values string) error {
 		return err
 	}
 	i.current.Store(&inject.Injector{Config: c, Values: v, Revision: i.revision, Native: i.cfg.Native})
+	if i.deploys != nil {
+		i.deploys("") // with other images
+	}
 	return nil
 }
 

@@ -93,3 +93,10 @@ service:
   port: 443
 {{- end }}
 {{- end }}
+
+{{/*
+Not empty if the proxies of Gateways are deployed. Their images are those of the injector.
+*/}}
+{{- define "outrigger.deploysGateways" -}}
+{{ if and .Values.gatewayAPI.enabled .Values.gatewayAPI.deployments .Values.injection.enabled }}true{{ end }}
+{{- end }}

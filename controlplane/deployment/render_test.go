@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package deployment
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/inject"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+var update = flag.Bool("update", false, "write the golden files in testdata anew")
+
+func injector(t testing.TB) *inject.Injector {
+	t.Helper()
+	in := &inject.Injector{}
+	var err error
+	if in.Config, err = inject.ParseConfig(nil); err != nil {
+		t.Fatal(err)
+	}
+	if in.Values, err = inject.ParseValues([]byte("global: {hub: registry.test, tag: v1}"), ""); err != nil {
+		t.Fatal(err)
+	}
+	if in.Mesh, err = meshconfig.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// inputOf reads a Gateway, and the data of a ConfigMap after a line of dashes.
+func inputOf(t testing.TB, text string) Input {
+	t.Helper()
+	doc, params, has := strings.Cut(text, "\n---\n")
+	list, problems := codec.Decode("in.yaml", []byte(doc))
+	if len(list) != 1 {
+		t.Fatalf("%d objects, problems %v", len(list), problems)
+	}
+	in := Input{Gateway: list[0], Pod: injector(t).Managed}
+	in.Gateway.UID = "1234"
+	if has {
+		if err := yaml.Unmarshal([]byte(params), &in.Overlays); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return in
+}
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects, err := Render(inputOf(t, string(text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			for _, o := range objects {
+				doc, err := yaml.Marshal(o.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out.WriteString("---\n" + string(doc))
+			}
+			golden := strings.TrimSuffix(file, ".yaml") + ".want"
+			if *update {
+				if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), out.String()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+const edge = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}
+`
+
+func TestRenderRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, want string }{
+		"a long name":          {strings.Replace(edge, "name: edge", "name: "+strings.Repeat("e", 64), 1), "64 letters"},
+		"an unknown key":       {edge + "---\nconfigMap: '{}'\n", `has the key "configMap": write one of serviceAccount, deployment`},
+		"another name":         {edge + "---\ndeployment: 'metadata: {name: mine}'\n", "the key deployment in the ConfigMap of spec.infrastructure.parametersRef sets metadata.name: only labels and annotations"},
+		"an owner":             {edge + "---\nservice: 'metadata: {ownerReferences: []}'\n", "sets metadata.ownerReferences"},
+		"no YAML":              {edge + "---\nservice: '{'\n", "is no YAML of a Service"},
+		"a wrong type":         {edge + "---\ndeployment: 'spec: {template: {spec: {containers: [1]}}}'\n", "cannot be merged with the Deployment"},
+		"metadata":             {edge + "---\nservice: 'metadata: 1'\n", "metadata that is no map"},
+		"a wrong annotation":   {strings.Replace(edge, "name: edge,", "name: edge, annotations: {sidecar.istio.io/proxyCPU: much},", 1), "sidecar.istio.io/proxyCPU"},
+		"a wrong proxy config": {strings.Replace(edge, "name: edge,", "name: edge, annotations: {proxy.istio.io/config: 'concurrency: x'},", 1), "proxy.istio.io/config"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Render(inputOf(t, c.text))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%d objects, error %v, want %q", len(got), err, c.want)
+			}
+		})
+	}
+}
+
+// FuzzOverlay merges any overlay. Nothing panics, and no overlay changes whose object it is.
+func FuzzOverlay(f *testing.F) {
+	f.Add("spec: {replicas: 2}")
+	f.Add("metadata: {labels: {gateway.istio.io/managed: null}}\nspec: {template: {spec: {containers: [{$patch: replace}, {name: istio-proxy, $patch: delete}]}}}")
+	f.Add("apiVersion: v1\nkind: Pod\n$retainKeys: [a]\n$patch: delete")
+	f.Add("spec: {template: {spec: {$setElementOrder/containers: [{name: a}], containers: [{name: a}]}}}")
+	in := inputOf(f, edge)
+	f.Fuzz(func(t *testing.T, doc string) {
+		for _, k := range kinds() {
+			next := in
+			next.Overlays = map[string]string{k.overlay: doc}
+			objects, err := Render(next)
+			if err != nil {
+				continue
+			}
+			for _, o := range objects {
+				owners := o.GetOwnerReferences()
+				if o.GetName() != "edge-istio" || o.GetNamespace() != "shop" || len(owners) != 1 || owners[0].UID != "1234" || o.GetLabels()[ManagedLabel] != ManagedValue {
+					t.Errorf("%s of another: %v", o.GetKind(), o.Object["metadata"])
+				}
+				if !isKind(o.GetKind()) {
+					t.Errorf("an object of the kind %s", o.GetKind())
+				}
+			}
+		}
+	})
+}
+
+func isKind(name string) bool {
+	for _, k := range kinds() {
+		if k.Kind == name {
+			return true
+		}
+	}
+	return false
+}
+
+func TestOwned(t *testing.T) {
+	t.Parallel()
+	in := inputOf(t, edge)
+	objects, err := Render(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(change func(*model.Config)) *model.Config {
+		out := in.Gateway.Clone()
+		change(out)
+		return out
+	}
+	for _, o := range objects {
+		if !owned(o, in.Gateway) || owned(o, of(func(g *model.Config) { g.UID = "other" })) {
+			t.Errorf("%s: the owner counts", o.GetKind())
+		}
+		o.SetOwnerReferences(nil) // an account of an older Istio
+		if !owned(o, in.Gateway) || owned(o, of(func(g *model.Config) { g.Name = "another" })) {
+			t.Errorf("%s: without an owner the labels count", o.GetKind())
+		}
+		o.SetLabels(map[string]string{"gateway.networking.k8s.io/gateway-name": "edge"})
+		if owned(o, in.Gateway) {
+			t.Errorf("%s: the label of proxies makes no owner", o.GetKind())
+		}
+	}
+}
