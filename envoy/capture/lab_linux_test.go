@@ -186,8 +186,13 @@ func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, nam
 		if err := unix.Setfsuid(user); err != nil {
 			return err
 		}
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-		return err
+		// A program that another test is about to start still has a copy of a socket that was closed.
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+				return err
+			}
+		}
 	})
 	done := make(chan struct{})
 	go func() {
