@@ -56,7 +56,7 @@ func (src clusterSource) assignment(name string) *endpointv3.ClusterLoadAssignme
 		return nil
 	}
 	list := src.list()
-	cla := loadAssignment(name, src.Port.Number, list, src.peers)
+	cla := loadAssignment(name, src.Port.Number, list, endpointFacts{src.peers, src.Labelled})
 	prefer(cla, list, src.Port.Number, src.locality)
 	if src.Service.Resolution == model.ResolutionDNSRoundRobin {
 		oneName(cla)
@@ -143,7 +143,13 @@ func (g *Generator) outboundClusters(s *target) *part {
 			})
 		}
 		p.add(clusterRef{}, func() (*xds.Resource, error) {
-			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, cluster.BlackHole(), nil)
+			c := cluster.BlackHole()
+			var from xds.Sources
+			if s.outbound.labelled {
+				cluster.Label(c)
+				from.Add(s.outbound.labeller)
+			}
+			return g.table.Put(xds.TypeCluster, envoyconf.BlackHoleCluster, c, from)
 		})
 		if prev != nil && slices.Equal(prev.resources, p.resources) && slices.Equal(prev.problems, p.problems) {
 			return prev // so that the sets that contain it also stay the same

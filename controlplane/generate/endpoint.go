@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -32,12 +33,14 @@ type endpointSource struct {
 	from      viewpoint
 	locality  cluster.Locality
 	askedBy   model.Key // see clusterRef
+	labelled  bool      // see [telemetry.Effective]
+	labeller  model.Key
 }
 
 // sources returns the objects that the endpoints are built from.
 func (src endpointSource) sources() xds.Sources {
 	var from xds.Sources
-	from.Add(src.service.Source, src.askedBy)
+	from.Add(src.service.Source, src.askedBy, src.labeller)
 	from.Add(src.service.EndpointsFrom...)
 	from.AddConfigs(src.rule.Objects()...)
 	addEndpoints(&from, src.from.seen(endpointsOf(src.endpoints, src.rule, src.subset, src.port)), src.peers)
@@ -82,13 +85,13 @@ func (g *Generator) endpoints(s *target) *xds.Set {
 			src := endpointSource{
 				name: ref.name, service: ref.service, port: ref.port.Number, subset: ref.subset, rule: ref.rule,
 				endpoints: endpointSetOf(s.mesh, ref.service), peers: s.mesh.PeerAuthentications,
-				locality: ref.locality(s), askedBy: ref.askedBy,
+				locality: ref.locality(s), askedBy: ref.askedBy, labelled: s.outbound.labelled, labeller: s.outbound.labeller,
 			}
 			src.from = at.of(s, ref, src.endpoints)
 			p.add(ref, func() (*xds.Resource, error) {
 				return g.table.Get(src, xds.TypeEndpoint, ref.name, func() (proto.Message, xds.Sources) {
 					list, peers := src.list()
-					cla := loadAssignment(ref.name, src.port, list, peers)
+					cla := loadAssignment(ref.name, src.port, list, endpointFacts{peers, src.labelled})
 					prefer(cla, list, src.port, src.locality)
 					return cla, src.sources()
 				})
@@ -145,8 +148,8 @@ func onlyIP(list []*model.Endpoint) []*model.Endpoint {
 }
 
 // loadAssignment groups the endpoints of a service port by locality. The endpoints are sorted by
-// locality and keep their order. With nil peers, mutual TLS is disabled for none of them.
-func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *snapshot.PeerAuthentications) *endpointv3.ClusterLoadAssignment {
+// locality and keep their order.
+func loadAssignment(name string, port uint32, list []*model.Endpoint, facts endpointFacts) *endpointv3.ClusterLoadAssignment {
 	cla := &endpointv3.ClusterLoadAssignment{ClusterName: name}
 	divisor := weightDivisor(list, port)
 	var group *endpointv3.LocalityLbEndpoints
@@ -162,7 +165,7 @@ func loadAssignment(name string, port uint32, list []*model.Endpoint, peers *sna
 			cla.Endpoints = append(cla.Endpoints, group)
 		}
 		one := max(uint32(uint64(ep.Weight)/divisor), 1)
-		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(ep, one, peers))
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(ep, one, facts))
 		weight += one
 		group.LoadBalancingWeight = wrapperspb.UInt32(weight)
 	}
@@ -185,7 +188,7 @@ func weightDivisor(list []*model.Endpoint, port uint32) uint64 {
 	return total/(math.MaxUint32-count) + 1 // leaves room for weights that are rounded up to 1
 }
 
-func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentications) *endpointv3.LbEndpoint {
+func lbEndpoint(ep *model.Endpoint, weight uint32, facts endpointFacts) *endpointv3.LbEndpoint {
 	address := envoyconf.SocketAddress(ep.Address, ep.Port)
 	if path, ok := envoyconf.UnixPath(ep.Address); ok {
 		address = envoyconf.PipeAddress(path)
@@ -197,10 +200,32 @@ func lbEndpoint(ep *model.Endpoint, weight uint32, peers *snapshot.PeerAuthentic
 	if ep.Draining {
 		out.HealthStatus = corev3.HealthStatus_DRAINING
 	}
-	if secured(ep, peers) {
-		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": cluster.TLSModeIstio()}}
+	metadata := map[string]*structpb.Struct{}
+	if secured(ep, facts.peers) {
+		metadata["envoy.transport_socket_match"] = cluster.TLSModeIstio()
+	}
+	if facts.labelled {
+		metadata[envoyconf.LabelsNamespace] = workloadLabels(ep)
+	}
+	if len(metadata) > 0 {
+		out.Metadata = &corev3.Metadata{FilterMetadata: metadata}
 	}
 	return out
+}
+
+// endpointFacts is what the metadata of endpoints depends on, besides themselves.
+type endpointFacts struct {
+	// peers disable mutual TLS for some; nil means for none.
+	peers    *snapshot.PeerAuthentications
+	labelled bool // see [telemetry.Effective]
+}
+
+// workloadLabels returns the metadata of an endpoint for loggers of requests.
+func workloadLabels(ep *model.Endpoint) *structpb.Struct {
+	w := node.WorkloadOf(ep.WorkloadName(), ep.Namespace, ep.Cluster, ep.Labels)
+	return envoyconf.Labels(map[string]string{
+		"workload": w.Name, envoyconf.NamespaceKey: w.Namespace, "app": w.App, "version": w.Version, "service": w.Service, "revision": w.Revision, "cluster": w.Cluster,
+	})
 }
 
 // secured reports whether an endpoint uses mutual TLS.

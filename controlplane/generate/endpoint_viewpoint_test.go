@@ -256,7 +256,7 @@ func TestWeightsTogether(t *testing.T) {
 			list = append(list, &model.Endpoint{Address: fmt.Sprint("10.0.0.", i), Port: 1, ServicePort: 80, Weight: w, Locality: fmt.Sprint("r", i%2)})
 		}
 		var total uint64
-		for _, group := range loadAssignment("x", 80, list, nil).GetEndpoints() {
+		for _, group := range loadAssignment("x", 80, list, endpointFacts{}).GetEndpoints() {
 			total += uint64(group.GetLoadBalancingWeight().GetValue())
 			for _, e := range group.GetLbEndpoints() {
 				if e.GetLoadBalancingWeight().GetValue() == 0 {

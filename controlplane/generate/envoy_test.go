@@ -72,7 +72,9 @@ var newFields = []struct {
 // warnings.
 func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
-	config := staticBootstrap(t, mesh, proxy)
+	known := *proxy
+	known.Envoy = "1." + strconv.Itoa(minorVersion(t, binary)) + ".0"
+	config := staticBootstrap(t, mesh, &known)
 	for _, f := range newFields {
 		if minorVersion(t, binary) < f.since {
 			config = f.field.ReplaceAll(config, nil)

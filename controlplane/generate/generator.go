@@ -66,6 +66,7 @@ type setKey struct {
 	router    routerKey
 	unknown   model.Key // see [target.unknownBy]
 	plugins   string    // the WasmPlugins and their positions
+	recorded  string    // see [telemetry.Effective]
 	policies  string    // the RequestAuthentications and AuthorizationPolicies, or the part that the type depends on
 	settings  string    // of the proxy itself
 }

@@ -25,6 +25,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -114,7 +115,7 @@ func decode(t testing.TB, text string) []*model.Config {
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
 			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
-			model.RequestAuthentication: &securityv1beta1.RequestAuthentication{},
+			model.RequestAuthentication: &securityv1beta1.RequestAuthentication{}, model.Telemetry: &telemetryv1alpha1.Telemetry{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)

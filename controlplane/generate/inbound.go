@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -171,6 +172,8 @@ type inboundTarget struct {
 	// and which requests are accepted.
 	validated *authentication.Filters
 	enforced  *authorization.Filters
+	// service is the service that is reached here; may be nil.
+	service *model.Service
 	// from collects the objects that the chains are built from.
 	from *xds.Sources
 }
@@ -184,7 +187,7 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 	if e.host != "" {
 		to.operation, to.servicePort = envoyconf.HostPort(e.host, e.servicePort)+"/*", e.servicePort
 	}
-	to.grpcWeb = e.protocol == model.ProtocolGRPCWeb
+	to.grpcWeb, to.service = e.protocol == model.ProtocolGRPCWeb, e.service
 	protocol := e.protocol
 	if e.tls != nil && protocol.Sniffed() {
 		protocol = model.ProtocolTCP // the contents of the connection are not inspected
@@ -207,12 +210,11 @@ func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to 
 	if protocol.Sniffed() {
 		return detectChains(s, mode, to)
 	}
-	filters := to.filters(s, protocol.IsHTTP())
-	secured := &listenerv3.FilterChain{Name: "mtls", Filters: filters, TransportSocket: envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
+	secured := &listenerv3.FilterChain{Name: "mtls", Filters: to.filters(s, protocol.IsHTTP(), true), TransportSocket: envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
 	if !protocol.IsHTTP() {
 		secured.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
 	}
-	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: filters}
+	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: to.filters(s, protocol.IsHTTP(), false)}
 	switch mode {
 	case snapshot.MutualTLSStrict:
 		return []*listenerv3.FilterChain{secured}
@@ -236,10 +238,9 @@ func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to 
 // detectChains returns the filter chains of a port without a declared protocol. HTTP is detected
 // by ALPN or by the first bytes.
 func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*listenerv3.FilterChain {
-	http, stream := to.filters(s, true), to.filters(s, false)
-	chain := func(name string, filters []*listenerv3.Filter, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
-		c := &listenerv3.FilterChain{Name: name, Filters: filters, FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
-		if tls && isHTTPChain(c) {
+	chain := func(name string, http bool, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
+		c := &listenerv3.FilterChain{Name: name, Filters: to.filters(s, http, tls), FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
+		if tls && http {
 			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})
 		} else if tls {
 			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
@@ -251,38 +252,48 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 	switch mode {
 	case snapshot.MutualTLSStrict:
 		return []*listenerv3.FilterChain{
-			chain("mtls", http, "tls", requests, true), chain("mtls-tcp", stream, "tls", nil, true),
+			chain("mtls", true, "tls", requests, true), chain("mtls-tcp", false, "tls", nil, true),
 		}
 	case snapshot.MutualTLSDisabled:
 		return []*listenerv3.FilterChain{
-			chain("plaintext", http, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", stream, "", nil, false),
+			chain("plaintext", true, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", false, "", nil, false),
 		}
 	case snapshot.MutualTLSPermissive:
 	}
 	return []*listenerv3.FilterChain{
-		chain("mtls", http, "tls", requests, true), chain("mtls-tcp", stream, "tls", streams, true),
-		chain("tls-passthrough", stream, "tls", nil, false),
-		chain("plaintext", http, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", stream, "raw_buffer", nil, false),
+		chain("mtls", true, "tls", requests, true), chain("mtls-tcp", false, "tls", streams, true),
+		chain("tls-passthrough", false, "tls", nil, false),
+		chain("plaintext", true, "raw_buffer", plaintextHTTP(), false), chain("plaintext-tcp", false, "raw_buffer", nil, false),
 	}
 }
 
 // filters returns the network filters that forward connections to the application.
-func (to inboundTarget) filters(s *target, http bool) []*listenerv3.Filter {
-	*to.from = append(*to.from, to.enforced.Sources...)
+func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.Filter {
+	*to.from = slices.Concat(*to.from, to.enforced.Sources, s.recorded.ServerSources)
+	observed := s.recorded.Observe(telemetry.Chain{Server: to.server(mutualTLS)})
 	if http {
 		*to.from = append(*to.from, to.validated.Sources...)
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
-			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(),
+			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,
 		})
-		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
+		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to, s.recorded.Labelled)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
 	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
-		AccessLog: to.enforced.StreamLog,
+		AccessLog: slices.Concat(to.enforced.StreamLog, observed.StreamLog),
 	}))
+}
+
+// server describes the chain for what is recorded about its requests.
+func (to inboundTarget) server(mutualTLS bool) *telemetry.Server {
+	out := &telemetry.Server{MutualTLS: mutualTLS}
+	if to.service != nil {
+		out.Host, out.Name, out.Namespace = to.service.Hostname, to.service.ShortName(), to.service.Namespace
+	}
+	return out
 }
 
 // inboundName returns the name of the cluster of an application port.

@@ -385,12 +385,18 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 	if !in.target.intercepts() {
 		return out
 	}
+	passthrough := cluster.Passthrough(mesh)
+	var labeller xds.Sources
+	if in.target.recorded.Labelled {
+		cluster.Label(passthrough)
+		labeller.Add(in.target.recorded.LabelledBy)
+	}
 	if family.four || !family.six {
 		add(cluster.InboundPassthrough(false, mesh), nil)
 	}
 	if family.six {
 		add(cluster.InboundPassthrough(true, mesh), nil)
 	}
-	add(cluster.Passthrough(mesh), nil)
+	add(passthrough, labeller)
 	return out
 }

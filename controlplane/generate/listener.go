@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -20,12 +21,13 @@ import (
 // listeners returns the LDS resources of a proxy.
 func (g *Generator) listeners(s *target) *xds.Set {
 	in, out := ingressOf(s), g.planOf(s)
-	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, policies: s.tokens.Key + s.policies.Key, settings: s.settings.String()}
+	key := setKey{typeURL: xds.TypeListener, vhds: s.proxy.VHDS, inbound: in.listenerKey(), unknown: s.unknownBy(), plugins: s.plugins.Key, policies: s.tokens.Key + s.policies.Key, recorded: s.recorded.Key, settings: s.settings.String()}
 	if out != &noPlan {
 		key.outbound, key.route = s.outbound, s.routeKey()
 		key.inbound.own = out.own
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
+		s.client = s.recorded.Observe(telemetry.Chain{})
 		s.validated, s.enforced = g.validate(s.mesh, s.tokens), g.enforce(s.mesh, s.policies)
 		for i, e := range in.entries {
 			in.entries[i].validated, in.entries[i].enforced = g.validate(s.mesh, in.tokens(e)), g.enforce(s.mesh, in.policies(e))
@@ -35,7 +37,7 @@ func (g *Generator) listeners(s *target) *xds.Set {
 			own = append(own, s.virtualOutbound())
 		}
 		p := g.apart(s, out, own)
-		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.refusals()))
+		return xds.NewSet(prev, p.resources, slices.Concat(out.problems, in.problems, p.problems, in.refusals(), s.recorded.Problems))
 	})
 }
 
@@ -100,10 +102,10 @@ func httpProxyAddress(s *target) string {
 }
 
 func httpProxyListener(s *target, port uint32) ownListener {
-	var from xds.Sources
+	from := slices.Clone(s.recorded.ClientSources)
 	address := httpProxyAddress(s)
 	name := address + "_" + envoyconf.Number(port)
-	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port, &from)})
+	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port, &from), Observed: s.client})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
 	return ownListener{from: from, message: &listenerv3.Listener{
 		Name:             name,

@@ -87,7 +87,7 @@ func listenerName(address string, port uint32) string {
 // outboundListener builds a listener of the plan. It adds the objects that the listener is built
 // from to from.
 func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
-	*from = append(*from, in.sources...)
+	*from = slices.Concat(*from, in.sources, s.recorded.ClientSources)
 	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
 	path, unix := envoyconf.UnixPath(in.bind)
 	switch {
@@ -102,6 +102,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	var whole *listenerv3.FilterChain // matches every connection
 	named := false
 	for _, c := range in.chains {
+		c.stream.AccessLog = s.client.StreamLog
 		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, c.stream)}}
 		if c.byName {
 			chain.Filters = slices.Insert(chain.Filters, 0, lookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
@@ -136,7 +137,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 		from.Add(s.unknownBy())
 		whole = &listenerv3.FilterChain{
 			Name:    "PassthroughFilterChain",
-			Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: s.unknownTraffic(), Targets: []envoyconf.Target{{Cluster: s.unknownTraffic(), Weight: 1}}})},
+			Filters: []*listenerv3.Filter{s.unknownStream()},
 		}
 	}
 	l.DefaultFilterChain = whole
@@ -176,7 +177,7 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 // outboundHTTP returns the filter that serves the requests of a listener.
 func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{
-		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "",
+		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "", Observed: s.client,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: s.routesName(in)}}
 	return envoyconf.HTTPFilter(hcm)
@@ -185,22 +186,27 @@ func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sourc
 // virtualOutbound returns the listener that receives all redirected outbound connections and hands
 // each to the listener of its original destination.
 func (s *target) virtualOutbound() ownListener {
-	var from xds.Sources
+	from := slices.Clone(s.recorded.ClientSources)
 	from.Add(s.unknownBy())
 	port := cmpPort(s.mesh.Config.GetProxyListenPort(), outboundPort)
-	to := s.unknownTraffic()
 	l := &listenerv3.Listener{
 		Name: "virtualOutbound", UseOriginalDst: wrapperspb.Bool(true), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains: []*listenerv3.FilterChain{
 			blackHoleChain("virtualOutbound-blackhole", port, s),
 			{
 				Name:    "virtualOutbound-catchall-tcp",
-				Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to, Targets: []envoyconf.Target{{Cluster: to, Weight: 1}}})},
+				Filters: []*listenerv3.Filter{s.unknownStream()},
 			},
 		},
 	}
 	s.wildcard(l, port)
 	return ownListener{l, from}
+}
+
+// unknownStream returns the filter that forwards connections to unknown destinations.
+func (s *target) unknownStream() *listenerv3.Filter {
+	to := s.unknownTraffic()
+	return envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to, Targets: []envoyconf.Target{{Cluster: to, Weight: 1}}, AccessLog: s.client.StreamLog})
 }
 
 // blackHoleChain closes connections to the proxy's own port, which would otherwise loop forever.

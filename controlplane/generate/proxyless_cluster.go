@@ -102,7 +102,7 @@ func oneNameCluster(name string, ep *model.Endpoint) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS},
-		LoadAssignment:       loadAssignment(name, ep.ServicePort, []*model.Endpoint{ep}, nil),
+		LoadAssignment:       loadAssignment(name, ep.ServicePort, []*model.Endpoint{ep}, endpointFacts{}),
 	}
 }
 
@@ -234,7 +234,7 @@ func (g *Generator) proxylessEndpoints(s *target, at viewpoint, prev *xds.Set) *
 					list = src.from.route(list, src.port, nil)
 				}
 				list = dialed(onlyIP(list), src.port)
-				cla := loadAssignment(ref.name, src.port, list, nil)
+				cla := loadAssignment(ref.name, src.port, list, endpointFacts{})
 				prefer(cla, list, src.port, src.locality)
 				return cla, src.sources()
 			})

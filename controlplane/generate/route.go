@@ -199,7 +199,7 @@ func (b *routeBuilder) unknown() madeHost {
 	if to == envoyconf.BlackHoleCluster {
 		return madeHost{blockAll(), from}
 	}
-	return madeHost{from: from, VirtualHost: &routev3.VirtualHost{
+	vh := &routev3.VirtualHost{
 		Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{
 			Name:  "allow_any",
@@ -210,7 +210,16 @@ func (b *routeBuilder) unknown() madeHost {
 				MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)},
 			}},
 		}},
-	}}
+	}
+	return madeHost{vh, append(from, b.hidePeer(vh)...)}
+}
+
+// hidePeer removes the headers about the workload from requests that leave the mesh.
+func (b *routeBuilder) hidePeer(vh *routev3.VirtualHost) xds.Sources {
+	if !b.target.recorded.Labelled {
+		return nil
+	}
+	return envoyconf.HidePeer(vh.GetRoutes(), b.Service, b.target.recorded.LabelledBy)
 }
 
 // routeBuilder builds the routes of a proxy.
@@ -322,6 +331,7 @@ func (b *routeBuilder) build(h *virtualHost) madeHost {
 		vh.Routes = []*routev3.Route{b.Default(&h.Host)}
 		check = (*routev3.VirtualHost).Validate
 	}
+	told := b.hidePeer(vh)
 	err := check(vh)
 	if err == nil && !utf8.ValidString(h.Name) {
 		err = fmt.Errorf("the host %q is not UTF-8", h.Name)
@@ -337,7 +347,7 @@ func (b *routeBuilder) build(h *virtualHost) madeHost {
 		b.Problems = append(b.Problems, envoyconf.Left(object, err))
 		return madeHost{}
 	}
-	from := b.TakeSources()
+	from := append(b.TakeSources(), told...)
 	if h.Service != nil {
 		from.Add(h.Service.Source)
 	}
@@ -357,11 +367,17 @@ func blockAll() *routev3.VirtualHost {
 	}
 }
 
-// inboundRoutes returns routes that forward all requests to the application.
-func inboundRoutes(to inboundTarget) *routev3.RouteConfiguration {
+// inboundRoutes returns routes that forward all requests to the application. With labelled, they
+// remove the headers in which proxies tell each other about their workloads.
+func inboundRoutes(to inboundTarget, labelled bool) *routev3.RouteConfiguration {
+	var hidden []string
+	if labelled {
+		hidden = envoyconf.PeerHeaders()
+	}
 	return &routev3.RouteConfiguration{
-		Name:             to.route,
-		ValidateClusters: wrapperspb.Bool(false),
+		RequestHeadersToRemove: hidden,
+		Name:                   to.route,
+		ValidateClusters:       wrapperspb.Bool(false),
 		VirtualHosts: []*routev3.VirtualHost{{
 			Name:    "inbound|http|" + envoyconf.Number(to.servicePort),
 			Domains: []string{"*"},

@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/gateway"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -118,6 +119,7 @@ func (r *router) source() *gateway.Source {
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
 		Timeout:  r.timeout,
 		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(),
+		Labelled: r.recorded.Labelled, LabelledBy: r.recorded.LabelledBy,
 	}
 	in.Plugins = func(port uint32, from *xds.Sources) envoyconf.Plugins {
 		return r.plugins.HTTP(extension.Client, port, from)
@@ -134,7 +136,7 @@ func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Se
 	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
 	if typeURL == xds.TypeListener {
 		key.plugins, key.policies = r.plugins.Key, r.tokens.Key+r.policies.Key
-		key.settings = r.settings.String()
+		key.settings, key.recorded = r.settings.String(), r.recorded.Key
 	}
 	from := inputs{r.merged, r.view, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	if typeURL == xds.TypeListener {
@@ -147,8 +149,9 @@ func (g *Generator) routerListeners(r *router) *xds.Set {
 	return g.routerSet(r, xds.TypeListener, func(prev *xds.Set) *xds.Set {
 		source := r.source()
 		source.Authentication, source.Authorization = g.validate(r.mesh, r.tokens), g.enforce(r.mesh, r.policies)
+		source.Observed, source.Recorded = r.recorded.Observe(telemetry.Chain{}), r.recorded.ClientSources
 		listeners, problems := r.merged.Listeners(source)
-		out := &part{problems: slices.Concat(r.merged.Problems, problems, source.Authorization.Problems)}
+		out := &part{problems: slices.Concat(r.merged.Problems, problems, source.Authorization.Problems, r.recorded.Problems)}
 		for _, l := range listeners {
 			if err := envoyconf.ApplyListener(l.Listener, r.settings, true); err != nil {
 				out.problems = append(out.problems, envoyconf.Left(model.Key{}, fmt.Errorf("listener %s: %w", l.GetName(), err)))

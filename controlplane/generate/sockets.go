@@ -74,12 +74,13 @@ type plannedKey struct {
 	unknown  string
 	by       model.Key // see [target.unknownBy]
 	plugins  string
+	recorded string
 	settings string
 }
 
 // planned builds the listeners of a plan.
 func (g *Generator) planned(s *target, p *plan) []madeListener {
-	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.unknownBy(), s.plugins.Key, s.settings.String()}
+	key := plannedKey{p, s.proxy.VHDS, s.unknownKey(), s.unknownBy(), s.plugins.Key, s.recorded.Key, s.settings.String()}
 	return *g.outgoing.get(key, s.mesh.Sequence, inputs{s.mesh.Config, s.mesh.Denied}, func(*[]madeListener) *[]madeListener {
 		out := make([]madeListener, 0, len(p.listeners))
 		for _, l := range p.listeners {

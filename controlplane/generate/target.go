@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -29,6 +30,10 @@ type target struct {
 	plugins  extension.Plugins
 	tokens   authentication.Tokens
 	policies authorization.Policies
+	// recorded is what is recorded about requests, and client the part for those that are sent, while
+	// listeners are built.
+	recorded telemetry.Effective
+	client   envoyconf.Observed
 	// validated and enforced are the filters of tokens and policies, while listeners are built.
 	validated *authentication.Filters
 	enforced  *authorization.Filters
@@ -43,6 +48,8 @@ type outboundKey struct {
 	sees      string // see the function sees
 	hidden    string // services that its Sidecar does not import and its policies ask
 	locality  string // its locality, if a service or rule depends on it
+	labelled  bool   // see [telemetry.Effective]
+	labeller  model.Key
 }
 
 // routeKey determines the routes of a proxy, together with outboundKey.
@@ -78,6 +85,8 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	for _, a := range s.hidden() {
 		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
 	}
+	s.recorded = telemetry.Of(mesh, proxy)
+	s.outbound.labelled, s.outbound.labeller = s.recorded.Labelled, s.recorded.LabelledBy
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
 }
@@ -174,6 +183,7 @@ func (c clusterRef) source(s *target) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
 		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Denied: s.mesh.Denied, Viewer: s.viewer,
+		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller,
 	}
 	if !c.found.ByName() {
 		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies

@@ -209,6 +209,15 @@ type Port struct {
 	Protocol Protocol
 }
 
+// ShortName returns the name of a Kubernetes Service, or the host of another one.
+func (s *Service) ShortName() string {
+	if s.Registry != RegistryKubernetes {
+		return s.Hostname
+	}
+	name, _, _ := strings.Cut(s.Hostname, ".")
+	return name
+}
+
 // Endpoint is one address that serves one port of a service.
 type Endpoint struct {
 	// Address is an IP address, "unix://" followed by a path, or a DNS name for services that Envoy
@@ -245,6 +254,25 @@ type Endpoint struct {
 	// Draining is true for an endpoint that is terminating. It receives only requests of clients
 	// with a persistent session to it.
 	Draining bool
+}
+
+// WorkloadName returns the name of the workload that an endpoint belongs to, as far as its own name
+// and its labels say: of the Deployment, StatefulSet or DaemonSet of a pod, or of a WorkloadEntry.
+func (e *Endpoint) WorkloadName() string {
+	if name := e.Labels["service.istio.io/workload-name"]; name != "" || e.Entry {
+		return cmp.Or(name, e.Workload)
+	}
+	if hash := e.Labels["pod-template-hash"]; hash != "" { // of a ReplicaSet: <deployment>-<hash>-<random>
+		if name, _, ok := strings.Cut(e.Workload, "-"+hash+"-"); ok {
+			return name
+		}
+	}
+	if e.Labels["statefulset.kubernetes.io/pod-name"] != "" || e.Labels["controller-revision-hash"] != "" {
+		if i := strings.LastIndexByte(e.Workload, '-'); i > 0 {
+			return e.Workload[:i]
+		}
+	}
+	return e.Workload
 }
 
 // EntryKey returns the key of the WorkloadEntry object that the endpoint comes from, or the zero

@@ -81,6 +81,8 @@ type Mesh struct {
 	AuthorizationPolicies *AuthorizationPolicies
 	// RequestAuthentications say which tokens in requests are valid.
 	RequestAuthentications *RequestAuthentications
+	// Telemetries say what is recorded about requests and connections.
+	Telemetries *Telemetries
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 	// Denied are the identities and certificates that proxies reject; nil if there are none.
@@ -147,6 +149,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
 	m.RequestAuthentications = rebuildRequestAuthentications(old.RequestAuthentications, st)
+	m.Telemetries = rebuild(old.Telemetries, st, model.Telemetry, newTelemetries)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)

@@ -5,13 +5,11 @@ package validate
 
 import (
 	"math"
-	"strings"
 
-	"cel.dev/cel-go/common"
-	"cel.dev/cel-go/parser"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -97,25 +95,19 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 			c.errorf(at, "is %s: the operation REMOVE takes none; remove it", field.Quote(tag.GetValue()))
 		case !remove && tag.GetValue() == "":
 			c.errorf(at, "is missing: the operation UPSERT needs an expression, such as request.host")
+		case !remove:
+			c.expression(tag.GetValue(), at)
 		}
 	}
 }
 
-// expression checks the syntax of an expression that Envoy evaluates. Its names
-// are Envoy's attributes, which differ between versions: they are not checked.
+// expression checks an expression that Envoy evaluates.
 func (c *checker) expression(s, path string) {
 	if s == "" {
 		c.errorf(path, "is missing: write an expression, such as response.code >= 400")
 		return
 	}
-	p, err := parser.NewParser(parser.Macros(parser.AllMacros...))
-	if err != nil {
-		c.errorf(path, "cannot be checked: %v", err)
-		return
-	}
-	if _, errs := p.Parse(common.NewTextSource(s)); len(errs.GetErrors()) > 0 {
-		e := errs.GetErrors()[0]
-		text, _, _ := strings.Cut(strings.TrimPrefix(e.Message, "Syntax error: "), " expecting ")
-		c.errorf(path, "is %s: it is no CEL expression: at column %d, %s", field.Quote(s), e.Location.Column()+1, text)
+	if err := expression.Check(s); err != nil {
+		c.errorf(path, "is %s: it is %v", field.Quote(s), err)
 	}
 }

@@ -37,6 +37,10 @@ type Source struct {
 	// endpoints are known to support mutual TLS of the mesh. EDS endpoints carry this information
 	// themselves.
 	Secured bool
+	// Labelled adds metadata that loggers of requests read.
+	Labelled bool
+	// LabelledBy is the object that causes this; may be empty.
+	LabelledBy model.Key
 }
 
 // Policy returns the policy of the rule for the port and the subset.
@@ -47,6 +51,7 @@ func (src Source) Sources() xds.Sources {
 	var from xds.Sources
 	from.Add(src.Service.Source)
 	from.AddConfigs(src.Rule.Objects()...)
+	from.Add(src.LabelledBy)
 	if src.Accounts != nil && src.namesAccounts(src.Policy()) {
 		from.Add(src.Accounts.Entries...)
 		from.Add(src.Service.EndpointsFrom...)

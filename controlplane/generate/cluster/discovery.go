@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"net/netip"
-	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -20,6 +19,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -140,10 +140,7 @@ func NameCache(mesh *meshv1alpha1.MeshConfig, v Viewer) *cachev3.DnsCacheConfig 
 func metadata(src Source) *corev3.Metadata {
 	text := structpb.NewStringValue
 	svc := src.Service
-	name := svc.Hostname
-	if svc.Registry == model.RegistryKubernetes {
-		name, _, _ = strings.Cut(name, ".")
-	}
+	name := svc.ShortName()
 	fields := map[string]*structpb.Value{
 		"services": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"host": text(svc.Hostname), "name": text(name), "namespace": text(svc.Namespace),
@@ -156,5 +153,23 @@ func metadata(src Source) *corev3.Metadata {
 	if src.Subset != "" {
 		fields["subset"] = text(src.Subset)
 	}
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
+	out := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
+	if src.Labelled {
+		out.FilterMetadata[envoyconf.LabelsNamespace] = serviceLabels(svc.Hostname, name, svc.Namespace)
+	}
+	return out
+}
+
+// serviceLabels returns the metadata of a cluster for loggers of requests.
+func serviceLabels(host, name, namespace string) *structpb.Struct {
+	return envoyconf.Labels(map[string]string{
+		envoyconf.ServiceHostLabel: host, envoyconf.ServiceNameLabel: name, envoyconf.ServiceNamespaceLabel: namespace,
+	})
+}
+
+// Label adds the metadata that loggers of requests read to a cluster for unknown destinations.
+func Label(c *clusterv3.Cluster) {
+	c.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		envoyconf.LabelsNamespace: serviceLabels(node.Unknown, c.GetName(), node.Unknown),
+	}}
 }

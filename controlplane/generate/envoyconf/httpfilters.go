@@ -65,6 +65,8 @@ type Filters struct {
 	NamesRules bool
 	// AccessLog are logs besides that of the mesh.
 	AccessLog []*accesslogv3.AccessLog
+	// Observed is what is recorded about the requests.
+	Observed Observed
 	// Records are the headers that the agent can record; nil means that it records no requests.
 	Records []string
 	// Library is set for applications without an Envoy.
@@ -87,6 +89,7 @@ func (f Filters) table() []filterRow {
 	envoy := f.Library == noLibrary
 	return []filterRow{
 		{made: denialHeader(), on: envoy && f.NamesRules, reason: "the last to see the response, so it names the rule of whichever filter denies the request"},
+		{made: f.Observed.Keep, on: envoy, reason: "keeps what loggers need of a request before other filters change or refuse it"},
 		{made: f.Denied.httpFilters(), on: f.Library == LibraryServer, reason: "refuses denied peers before anything reads the request"},
 		{made: f.External, on: envoy, reason: "external authorizers see the request as it was sent, before plugins and the rules of the mesh"},
 		{made: f.Plugins[extensionsv1alpha1.PluginPhase_AUTHN], on: envoy, reason: "authenticates before the mesh looks at tokens"},

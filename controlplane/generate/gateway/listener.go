@@ -182,7 +182,7 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 
 // http returns the filter that serves the requests of servers that share routes.
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
-	from := slices.Concat(b.Authentication.Sources, b.Authorization.Sources)
+	from := slices.Concat(b.Authentication.Sources, b.Authorization.Sources, b.Recorded)
 	for _, s := range servers {
 		from = append(from, s.sources...)
 	}
@@ -195,7 +195,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
 		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
 		Authentication: b.Authentication.HTTP, External: b.Authorization.External, Authorization: b.Authorization.HTTP,
-		AccessLog: b.Authorization.HTTPLog, NamesRules: b.NamesRules, Records: b.Records,
+		AccessLog: b.Authorization.HTTPLog, NamesRules: b.NamesRules, Records: b.Records, Observed: b.Observed,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from

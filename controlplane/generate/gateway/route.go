@@ -185,6 +185,9 @@ func (b *routes) virtualHosts(port uint32) []VirtualHost {
 	var out []VirtualHost
 	for _, h := range b.hosts {
 		h.Routes = catchAllLast(h.Routes)
+		if b.Labelled {
+			h.sources = append(h.sources, envoyconf.HidePeer(h.Routes, b.Service, b.LabelledBy)...)
+		}
 		err := route.CheckHost(h.VirtualHost)
 		if err == nil {
 			out = append(out, VirtualHost{h.VirtualHost, h.sources})

@@ -39,6 +39,13 @@ type Source struct {
 	Authentication *authentication.Filters
 	// Authorization are the filters that decide which requests and connections are accepted.
 	Authorization *authorization.Filters
+	// Observed is what is recorded about requests and connections, and Recorded are its objects.
+	Observed envoyconf.Observed
+	Recorded xds.Sources
+	// Labelled is true if proxies tell each other about their workloads.
+	Labelled bool
+	// LabelledBy is the object that causes this; may be empty.
+	LabelledBy model.Key
 	// NamesRules adds a header to denied requests that names the rule.
 	NamesRules bool
 	// Records are the headers that the agent can record.

@@ -60,12 +60,12 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return b.stream(stream), slices.Concat(s.sources, builder.TakeSources(), b.Authorization.Sources)
+	return b.stream(stream), slices.Concat(s.sources, builder.TakeSources(), b.Authorization.Sources, b.Recorded)
 }
 
 // stream returns the filters that forward accepted connections.
 func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
-	to.AccessLog = b.Authorization.StreamLog
+	to.AccessLog = slices.Concat(b.Authorization.StreamLog, b.Observed.StreamLog)
 	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(b.Mesh.Config, to))
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package expression
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`request.host`:                                           `%CEL(request.host)%`,
+		`string(destination.port)`:                               `%CEL(destination.port)%`,
+		` string( (1 + 2) * 3 ) `:                                `%CEL((1 + 2) * 3)%`,
+		`string(1) == string(2)`:                                 "!a call of string inside",
+		`request.path == 'a' ? 1 : 2`:                            `%CEL(request.path == 'a' ? 1 : 2)%`,
+		`request.headers['a'].startsWith('b') && !(2 in [1, 2])`: `%CEL(request.headers['a'].startsWith('b') && !(2 in [1, 2]))%`,
+		`has(request.headers) || size(request.path) > -1`:        `%CEL(has(request.headers) || size(request.path) > -1)%`,
+		`re.extract(request.path, '/(.*)', '\\1')`:               `%CEL(re.extract(request.path, '/(.*)', '\\1'))%`,
+		`request.path.lowerAscii()`:                              "!lowerAscii, which is no function",
+		`[1].exists(x, x == 1)`:                                  "!exists, which is no function",
+		`request.`:                                               "!no CEL expression: at column",
+		`(5)%(2)`:                                                "!not writable",
+		"1 +\n2":                                                 "!not writable",
+	} {
+		got, err := Format(text)
+		if problem, ok := strings.CutPrefix(want, "!"); ok {
+			if err == nil || !strings.Contains(err.Error(), problem) {
+				t.Errorf("Format(%q): %v, want an error with %q", text, err, problem)
+			}
+		} else if err != nil || got != want {
+			t.Errorf("Format(%q) = %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+func FuzzFormat(f *testing.F) {
+	f.Add("string(request.path)")
+	f.Fuzz(func(t *testing.T, text string) {
+		if got, err := Format(text); err == nil && (!strings.HasPrefix(got, "%CEL(") || !strings.HasSuffix(got, ")%")) {
+			t.Errorf("Format(%q) = %q", text, got)
+		}
+	})
+}

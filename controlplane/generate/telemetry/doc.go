@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+// Package telemetry decides what an Envoy records about requests and connections, from Telemetry
+// objects and the mesh config, and builds the parts of listeners that record it.
+//
+// [Of] returns what is in force for a workload, and [Effective.Observe] what to put into its
+// listeners. Metrics are counted by Envoy's stats access logger: counters and histograms whose tags
+// are formats of access logs. The package also decides which headers proxies use to tell each other
+// about their workloads; see peer.go.
+//
+// The package is pure: no I/O, no clock, no goroutines.
+package telemetry

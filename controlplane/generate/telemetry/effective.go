@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package telemetry
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// Effective is what is recorded about the requests and connections of a workload.
+type Effective struct {
+	// Key differs between two results that lead to different listeners. It cannot be forged.
+	Key string
+	// Labelled is true if clusters and endpoints have the service and the workload that a request is
+	// sent to as metadata, and proxies tell each other about their workloads: some proxy of the mesh
+	// counts requests.
+	Labelled bool
+	// LabelledBy is the object that causes this, or empty if the mesh config does.
+	LabelledBy model.Key
+	// Problems are those of objects that do not apply as written.
+	Problems []model.Problem
+	// ClientSources and ServerSources are the objects that decide about requests that the workload
+	// sends, and receives.
+	ClientSources, ServerSources xds.Sources
+
+	// levels are the objects that apply: the one of the mesh, of the namespace, of the workload.
+	levels []*snapshot.Telemetry
+	envoy  support
+	// client and server are the metrics of requests that the workload sends and receives.
+	client, server metrics
+}
+
+// Of returns what is in force for a proxy.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
+	e := Effective{}
+	e.LabelledBy, e.Labelled = labelled(mesh)
+	var hidden []*snapshot.Telemetry
+	e.levels, hidden = mesh.Telemetries.For(proxy.Namespace, proxy.OwnLabels())
+	for _, loser := range hidden {
+		e.Problems = append(e.Problems, e.levels[len(e.levels)-1].Hides(loser))
+	}
+	e.envoy = supportOf(proxy.Envoy)
+	e.client, e.server = metricsOf(mesh.Config, e.levels)
+	if (e.client.on || e.server.on) && e.envoy == none {
+		e.client, e.server = metrics{}, metrics{}
+		for _, level := range e.levels {
+			if len(level.Spec.GetMetrics()) > 0 {
+				e.Problems = append(e.Problems, model.Problem{
+					Object: level.Config.Key, Source: level.Config.Source, Warning: true,
+					Reason: "spec.metrics: proxies with an Envoy before 1.37 count no requests, because it cannot: update Envoy",
+				})
+			}
+		}
+	}
+	var key strings.Builder
+	if e.client.on || e.server.on {
+		key.WriteString(e.client.key() + e.server.key() + strconv.Itoa(int(e.envoy)))
+		for _, level := range e.levels {
+			key.WriteString("," + strconv.Quote(level.Config.Key.String()))
+		}
+	}
+	if e.Labelled {
+		key.WriteString("@" + strconv.Quote(e.LabelledBy.String()))
+	}
+	e.name(mesh)
+	for _, p := range e.Problems {
+		key.WriteString("!" + strconv.Quote(p.String()))
+	}
+	e.Key = key.String()
+	return e
+}
+
+// name sets the objects that decide, those without which something else would be recorded.
+func (e *Effective) name(mesh *snapshot.Mesh) {
+	e.ClientSources.Add(e.LabelledBy)
+	e.ServerSources.Add(e.LabelledBy)
+	if e.envoy == none {
+		return
+	}
+	for i, level := range e.levels {
+		client, server := metricsOf(mesh.Config, slices.Delete(slices.Clone(e.levels), i, i+1))
+		if client.key() != e.client.key() {
+			e.ClientSources.AddConfigs(level.Config)
+		}
+		if server.key() != e.server.key() {
+			e.ServerSources.AddConfigs(level.Config)
+		}
+	}
+}
+
+// labelled reports whether metrics of some proxy of the mesh are selected, and by which object. The
+// key is empty if the mesh config does it.
+func labelled(mesh *snapshot.Mesh) (by model.Key, ok bool) {
+	if slices.ContainsFunc(mesh.Config.GetDefaultProviders().GetMetrics(), func(name string) bool { return countsRequests(mesh.Config, name) }) {
+		return model.Key{}, true
+	}
+	var first *model.Config
+	for name, object := range mesh.Telemetries.MetricsProviders() {
+		if countsRequests(mesh.Config, name) && (first == nil || model.Older(object.Config, first) < 0) {
+			first = object.Config
+		}
+	}
+	if first == nil {
+		return model.Key{}, false
+	}
+	return first.Key, true
+}
+
+// support is what the stats access logger of an Envoy can do.
+type support int
+
+const (
+	none      support = iota // before 1.37 there is none
+	unbounded                // it cannot limit the number of series
+	bounded                  // since 1.39
+)
+
+// supportOf returns what an Envoy supports by its version. An unknown version counts as new.
+func supportOf(version string) support {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	switch {
+	case major != "1" || err != nil || n >= 39:
+		return bounded
+	case n >= 37:
+		return unbounded
+	}
+	return none
+}
+
+// provider returns the extension provider with a name, or nil.
+func provider(mesh *meshv1alpha1.MeshConfig, name string) *meshv1alpha1.MeshConfig_ExtensionProvider {
+	for _, p := range mesh.GetExtensionProviders() {
+		if p.GetName() == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func countsRequests(mesh *meshv1alpha1.MeshConfig, name string) bool {
+	return provider(mesh, name).GetPrometheus() != nil
+}
+
+// modes returns whether a mode is for the requests that a workload sends, or receives.
+func modes(mode telemetryv1alpha1.WorkloadMode) (client, server bool) {
+	return mode != telemetryv1alpha1.WorkloadMode_SERVER, mode != telemetryv1alpha1.WorkloadMode_CLIENT
+}

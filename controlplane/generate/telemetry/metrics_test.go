@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package telemetry
+
+import (
+	"testing"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// TestMetricsOf merges the objects of the levels of a workload.
+func TestMetricsOf(t *testing.T) {
+	t.Parallel()
+	const provider = "providers: [{name: prometheus}]"
+	for _, c := range []struct {
+		name, defaults string
+		levels         []string
+		client, server string
+	}{
+		{"nothing selected", "", nil, "-", "-"},
+		{"by the mesh config", "prometheus", nil, "+", "+"},
+		{"by an object", "", []string{provider}, "+", "+"},
+		{"overrides without a provider", "", []string{"overrides: [{disabled: true}]"}, "-", "-"},
+		{"another provider", "prometheus", []string{"providers: [{name: other}]"}, "-", "-"},
+		{"an unknown provider", "", []string{"providers: [{name: nobody}]"}, "-", "-"},
+		{"the last level names the provider", "", []string{"providers: [{name: other}]", provider}, "+", "+"},
+		{"a level without providers inherits", "", []string{provider, "overrides: [{disabled: true, match: {mode: CLIENT}}]"}, "-", "+"},
+		{"all off", "prometheus", []string{"overrides: [{disabled: true}]"}, "-", "-"},
+		{"off and on again", "prometheus", []string{"overrides: [{disabled: true}]", "overrides: [{disabled: false}]"}, "+", "+"},
+		{"naming the provider again does not switch on", "prometheus", []string{"overrides: [{disabled: true}]", provider}, "-", "-"},
+		{
+			"one metric and direction", "prometheus", []string{"overrides: [{match: {metric: REQUEST_SIZE, mode: SERVER}, disabled: true}]"},
+			"+", "+istio_request_bytestrue",
+		},
+		{
+			"tags accumulate, the last one wins", "prometheus",
+			[]string{
+				"overrides: [{match: {metric: REQUEST_COUNT, mode: CLIENT}, tagOverrides: {a: {value: request.host}, b: {operation: REMOVE}}}]",
+				"overrides: [{match: {metric: REQUEST_COUNT}, tagOverrides: {a: {value: request.path}}}, {match: {metric: REQUEST_COUNT, mode: SERVER}, disabled: true}]",
+			},
+			`+istio_requests_totalfalse"a"="request.path""b"=""`, `+istio_requests_totaltrue"a"="request.path"`,
+		},
+		{"a custom metric by either name", "prometheus", []string{"overrides: [{match: {customMetric: requests_total, mode: CLIENT}, disabled: true}, {match: {customMetric: istio_requests_total, mode: SERVER}, disabled: true}]"}, "+istio_requests_totaltrue", "+istio_requests_totaltrue"},
+		{"an unknown custom metric", "prometheus", []string{"overrides: [{match: {customMetric: mine}, disabled: true}]"}, "+", "+"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			settings := "extensionProviders: [{name: other, stackdriver: {}}]\n"
+			if c.defaults != "" {
+				settings += "defaultProviders: {metrics: [" + c.defaults + "]}\n"
+			}
+			mesh, err := meshconfig.Parse([]byte(settings))
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, server := metricsOf(mesh, levelsOf(t, c.levels))
+			if client.key() != c.client || server.key() != c.server {
+				t.Errorf("%s and %s, want %s and %s", client.key(), server.key(), c.client, c.server)
+			}
+		})
+	}
+}
+
+// levelsOf returns objects with one element of spec.metrics each.
+func levelsOf(t *testing.T, metrics []string) []*snapshot.Telemetry {
+	t.Helper()
+	var out []*snapshot.Telemetry
+	for i, text := range metrics {
+		m := &telemetryv1alpha1.Metrics{}
+		j, err := yaml.YAMLToJSON([]byte("{" + text + "}"))
+		if err == nil {
+			err = m.UnmarshalJSON(j)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		spec := &telemetryv1alpha1.Telemetry{Metrics: []*telemetryv1alpha1.Metrics{m}}
+		out = append(out, &snapshot.Telemetry{Spec: spec, Config: &model.Config{Key: model.Key{Kind: model.Telemetry, Name: string(rune('a' + i))}}})
+	}
+	return out
+}
+
+// TestOfOldEnvoys says what each version of Envoy gets.
+func TestOfOldEnvoys(t *testing.T) {
+	t.Parallel()
+	config := &meshv1alpha1.MeshConfig{
+		DefaultProviders: &meshv1alpha1.MeshConfig_DefaultProviders{Metrics: []string{"prometheus"}}, ExtensionProviders: meshconfig.Default().GetExtensionProviders(),
+	}
+	object := &model.Config{Key: model.Key{Kind: model.Telemetry, Namespace: "istio-system", Name: "x"}, Spec: levelsOf(t, []string{"providers: [{name: prometheus}]"})[0].Spec}
+	mesh := snapshot.Build(nil, snapshot.Input{Mesh: config, List: func(kind model.Kind) []*model.Config {
+		if kind == model.Telemetry {
+			return []*model.Config{object}
+		}
+		return nil
+	}}, model.Change{All: true})
+	keys := map[string]bool{}
+	for version, counts := range map[string]bool{"1.36.2": false, "1.37.0": true, "1.39.3": true, "": true} {
+		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"})
+		log := e.Observe(Chain{Server: &Server{MutualTLS: true}}).RequestLog
+		if (len(log) > 0) != counts || (len(e.Problems) > 0) == counts {
+			t.Errorf("Envoy %q: %d loggers, problems %v", version, len(log), e.Problems)
+		}
+		keys[e.Key] = true
+	}
+	if len(keys) != 3 { // an unknown version is a new one
+		t.Errorf("%d keys: %v", len(keys), keys)
+	}
+}
