@@ -471,3 +471,24 @@ func TestAgain(t *testing.T) {
 		t.Errorf("containers %v, init containers %v", namesOf(second.Pod.Spec.Containers), namesOf(second.Pod.Spec.InitContainers))
 	}
 }
+
+// TestCNIValues sets the values with which the CNI plugin sets the rules: a container without
+// capabilities verifies them.
+func TestCNIValues(t *testing.T) {
+	t.Parallel()
+	for _, values := range []string{"{pilot: {cni: {enabled: true}}}", "{istio_cni: {enabled: true}}"} {
+		v, err := ParseValues([]byte(values), "")
+		if err != nil || !bool(v.Pilot.CNI.Enabled) {
+			t.Errorf("%s: the CNI plugin is off (%v)", values, err)
+		}
+	}
+	in := newInjector(t, "", "{istio_cni: {enabled: true}}", "")
+	result, err := in.Inject(Request{Pod: podWith(nil, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := result.Pod.Spec.InitContainers[0]
+	if c.Name != validationName || !slices.Contains(c.Args, "--run-validation") || len(c.SecurityContext.Capabilities.Add) > 0 || *c.SecurityContext.RunAsUser != proxyID {
+		t.Errorf("the first init container is %v", c)
+	}
+}

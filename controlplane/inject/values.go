@@ -27,7 +27,10 @@ type Values struct {
 	Global   globalValues   `json:"global"`
 	Pilot    pilotValues    `json:"pilot"`
 	Gateways gatewaysValues `json:"gateways"`
-	Webhook  struct {
+	IstioCNI struct {
+		Enabled toggle `json:"enabled"` // the older name of pilot.cni.enabled
+	} `json:"istio_cni"`
+	Webhook struct {
 		RewriteProbes toggle `json:"rewriteAppHTTPProbe"`
 	} `json:"sidecarInjectorWebhook"`
 }
@@ -170,6 +173,9 @@ func ParseValues(doc []byte, tag string) (*Values, error) {
 	}
 	if p := &v.Global.Proxy; p.SeccompProfile != nil && p.SeccompProfile.Type == "" {
 		p.SeccompProfile = nil // {} means none
+	}
+	if v.IstioCNI.Enabled {
+		v.Pilot.CNI.Enabled = true
 	}
 	if v.Global.ProxyInit.Image == "" {
 		v.Global.ProxyInit.Image = v.Global.Proxy.Image

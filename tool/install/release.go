@@ -78,6 +78,7 @@ func resources() []resource {
 		{"Role", "rbac.authorization.k8s.io/v1", "roles", true},
 		{"RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings", true},
 		{"Service", "v1", "services", true},
+		{"DaemonSet", "apps/v1", "daemonsets", true},
 		{"Deployment", "apps/v1", "deployments", true},
 		{"HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers", true},
 		{"MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", false},

@@ -77,6 +77,23 @@ istio.io/rev: {{ include "outrigger.revision" . }}
 {{ .Values.image.hub }}/{{ .Values.image.name }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- define "outrigger.cni" -}}
+outrigger-cni{{ include "outrigger.suffix" . }}
+{{- end }}
+
+{{- define "outrigger.cniSelector" -}}
+app.kubernetes.io/name: outrigger-cni
+istio.io/rev: {{ include "outrigger.revision" . }}
+{{- end }}
+
+{{- define "outrigger.cniLabels" -}}
+{{ include "outrigger.labels" . | replace "app.kubernetes.io/name: outrigger-control" "app.kubernetes.io/name: outrigger-cni" }}
+{{- end }}
+
+{{- define "outrigger.cniImage" -}}
+{{ .Values.cni.hub | default .Values.image.hub }}/{{ .Values.cni.image }}:{{ .Values.cni.tag | default .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{/*
 How the API server reaches a webhook: a list of the root and the path. Neither caBundle nor
 failurePolicy is in the chart. The control plane alone writes them, and no upgrade takes them away.

@@ -4,6 +4,7 @@
 package chart
 
 import (
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -98,6 +99,16 @@ func consistent(t *testing.T, objects map[string]*unstructured.Unstructured) {
 		}
 	}
 	rightsOf(t, objects, d.Spec.Template.Spec.ServiceAccountName, d.Namespace)
+	for _, s := range typed[appsv1.DaemonSet](t, objects, "DaemonSet") {
+		rightsOf(t, objects, s.Spec.Template.Spec.ServiceAccountName, s.Namespace)
+		own, err := metav1.LabelSelectorAsSelector(s.Spec.Selector)
+		if err != nil || !own.Matches(labels.Set(s.Spec.Template.Labels)) || own.Matches(labels.Set(d.Spec.Template.Labels)) {
+			t.Errorf("the DaemonSet selects %s (%v)", own, err)
+		}
+		if control := labels.SelectorFromSet(d.Spec.Selector.MatchLabels); control.Matches(labels.Set(s.Spec.Template.Labels)) {
+			t.Errorf("the selector of the control plane selects the DaemonSet's pods: %s", control)
+		}
+	}
 	for _, client := range webhookClients(t, objects) {
 		if s := client.Service; s != nil && (s.Namespace != d.Namespace || !served[s.Name][*s.Port]) {
 			t.Errorf("a webhook is at %s/%s:%d, which is not served", s.Namespace, s.Name, *s.Port)
@@ -108,7 +119,7 @@ func consistent(t *testing.T, objects map[string]*unstructured.Unstructured) {
 	}
 }
 
-// rightsOf checks that the account has the roles.
+// rightsOf checks that the account exists, and that each role belongs to the account of its name.
 func rightsOf(t *testing.T, objects map[string]*unstructured.Unstructured, account, namespace string) {
 	t.Helper()
 	if objects["ServiceAccount "+account] == nil {
@@ -116,7 +127,8 @@ func rightsOf(t *testing.T, objects map[string]*unstructured.Unstructured, accou
 	}
 	check := func(role rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		t.Helper()
-		if objects[role.Kind+" "+role.Name] == nil || len(subjects) != 1 || subjects[0].Name != account || subjects[0].Namespace != namespace {
+		if objects[role.Kind+" "+role.Name] == nil || len(subjects) != 1 || subjects[0].Namespace != namespace ||
+			subjects[0].Name != strings.TrimSuffix(role.Name, "-"+namespace) || objects["ServiceAccount "+subjects[0].Name] == nil {
 			t.Errorf("a binding binds %v to %v", role, subjects)
 		}
 	}
