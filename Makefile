@@ -72,33 +72,50 @@ images-lock: ## pin the newest Debian packages for the images
 # e2e/kube is a module of its own, which ./... leaves out.
 .PHONY: kube
 kube: ## build kube-apiserver and etcd for tests; minutes, once
-	@cd e2e/kube && go run ./parts/get
+	@cd e2e/kube && CGO_ENABLED=0 nice -n 5 go run -tags grpcnotrace -trimpath ./parts/get
+
+.PHONY: kube-node
+kube-node: kube
+	@[[ $$(id -u) != 0 ]] || { cd e2e/kube && CGO_ENABLED=0 nice -n 5 go run -tags grpcnotrace -trimpath ./parts/get node; }
 
 .PHONY: test
 test: build envoy ## run all tests that need no cluster, with the real Envoy
-	@$(GOTEST) 'end to end' $(GOFLAGS_TEST) -count=1 -parallel 4 -- $$(go list ./e2e/...) & \
-	code=0; $(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e) || code=1; \
-	wait $$! || code=1; exit $$code
+	@$(MAKE) --no-print-directory -j2 -k e2e test-packages
 
-# test-all is test, then each suite that needs more.
+.PHONY: test-packages
+test-packages: build envoy
+	@$(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e)
+
+# Suites mostly wait, for leases, timeouts and the like: more of them run at once than there are
+# processors. The long ones are first.
+SUITE_JOBS ?= 4
 .PHONY: test-all
-test-all: test test-envoys test-images test-kube ## run all tests there are: test, every Envoy, images, kube-apiserver, conformance
-	@echo '== a real node: left out; make test-node runs its tests, as root'
+test-all: ## run all tests there are: test, every Envoy, images, kube-apiserver, conformance, a real node
+	@$(MAKE) --no-print-directory -j$(SUITE_JOBS) -k suites
 
-# Tests of e2e/kube mostly wait, for leases and the like: more of them run at
-# once than there are processors.
-.PHONY: test-kube
-test-kube: build envoy kube ## run the tests with a real kube-apiserver
-	$(GOTEST) '1,000 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1000
-	cd e2e/kube && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
-	cd e2e/kube/chart && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
-	cd e2e/kube/prober && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 ./...
-	cd e2e/kube/conformance && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 -parallel 6 ./...
+.PHONY: suites
+suites: kube e2e test-packages test-kube test-node test-images test-envoys
 
-# Pods of a real kubelet. The first build takes 5 to 13 minutes, so that test-all leaves it out.
+# Both write programs for images.
+ifneq ($(filter suites,$(MAKECMDGOALS)),)
+test-node: | test-images kube-node
+endif
+
+# Tests of e2e/kube mostly wait, too.
+KUBE_MODULES := kube kube/chart kube/prober kube/conformance
+.PHONY: test-kube $(KUBE_MODULES:%=test/%)
+test-kube: $(KUBE_MODULES:%=test/%) test-leaks ## run the tests with a real kube-apiserver
+$(KUBE_MODULES:%=test/%): test/%: build envoy kube
+	@cd e2e/$* && CGO_ENABLED=0 $(CURDIR)/scripts/gotest e2e/$* $(GOFLAGS_TEST) -count=1 -parallel 6 -- ./...
+
+.PHONY: test-leaks
+test-leaks:
+	@$(GOTEST) '1,000 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1000
+
+# Pods of a real kubelet.
 .PHONY: test-node
 test-node: ## run the tests on a real node of Kubernetes; needs root
-	cd e2e/node && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 .
+	@cd e2e/node && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a real node' $(GOFLAGS_TEST) -count=1 -parallel 6 --
 
 .PHONY: test-stress
 test-stress: build envoy ## run make test again and again, on a busy machine, twice at once; hours
@@ -108,17 +125,18 @@ test-stress: build envoy ## run make test again and again, on a busy machine, tw
 # is given, and the mesh with it.
 ENVOYS ?= $(BIN)/envoys
 ENVOY_TESTS := Test(Golden|Override|Verdicts|(Real)?Envoy[A-Za-z0-9_]*|Interception|Shop)
-.PHONY: test-envoys
-test-envoys: build envoy ## test with every other supported version of Envoy
+ENVOY_PACKAGES = $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u)
+ENVOY_SUITES := $(addprefix test-envoy/,$(shell scripts/get-envoy --versions))
+.PHONY: test-envoys $(ENVOY_SUITES)
+test-envoys: $(ENVOY_SUITES) ## test with every other supported version of Envoy
+$(ENVOY_SUITES): test-envoy/%: build envoy
 	@used=$$("$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" --version); \
-	for version in $$(scripts/get-envoy --versions); do \
-	  if [[ $$used == */$$version/* ]]; then echo "== Envoy $$version: make test runs with it"; continue; fi; \
-	  scripts/get-envoy $(ENVOYS)/$$version $$version; \
-	  export ENVOY=$(abspath $(ENVOYS))/$$version/envoy OUTRIGGER_ALLOW_UNSAFE_ENVOY=true; \
-	  $(GOTEST) "Envoy $$version, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e & \
-	  code=0; $(GOTEST) "Envoy $$version, packages" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u) || code=1; \
-	  wait $$! || code=1; [[ $$code == 0 ]]; \
-	done
+	if [[ $$used == */$*/* ]]; then echo "== Envoy $*: make test runs with it"; exit 0; fi; \
+	scripts/get-envoy $(ENVOYS)/$* $*; \
+	export ENVOY=$(abspath $(ENVOYS))/$*/envoy OUTRIGGER_ALLOW_UNSAFE_ENVOY=true; \
+	code=0; $(GOTEST) "Envoy $*" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $(ENVOY_PACKAGES) || code=1; \
+	$(GOTEST) "Envoy $*, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e || code=1; \
+	exit $$code
 
 # The images for this machine's architecture are unpacked and run.
 .PHONY: test-images
@@ -147,8 +165,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-node e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kube-apiserver e2e/kube/parts/kube-node e2e/node packaging/images; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node packaging/images; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source

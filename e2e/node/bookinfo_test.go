@@ -7,7 +7,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,16 +15,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// askPort and loadPort are ports of clients in the mesh that the test asks without a proxy.
-const (
-	askPort  = "8081"
-	loadPort = "8082"
-)
+// askPort is the port of a client in the mesh that the test asks without a proxy.
+const askPort = "8081"
 
 // asker is a Pod that sends requests for the test.
 const asker = `
@@ -63,7 +56,7 @@ func fetch(ctx context.Context, target string) (string, error) {
 func TestBookinfo(t *testing.T) {
 	t.Parallel()
 	n := mesh.Node(t)
-	n.meshed(t, "default")
+	n.meshed(t, "bookinfo")
 	var all strings.Builder
 	all.WriteString(strict + "---" + asker)
 	for _, w := range []struct{ name, version, args string }{
@@ -97,14 +90,14 @@ spec: {selector: {app: %[1]s}, ports: [{name: http, port: 9080}]}
 ---
 `, w.name, w.version, w.args, appImage)
 	}
-	n.apply(t, "default", strings.TrimSuffix(all.String(), "---\n"))
+	n.apply(t, "bookinfo", strings.TrimSuffix(all.String(), "---\n"))
 	for _, label := range []string{"app=productpage", "app=details", "app=ratings", "version=v2", "version=v3"} {
-		n.Selected(t, "default", label, Ready)
+		n.Selected(t, "bookinfo", label, Ready)
 	}
-	from := n.Pod(t, "default", "asker", Ready).Status.PodIP
+	from := n.Pod(t, "bookinfo", "asker", Ready).Status.PodIP
 	reviewed := func(version string) {
 		t.Helper()
-		n.eventually(t, "default", func(ctx context.Context) error {
+		n.eventually(t, "bookinfo", func(ctx context.Context) error {
 			for range 10 { // without rules each of three versions answers some of them
 				page, err := n.ask(ctx, from, "http://productpage:9080/productpage")
 				if err != nil {
@@ -131,94 +124,5 @@ func (n *Node) applyFile(t testing.TB, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.apply(t, "default", string(text))
-}
-
-// rollReplicas and rollRate are how many Pods are replaced under how many requests a second. The
-// machine may be slow.
-const (
-	rollReplicas = 4
-	rollRate     = "50"
-)
-
-// TestRollout replaces the Pods of a Deployment, then those of the control plane, under load. No
-// request fails. It runs before the tests that run in parallel: while the control plane is replaced,
-// the API server can refuse their objects.
-func TestRollout(t *testing.T) {
-	n := mesh.Node(t)
-	n.meshed(t, "rollout")
-	n.apply(t, "rollout", strict+"---"+fmt.Sprintf(server, "server")+`
-apiVersion: v1
-kind: Pod
-metadata: {name: load, labels: {app: load}, annotations: {traffic.sidecar.istio.io/excludeInboundPorts: "`+loadPort+`"}}
-spec:
-  containers: [{name: app, image: "`+appImage+`", args: [load, "http://server", "`+rollRate+`", ":`+loadPort+`"]}]
-`)
-	scale := fmt.Appendf(nil, `{"spec": {"replicas": %d, "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}}}`, rollReplicas)
-	n.patch(t, "rollout", "server", scale)
-	n.rolledOut(t, "rollout", "server")
-	from := n.Pod(t, "rollout", "load", Ready).Status.PodIP
-	so := func() (r struct {
-		Sent, Done, Failed int
-		Errors             []string
-	},
-	) {
-		t.Helper()
-		n.eventually(t, "rollout", func(ctx context.Context) error {
-			text, err := fetch(ctx, "http://"+from+":"+loadPort)
-			if err != nil {
-				return err
-			}
-			return json.Unmarshal([]byte(text), &r)
-		})
-		return r
-	}
-	n.eventually(t, "rollout", func(context.Context) error { // until the first requests, which may come before the route
-		if r := so(); r.Done-r.Failed < 100 {
-			return fmt.Errorf("%d of %d requests are done, %d failed: %q", r.Done, r.Sent, r.Failed, r.Errors)
-		}
-		return nil
-	})
-	before := so()
-	again := []byte(`{"spec": {"template": {"metadata": {"annotations": {"example.com/again": "1"}}}}}`)
-	n.patch(t, "rollout", "server", again)
-	n.rolledOut(t, "rollout", "server")
-	n.patch(t, "istio-system", "outrigger-control", again)
-	n.rolledOut(t, "istio-system", "outrigger-control")
-	middle := so()
-	n.eventually(t, "rollout", func(context.Context) error {
-		if r := so(); r.Done < middle.Sent {
-			return fmt.Errorf("%d of %d requests are done", r.Done, middle.Sent)
-		}
-		return nil
-	})
-	if after := so(); after.Failed != before.Failed || after.Done == before.Done {
-		t.Errorf("%d of %d requests failed: %q", after.Failed-before.Failed, after.Done-before.Done, after.Errors)
-	} else {
-		t.Logf("%d requests, 0 failed", after.Done-before.Done)
-	}
-}
-
-func (n *Node) patch(t testing.TB, namespace, deployment string, patch []byte) {
-	t.Helper()
-	_, err := n.Admin().AppsV1().Deployments(namespace).Patch(t.Context(), deployment, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// rolledOut waits until all Pods of a Deployment are those of its last version.
-func (n *Node) rolledOut(t testing.TB, namespace, name string) {
-	t.Helper()
-	n.eventually(t, namespace, func(ctx context.Context) error {
-		d, err := n.Admin().AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		want, s := *d.Spec.Replicas, d.Status
-		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != want || s.Replicas != want || s.AvailableReplicas != want {
-			return fmt.Errorf("Deployment %s: %+v", name, appsv1.DeploymentStatus{Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas})
-		}
-		return nil
-	})
+	n.apply(t, "bookinfo", strings.ReplaceAll(string(text), "namespace: default", "namespace: bookinfo"))
 }

@@ -6,14 +6,18 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -119,6 +123,39 @@ func (c cgroups) remove() error {
 		failed = errors.Join(failed, err)
 	}
 	return failed
+}
+
+// removeAtEnd starts a process that removes the cgroups when this one ends, even if it is killed.
+// finish ends it earlier, and returns once they are gone.
+func (c cgroups) removeAtEnd() (finish func() error, err error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), stageVariable+"="+stageClean, cgroupsVariable+"="+c.String())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals to the group of this process do not end it
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	input, err := cmd.StdinPipe() // the kernel closes it with this process
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() error {
+		_ = input.Close() // once is enough
+		if err := cmd.Wait(); err != nil {
+			return fmt.Errorf("%w: %s", err, said.String())
+		}
+		return nil
+	}, nil
+}
+
+// clean removes the cgroups of a node once its first process has ended, which is the end of its
+// input.
+func clean(input io.Reader) error {
+	if _, err := io.Copy(io.Discard, input); err != nil {
+		return err
+	}
+	return cgroups(strings.Split(os.Getenv(cgroupsVariable), ":")).remove()
 }
 
 // removeTree removes a cgroup and those below it.

@@ -8,8 +8,8 @@
 // in network, mount, process, cgroup, IPC and host name namespaces of its own, with a root file
 // system in memory that holds Debian's container runtime. Addresses are therefore fixed and free,
 // and several nodes can run on one machine. When the init process ends, however it ends, the kernel
-// ends all processes and removes mounts, interfaces and rules. Empty cgroups are left behind only if
-// the first process is killed; the next run removes them.
+// ends all processes and removes mounts, interfaces and rules. A process outside of the node then
+// removes its cgroups, also if the first process was killed.
 //
 // The programs of Kubernetes are built by package parts of e2e/kube. Package debian of
 // packaging/images fetches the pinned packages in debian.lock, and `make images` the images of

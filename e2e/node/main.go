@@ -29,6 +29,7 @@ const (
 	stageProbe = "probe" // asks whether the machine allows a node
 	stageInit  = "init"  // process 1 of the node
 	stageTests = "tests"
+	stageClean = "clean" // removes the node's cgroups at the end of the first process
 )
 
 // filesVariable holds a [files] in JSON.
@@ -49,6 +50,8 @@ func Main(ctx context.Context, m Runner) int {
 		}
 	case stageTests:
 		return m.Run()
+	case stageClean:
+		err = clean(os.Stdin)
 	default:
 		var code int
 		if code, err = outside(ctx); err == nil {
@@ -71,7 +74,11 @@ func outside(ctx context.Context) (code int, err error) {
 		fmt.Printf("node: tests on a real node are left out: %v\n", err)
 		return 0, nil
 	}
-	defer func() { err = errors.Join(err, groups.remove()) }()
+	finish, err := groups.removeAtEnd()
+	if err != nil {
+		return 0, errors.Join(err, groups.remove())
+	}
+	defer func() { err = errors.Join(err, finish()) }()
 	f, err := prepare(ctx)
 	if err != nil {
 		return 0, err

@@ -14,6 +14,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // SharedMesh is the mesh of all tests of a package, on their node. The first that asks installs it.
@@ -45,8 +48,11 @@ func (s *SharedMesh) Node(t testing.TB) *Node {
 	return n
 }
 
-// installValues are values of the chart for a small machine: containers ask for little.
+// installValues are values of the chart for a small and busy machine: containers ask for little, and
+// a control plane that ends serves for long.
 const installValues = `
+env: {OUTRIGGER_SHUTDOWN_DELAY: 15s}
+terminationGracePeriodSeconds: 60
 image: {hub: ` + imageHub + `, tag: ` + imageTag + `, pullPolicy: Never}
 resources: {requests: {cpu: 10m, memory: 32Mi}}
 injection:
@@ -66,8 +72,15 @@ func (n *Node) outrigger(ctx context.Context, input string, args ...string) (str
 	return string(out), err
 }
 
-// meshed creates a namespace whose Pods get a proxy.
+// meshed creates a namespace whose Pods get a proxy. They are deleted after the test, which does not
+// wait for their end.
 func (n *Node) meshed(t testing.TB, namespace string) {
 	t.Helper()
+	t.Cleanup(func() {
+		err := n.Admin().CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
 	n.apply(t, "", `{apiVersion: v1, kind: Namespace, metadata: {name: `+namespace+`, labels: {istio-injection: enabled}}}`)
 }

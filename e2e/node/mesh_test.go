@@ -35,13 +35,14 @@ spec:
   template:
     metadata: {labels: {app: %[1]s}}
     spec:
+      terminationGracePeriodSeconds: 120
       containers:
       - name: app
         image: ` + appImage + `
         args: [serve, ":8080"]
         ports: [{containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
-        livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1, timeoutSeconds: 60}
+        livenessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1, timeoutSeconds: 60}
 ---
 apiVersion: v1
 kind: Service

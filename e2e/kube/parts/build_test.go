@@ -52,7 +52,7 @@ func small(t *testing.T, program string) (builder, part) {
 			t.Fatal(err)
 		}
 	}
-	return b, part{name: "small", module: "small.test/x", target: "main.go", ldflags: func(v string) string { return " -X main.version=" + v }}
+	return b, part{name: "small", folder: "small", module: "small.test/x", target: "main.go", ldflags: func(v string) string { return " -X main.version=" + v }}
 }
 
 const printsVersion = "package main\n\nvar version string\n\nfunc main() { print(version) }\n"

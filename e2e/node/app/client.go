@@ -64,7 +64,8 @@ const (
 	maxOpen   = 500 // requests at once
 )
 
-// load sends so many requests a second until it ends, and serves the result as JSON on an address.
+// load waits until a request succeeds, then sends so many a second until it ends, and serves the
+// result as JSON on an address.
 func load(ctx context.Context, url, rate, address string) error {
 	perSecond, err := strconv.Atoi(rate)
 	if err != nil || perSecond <= 0 {
@@ -79,7 +80,13 @@ func load(ctx context.Context, url, rate, address string) error {
 			_ = json.NewEncoder(w).Encode(so)
 		})))
 	}()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: maxOpen}, Timeout: time.Minute}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: maxOpen}, Timeout: 5 * time.Minute}
+	for ctx.Err() == nil { // the first ones may come before their route
+		if _, err := request(ctx, client, url); err == nil {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 	open := make(chan struct{}, maxOpen)
 	ticker := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer ticker.Stop()

@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -44,20 +46,40 @@ func fail(reason any) {
 	os.Exit(1)
 }
 
+// quiet is how long a server that is to end waits for one more request, and atMost for how long it
+// serves then.
+const (
+	quiet  = 5 * time.Second
+	atMost = 100 * time.Second
+)
+
 // serve answers every request with the name of the Pod, and its headers as JSON below /headers. On
-// SIGTERM it finishes open requests.
+// SIGTERM it serves until no requests come any more, those for /health apart, and finishes open ones.
 func serve(ctx context.Context, address string) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
+	var last atomic.Int64 // time of the last request, in nanoseconds
+	asked := func() { last.Store(time.Now().UnixNano()) }
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, host) })
-	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) { _ = json.NewEncoder(w).Encode(r.Header) })
+	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		asked()
+		fmt.Fprintln(w, host)
+	})
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
+		asked()
+		_ = json.NewEncoder(w).Encode(r.Header)
+	})
 	server := &http.Server{Addr: address, Handler: mux}
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
+		asked()
+		for began := time.Now(); time.Since(time.Unix(0, last.Load())) < quiet && time.Since(began) < atMost; {
+			time.Sleep(100 * time.Millisecond)
+		}
 		ended <- server.Shutdown(context.Background())
 	}()
 	if err := server.ListenAndServe(); ctx.Err() == nil {

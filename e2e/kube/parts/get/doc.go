@@ -2,6 +2,6 @@
 // Copyright The Outrigger Authors
 
 // Command get builds kube-apiserver and etcd into the cache, or says that they
-// are there. `make kube` runs it, so that the minutes of the first build are
-// not part of a test's time.
+// are there, and with the argument node the programs of a node, too. `make kube`
+// runs it, so that the minutes of the first build are not part of a test's time.
 package main

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/outrigger-mesh/outrigger/e2e/kube/parts"
@@ -16,7 +17,11 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if _, err := parts.Get(ctx, os.Stdout); err != nil {
+	_, err := parts.Get(ctx, os.Stdout)
+	if err == nil && slices.Equal(os.Args[1:], []string{"node"}) {
+		_, err = parts.GetNode(ctx, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "kube:", err)
 		os.Exit(1)
 	}

@@ -1,6 +1,8 @@
-module github.com/outrigger-mesh/outrigger/e2e/kube/parts/kube-node
+module github.com/outrigger-mesh/outrigger/e2e/kube/parts/kubernetes
 
 go 1.26.0
+
+tool k8s.io/kubernetes/cmd/kube-apiserver
 
 require (
 	github.com/spf13/cobra v1.10.2
@@ -42,6 +44,7 @@ require (
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/go-openapi/jsonpointer v0.23.1 // indirect
 	github.com/go-openapi/jsonreference v0.21.5 // indirect
 	github.com/go-openapi/swag v0.26.0 // indirect
