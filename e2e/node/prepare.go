@@ -28,6 +28,7 @@ type files struct {
 	Root       string   // directory with the usr of the node
 	Repository string   // directory of this repository
 	Images     []string // archives of Outrigger's images
+	GatewayAPI string   // directory of the Gateway API's module, which has its definitions
 	Visible    []string // directories that the node sees where they are
 }
 
@@ -74,7 +75,14 @@ func prepare(ctx context.Context) (f files, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.Visible = []string{f.Repository, cache, filepath.Dir(program)}
+	list := exec.CommandContext(ctx, "go", "-C", f.Repository, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api")
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return f, fmt.Errorf("find the definitions of the Gateway API: %w", err)
+	}
+	f.GatewayAPI = strings.TrimSpace(string(out))
+	f.Visible = []string{f.Repository, cache, filepath.Dir(program), f.GatewayAPI}
 	return f, nil
 }
 
