@@ -80,6 +80,12 @@ spec:
 // startGuarded runs the Envoy until the test ends.
 func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 	t.Helper()
+	return startDraining(t, change, time.Second)
+}
+
+// startDraining runs the Envoy, which closes connections of replaced listeners after the given time.
+func startDraining(t *testing.T, change func(*model.Proxy), drain time.Duration) *guarded {
+	t.Helper()
 	binary := envoyBinary(t)
 	// Use an address of this run only, because other runs may be in progress.
 	var random [3]byte
@@ -109,7 +115,7 @@ func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 		change(s.proxy)
 	}
 	s.put(t, snapshot.Input{})
-	runEnvoy(t, binary, s.bootstrap(t), s.address+":"+s.ports["HTTP"], "--drain-time-s", "1")
+	runEnvoy(t, binary, s.bootstrap(t), s.address+":"+s.ports["HTTP"], "--drain-time-s", strconv.Itoa(int(drain.Seconds())), "--drain-strategy", "immediate")
 	return s
 }
 
