@@ -110,7 +110,7 @@ $(KUBE_MODULES:%=test/%): test/%: build envoy kube
 
 .PHONY: test-leaks
 test-leaks:
-	@$(GOTEST) '1,000 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1000
+	@$(GOTEST) '1,200 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1200
 
 # Pods of a real kubelet.
 .PHONY: test-node

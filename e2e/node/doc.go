@@ -16,5 +16,6 @@
 // Outrigger. On a machine that allows no namespaces, Main prints a line and runs nothing.
 //
 // The mesh is installed by `outrigger install`. Injected Pods have an init container that redirects
-// their connections, so the tests see what a user of the chart gets.
+// their connections, or with a second revision a CNI plugin does, so the tests see what a user of the
+// chart gets.
 package node

@@ -103,7 +103,7 @@ func fileSystems(f files) error {
 	if err := mount("node", root, "tmpfs", 0, "mode=755"); err != nil {
 		return err
 	}
-	for _, dir := range []string{"dev", "etc/cni", "home", "old", "proc", "root", "run", "sys", "tmp", "usr", "var/lib", "var/log"} {
+	for _, dir := range []string{"dev", "etc/cni", "home", "old", "opt", "proc", "root", "run", "sys", "tmp", "usr", "var/lib", "var/log"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return err
 		}

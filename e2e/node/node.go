@@ -89,6 +89,9 @@ func (n *Node) declare() error {
 			return err
 		}
 	}
+	if err := linkPlugins(); err != nil {
+		return err
+	}
 	kubeconfigs := map[string]string{}
 	for _, user := range []struct{ name, group string }{
 		{"system:kube-controller-manager", ""},
@@ -128,6 +131,24 @@ func (n *Node) declare() error {
 			"--bind-address=127.0.0.1", "--cert-dir=/run/scheduler"),
 		n.Kubelet,
 		kubeNode("kube-proxy", "http://127.0.0.1:10256/livez", "--config="+proxyConfig, "--hostname-override="+nodeName),
+	}
+	return nil
+}
+
+// linkPlugins makes the directory of CNI plugins, to which the mesh adds one.
+func linkPlugins() error {
+	const from, to = "/usr/lib/cni", "/opt/cni/bin"
+	plugins, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, p := range plugins {
+		if err := os.Symlink(filepath.Join(from, p.Name()), filepath.Join(to, p.Name())); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func prepare(ctx context.Context) (f files, err error) {
 			return f, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
 		}
 	}
-	for _, name := range []string{"proxy", "control"} {
+	for _, name := range []string{"proxy", "control", "cni"} {
 		f.Images = append(f.Images, filepath.Join(images, name+"-"+runtime.GOARCH+".tar"))
 	}
 	program, err := os.Executable()

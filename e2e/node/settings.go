@@ -26,7 +26,7 @@ disable_apparmor = true
 restrict_oom_score_adj = true
 
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
+bin_dir = "/opt/cni/bin"
 conf_dir = "/etc/cni/net.d"
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
