@@ -146,9 +146,6 @@ func configOf(image v1.Image, o options, k kind, arch string) *v1.ConfigFile {
 		},
 		ExposedPorts: map[string]struct{}{},
 	}
-	if k.root {
-		config.Config.User = "0:0"
-	}
 	for _, p := range k.ports {
 		config.Config.ExposedPorts[p] = struct{}{}
 	}

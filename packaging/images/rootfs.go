@@ -34,7 +34,6 @@ type kind struct {
 	programs    []string          // the first is the entrypoint
 	links       map[string]string // name in /usr/local/bin, program
 	envoy       bool
-	root        bool // its user, which writes files of the node
 	ports       []string
 }
 
@@ -52,7 +51,7 @@ var kinds = []kind{
 	},
 	{
 		name: "cni", title: "The CNI plugin and what installs it", programs: []string{"outrigger-cni"}, links: map[string]string{"install-cni": "outrigger-cni"},
-		root: true, ports: []string{"15014/tcp"},
+		ports: []string{"15014/tcp"},
 	},
 	{name: "outrigger", title: "The command-line tool", programs: []string{"outrigger"}},
 }
