@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/e2e/child"
 )
@@ -104,7 +106,8 @@ const benchRules = 1000
 
 // BenchmarkEnvoyPolicies measures the CPU time that Envoy needs for a request to a workload with
 // many rules, of which none denies the request, or the last one allows it. The reference has the
-// same rules in one RBAC filter with exact comparisons.
+// same rules in one RBAC filter with exact comparisons. Recordable has no rules, and the log for the
+// agent, which is off.
 func BenchmarkEnvoyPolicies(b *testing.B) {
 	const address, none = "127.77.61.1", "{selector: {matchLabels: {app: another}}}"
 	each := func(separator, format string) string {
@@ -130,6 +133,12 @@ func BenchmarkEnvoyPolicies(b *testing.B) {
 		edit                 func([]byte) []byte
 	}{
 		{"none", none, path, nil},
+		{"none-recordable", none, path, func(bootstrap []byte) []byte {
+			if !bytes.Contains(bootstrap, []byte(node.RecordLog)) {
+				b.Fatal("no log for the agent is configured")
+			}
+			return bytes.Replace(bootstrap, []byte(`"clusters":[`), []byte(`"clusters":[{"name":"`+node.XDSCluster+`","type":"STATIC"},`), 1)
+		}},
 		{"deny-paths", "{action: DENY, " + paths, path + "-of-mine", nil},
 		{"deny-paths-reference", none, path + "-of-mine", reference("DENY", exactPath, `{"any":true}`)},
 		{"allow-paths", "{" + paths, path, nil},
@@ -139,9 +148,13 @@ func BenchmarkEnvoyPolicies(b *testing.B) {
 	}
 	var proxies []guardedProxy
 	for _, v := range variants {
+		proxy := proxyAt(address)
+		if v.name == "none-recordable" {
+			proxy.Settings = &model.ProxySettings{Configured: true, Records: []string{":method", "x-user"}}
+		}
 		proxies = append(proxies, guardedProxy{
 			verdict: verdict{v.name, policy("p", v.policy), ""}, settings: &snapshot.Input{Mesh: meshconfig.Default()},
-			objects: verdictObjects, proxy: proxyAt(address), edit: v.edit,
+			objects: verdictObjects, proxy: proxy, edit: v.edit,
 		})
 	}
 	c := newCourtOf(b, address, proxies)
