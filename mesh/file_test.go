@@ -4,6 +4,8 @@
 package mesh
 
 import (
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -214,4 +216,53 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestIsolated reads mesh files of workloads with network namespaces, and without.
+func TestIsolated(t *testing.T) {
+	t.Parallel()
+	const command = "command: [sh], port: 9000"
+	for name, c := range map[string]struct{ text, isolated, shared string }{
+		"TCP":          {"workloads:\n- {name: a, " + command + ", protocol: TCP}\n", "", "protocol TCP needs redirected connections"},
+		"address":      {"workloads:\n- {name: a, " + command + ", address: 127.9.0.2}\n", "address 127.9.0.2 is outside of network 127.1.0.0/24", ""},
+		"port":         {"workloads:\n- {name: a, " + command + ", servicePort: 15006}\n", "servicePort 15006 is Envoy's port for inbound connections", ""},
+		"ports of all": {"mesh: {proxyListenPort: 15101}\nworkloads:\n- {name: a, " + command + "}\n", "proxyListenPort is set by outrigger with --isolate=netns", ""},
+		"protocol":     {"workloads:\n- {name: a, " + command + ", protocol: UDP}\n", "use one of HTTP, HTTP2, GRPC, or with --isolate=netns TCP", "or with --isolate=netns TCP"},
+	} {
+		for isolated, want := range map[bool]string{true: c.isolated, false: c.shared} {
+			_, problems := load(write(t, c.text), isolated)
+			if (want == "") != (len(problems) == 0) || len(problems) > 0 && !strings.Contains(problems[0].Text, want) {
+				t.Errorf("%s, isolated %v: %v, want %q", name, isolated, problems, want)
+			}
+		}
+	}
+}
+
+// TestIsolatedWorkload compares what a workload is with its own network and without.
+func TestIsolatedWorkload(t *testing.T) {
+	t.Parallel()
+	m, problems := load(write(t, "workloads:\n- {name: a, command: [sh], port: 9000, servicePort: 80, protocol: TCP}\n"), true)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	m.inside = func(a netip.Addr) netip.Addr { b := a.As4(); b[0] = 10; return netip.AddrFrom4(b) }
+	objects, err := m.generated()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"address: 10.1.0.2\n", "- 240.241.0.1\n", "defaultEndpoint: 127.0.0.1:9000\n"} {
+		if !strings.Contains(string(objects), want) {
+			t.Errorf("the objects lack %q:\n%s", want, objects)
+		}
+	}
+	if strings.Contains(string(objects), "bind:") {
+		t.Errorf("Envoy would bind to an address:\n%s", objects)
+	}
+	env := fmt.Sprint(m.environment(m.workloads[0]))
+	if !strings.Contains(env, "{ADDRESS 10.1.0.2}") || strings.Contains(strings.ToLower(env), "proxy") {
+		t.Errorf("the environment is %s", env)
+	}
+	if got := m.proxyConfig("/envoy")["discoveryAddress"]; got != "10.1.0.1:15012" {
+		t.Errorf("the control plane is at %v", got)
+	}
 }

@@ -111,6 +111,11 @@ func (m *meshFile) complete() []Problem {
 	if what, taken := reservedPorts[m.proxyPort]; taken {
 		r.add(m.settingLines[proxyPortSetting], "mesh: %s %d is %s: choose another port", proxyPortSetting, m.proxyPort, what)
 	}
+	for _, name := range []string{"proxyListenPort", "proxyInboundListenPort"} {
+		if line, set := m.settingLines[name]; set && m.isolated {
+			r.add(line, "mesh: %s is set by outrigger with --isolate=netns: remove it", name)
+		}
+	}
 	if m.configDir != "" {
 		m.checkConfigDir(r)
 	}

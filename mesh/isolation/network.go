@@ -64,13 +64,11 @@ func New(ctx context.Context, cfg Config) (n *Network, err error) {
 			n.close()
 		}
 	}()
-	if err := n.makeHub(ctx); err != nil {
+	if err := n.makeNamespaces(); err != nil {
 		return nil, err
 	}
-	for name := range cfg.Workloads {
-		if n.workloads[name], err = newNamespace(); err != nil {
-			return nil, err
-		}
+	if err := n.makeHub(ctx); err != nil {
+		return nil, err
 	}
 	var group errgroup.Group
 	for name, ns := range n.workloads {
@@ -92,10 +90,26 @@ func (n *Network) Inside(a netip.Addr) netip.Addr {
 // Hub returns the address at which workloads reach the machine.
 func (n *Network) Hub() netip.Addr { return n.inside.Addr().Next() }
 
-func (n *Network) makeHub(ctx context.Context) (err error) {
-	if n.hub, err = newNamespace(); err != nil {
-		return err
+// makeNamespaces creates all namespaces at once, because the kernel takes its time for each.
+func (n *Network) makeNamespaces() error {
+	names := []string{""} // the hub
+	for name := range n.cfg.Workloads {
+		names = append(names, name)
 	}
+	made := make([]namespace, len(names))
+	var group errgroup.Group
+	for i := range made {
+		group.Go(func() (err error) { made[i], err = newNamespace(); return err })
+	}
+	err := group.Wait()
+	n.hub = made[0]
+	for i, ns := range made[1:] {
+		n.workloads[names[i+1]] = ns
+	}
+	return err
+}
+
+func (n *Network) makeHub(ctx context.Context) (err error) {
 	if err := n.hub.do(n.configureHub); err != nil {
 		return err
 	}
