@@ -322,6 +322,23 @@ func TestIsolatedInUserNamespace(t *testing.T) {
 	few.exited <- nil // for the cleanup
 }
 
+// TestIsolationNeedsRoot shows what outrigger up says to another user.
+func TestIsolationNeedsRoot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give root up")
+	}
+	s := newShop(t)
+	s.makePublic(t)
+	cmd := exec.Command(filepath.Join(s.bin, "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml"), "--isolate=netns")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	cmd.Env, cmd.Dir = append(os.Environ(), "TMPDIR=/tmp"), "/"
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Error("outrigger up ended with 0")
+	}
+	wantAll(t, "outrigger up", string(out), []string{"--isolate=netns: network namespaces are not available: they need root: run outrigger up as root", "--map-auto", "--isolate=none"})
+}
+
 // TestIsolatedKilled kills two meshes that run at once: no process, namespace, interface or rule is
 // left.
 func TestIsolatedKilled(t *testing.T) {
