@@ -91,7 +91,7 @@ test-packages: build envoy
 
 # Suites mostly wait, for leases, timeouts and the like: more of them run at once than there are
 # processors. The long ones are first.
-SUITE_JOBS ?= 4
+SUITE_JOBS ?= 3
 .PHONY: test-all
 test-all: ## run all tests there are: test, every Envoy, images, kube-apiserver, conformance, a real node
 	@$(MAKE) --no-print-directory -j$(SUITE_JOBS) -k suites

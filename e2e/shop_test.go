@@ -389,7 +389,7 @@ func throughProxy(t *testing.T, address string) *http.Client {
 		MaxIdleConnsPerHost: 50,
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
 var versionField = regexp.MustCompile(`"version": ?"(v[0-9])"`)

@@ -223,7 +223,7 @@ func sign(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID,
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
 	answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx,
 		&securityv1alpha1.IstioCertificateRequest{Csr: string(csr), ValidityDuration: 3600, Metadata: meta})
@@ -249,7 +249,7 @@ func pairOf(t *testing.T, key crypto.Signer, texts []string) (tls.Certificate, [
 // clusters opens an ADS stream and returns the type of the first answer.
 func clusters(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {

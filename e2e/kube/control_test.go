@@ -388,7 +388,7 @@ func TestControlWithoutRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	control := newControl(t, kubeconfig, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	err = control.Start(ctx)
 	if err == nil || !strings.Contains(err.Error(), "forbidden") || !strings.Contains(err.Error(), "--stateDir") {

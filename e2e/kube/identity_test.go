@@ -86,7 +86,7 @@ func runs(t *testing.T, run func(context.Context) error) (stop func()) {
 func soon(t *testing.T, what string, is func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = is(); err == nil {
 			return
 		}

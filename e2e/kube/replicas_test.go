@@ -171,7 +171,7 @@ func serviceKey(i int) model.Key {
 
 func writeService(t *testing.T, store *etcdStore, i int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	_, err := store.Create(ctx, &model.Config{Key: serviceKey(i), Spec: &networkingv1alpha3.ServiceEntry{
 		Hosts: []string{serviceHost(i)}, Location: networkingv1alpha3.ServiceEntry_MESH_INTERNAL, Resolution: networkingv1alpha3.ServiceEntry_STATIC,

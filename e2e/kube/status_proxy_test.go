@@ -191,7 +191,7 @@ func (c *control) endpoints(t *testing.T, cluster string) string {
 // value returns the sum of the samples of a metric whose lines begin so.
 func (c *control) value(t *testing.T, line string) (sum float64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+":8080/metrics", nil)
 	if err != nil {

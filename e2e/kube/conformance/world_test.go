@@ -184,7 +184,7 @@ func (w *world) stop(id string) {
 func (w *world) soon(t *testing.T, what string, try func() error) {
 	t.Helper()
 	var err error
-	for range 600 {
+	for range 3000 {
 		if err = try(); err == nil {
 			return
 		}
