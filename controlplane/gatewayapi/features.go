@@ -6,9 +6,10 @@ package gatewayapi
 import "slices"
 
 // Features returns the names of the features that the status of the GatewayClass lists, sorted.
-func Features() []string {
+// deploys means that the proxies of Gateways are deployed.
+func Features(deploys bool) []string {
 	out := []string{
-		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
+		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "GatewayStaticAddresses", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
 		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
 		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",
@@ -16,6 +17,9 @@ func Features() []string {
 		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
 		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "HTTPRoute303RedirectStatusCode",
 		"HTTPRoute307RedirectStatusCode", "HTTPRouteRetry", "HTTPRouteRetryBackendTimeout", "HTTPRouteRetryConnectionError", "HTTPRoute308RedirectStatusCode", "GRPCRouteNamedRouteRule",
+	}
+	if deploys {
+		out = append(out, "GatewayInfrastructure")
 	}
 	slices.Sort(out)
 	return out

@@ -109,7 +109,7 @@ func (c *converter) readGateways() {
 	for _, o := range specs[gatewayv1.GatewayClassSpec](c, model.GatewayClass) {
 		if o.spec.ControllerName == Controller {
 			classes[o.Name] = o.spec.ParametersRef == nil
-			c.result.Status[o.Key] = classStatus(o)
+			c.result.Status[o.Key] = classStatus(o, c.in.Deployed != nil)
 		}
 	}
 	for _, o := range specs[gatewayv1.GatewaySpec](c, model.KubernetesGateway) {
@@ -401,14 +401,14 @@ func conflicts(all []*listener) {
 	}
 }
 
-func classStatus(o object[gatewayv1.GatewayClassSpec]) *gatewayv1.GatewayClassStatus {
+func classStatus(o object[gatewayv1.GatewayClassSpec], deploys bool) *gatewayv1.GatewayClassStatus {
 	accepted := condition(gatewayv1.GatewayClassConditionStatusAccepted, true, gatewayv1.GatewayClassReasonAccepted, "the class is served")
 	if o.spec.ParametersRef != nil {
 		accepted = condition(gatewayv1.GatewayClassConditionStatusAccepted, false, gatewayv1.GatewayClassReasonInvalidParameters, "spec.parametersRef: the class has no parameters: remove it")
 	}
 	accepted.ObservedGeneration = o.Generation
 	status := &gatewayv1.GatewayClassStatus{Conditions: []metav1.Condition{accepted}}
-	for _, f := range Features() {
+	for _, f := range Features(deploys) {
 		status.SupportedFeatures = append(status.SupportedFeatures, gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(f)})
 	}
 	return status

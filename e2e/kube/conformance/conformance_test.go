@@ -50,8 +50,15 @@ func TestConformance(t *testing.T) {
 	w.install()
 	go w.play() // ends with the test
 
-	served := make([]features.FeatureName, 0, len(gatewayapi.Features()))
-	for _, f := range gatewayapi.Features() {
+	known := map[features.FeatureName]bool{}
+	for f := range features.AllFeatures {
+		known[f.Name] = true
+	}
+	served := make([]features.FeatureName, 0, len(gatewayapi.Features(true)))
+	for _, f := range gatewayapi.Features(true) {
+		if !known[features.FeatureName(f)] {
+			t.Errorf("the suite knows no feature %s, and would run no test of it", f)
+		}
 		served = append(served, features.FeatureName(f))
 	}
 	timeouts := config.DefaultTimeoutConfig()
@@ -60,10 +67,13 @@ func TestConformance(t *testing.T) {
 	timeouts.TestIsolation = 0
 	timeouts.MaxTimeToConsistency = 15 * time.Second
 	timeouts.NamespacesMustBeReady = 60 * time.Second
+	hostname := gatewayv1.HostnameAddressType
 	options := suite.ConformanceOptions{
 		ConfigurableOptions: suite.ConfigurableOptions{
 			GatewayClassName: class, SupportedFeatures: served, TimeoutConfig: timeouts,
-			CleanupTestResources: true, DisableParallelTests: false,
+			UsableNetworkAddresses:   []gatewayv1.GatewaySpecAddress{{Type: &hostname, Value: "infra-backend-v1.gateway-conformance-infra.svc.cluster.local"}},
+			UnusableNetworkAddresses: []gatewayv1.GatewaySpecAddress{{Type: &hostname, Value: "nobody"}},
+			CleanupTestResources:     true, DisableParallelTests: false,
 		},
 		Client: w.client, Clientset: cluster.Admin(), RestConfig: cluster.AdminConfig(), ManifestFS: []fs.FS{&conformance.Manifests},
 		ClientOptions: client.Options{Scheme: w.scheme},

@@ -7,7 +7,8 @@
 //
 // There is no kubelet: the package plays its part. For each Deployment it runs the
 // module's own echo server and makes the Pods and EndpointSlices; for each Gateway
-// it makes a Service with a loopback address and runs outrigger-agent with Envoy.
+// that the control plane deploys it gives the Service a loopback address, makes the
+// Pod, and runs outrigger-agent with Envoy.
 //
 // It is a module of its own so that the suite's dependencies stay out of the
 // others.

@@ -71,7 +71,7 @@ func (w *world) ingress(t *testing.T) {
 	if err := w.cluster.Apply(ctx, []byte(secretReader+"---"+ingresses)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.agent(ctx, "ingress", meshNamespace, "ingress", ingressAddress, `{"istio":"ingressgateway"}`); err != nil {
+	if err := w.agent(ctx, "ingress", meshNamespace, ingressAddress, metav1.ObjectMeta{Name: "ingress", Labels: map[string]string{"istio": "ingressgateway"}}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{"/one": "infra-backend-v1", "/one/more": "infra-backend-v1", "/one/exact": "infra-backend-v2", "/onemore": "404", "/": "404"} {

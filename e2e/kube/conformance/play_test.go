@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
@@ -57,13 +58,14 @@ func (w *world) play() {
 			}
 		case e := <-services.ResultChan():
 			if s, ok := e.Object.(*corev1.Service); ok && e.Type == watch.Added {
+				done = w.gateway(ctx, s)
 				for _, a := range w.apps {
 					done = errors.Join(done, w.slice(ctx, a, s))
 				}
 			}
 		case e := <-gateways.ResultChan():
-			if g, ok := e.Object.(*gatewayv1.Gateway); ok {
-				done = w.gateway(ctx, g, e.Type)
+			if g, ok := e.Object.(*gatewayv1.Gateway); ok && e.Type == watch.Deleted {
+				done = w.collect(ctx, g)
 			}
 		}
 		if done != nil && ctx.Err() == nil {
@@ -171,48 +173,66 @@ func (w *world) port(deployment string, target int32) (int32, error) {
 	return int32(l.Addr().(*net.TCPAddr).Port), nil
 }
 
-// gateway makes a Service with an address and a proxy for a Gateway.
-func (w *world) gateway(ctx context.Context, g *gatewayv1.Gateway, event watch.EventType) error {
-	id := "gateway/" + g.Namespace + "/" + g.Name
-	services := w.cluster.Admin().CoreV1().Services(g.Namespace)
-	name := g.Name + "-" + class
-	switch {
-	case event == watch.Deleted:
-		w.stop(id)
-		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
+// collect removes what was deployed for a Gateway, as the garbage collector of Kubernetes does.
+func (w *world) collect(ctx context.Context, g *gatewayv1.Gateway) error {
+	w.stop("gateway/" + g.Namespace + "/" + g.Name)
+	admin, name := w.cluster.Admin(), g.Name+"-"+class
+	var errs []error
+	for _, err := range []error{
+		admin.CoreV1().Services(g.Namespace).Delete(ctx, name, metav1.DeleteOptions{}),
+		admin.AppsV1().Deployments(g.Namespace).Delete(ctx, name, metav1.DeleteOptions{}),
+		admin.CoreV1().ServiceAccounts(g.Namespace).Delete(ctx, name, metav1.DeleteOptions{}),
+		admin.CoreV1().Pods(g.Namespace).Delete(ctx, name, *metav1.NewDeleteOptions(0)),
+	} {
+		if !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
 		}
-		return nil
-	case g.Spec.GatewayClassName != class || event != watch.Added:
+	}
+	return errors.Join(errs...)
+}
+
+// gateway gives the Service that was deployed for a Gateway an address, and runs its proxy. What is
+// not there went with the Gateway.
+func (w *world) gateway(ctx context.Context, s *corev1.Service) (err error) {
+	of := s.Labels[gatewayapi.NameLabel]
+	if of == "" {
 		return nil
 	}
+	defer func() {
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+	}()
 	w.mu.Lock()
 	w.taken++
 	address := fmt.Sprintf("127.77.58.%d", w.taken)
 	w.mu.Unlock()
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: g.Namespace},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
-			{Name: "status", Port: 15021},
-		}},
-	}
-	s, err := services.Create(ctx, s, metav1.CreateOptions{})
+	services := w.cluster.Admin().CoreV1().Services(s.Namespace)
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		now, err := services.Get(ctx, s.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		now.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+		_, err = services.UpdateStatus(ctx, now, metav1.UpdateOptions{})
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
-	if _, err := services.UpdateStatus(ctx, s, metav1.UpdateOptions{}); err != nil {
+	d, err := w.cluster.Admin().AppsV1().Deployments(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+	if err != nil {
 		return err
 	}
-	return w.agent(ctx, id, g.Namespace, name, address, `{"`+gatewayapi.NameLabel+`":"`+g.Name+`"}`)
+	return w.agent(ctx, "gateway/"+s.Namespace+"/"+of, s.Namespace, address, metav1.ObjectMeta{
+		Name: s.Name, Labels: d.Spec.Template.Labels, Annotations: d.Spec.Template.Annotations,
+	})
 }
 
 // gatewayPod makes the Pod of a gateway, whose labels the control plane goes by.
-func (w *world) gatewayPod(ctx context.Context, namespace, name, address, labels string) error {
-	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
-	if err := json.Unmarshal([]byte(labels), &meta.Labels); err != nil {
-		return err
-	}
+func (w *world) gatewayPod(ctx context.Context, namespace, address string, meta metav1.ObjectMeta) error {
+	meta.Namespace = namespace
+	name := meta.Name
 	pods := w.cluster.Admin().CoreV1().Pods(namespace)
 	if err := pods.Delete(ctx, name, *metav1.NewDeleteOptions(0)); err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -222,9 +242,14 @@ func (w *world) gatewayPod(ctx context.Context, namespace, name, address, labels
 	}})
 }
 
-// agent runs the agent and Envoy of a gateway, with some labels, as the service
-// account of its name.
-func (w *world) agent(ctx context.Context, id, namespace, name, address, labels string) error {
+// agent runs the agent and Envoy of a gateway in a Pod, as the service account of
+// its name.
+func (w *world) agent(ctx context.Context, id, namespace, address string, pod metav1.ObjectMeta) error {
+	name := pod.Name
+	labels, err := json.Marshal(pod.Labels)
+	if err != nil {
+		return err
+	}
 	if err := w.cluster.CreateServiceAccount(ctx, namespace, name); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -232,7 +257,7 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 	if err != nil {
 		return err
 	}
-	if err := w.gatewayPod(ctx, namespace, name, address, labels); err != nil {
+	if err := w.gatewayPod(ctx, namespace, address, pod); err != nil {
 		return err
 	}
 	dir := filepath.Join(w.dir, "g"+address)
@@ -246,7 +271,7 @@ func (w *world) agent(ctx context.Context, id, namespace, name, address, labels 
 		"JWT_POLICY=third-party-jwt", "PILOT_CERT_PROVIDER=istiod", "CA_ADDR=" + control + ":15012",
 		"POD_NAME=" + name, "POD_NAMESPACE=" + namespace, "INSTANCE_IP=" + address, "SERVICE_ACCOUNT=" + name, "TRUST_DOMAIN=cluster.local",
 		`PROXY_CONFIG={"discoveryAddress":"` + control + `:15012","binaryPath":"` + w.envoy + `","concurrency":1}`,
-		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_METAJSON_LABELS=" + labels,
+		"ISTIO_META_CLUSTER_ID=Kubernetes", "OUTRIGGER_BIND_ADDRESS=" + address, "ISTIO_METAJSON_LABELS=" + string(labels),
 	}, "outrigger-agent", "proxy", "router", "--domain", namespace+".svc.cluster.local")
 	return nil
 }

@@ -209,7 +209,7 @@ func (w *world) install() {
 	if err := w.cluster.ApplyCRDs(ctx, filepath.Join(strings.TrimSpace(string(out)), "config/crd/experimental")); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, file := range []string{"rbac.yaml", "rbac-config.yaml", "rbac-credentials.yaml", "rbac-services.yaml", "rbac-webhook.yaml"} {
+	for _, file := range []string{"rbac.yaml", "rbac-config.yaml", "rbac-credentials.yaml", "rbac-services.yaml", "rbac-webhook.yaml", "rbac-inject.yaml", "rbac-gateways.yaml"} {
 		text, err := os.ReadFile("../../../examples/kubernetes/" + file)
 		if err != nil {
 			w.t.Fatal(err)
