@@ -7,7 +7,7 @@
 //
 // There is no kubelet: the package plays its part. For each Deployment it runs the
 // module's own echo server and makes the Pods and EndpointSlices; for each Gateway
-// that the control plane deploys it gives the Service a loopback address, makes the
+// that the control plane deploys it sets a loopback address in the Service, makes the
 // Pod, and runs outrigger-agent with Envoy.
 //
 // It is a module of its own so that the suite's dependencies stay out of the

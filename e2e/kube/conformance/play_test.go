@@ -191,8 +191,8 @@ func (w *world) collect(ctx context.Context, g *gatewayv1.Gateway) error {
 	return errors.Join(errs...)
 }
 
-// gateway gives the Service that was deployed for a Gateway an address, and runs its proxy. What is
-// not there went with the Gateway.
+// gateway sets an address in the Service that was deployed for a Gateway, and runs its proxy. What
+// is not there went with the Gateway.
 func (w *world) gateway(ctx context.Context, s *corev1.Service) (err error) {
 	of := s.Labels[gatewayapi.NameLabel]
 	if of == "" {
