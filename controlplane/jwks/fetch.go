@@ -174,7 +174,10 @@ func HostPort(u *url.URL) string { return hostPort(u.Host, defaultPort(u.Scheme)
 func hostPort(host, port string) string {
 	h, p, err := net.SplitHostPort(host)
 	if err != nil {
-		h, p = strings.Trim(host, "[]"), port
+		h, p = host, port
+		if in, ok := strings.CutPrefix(host, "["); ok && strings.HasSuffix(in, "]") {
+			h = strings.TrimSuffix(in, "]")
+		}
 	}
 	return net.JoinHostPort(strings.ToLower(h), p)
 }

@@ -275,6 +275,7 @@ func FuzzCheckURL(f *testing.F) {
 	f.Add("https://issuer.test@evil.test/keys")
 	f.Add("https://ISSUER.test:443//x")
 	f.Add("http://127.0.0.1\\@issuer.test/")
+	f.Add("https://]issuer.test")
 	fetcher, err := newFetcher(FetchConfig{}, Source{Issuer: "https://issuer.test"})
 	if err != nil {
 		f.Fatal(err)
