@@ -142,9 +142,11 @@ func Render(in Input) ([]byte, error) {
 				"buffer_size_kb": 64,
 			},
 		}},
-		"stats_config":      statsConfig(pc, in.Metadata),
-		"admin":             object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
-		"dynamic_resources": dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
+		"stats_config": statsConfig(pc, in.Metadata),
+		// Series of peers that are gone, and others that nothing counted in, end within twice the time.
+		"stats_eviction_interval": "600s",
+		"admin":                   object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
+		"dynamic_resources":       dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
 			"clusters":  append(clusters(in, addrs), telemetry.clusters...),
 			"listeners": listeners(in, addrs),

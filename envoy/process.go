@@ -39,7 +39,7 @@ type Config struct {
 	Args []string
 	// Dir is the working directory. If empty, it is the agent's.
 	Dir string
-	// Env is the environment. If nil, it is the agent's.
+	// Env is added to the agent's environment, NAME=value.
 	Env []string
 	// Admin is used to drain Envoy. If nil, the drain only waits.
 	Admin *Admin
@@ -345,7 +345,7 @@ func (c *child) end() error {
 // runtime ends idle threads.
 func (p *Process) start(line *line, epoch int) (*child, error) {
 	cmd := exec.Command(p.cfg.Binary, slices.Concat(p.cfg.Args, line.args(epoch))...)
-	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
+	cmd.Dir, cmd.Env = p.cfg.Dir, append(cmd.Environ(), p.cfg.Env...)
 	cmd.Stdout, cmd.Stderr = p.cfg.Stdout, p.cfg.Stderr
 	cmd.SysProcAttr = childAttributes()
 	cmd.WaitDelay = pipeGrace

@@ -129,7 +129,7 @@ func (p *Process) rehearse(ctx context.Context, c *child) error {
 // ask runs the binary with arguments that make it print something and exit, and returns the output.
 func (p *Process) ask(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, p.cfg.Binary, args...)
-	cmd.Dir, cmd.Env = p.cfg.Dir, p.cfg.Env
+	cmd.Dir, cmd.Env = p.cfg.Dir, append(cmd.Environ(), p.cfg.Env...)
 	out, err := answer(cmd)
 	if err == nil {
 		return string(out), nil

@@ -133,6 +133,9 @@ func (m *meshFile) meshConfig(generatedDir string) ([]byte, error) {
 		sources = append(sources, object{"address": fileURL(m.configDir)})
 	}
 	config["configSources"] = sources
+	if _, set := config["defaultProviders"]; !set {
+		config["defaultProviders"] = object{"metrics": []string{"prometheus"}}
+	}
 	config["trustDomain"] = m.trustDomain
 	config["rootNamespace"] = rootNamespace
 	config["proxyHttpPort"] = m.proxyPort

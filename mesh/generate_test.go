@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,6 +106,9 @@ func TestMeshConfig(t *testing.T) {
 	if got.GetTrustDomain() != "example.org" || got.GetProxyHttpPort() != 15081 || got.GetRootNamespace() != "istio-system" ||
 		got.GetAccessLogFile() != "/dev/stdout" || got.GetOutboundTrafficPolicy().GetMode() != meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY {
 		t.Errorf("mesh config: %s", text)
+	}
+	if !slices.Equal(got.GetDefaultProviders().GetMetrics(), []string{"prometheus"}) {
+		t.Errorf("default providers: %v", got.GetDefaultProviders())
 	}
 	var sources []string
 	for _, s := range got.GetConfigSources() {

@@ -18,6 +18,10 @@ import (
 )
 
 const (
+	// envoyKind is the kind of the source that is Envoy.
+	envoyKind     = "envoy"
+	protobufType  = "application/vnd.google.protobuf"
+	plainText     = "text/plain;version=0.0.4"
 	timeoutHeader = "X-Prometheus-Scrape-Timeout-Seconds"
 	// maxScrape limits a scrape whose request has no timeout.
 	maxScrape = 2 * time.Minute
@@ -157,9 +161,21 @@ func (s *source) begin(ctx context.Context, f fetcher) *part {
 	p := &part{source: s, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
+		if s.kind == envoyKind && strings.HasPrefix(f.accept, protobufType) {
+			f.accept = plainText // the names are changed in text, which Merger converts
+		}
 		p.body, p.contentType, p.err = f.fetch(ctx, s.url)
+		if s.kind == envoyKind && p.err == nil {
+			p.body = renamed{exposition.NewIstio(p.body), p.body}
+		}
 	}()
 	return p
+}
+
+// renamed is a body of Envoy with the names of Istio's standard metrics.
+type renamed struct {
+	io.Reader
+	io.Closer
 }
 
 // answered waits for the beginning of an answer, at most for within.

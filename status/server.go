@@ -115,7 +115,7 @@ func New(cfg Config) (*Server, error) {
 	begin := time.Now()
 	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
 	if cfg.EnvoyMetricsURL != "" {
-		s.sources = append(s.sources, &source{kind: "envoy", url: cfg.EnvoyMetricsURL})
+		s.sources = append(s.sources, &source{kind: envoyKind, url: cfg.EnvoyMetricsURL})
 	}
 	for _, app := range cfg.AppScrape {
 		s.sources = append(s.sources, &source{kind: "application", url: app.URL()})

@@ -224,7 +224,7 @@ type endpointFacts struct {
 func workloadLabels(ep *model.Endpoint) *structpb.Struct {
 	w := node.WorkloadOf(ep.WorkloadName(), ep.Namespace, ep.Cluster, ep.Labels)
 	return envoyconf.Labels(map[string]string{
-		"workload": w.Name, envoyconf.NamespaceKey: w.Namespace, "app": w.App, "version": w.Version, "service": w.Service, "revision": w.Revision, "cluster": w.Cluster,
+		"workload": w.Name, "namespace": w.Namespace, "app": w.App, "version": w.Version, "service": w.Service, "revision": w.Revision, "cluster": w.Cluster,
 	})
 }
 

@@ -188,6 +188,9 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 		to.operation, to.servicePort = envoyconf.HostPort(e.host, e.servicePort)+"/*", e.servicePort
 	}
 	to.grpcWeb, to.service = e.protocol == model.ProtocolGRPCWeb, e.service
+	if to.service == nil {
+		to.service = e.shown
+	}
 	protocol := e.protocol
 	if e.tls != nil && protocol.Sniffed() {
 		protocol = model.ProtocolTCP // the contents of the connection are not inspected

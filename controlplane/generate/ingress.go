@@ -72,6 +72,8 @@ type ingressEntry struct {
 	pool *networkingv1alpha3.ConnectionPoolSettings
 	// service is the service that is reached here; nil for ports that a Sidecar names.
 	service *model.Service
+	// shown is the service in metrics if service is nil; may be nil.
+	shown *model.Service
 	// validated and enforced are the filters of tokens and policies for the port, while listeners are
 	// built.
 	validated *authentication.Filters
@@ -181,11 +183,12 @@ func (in *ingress) named() {
 		if tls != nil {
 			from = append(from, in.peers...) // without them the port would not exist
 		}
+		shown := in.shown(port, &from)
 		in.entries = append(in.entries, ingressEntry{
 			from: from, bind: bind, port: port, target: target, bound: bound,
 			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
 			mode:     in.mode(port),
-			tls:      tls, pool: l.GetConnectionPool(),
+			tls:      tls, pool: l.GetConnectionPool(), shown: shown,
 		})
 	}
 }
@@ -315,6 +318,9 @@ func (in *ingress) listenerKey() inboundKey {
 		if e.bound {
 			key.address += "," + s.proxy.IPs[0]
 		}
+		if e.shown != nil {
+			key.modes += e.shown.Hostname + "@" + e.shown.Namespace
+		}
 		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x/%x", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key, in.tokens(e).Key)
 	}
 	key.modes += fmt.Sprint(in.refused, in.peers)
@@ -325,6 +331,25 @@ func (in *ingress) listenerKey() inboundKey {
 		key.modes += fmt.Sprintf(";%q", p)
 	}
 	return key
+}
+
+// shown returns the oldest service that is reached at a port that a Sidecar names, for metrics. It
+// adds the objects that say so to from.
+func (in *ingress) shown(port uint32, from *xds.Sources) *model.Service {
+	if !in.target.recorded.Counts() {
+		return nil
+	}
+	var first *model.Service
+	for _, i := range in.target.instances() {
+		if i.Endpoint.Port == port && (first == nil || i.Service.Created.Before(first.Created)) {
+			first = i.Service
+		}
+	}
+	if first != nil {
+		from.Add(first.Source)
+		from.Add(first.EndpointsFrom...)
+	}
+	return first
 }
 
 // policies returns the policies of a port.

@@ -319,7 +319,7 @@ spec: {tracing: [{randomSamplingPercentage: 1}]}
 	code, out, errs := s.run("describe", "telemetry/x")
 	for _, text := range []string{
 		"Name:             x\n", "Labels:           a=1, b=2\n", "Spec:\n  tracing:\n  - randomSamplingPercentage: 1\n",
-		"Problems:\n  warning: a Telemetry has no effect in this version\n",
+		"Problems:\n  warning: spec.tracing has no effect in this version\n",
 	} {
 		if code != 0 || errs != "" || !strings.Contains(out, text) {
 			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)

@@ -88,6 +88,11 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 	if v, ok := o.GetMatch().GetMetricMatch().(*telemetryv1alpha1.MetricSelector_CustomMetric); ok {
 		c.notEmpty(v.CustomMetric, path+".match.customMetric")
 	}
+	switch o.GetMatch().GetMetric() {
+	case telemetryv1alpha1.MetricSelector_GRPC_REQUEST_MESSAGES, telemetryv1alpha1.MetricSelector_GRPC_RESPONSE_MESSAGES:
+		c.warnf(path+".match.metric", "is %s: Envoy does not count the messages of gRPC streams, so it has no effect", o.GetMatch().GetMetric())
+	default:
+	}
 	for name, tag := range field.Sorted(o.GetTagOverrides()) {
 		at := path + ".tagOverrides[" + name + "].value"
 		switch remove := tag.GetOperation() == telemetryv1alpha1.MetricsOverrides_TagOverride_REMOVE; {

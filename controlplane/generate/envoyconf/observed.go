@@ -29,7 +29,8 @@ type Observed struct {
 	Early []*corev3.TypedExtensionConfig
 }
 
-// The metadata of clusters and endpoints that loggers read. The keys of endpoints are [PeerKeys].
+// The metadata of clusters and endpoints that loggers read. The keys of endpoints are [PeerKeys],
+// and "namespace".
 const (
 	LabelsNamespace       = "outrigger"
 	ServiceHostLabel      = "service_host"
@@ -46,16 +47,12 @@ func Labels(values map[string]string) *structpb.Struct {
 	return out
 }
 
-// PeerHeader is the prefix of the headers in which a proxy tells another one about its workload, and
-// NamespaceKey the rest of the one with its namespace.
-const (
-	PeerHeader   = "x-outrigger-peer-"
-	NamespaceKey = "namespace"
-)
+// PeerHeader is the prefix of the headers in which a proxy tells another one about its workload.
+const PeerHeader = "x-outrigger-peer-"
 
 // PeerKeys are the parts of the names of these headers behind the prefix.
 func PeerKeys() []string {
-	return []string{"workload", NamespaceKey, "app", "version", "service", "revision", "cluster"}
+	return []string{"workload", "app", "version", "service", "revision", "cluster"}
 }
 
 // PeerHeaders returns the names of the headers.

@@ -79,6 +79,9 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 	return e
 }
 
+// Counts reports whether requests that the workload receives are counted.
+func (e Effective) Counts() bool { return e.server.on }
+
 // name sets the objects that decide, those without which something else would be recorded.
 func (e *Effective) name(mesh *snapshot.Mesh) {
 	e.ClientSources.Add(e.LabelledBy)

@@ -36,7 +36,8 @@ func TestMetricsOf(t *testing.T) {
 		{"off and on again", "prometheus", []string{"overrides: [{disabled: true}]", "overrides: [{disabled: false}]"}, "+", "+"},
 		{"naming the provider again does not switch on", "prometheus", []string{"overrides: [{disabled: true}]", provider}, "-", "-"},
 		{
-			"one metric and direction", "prometheus", []string{"overrides: [{match: {metric: REQUEST_SIZE, mode: SERVER}, disabled: true}]"},
+			"one metric and direction", "prometheus",
+			[]string{"overrides: [{match: {metric: REQUEST_SIZE, mode: SERVER}, disabled: true}]"},
 			"+", "+istio_request_bytestrue",
 		},
 		{

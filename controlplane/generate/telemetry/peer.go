@@ -4,8 +4,6 @@
 package telemetry
 
 import (
-	"slices"
-
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
@@ -33,19 +31,16 @@ func announce() []*corev3.TypedExtensionConfig {
 }
 
 // keep returns the filter that keeps values of a request for the loggers, before other filters change
-// it or refuse it. With claims, these include what the client says about itself. Its namespace must
-// be that of its certificate. Its other claims are only shown, beside the proven namespace and
-// principal.
+// it or refuse it. With claims, these include what the client says about itself. The claims are only
+// shown, beside its principal, which is proven. The agent reads the namespace from the principal:
+// Envoy has no cheap way.
 func keep(claims bool) []*hcmv3.HttpFilter {
 	values := []*setfilterstatev3.FilterStateValue{value(protocolState,
 		`%CEL('content-type' in request.headers && request.headers['content-type'].startsWith('application/grpc') ? 'grpc' : 'http')%`)}
 	if claims {
-		for _, key := range slices.DeleteFunc(envoyconf.PeerKeys(), func(key string) bool { return key == envoyconf.NamespaceKey }) {
+		for _, key := range envoyconf.PeerKeys() {
 			values = append(values, value(peerState+key, "%REQ("+envoyconf.PeerHeader+key+")"+longestClaim+"%"))
 		}
-		header := "request.headers['" + envoyconf.PeerHeader + envoyconf.NamespaceKey + "']"
-		values = append(values, value(peerState+envoyconf.NamespaceKey,
-			`%CEL(connection.uri_san_peer_certificate.contains('/ns/' + `+header+` + '/sa/') ? `+header+` : '')%`))
 	}
 	return []*hcmv3.HttpFilter{envoyconf.RequestFilter("envoy.filters.http.set_filter_state", &httpsetfilterstatev3.Config{OnRequestHeaders: values})}
 }

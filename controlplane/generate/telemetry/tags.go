@@ -74,11 +74,11 @@ func literal(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 // workloadTags returns the tags that describe one side of a request.
 func workloadTags(side string, value func(key string) string, principal string) []tag {
 	return []tag{
+		{side + "_principal", principal}, // the agent reads the namespace from it, if that is empty
 		{side + "_workload", value("workload")},
 		{side + "_canonical_service", value("service")},
 		{side + "_canonical_revision", value("revision")},
 		{side + "_workload_namespace", value("namespace")},
-		{side + "_principal", principal},
 		{side + "_app", value("app")},
 		{side + "_version", value("version")},
 		{side + "_cluster", value("cluster")},

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package exposition
+
+import (
+	"bytes"
+	"errors"
+	"io"
+)
+
+// istioPrefix is what Envoy puts in front of the names of Istio's standard metrics.
+var istioPrefix = []byte("envoy_istiocustom_")
+
+// NewIstio returns a reader of Envoy's metrics in the text format in which Istio's standard metrics
+// have the names and the labels that they have with Istio: Envoy puts a prefix in front of the names,
+// and leaves labels empty whose value it does not know. Other metrics are unchanged.
+func NewIstio(src io.Reader) io.Reader { return &istio{src: src, buf: make([]byte, maxLine)} }
+
+type istio struct {
+	src  io.Reader
+	err  error
+	buf  []byte // read, but not changed yet: the beginning of a line
+	held int
+	out  []byte // changed, but not read yet, in made
+	made []byte
+}
+
+// Read implements io.Reader.
+func (r *istio) Read(p []byte) (int, error) {
+	for len(r.out) == 0 {
+		if r.err != nil {
+			return 0, r.err
+		}
+		r.fill()
+	}
+	n := copy(p, r.out)
+	r.out = r.out[n:]
+	return n, nil
+}
+
+// fill reads more and changes the lines that are complete.
+func (r *istio) fill() {
+	var n int
+	n, r.err = r.src.Read(r.buf[r.held:])
+	r.held += n
+	whole := bytes.LastIndexByte(r.buf[:r.held], '\n') + 1
+	// A line that does not fit is none of Envoy's, and the last one may have no end.
+	if whole == 0 && r.held == len(r.buf) || errors.Is(r.err, io.EOF) {
+		whole = r.held
+	}
+	r.made = appendIstio(r.made[:0], r.buf[:whole])
+	r.out = r.made
+	r.held = copy(r.buf, r.buf[whole:r.held])
+}
+
+// appendIstio appends whole lines.
+func appendIstio(out, lines []byte) []byte {
+	for {
+		at := bytes.Index(lines, istioPrefix)
+		if at < 0 {
+			return append(out, lines...)
+		}
+		start := bytes.LastIndexByte(lines[:at], '\n') + 1
+		end := len(lines)
+		if i := bytes.IndexByte(lines[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		out = append(out, lines[:start]...)
+		switch line := lines[start:end]; {
+		case at == start:
+			out = appendLabels(out, line[len(istioPrefix):])
+		case lines[start] == '#':
+			out = append(append(out, lines[start:at]...), lines[at+len(istioPrefix):end]...)
+		default: // in a label
+			out = append(out, line...)
+		}
+		lines = lines[end:]
+	}
+}
+
+// appendLabels appends a sample, with a value for each label that has none. The namespace of a
+// workload is then that of its principal, which Envoy writes before it.
+func appendLabels(out, line []byte) []byte {
+	var principal []byte
+	for {
+		quote := bytes.IndexByte(line, '"')
+		end := -1
+		if quote > 0 {
+			end = closingQuote(line[quote:])
+		}
+		if end < 0 {
+			return append(out, line...)
+		}
+		out = append(out, line[:quote+1]...)
+		value := line[quote+1 : quote+end]
+		name := line[:quote-1]
+		if i := bytes.LastIndexAny(name, "{,"); i >= 0 {
+			name = name[i+1:]
+		}
+		switch {
+		case bytes.HasSuffix(name, []byte("_principal")):
+			principal = value
+		case len(value) == 0 && bytes.HasSuffix(name, []byte("_workload_namespace")):
+			value = namespaceOf(principal)
+		}
+		if len(value) == 0 || string(value) == "-" {
+			value = otherwise(name, value)
+		}
+		out = append(append(out, value...), '"')
+		line = line[quote+end+1:]
+	}
+}
+
+// namespaceOf returns the namespace in an identity of the mesh, or nothing:
+// spiffe://<trust domain>/ns/<namespace>/sa/<service account>.
+func namespaceOf(principal []byte) []byte {
+	rest, ok := bytes.CutPrefix(principal, []byte("spiffe://"))
+	_, rest, domain := bytes.Cut(rest, []byte("/ns/"))
+	namespace, account, found := bytes.Cut(rest, []byte("/sa/"))
+	if !ok || !domain || !found || len(account) == 0 || bytes.IndexByte(namespace, '/') >= 0 {
+		return nil
+	}
+	return namespace
+}
+
+// otherwise returns the value of a label that Envoy leaves empty, or writes as a hyphen.
+func otherwise(label, value []byte) []byte {
+	switch string(label) {
+	case "response_flags", "grpc_response_status":
+		return value // none
+	case "request_protocol":
+		return []byte("http") // ended before a filter saw it
+	case "source_canonical_revision", "destination_canonical_revision":
+		return []byte("latest")
+	}
+	return []byte("unknown")
+}
