@@ -143,7 +143,9 @@ func TestPluggedRefusedAtStart(t *testing.T) {
 		c.Subject.CommonName, c.ExtKeyUsage = "servers", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
 	later := pki{key: newKey(t, ""), root: p.root}
-	later.cert = issuer(t, later.key, p.rootKey, p.root, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) })
+	later.cert = issuer(t, later.key, p.rootKey, p.root, func(c *x509.Certificate) {
+		c.NotBefore, c.NotAfter = time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour)
+	})
 	for name, tc := range map[string]struct {
 		files   map[string][]byte
 		wantErr string
