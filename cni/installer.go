@@ -288,14 +288,15 @@ func (in *installer) target() (name string, text []byte, err error) {
 	var broken error
 	for _, e := range entries {
 		name := e.Name()
-		if !isConf(name) || in.config.ConfName != "" && strings.TrimSuffix(name, filepath.Ext(name)) != stem {
+		if e.IsDir() || !isConf(name) || in.config.ConfName != "" && strings.TrimSuffix(name, filepath.Ext(name)) != stem {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(in.config.NetDir, name))
-		if err == nil {
-			_, err = parseNetwork(text)
+		if err != nil {
+			// The runtime, outside of the container, may read it, and nothing of the next one.
+			return "", nil, fmt.Errorf("%w; if it is a link to a file outside of %s, replace it by the file", err, in.config.HostNetDir)
 		}
-		if err == nil {
+		if _, err = parseNetwork(text); err == nil {
 			return name, text, nil
 		}
 		broken = errors.Join(broken, fmt.Errorf("%s: %w", name, err))

@@ -66,9 +66,16 @@ const (
 
 // run watches the pods of the node until ctx is done.
 func (r *repairer) run(ctx context.Context) error {
+	problem := "" // the last one that was logged
 	for ctx.Err() == nil {
-		if err := r.cycle(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("pods without rules may be found late", "err", err)
+		err := r.cycle(ctx)
+		if err == nil {
+			problem = ""
+		} else if ctx.Err() == nil {
+			if text := err.Error(); text != problem {
+				problem = text
+				r.log.Warn("pods without rules may be found late", "err", err)
+			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(repairAgain + rand.N(repairAgain)):

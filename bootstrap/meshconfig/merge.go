@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // Parse applies MeshConfigs in YAML (or JSON) to the defaults, in order, and validates the result.
@@ -188,6 +190,9 @@ func mergeProviders(base, set []*meshv1alpha1.MeshConfig_ExtensionProvider) []*m
 
 // decode parses one YAML document that is a mapping or empty.
 func decode(doc []byte) (map[string]any, error) {
+	if err := aliases.Check(doc); err != nil {
+		return nil, err
+	}
 	var value any
 	if err := yaml.Unmarshal(doc, &value); err != nil {
 		return nil, err

@@ -149,6 +149,28 @@ func TestInstallNames(t *testing.T) {
 	}
 }
 
+// TestInstallUnreadable has a first configuration that only the runtime can read: the plugin is not
+// added to another one, which the runtime does not use.
+func TestInstallUnreadable(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.write("net.d/20-later.conflist", fmt.Sprintf(podNetwork, "1.0.0"))
+	if err := os.Symlink(l.path("nowhere.conflist"), l.path("net.d/10-link.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	d := l.start()
+	l.eventually("the log names the file", func() bool {
+		return strings.Contains(d.log.String(), "10-link.conflist") && strings.Contains(d.log.String(), "replace it by the file")
+	})
+	if strings.Contains(l.read("net.d/20-later.conflist"), "outrigger-cni") || strings.Contains(d.log.String(), "the plugin is installed") {
+		t.Errorf("the plugin is in a configuration that the runtime does not use:\n%s", d.log)
+	}
+	if err := os.Remove(l.path("net.d/10-link.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the plugin is installed without the link", l.chained)
+}
+
 // TestOtherWriter has the network plugin of the cluster write its configuration again and again. No
 // version of it is lost, and in the end the plugin is there.
 func TestOtherWriter(t *testing.T) {

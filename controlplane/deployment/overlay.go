@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // kind is a kind of objects that are deployed.
@@ -65,6 +66,9 @@ func (k kind) merge(base object, doc string) (object, error) {
 		return fmt.Errorf("the key %s in the ConfigMap of spec.infrastructure.parametersRef "+reason, append([]any{k.overlay}, args...)...)
 	}
 	var patch object
+	if err := aliases.Check([]byte(doc)); err != nil {
+		return nil, fault("is refused: %w", err)
+	}
 	if err := yaml.Unmarshal([]byte(doc), &patch); err != nil {
 		return nil, fault("is no YAML of a %s: %w", k.Kind, err)
 	}

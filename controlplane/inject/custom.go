@@ -8,6 +8,8 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // checkTemplate returns an error if a custom template cannot be parsed.
@@ -41,6 +43,9 @@ func (j *job) custom(name, source string) (map[string]any, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if err := aliases.Check(doc); err != nil { // a pod can have written them
+		return nil, fmt.Errorf("template %s: its output: %w", name, err)
 	}
 	var fields map[string]any
 	if err := yaml.Unmarshal(doc, &fields); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // system is what settings depend on besides flags and environment.
@@ -111,7 +112,7 @@ const maxInterface = 15
 func (r *reader) interfaces(place, list string) []string {
 	words := r.words(place, list)
 	for _, word := range words {
-		if len(word) > maxInterface || strings.ContainsAny(word, " \t\"'\\/") || word == "+" {
+		if len(word) > maxInterface || strings.ContainsFunc(word, unicode.IsSpace) || strings.ContainsAny(word, "\x00\"'\\/") || word == "+" {
 			r.fail(fmt.Errorf("%s has %q: it must be the name of an interface, such as eth0", place, word))
 		}
 	}

@@ -153,6 +153,7 @@ func TestInvalidSettings(t *testing.T) {
 		{"", "REDIRECT_DNS=maybe", `the environment variable REDIRECT_DNS is "maybe": it must be a bool, as for --redirect-dns`},
 		{"", "ISTIO_OUTBOUND_OWNER_GROUPS=nobody-here", `ISTIO_OUTBOUND_OWNER_GROUPS has "nobody-here"`},
 		{"", "ISTIO_OUTBOUND_OWNER_GROUPS=" + many[:2*(maxGroups+1)], "ISTIO_OUTBOUND_OWNER_GROUPS has 65 groups: 64 are possible"},
+		{"", "ISTIO_EXCLUDE_INTERFACES=a\n-A", `has "a\n-A": it must be the name of an interface`},
 		{"", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR=10.0.0.0/8", "it must be a CIDR within 127.0.0.0/8"},
 	} {
 		_, _, err := read(t, (*Flags).Add, c.line, c.environ)
