@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -98,12 +99,17 @@ func startDraining(t *testing.T, change func(*model.Proxy), drain time.Duration)
 	s.own = chain + "~" + key
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(r.Header.Values(forwardedCert), ",")) // the client detects missing data
+		for _, name := range envoyconf.PeerHeaders() {
+			if v := r.Header.Get(name); v != "" {
+				_, _ = io.WriteString(w, " peer:"+v)
+			}
+		}
 	}))
 	t.Cleanup(app.Close)
 	s.ports["APP"], s.ports["FAR"] = portOf(t, app.Listener.Addr()), s.serveFar(t)
 	s.ports["GREETS"] = serveGreeting(t)
-	for i, port := range freePorts(t, s.address, 5) {
-		s.ports[[]string{"HTTP", "TCP", "ANY", "PROXY", "FIRST"}[i]] = port
+	for i, port := range freePorts(t, s.address, 6) {
+		s.ports[[]string{"HTTP", "TCP", "ANY", "PROXY", "FIRST", "ADMIN"}[i]] = port
 	}
 	s.objects = guardedObjects
 	for name, port := range s.ports {
@@ -167,6 +173,7 @@ func (s *guarded) bootstrap(t *testing.T) []byte {
 	}
 	b, err := json.Marshal(map[string]any{
 		"node":              map[string]any{"id": "test", "cluster": "test"},
+		"admin":             map[string]any{"address": map[string]any{"socket_address": map[string]any{"address": s.address, "port_value": numberOf(t, s.ports["ADMIN"])}}},
 		"dynamic_resources": map[string]any{"lds_config": from("listeners"), "cds_config": from("clusters")},
 	})
 	if err != nil {
