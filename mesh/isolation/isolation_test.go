@@ -58,6 +58,29 @@ func TestInside(t *testing.T) {
 	}
 }
 
+func TestDestination(t *testing.T) {
+	t.Parallel()
+	control := netip.MustParseAddrPort("127.1.0.1:15012")
+	n := &Network{
+		inside: netip.MustParsePrefix("10.1.0.0/24"), cfg: Config{Control: map[uint16]netip.AddrPort{15012: control}},
+		relays: relays{published: []published{{address: netip.MustParseAddrPort("127.0.0.1:9000")}}},
+	}
+	for to, want := range map[string]string{
+		"192.0.2.1:9000":  "192.0.2.1:9000",
+		"10.1.0.1:80":     "127.0.0.1:80",
+		"10.1.0.1:15012":  control.String(),
+		"10.1.0.1:9000":   "", // leads to a workload
+		"10.1.0.3:80":     "",
+		"127.0.0.1:9000":  "",
+		"127.1.0.1:15014": "", // the control plane
+	} {
+		got, err := n.destination(netip.MustParseAddrPort(to))
+		if (err != nil) != (want == "") || err == nil && got.String() != want {
+			t.Errorf("%s: got %s, %v, want %q", to, got, err, want)
+		}
+	}
+}
+
 func TestOnlyDNS(t *testing.T) {
 	t.Parallel()
 	const text = "passwd: files systemd\nhosts: files resolve [!UNAVAIL=return] dns\nnetworks: files\n"
@@ -72,11 +95,15 @@ func TestCaller(t *testing.T) {
 		env      []string
 		uid, gid int
 	}{
-		"no sudo":   {nil, nobody, nobody},
-		"sudo":      {[]string{"SUDO_UID=54321", "SUDO_GID=54322", "SUDO_USER=ann"}, 54321, 54322},
-		"root":      {[]string{"SUDO_UID=0", "SUDO_GID=0"}, nobody, nobody},
-		"not a uid": {[]string{"SUDO_UID=ann"}, nobody, nobody},
-		"root gid":  {[]string{"SUDO_UID=54321", "SUDO_GID=0"}, 54321, nobody},
+		"no sudo":           {nil, nobody, nobody},
+		"sudo":              {[]string{"SUDO_UID=54321", "SUDO_GID=54322", "SUDO_USER=ann"}, 54321, 54322},
+		"root":              {[]string{"SUDO_UID=0", "SUDO_GID=0"}, nobody, nobody},
+		"not a uid":         {[]string{"SUDO_UID=ann"}, nobody, nobody},
+		"larger than a uid": {[]string{"SUDO_UID=4294967296"}, nobody, nobody},
+		"unchanged":         {[]string{"SUDO_UID=4294967295"}, nobody, nobody},
+		"the proxy":         {[]string{"SUDO_UID=1337", "SUDO_GID=1337"}, nobody, nobody},
+		"its group":         {[]string{"SUDO_UID=54321", "SUDO_GID=1337"}, 54321, nobody},
+		"root gid":          {[]string{"SUDO_UID=54321", "SUDO_GID=0"}, 54321, nobody},
 	} {
 		if u := Caller(c.env); u.UID != c.uid || u.GID != c.gid {
 			t.Errorf("%s: %+v", name, u)
@@ -250,6 +277,12 @@ func TestView(t *testing.T) {
 	err = onThread(func() error {
 		if err := place.Enter(); err != nil {
 			return err
+		}
+		status, err := os.ReadFile("/proc/thread-self/status")
+		for _, line := range []string{"CapInh:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
+			if err != nil || !strings.Contains(string(status), line) {
+				return fmt.Errorf("%q is missing in %q: %w", line, status, err)
+			}
 		}
 		text, err := os.ReadFile(resolvConf)
 		if err != nil || !strings.HasPrefix(string(text), "nameserver "+n.Hub().String()+"\n") {

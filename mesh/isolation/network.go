@@ -5,7 +5,6 @@ package isolation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -245,26 +244,36 @@ func (n *Network) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// leave connects to where a workload wants to go. The hub stands for 127.0.0.1 of the machine, where
-// the ports that lead back to workloads, past their Envoys, are refused.
+// leave connects to where a workload wants to go.
 func (n *Network) leave(ctx context.Context, from *net.TCPConn) (net.Conn, error) {
 	to, err := originalAddress(from)
 	if err != nil {
 		return nil, err
 	}
-	if to.Addr() == n.Hub() {
-		control, ok := n.cfg.Control[to.Port()]
-		local := netip.AddrPortFrom(loopback, to.Port())
-		switch {
-		case ok:
-			to = control
-		case n.relays.publishes(local):
-			return nil, errors.New("the port leads to a workload")
-		default:
-			to = local
-		}
+	if to, err = n.destination(to); err != nil {
+		return nil, err
 	}
 	return (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+}
+
+// destination returns the address of the machine, or beyond, for one that a workload connects to. The
+// hub stands for 127.0.0.1 of the machine, where the ports that lead back to workloads, past their
+// Envoys, are refused.
+func (n *Network) destination(to netip.AddrPort) (netip.AddrPort, error) {
+	local := netip.AddrPortFrom(loopback, to.Port())
+	control, ok := n.cfg.Control[to.Port()]
+	switch {
+	case to.Addr() != n.Hub() && (to.Addr().IsLoopback() || n.inside.Contains(to.Addr())):
+		// A workload that chooses the interface of its socket can send this to the hub.
+		return to, fmt.Errorf("%s is an address of the workload or of the mesh", to)
+	case to.Addr() != n.Hub():
+		return to, nil
+	case ok:
+		return control, nil
+	case n.relays.publishes(local):
+		return to, fmt.Errorf("port %d leads to a workload", to.Port())
+	}
+	return local, nil
 }
 
 func (n *Network) close() {
@@ -298,6 +307,9 @@ func (n *Network) writeView(name string) error {
 			return err
 		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+		if err := os.Chmod(path, 0o644); err != nil { // whatever the umask is
 			return err
 		}
 	}

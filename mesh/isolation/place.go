@@ -36,6 +36,9 @@ func (n *Network) AgentPlace(workload, dir string, programs map[string]string) (
 		if err := os.MkdirAll(filepath.Dir(at), 0o711); err != nil {
 			return nil, err
 		}
+		if err := os.Chmod(filepath.Dir(at), 0o711); err != nil { // whatever the umask is
+			return nil, err
+		}
 		if err := os.WriteFile(at, nil, 0o444); err != nil {
 			return nil, fmt.Errorf("make a place for a program: %w", err)
 		}
@@ -98,13 +101,33 @@ func (p *Place) Enter() error {
 	if err := p.ns.enter(); err != nil {
 		return err
 	}
+	return dropCapabilities()
+}
+
+// dropCapabilities takes all capabilities from the processes that the calling thread starts
+// afterwards. Set-user-ID bits and capabilities of files have no effect there.
+func dropCapabilities() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) { // the last capability was the one before
-			return nil
+			break
 		}
 		if err != nil {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
+	// A program of root has the inheritable capabilities too, which some containers have.
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("read the capabilities: %w", err)
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		return fmt.Errorf("drop the inheritable capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	return nil
 }

@@ -20,7 +20,8 @@ const (
 	// maxConns is the number of connections that all relays of a network have at once. Further ones
 	// wait.
 	maxConns = 4096
-	// maxDials is the number of connections that are being made at once, each with a thread.
+	// maxDials is the number of connections to workloads that are being made at once, each with a
+	// thread.
 	maxDials    = 64
 	dialTimeout = 10 * time.Second
 	// acceptPause is the pause after a connection could not be accepted.
@@ -71,6 +72,12 @@ func (n *Network) Publish(address netip.AddrPort, workload string, port int, loc
 		ns, to = n.workloads[workload], netip.AddrPortFrom(loopback, uint16(port))
 	}
 	n.relays.published = append(n.relays.published, published{address, l, func(ctx context.Context, _ *net.TCPConn) (net.Conn, error) {
+		select {
+		case n.relays.dials <- struct{}{}:
+			defer func() { <-n.relays.dials }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		return ns.dial(ctx, to.String())
 	}})
 	return nil
@@ -109,7 +116,7 @@ func (r *relays) run(ctx context.Context, l *net.TCPListener, dial dialer) error
 
 // forward makes the other connection and copies in both directions.
 func (r *relays) forward(ctx context.Context, from *net.TCPConn, dial dialer) {
-	to, err := r.dial(ctx, from, dial)
+	to, err := within(ctx, from, dial)
 	if err != nil {
 		reset(from) // the closest to a refused connection
 		return
@@ -124,13 +131,8 @@ func (r *relays) forward(ctx context.Context, from *net.TCPConn, dial dialer) {
 	_, _ = from.Close(), other.Close() // everything was copied
 }
 
-func (r *relays) dial(ctx context.Context, from *net.TCPConn, dial dialer) (net.Conn, error) {
-	select {
-	case r.dials <- struct{}{}:
-		defer func() { <-r.dials }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+// within calls a dialer for at most dialTimeout.
+func within(ctx context.Context, from *net.TCPConn, dial dialer) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	return dial(ctx, from)

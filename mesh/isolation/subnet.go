@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // private are the networks in which the addresses of workloads may be, in the order of preference.
@@ -57,10 +58,11 @@ func overlaps(p netip.Prefix, all []netip.Prefix) bool {
 	return false
 }
 
-// routes returns the networks to which this machine has routes, except default routes. An error
-// means that none is known.
+// routes returns the networks to which this machine has routes, in all tables, except default routes
+// and the halves and quarters of all addresses with which VPNs replace them. An error means that none
+// is known.
 func routes() []netip.Prefix {
-	list, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	list, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil
 	}
@@ -70,7 +72,7 @@ func routes() []netip.Prefix {
 			continue
 		}
 		ip, ok := netip.AddrFromSlice(r.Dst.IP.To4())
-		if bits, _ := r.Dst.Mask.Size(); ok && bits > 0 {
+		if bits, _ := r.Dst.Mask.Size(); ok && bits >= 8 {
 			out = append(out, netip.PrefixFrom(ip, bits))
 		}
 	}

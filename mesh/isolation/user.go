@@ -4,6 +4,7 @@
 package isolation
 
 import (
+	"math"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -22,19 +23,20 @@ type User struct {
 	Name, Home string
 }
 
-// Caller returns the user who ran sudo, according to an environment, or nobody.
+// Caller returns the user who ran sudo, according to an environment, or nobody. It never returns
+// root or [ProxyID], whose connections are not redirected, as a user or group.
 func Caller(environ []string) User {
 	env := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		env[name] = value
 	}
-	uid, err := strconv.Atoi(env["SUDO_UID"])
-	if err != nil || uid <= 0 {
+	uid, ok := applicationID(env["SUDO_UID"])
+	if !ok {
 		return User{UID: nobody, GID: nobody, Name: "nobody"}
 	}
 	u := User{UID: uid, GID: nobody, Name: env["SUDO_USER"]}
-	if gid, err := strconv.Atoi(env["SUDO_GID"]); err == nil && gid > 0 {
+	if gid, ok := applicationID(env["SUDO_GID"]); ok {
 		u.GID = gid
 	}
 	known, err := user.LookupId(strconv.Itoa(uid))
@@ -44,12 +46,18 @@ func Caller(environ []string) User {
 	u.Name, u.Home = known.Username, known.HomeDir
 	if ids, err := known.GroupIds(); err == nil {
 		for _, id := range ids {
-			if gid, err := strconv.ParseUint(id, 10, 32); err == nil && gid > 0 {
+			if gid, ok := applicationID(id); ok {
 				u.Groups = append(u.Groups, uint32(gid))
 			}
 		}
 	}
 	return u
+}
+
+// applicationID parses the number of a user or group that an application may have.
+func applicationID(text string) (id int, ok bool) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	return int(n), err == nil && n != 0 && n != ProxyID && n != math.MaxUint32 // the last means "unchanged"
 }
 
 // Root is the user root without capabilities.
