@@ -49,7 +49,7 @@ func fail(reason any) {
 // quiet is how long a server that is to end waits for one more request, and atMost for how long it
 // serves then.
 const (
-	quiet  = 5 * time.Second
+	quiet  = 30 * time.Second
 	atMost = 100 * time.Second
 )
 
