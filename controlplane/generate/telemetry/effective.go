@@ -37,10 +37,11 @@ type Effective struct {
 	envoy  support
 	// client and server are the metrics of requests that the workload sends and receives.
 	client, server metrics
+	recording
 }
 
-// Of returns what is in force for a proxy.
-func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
+// Of returns what is in force for a proxy. Its Sidecar may be nil.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effective {
 	e := Effective{}
 	e.LabelledBy, e.Labelled = labelled(mesh)
 	var hidden []*snapshot.Telemetry
@@ -62,8 +63,12 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 		}
 	}
 	var key strings.Builder
-	if e.client.on || e.server.on {
-		key.WriteString(e.client.key() + e.server.key() + strconv.Itoa(int(e.envoy)))
+	counts := e.client.on || e.server.on
+	if counts {
+		key.WriteString(e.client.key() + e.server.key())
+	}
+	key.WriteString(strconv.Itoa(int(e.envoy)))
+	if counts || slices.ContainsFunc(e.levels, records) {
 		for _, level := range e.levels {
 			key.WriteString("," + strconv.Quote(level.Config.Key.String()))
 		}
@@ -71,6 +76,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 	if e.Labelled {
 		key.WriteString("@" + strconv.Quote(e.LabelledBy.String()))
 	}
+	e.record(mesh, proxy, sidecar)
+	key.WriteString(e.recording.key())
 	e.name(mesh)
 	for _, p := range e.Problems {
 		key.WriteString("!" + strconv.Quote(p.String()))
