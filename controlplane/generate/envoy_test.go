@@ -65,7 +65,6 @@ var newFields = []struct {
 	since int
 	field *regexp.Regexp
 }{
-	{38, regexp.MustCompile(`"noContextPropagation":true,?`)},
 	{39, regexp.MustCompile(`"budgetInterval":"[0-9.]+s",?`)},
 }
 

@@ -25,7 +25,7 @@ accessLogFile: /dev/stdout
 defaultConfig:
   holdApplication: true
   proxyMetadata: {}
-inbound_traffic_policy: {mode: LOCALHOST}
+enable_tracing: false
 extensionProviders:
 - name: a.b
   zipkin: {service: x, port: 9411}
@@ -45,7 +45,7 @@ extensionProviders:
 	}
 	for name, source := range map[string]string{
 		"defaultConfig.holdApplication":       mesh + ":4",
-		"inboundTrafficPolicy":                mesh + ":6",
+		"enableTracing":                       mesh + ":6",
 		"extensionProviders[].zipkin.sampled": mesh + ":12",
 		"networks.net.one.endpoint":           networks + ":3",
 	} {

@@ -92,7 +92,6 @@ type Mesh struct {
 	Problems []model.Problem
 
 	registry          *registry.Services
-	formatProblem     error // of the access log of the mesh config
 	referenceProblems []model.Problem
 	inputs            inputs
 	subsets           *subsetIndex
@@ -127,7 +126,6 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	if m.Config == nil {
 		m.Config = &meshv1alpha1.MeshConfig{}
 	}
-	m.loggable(prev)
 	if prev != nil {
 		m.Sequence = prev.Sequence + 1
 		if proto.Equal(prev.Config, m.Config) {

@@ -19,6 +19,9 @@ func validateTelemetry(c *checker, cfg *model.Config) {
 		return
 	}
 	c.targets(targets{selector: t.GetSelector(), ref: t.GetTargetRef(), refs: t.GetTargetRefs()})
+	if n := len(t.GetTracing()); n > 1 {
+		c.warnf("spec.tracing", "has %d entries: only the first has an effect", n)
+	}
 	for i, tr := range t.GetTracing() {
 		c.tracing(tr, field.Index("spec.tracing", i))
 	}
@@ -69,9 +72,6 @@ func (c *checker) tracing(t *telemetryv1alpha1.Tracing, path string) {
 			c.notEmpty(v.Header.GetName(), at+".header.name")
 		case *telemetryv1alpha1.Tracing_CustomTag_Formatter:
 			c.notEmpty(v.Formatter.GetValue(), at+".formatter.value")
-			if err := expression.CheckFormat(v.Formatter.GetValue()); err != nil {
-				c.errorf(at+".formatter.value", "is %s: %v", field.Quote(v.Formatter.GetValue()), err)
-			}
 		default:
 			c.errorf(at, "is empty: write literal, environment, header or formatter")
 		}

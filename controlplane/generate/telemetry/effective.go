@@ -37,11 +37,10 @@ type Effective struct {
 	envoy  support
 	// client and server are the metrics of requests that the workload sends and receives.
 	client, server metrics
-	recording
 }
 
-// Of returns what is in force for a proxy. Its Sidecar may be nil.
-func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effective {
+// Of returns what is in force for a proxy.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 	e := Effective{}
 	e.LabelledBy, e.Labelled = labelled(mesh)
 	var hidden []*snapshot.Telemetry
@@ -63,12 +62,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 		}
 	}
 	var key strings.Builder
-	counts := e.client.on || e.server.on
-	if counts {
-		key.WriteString(e.client.key() + e.server.key())
-	}
-	key.WriteString(strconv.Itoa(int(e.envoy)))
-	if counts || slices.ContainsFunc(e.levels, records) {
+	if e.client.on || e.server.on {
+		key.WriteString(e.client.key() + e.server.key() + strconv.Itoa(int(e.envoy)))
 		for _, level := range e.levels {
 			key.WriteString("," + strconv.Quote(level.Config.Key.String()))
 		}
@@ -76,8 +71,6 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 	if e.Labelled {
 		key.WriteString("@" + strconv.Quote(e.LabelledBy.String()))
 	}
-	e.record(mesh, proxy, sidecar)
-	key.WriteString(e.recording.key())
 	e.name(mesh)
 	for _, p := range e.Problems {
 		key.WriteString("!" + strconv.Quote(p.String()))

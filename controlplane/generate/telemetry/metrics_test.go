@@ -103,7 +103,7 @@ func TestOfOldEnvoys(t *testing.T) {
 	}}, model.Change{All: true})
 	keys := map[string]bool{}
 	for version, counts := range map[string]bool{"1.36.2": false, "1.37.0": true, "1.39.3": true, "": true} {
-		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"}, nil)
+		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"})
 		log := e.Observe(Chain{Server: &Server{MutualTLS: true}}).RequestLog
 		if (len(log) > 0) != counts || (len(e.Problems) > 0) == counts {
 			t.Errorf("Envoy %q: %d loggers, problems %v", version, len(log), e.Problems)
