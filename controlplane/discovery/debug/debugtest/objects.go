@@ -8,7 +8,6 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
-	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 	kubenetworkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -82,7 +81,7 @@ func Shop() Objects {
 		Stored(model.PeerAuthentication, "istio-system", "default", &securityv1beta1.PeerAuthentication{
 			Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_STRICT},
 		}),
-		Stored(model.Telemetry, "default", "logs", &telemetryv1alpha1.Telemetry{}),
+		Stored(model.EnvoyFilter, "default", "logs", &networkingv1alpha3.EnvoyFilter{}),
 	}
 }
 
