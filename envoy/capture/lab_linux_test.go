@@ -178,6 +178,16 @@ func (l *lab) serveUDP(t *testing.T, m *netlab.Machine, at netip.AddrPort, name 
 	t.Cleanup(l.serveUDPAs(t, m, at, name, proxy))
 }
 
+// onceFree binds an address as soon as it is free: a program that another test is about to start
+// still has a copy of a socket that was closed.
+func onceFree(bind func() error) error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if err := bind(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
 // serveUDPAs answers packets with a name, as a user, until stop is called.
 func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, name string, user int) (stop func()) {
 	t.Helper()
@@ -186,13 +196,10 @@ func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, nam
 		if err := unix.Setfsuid(user); err != nil {
 			return err
 		}
-		// A program that another test is about to start still has a copy of a socket that was closed.
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		return onceFree(func() (err error) {
 			c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-			if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
-				return err
-			}
-		}
+			return err
+		})
 	})
 	done := make(chan struct{})
 	go func() {
@@ -249,8 +256,11 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 		if err := errors.Join(unix.Setfsgid(group), unix.Setfsuid(p.user)); err != nil {
 			return err
 		}
-		c, err := dialer.DialContext(t.Context(), network, p.to)
-		if err != nil {
+		var c net.Conn
+		if err := onceFree(func() (err error) {
+			c, err = dialer.DialContext(t.Context(), network, p.to)
+			return err
+		}); err != nil {
 			return err
 		}
 		defer func() { _ = c.Close() }() // nothing is lost
