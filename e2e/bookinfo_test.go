@@ -74,7 +74,7 @@ func TestBookinfo(t *testing.T) {
 
 	// Without rules all versions take turns, and nobody outside is known.
 	seen := map[string]bool{}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		p := s.page(t, "")
 		seen[p.version()] = true
 		if p.Details != nil || !strings.Contains(p.DetailsError, "ServiceEntry") {
@@ -86,7 +86,7 @@ func TestBookinfo(t *testing.T) {
 		return ""
 	})
 	s.apply(t, "service-entry-publisher")
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		if p := s.page(t, ""); p.Details == nil || p.Details.Publisher != "Outside Press" {
 			return fmt.Sprintf("details with a ServiceEntry for the publisher: %+v", p)
 		}
@@ -103,7 +103,7 @@ func TestBookinfo(t *testing.T) {
 	s.wantVersion(t, "jason", `v2 the ratings are not available: .* 500 `)
 	s.wantVersion(t, "somebody", "v1")
 	s.apply(t, "virtual-service-ratings-test-delay")
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		began := time.Now()
 		got, took := s.page(t, "jason").version(), time.Since(began)
 		if !strings.HasPrefix(got, "none: ") || took < 6*time.Second {
@@ -128,7 +128,7 @@ func TestBookinfo(t *testing.T) {
 			t.Errorf("everybody sees v1, but %s answers", got)
 		}
 	}
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		if got := inboundRequests(t, bookinfoReviews) - before; got < 20 {
 			return fmt.Sprintf("version 3 got %d copies of 20 requests", got)
 		}
@@ -201,7 +201,7 @@ func (s *shop) ask(t *testing.T, user string) (p bookPage, err error) {
 func (s *shop) wantVersion(t *testing.T, user, want string) {
 	t.Helper()
 	pattern := regexp.MustCompile("^" + want)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		if got := s.page(t, user).version(); !pattern.MatchString(got) {
 			return fmt.Sprintf("the user %q sees the reviews %s, want %s", user, got, want)
 		}
@@ -212,7 +212,7 @@ func (s *shop) wantVersion(t *testing.T, user, want string) {
 // wantOnly waits until 50 requests in a row see one version of the reviews.
 func (s *shop) wantOnly(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		for range 50 {
 			if got := s.page(t, "").version(); got != want {
 				return fmt.Sprintf("everything should go to %s, but %s answers", want, got)

@@ -145,7 +145,7 @@ func TestInterception(t *testing.T) {
 	t.Cleanup(secure.Close)
 	opaque := client.client()
 	opaque.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: secure.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com"}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		code, body, err := request(t.Context(), opaque, "https://192.0.2.7/", "")
 		if err != nil || code != 200 || !strings.Contains(body, "from "+client.ip4.String()) {
 			return fmt.Sprintf("TLS of the application: %d, %v: %s", code, err, body)
@@ -155,7 +155,7 @@ func TestInterception(t *testing.T) {
 
 	// STRICT: who is not in the mesh is refused, by the services and elsewhere.
 	m.write(t, "strict.yaml", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: default}\nspec: {mtls: {mode: STRICT}}\n")
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		for _, url := range []string{"http://" + hostPort(web.ip4, 8080) + "/", "http://" + hostPort(seen.ip4, 9000) + "/"} {
 			if code, body, err := request(t.Context(), outside.client(), url, ""); err == nil {
 				return fmt.Sprintf("%s answers who is not in the mesh: %d %s", url, code, body)
@@ -172,7 +172,7 @@ func TestInterception(t *testing.T) {
 
 	// Only what is known: everything else is refused, what is known goes on.
 	m.write(t, "known.yaml", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: client, namespace: default}\nspec:\n  workloadSelector: {labels: {app: client}}\n  egress: [{hosts: ['./*']}]\n  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n")
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		if code, body, err := request(t.Context(), client.client(), "http://"+hostPort(outside.ip4, 8080)+"/", ""); err == nil && code == 200 {
 			return fmt.Sprintf("what nobody knows answers: %d %s", code, body)
 		}
@@ -210,7 +210,7 @@ func whoAsks(w http.ResponseWriter, r *http.Request) {
 // begin with an exclamation mark.
 func (m *machine) sees(t *testing.T, url, host string, want ...string) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		code, body, err := request(t.Context(), m.client(), url, host)
 		if err != nil || code != 200 {
 			return fmt.Sprintf("%s asks %s (%s): %d, %v: %s", m.name, url, host, code, err, body)
@@ -247,7 +247,7 @@ func request(ctx context.Context, client *http.Client, url, host string) (int, s
 // converse expects a greeting, says something and expects it back.
 func converse(t *testing.T, from *machine, address, greeting string) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		c, err := from.Dial(ctx, "tcp", address)
@@ -310,7 +310,7 @@ func newIntercepted(t *testing.T, control *machine, config string) *intercepted 
 		"--grpcAddr", "", "--secureGRPCAddr", hostPort(control.ip4, 15012), "--httpAddr", hostPort(control.ip4, 8080), "--monitoringAddr", hostPort(control.ip4, 15014), "--httpsAddr", "")
 	cmd.Env = append(os.Environ(), "JWT_RULE="+string(rule), "OUTRIGGER_STATE_DIR="+filepath.Join(m.dir, "state"), "POD_NAMESPACE=istio-system", "OUTRIGGER_DENY_LIST="+m.denyList())
 	m.run(t, control, cmd, "control")
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		code, body, err := request(t.Context(), control.client(), "http://"+hostPort(control.ip4, 8080)+"/ready", "")
 		if err == nil && code == 200 {
 			return ""
@@ -380,7 +380,7 @@ func (m *intercepted) agent(t *testing.T, at *machine, app, interception string)
 // ready waits until the agent of a machine is ready.
 func (m *intercepted) ready(t *testing.T, at *machine, app string) {
 	t.Helper()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		code, body, err := request(t.Context(), m.control.client(), "http://"+hostPort(at.ip4, 15020)+"/healthz/ready", "")
 		if err == nil && code == 200 {
 			return ""

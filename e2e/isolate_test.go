@@ -160,7 +160,7 @@ func TestIsolated(t *testing.T) {
 		s.waitFor("greeter: the agent is ready again", 2*time.Minute)
 		s.asks(t, "greet", "greeter:5432", "hello\nand back\n")
 	})
-	s.interrupt(15 * time.Second)
+	s.interrupt(2 * time.Minute)
 	s.wantNothingLeft(t)
 	if after := traces(t); !slices.Equal(before, after) {
 		t.Errorf("the machine had %q and has %q", before, after)
@@ -309,7 +309,7 @@ func TestIsolatedInUserNamespace(t *testing.T) {
 	if err != nil || code != 200 || !strings.Contains(body, "sa/frontend") {
 		t.Errorf("%d %s %v", code, body, err)
 	}
-	s.interrupt(15 * time.Second)
+	s.interrupt(2 * time.Minute)
 	s.wantNothingLeft(t)
 
 	few := newShop(t)

@@ -31,7 +31,7 @@ func TestStartIsQuick(t *testing.T) {
 		s.start()
 		s.waitFor("Ctrl-C ends it", time.Minute)
 		took := time.Since(began)
-		s.interrupt(15 * time.Second)
+		s.interrupt(2 * time.Minute)
 		t.Logf("ready after %s", took)
 		if best == 0 || took < best {
 			best = took
@@ -56,7 +56,7 @@ func TestWithoutPrivilegesOrNetwork(t *testing.T) {
 	}
 	s := startShop(t, "unshare", "--net", "sh", "-c",
 		`ip link set lo up && exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"`, "sh")
-	s.interrupt(15 * time.Second)
+	s.interrupt(2 * time.Minute)
 	s.wantNothingLeft(t)
 }
 
@@ -72,7 +72,7 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 		t.Error("outrigger up was killed and ended with 0")
 	}
 	s.exited <- nil // for the cleanup
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 2*time.Minute, func() string {
 		for _, p := range family {
 			if !gone(p) {
 				return p.name + " is still there"
@@ -82,7 +82,7 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 	})
 	s.start()
 	s.waitFor("Ctrl-C ends it", time.Minute)
-	s.interrupt(15 * time.Second)
+	s.interrupt(2 * time.Minute)
 	s.wantNothingLeft(t)
 }
 
@@ -114,8 +114,8 @@ func TestForkedProcessesEnd(t *testing.T) {
 	if len(forked) != 1 {
 		t.Fatalf("found %v, want the one process that orders forked", forked)
 	}
-	s.interrupt(15 * time.Second)
-	eventually(t, 5*time.Second, func() string { // the system's first process reaps it
+	s.interrupt(2 * time.Minute)
+	eventually(t, 2*time.Minute, func() string { // the system's first process reaps it
 		if !gone(forked[0]) {
 			return forked[0].name + " is still there"
 		}

@@ -167,7 +167,7 @@ func TestGarbage(t *testing.T) {
 	ends := map[codes.Code]int{}
 	for i := range 600 {
 		method := []string{"StreamAggregatedResources", "DeltaAggregatedResources"}[i%2]
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
 			"/envoy.service.discovery.v3.AggregatedDiscoveryService/"+method, grpc.ForceCodecV2(rawCodec{}))
 		if err != nil {

@@ -198,7 +198,7 @@ func dialAt(t *testing.T, target string, opts ...grpc.DialOption) *wireClient {
 // ask sends a call with headers, and returns the address that answered and the
 // caller as the server knows it.
 func (c *wireClient) ask(headers ...string) (from, caller string, err error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 15*time.Second)
 	defer cancel()
 	var peer grpcpeer.Peer
 	var header metadata.MD

@@ -32,7 +32,7 @@ func TestGoControlPlaneClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }() // the test is over
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	client := sotwv3.NewADSClient(ctx, shopNode(t, nil), xds.TypeListener)
 	if err := client.InitConnect(conn); err != nil {

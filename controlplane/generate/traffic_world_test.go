@@ -69,7 +69,7 @@ func (j *journal) of(id string) ([]arrival, chan struct{}) {
 // wait returns the arrivals of a request once there are at least n.
 func (j *journal) wait(t *testing.T, id string, n int) []arrival {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
 		got, changed := j.of(id)

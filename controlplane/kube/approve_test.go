@@ -68,7 +68,7 @@ func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for i, want := range []bool{true, false} { // whether the request is sent
 		_, err := c.signing.requests.Get(ctx, "x", metav1.GetOptions{})

@@ -101,7 +101,7 @@ func connected(t *testing.T, s *Server, extra map[string]any) *adstest.Client {
 
 func await(t *testing.T, c *adstest.Client, what string, ok func(adstest.State) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := c.Wait(ctx, ok); err != nil {
 		t.Fatalf("%s: %v", what, err)

@@ -215,7 +215,7 @@ func TestMovedConnection(t *testing.T) {
 	if _, err := stream.Recv(); err == nil {
 		t.Error("the stream goes on")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for state := conn.GetState(); state.String() == "READY"; state = conn.GetState() {
 		if !conn.WaitForStateChange(ctx, state) {

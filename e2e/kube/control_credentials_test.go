@@ -115,7 +115,7 @@ func TestControlCredentials(t *testing.T) {
 			if got := s.GetTlsCertificate().GetCertificateChain().GetInlineBytes(); string(got) != string(want["tls.crt"]) {
 				t.Errorf("the gateway got %d bytes that are another certificate", len(got))
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("the gateway waits for its certificate")
 		}
 	}

@@ -227,7 +227,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 	running.Wait()
 	t.Logf("%d steps in %v", done.Load(), time.Since(start))
 	w.pod("load-0", "last", "10.3.0.1", nil)
-	soonEnough, cancel := context.WithTimeout(ctx, 20*time.Second)
+	soonEnough, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for f.view() != listed(ctx, t, api) {
 		select {

@@ -240,7 +240,7 @@ func TestCredentials(t *testing.T) {
 	runs(t, s.Run)
 	select {
 	case <-s.Synced():
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the Secrets were not read")
 	}
 	names := told.take()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -267,12 +268,12 @@ func TestStatusOfMachines(t *testing.T) {
 	})
 }
 
-// A thousand objects, two replicas, a hundred proxies that connect: one write for
-// each object, and one for each change. It has the machine for itself: who does not
-// acknowledge in time gets a write more.
+// TestStatusWritesLittle checks that a thousand objects, two replicas and a hundred proxies that
+// connect cause one final write for each object and each change. Proxies that a busy machine
+// delays may cause a write that mentions them before it, and again every 30 s.
 func TestStatusWritesLittle(t *testing.T) {
 	c, kubeconfig := statusMesh(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const objects, streams = 1000, 100
 	entries := objectsOf(t, c, "workloadentries")
@@ -297,14 +298,19 @@ func TestStatusWritesLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer events.Stop()
-	var writes, done atomic.Int64
+	var done, early atomic.Int64 // writes by what they say: all proxies have the object, or not
 	go func() {
+		last := map[string]any{}
 		for e := range events.ResultChan() {
-			if u, ok := e.Object.(*unstructured.Unstructured); ok && e.Type == watch.Modified {
-				writes.Add(1)
-				if strings.HasPrefix(conditionIn(u, "Reconciled"), "True") {
-					done.Add(1)
-				}
+			u, ok := e.Object.(*unstructured.Unstructured)
+			if !ok || e.Type != watch.Modified || reflect.DeepEqual(u.Object["status"], last[u.GetName()]) {
+				continue // a change of the spec
+			}
+			last[u.GetName()] = u.Object["status"]
+			if strings.HasPrefix(conditionIn(u, "Reconciled"), "True") {
+				done.Add(1)
+			} else {
+				early.Add(1)
 			}
 		}
 	}()
@@ -318,7 +324,7 @@ func TestStatusWritesLittle(t *testing.T) {
 	for n := range streams {
 		replicas[n%2].proxy(t, fmt.Sprintf("10.3.0.%d", n+1))
 	}
-	for end := time.Now().Add(90 * time.Second); done.Load() < objects; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); done.Load() < objects; time.Sleep(50 * time.Millisecond) {
 		if time.Now().Before(end) {
 			continue
 		}
@@ -327,13 +333,19 @@ func TestStatusWritesLittle(t *testing.T) {
 				cp.value(t, "outrigger_control_unacknowledged_objects"), cp.value(t, `outrigger_control_kube_leader{lease="istio-status-leader"}`),
 				cp.value(t, "outrigger_control_status_writes_total"))
 		}
-		t.Fatalf("%d of %d objects have their status after %d writes", done.Load(), objects, writes.Load())
+		t.Fatalf("%d of %d objects have their status; %d writes mention proxies without them", done.Load(), objects, early.Load())
 	}
-	t.Logf("%d objects had their status after %v, with %d writes", objects, time.Since(start).Round(time.Millisecond), writes.Load())
-	time.Sleep(3 * time.Second) // nothing comes that could be waited for
-	if n := writes.Load(); n != objects {
-		t.Errorf("%d writes of %d objects", n, objects)
+	wrote := func(what string, want int64) {
+		t.Helper()
+		time.Sleep(3 * time.Second) // nothing comes that could be waited for
+		took := time.Since(start).Round(time.Millisecond)
+		most := want * int64(1+took/(30*time.Second))
+		if n, other := done.Load(), early.Load(); n != want || other > most {
+			t.Errorf("%s: %d final writes after %v, want %d; %d others, want %d at most", what, n, took, want, other, most)
+		}
+		t.Logf("%s: %d final writes after %v, %d others", what, done.Load(), took, early.Load())
 	}
+	wrote("objects are made", objects)
 	const changed = 50
 	for n := range changed {
 		patch := fmt.Appendf(nil, `{"spec":{"address":"10.4.0.%d"}}`, n+1)
@@ -341,9 +353,6 @@ func TestStatusWritesLittle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, ctx, "every changed object has its status", func() bool { return writes.Load() >= objects+2*changed })
-	time.Sleep(3 * time.Second) // as above
-	if n := writes.Load(); n != objects+2*changed {
-		t.Errorf("%d writes, want %d: each change, and its status", n, objects+2*changed)
-	}
+	eventually(t, ctx, "every changed object has its status", func() bool { return done.Load() >= objects+changed })
+	wrote("objects are changed", objects+changed)
 }

@@ -123,7 +123,7 @@ func TestOrdersAreBounded(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, args := range [][]string{nil, {"baker"}, {"catalog", "--no-such-flag"}} {
 		if err := run(ctx, args, io.Discard); !errors.Is(err, errUsage) {

@@ -82,7 +82,7 @@ func TestRefused(t *testing.T) {
 				if _, err := conn.Write(b); err != nil {
 					t.Fatal(err)
 				}
-				if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 					t.Fatal(err)
 				}
 				n, err := conn.Read(buffer)
@@ -141,7 +141,7 @@ func TestTCPConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		if err := c.SetDeadline(time.Now().Add(8 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		return &miekg.Conn{Conn: c}

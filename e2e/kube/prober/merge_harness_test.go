@@ -233,7 +233,7 @@ func startEnvoy(t *testing.T, address string) (url string) {
 		_ = cmd.Wait()         // it was killed
 	})
 	url = "http://" + address + ":15000/stats/prometheus"
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("timeout: Envoy has histograms of requests")
 		}
