@@ -133,7 +133,7 @@ test-stress: build envoy ## run make test again and again, on a busy machine, tw
 # Each supported version of Envoy but the one that make test runs with: what it
 # is given, and the mesh with it.
 ENVOYS ?= $(BIN)/envoys
-ENVOY_TESTS := Test(Golden|Override|Verdicts|(Real)?Envoy[A-Za-z0-9_]*|Interception|Shop)
+ENVOY_TESTS := Test(Golden|Override|Verdicts|Denied|(Real)?Envoy[A-Za-z0-9_]*|Interception|Shop)
 ENVOY_PACKAGES = $$(grep -rlE '^func $(ENVOY_TESTS)\(' --include='*_test.go' --exclude-dir=e2e . | xargs -n1 dirname | sort -u)
 ENVOY_SUITES := $(addprefix test-envoy/,$(shell scripts/get-envoy --versions))
 .PHONY: test-envoys $(ENVOY_SUITES)

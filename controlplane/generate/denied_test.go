@@ -16,6 +16,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -164,7 +165,7 @@ func TestDenied(t *testing.T) {
 			for _, r := range g.Generate(mesh, c.proxy, xds.TypeListener).Resources {
 				l := unpack(t, r).(*listenerv3.Listener)
 				for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
-					denies := startsWith(chain, filters)
+					denies := startsWith(t, chain, filters)
 					if verifies := verified(t, chain); verifies != denies {
 						t.Errorf("listener %s, chain %s: it verifies clients: %t, it looks at the list: %t", l.GetName(), chain.GetName(), verifies, denies)
 					}
@@ -225,8 +226,10 @@ func TestDeniedPeers(t *testing.T) {
 // serialsFrom is the first Envoy 1.x that checks serial numbers.
 const serialsFrom = 37
 
-// startsWith reports whether the first filters of a chain have these names.
-func startsWith(chain *listenerv3.FilterChain, names []string) bool {
+// startsWith reports whether the first filters of a chain have these names and end with that of the
+// deny list. Policies have filters of the same name.
+func startsWith(t *testing.T, chain *listenerv3.FilterChain, names []string) bool {
+	t.Helper()
 	if len(chain.GetFilters()) <= len(names) {
 		return false
 	}
@@ -235,7 +238,11 @@ func startsWith(chain *listenerv3.FilterChain, names []string) bool {
 			return false
 		}
 	}
-	return true
+	rbac := &networkrbacv3.RBAC{}
+	if err := chain.GetFilters()[len(names)-1].GetTypedConfig().UnmarshalTo(rbac); err != nil {
+		t.Fatal(err)
+	}
+	return rbac.GetStatPrefix() == "denied."
 }
 
 // verified reports whether a chain requires or accepts client certificates.
