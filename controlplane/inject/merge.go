@@ -202,6 +202,9 @@ func reapply(result, original, rendered *corev1.Pod) (*corev1.Pod, error) {
 		c := *match.DeepCopy()
 		if c.Image == autoImage {
 			c.Image = ""
+			if c.ImagePullPolicy == corev1.PullAlways { // the default of the API server for the tag that auto lacks
+				c.ImagePullPolicy = ""
+			}
 		}
 		if initial {
 			used.InitContainers = append(used.InitContainers, c)
