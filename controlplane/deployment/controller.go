@@ -29,6 +29,8 @@ const (
 	workers = 4
 	// firstPause and longPause are the minimum and maximum delay between attempts.
 	firstPause, longPause = 200 * time.Millisecond, 2 * time.Minute
+	// eventPause is the delay of a check that an event causes after a failure.
+	eventPause = 2 * time.Second
 	// parametersEvery is how often the ConfigMap of a Gateway is read: they are not watched, because
 	// that needs all ConfigMaps of the cluster.
 	parametersEvery = 10 * time.Second
@@ -39,9 +41,10 @@ const (
 type Cluster interface {
 	// Get returns an object, or nil if it does not exist.
 	Get(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error)
-	// Apply writes an object by server-side apply. With a resource version only that version of the
-	// object is changed, and fields of others are taken over.
-	Apply(ctx context.Context, object *unstructured.Unstructured) error
+	// Apply writes an object by server-side apply and returns it as Owned does. With a resource
+	// version only that version of the object is changed, and fields of others are taken over.
+	// Without one the object is created, and one that exists is an error.
+	Apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 	// Delete removes this very object, if it still exists.
 	Delete(ctx context.Context, object *unstructured.Unstructured) error
 }
@@ -55,6 +58,8 @@ type Config struct {
 	// metadata only, once Follow has called ready.
 	Follow func(ctx context.Context, owner string, ready func(), changed func(namespace, gateway string)) error
 	Owned  func(uid string) []*unstructured.Unstructured
+	// Fingerprint returns the hash of what somebody can write in an object of Owned.
+	Fingerprint func(*unstructured.Unstructured) string
 	// Mine reports whether a Gateway without a revision of its own belongs to this control plane.
 	Mine func(namespace string) bool
 	// Injector returns the injector in force, nil if there is none yet.
@@ -73,17 +78,19 @@ type Controller struct {
 	// queue contains Gateways without duplicates; nil unless this replica leads.
 	queue  workqueue.TypedRateLimitingInterface[model.Key]
 	faults map[model.Key]gatewayapi.Fault
+	// written has what was written for each Gateway that this replica has deployed.
+	written map[model.Key]written
 }
 
 // New returns a Controller. It does nothing until Run is called.
 func New(cfg Config) (*Controller, error) {
-	if cfg.Store == nil || cfg.Cluster == nil || cfg.Follow == nil || cfg.Owned == nil || cfg.Mine == nil || cfg.Injector == nil || cfg.OnFault == nil {
+	if cfg.Store == nil || cfg.Cluster == nil || cfg.Follow == nil || cfg.Owned == nil || cfg.Fingerprint == nil || cfg.Mine == nil || cfg.Injector == nil || cfg.OnFault == nil {
 		return nil, errors.New("deployment of gateways: it needs objects, a cluster, an injector, and who hears of faults")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Controller{cfg: cfg, log: cfg.Logger, faults: map[model.Key]gatewayapi.Fault{}}, nil
+	return &Controller{cfg: cfg, log: cfg.Logger, faults: map[model.Key]gatewayapi.Fault{}, written: map[model.Key]written{}}, nil
 }
 
 // Fault returns why the proxies of a Gateway are not deployed, as far as this replica knows.
@@ -126,7 +133,11 @@ func (c *Controller) Check(namespace string) {
 func (c *Controller) check(key model.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.queue != nil {
+	switch {
+	case c.queue == nil:
+	case c.queue.NumRequeues(key) > 0: // it fails: events must not cause an attempt each
+		c.queue.AddAfter(key, eventPause)
+	default:
 		c.queue.Add(key)
 	}
 }
@@ -161,6 +172,7 @@ func (c *Controller) lead(queue workqueue.TypedRateLimitingInterface[model.Key])
 	defer c.mu.Unlock()
 	c.queue = queue
 	clear(c.faults) // another replica knows them
+	clear(c.written)
 }
 
 func (c *Controller) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[model.Key]) {
@@ -179,7 +191,7 @@ func (c *Controller) work(ctx context.Context, queue workqueue.TypedRateLimiting
 				queue.AddAfter(key, again)
 			}
 		default:
-			if n := queue.NumRequeues(key); (n == 0 || n == 5) && !apierrors.IsConflict(err) { // somebody else wrote meanwhile
+			if n := queue.NumRequeues(key); (n == 0 || n == 5) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // somebody else wrote meanwhile
 				c.log.Warn("a Gateway is not deployed as it should be; this replica tries again", "namespace", key.Namespace, "name", key.Name, "attempt", n+1, "err", err)
 			}
 			queue.AddRateLimited(key)
@@ -195,6 +207,7 @@ func (c *Controller) bring(ctx context.Context, key model.Key) (again time.Durat
 	g, spec := c.gateway(key)
 	if g == nil {
 		c.record(key, gatewayapi.Fault{})
+		c.remember(key, nil)
 		return 0, nil
 	}
 	if spec.Infrastructure != nil && spec.Infrastructure.ParametersRef != nil {

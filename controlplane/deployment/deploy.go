@@ -5,6 +5,8 @@ package deployment
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,15 +20,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// deploy writes the objects of a Gateway, and removes those that it had before.
+// deploy writes the objects of a Gateway that are not as they were written last, and removes those
+// that it had before.
 func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv1.GatewaySpec) error {
-	// The Gateway may be one of a file, or gone: its objects would have no owner.
-	live, err := c.cfg.Cluster.Get(ctx, schema.FromAPIVersionAndKind(apiVersion(g), "Gateway"), g.Namespace, g.Name)
-	if err != nil {
-		return fmt.Errorf("read the Gateway: %w", err)
-	}
-	if live == nil || g.UID == "" || string(live.GetUID()) != g.UID || live.GetDeletionTimestamp() != nil {
-		return nil
+	if g.UID == "" {
+		return nil // of a file: its objects would have no owner
 	}
 	if !gatewayapi.Manages(spec) {
 		if c.usesOwn(g, spec) {
@@ -46,9 +44,34 @@ func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv
 	if err != nil {
 		return &wrongError{err, true}
 	}
+	write, done, err := c.changed(g, want)
+	if err != nil {
+		return err
+	}
+	if len(write) > 0 {
+		err = c.write(ctx, g, write, done)
+		c.remember(g.Key, done)
+	}
+	if err != nil {
+		return err
+	}
+	return c.prune(ctx, g, want)
+}
+
+// write writes objects for a Gateway and records them in done.
+func (c *Controller) write(ctx context.Context, g *model.Config, objects []*unstructured.Unstructured, done written) error {
+	// The store may have another cluster's Gateway, or one that is gone: its objects would have no owner.
+	live, err := c.cfg.Cluster.Get(ctx, schema.FromAPIVersionAndKind(apiVersion(g), "Gateway"), g.Namespace, g.Name)
+	if err != nil {
+		return fmt.Errorf("read the Gateway: %w", err)
+	}
+	if live == nil || string(live.GetUID()) != g.UID || live.GetDeletionTimestamp() != nil {
+		return nil
+	}
 	// All are checked before one is written: half a gateway serves nobody.
-	write := make([]*unstructured.Unstructured, 0, len(want))
-	for _, o := range want {
+	var mine []*unstructured.Unstructured
+	for _, want := range objects {
+		o := want.DeepCopy()
 		there, err := c.cfg.Cluster.Get(ctx, o.GroupVersionKind(), o.GetNamespace(), o.GetName())
 		switch {
 		case err != nil:
@@ -62,14 +85,16 @@ func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv
 		default:
 			return &wrongError{fmt.Errorf("nothing is deployed: the %s %s belongs to somebody else; remove it, or name the Service of your own gateway in spec.addresses with the type Hostname", o.GetKind(), o.GetName()), false}
 		}
-		write = append(write, o)
+		mine = append(mine, o)
 	}
-	for _, o := range write {
-		if err := c.cfg.Cluster.Apply(ctx, o); err != nil {
+	for _, o := range mine {
+		now, err := c.cfg.Cluster.Apply(ctx, o)
+		if err != nil {
 			return fmt.Errorf("write the %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+		done[idOf(o)] = state{done[idOf(o)].want, c.cfg.Fingerprint(now)}
 	}
-	return c.prune(ctx, g, want)
+	return nil
 }
 
 // owned reports whether an object was made for a Gateway, by this controller or by Istio's.
@@ -127,6 +152,56 @@ func (c *Controller) prune(ctx context.Context, g *model.Config, want []*unstruc
 		c.log.Info("removed an object that a Gateway does not need any more", "kind", o.GetKind(), "namespace", o.GetNamespace(), "name", o.GetName())
 	}
 	return nil
+}
+
+// written has the states in which objects of a Gateway were written.
+type written map[id]state
+
+// id is an object of a Gateway.
+type id struct{ kind, name string }
+
+func idOf(o *unstructured.Unstructured) id { return id{o.GetKind(), o.GetName()} }
+
+// state is the hash of an object as it was rendered, and the fingerprint that it had then.
+type state struct {
+	want        [sha256.Size]byte
+	fingerprint string
+}
+
+// changed returns the objects that must be written, because they are rendered otherwise than before
+// or because somebody changed them, and what is known to be written, with the hashes of all.
+func (c *Controller) changed(g *model.Config, want []*unstructured.Unstructured) (write []*unstructured.Unstructured, done written, err error) {
+	c.mu.Lock()
+	before := c.written[g.Key]
+	c.mu.Unlock()
+	there := map[id]string{}
+	for _, o := range c.cfg.Owned(g.UID) {
+		there[idOf(o)] = c.cfg.Fingerprint(o)
+	}
+	done = written{}
+	for _, o := range want {
+		doc, err := json.Marshal(o.Object)
+		if err != nil {
+			return nil, nil, err
+		}
+		now := state{sha256.Sum256(doc), there[idOf(o)]}
+		if now.fingerprint == "" || before[idOf(o)] != now {
+			write = append(write, o)
+			now.fingerprint = ""
+		}
+		done[idOf(o)] = now
+	}
+	return write, done, nil
+}
+
+func (c *Controller) remember(key model.Key, done written) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queue == nil || done == nil {
+		delete(c.written, key)
+		return
+	}
+	c.written[key] = done
 }
 
 // Kinds returns the kinds of objects that are deployed.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,8 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubeschema "k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/csaupgrade"
 )
 
 // deployer is the name in managedFields of what is deployed. Its fields are not those that other
@@ -77,16 +81,42 @@ func (d *Deployments) Get(ctx context.Context, kind kubeschema.GroupVersionKind,
 	return o, err
 }
 
-// Apply writes an object by server-side apply. With a resource version it changes only that version
-// of the object, and takes over fields of others. Without one the object must be new: fields that
-// somebody else has set meanwhile are a conflict. A field of a wrong type is a bad request.
-func (d *Deployments) Apply(ctx context.Context, o *unstructured.Unstructured) error {
-	_, err := d.resource(o.GroupVersionKind()).Namespace(o.GetNamespace()).
-		Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: deployer, Force: o.GetResourceVersion() != ""})
-	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "typed patch object") {
-		return apierrors.NewBadRequest(err.Error()) // the API server blames itself
+// Apply writes an object by server-side apply and returns it as Owned does. With a resource version
+// it changes only that version of the object, and takes over fields of others. Without one it
+// creates the object; one that exists is an error. A field of a wrong type is a bad request.
+func (d *Deployments) Apply(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	at := d.resource(o.GroupVersionKind()).Namespace(o.GetNamespace())
+	if o.GetResourceVersion() == "" {
+		// An apply would change an object that somebody else created meanwhile.
+		now, err := at.Create(ctx, o, metav1.CreateOptions{FieldManager: deployer})
+		if err != nil {
+			return nil, err
+		}
+		o.SetResourceVersion(now.GetResourceVersion())
 	}
-	return err
+	for {
+		now, err := at.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: deployer, Force: true})
+		if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "typed patch object") {
+			return nil, apierrors.NewBadRequest(err.Error()) // the API server blames itself
+		}
+		if err != nil {
+			return nil, err
+		}
+		// The fields of a create would stay when they are not applied any more.
+		if !slices.ContainsFunc(now.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+			return e.Manager == deployer && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == ""
+		}) {
+			return stripped(now)
+		}
+		claim, err := csaupgrade.UpgradeManagedFieldsPatch(now, sets.New(deployer), deployer)
+		if err != nil {
+			return nil, err
+		}
+		if now, err = at.Patch(ctx, o.GetName(), types.JSONPatchType, claim, metav1.PatchOptions{FieldManager: deployer}); err != nil {
+			return nil, err
+		}
+		o.SetResourceVersion(now.GetResourceVersion())
+	}
 }
 
 // Delete removes this very object, and what depends on it. It does nothing if the object is gone.
@@ -106,15 +136,24 @@ func (d *Deployments) Owned(uid string) []*unstructured.Unstructured {
 	defer d.mu.RUnlock()
 	var out []*unstructured.Unstructured
 	for _, c := range d.caches {
-		for _, o := range c.all() {
-			for _, owner := range o.GetOwnerReferences() {
-				if string(owner.UID) == uid {
-					out = append(out, o)
-				}
-			}
+		found, _ := c.GetIndexer().ByIndex(byOwner, uid) // the index exists
+		for _, o := range found {
+			call(func(object *unstructured.Unstructured) { out = append(out, object) }, o)
 		}
 	}
 	return out
+}
+
+// byOwner is the index of the followed objects by the UIDs of their owners.
+const byOwner = "owner"
+
+func ownersOf(o any) (uids []string, _ error) {
+	call(func(object *unstructured.Unstructured) {
+		for _, owner := range object.GetOwnerReferences() {
+			uids = append(uids, string(owner.UID))
+		}
+	}, o)
+	return uids, nil
 }
 
 // Serves reports whether a value of the label istio.io/rev means this control plane: its revision,
@@ -153,8 +192,9 @@ func (d *Deployments) Follow(ctx context.Context, owner string, ready func(), ch
 		}
 		c, s, err := selected[*unstructured.Unstructured, *unstructured.UnstructuredList]{
 			source: untypedReader{d.resource(kind)}, kind: kind.Kind, example: &unstructured.Unstructured{}, labels: d.cfg.Selector, strip: stripDeployed,
+			indexers: cache.Indexers{byOwner: ownersOf},
 			set: func(o *unstructured.Unstructured) {
-				key, now := o.GetNamespace()+"/"+o.GetName(), fingerprint(o)
+				key, now := o.GetNamespace()+"/"+o.GetName(), Fingerprint(o)
 				if seen[key] != now {
 					seen[key] = now
 					tell(o)
@@ -231,10 +271,13 @@ const deployedKey = "outrigger.dev/fingerprint"
 // stripDeployed returns the metadata of an object, and a hash of what is not kept, apart from its
 // status.
 func stripDeployed(o any) (any, error) {
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return o, nil
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		return stripped(u)
 	}
+	return o, nil
+}
+
+func stripped(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	doc, err := json.Marshal([]any{u.Object["spec"], u.GetLabels(), u.GetAnnotations(), u.GetOwnerReferences(), u.GetUID()})
 	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
@@ -249,7 +292,8 @@ func stripDeployed(o any) (any, error) {
 	return out, nil
 }
 
-func fingerprint(o *unstructured.Unstructured) string {
+// Fingerprint returns the hash of what somebody can write in an object of Owned.
+func Fingerprint(o *unstructured.Unstructured) string {
 	s, _, _ := unstructured.NestedString(o.Object, deployedKey) // always there
 	return s
 }

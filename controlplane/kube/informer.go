@@ -29,6 +29,7 @@ type selected[T metaObject, L runtime.Object] struct {
 	strip          cache.TransformFunc // reduces an object to what is kept; nil keeps all of it
 	set            func(T)             // called for each object that is new or changed
 	gone           func(T)             // called with the last known state of a removed object
+	indexers       cache.Indexers
 }
 
 // informer is the cache of selected objects.
@@ -47,7 +48,7 @@ func (s selected[T, L]) follow(ctx context.Context, running *sync.WaitGroup, log
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return s.source.Watch(ctx, choose(o))
 		},
-	}, s.source), s.example, cache.SharedIndexInformerOptions{})}
+	}, s.source), s.example, cache.SharedIndexInformerOptions{Indexers: s.indexers})}
 	registration, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { call(s.set, o) },
 		UpdateFunc: func(_, o any) { call(s.set, o) },

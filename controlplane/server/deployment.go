@@ -32,7 +32,7 @@ func (s *Server) newDeployment(cfg Config, log *slog.Logger) error {
 		return err
 	}
 	c.deployment, err = deployment.New(deployment.Config{
-		Store: s.objects.store, Cluster: cluster, Owned: cluster.Owned,
+		Store: s.objects.store, Cluster: cluster, Owned: cluster.Owned, Fingerprint: kube.Fingerprint,
 		Follow: func(ctx context.Context, owner string, ready func(), changed func(namespace, gateway string)) error {
 			for _, synced := range s.objects.waits() { // labels of namespaces, and classes
 				select {

@@ -5,6 +5,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -80,16 +81,11 @@ func TestDeploymentOfOthers(t *testing.T) {
 	m.apply(strings.Replace(gateway("own", "istio"), "name: own,", "name: own, annotations: {gateway.istio.io/service-account: mine, networking.istio.io/service-type: ClusterIP},", 1))
 	soon(t, "the account of a user", func() error {
 		d, err := admin.AppsV1().Deployments("edge").Get(ctx, "own-istio", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return want("the account", d.Spec.Template.Spec.ServiceAccountName, "mine")
+		s, err2 := admin.CoreV1().Services("edge").Get(ctx, "own-istio", metav1.GetOptions{})
+		return errors.Join(err, err2, want("the account", d.Spec.Template.Spec.ServiceAccountName, "mine"), want("the type", s.Spec.Type, corev1.ServiceTypeClusterIP))
 	})
 	if after, err := admin.CoreV1().ServiceAccounts("edge").Get(ctx, "mine", metav1.GetOptions{}); err != nil || after.ResourceVersion != mine.ResourceVersion {
 		t.Errorf("the account of the user was changed: %v, error %v", after, err)
-	}
-	if s, err := admin.CoreV1().Services("edge").Get(ctx, "own-istio", metav1.GetOptions{}); err != nil || s.Spec.Type != corev1.ServiceTypeClusterIP {
-		t.Errorf("the Service is %v, error %v, want ClusterIP", s, err)
 	}
 
 	m.apply(fmt.Sprintf(canary, "other", "other", "stable"))

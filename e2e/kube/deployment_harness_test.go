@@ -111,6 +111,14 @@ func (m *gatewayMesh) deployed(what, name string, is func(objects) error) (o obj
 		if o, err = m.read(name); err != nil {
 			return err
 		}
+		// A created object is written twice more.
+		for _, meta := range []metav1.ObjectMeta{o.account.ObjectMeta, o.deployment.ObjectMeta, o.service.ObjectMeta} {
+			for _, e := range meta.ManagedFields {
+				if strings.HasSuffix(e.Manager, "-deployment") && e.Operation == metav1.ManagedFieldsOperationUpdate {
+					return fmt.Errorf("%s is not applied yet", meta.Name)
+				}
+			}
+		}
 		if is == nil {
 			return nil
 		}
