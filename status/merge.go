@@ -20,8 +20,6 @@ import (
 const (
 	// envoyKind is the kind of the source that is Envoy.
 	envoyKind     = "envoy"
-	protobufType  = "application/vnd.google.protobuf"
-	plainText     = "text/plain;version=0.0.4"
 	timeoutHeader = "X-Prometheus-Scrape-Timeout-Seconds"
 	// maxScrape limits a scrape whose request has no timeout.
 	maxScrape = 2 * time.Minute
@@ -128,7 +126,11 @@ func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) e
 	<-p.done
 	err := p.err
 	if err == nil {
-		err = merger.Copy(p.body, p.contentType)
+		merge := merger.Copy
+		if p.source.kind == envoyKind {
+			merge = merger.CopyEnvoy
+		}
+		err = merge(p.body, p.contentType)
 	}
 	if err == nil {
 		p.source.failing.Store(false)
@@ -161,21 +163,9 @@ func (s *source) begin(ctx context.Context, f fetcher) *part {
 	p := &part{source: s, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		if s.kind == envoyKind && strings.HasPrefix(f.accept, protobufType) {
-			f.accept = plainText // the names are changed in text, which Merger converts
-		}
 		p.body, p.contentType, p.err = f.fetch(ctx, s.url)
-		if s.kind == envoyKind && p.err == nil {
-			p.body = renamed{exposition.NewIstio(p.body), p.body}
-		}
 	}()
 	return p
-}
-
-// renamed is a body of Envoy with the names of Istio's standard metrics.
-type renamed struct {
-	io.Reader
-	io.Closer
 }
 
 // answered waits for the beginning of an answer, at most for within.

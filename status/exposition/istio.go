@@ -4,18 +4,24 @@
 package exposition
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // istioPrefix is what Envoy puts in front of the names of Istio's standard metrics.
 var istioPrefix = []byte("envoy_istiocustom_")
 
-// NewIstio returns a reader of Envoy's metrics in the text format in which Istio's standard metrics
+// newIstio returns a reader of Envoy's metrics in the text format in which Istio's standard metrics
 // have the names and the labels that they have with Istio: Envoy puts a prefix in front of the names,
 // and leaves labels empty whose value it does not know. Other metrics are unchanged.
-func NewIstio(src io.Reader) io.Reader { return &istio{src: src, buf: make([]byte, maxLine)} }
+func newIstio(src io.Reader) io.Reader { return &istio{src: src, buf: make([]byte, maxLine)} }
 
 type istio struct {
 	src  io.Reader
@@ -98,18 +104,77 @@ func appendLabels(out, line []byte) []byte {
 		if i := bytes.LastIndexAny(name, "{,"); i >= 0 {
 			name = name[i+1:]
 		}
-		switch {
-		case bytes.HasSuffix(name, []byte("_principal")):
-			principal = value
-		case len(value) == 0 && bytes.HasSuffix(name, []byte("_workload_namespace")):
-			value = namespaceOf(principal)
-		}
-		if len(value) == 0 || string(value) == "-" {
-			value = otherwise(name, value)
-		}
+		value, principal = known(name, value, principal)
 		out = append(append(out, value...), '"')
 		line = line[quote+end+1:]
 	}
+}
+
+// known returns the value of a label, and the principal of the labels so far.
+func known(name, value, principal []byte) (_, _ []byte) {
+	switch {
+	case bytes.HasSuffix(name, []byte("_principal")):
+		principal = value
+	case len(value) == 0 && bytes.HasSuffix(name, []byte("_workload_namespace")):
+		value = namespaceOf(principal)
+	}
+	if len(value) == 0 || string(value) == "-" {
+		value = otherwise(name, value)
+	}
+	return value, principal
+}
+
+// The fields of a MetricFamily.
+const (
+	familyName   = 1
+	familyMetric = 4
+)
+
+// startsIstioFamily reports whether a family in protobuf, of which only the beginning is read, is one
+// of Istio's standard metrics. Envoy writes the name first.
+func startsIstioFamily(in *bufio.Reader) bool {
+	beginning, _ := in.Peek(4 + len(istioPrefix)) // a shorter family is another one
+	return bytes.Contains(beginning, istioPrefix)
+}
+
+// istioFamily returns a family in protobuf with the name and the labels that it has with Istio. It
+// decodes one metric at a time.
+func istioFamily(family []byte) (out []byte, err error) {
+	out = make([]byte, 0, len(family))
+	for len(family) > 0 {
+		number, kind, size := protowire.ConsumeField(family)
+		if size < 0 {
+			return nil, fmt.Errorf("one of its families cannot be read: %w", protowire.ParseError(size))
+		}
+		field := family[:size]
+		family = family[size:]
+		if kind != protowire.BytesType || number != familyName && number != familyMetric {
+			out = append(out, field...)
+			continue
+		}
+		_, _, tag := protowire.ConsumeTag(field)
+		content, _ := protowire.ConsumeBytes(field[tag:])
+		if number == familyName {
+			content = bytes.TrimPrefix(content, istioPrefix)
+		} else if content, err = istioMetric(content); err != nil {
+			return nil, err
+		}
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), content)
+	}
+	return out, nil
+}
+
+func istioMetric(content []byte) ([]byte, error) {
+	var metric dto.Metric
+	if err := proto.Unmarshal(content, &metric); err != nil {
+		return nil, fmt.Errorf("one of its metrics cannot be read: %w", err)
+	}
+	var value, principal []byte
+	for _, l := range metric.GetLabel() {
+		value, principal = known([]byte(l.GetName()), []byte(l.GetValue()), principal)
+		l.Value = proto.String(string(value))
+	}
+	return proto.Marshal(&metric)
 }
 
 // namespaceOf returns the namespace in an identity of the mesh, or nothing:

@@ -38,6 +38,7 @@ type Merger struct {
 	seed   maphash.Seed
 	names  map[uint64]struct{} // families whose comments have been written
 	chunk  chunk               // for protobuf: text that has not been converted yet
+	istio  bool                // the source is Envoy
 	buf    []byte
 }
 
@@ -57,11 +58,22 @@ func (m *Merger) Copy(src io.Reader, contentType string) error {
 	if from == protobuf {
 		return m.copyMessages(src)
 	}
+	if m.istio {
+		src = newIstio(src)
+	}
 	defer func() { m.chunk = chunk{lines: m.chunk.lines[:0]} }()
 	if err := m.copyLines(src, from); err != nil {
 		return err
 	}
 	return m.flushChunk()
+}
+
+// CopyEnvoy is Copy for Envoy, whose metrics contain Istio's standard metrics under other names and
+// without some labels. The copies have the names and labels that they have with Istio.
+func (m *Merger) CopyEnvoy(src io.Reader, contentType string) error {
+	m.istio = true
+	defer func() { m.istio = false }()
+	return m.Copy(src, contentType)
 }
 
 // Families writes the given metrics.

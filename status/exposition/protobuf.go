@@ -46,10 +46,13 @@ func (m *Merger) copyMessages(src io.Reader) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("read its metrics: %w", err)
-		case size > maxPassed, size > maxMessage && m.format.kind != protobuf:
+		}
+		istio := m.istio && startsIstioFamily(in)
+		decode := m.format.kind != protobuf || istio
+		if size > maxPassed || size > maxMessage && decode {
 			return fmt.Errorf("a family of its metrics has %d bytes, which is too large", size)
 		}
-		if m.format.kind == protobuf && size > maxWhole {
+		if size > maxWhole && !decode {
 			if err := m.pass(in, size); err != nil {
 				return err
 			}
@@ -59,11 +62,17 @@ func (m *Merger) copyMessages(src io.Reader) error {
 		if _, err := io.ReadFull(in, m.buf); err != nil {
 			return fmt.Errorf("read its metrics: %w", err)
 		}
+		message := m.buf
+		if istio {
+			if message, err = istioFamily(m.buf); err != nil {
+				return err
+			}
+		}
 		if m.format.kind == protobuf {
-			err = m.pass(bytes.NewReader(m.buf), size)
+			err = m.pass(bytes.NewReader(message), uint64(len(message)))
 		} else {
 			family := &dto.MetricFamily{}
-			if err := proto.Unmarshal(m.buf, family); err != nil {
+			if err := proto.Unmarshal(message, family); err != nil {
 				return fmt.Errorf("one of its families cannot be read: %w", err)
 			}
 			err = m.message(family)
