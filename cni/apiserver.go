@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,6 +134,12 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return e.message }
+
+// hasCode reports whether an error is an answer with one of some codes.
+func hasCode(err error, codes ...int) bool {
+	var status *statusError
+	return errors.As(err, &status) && slices.Contains(codes, status.Code)
+}
 
 // do sends a request and decodes the answer.
 func (a *apiServer) do(ctx context.Context, r request) error {

@@ -45,7 +45,7 @@ func New(config Config, log *slog.Logger) (*Daemon, error) {
 		if repair.Node == "" {
 			return nil, errors.New("--repair-node-name is empty: it must be the name of the node, whose pods are repaired")
 		}
-		d.repairer = &repairer{config: repair, cluster: config.Install.Cluster, log: log, metrics: d.metrics, done: map[string]bool{}}
+		d.repairer = &repairer{config: repair, cluster: config.Install.Cluster, log: log, metrics: d.metrics, netns: newNetns(repair.Namespaces)}
 	}
 	return d, nil
 }

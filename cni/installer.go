@@ -25,14 +25,13 @@ import (
 // InstallConfig says what is installed on a node. Directories are those of the container, in which
 // directories of the node are mounted.
 type InstallConfig struct {
-	Cluster       Cluster
-	Program       string // path of the program to install
-	BinDir        string // directory of plugins
-	NetDir        string // directory of network configurations
-	HostNetDir    string // the same directory on the node
-	ConfName      string // file to change; empty means the first one, which the runtime uses
-	Chained       bool   // false writes a configuration of its own, for Multus
-	NetworkConfig string // further fields of the plugin's configuration, as JSON; may be empty
+	Cluster    Cluster
+	Program    string // path of the program to install
+	BinDir     string // directory of plugins
+	NetDir     string // directory of network configurations
+	HostNetDir string // the same directory on the node
+	ConfName   string // file to change; empty means the first one, which the runtime uses
+	Chained    bool   // false writes a configuration of its own, for Multus
 
 	KubeconfigName    string // file in NetDir
 	KubeconfigMode    fs.FileMode
@@ -61,25 +60,12 @@ type installer struct {
 
 func newInstaller(config InstallConfig, log *slog.Logger, m *metrics) (*installer, error) {
 	in := &installer{config: config, log: log, metrics: m}
-	kubeconfig := filepath.Join(config.HostNetDir, config.KubeconfigName)
-	fields := map[string]any{}
-	if config.NetworkConfig != "" {
-		template := strings.ReplaceAll(config.NetworkConfig, "__KUBECONFIG_FILEPATH__", kubeconfig)
-		if err := json.Unmarshal([]byte(template), &fields); err != nil {
-			return nil, fmt.Errorf("--cni-network-config: it must be an object in JSON: %w", err)
-		}
+	fields := map[string]any{
+		"name": "istio-cni", "type": PluginName, "exclude_namespaces": config.ExcludeNamespaces,
+		"kubernetes": map[string]any{"kubeconfig": filepath.Join(config.HostNetDir, config.KubeconfigName)},
 	}
-	fields["name"], fields["type"] = "istio-cni", PluginName
-	fields["kubernetes"] = map[string]any{"kubeconfig": kubeconfig}
-	if _, ok := fields["exclude_namespaces"]; !ok || len(config.ExcludeNamespaces) > 0 {
-		fields["exclude_namespaces"] = config.ExcludeNamespaces
-	}
-	if !config.Chained {
-		if _, ok := fields["cniVersion"]; !ok {
-			fields["cniVersion"] = "0.3.1"
-		}
-	} else {
-		delete(fields, "cniVersion") // the list has it
+	if !config.Chained { // a list has it
+		fields["cniVersion"] = "0.3.1"
 	}
 	var err error
 	in.entry, err = json.Marshal(fields)

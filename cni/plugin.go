@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -33,12 +34,11 @@ const (
 	askAgain       = 250 * time.Millisecond
 )
 
-// networkConfig is the configuration of the plugin. Istio's istio-cni reads the same fields.
+// networkConfig is the configuration of the plugin, which the installer writes.
 type networkConfig struct {
 	types.NetConf
 	Kubernetes struct {
-		Kubeconfig        string   `json:"kubeconfig"`
-		ExcludeNamespaces []string `json:"exclude_namespaces"`
+		Kubeconfig string `json:"kubeconfig"`
 	} `json:"kubernetes"`
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
 }
@@ -126,8 +126,7 @@ func (c *networkConfig) pod(ctx context.Context, args *skel.CmdArgs) (*pod, erro
 		return nil, fmt.Errorf("CNI_ARGS %q: %w", args.Args, err)
 	}
 	name, namespace, uid := string(of.K8S_POD_NAME), string(of.K8S_POD_NAMESPACE), string(of.K8S_POD_UID)
-	excluded := slices.Concat(c.ExcludeNamespaces, c.Kubernetes.ExcludeNamespaces)
-	if name == "" || namespace == "" || slices.Contains(excluded, namespace) {
+	if name == "" || namespace == "" || slices.Contains(c.ExcludeNamespaces, namespace) {
 		return nil, nil
 	}
 	p, err := c.ask(ctx, namespace, name)
@@ -150,8 +149,7 @@ func (c *networkConfig) ask(ctx context.Context, namespace, name string) (*pod, 
 		if err == nil {
 			return p, nil
 		}
-		var status *statusError
-		if errors.As(err, &status) && status.Code == 404 {
+		if hasCode(err, http.StatusNotFound) {
 			return nil, err
 		}
 		select {

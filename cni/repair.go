@@ -12,14 +12,11 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/envoy/capture"
@@ -56,19 +53,27 @@ type repairer struct {
 	// done has the pods that need nothing more, by UID, with the exit of the init container that was
 	// known by then. Run owns it.
 	done map[string]bool
+	// problems has the last problem of each pod that was not repaired, by UID. Run owns it.
+	problems map[string]string
+	netns    netns
+	listing  bool // netns was read after the pod was
 }
 
 const (
 	watchTime   = 5 * time.Minute // then pods are listed again
 	listTimeout = time.Minute
 	repairAgain = 2 * time.Second // after an error
+	podsAgain   = 8 * time.Second // after a pod could not be repaired; it doubles up to watchTime
 )
 
 // run watches the pods of the node until ctx is done.
 func (r *repairer) run(ctx context.Context) error {
-	problem := "" // the last one that was logged
+	problem, again := "", podsAgain // the last problem that was logged
 	for ctx.Err() == nil {
-		err := r.cycle(ctx)
+		err := r.cycle(ctx, again)
+		if again = min(2*again, watchTime); len(r.problems) == 0 {
+			again = podsAgain
+		}
 		if err == nil {
 			problem = ""
 		} else if ctx.Err() == nil {
@@ -85,8 +90,9 @@ func (r *repairer) run(ctx context.Context) error {
 	return nil
 }
 
-// cycle looks at all pods of the node, and then at those that change.
-func (r *repairer) cycle(ctx context.Context) error {
+// cycle looks at all pods of the node, and then at those that change. It ends earlier, after again,
+// if a pod could not be repaired.
+func (r *repairer) cycle(ctx context.Context, again time.Duration) error {
 	api, err := r.cluster.connect()
 	if err != nil {
 		return err
@@ -105,34 +111,60 @@ func (r *repairer) cycle(ctx context.Context) error {
 	if err := api.do(listCtx, request{path: path, query: query, out: &list}); err != nil {
 		return err
 	}
-	before := r.done
-	r.done = map[string]bool{}
-	var failed error
+	watchCtx, cancel := context.WithTimeout(ctx, watchTime+listTimeout)
+	defer cancel()
+	soon := sync.OnceFunc(func() { time.AfterFunc(again, cancel) })
+	if r.config.RepairPods { // once for all pods of the list
+		if err := r.netns.read(); err != nil {
+			return err
+		}
+	}
+	r.listing = true
+	done, problems := r.done, r.problems
+	r.done, r.problems = map[string]bool{}, map[string]string{}
 	for i := range list.Items {
 		p := &list.Items[i]
-		if failure, ok := before[p.Metadata.UID]; ok {
+		if failure, ok := done[p.Metadata.UID]; ok {
 			r.done[p.Metadata.UID] = failure
 		}
-		failed = errors.Join(failed, r.look(ctx, api, p))
+		if !r.try(ctx, api, p, problems) {
+			soon()
+		}
 	}
-	if failed != nil {
-		return failed
-	}
+	r.listing = false
 	query.Set("watch", "true")
 	query.Set("resourceVersion", list.Metadata.ResourceVersion)
 	query.Set("timeoutSeconds", strconv.Itoa(int(watchTime.Seconds())))
-	watchCtx, cancel := context.WithTimeout(ctx, watchTime+listTimeout)
-	defer cancel()
 	body, err := api.open(watchCtx, request{path: path, query: query})
-	if err != nil {
-		return err
+	if err == nil {
+		defer func() { _ = body.Close() }() // it was read
+		err = r.follow(ctx, api, json.NewDecoder(body), soon)
 	}
-	defer func() { _ = body.Close() }() // it was read
-	return r.follow(ctx, api, json.NewDecoder(body))
+	if watchCtx.Err() != nil {
+		return nil // it is time to list again
+	}
+	return err
 }
 
-// follow looks at the pods of a watch until it ends.
-func (r *repairer) follow(ctx context.Context, api *apiServer, events *json.Decoder) error {
+// try looks at a pod, and reports whether nothing is left to do. It logs a problem unless it is the
+// last one of the pod.
+func (r *repairer) try(ctx context.Context, api *apiServer, p *pod, last map[string]string) bool {
+	err := r.look(ctx, api, p)
+	if err == nil {
+		delete(r.problems, p.Metadata.UID)
+		return true
+	}
+	text := err.Error()
+	r.problems[p.Metadata.UID] = text
+	if text != last[p.Metadata.UID] && ctx.Err() == nil {
+		r.log.Warn("a pod without rules is not repaired yet; this program tries again", "namespace", p.Metadata.Namespace, "name", p.Metadata.Name, "err", err)
+	}
+	return false
+}
+
+// follow looks at the pods of a watch until it ends. It calls failed after a pod could not be
+// repaired.
+func (r *repairer) follow(ctx context.Context, api *apiServer, events *json.Decoder, failed func()) error {
 	for {
 		var event struct {
 			Type   string          `json:"type"`
@@ -152,8 +184,8 @@ func (r *repairer) follow(ctx context.Context, api *apiServer, events *json.Deco
 		if err := json.Unmarshal(event.Object, &p); err != nil {
 			return fmt.Errorf("watching pods: %w", err)
 		}
-		if err := r.look(ctx, api, &p); err != nil {
-			return err
+		if !r.try(ctx, api, &p, r.problems) {
+			failed()
 		}
 	}
 }
@@ -189,13 +221,12 @@ func (r *repairer) look(ctx context.Context, api *apiServer, p *pod) error {
 			"metadata": map[string]any{"uid": p.Metadata.UID, "labels": map[string]string{r.config.LabelKey: r.config.LabelValue}},
 		}})
 	}
-	var status *statusError
 	switch {
-	case errors.As(err, &status) && (status.Code == http.StatusNotFound || status.Code == http.StatusConflict):
+	case hasCode(err, http.StatusNotFound, http.StatusConflict):
 		return nil // the pod is gone
 	case err != nil:
 		r.metrics.repaired.WithLabelValues(kind, "FAILURE").Inc()
-		return fmt.Errorf("pod %s/%s, which runs without rules: %s: %w", p.Metadata.Namespace, p.Metadata.Name, kind, err)
+		return fmt.Errorf("%s: %w", kind, err)
 	case done:
 		r.done[p.Metadata.UID] = failed
 		if kind != "repair" {
@@ -226,7 +257,12 @@ func (p *pod) failed(initContainer string, exitCode int) bool {
 // setRules sets the rules of a pod unless it has some, and reports whether its network namespace was
 // found.
 func (r *repairer) setRules(ctx context.Context, p *pod) (found bool, err error) {
-	namespace, err := r.find(p)
+	if !r.listing {
+		if err := r.netns.read(); err != nil {
+			return false, err
+		}
+	}
+	namespace, err := r.netns.find(p)
 	if err != nil || namespace == "" {
 		return false, err
 	}
@@ -239,50 +275,4 @@ func (r *repairer) setRules(ctx context.Context, p *pod) (found bool, err error)
 	}
 	r.repaired(p, "repair")
 	return true, nil
-}
-
-// find returns the network namespace that has all addresses of a pod, or "" if there is none.
-func (r *repairer) find(p *pod) (string, error) {
-	entries, err := os.ReadDir(r.config.Namespaces)
-	if err != nil {
-		return "", err
-	}
-	var found string
-	var closed error
-	for _, e := range entries {
-		path := filepath.Join(r.config.Namespaces, e.Name())
-		var addresses []net.Addr
-		err := capture.InNamespace(path, func() (err error) {
-			addresses, err = net.InterfaceAddrs()
-			return err
-		})
-		if errors.Is(err, os.ErrPermission) {
-			closed = fmt.Errorf("%w; it needs the capability SYS_ADMIN", err)
-		}
-		if err != nil || !p.has(addresses) {
-			continue // it is gone, or of another pod
-		}
-		if found != "" {
-			return "", fmt.Errorf("%s and %s both have its address: delete the pod", found, path)
-		}
-		found = path
-	}
-	if found == "" {
-		return "", closed
-	}
-	return found, nil
-}
-
-// has reports whether all addresses of the pod are among those of a network namespace.
-func (p *pod) has(addresses []net.Addr) bool {
-	for _, of := range p.Status.PodIPs {
-		ip, err := netip.ParseAddr(of.IP)
-		if err != nil || !slices.ContainsFunc(addresses, func(a net.Addr) bool {
-			prefix, err := netip.ParsePrefix(a.String())
-			return err == nil && prefix.Addr().Unmap() == ip.Unmap()
-		}) {
-			return false
-		}
-	}
-	return len(p.Status.PodIPs) > 0
 }

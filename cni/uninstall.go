@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -37,12 +36,39 @@ func (in *installer) end(ctx context.Context) error {
 	return nil
 }
 
-// uninstalled reports whether the DaemonSet is gone. Without the right to ask, it is: rights and
-// DaemonSet are deleted together, and a plugin without rights would keep all pods from starting.
+// refusedTime is how long the API server must refuse every question of daemon and plugin until that
+// means that their accounts or rights were deleted. It is shorter than endTimeout.
+const refusedTime = 5 * time.Second
+
+// uninstalled reports whether the DaemonSet is gone. An API server that refuses the question does
+// not say so. But accounts and rights are deleted together with the DaemonSet, and a plugin without
+// rights would keep all pods of the node from starting: if the API server refuses the plugin, too,
+// for some time, it is uninstalled.
 func (in *installer) uninstalled(ctx context.Context) (bool, error) {
 	if in.config.DaemonSet == "" {
 		return false, nil
 	}
+	for began := time.Now(); ; {
+		gone, err := in.gone(ctx)
+		if !refused(err) {
+			return gone, err
+		}
+		if _, pluginErr := getPod(ctx, in.kubeconfig(), in.config.Namespace, in.config.DaemonSet); !refused(pluginErr) {
+			return false, err
+		}
+		if time.Since(began) >= refusedTime {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// gone asks whether the DaemonSet is deleted.
+func (in *installer) gone(ctx context.Context) (bool, error) {
 	api, err := in.config.Cluster.connect()
 	if err != nil {
 		return false, err
@@ -55,12 +81,13 @@ func (in *installer) uninstalled(ctx context.Context) (bool, error) {
 	}
 	path := "/apis/apps/v1/namespaces/" + url.PathEscape(in.config.Namespace) + "/daemonsets/" + url.PathEscape(in.config.DaemonSet)
 	err = api.do(ctx, request{path: path, out: &set})
-	var status *statusError
-	if errors.As(err, &status) && slices.Contains([]int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized}, status.Code) {
+	if hasCode(err, http.StatusNotFound) {
 		return true, nil
 	}
 	return set.Metadata.DeletionTimestamp != "", err
 }
+
+func refused(err error) bool { return hasCode(err, http.StatusUnauthorized, http.StatusForbidden) }
 
 // remove takes the plugin out of all configurations, then deletes its files.
 func (in *installer) remove() error {

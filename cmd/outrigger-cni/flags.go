@@ -32,7 +32,6 @@ func (s *settings) add(f *pflag.FlagSet) {
 	f.StringVar(&in.BinDir, "mounted-cni-bin-dir", "/host/opt/cni/bin", "directory of the node's plugins, as this container sees it")
 	f.StringVar(&in.ConfName, "cni-conf-name", "", "network configuration that is changed (default: the first one, which the runtime uses)")
 	f.BoolVar(&in.Chained, "chained-cni-plugin", true, "add the plugin to a network configuration; false writes one of its own, for Multus")
-	f.StringVar(&in.NetworkConfig, "cni-network-config", "", "further fields of the plugin's configuration, as JSON")
 	f.StringSliceVar(&in.ExcludeNamespaces, "exclude-namespaces", []string{"kube-system"}, "namespaces whose pods start without asking the API server, and get no rules")
 	f.StringVar(&in.KubeconfigName, "kubeconfig-filename", "ZZZ-outrigger-cni-kubeconfig", "file with which the plugin asks the API server, in the directory of network configurations")
 	f.StringVar(&s.kubeconfigMode, "kubeconfig-mode", "0600", "permissions of that file")

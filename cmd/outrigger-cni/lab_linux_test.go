@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,7 +89,8 @@ type lab struct {
 	pods    map[string]map[string]any // by namespace/name
 	faults  int                       // each one of so many requests fails; 0 for none
 	asked   int
-	gone    bool // the DaemonSet is deleted
+	gone    bool     // the DaemonSet is deleted
+	refused []string // tokens
 	deleted []string
 	patched map[string]string
 	changed chan struct{} // closed when a pod changes
@@ -153,6 +155,9 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	own := r.Header.Get("Authorization") == "Bearer "+token
 	answer := any(pod)
 	switch {
+	case slices.Contains(l.refused, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")):
+		http.Error(w, `{"message": "Unauthorized"}`, http.StatusUnauthorized)
+		return
 	case l.faults > 0 && l.asked%l.faults == 0:
 		http.Error(w, `{"message": "overloaded"}`, http.StatusServiceUnavailable)
 		return

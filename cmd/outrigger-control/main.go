@@ -49,20 +49,8 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newDiscoveryCommand(), newVersionCommand(), collateral.New())
+	root.AddCommand(newDiscoveryCommand(), collateral.NewVersion(version), collateral.New())
 	return root
-}
-
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
-			return err
-		},
-	}
 }
 
 func newDiscoveryCommand() *cobra.Command {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/internal/collateral"
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
 	"github.com/outrigger-mesh/outrigger/tool/install"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
@@ -74,7 +75,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), newVersionCommand())
+	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), collateral.NewVersion(version))
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
 	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
@@ -91,16 +92,4 @@ func imageTag() string {
 		return ""
 	}
 	return version
-}
-
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
-			return err
-		},
-	}
 }
