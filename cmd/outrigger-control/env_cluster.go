@@ -18,6 +18,9 @@ import (
 const podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 // kubernetesVariables are the rows of the table about the cluster.
+// maxLinger is longer than load balancers take to stop sending callers.
+const maxLinger = time.Hour
+
 func kubernetesVariables() []variable {
 	return []variable{
 		{"OUTRIGGER_KUBERNETES", server.ClusterAuto, "true uses Kubernetes: the API server reviews tokens, the self-signed root is in the Secret istio-ca-secret, the roots are written into each namespace, services are read from the cluster, and so is the configuration if no other source is configured. false does not use it. auto means true with `--kubeconfig`, and in a pod with a service account unless `--registries \"\"` is given", func(e *environment, s string) error {
@@ -33,9 +36,13 @@ func kubernetesVariables() []variable {
 			e.Cluster.InPod = s != "" && err == nil
 			return nil
 		}},
-		{"OUTRIGGER_SHUTDOWN_DELAY", "", "after SIGTERM, how long all ports go on serving while /ready fails, until no caller is sent to this replica; then --shutdownDuration begins (default: 5s in a pod, else 0s)", func(e *environment, s string) error {
+		{"OUTRIGGER_SHUTDOWN_DELAY", "", "after SIGTERM, how long all ports go on serving while /ready fails, until no caller is sent to this replica; then --shutdownDuration begins (default: 5s in a pod, else 0s; at most 1h). A second signal ends it", func(e *environment, s string) error {
 			s = cmp.Or(s, map[bool]string{true: "5s", false: "0s"}[e.Cluster.InPod])
-			return duration(func(e *environment) *time.Duration { return &e.Linger })(e, s)
+			err := duration(func(e *environment) *time.Duration { return &e.Linger })(e, s)
+			if err == nil && e.Linger > maxLinger {
+				err = fmt.Errorf("%q is longer than %s: write a time shorter than terminationGracePeriodSeconds of the pod", s, maxLinger)
+			}
+			return err
 		}},
 		{"CLUSTER_ID", "Kubernetes", "name of the cluster, which agents send with a token; --clusterID overrides it", text(func(e *environment) *string { return &e.Cluster.ID })},
 		{"POD_NAME", "", "name of this replica in leader elections (default: host name and process id)", func(e *environment, s string) error {

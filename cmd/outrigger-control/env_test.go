@@ -101,7 +101,9 @@ func TestEnvironment(t *testing.T) {
 		"OUTRIGGER_CA_CALLER_RATE": "many", "OUTRIGGER_CA_IDENTITY_RATE": "NaN", "ENABLE_CA_SERVER": "perhaps",
 		"OUTRIGGER_KUBERNETES": "maybe", "TOKEN_AUDIENCES": " , ", "REQUIRE_3P_TOKEN": "si", "EXTERNAL_CA": "ISTIOD_RA_OTHER",
 		"PILOT_CERT_PROVIDER": "k8s.io/signer", "ENABLE_LEADER_ELECTION": "no one", "OUTRIGGER_SHUTDOWN_DELAY": "5", "COMPLIANCE_POLICY": "pqc",
+		"OUTRIGGER_SHUTDOWN_DELAY ": "61m",
 	} {
+		name = strings.TrimSpace(name)
 		_, err := environmentFrom(func(k string) string { return map[string]string{name: value}[k] })
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
 			t.Errorf("%s=%s gives %v, want an error that names both", name, value, err)

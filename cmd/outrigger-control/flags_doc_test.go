@@ -13,7 +13,7 @@ import (
 
 func TestFlagsDoc(t *testing.T) {
 	t.Parallel()
-	if err := flagdoc.Check("../../docs/reference/flags-control.md", newRootCommand(), *update); err != nil {
+	if err := flagdoc.Check("../../docs/reference/flags-control.md", newRootCommand(nil), *update); err != nil {
 		t.Error(err)
 	}
 }

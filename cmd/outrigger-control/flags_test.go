@@ -57,7 +57,7 @@ func TestDropInFlags(t *testing.T) {
 		t.Errorf("without effect %q, want %q", f.ineffects, want)
 	}
 	// pilot-discovery refuses flags that it does not know, too.
-	root := newRootCommand()
+	root := newRootCommand(nil)
 	root.SetArgs([]string{"discovery", "--of-the-future"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "of-the-future") {
 		t.Errorf("an unknown flag: %v", err)

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,9 +28,13 @@ func main() {
 // run executes the command line and returns the exit code: 255 after an error,
 // as pilot-discovery does.
 func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	root := newRootCommand()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	hurry := make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go obey(signals, cancel, func() { close(hurry) }, func() { signal.Stop(signals) })
+	root := newRootCommand(hurry)
 	root.SetArgs(args)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "outrigger-control:", err)
@@ -38,7 +43,24 @@ func run(args []string) int {
 	return 0
 }
 
-func newRootCommand() *cobra.Command {
+// duplicateSignal is the interval in which a second signal counts as a duplicate: programs such as
+// timeout and sudo send a signal to a process and to its group.
+const duplicateSignal = 100 * time.Millisecond
+
+// obey calls stop after the first signal, and hurry after the second one. After it has called
+// release, another signal ends the process.
+func obey(signals <-chan os.Signal, stop, hurry, release func()) {
+	<-signals
+	stop()
+	for began := time.Now(); time.Since(began) < duplicateSignal; {
+		<-signals
+	}
+	hurry()
+	release()
+}
+
+// newRootCommand returns the command line. A closed hurry ends the wait before the shutdown.
+func newRootCommand(hurry <-chan struct{}) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrigger-control",
 		Short: "The control plane of a service mesh with stock Envoy",
@@ -49,13 +71,13 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newDiscoveryCommand(), collateral.NewVersion(version), collateral.New())
+	root.AddCommand(newDiscoveryCommand(hurry), collateral.NewVersion(version), collateral.New())
 	return root
 }
 
-func newDiscoveryCommand() *cobra.Command {
+func newDiscoveryCommand(hurry <-chan struct{}) *cobra.Command {
 	var f flags
-	env := environment{Config: server.Config{Version: version}}
+	env := environment{Config: server.Config{Version: version, Hurry: hurry}}
 	cmd := &cobra.Command{
 		Use:   "discovery",
 		Short: "Serve the mesh",

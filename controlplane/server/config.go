@@ -30,11 +30,12 @@ type Config struct {
 	Listen                ListenConfig
 	TLS                   TLSConfig
 	Keepalive             KeepaliveConfig
-	ConnectionsPerAddress int           // to each gRPC port
-	Linger                time.Duration // before the shutdown: all ports serve, and /ready fails
-	Shutdown              time.Duration // time limit of the shutdown
-	Profile               bool          // serve pprof to loopback peers
-	DebugHTTP             bool          // serve /debug over HTTP
+	ConnectionsPerAddress int             // to each gRPC port
+	Linger                time.Duration   // before the shutdown: all ports serve, and /ready fails
+	Hurry                 <-chan struct{} // closed, it ends Linger; nil means never
+	Shutdown              time.Duration   // time limit of the shutdown
+	Profile               bool            // serve pprof to loopback peers
+	DebugHTTP             bool            // serve /debug over HTTP
 
 	DebounceAfter time.Duration // quiet time that ends a burst of changes
 	DebounceMax   time.Duration // longest time for which changes are collected

@@ -82,6 +82,7 @@ type ports struct {
 	// stopping is true once the server is to end: after linger it shuts down, within shutdown.
 	stopping         atomic.Bool
 	linger, shutdown time.Duration
+	hurry            <-chan struct{}
 	http, monitoring *http.Server // monitoring is nil when merged into http
 	webhooks         *http.Server // serves the API server on a separate port; nil without a cluster
 	listeners        listeners

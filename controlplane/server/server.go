@@ -110,7 +110,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	reg := newRegistry()
 	log = limitLog(log, reg)
 	s := &Server{log: log, snapshots: snapshots{domain: cfg.Domain}}
-	s.ports.linger, s.ports.shutdown, s.ports.limits = cfg.Linger, cfg.Shutdown, newLimits(log, cfg, reg)
+	s.ports.linger, s.ports.hurry, s.ports.shutdown, s.ports.limits = cfg.Linger, cfg.Hurry, cfg.Shutdown, newLimits(log, cfg, reg)
 	var err error
 	if s.kube, err = s.connect(cfg, reg); err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 // Run serves until a context ends. Its lines follow the picture in ARCHITECTURE.md.
 // At the end the server first reports that it is not ready, then the streams end, and
 // then the components that serve them. If the context ends, the ports serve for
-// [Config.Linger] before that; if a component fails, they do not.
+// [Config.Linger] before that, or until [Config.Hurry]; if a component fails, they do not.
 func (s *Server) Run(asked context.Context) error {
 	g, until := errgroup.WithContext(asked)
 	ctx, end := context.WithCancel(context.WithoutCancel(until))
@@ -191,7 +191,10 @@ func (s *Server) Run(asked context.Context) error {
 		<-until.Done()
 		s.ports.stopping.Store(true)
 		if asked.Err() != nil {
-			time.Sleep(s.ports.linger)
+			select {
+			case <-time.After(s.ports.linger):
+			case <-s.ports.hurry:
+			}
 		}
 		s.ports.drain()
 		return nil

@@ -184,6 +184,26 @@ func TestLinger(t *testing.T) {
 	}
 }
 
+// TestHurry stops a control plane that would linger for an hour.
+func TestHurry(t *testing.T) {
+	t.Parallel()
+	hurry := make(chan struct{})
+	s, stop, done := plainServer(t, func(c *Config) { c.Linger, c.Hurry, c.Shutdown = time.Hour, hurry, time.Second })
+	stop()
+	for code := http.StatusOK; code == http.StatusOK; time.Sleep(time.Millisecond) {
+		code, _ = ask(s, "/ready")
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("it ended at once: %v", err)
+	default:
+	}
+	close(hurry)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // A proxy that is asked to go to another replica loses its connection, too, if
 // nothing else is under way on it; one that shares it with others does not.
 func TestMovedConnection(t *testing.T) {
