@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 	"github.com/outrigger-mesh/outrigger/internal/template"
 )
 
@@ -63,7 +64,11 @@ func (t Template) check(doc []byte) error {
 	}
 	if t.yaml() {
 		var value map[string]any
-		if err := yaml.Unmarshal(doc, &value); err != nil {
+		err := aliases.Check(doc)
+		if err == nil {
+			err = yaml.Unmarshal(doc, &value)
+		}
+		if err != nil {
 			return fmt.Errorf("template %s renders YAML that cannot be read: %w; %s", t.Path, err, cure)
 		}
 		if len(value) == 0 {

@@ -150,6 +150,7 @@ func TestTemplateErrors(t *testing.T) {
 		{"/t.json", "", "{}", "renders no JSON object"},
 		{"/t.yaml", "", "", "renders no YAML mapping"},
 		{"/t.yaml", "", "a: 1\n b: 2", "template /t.yaml renders YAML that cannot be read: yaml:"},
+		{"/t.yaml", "", "a: &a " + strings.Repeat("x", 50_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]", "renders YAML that cannot be read: line 2: the aliases"},
 		{"/t.json", "", "{\n{{ .config.GetStatusPort }}", "template /t.json line 2 at <.config.GetStatusPort>: can't evaluate field GetStatusPort"},
 		{"/t.json", "", "{{ .config.DrainDuration.AsDuration }}", "can't evaluate field AsDuration in type *durationpb.Duration: it is no field"},
 		{"/t.json", "", "{{ .config.EnvoyMetricsService.Address }}", "nil pointer evaluating *v1alpha1.RemoteService.Address: it is not set"},
@@ -159,7 +160,7 @@ func TestTemplateErrors(t *testing.T) {
 		{"/t.json", "envoyMetricsService: {address: 'x:1', tcpKeepalive: {time: 0.5s}}", "{}", "tcpKeepalive.time is 500ms"},
 	} {
 		if _, err := render(tc.path, tc.config, tc.text); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s %q: error %v, want one with %q", tc.config, tc.text, err, tc.want)
+			t.Errorf("%s %.100q: error %v, want one with %q", tc.config, tc.text, err, tc.want)
 		}
 	}
 	for text, want := range map[string]string{

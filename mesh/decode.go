@@ -13,11 +13,16 @@ import (
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // decode parses a mesh file strictly: unknown and duplicate fields and values of the wrong type are
 // problems. It does not set defaults.
 func decode(data []byte) (*meshFile, []Problem) {
+	if err := aliases.Check(data); err != nil {
+		return nil, []Problem{syntaxProblem(err)}
+	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := d.Decode(&doc); err != nil {

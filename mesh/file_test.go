@@ -50,6 +50,14 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+func TestAliases(t *testing.T) {
+	t.Parallel()
+	text := "env: {a: &a " + strings.Repeat("x", 50_000) + "}\nworkloads: [{env: {" + strings.Repeat("k: *a, ", 1000) + "}}]"
+	if _, problems := decode([]byte(text)); len(problems) != 1 || problems[0].Line != 2 || !strings.Contains(problems[0].Text, "expand to more than") {
+		t.Errorf("problems %.300v, want that the aliases of line 2 expand to too much", problems)
+	}
+}
+
 func TestMissingFile(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{File: filepath.Join(t.TempDir(), "none.yaml"), Problems: []Problem{{Text: "no Envoy"}}})

@@ -10,6 +10,8 @@ import (
 	"regexp"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // secret is a Secret in a file.
@@ -28,6 +30,9 @@ func decode(file []byte, namespace string) ([]secret, error) {
 	for i, text := range documents(file) {
 		if !bytes.Contains(text, []byte("Secret")) {
 			continue // other readers report errors of these documents
+		}
+		if err := aliases.Check(text); err != nil {
+			return nil, fmt.Errorf("document %d is refused: its aliases expand to too much, or it is no YAML%s", i+1, place(err))
 		}
 		var head struct {
 			APIVersion string `json:"apiVersion"`

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
@@ -42,6 +43,9 @@ type Config struct {
 // in the defaults.
 func ParseConfig(doc []byte) (*Config, error) {
 	c := &Config{}
+	if err := aliases.Check(doc); err != nil {
+		return nil, fmt.Errorf("the configuration of the injector: %w", err)
+	}
 	if err := yaml.Unmarshal(doc, c); err != nil {
 		return nil, fmt.Errorf("the configuration of the injector: %w", err)
 	}

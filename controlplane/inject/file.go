@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 // maxFile bounds a file with objects.
@@ -76,6 +78,9 @@ type file struct {
 // document returns a document with proxies, or itself.
 func (f *file) document(doc []byte) ([]byte, error) {
 	var object map[string]any
+	if err := aliases.Check(doc); err != nil {
+		return nil, err
+	}
 	if err := yaml.Unmarshal(doc, &object); err != nil {
 		return nil, err
 	}

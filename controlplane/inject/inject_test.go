@@ -161,10 +161,11 @@ func TestWrongConfig(t *testing.T) {
 		"templates: {a: '{{ unknown }}'}": "function \"unknown\" not defined",
 		"neverInjectSelector: [{matchExpressions: [{key: a, operator: Is}]}]": "neverInjectSelector[0]: ",
 		"alwaysInjectSelector: [{}, {matchLabels: {'/': x}}]":                 "alwaysInjectSelector[1]: ",
-		"[": "the configuration of the injector: ",
+		"[":            "the configuration of the injector: ",
+		manyAliases(): "the configuration of the injector: line 2: the aliases",
 	} {
 		if _, err := ParseConfig([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", doc, err, want)
+			t.Errorf("%.100s: error %v, want %q", doc, err, want)
 		}
 	}
 	for doc, want := range map[string]string{
@@ -172,7 +173,8 @@ func TestWrongConfig(t *testing.T) {
 		"global: {hub: {a: b}}":                  "it is a map or a list, it must be a single value",
 		"global: {proxy: {privileged: perhaps}}": "it is \"perhaps\", it must be true or false",
 		"global: {proxy: {resources: {limits: {cpu: many}}}}": "quantities must match",
-		"global: 1": "cannot unmarshal",
+		"global: 1":   "cannot unmarshal",
+		manyAliases(): "the values: line 2: the aliases",
 	} {
 		if _, err := ParseValues([]byte(doc), ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", doc, err, want)

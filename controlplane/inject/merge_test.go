@@ -4,10 +4,25 @@
 package inject
 
 import (
+	"io"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 )
+
+// manyAliases returns YAML whose aliases repeat 50 kB a thousand times.
+func manyAliases() string {
+	return "a: &a " + strings.Repeat("x", 50_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]"
+}
+
+func TestFileAliases(t *testing.T) {
+	t.Parallel()
+	err := newInjector(t, "", "", "").File(strings.NewReader("kind: Pod\n---\n"+manyAliases()), io.Discard, "default", func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "the document at line 2: line 3: the aliases") {
+		t.Errorf("error %v, want that the aliases expand to too much", err)
+	}
+}
 
 // TestAutoImagePolicy injects a proxy into a container with the image auto, for which the API server
 // sets the pull policy of the tag latest. That of the template applies, as for sidecars.

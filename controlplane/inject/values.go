@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
 //go:embed values.yaml
@@ -156,6 +158,9 @@ func ParseValues(doc []byte, tag string) (*Values, error) {
 		return nil, fmt.Errorf("the default values: %w", err)
 	}
 	var own map[string]any
+	if err := aliases.Check(doc); err != nil {
+		return nil, fmt.Errorf("the values: %w", err)
+	}
 	if err := yaml.Unmarshal(doc, &own); err != nil {
 		return nil, fmt.Errorf("the values are no map: %w", err)
 	}

@@ -62,13 +62,24 @@ func TestObjectSize(t *testing.T) {
 	big := strings.Repeat("x", 100_000)
 	for name, text := range map[string]string{
 		"text":    "metadata: {name: big, annotations: {a: " + strings.Repeat("x", MaxObjectSize) + "}}",
-		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(60) + "}}",
+		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(15) + ", c: " + strings.Repeat("x", MaxObjectSize/2+MaxObjectSize/4) + "}}",
 	} {
 		_, problems := Decode("f", []byte("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1}\n"+text+"\n---\n"))
 		const want = "f:1: WorkloadEntry/default/big: the object holds more than 4 MiB of text, the most that one object may have: split it into several objects"
 		if len(problems) != 1 || problems[0].String() != want {
 			t.Errorf("%s: %d problems, the first: %.300v", name, len(problems), problems)
 		}
+	}
+}
+
+// TestAliasedText refuses aliases that repeat a long text in many small objects.
+func TestAliasedText(t *testing.T) {
+	t.Parallel()
+	text := "kind: List\nitems:\n- {metadata: {annotations: {a: &a " + strings.Repeat("x", 100_000) + "}}}\n" +
+		strings.Repeat("- {kind: WorkloadEntry, metadata: {annotations: {a: *a}}}\n", 1000)
+	objects, problems := Decode("f", []byte(text))
+	if len(objects) != 0 || len(problems) != 1 || !strings.Contains(problems[0].String(), "f:24: the aliases of this document expand to more than 2 MiB") {
+		t.Errorf("%d objects, %d problems, the first: %.300v", len(objects), len(problems), problems)
 	}
 }
 

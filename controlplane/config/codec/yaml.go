@@ -20,9 +20,11 @@ import (
 const (
 	// maxDepth bounds how deep YAML may nest. No kind comes near it.
 	maxDepth = 100
-	// maxAliasNodes bounds what the aliases of one document expand to, so
+	// maxAliased bounds what the aliases of one document expand to, in bytes, so
 	// that a few lines cannot fill the memory.
-	maxAliasNodes = 100_000
+	maxAliased = 2 << 20
+	// nodeSize is what a node counts for in addition to its text.
+	nodeSize = 20
 )
 
 // fault is one thing that is wrong at one line of the file.
@@ -223,7 +225,7 @@ func (r *resolver) errorf(n *yaml.Node, format string, args ...any) {
 	r.faults = append(r.faults, fault{line: n.Line, text: fmt.Sprintf(format, args...)})
 }
 
-// resolve returns the number of nodes that n expands to.
+// resolve returns the number of bytes that n expands to.
 func (r *resolver) resolve(n *yaml.Node, depth int) int {
 	n.Line += r.base
 	if depth > maxDepth {
@@ -236,7 +238,7 @@ func (r *resolver) resolve(n *yaml.Node, depth int) int {
 	if n.Anchor != "" {
 		r.sizes[n] = 0
 	}
-	size := 1
+	size := nodeSize + len(n.Value)
 	for i, child := range n.Content {
 		if child.Kind == yaml.AliasNode {
 			n.Content[i] = r.alias(child)
@@ -264,8 +266,8 @@ func (r *resolver) alias(n *yaml.Node) *yaml.Node {
 	case size == 0:
 		r.errorf(n, "the alias *%s stands for something that contains it", n.Value)
 		r.stopped = true
-	case r.aliased > maxAliasNodes:
-		r.errorf(n, "the aliases of this document expand to more than %d nodes: write the text out", maxAliasNodes)
+	case r.aliased > maxAliased:
+		r.errorf(n, "the aliases of this document expand to more than %d MiB: write the text out", maxAliased>>20)
 		r.stopped = true
 	default:
 		return n.Alias
