@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// badFormat is a format of access logs that validation accepts and Envoy does not:
-// it rejects all listeners.
-const badFormat = "%NO_SUCH_OPERATOR%"
+// badFile is a file of access logs that validation accepts and Envoy does not: it
+// rejects all listeners.
+const badFile = "/NO_SUCH_DIRECTORY/log"
 
 // TestEnvoyRejectsFirst starts the shop with listeners that its Envoys reject. Neither
 // the readiness nor the status calls a proxy fine. The correction makes all of them
 // ready.
 func TestEnvoyRejectsFirst(t *testing.T) {
 	s := newShop(t)
-	s.edit("mesh.yaml", "config: config\n", "mesh:\n  accessLogFile: /dev/null\n  accessLogFormat: '"+badFormat+"'\n  enableTracing: false\nconfig: config\n")
+	s.edit("mesh.yaml", "config: config\n", "mesh:\n  accessLogFile: "+badFile+"\n  inboundTrafficPolicy: {mode: LOCALHOST}\nconfig: config\n")
 	s.start()
 	text, err := os.ReadFile(filepath.Join(s.dir, "mesh.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, _, _ := strings.Cut(string(text), "  enableTracing")
-	s.waitFor(fmt.Sprintf("mesh.yaml:%d: mesh: enableTracing has no effect in this version", 1+strings.Count(before, "\n")), 2*time.Minute)
+	before, _, _ := strings.Cut(string(text), "  inboundTrafficPolicy")
+	s.waitFor(fmt.Sprintf("mesh.yaml:%d: mesh: inboundTrafficPolicy has no effect in this version", 1+strings.Count(before, "\n")), 2*time.Minute)
 	ready := func(address string) (int, string) {
 		code, body, _, err := get(t.Context(), http.DefaultClient, "http://"+address+":15020/healthz/ready", nil)
 		if err != nil {
@@ -45,7 +45,7 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 			if code == http.StatusOK {
 				t.Fatalf("%s is ready: %s", address, body)
 			}
-			if strings.HasPrefix(body, "envoy has rejected ") && strings.Contains(body, "NO_SUCH_OPERATOR") {
+			if strings.HasPrefix(body, "envoy has rejected ") && strings.Contains(body, "NO_SUCH_DIRECTORY") {
 				return ""
 			}
 			return fmt.Sprintf("the readiness of %s is %d: %s", address, code, body)
@@ -53,7 +53,7 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 	}
 	eventually(t, limit, func() string {
 		out, err := s.tool("status")
-		if err != nil && strings.Contains(out, "REJECTED") && strings.Contains(out, "rejected something") && strings.Contains(out, "NO_SUCH_OPERATOR") && !strings.Contains(out, "all have what they were sent") {
+		if err != nil && strings.Contains(out, "REJECTED") && strings.Contains(out, "rejected something") && strings.Contains(out, "NO_SUCH_DIRECTORY") && !strings.Contains(out, "all have what they were sent") {
 			return ""
 		}
 		return fmt.Sprintf("outrigger status, %v:\n%s", err, out)
@@ -65,10 +65,10 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 	// The control plane follows this file.
 	mesh := filepath.Join(s.stateDir(), "control", "mesh.yaml")
 	text, err = os.ReadFile(mesh)
-	if err != nil || !strings.Contains(string(text), badFormat) {
+	if err != nil || !strings.Contains(string(text), badFile) {
 		t.Fatalf("the mesh config of the control plane is %q, %v", text, err)
 	}
-	if err := os.WriteFile(mesh, []byte(strings.Replace(string(text), badFormat, "%PROTOCOL%", 1)), 0o600); err != nil {
+	if err := os.WriteFile(mesh, []byte(strings.Replace(string(text), badFile, "/dev/null", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.waitFor("Ctrl-C ends it", limit)

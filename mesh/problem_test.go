@@ -8,7 +8,7 @@ import "testing"
 const originFile = `network: 127.77.9.0/24
 mesh:
   connectTimeout: 3s
-  enableTracing: false
+  inboundTrafficPolicy: {mode: LOCALHOST}
 workloads:
 - {name: idle, namespace: back, service: store, command: [sh]}
 - {name: other, service: store, command: [sh], port: 9001}
@@ -47,8 +47,8 @@ func TestConfigProblem(t *testing.T) {
 			"/etc/x.yaml:1: no YAML",
 		},
 		"of a setting": {
-			`level=WARN msg="a field of the mesh config has no effect in this version" source=/tmp/outrigger-up-1/control/mesh.yaml:7 name=enableTracing`, levelWarning,
-			"mesh.yaml:4: mesh: enableTracing has no effect in this version",
+			`level=WARN msg="a field of the mesh config has no effect in this version" source=/tmp/outrigger-up-1/control/mesh.yaml:7 name=inboundTrafficPolicy`, levelWarning,
+			"mesh.yaml:4: mesh: inboundTrafficPolicy has no effect in this version",
 		},
 		"of a generated service": {
 			generated("config/workloads.yaml", `:2 kind=ServiceEntry namespace=back name=store reason=taken`), levelWarning,

@@ -40,9 +40,10 @@ func AuthorizerOf(provider *meshv1alpha1.MeshConfig_ExtensionProvider) Authorize
 	return nil
 }
 
-// AuthorizerService returns the host of an authorizer's service, and its namespace if it is given.
-func AuthorizerService(a Authorizer) (namespace, host string) {
-	namespace, host, ok := strings.Cut(a.GetService(), "/")
+// ProviderService returns the host of the service that an extension provider names, and its namespace
+// if it is given.
+func ProviderService(service string) (namespace, host string) {
+	namespace, host, ok := strings.Cut(service, "/")
 	if !ok {
 		return "", namespace
 	}
@@ -79,7 +80,7 @@ func (c *authorizerCheck) fail(format string, args ...any) {
 }
 
 func (c *authorizerCheck) shared(a Authorizer) {
-	namespace, host := AuthorizerService(a)
+	namespace, host := ProviderService(a.GetService())
 	if !isDomain(host) || strings.Contains(a.GetService(), "/") && !isDomain(namespace) {
 		c.fail("service is %q, it must be the full host of a service, such as authz.default.svc.cluster.local, or namespace/host", a.GetService())
 	}

@@ -50,7 +50,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	used := map[string]json.RawMessage{}
 	for name, value := range fields {
 		switch strings.ToLower(strings.ReplaceAll(name, "_", "")) {
-		case "gatewaytopology", "proxyheaders":
+		case "gatewaytopology", "proxyheaders", "tracing":
 			used[name] = value
 		}
 	}
@@ -65,7 +65,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PROXY_CONFIG: %w", err)
 	}
-	s.Topology, s.Headers = config.GetGatewayTopology(), config.GetProxyHeaders()
+	s.Topology, s.Headers, s.Tracing = config.GetGatewayTopology(), config.GetProxyHeaders(), config.GetTracing()
 	return s.Keyed(), nil
 }
 

@@ -14,7 +14,7 @@ func TestFormat(t *testing.T) {
 		`request.host`:                                           `%CEL(request.host)%`,
 		`string(destination.port)`:                               `%CEL(destination.port)%`,
 		` string( (1 + 2) * 3 ) `:                                `%CEL((1 + 2) * 3)%`,
-		`string(1) == string(2)`:                                 "!a call of string inside",
+		`string(1) == string(2)`:                                 "!a call of string",
 		`request.path == 'a' ? 1 : 2`:                            `%CEL(request.path == 'a' ? 1 : 2)%`,
 		`request.headers['a'].startsWith('b') && !(2 in [1, 2])`: `%CEL(request.headers['a'].startsWith('b') && !(2 in [1, 2]))%`,
 		`has(request.headers) || size(request.path) > -1`:        `%CEL(has(request.headers) || size(request.path) > -1)%`,
@@ -24,6 +24,7 @@ func TestFormat(t *testing.T) {
 		`request.`:                                               "!no CEL expression: at column",
 		`(5)%(2)`:                                                "!not writable",
 		"1 +\n2":                                                 "!not writable",
+		"request.host\n":                                         "%CEL(request.host)%",
 	} {
 		got, err := Format(text)
 		if problem, ok := strings.CutPrefix(want, "!"); ok {

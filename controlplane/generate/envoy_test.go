@@ -65,6 +65,7 @@ var newFields = []struct {
 	since int
 	field *regexp.Regexp
 }{
+	{38, regexp.MustCompile(`"noContextPropagation":true,?`)},
 	{39, regexp.MustCompile(`"budgetInterval":"[0-9.]+s",?`)},
 }
 

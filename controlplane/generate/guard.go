@@ -107,7 +107,7 @@ func (g *guard) listener(l *listenerv3.Listener) {
 
 func (g *guard) manager(h *hcmv3.HttpConnectionManager) {
 	g.routes(h.GetRouteConfig())
-	h.StatPrefix, h.RouteSpecifier, h.Tracing, h.AccessLog, h.AccessLogOptions = "", nil, nil, nil, nil
+	h.StatPrefix, h.RouteSpecifier, h.Tracing, h.RequestIdExtension, h.AccessLog, h.AccessLogOptions = "", nil, nil, nil, nil, nil
 	h.StreamIdleTimeout, h.RequestTimeout, h.RequestHeadersTimeout = nil, nil, nil
 	h.DrainTimeout, h.DelayedCloseTimeout, h.CommonHttpProtocolOptions = nil, nil, nil
 	h.UpgradeConfigs, h.LocalReplyConfig = nil, nil

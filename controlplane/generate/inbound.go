@@ -36,6 +36,7 @@ func (in *ingress) listener(e ingressEntry) ownListener {
 		Address:          envoyconf.SocketAddress(e.bind, e.port),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		FilterChains:     inboundChains(s, e, &from),
+		AccessLog:        s.server.ListenerLog,
 	}
 	if path, ok := envoyconf.UnixPath(e.bind); ok {
 		l.Name, l.Address = path, envoyconf.PipeAddress(path)
@@ -57,9 +58,9 @@ func (in *ingress) listener(e ingressEntry) ownListener {
 func (in *ingress) virtual() ownListener {
 	s, from := in.target, slices.Clone(in.peers)
 	port := cmpPort(s.mesh.Config.GetProxyInboundListenPort(), inboundPort)
-	l := &listenerv3.Listener{Name: "virtualInbound", TrafficDirection: corev3.TrafficDirection_INBOUND}
+	l := &listenerv3.Listener{Name: "virtualInbound", TrafficDirection: corev3.TrafficDirection_INBOUND, AccessLog: s.server.ListenerLog}
 	s.wildcard(l, port)
-	l.FilterChains = append(l.FilterChains, blackHoleChain("virtualInbound-blackhole", port, s))
+	l.FilterChains = append(l.FilterChains, blackHoleChain("virtualInbound-blackhole", port, s.server.ClosedLog))
 	for _, f := range in.fallback {
 		l.FilterChains = append(l.FilterChains, in.passthrough(f, &from)...)
 	}
@@ -67,7 +68,7 @@ func (in *ingress) virtual() ownListener {
 		from.AddConfigs(in.sidecar().Config)
 	}
 	for _, port := range in.refused {
-		l.FilterChains = append(l.FilterChains, blackHoleChain(listenerName(familiesOf(s.proxy).wildcards()[0], port), port, s))
+		l.FilterChains = append(l.FilterChains, blackHoleChain(listenerName(familiesOf(s.proxy).wildcards()[0], port), port, s.server.ClosedLog))
 	}
 	declared := []uint32{}
 	for _, e := range in.entries {
@@ -284,9 +285,9 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to, s.recorded.Labelled)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
-	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{
+	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
-		AccessLog: slices.Concat(to.enforced.StreamLog, observed.StreamLog),
+		AccessLog: slices.Concat(observed.StreamLog, to.enforced.StreamLog),
 	}))
 }
 

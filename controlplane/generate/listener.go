@@ -27,7 +27,7 @@ func (g *Generator) listeners(s *target) *xds.Set {
 		key.inbound.own = out.own
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
-		s.client = s.recorded.Observe(telemetry.Chain{})
+		s.client, s.server = s.recorded.Observe(telemetry.Chain{}), s.recorded.Observe(telemetry.Chain{Server: &telemetry.Server{}})
 		s.validated, s.enforced = g.validate(s.mesh, s.tokens), g.enforce(s.mesh, s.policies)
 		for i, e := range in.entries {
 			in.entries[i].validated, in.entries[i].enforced = g.validate(s.mesh, in.tokens(e)), g.enforce(s.mesh, in.policies(e))
@@ -111,6 +111,7 @@ func httpProxyListener(s *target, port uint32) ownListener {
 		Name:             name,
 		Address:          envoyconf.SocketAddress(address, port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		AccessLog:        s.client.ListenerLog,
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}}},
 	}}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -88,7 +89,7 @@ func listenerName(address string, port uint32) string {
 // from to from.
 func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *listenerv3.Listener {
 	*from = slices.Concat(*from, in.sources, s.recorded.ClientSources)
-	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound)}
+	l := &listenerv3.Listener{TrafficDirection: corev3.TrafficDirection_OUTBOUND, BindToPort: wrapperspb.Bool(in.bound), AccessLog: s.client.ListenerLog}
 	path, unix := envoyconf.UnixPath(in.bind)
 	switch {
 	case unix:
@@ -103,7 +104,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	named := false
 	for _, c := range in.chains {
 		c.stream.AccessLog = s.client.StreamLog
-		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, c.stream)}}
+		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(c.stream)}}
 		if c.byName {
 			chain.Filters = slices.Insert(chain.Filters, 0, lookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
 		}
@@ -190,9 +191,9 @@ func (s *target) virtualOutbound() ownListener {
 	from.Add(s.unknownBy())
 	port := cmpPort(s.mesh.Config.GetProxyListenPort(), outboundPort)
 	l := &listenerv3.Listener{
-		Name: "virtualOutbound", UseOriginalDst: wrapperspb.Bool(true), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		Name: "virtualOutbound", UseOriginalDst: wrapperspb.Bool(true), TrafficDirection: corev3.TrafficDirection_OUTBOUND, AccessLog: s.client.ListenerLog,
 		FilterChains: []*listenerv3.FilterChain{
-			blackHoleChain("virtualOutbound-blackhole", port, s),
+			blackHoleChain("virtualOutbound-blackhole", port, s.client.ClosedLog),
 			{
 				Name:    "virtualOutbound-catchall-tcp",
 				Filters: []*listenerv3.Filter{s.unknownStream()},
@@ -206,15 +207,15 @@ func (s *target) virtualOutbound() ownListener {
 // unknownStream returns the filter that forwards connections to unknown destinations.
 func (s *target) unknownStream() *listenerv3.Filter {
 	to := s.unknownTraffic()
-	return envoyconf.TCPProxy(s.mesh.Config, envoyconf.Stream{StatPrefix: to, Targets: []envoyconf.Target{{Cluster: to, Weight: 1}}, AccessLog: s.client.StreamLog})
+	return envoyconf.TCPProxy(envoyconf.Stream{StatPrefix: to, Targets: []envoyconf.Target{{Cluster: to, Weight: 1}}, AccessLog: s.client.StreamLog})
 }
 
 // blackHoleChain closes connections to the proxy's own port, which would otherwise loop forever.
-func blackHoleChain(name string, port uint32, s *target) *listenerv3.FilterChain {
+func blackHoleChain(name string, port uint32, logs []*accesslogv3.AccessLog) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             name,
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
-		Filters:          []*listenerv3.Filter{envoyconf.TCPProxy(s.mesh.Config, envoyconf.BlackHole())},
+		Filters:          []*listenerv3.Filter{envoyconf.TCPProxy(envoyconf.BlackHole(logs))},
 	}
 }
 

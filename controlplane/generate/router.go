@@ -319,5 +319,7 @@ func (g *Generator) needed(r *router) func(cluster string) bool {
 		return func(string) bool { return true }
 	}
 	hosts := r.merged.Destinations(r.source())
-	return func(cluster string) bool { return gateway.Needs(hosts, cluster) || r.policies.Asks(cluster) }
+	return func(cluster string) bool {
+		return gateway.Needs(hosts, cluster) || r.policies.Asks(cluster) || r.recorded.Sends(cluster)
+	}
 }

@@ -50,6 +50,7 @@ var mayBeIdle = map[string]string{
 	"PeerAuthentication eds": "its mode may hold without it",
 	"PeerAuthentication cds": "its mode may hold without it",
 	"WorkloadEntry cds":      "another one may have the account, too",
+	"Telemetry lds":          "there are no spans of connections whose requests are not read",
 }
 
 // TestSourcesAreWhatChanges removes each object of each case. A resource that changes or

@@ -30,10 +30,10 @@ type target struct {
 	plugins  extension.Plugins
 	tokens   authentication.Tokens
 	policies authorization.Policies
-	// recorded is what is recorded about requests, and client the part for those that are sent, while
-	// listeners are built.
-	recorded telemetry.Effective
-	client   envoyconf.Observed
+	// recorded is what is recorded about requests, and client and server the parts for those that are
+	// sent, and received at unknown services, while listeners are built.
+	recorded       telemetry.Effective
+	client, server envoyconf.Observed
 	// validated and enforced are the filters of tokens and policies, while listeners are built.
 	validated *authentication.Filters
 	enforced  *authorization.Filters
@@ -79,24 +79,37 @@ func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 		sees:      sees(proxy) + kindOf(s.viewer),
 	}
 	s.outbound.locality, s.located = locate(mesh, proxy)
+	s.recorded = telemetry.Of(mesh, proxy, s.sidecar)
 	s.plugins = extension.Of(mesh, proxy)
 	s.tokens = authentication.Of(mesh, proxy, nil)
 	s.policies = authorization.Of(mesh, proxy, s.sidecar, nil, s.tokens.Issuers)
 	for _, a := range s.hidden() {
-		s.outbound.hidden += a.Service.Namespace + "/" + envoyconf.HostPort(a.Service.Hostname, a.Port.Number) + "@" + a.Policy.Key.String() + ","
+		s.outbound.hidden += a.to.Service.Namespace + "/" + envoyconf.HostPort(a.to.Service.Hostname, a.to.Port.Number) + "@" + a.by.String() + ","
 	}
-	s.recorded = telemetry.Of(mesh, proxy)
 	s.outbound.labelled, s.outbound.labeller = s.recorded.Labelled, s.recorded.LabelledBy
 	s.settings = proxy.Settings.Over(mesh.Config.GetDefaultConfig())
 	return s
 }
 
-// hidden returns the external authorizers whose services the Sidecar does not import.
-func (s *target) hidden() []authorization.Asked {
+// hidden is a service that the Sidecar does not import, and the object that makes the proxy use it.
+type hidden struct {
+	to snapshot.Reached
+	by model.Key // empty for the mesh config
+}
+
+// hidden returns the external authorizers and the receivers of logs and spans whose services the
+// Sidecar does not import.
+func (s *target) hidden() (out []hidden) {
 	if s.proxy.Proxyless {
-		return nil // asks none
+		return nil // uses none
 	}
-	return slices.DeleteFunc(s.policiesOf(s.services(0)).Asked(), func(a authorization.Asked) bool { return !a.Hidden })
+	for _, a := range s.policiesOf(s.services(0)).Asked() {
+		out = append(out, hidden{a.Reached, a.Policy.Key})
+	}
+	for _, r := range s.recorded.Receivers() {
+		out = append(out, hidden{r.Reached, r.By})
+	}
+	return slices.DeleteFunc(out, func(h hidden) bool { return !h.to.Hidden })
 }
 
 // services returns the objects of the services that are reached at a port of the workload, or at any
@@ -171,7 +184,7 @@ type clusterRef struct {
 	subset  string
 	rule    *snapshot.DestinationRule // may be nil
 	found   model.Resolution          // how the proxy finds the endpoints
-	// askedBy is the policy that asks a service that the Sidecar does not import, or empty.
+	// askedBy is the object that uses a service that the Sidecar does not import, or empty.
 	askedBy model.Key
 }
 
@@ -210,9 +223,9 @@ func newView(s *target) *view {
 	}
 	for _, a := range s.hidden() {
 		n := len(v.clusters)
-		v.add(s, a.Service, a.Port, s.mesh.DestinationRules.For(a.Service.ServiceKey, s.proxy.Namespace, s.proxy.Labels), "")
+		v.add(s, a.to.Service, a.to.Port, s.mesh.DestinationRules.For(a.to.Service.ServiceKey, s.proxy.Namespace, s.proxy.Labels), "")
 		for i := range v.clusters[n:] {
-			v.clusters[n+i].askedBy = a.Policy.Key
+			v.clusters[n+i].askedBy = a.by
 		}
 	}
 	slices.SortStableFunc(v.clusters, func(a, b clusterRef) int { return strings.Compare(a.name, b.name) })

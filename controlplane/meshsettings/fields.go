@@ -12,53 +12,41 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 )
 
-// authorizersField is the field of external authorizers. Providers of other
-// kinds in it have no effect.
-const authorizersField = "extensionProviders"
-
-// providersField is the field of default providers, of which those of metrics have an effect.
-const providersField = "defaultProviders"
+// providersField is the field of extension providers. Those of a kind without an
+// implementation have no effect.
+const providersField = "extensionProviders"
 
 // servedFields are the fields of MeshConfig that change what the control
 // plane does; docs/reference/mesh-file.md says how.
 var servedFields = []string{
 	"accessLogEncoding", "accessLogFile", "accessLogFormat", "caCertificates", "configSources", "connectTimeout",
 	"defaultConfig", // for the most part the agents' part
-	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", providersField, "defaultServiceExportTo", "defaultVirtualServiceExportTo",
-	"discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "enablePrometheusMerge", authorizersField, "h2UpgradePolicy",
+	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", "defaultProviders", "defaultServiceExportTo", "defaultVirtualServiceExportTo",
+	"disableEnvoyListenerLog", "discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "enableEnvoyAccessLogService", "enablePrometheusMerge",
+	"enableTracing", providersField, "h2UpgradePolicy",
 	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
 	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
 }
 
 // withoutEffect returns the fields whose value was changed from the default in
-// vain. Of extensionProviders, external authorizers and Prometheus have an effect, of
-// defaultProviders the metrics.
+// vain.
 func withoutEffect(mesh *meshv1alpha1.MeshConfig) []string {
 	var names []string
-	got, defaults := inVain(mesh).ProtoReflect(), inVain(meshconfig.Default()).ProtoReflect()
+	mesh = proto.CloneOf(mesh)
+	mesh.ExtensionProviders = slices.DeleteFunc(mesh.ExtensionProviders, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool {
+		return p.GetSds() == nil && (p.GetStackdriver() == nil || p.GetName() == "stackdriver") // the default ones have no effect either
+	})
+	got, defaults := mesh.ProtoReflect(), meshconfig.Default().ProtoReflect()
 	fields := got.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		partly := f.JSONName() == authorizersField || f.JSONName() == providersField
-		if (partly || !slices.Contains(servedFields, f.JSONName())) && !got.Get(f).Equal(defaults.Get(f)) {
+		if f.JSONName() == providersField && got.Has(f) || !slices.Contains(servedFields, f.JSONName()) && !got.Get(f).Equal(defaults.Get(f)) {
 			names = append(names, f.JSONName())
 		}
 	}
 	slices.Sort(names)
 	return names
-}
-
-// inVain returns a copy without the parts of fields that have an effect.
-func inVain(mesh *meshv1alpha1.MeshConfig) *meshv1alpha1.MeshConfig {
-	mesh = proto.CloneOf(mesh)
-	mesh.ExtensionProviders = slices.DeleteFunc(mesh.ExtensionProviders, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool {
-		return meshconfig.AuthorizerOf(p) != nil || p.GetPrometheus() != nil
-	})
-	if mesh.GetDefaultProviders() != nil {
-		mesh.DefaultProviders.Metrics = nil
-	}
-	return mesh
 }
 
 // restartFields are those that are read at the start alone: the stores are

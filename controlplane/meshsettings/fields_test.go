@@ -32,7 +32,8 @@ func TestWithoutEffect(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"{name: a, envoyExtAuthzHttp: {service: a.example.com, port: 80}}": "[]",
-		"{name: a, zipkin: {service: a.example.com, port: 80}}":            "[extensionProviders]",
+		"{name: a, zipkin: {service: a.example.com, port: 80}}":            "[]",
+		"{name: a, stackdriver: {}}":                                       "[extensionProviders]",
 	} {
 		mesh, err := meshconfig.Parse([]byte("extensionProviders: [" + text + "]"))
 		if err != nil {

@@ -25,7 +25,7 @@ accessLogFile: /dev/stdout
 defaultConfig:
   holdApplication: true
   proxyMetadata: {}
-enable_tracing: false
+inbound_traffic_policy: {mode: LOCALHOST}
 extensionProviders:
 - name: a.b
   zipkin: {service: x, port: 9411}
@@ -45,7 +45,7 @@ extensionProviders:
 	}
 	for name, source := range map[string]string{
 		"defaultConfig.holdApplication":       mesh + ":4",
-		"enableTracing":                       mesh + ":6",
+		"inboundTrafficPolicy":                mesh + ":6",
 		"extensionProviders[].zipkin.sampled": mesh + ":12",
 		"networks.net.one.endpoint":           networks + ":3",
 	} {

@@ -21,6 +21,9 @@ type ProxySettings struct {
 	Topology *meshv1alpha1.Topology
 	// Headers are the headers that the proxy adds; nil means the defaults.
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
+	// Tracing is that of the ProxyConfig; nil means the default. No listener is built for it alone, so
+	// it is not in Key.
+	Tracing *meshv1alpha1.Tracing
 	// HTTP10 accepts HTTP/1.0 requests.
 	HTTP10 bool
 	// DeniedBy adds a header to denied requests that names the rule.

@@ -134,10 +134,10 @@ func TestFollowsMeshConfig(t *testing.T) {
 	})
 	c := connected(t, s, nil)
 	await(t, c, "the first", mentions("/dev/first"))
-	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/second\nenableTracing: false\nproxyHtpPort: 1\n"})
+	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/second\ninboundTrafficPolicy: {mode: LOCALHOST}\nproxyHtpPort: 1\n"})
 	await(t, c, "the second", mentions("/dev/second"))
 	waitFor(t, "fields without effect are named", func() bool {
-		return strings.Contains(log.String(), "name=enableTracing") && strings.Contains(log.String(), "name=proxyHtpPort")
+		return strings.Contains(log.String(), "name=inboundTrafficPolicy") && strings.Contains(log.String(), "name=proxyHtpPort")
 	})
 	for text, says := range map[string]string{
 		"accessLogFile: /dev/bad\nconnectTimeout: 90s\n": "connectTimeout is 1m30s, it must be from 1ms to 30s",

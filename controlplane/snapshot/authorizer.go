@@ -18,54 +18,83 @@ import (
 // Authorizer is an external authorizer as a workload reaches it.
 type Authorizer struct {
 	Provider *meshv1alpha1.MeshConfig_ExtensionProvider
-	Service  *model.Service
-	Port     model.Port
+	Reached
+}
+
+// Reached is a port of a service that an extension provider names, as a workload reaches it.
+type Reached struct {
+	Service *model.Service
+	Port    model.Port
 	// Hidden is true if the workload's Sidecar does not import the service.
 	Hidden bool
 }
 
-// unknownAuthorizer is the error of an authorizer that refers to an object that does not exist.
-type unknownAuthorizer struct{ error }
+// unknownProvider is the error of a provider that refers to an object that does not exist.
+type unknownProvider struct{ error }
+
+// extensionProvider returns the extension provider with a name in the mesh config.
+func (m *Mesh) extensionProvider(name string) (*meshv1alpha1.MeshConfig_ExtensionProvider, error) {
+	providers := m.Config.GetExtensionProviders()
+	i := slices.IndexFunc(providers, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool { return p.GetName() == name })
+	if i < 0 {
+		return nil, unknownProvider{fmt.Errorf("the mesh config has no extension provider %q: add it to extensionProviders, or correct the name", name)}
+	}
+	return providers[i], nil
+}
 
 // Authorizer returns the authorizer with a name in the mesh config, as workloads of a namespace
 // reach it. Their Sidecar may be nil. The error says why they cannot ask it.
 func (m *Mesh) Authorizer(name, namespace string, sidecar *Sidecar) (Authorizer, error) {
-	providers := m.Config.GetExtensionProviders()
-	i := slices.IndexFunc(providers, func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool { return p.GetName() == name })
-	if i < 0 {
-		return Authorizer{}, unknownAuthorizer{fmt.Errorf("the mesh config has no extension provider %q: add it to extensionProviders, or correct the name", name)}
+	provider, err := m.extensionProvider(name)
+	if err != nil {
+		return Authorizer{}, err
 	}
-	of := meshconfig.AuthorizerOf(providers[i])
+	of := meshconfig.AuthorizerOf(provider)
 	if of == nil {
 		return Authorizer{}, fmt.Errorf("the extension provider %q is no authorizer: name one with envoyExtAuthzHttp or envoyExtAuthzGrpc", name)
 	}
-	if err := meshconfig.CheckAuthorizer(providers[i]); err != nil {
+	if err := meshconfig.CheckAuthorizer(provider); err != nil {
 		return Authorizer{}, fmt.Errorf("the mesh config is invalid: %w", err)
 	}
-	a := Authorizer{Provider: providers[i]}
-	in, host := meshconfig.AuthorizerService(of)
-	if a.Service = m.Services.chosen(m.Services.byHost[host], namespace, sidecar); a.Service == nil {
+	to, err := m.reach(name, of, namespace, sidecar)
+	if err != nil {
+		return Authorizer{}, err
+	}
+	return Authorizer{provider, to}, nil
+}
+
+// destination is the service that an extension provider names.
+type destination interface {
+	GetService() string // host or namespace/host
+	GetPort() uint32
+}
+
+// reach returns the service of the extension provider with a name.
+func (m *Mesh) reach(name string, of destination, namespace string, sidecar *Sidecar) (Reached, error) {
+	in, host := meshconfig.ProviderService(of.GetService())
+	to := Reached{Service: m.Services.chosen(m.Services.byHost[host], namespace, sidecar)}
+	if to.Service == nil {
 		same := slices.DeleteFunc(slices.Clone(m.Services.byHost[host]), func(s *model.Service) bool { return in != "" && s.Namespace != in })
-		a.Service, a.Hidden = m.Services.chosen(same, namespace, nil), true
+		to.Service, to.Hidden = m.Services.chosen(same, namespace, nil), true
 	}
 	switch {
-	case a.Service == nil:
-		return Authorizer{}, unknownAuthorizer{fmt.Errorf("the extension provider %q names the service %q, which the namespace %s does not see: correct the name, or export the service", name, of.GetService(), namespace)}
-	case in != "" && a.Service.Namespace != in:
-		return Authorizer{}, fmt.Errorf("the extension provider %q names the service %q, and workloads of the namespace %s reach the service of the same host in the namespace %s: use a host that only one service has",
-			name, of.GetService(), namespace, a.Service.Namespace)
+	case to.Service == nil:
+		return Reached{}, unknownProvider{fmt.Errorf("the extension provider %q names the service %q, which the namespace %s does not see: correct the name, or export the service", name, of.GetService(), namespace)}
+	case in != "" && to.Service.Namespace != in:
+		return Reached{}, fmt.Errorf("the extension provider %q names the service %q, and workloads of the namespace %s reach the service of the same host in the namespace %s: use a host that only one service has",
+			name, of.GetService(), namespace, to.Service.Namespace)
 	}
-	i = slices.IndexFunc(a.Service.Ports, func(p model.Port) bool { return p.Number == of.GetPort() })
+	i := slices.IndexFunc(to.Service.Ports, func(p model.Port) bool { return p.Number == of.GetPort() })
 	if i < 0 {
-		return Authorizer{}, unknownAuthorizer{fmt.Errorf("the extension provider %q names port %d, which the service %q does not have: use one of its ports", name, of.GetPort(), of.GetService())}
+		return Reached{}, unknownProvider{fmt.Errorf("the extension provider %q names port %d, which the service %q does not have: use one of its ports", name, of.GetPort(), of.GetService())}
 	}
-	a.Port = a.Service.Ports[i]
-	return a, nil
+	to.Port = to.Service.Ports[i]
+	return to, nil
 }
 
 // NotAsked returns the problem of a policy whose authorizer cannot be asked.
 func NotAsked(policy *model.Config, err error) model.Problem {
-	var unknown unknownAuthorizer
+	var unknown unknownProvider
 	return model.Problem{
 		Object: policy.Key, Source: policy.Source, Dangling: errors.As(err, &unknown),
 		Reason: fmt.Sprintf("spec.provider.name: what the rules match is denied: %s", err),

@@ -92,6 +92,7 @@ type Mesh struct {
 	Problems []model.Problem
 
 	registry          *registry.Services
+	formatProblem     error // of the access log of the mesh config
 	referenceProblems []model.Problem
 	inputs            inputs
 	subsets           *subsetIndex
@@ -126,6 +127,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	if m.Config == nil {
 		m.Config = &meshv1alpha1.MeshConfig{}
 	}
+	m.loggable(prev)
 	if prev != nil {
 		m.Sequence = prev.Sequence + 1
 		if proto.Equal(prev.Config, m.Config) {

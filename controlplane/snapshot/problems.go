@@ -17,7 +17,7 @@ import (
 func (m *Mesh) collectProblems(old *Mesh) {
 	m.referenceProblems = old.referenceProblems
 	if m.Services != old.Services || m.VirtualServices != old.VirtualServices || m.DestinationRules != old.DestinationRules || m.Gateways != old.Gateways ||
-		m.AuthorizationPolicies != old.AuthorizationPolicies || m.Config != old.Config {
+		m.AuthorizationPolicies != old.AuthorizationPolicies || m.Telemetries != old.Telemetries || m.Config != old.Config || m.formatProblem != old.formatProblem {
 		c := &checker{mesh: m}
 		for _, obj := range m.VirtualServices.objects() {
 			c.virtualService(obj)
@@ -28,6 +28,10 @@ func (m *Mesh) collectProblems(old *Mesh) {
 		for _, obj := range m.AuthorizationPolicies.objects() {
 			c.authorizer(obj)
 		}
+		for _, obj := range m.Telemetries.objects() {
+			c.recorders(obj)
+		}
+		c.meshRecorders()
 		m.referenceProblems = c.found
 	}
 	m.subsets = newSubsetIndex(old.subsets, m)

@@ -5,6 +5,7 @@ package validate
 
 import (
 	"math"
+	"strings"
 
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
@@ -19,9 +20,6 @@ func validateTelemetry(c *checker, cfg *model.Config) {
 		return
 	}
 	c.targets(targets{selector: t.GetSelector(), ref: t.GetTargetRef(), refs: t.GetTargetRefs()})
-	if n := len(t.GetTracing()); n > 1 {
-		c.warnf("spec.tracing", "has %d entries: only the first has an effect", n)
-	}
 	for i, tr := range t.GetTracing() {
 		c.tracing(tr, field.Index("spec.tracing", i))
 	}
@@ -37,7 +35,7 @@ func validateTelemetry(c *checker, cfg *model.Config) {
 		at := field.Index("spec.accessLogging", i)
 		c.providers(l.GetProviders(), at+".providers")
 		if l.GetFilter() != nil {
-			c.expression(l.GetFilter().GetExpression(), at+".filter.expression")
+			c.expression(l.GetFilter().GetExpression(), at+".filter.expression", expression.Check)
 		}
 	}
 }
@@ -72,6 +70,11 @@ func (c *checker) tracing(t *telemetryv1alpha1.Tracing, path string) {
 			c.notEmpty(v.Header.GetName(), at+".header.name")
 		case *telemetryv1alpha1.Tracing_CustomTag_Formatter:
 			c.notEmpty(v.Formatter.GetValue(), at+".formatter.value")
+			if err := expression.CheckFormat(v.Formatter.GetValue()); err != nil {
+				c.errorf(at+".formatter.value", "is %s: %v", field.Quote(v.Formatter.GetValue()), err)
+			} else if strings.Contains(v.Formatter.GetValue(), "%REQ_WITHOUT_QUERY(") {
+				c.errorf(at+".formatter.value", "is %s: tags do not have the command REQ_WITHOUT_QUERY: use %%PATH(NQ)%%", field.Quote(v.Formatter.GetValue()))
+			}
 		default:
 			c.errorf(at, "is empty: write literal, environment, header or formatter")
 		}
@@ -101,18 +104,23 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 		case !remove && tag.GetValue() == "":
 			c.errorf(at, "is missing: the operation UPSERT needs an expression, such as request.host")
 		case !remove:
-			c.expression(tag.GetValue(), at)
+			c.expression(tag.GetValue(), at, inFormat)
 		}
 	}
 }
 
+func inFormat(text string) error {
+	_, err := expression.Format(text)
+	return err
+}
+
 // expression checks an expression that Envoy evaluates.
-func (c *checker) expression(s, path string) {
+func (c *checker) expression(s, path string, check func(text string) error) {
 	if s == "" {
 		c.errorf(path, "is missing: write an expression, such as response.code >= 400")
 		return
 	}
-	if err := expression.Check(s); err != nil {
+	if err := check(s); err != nil {
 		c.errorf(path, "is %s: it is %v", field.Quote(s), err)
 	}
 }

@@ -4,14 +4,19 @@
 package envoyconf
 
 import (
+	"cmp"
 	"encoding/json"
+	"strings"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	reqwithoutqueryv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/formatter/req_without_query/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -20,8 +25,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// textFormat is the access log format of Istio.
-const textFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
+// TextFormat is the access log format of Istio.
+const TextFormat = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% ` +
 	`%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% ` +
 	`%DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" ` +
 	`"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% ` +
@@ -44,29 +49,83 @@ func jsonFormat() map[string]any {
 	}
 }
 
-// accessLog returns the access log of the mesh settings. It is empty if they name no file.
-func accessLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
+// FileLog returns the access log of the mesh settings. It is empty if they name no file.
+func FileLog(mesh *meshv1alpha1.MeshConfig) []*accesslogv3.AccessLog {
 	if mesh.GetAccessLogFile() == "" {
 		return nil
 	}
-	format := &corev3.SubstitutionFormatString{}
+	return []*accesslogv3.AccessLog{{
+		Name:       "envoy.access_loggers.file",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(fileLog(mesh.GetAccessLogFile(), meshFormat(mesh)))},
+	}}
+}
+
+// FileLogOf returns the configuration of the logger of a provider. Istio's own one has the format of
+// the mesh settings.
+func FileLogOf(name string, mesh *meshv1alpha1.MeshConfig, of *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider) *filev3.FileAccessLog {
+	format := textFormatOf(lineOf(of.GetLogFormat().GetText()))
+	switch labels := of.GetLogFormat().GetLabels(); {
+	case labels != nil && len(labels.GetFields()) == 0:
+		format.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: jsonFields("")}
+	case labels != nil:
+		format.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: labels}
+	case name == "envoy" && of.GetLogFormat() == nil:
+		format = meshFormat(mesh)
+	}
+	format.OmitEmptyValues = of.GetOmitEmptyValues()
+	format.Formatters = Formatters(format)
+	return fileLog(cmp.Or(of.GetPath(), "/dev/stdout"), format)
+}
+
+// lineOf returns a format that ends with a line break. An empty one is that of Istio.
+func lineOf(text string) string {
+	if text == "" {
+		return TextFormat
+	}
+	return strings.TrimSuffix(text, "\n") + "\n"
+}
+
+func fileLog(path string, format *corev3.SubstitutionFormatString) *filev3.FileAccessLog {
+	return &filev3.FileAccessLog{Path: path, AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: format}}
+}
+
+func textFormatOf(text string) *corev3.SubstitutionFormatString {
+	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{
+		TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
+	}}
+}
+
+// meshFormat returns the format of the access log of the mesh settings.
+func meshFormat(mesh *meshv1alpha1.MeshConfig) *corev3.SubstitutionFormatString {
+	format := textFormatOf(cmp.Or(mesh.GetAccessLogFormat(), TextFormat))
 	if mesh.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON {
 		format.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: jsonFields(mesh.GetAccessLogFormat())}
-	} else {
-		text := mesh.GetAccessLogFormat()
-		if text == "" {
-			text = textFormat
-		}
-		format.Format = &corev3.SubstitutionFormatString_TextFormatSource{
-			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
-		}
 	}
-	return []*accesslogv3.AccessLog{{
-		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&filev3.FileAccessLog{
-			Path: mesh.GetAccessLogFile(), AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: format},
-		})},
-	}}
+	format.Formatters = Formatters(format)
+	return format
+}
+
+// Formatters returns the extensions that a format needs. Envoy has the others built in.
+func Formatters(format proto.Message) []*corev3.TypedExtensionConfig {
+	if !strings.Contains(prototext.Format(format), "%REQ_WITHOUT_QUERY(") {
+		return nil
+	}
+	return []*corev3.TypedExtensionConfig{{Name: "envoy.formatter.req_without_query", TypedConfig: Pack(&reqwithoutqueryv3.ReqWithoutQuery{})}}
+}
+
+// Unmatched returns logs of the connections that no filter chain of a listener takes.
+func Unmatched(logs []*accesslogv3.AccessLog) []*accesslogv3.AccessLog {
+	out := make([]*accesslogv3.AccessLog, 0, len(logs))
+	for _, l := range logs {
+		l = proto.CloneOf(l)
+		only := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}}}}
+		if l.GetFilter() != nil {
+			only = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{only, l.GetFilter()}}}}
+		}
+		l.Filter = only
+		out = append(out, l)
+	}
+	return out
 }
 
 // recordLog returns the log of requests that an agent records. Envoy writes it only while the agent

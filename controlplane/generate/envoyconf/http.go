@@ -22,9 +22,11 @@ func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filter
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         slices.Concat(accessLog(mesh), filters.AccessLog, recordLog(filters.Records), filters.Observed.RequestLog),
+		AccessLog:         slices.Concat(filters.Observed.RequestLog, filters.AccessLog, recordLog(filters.Records)),
 
 		EarlyHeaderMutationExtensions: filters.Observed.Early,
+		Tracing:                       filters.Observed.Tracing,
+		RequestIdExtension:            filters.Observed.RequestID,
 	}
 	normalizePaths(hcm, mesh)
 	filters.Apply(hcm)

@@ -63,7 +63,7 @@ type Filters struct {
 	Authorization []*hcmv3.HttpFilter
 	// NamesRules adds a header to denied requests that names the rule.
 	NamesRules bool
-	// AccessLog are logs besides that of the mesh.
+	// AccessLog are logs besides those of Observed.
 	AccessLog []*accesslogv3.AccessLog
 	// Observed is what is recorded about the requests.
 	Observed Observed

@@ -23,6 +23,13 @@ type Observed struct {
 	// RequestLog and StreamLog are loggers of requests, and of connections whose requests are not
 	// read.
 	RequestLog, StreamLog []*accesslogv3.AccessLog
+	// ClosedLog and ListenerLog are loggers of connections that a proxy closes itself, and of those
+	// that no filter chain takes.
+	ClosedLog, ListenerLog []*accesslogv3.AccessLog
+	// Tracing says which requests are traced; nil means none. RequestID replaces how Envoy makes ids
+	// of requests unless it is nil.
+	Tracing   *hcmv3.HttpConnectionManager_Tracing
+	RequestID *hcmv3.RequestIDExtension
 	// Keep are the HTTP filters that keep values of a request for loggers.
 	Keep []*hcmv3.HttpFilter
 	// Early changes the headers of a request before anything reads it.

@@ -108,7 +108,7 @@ func TestApplyHTTP(t *testing.T) {
 func TestApplyListener(t *testing.T) {
 	t.Parallel()
 	stream := func(idle *durationpb.Duration) *listenerv3.Filter {
-		return TCPProxy(&meshv1alpha1.MeshConfig{}, Stream{StatPrefix: "x", Targets: []Target{{Cluster: "x", Weight: 1}}, Idle: idle})
+		return TCPProxy(Stream{StatPrefix: "x", Targets: []Target{{Cluster: "x", Weight: 1}}, Idle: idle})
 	}
 	listener := func(direction corev3.TrafficDirection, port uint32) *listenerv3.Listener {
 		return &listenerv3.Listener{

@@ -4,8 +4,6 @@
 package envoyconf
 
 import (
-	"slices"
-
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
@@ -13,7 +11,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
 // Target is a cluster and its share of the connections.
@@ -36,18 +33,18 @@ type Stream struct {
 	BySource bool
 	// Tunnel makes the endpoint open a tunnel first; may be nil.
 	Tunnel *tcpproxyv3.TcpProxy_TunnelingConfig
-	// AccessLog are logs besides that of the mesh.
+	// AccessLog are the logs of the connections.
 	AccessLog []*accesslogv3.AccessLog
 }
 
-// BlackHole returns a Stream that closes connections.
-func BlackHole() Stream {
-	return Stream{StatPrefix: BlackHoleCluster, Targets: []Target{{Cluster: BlackHoleCluster}}}
+// BlackHole returns a Stream that closes connections, with its logs.
+func BlackHole(logs []*accesslogv3.AccessLog) Stream {
+	return Stream{StatPrefix: BlackHoleCluster, Targets: []Target{{Cluster: BlackHoleCluster}}, AccessLog: logs}
 }
 
 // TCPProxy returns the network filter that forwards connections.
-func TCPProxy(mesh *meshv1alpha1.MeshConfig, s Stream) *listenerv3.Filter {
-	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: slices.Concat(accessLog(mesh), s.AccessLog)}
+func TCPProxy(s Stream) *listenerv3.Filter {
+	out := &tcpproxyv3.TcpProxy{StatPrefix: s.StatPrefix, IdleTimeout: Bounded(s.Idle), TunnelingConfig: s.Tunnel, AccessLog: s.AccessLog}
 	if d, ok := Positive(s.Longest); ok {
 		out.MaxDownstreamConnectionDuration = d
 	}

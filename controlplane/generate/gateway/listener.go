@@ -84,6 +84,7 @@ func (b *chains) message() *listenerv3.Listener {
 		Address:          envoyconf.SocketAddress(b.bind, b.port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains:     b.list,
+		AccessLog:        b.Observed.ListenerLog,
 	}
 	if path, ok := envoyconf.UnixPath(b.bind); ok {
 		out.Address = envoyconf.PipeAddress(path)

@@ -49,7 +49,7 @@ func (b *chains) tcp(s *server, names []string, socket *corev3.TransportSocket) 
 	}
 	match, _ := b.match(s.owner(), names, nil, "")
 	b.add(&listenerv3.FilterChain{
-		FilterChainMatch: match, Filters: []*listenerv3.Filter{envoyconf.TCPProxy(b.Mesh.Config, envoyconf.BlackHole())}, TransportSocket: socket,
+		FilterChainMatch: match, Filters: []*listenerv3.Filter{envoyconf.TCPProxy(envoyconf.BlackHole(b.Observed.ClosedLog))}, TransportSocket: socket,
 	}, s.owner(), s.sources)
 }
 
@@ -65,8 +65,8 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 
 // stream returns the filters that forward accepted connections.
 func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
-	to.AccessLog = slices.Concat(b.Authorization.StreamLog, b.Observed.StreamLog)
-	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(b.Mesh.Config, to))
+	to.AccessLog = slices.Concat(b.Observed.StreamLog, b.Authorization.StreamLog)
+	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(to))
 }
 
 // match returns the match of a chain, or nil if it matches all connections. It returns false if

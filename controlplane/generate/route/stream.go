@@ -51,7 +51,7 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 	}
 	switch len(out.Targets) {
 	case 0:
-		return envoyconf.BlackHole(), false
+		return envoyconf.BlackHole(nil), false
 	case 1:
 		out.StatPrefix = out.Targets[0].Cluster
 	default:

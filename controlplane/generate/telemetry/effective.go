@@ -37,10 +37,11 @@ type Effective struct {
 	envoy  support
 	// client and server are the metrics of requests that the workload sends and receives.
 	client, server metrics
+	recording
 }
 
-// Of returns what is in force for a proxy.
-func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
+// Of returns what is in force for a proxy. Its Sidecar may be nil.
+func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effective {
 	e := Effective{}
 	e.LabelledBy, e.Labelled = labelled(mesh)
 	var hidden []*snapshot.Telemetry
@@ -62,8 +63,12 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 		}
 	}
 	var key strings.Builder
-	if e.client.on || e.server.on {
-		key.WriteString(e.client.key() + e.server.key() + strconv.Itoa(int(e.envoy)))
+	counts := e.client.on || e.server.on
+	if counts {
+		key.WriteString(e.client.key() + e.server.key())
+	}
+	key.WriteString(strconv.Itoa(int(e.envoy)))
+	if counts || slices.ContainsFunc(e.levels, records) {
 		for _, level := range e.levels {
 			key.WriteString("," + strconv.Quote(level.Config.Key.String()))
 		}
@@ -71,6 +76,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy) Effective {
 	if e.Labelled {
 		key.WriteString("@" + strconv.Quote(e.LabelledBy.String()))
 	}
+	e.record(mesh, proxy, sidecar)
+	key.WriteString(e.recording.key())
 	e.name(mesh)
 	for _, p := range e.Problems {
 		key.WriteString("!" + strconv.Quote(p.String()))
@@ -127,18 +134,23 @@ const (
 	bounded                  // since 1.39
 )
 
-// supportOf returns what an Envoy supports by its version. An unknown version counts as new.
+// supportOf returns what an Envoy supports by its version.
 func supportOf(version string) support {
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	n, err := strconv.Atoi(minor)
 	switch {
-	case major != "1" || err != nil || n >= 39:
+	case atLeast(version, 39):
 		return bounded
-	case n >= 37:
+	case atLeast(version, 37):
 		return unbounded
 	}
 	return none
+}
+
+// atLeast reports whether an Envoy is of 1.minor or later. An unknown version counts as new.
+func atLeast(version string, minor int) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	text, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(text)
+	return major != "1" || err != nil || n >= minor
 }
 
 // provider returns the extension provider with a name, or nil.

@@ -38,19 +38,22 @@ type Server struct {
 
 // Observe returns what to put into a filter chain.
 func (e Effective) Observe(to Chain) envoyconf.Observed {
-	m := e.client
+	m, l, t := e.client, e.clientLogs, e.clientTracing
 	if to.Server != nil {
-		m = e.server
+		m, l, t = e.server, e.serverLogs, e.serverTracing
 	}
 	out := envoyconf.Observed{}
+	l.add(e.mesh, e.envoy, &out)
+	out.Tracing, out.RequestID = t.messages(e)
 	if e.Labelled && to.Server == nil {
 		out.Early = announce()
 	}
 	if !m.on {
 		return out
 	}
-	out.RequestLog, out.StreamLog = e.logger(m, to, false), e.logger(m, to, true)
-	if len(out.RequestLog) > 0 {
+	requests := e.logger(m, to, false)
+	out.RequestLog, out.StreamLog = slices.Concat(out.RequestLog, requests), slices.Concat(out.StreamLog, e.logger(m, to, true))
+	if len(requests) > 0 {
 		out.Keep = keep(to.Server != nil && to.Server.MutualTLS && e.envoy == bounded)
 	}
 	return out

@@ -4,6 +4,8 @@
 package telemetry
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -103,7 +105,7 @@ func TestOfOldEnvoys(t *testing.T) {
 	}}, model.Change{All: true})
 	keys := map[string]bool{}
 	for version, counts := range map[string]bool{"1.36.2": false, "1.37.0": true, "1.39.3": true, "": true} {
-		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"})
+		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"}, nil)
 		log := e.Observe(Chain{Server: &Server{MutualTLS: true}}).RequestLog
 		if (len(log) > 0) != counts || (len(e.Problems) > 0) == counts {
 			t.Errorf("Envoy %q: %d loggers, problems %v", version, len(log), e.Problems)
@@ -112,5 +114,48 @@ func TestOfOldEnvoys(t *testing.T) {
 	}
 	if len(keys) != 3 { // an unknown version is a new one
 		t.Errorf("%d keys: %v", len(keys), keys)
+	}
+}
+
+// TestTooNew says what older Envoys cannot do about spans, at the object that asks for it.
+func TestTooNew(t *testing.T) {
+	t.Parallel()
+	spec := &telemetryv1alpha1.Telemetry{}
+	if err := spec.UnmarshalJSON([]byte(`{"tracing": [{"disableContextPropagation": true, "customTags": {"code": {"formatter": {"value": "%RESPONSE_CODE%"}}}}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	object := &model.Config{Key: model.Key{Kind: model.Telemetry, Namespace: "istio-system", Name: "x"}, Spec: spec}
+	mesh := snapshot.Build(nil, snapshot.Input{Mesh: &meshv1alpha1.MeshConfig{}, List: func(kind model.Kind) []*model.Config {
+		if kind == model.Telemetry {
+			return []*model.Config{object}
+		}
+		return nil
+	}}, model.Change{All: true})
+	const propagation = "spec.tracing[0].disableContextPropagation: proxies with an Envoy before 1.38"
+	for version, want := range map[string][]string{
+		"1.36.2": {propagation, "spec.tracing[0].customTags[code].formatter: proxies with an Envoy before 1.37"},
+		"1.37.0": {propagation}, "1.38.3": nil, "": nil,
+	} {
+		e := Of(mesh, &model.Proxy{Envoy: version, Namespace: "default"}, nil)
+		if len(e.Problems) != len(want) {
+			t.Errorf("Envoy %q: problems %v, want %q", version, e.Problems, want)
+			continue
+		}
+		for i, p := range e.Problems {
+			if !strings.HasPrefix(p.Reason, want[i]) || p.Object != object.Key || !p.Warning {
+				t.Errorf("Envoy %q: problem %v, want %q", version, p, want[i])
+			}
+		}
+	}
+}
+
+// TestSampling bounds the percentage of a ProxyConfig, which nothing has checked.
+func TestSampling(t *testing.T) {
+	t.Parallel()
+	for own, want := range map[float64]float64{0: 1, -5: 1, 0.5: 0.5, 100: 100, 1e300: 100, math.NaN(): 1} {
+		got := tracingOf(&meshv1alpha1.MeshConfig{EnableTracing: true}, &meshv1alpha1.Tracing{Sampling: own}, nil, false)
+		if !got.on || got.sampling != want {
+			t.Errorf("sampling %v: %v, %v, want %v", own, got.on, got.sampling, want)
+		}
 	}
 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package expression
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+)
+
+// command is what may follow the name of a command of an access log format.
+type command struct {
+	// argument matches the argument; nil means that there is none. Without is true if the argument
+	// may be missing.
+	argument *regexp.Regexp
+	without  bool
+	// shortened is true if a maximum length may follow.
+	shortened bool
+}
+
+// plain are the commands without an argument that all supported Envoys have.
+const plain = `
+ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS CUSTOM_FLAGS
+DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT DOWNSTREAM_DIRECT_LOCAL_ADDRESS
+DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT DOWNSTREAM_DIRECT_LOCAL_PORT DOWNSTREAM_DIRECT_REMOTE_ADDRESS
+DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT DOWNSTREAM_DIRECT_REMOTE_PORT DOWNSTREAM_HANDSHAKE_DURATION
+DOWNSTREAM_HEADER_BYTES_RECEIVED DOWNSTREAM_HEADER_BYTES_SENT DOWNSTREAM_LOCAL_ADDRESS DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT
+DOWNSTREAM_LOCAL_DNS_SAN DOWNSTREAM_LOCAL_EMAIL_SAN DOWNSTREAM_LOCAL_IP_SAN DOWNSTREAM_LOCAL_OTHERNAME_SAN DOWNSTREAM_LOCAL_PORT
+DOWNSTREAM_LOCAL_SUBJECT DOWNSTREAM_LOCAL_URI_SAN DOWNSTREAM_PEER_CERT DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_1
+DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_256 DOWNSTREAM_PEER_CHAIN_SERIALS DOWNSTREAM_PEER_DNS_SAN DOWNSTREAM_PEER_EMAIL_SAN
+DOWNSTREAM_PEER_FINGERPRINT_1 DOWNSTREAM_PEER_FINGERPRINT_256 DOWNSTREAM_PEER_IP_SAN DOWNSTREAM_PEER_ISSUER
+DOWNSTREAM_PEER_OTHERNAME_SAN DOWNSTREAM_PEER_SERIAL DOWNSTREAM_PEER_SUBJECT DOWNSTREAM_PEER_URI_SAN DOWNSTREAM_REMOTE_ADDRESS
+DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT DOWNSTREAM_REMOTE_PORT DOWNSTREAM_TLS_CIPHER DOWNSTREAM_TLS_SESSION_ID
+DOWNSTREAM_TLS_VERSION DOWNSTREAM_TRANSPORT_FAILURE_REASON DOWNSTREAM_WIRE_BYTES_RECEIVED DOWNSTREAM_WIRE_BYTES_SENT DURATION
+FILTER_CHAIN_NAME GRPC_STATUS_NUMBER HOSTNAME LOCAL_REPLY_BODY PACKETS_RETRANSMITTED PROTOCOL REQUESTED_SERVER_NAME
+REQUEST_DURATION REQUEST_HEADERS_BYTES REQUEST_TX_DURATION RESPONSE_CODE RESPONSE_DURATION RESPONSE_FLAGS RESPONSE_FLAGS_LONG
+RESPONSE_HEADERS_BYTES RESPONSE_TRAILERS_BYTES RESPONSE_TX_DURATION ROUNDTRIP_DURATION ROUTE_NAME STREAM_ID TLS_JA3_FINGERPRINT
+TLS_JA4_FINGERPRINT TRACE_ID UNIQUE_ID UPSTREAM_CLUSTER UPSTREAM_CLUSTER_RAW UPSTREAM_CONNECTION_ID
+UPSTREAM_CONNECTION_POOL_READY_DURATION UPSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED UPSTREAM_DECOMPRESSED_HEADER_BYTES_SENT
+UPSTREAM_HEADER_BYTES_RECEIVED UPSTREAM_HEADER_BYTES_SENT UPSTREAM_HOST UPSTREAM_HOST_NAME UPSTREAM_HOST_NAME_WITHOUT_PORT
+UPSTREAM_LOCAL_ADDRESS UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT UPSTREAM_LOCAL_DNS_SAN UPSTREAM_LOCAL_IP_SAN UPSTREAM_LOCAL_PORT
+UPSTREAM_LOCAL_URI_SAN UPSTREAM_PEER_CERT UPSTREAM_PEER_DNS_SAN UPSTREAM_PEER_IP_SAN UPSTREAM_PEER_ISSUER UPSTREAM_PEER_SUBJECT
+UPSTREAM_PEER_URI_SAN UPSTREAM_PROTOCOL UPSTREAM_REMOTE_ADDRESS UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT UPSTREAM_REMOTE_PORT
+UPSTREAM_REQUEST_ATTEMPT_COUNT UPSTREAM_TLS_CIPHER UPSTREAM_TLS_SESSION_ID UPSTREAM_TLS_VERSION UPSTREAM_TRANSPORT_FAILURE_REASON
+UPSTREAM_WIRE_BYTES_RECEIVED UPSTREAM_WIRE_BYTES_SENT VIRTUAL_CLUSTER_NAME
+`
+
+// commands returns all commands that all supported Envoys have.
+func commands() map[string]command {
+	one := regexp.MustCompile(`^[^)]+$`)
+	out := map[string]command{
+		"CEL":               {argument: regexp.MustCompile(`.`), shortened: true},
+		"COMMON_DURATION":   {argument: regexp.MustCompile(`^[A-Za-z_.-]+:[A-Za-z_.-]+:(ms|us|ns)$`)},
+		"GRPC_STATUS":       {argument: regexp.MustCompile(`^(CAMEL_STRING|SNAKE_STRING|NUMBER)$`), without: true},
+		"METADATA":          {argument: regexp.MustCompile(`^(DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER):`), shortened: true},
+		"PATH":              {argument: regexp.MustCompile(`^(WQ|NQ)(:(ORIG|PATH|ORIG_OR_PATH))?$`), without: true, shortened: true},
+		"REQ_WITHOUT_QUERY": {argument: one, shortened: true},
+	}
+	for name := range strings.FieldsSeq(plain) {
+		out[name] = command{without: true}
+	}
+	for name := range strings.FieldsSeq("DOWNSTREAM_PEER_CERT_V_END DOWNSTREAM_PEER_CERT_V_START EMIT_TIME EMIT_TIME_LOCAL RESPONSE_CODE_DETAILS START_TIME START_TIME_LOCAL UPSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START") {
+		out[name] = command{argument: regexp.MustCompile(`.`), without: true}
+	}
+	for name := range strings.FieldsSeq("CLUSTER_METADATA DYNAMIC_METADATA UPSTREAM_METADATA") {
+		out[name] = command{argument: one}
+	}
+	for name := range strings.FieldsSeq("ENVIRONMENT FILTER_STATE QUERY_PARAM REQ RESP TRAILER UPSTREAM_FILTER_STATE") {
+		out[name] = command{argument: one, shortened: true}
+	}
+	return out
+}
+
+// inFormat matches a command at the beginning of a text: its name, argument and length.
+var inFormat = regexp.MustCompile(`^%([A-Z0-9_]+)(?:(\(.*?\)))?(:[0-9]{1,5})?%`)
+
+// CheckFormat returns an error if an Envoy would refuse a format of access logs. Its text names the
+// command and the cure.
+func CheckFormat(text string) error {
+	known := commands()
+	for {
+		i := strings.IndexByte(text, '%')
+		if i < 0 {
+			return nil
+		}
+		text = text[i:]
+		if strings.HasPrefix(text, "%%") {
+			text = text[2:]
+			continue
+		}
+		m := inFormat.FindStringSubmatch(text)
+		if m == nil {
+			return fmt.Errorf("no command of Envoy starts at %s: write %%%% for a percent sign", field.Quote(text))
+		}
+		c, ok := known[m[1]]
+		argument := strings.TrimSuffix(strings.TrimPrefix(m[2], "("), ")")
+		switch {
+		case !ok:
+			return fmt.Errorf("%s is no command of all supported Envoys: use another, or write %%%% for a percent sign", field.Quote(m[0]))
+		case m[2] == "" && !c.without:
+			return fmt.Errorf("%s lacks its argument: write it in brackets behind the name", field.Quote(m[0]))
+		case m[2] != "" && (c.argument == nil || !c.argument.MatchString(argument)):
+			return fmt.Errorf("%s has an argument that the command does not take: correct or remove it", field.Quote(m[0]))
+		case m[3] != "" && !c.shortened:
+			return fmt.Errorf("%s has a length, which the command does not take: remove it", field.Quote(m[0]))
+		}
+		if m[1] == "CEL" {
+			if err := Check(argument); err != nil {
+				return fmt.Errorf("the expression in %s is %w", field.Quote(m[0]), err)
+			}
+		}
+		text = text[len(m[0]):]
+	}
+}
+
+// CheckLabels is like [CheckFormat] for the values of labels, also nested ones. The text of the error
+// begins with the path of the label.
+func CheckLabels(labels map[string]any) error {
+	for name, value := range field.Sorted(labels) {
+		if err := checkLabel(value); err != nil {
+			return fmt.Errorf("[%q] is %v: %w", name, value, err)
+		}
+	}
+	return nil
+}
+
+func checkLabel(value any) error {
+	switch v := value.(type) {
+	case string:
+		return CheckFormat(v)
+	case map[string]any:
+		for _, inner := range field.Sorted(v) {
+			if err := checkLabel(inner); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if err := checkLabel(inner); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package expression
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCheckFormat(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{
+		"":                                      "",
+		"100 %% of %PROTOCOL%\n":                "",
+		"%REQ(x-a?y-b):10%":                     "",
+		"%START_TIME(%Y-%m (%d))%":              "",
+		"%CEL(size(request.path) > (1))%":       "",
+		"%METADATA(ROUTE:istio:config)%":        "",
+		"%COMMON_DURATION(DS_RX_BEG:US_TX:ms)%": "",
+		"50 % off":                              `no command of Envoy starts at "% off"`,
+		"%REQ(:path":                            "no command of Envoy starts at",
+		"%NO_SUCH%":                             `"%NO_SUCH%" is no command of all supported Envoys`,
+		"%REQ%":                                 "lacks its argument",
+		"%PROTOCOL(x)%":                         "has an argument",
+		"%PROTOCOL:5%":                          "has a length",
+		"%METADATA(NOWHERE:a)%":                 "has an argument",
+		"%CEL(request.)%":                       "no CEL expression",
+		"%CEL(request.path.lowerAscii())%":      "lowerAscii, which is no function",
+	} {
+		err := CheckFormat(format)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("CheckFormat(%q) = %v, want %q", format, err, want)
+		}
+	}
+	labels := map[string]any{"a": "%PROTOCOL%", "b": map[string]any{"c": []any{1.0, "%NO%"}}}
+	if err := CheckLabels(labels); err == nil || !strings.Contains(err.Error(), `["b"]`) || !strings.Contains(err.Error(), `"%NO%"`) {
+		t.Errorf("CheckLabels: %v", err)
+	}
+}
+
+// TestEnvoyHasCommands has the real Envoy read a format with all commands.
+func TestEnvoyHasCommands(t *testing.T) {
+	t.Parallel()
+	binary := envoyBinary(t)
+	arguments := map[string]string{
+		"CEL": "request.path", "COMMON_DURATION": "DS_RX_BEG:DS_TX_END:ms", "GRPC_STATUS": "NUMBER", "METADATA": "ROUTE:a:b",
+		"PATH": "NQ:ORIG", "START_TIME": "%s",
+	}
+	var format strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(commands())) {
+		c := commands()[name]
+		length := ""
+		if c.shortened {
+			length = ":5"
+		}
+		if c.without {
+			format.WriteString("%" + name + "%")
+		}
+		if argument := arguments[name]; c.argument != nil {
+			if argument == "" {
+				argument = "X"
+			}
+			format.WriteString("%" + name + "(" + argument + ")" + length + "%")
+		}
+	}
+	if err := CheckFormat(format.String()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := validate(t, binary, map[string]any{"access_log": []any{map[string]any{"name": "envoy.access_loggers.file", "typed_config": map[string]any{
+		"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog", "path": os.DevNull,
+		"log_format": map[string]any{
+			"text_format_source": map[string]any{"inline_string": format.String()},
+			"formatters": []any{map[string]any{"name": "envoy.formatter.req_without_query", "typed_config": map[string]any{
+				"@type": "type.googleapis.com/envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery",
+			}}},
+		},
+	}}}})
+	if err != nil {
+		t.Errorf("envoy refuses a command: %v\n%s", err, out)
+	}
+}
+
+// envoyBinary returns the path of the Envoy for tests, or skips the test.
+func envoyBinary(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("ENVOY"); path != "" {
+		return path
+	}
+	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
+	}
+	return path
+}
+
+func FuzzCheckFormat(f *testing.F) {
+	f.Add("%REQ(a)% %CEL(request.path)%")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := CheckFormat(text); err == nil && strings.Count(text, "%") == 1 {
+			t.Errorf("CheckFormat(%q) accepts a lone percent sign", text)
+		}
+	})
+}
