@@ -7,13 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/status"
 	"github.com/outrigger-mesh/outrigger/status/probe"
@@ -68,7 +68,7 @@ const annotationOVN = "k8s.ovn.org/pod-networks"
 func hookSources(cfg *settings) status.HookSources {
 	_, ovn := cfg.metadata.Annotations[annotationOVN]
 	s := status.HookSources{Anybody: cfg.env.Probe.HooksForAll, More: cfg.env.Probe.HookSources, AfterGateway: ovn}
-	if ip, err := netip.ParseAddr(strings.Trim(cfg.env.Workload.HostIP, "[]")); err == nil {
+	if ip, err := specialaddr.ParseHost(cfg.env.Workload.HostIP); err == nil {
 		s.HostIP = ip
 	}
 	return s

@@ -6,7 +6,6 @@ package generate
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 // ingress describes how traffic reaches the workload of a proxy.
@@ -265,7 +265,7 @@ func (in *ingress) destination(endpoint string, port uint32) (address *corev3.Ad
 	if i < 0 {
 		return nil, false, false
 	}
-	ip, err := netip.ParseAddr(cmp.Or(strings.Trim(endpoint[:i], "[]"), "127.0.0.1"))
+	ip, err := specialaddr.ParseHost(cmp.Or(endpoint[:i], "127.0.0.1"))
 	n, errPort := strconv.ParseUint(endpoint[i+1:], 10, 16)
 	if err != nil || errPort != nil || n == 0 || ip.Zone() != "" {
 		return nil, false, false

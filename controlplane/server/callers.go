@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strings"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 // newAuthenticator returns an authenticator that accepts client certificates of the
@@ -110,10 +110,10 @@ func (r *tokenRule) allow(hosts []string) {
 	for _, host := range hosts {
 		name, _, err := net.SplitHostPort(host)
 		if err != nil {
-			name = strings.Trim(host, "[]")
+			name = host
 		}
-		ip := net.ParseIP(name)
-		fetch.AllowLoopback = fetch.AllowLoopback || name == "localhost" || ip != nil && ip.IsLoopback()
+		ip, err := specialaddr.ParseHost(name)
+		fetch.AllowLoopback = fetch.AllowLoopback || name == "localhost" || err == nil && ip.Unmap().IsLoopback()
 		fetch.AllowedHosts = append(fetch.AllowedHosts, host)
 	}
 }

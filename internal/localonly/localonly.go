@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/internal/connlimit"
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 // Check returns nil if a request comes from a program on this machine, and otherwise an error that
@@ -61,7 +62,7 @@ func Foreign(r *http.Request) error {
 	if err != nil {
 		host = r.Host
 	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "" && !strings.EqualFold(host, "localhost") && Peer(r.RemoteAddr) {
+	if _, err := specialaddr.ParseHost(host); err != nil && host != "" && !strings.EqualFold(host, "localhost") && Peer(r.RemoteAddr) {
 		return fmt.Errorf("the request is for the host %q: from this machine, use an address or localhost", host)
 	}
 	return nil

@@ -18,6 +18,8 @@ func TestCheck(t *testing.T) {
 		"IPv4":                       {local: true},
 		"IPv6":                       {peer: "[::1]:1", host: "[::1]:15020", local: true},
 		"mapped":                     {peer: "[::ffff:127.0.0.1]:1", local: true},
+		"brackets of nobody":         {host: "[[::1]]"},
+		"a name in brackets":         {host: "]attacker.example"},
 		"localhost":                  {host: "LocalHost:15020", local: true},
 		"no host":                    {host: "-", local: true},
 		"another address":            {host: "10.1.2.3:15020", local: true},

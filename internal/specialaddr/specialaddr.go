@@ -17,6 +17,17 @@ type Allowed struct {
 	networks []netip.Prefix
 }
 
+// ParseHost parses an address as URLs have it: an IPv6 address can be in brackets.
+func ParseHost(host string) (netip.Addr, error) {
+	inner, open := strings.CutPrefix(host, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	ip, err := netip.ParseAddr(inner)
+	if err == nil && (open != closed || open && ip.Is4()) {
+		err = fmt.Errorf("%q is no address", host)
+	}
+	return ip, err
+}
+
 // ParseAllowed parses a list of hosts, host:port, addresses and networks.
 func ParseAllowed(entries []string) (Allowed, error) {
 	var a Allowed
@@ -33,10 +44,16 @@ func ParseAllowed(entries []string) (Allowed, error) {
 			a.networks = append(a.networks, p.Masked())
 			continue
 		}
-		if ip, err := netip.ParseAddr(strings.Trim(e, "[]")); err == nil {
+		if ip, err := ParseHost(e); err == nil {
 			ip = ip.Unmap()
 			a.networks = append(a.networks, netip.PrefixFrom(ip, ip.BitLen()))
 			continue
+		}
+		if strings.ContainsAny(e, "[]") {
+			host, _, err := net.SplitHostPort(e)
+			if _, ipErr := netip.ParseAddr(host); err != nil || ipErr != nil {
+				return a, fmt.Errorf("%q is no host, host:port, address or network: brackets are for an IPv6 address, as in [::1]:443", e)
+			}
 		}
 		a.hosts = append(a.hosts, e)
 	}

@@ -26,6 +26,19 @@ func TestSpecialAddresses(t *testing.T) {
 	}
 }
 
+func TestParseHost(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{
+		"127.0.0.1": "127.0.0.1", "::1": "::1", "[::1]": "::1", "[fe80::1%eth0]": "fe80::1%eth0", "[::ffff:1.2.3.4]": "::ffff:1.2.3.4",
+		"": "", "]host": "", "[[::1]]": "", "[::1": "", "::1]": "", "]::1[": "", "[127.0.0.1]": "", "[]": "", "::1]]": "", "[::1]:80": "",
+	} {
+		got, err := ParseHost(host)
+		if (err == nil) != (want != "") || err == nil && got.String() != want {
+			t.Errorf("%q: %s, %v, want %q", host, got, err, want)
+		}
+	}
+}
+
 func TestAllowedHosts(t *testing.T) {
 	t.Parallel()
 	a, err := ParseAllowed([]string{" Registry.Local ", "other:5000", "169.254.7.0/24", "127.0.0.9", "[::1]", ""})
@@ -55,7 +68,7 @@ func TestAllowedHosts(t *testing.T) {
 			t.Errorf("%s at %s: %v", tc.address, tc.resolved, err)
 		}
 	}
-	for _, bad := range []string{"10.0.0.0/40", "x/y"} {
+	for _, bad := range []string{"10.0.0.0/40", "x/y", "]host", "[host]", "[[::1]]", "[::1", "[::1]]:80", "[host]:80"} {
 		if _, err := ParseAllowed([]string{bad}); err == nil {
 			t.Errorf("%s is taken", bad)
 		}

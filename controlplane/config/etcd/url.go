@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
 )
 
 const (
@@ -74,8 +76,11 @@ func member(address string) (string, error) {
 	if address == "" {
 		return "", fmt.Errorf("names no host, or an empty one: write etcd://host:%s/prefix, or several hosts with commas between", defaultPort)
 	}
-	if !strings.Contains(address, ":") || strings.HasSuffix(address, "]") {
-		return net.JoinHostPort(strings.Trim(address, "[]"), defaultPort), nil
+	if ip, err := specialaddr.ParseHost(address); err == nil && (ip.Is4() || address[0] == '[') {
+		return net.JoinHostPort(ip.String(), defaultPort), nil
+	}
+	if !strings.ContainsAny(address, ":[]") {
+		return net.JoinHostPort(address, defaultPort), nil
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" {

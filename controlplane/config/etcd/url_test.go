@@ -48,6 +48,7 @@ func TestParseErrors(t *testing.T) {
 		"etcd://a,,b/mesh":              {"names no host, or an empty one"},
 		"etcd://:2379/m":                {"write host:port"},
 		"etcd://a:0/m":                  {"1 to 65535"},
+		"etcd://a,::1/m":                {"\"::1\": write host:port"},
 		"etcd://a:66000/m":              {"1 to 65535"},
 		"etcd://a//m":                   {"plain path"},
 		"etcd://a/m/../n":               {`".."`, "plain path"},
@@ -151,4 +152,16 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: %+v", address, o)
 		}
 	})
+}
+
+func TestMember(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"host": "host:2379", "host:1": "host:1", "10.0.0.1": "10.0.0.1:2379", "[::1]": "[::1]:2379", "[::1]:1": "[::1]:1",
+		"]host": "", "[host]": "", "[[::1]]": "", "::1": "", "[::1": "", "::1]": "", "[]": "", "host]": "", "[127.0.0.1]": "",
+	} {
+		if got, err := member(address); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", address, got, err, want)
+		}
+	}
 }
