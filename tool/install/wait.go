@@ -58,6 +58,13 @@ func (i *installer) missing(ctx context.Context, objects []*unstructured.Unstruc
 		return text, err
 	}
 	for _, o := range objects {
+		if o.GetKind() == "DaemonSet" {
+			if text, err := i.everywhere(ctx, o); err != nil || text != "" {
+				return text, err
+			}
+		}
+	}
+	for _, o := range objects {
 		if !strings.HasSuffix(o.GetKind(), "WebhookConfiguration") {
 			continue
 		}
@@ -88,15 +95,9 @@ func (i *installer) rollout(ctx context.Context) (string, error) {
 	if d == nil {
 		return "", fmt.Errorf("the Deployment %s is gone", i.deployment())
 	}
-	number := func(fields ...string) int64 {
-		n, _, _ := unstructured.NestedInt64(d.Object, fields...) // absent means 0
-		if f, ok, _ := unstructured.NestedFloat64(d.Object, fields...); ok {
-			n = int64(f) // JSON
-		}
-		return n
-	}
+	number := numbersOf(d)
 	want, available := number("spec", "replicas"), number("status", "availableReplicas")
-	if number("status", "observedGeneration") >= d.GetGeneration() && number("status", "updatedReplicas") == want &&
+	if number("status", "observedGeneration") >= number("metadata", "generation") && number("status", "updatedReplicas") == want &&
 		number("status", "replicas") == want && available >= want {
 		return "", nil
 	}
@@ -105,7 +106,43 @@ func (i *installer) rollout(ctx context.Context) (string, error) {
 	return text + why, err
 }
 
-// whyNot returns the reasons why containers of the Deployment's pods do not run.
+// numbersOf returns a function that reads numbers of an object; those that are absent are 0.
+func numbersOf(o *unstructured.Unstructured) func(fields ...string) int64 {
+	return func(fields ...string) int64 {
+		n, _, _ := unstructured.NestedInt64(o.Object, fields...)
+		if f, ok, _ := unstructured.NestedFloat64(o.Object, fields...); ok {
+			n = int64(f) // JSON
+		}
+		return n
+	}
+}
+
+// everywhere says what a DaemonSet lacks: until it is ready on a node, pods there start without it.
+func (i *installer) everywhere(ctx context.Context, o *unstructured.Unstructured) (string, error) {
+	r, err := resourceOf(o)
+	if err != nil {
+		return "", err
+	}
+	d, err := i.get(ctx, r, i.Namespace, o.GetName())
+	if err != nil {
+		return "", err
+	}
+	if d == nil {
+		return "", fmt.Errorf("the DaemonSet %s is gone", o.GetName())
+	}
+	number := numbersOf(d)
+	if number("status", "observedGeneration") < number("metadata", "generation") {
+		return fmt.Sprintf("the nodes of %s are not counted yet", o.GetName()), nil
+	}
+	want, ready := number("status", "desiredNumberScheduled"), min(number("status", "numberAvailable"), number("status", "updatedNumberScheduled"))
+	if ready >= want {
+		return "", nil
+	}
+	why, err := i.whyNot(ctx, d)
+	return fmt.Sprintf("%d of %d nodes have a ready pod of %s", ready, want, o.GetName()) + why, err
+}
+
+// whyNot returns the reasons why containers of the pods of a Deployment or DaemonSet do not run.
 func (i *installer) whyNot(ctx context.Context, d *unstructured.Unstructured) (string, error) {
 	const most = 300 // bytes of a reason
 	labels, _, err := unstructured.NestedStringMap(d.Object, "spec", "selector", "matchLabels")
