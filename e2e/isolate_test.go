@@ -22,8 +22,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-
-	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
 // needsIsolation skips a test where the system has no namespaces.
@@ -182,7 +180,7 @@ func (s *shop) serveOn(t *testing.T, address string) string {
 }
 
 // plaintextRefused connects to ports of workloads from the machine and from another workload's
-// network as user 1337, whose connections are not redirected.
+// network as the user of its agent, whose connections are not redirected.
 func (s *shop) plaintextRefused(t *testing.T) {
 	for _, address := range []string{"127.1.0.6:80", catalogV1 + ":8080", orders + ":8080"} {
 		if code, body, err := request(t.Context(), http.DefaultClient, "http://"+address+"/", ""); err == nil {
@@ -193,8 +191,9 @@ func (s *shop) plaintextRefused(t *testing.T) {
 		t.Skipf("the rest needs nsenter (Debian package util-linux): %v", err)
 	}
 	agent := s.find("outrigger-agent", "greeter")
+	user := fmt.Sprint(owner(t, filepath.Join(s.stateDir(), "workloads", "greeter")))
 	for path, served := range map[string]bool{"15021/healthz/ready": true, "80/": false, undeclaredPort + "/": false, "19001/": false, "12345/": false} {
-		cmd := exec.Command("nsenter", "-t", fmt.Sprint(agent.pid), "-n", "-S", "1337", "-G", "1337", "curl", "-fsS", "-m", "60", "http://10.1.0.6:"+path)
+		cmd := exec.Command("nsenter", "-t", fmt.Sprint(agent.pid), "-n", "-S", user, "-G", user, "curl", "-fsS", "-m", "60", "http://10.1.0.6:"+path)
 		if out, err := cmd.CombinedOutput(); (err == nil) != served {
 			t.Errorf("port %s: %s (%v)", path, out, err)
 		}
@@ -205,7 +204,7 @@ var statusIDs = regexp.MustCompile(`(?m)^(Uid|Gid|CapEff|CapPrm|CapBnd):\s+(\w+)
 
 // wantUsers checks users and capabilities of the processes.
 func (s *shop) wantUsers(t *testing.T) {
-	seen := map[string]int{}
+	seen, ids := map[string]int{}, map[string]bool{}
 	for _, p := range s.processes() {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
 		if err != nil {
@@ -216,7 +215,11 @@ func (s *shop) wantUsers(t *testing.T) {
 		case strings.HasPrefix("outrigger-control", p.name):
 			continue
 		case strings.HasPrefix("outrigger-agent", p.name), p.name == "envoy":
-			want["Uid"], want["Gid"] = "1337", "1337"
+			if dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid)); err == nil {
+				id := fmt.Sprint(owner(t, filepath.Join(s.stateDir(), "workloads", filepath.Base(dir))))
+				want["Uid"], want["Gid"] = id, id
+				ids[id] = true
+			}
 		}
 		seen[p.name]++
 		for _, m := range statusIDs.FindAllStringSubmatch(string(b), -1) {
@@ -225,13 +228,26 @@ func (s *shop) wantUsers(t *testing.T) {
 			}
 		}
 	}
+	if len(ids) != 7 {
+		t.Errorf("agents run as the users %v, want one for each workload", ids)
+	}
 	if seen["envoy"] != 7 || seen["shop"] != 4 {
 		t.Errorf("processes: %v", seen)
 	}
 	info, err := os.Stat(filepath.Join(s.stateDir(), "workloads", "frontend"))
-	if err != nil || info.Mode().Perm() != 0o700 || info.Sys().(*syscall.Stat_t).Uid != netlab.ProxyID {
+	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory of an agent: %v, %v", info, err)
 	}
+}
+
+// owner returns the user who owns a directory.
+func owner(t *testing.T, dir string) uint32 {
+	t.Helper()
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Uid
 }
 
 // traces lists interfaces and tables of nftables.
@@ -315,7 +331,7 @@ func TestIsolatedInUserNamespace(t *testing.T) {
 	few := newShop(t)
 	few.flags, few.userns = s.flags, 1
 	few.start()
-	few.waitFor("--isolate=netns: network namespaces are not available: this user namespace has no user 1337: run outrigger up as root", 2*time.Minute)
+	few.waitFor("--isolate=netns: network namespaces are not available: this user namespace has no user 60706: run outrigger up as root", 2*time.Minute)
 	if err := <-few.exited; err == nil {
 		t.Error("outrigger up ended with 0")
 	}

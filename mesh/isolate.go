@@ -78,9 +78,6 @@ func (u *Mesh) isolate(ctx context.Context, s *state) error {
 	for _, w := range u.mesh.workloads {
 		cfg.Workloads[w.name] = w.address
 		cfg.Search[w.name] = []string{w.namespace + ".svc." + clusterDomain, "svc." + clusterDomain, clusterDomain}
-		if err := takeDir(s.workload(w)); err != nil {
-			return fmt.Errorf("directory of the agent of %s: %w", w.name, err)
-		}
 	}
 	network, err := isolation.New(ctx, cfg)
 	if err != nil {
@@ -88,9 +85,13 @@ func (u *Mesh) isolate(ctx context.Context, s *state) error {
 	}
 	u.network, u.mesh.inside = network, network.Inside
 	for _, w := range u.mesh.workloads {
-		if err := u.publish(w); err != nil {
+		err := takeDir(s.workload(w), network.ID(w.name))
+		if err == nil {
+			err = u.publish(w)
+		}
+		if err != nil {
 			network.Close()
-			return err
+			return fmt.Errorf("workload %q: %w", w.name, err)
 		}
 	}
 	return nil
@@ -153,11 +154,13 @@ func (u *Mesh) placeAgent(s *state, w *workload, c command) (command, error) {
 	if u.network == nil {
 		return c, nil
 	}
-	place, err := u.network.AgentPlace(w.name, s.dir, map[string]string{isolatedAgent: c.path, isolatedEnvoy: u.cfg.Envoy})
+	place, err := u.network.AgentPlace(w.name, filepath.Join("workloads", w.name), map[string]string{isolatedAgent: c.path, isolatedEnvoy: u.cfg.Envoy})
 	if err != nil {
 		return command{}, fmt.Errorf("workload %q: %w", w.name, err)
 	}
 	root := isolation.AgentRoot()
+	// The agent checks that connections of its user are not redirected.
+	c.env = append(c.env, fmt.Sprintf("ENVOY_USER=%d", u.network.ID(w.name)))
 	c.place, c.path = place, filepath.Join(root, isolatedAgent)
 	c.dir = filepath.Join(root, strings.TrimPrefix(c.dir, s.dir))
 	return c, nil
@@ -176,7 +179,7 @@ func (u *Mesh) placeApp(s *state, w *workload, c *command) (env []variable, err 
 		})
 		user = isolation.Root()
 	}
-	if c.place, err = u.network.AppPlace(w.name, s.dir, user); err != nil {
+	if c.place, err = u.network.AppPlace(w.name, user); err != nil {
 		return nil, fmt.Errorf("workload %q: %w", w.name, err)
 	}
 	if user.Home != "" {
@@ -185,8 +188,8 @@ func (u *Mesh) placeApp(s *state, w *workload, c *command) (env []variable, err 
 	return env, nil
 }
 
-// takeDir creates the directory of an isolated agent, which owns it and everything in it.
-func takeDir(dir string) error {
+// takeDir creates the directory of an isolated agent, whose user owns it and everything in it.
+func takeDir(dir string, id int) error {
 	if err := os.MkdirAll(dir, stateDirMode); err != nil {
 		return err
 	}
@@ -199,7 +202,7 @@ func takeDir(dir string) error {
 		if err != nil {
 			return err
 		}
-		return root.Lchown(path, isolation.ProxyID, isolation.ProxyID)
+		return root.Lchown(path, id, id)
 	})
 }
 
@@ -214,13 +217,13 @@ func (u *Mesh) writeFor(s *state, w *workload, name string, data []byte) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // only a handle
-	dir := ""
+	dir, id := "", u.network.ID(w.name)
 	for _, elem := range strings.Split(filepath.Dir(name), "/") {
 		dir = filepath.Join(dir, elem)
 		if err := root.Mkdir(dir, stateDirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := root.Lchown(dir, isolation.ProxyID, isolation.ProxyID); err != nil {
+		if err := root.Lchown(dir, id, id); err != nil {
 			return err
 		}
 	}
@@ -233,7 +236,7 @@ func (u *Mesh) writeFor(s *state, w *workload, name string, data []byte) error {
 		return err
 	}
 	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chown(isolation.ProxyID, isolation.ProxyID), f.Close()); err != nil {
+	if err = errors.Join(err, f.Chown(id, id), f.Close()); err != nil {
 		return err
 	}
 	return root.Rename(temp, name)

@@ -49,6 +49,9 @@ func openState(dir, temp string) (*state, error) {
 	if err := os.MkdirAll(dir, stateDirMode); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
+	if err := ownDir(dir); err != nil {
+		return nil, err
+	}
 	lock, err := lockDir(dir)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, fmt.Errorf("state directory %s is used by another outrigger up: stop it or choose another directory", dir)
@@ -57,6 +60,22 @@ func openState(dir, temp string) (*state, error) {
 		return nil, err
 	}
 	return &state{dir: dir, lock: lock, keep: true}, nil
+}
+
+// ownDir returns an error if another user could replace files in a directory, for example that of
+// somebody who runs sudo.
+func ownDir(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
+		return fmt.Errorf("state directory %s belongs to user %d, and this program runs as user %d: choose a new directory, or change its owner", dir, owner.Uid, os.Geteuid())
+	}
+	if info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("state directory %s has mode %#o, so that every user can replace its files: run chmod o-w on it, or choose another one", dir, info.Mode().Perm())
+	}
+	return nil
 }
 
 // newState creates a directory and renames it to the name of a state directory only after locking

@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,5 +118,26 @@ func TestStateDirIsKeptAndExclusive(t *testing.T) {
 	}
 	if err := again.close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestStateDirOfOthers refuses a directory in which another user can replace files.
+func TestStateDirOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openState(dir, ""); err == nil || !strings.Contains(err.Error(), "has mode 0777, so that every user can replace its files") {
+		t.Errorf("a directory of mode 777: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to have a directory of another user")
+	}
+	if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, 12345, 12345)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openState(dir, ""); err == nil || !strings.Contains(err.Error(), "belongs to user 12345, and this program runs as user 0") {
+		t.Errorf("a directory of another user: %v", err)
 	}
 }

@@ -157,6 +157,8 @@ func (r *reader) owners(s *Settings, f *Flags) {
 		uids = defaultProxyID
 		if u, err := r.system.lookupUser(name); err == nil {
 			uids = u.Uid
+		} else if _, err := strconv.ParseUint(name, 10, 32); err == nil {
+			uids = name
 		}
 	}
 	gids := f.gids

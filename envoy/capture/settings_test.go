@@ -81,6 +81,7 @@ func TestSettings(t *testing.T) {
 		{"-b ''", []string{"ISTIO_INBOUND_PORTS=*"}, ""},
 		{"", []string{"ISTIO_INBOUND_PORTS=", "ENVOY_USER=web"}, "-u 4000"},
 		{"-b 80,,81,", []string{"ENVOY_USER=nobody-here"}, "-b 80,81"},
+		{"", []string{"ENVOY_USER=60706"}, "-u 60706"},
 		{"--force-legacy-iptables", nil, "--force-iptables-binary=legacy"},
 		{"", []string{"FORCE_IPTABLES_BINARY=iptables-nft", "RECONCILE=true"}, "--force-iptables-binary=nft --reconcile"},
 		{"-m TPROXY", nil, "--istio-inbound-interception-mode TPROXY"},

@@ -33,7 +33,7 @@ func check(ctx context.Context, dir string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("they need root")
 	}
-	for _, id := range []int{ProxyID, nobody} {
+	for _, id := range []int{firstID, lastID, nobody} {
 		if err := os.Chown(dir, id, id); errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("this user namespace has no user %d", id)
 		} else if err != nil {
@@ -46,7 +46,7 @@ func check(ctx context.Context, dir string) error {
 		return err
 	}
 	defer n.Close()
-	place, err := n.AppPlace("check", dir, Root())
+	place, err := n.AppPlace("check", Root())
 	if err != nil {
 		return err
 	}

@@ -101,8 +101,8 @@ func TestCaller(t *testing.T) {
 		"not a uid":         {[]string{"SUDO_UID=ann"}, nobody, nobody},
 		"larger than a uid": {[]string{"SUDO_UID=4294967296"}, nobody, nobody},
 		"unchanged":         {[]string{"SUDO_UID=4294967295"}, nobody, nobody},
-		"the proxy":         {[]string{"SUDO_UID=1337", "SUDO_GID=1337"}, nobody, nobody},
-		"its group":         {[]string{"SUDO_UID=54321", "SUDO_GID=1337"}, 54321, nobody},
+		"a proxy":           {[]string{"SUDO_UID=60706", "SUDO_GID=60706"}, nobody, nobody},
+		"its group":         {[]string{"SUDO_UID=54321", "SUDO_GID=61183"}, 54321, nobody},
 		"root gid":          {[]string{"SUDO_UID=54321", "SUDO_GID=0"}, 54321, nobody},
 	} {
 		if u := Caller(c.env); u.UID != c.uid || u.GID != c.gid {
@@ -227,8 +227,9 @@ func TestRelays(t *testing.T) {
 	out := func(address string) (net.Conn, error) {
 		var conn net.Conn
 		err := n.workloads["b"].do(func() (err error) {
+			id := uintptr(n.ID("b"))
 			// The group of this thread only, which ends with the call.
-			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESGID, ProxyID, ProxyID, ProxyID); errno != 0 {
+			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESGID, id, id, id); errno != 0 {
 				return errno
 			}
 			conn, err = net.Dial("tcp", address)
@@ -266,11 +267,11 @@ func TestRelays(t *testing.T) {
 func TestView(t *testing.T) {
 	t.Parallel()
 	n := newTestNetwork(t, "127.78.2.0/24", func(*Network) error { return nil })
-	hidden := t.TempDir()
+	hidden := n.cfg.Dir
 	if err := os.WriteFile(filepath.Join(hidden, "secret"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	place, err := n.AppPlace("a", hidden, Root())
+	place, err := n.AppPlace("a", Root())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
@@ -36,7 +38,8 @@ type Config struct {
 	Workloads map[string]netip.Addr
 	// Control maps ports of the hub to addresses of the machine, in addition to those of 127.0.0.1.
 	Control map[uint16]netip.AddrPort
-	// Dir is a directory for files that the processes of all users see; it exists.
+	// Dir is a directory that only root writes to. Processes in a [Place] see the files in it that
+	// are for them, at other paths.
 	Dir string
 	// Search are the domains that resolvers append to names, by workload.
 	Search map[string][]string
@@ -48,6 +51,7 @@ type Network struct {
 	inside    netip.Prefix
 	hub       namespace
 	workloads map[string]namespace
+	ids       map[string]int // users and groups of agents, by workload
 	egress    *net.TCPListener
 	sockets   []dns.Socket // of dns
 	dns       *dns.Server
@@ -57,7 +61,21 @@ type Network struct {
 // New creates the namespaces. Close or Run releases them.
 func New(ctx context.Context, cfg Config) (n *Network, err error) {
 	n = &Network{cfg: cfg, inside: inside(cfg.Outside, routes()), workloads: map[string]namespace{}}
-	n.relays = newRelays()
+	addresses := map[string]netip.Addr{}
+	for name, address := range cfg.Workloads {
+		addresses[name] = n.Inside(address)
+	}
+	n.relays = newRelays(addresses)
+	if most := lastID - firstID + 1; len(cfg.Workloads) > most {
+		return nil, fmt.Errorf("%d workloads need a user each: network namespaces are for %d at most", len(cfg.Workloads), most)
+	}
+	n.ids = map[string]int{}
+	for i, name := range slices.Sorted(maps.Keys(cfg.Workloads)) {
+		n.ids[name] = firstID + i
+	}
+	if err := makePassable(n.emptyDir(), "."); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -72,7 +90,7 @@ func New(ctx context.Context, cfg Config) (n *Network, err error) {
 	var group errgroup.Group
 	for name, ns := range n.workloads {
 		group.Go(func() error {
-			if err := n.join(ctx, ns, n.Inside(cfg.Workloads[name])); err != nil {
+			if err := n.join(ctx, ns, n.Inside(cfg.Workloads[name]), n.ID(name)); err != nil {
 				return fmt.Errorf("network namespace of workload %q: %w", name, err)
 			}
 			return n.writeView(name)
@@ -85,6 +103,9 @@ func New(ctx context.Context, cfg Config) (n *Network, err error) {
 func (n *Network) Inside(a netip.Addr) netip.Addr {
 	return replace(netip.PrefixFrom(n.inside.Addr(), n.inside.Bits()), a)
 }
+
+// ID returns the user and the group of a workload's agent.
+func (n *Network) ID(workload string) int { return n.ids[workload] }
 
 // Hub returns the address at which workloads reach the machine.
 func (n *Network) Hub() netip.Addr { return n.inside.Addr().Next() }
@@ -113,7 +134,7 @@ func (n *Network) makeHub(ctx context.Context) (err error) {
 		return err
 	}
 	// All TCP that workloads send to other addresses is accepted, except DNS, which has a server.
-	if err := redirect(ctx, n.hub, "-b", "*", "-d", dnsPort, "-z", hubPort); err != nil {
+	if err := redirect(ctx, n.hub, firstID, "-b", "*", "-d", dnsPort, "-z", hubPort); err != nil {
 		return err
 	}
 	err = n.hub.do(func() error {
@@ -169,7 +190,7 @@ func (n *Network) address(link netlink.Link, ip netip.Addr) error {
 }
 
 // join connects a namespace to the bridge and redirects its connections to Envoy.
-func (n *Network) join(ctx context.Context, ns namespace, ip netip.Addr) error {
+func (n *Network) join(ctx context.Context, ns namespace, ip netip.Addr, id int) error {
 	if err := ns.do(begin); err != nil {
 		return err
 	}
@@ -207,15 +228,16 @@ func (n *Network) join(ctx context.Context, ns namespace, ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return redirect(ctx, ns, "-i", "*", "-b", "*", "-d", "15090,15021,15020", "-e", "15021", "--redirect-dns", "--capture-all-dns")
+	return redirect(ctx, ns, id, "-i", "*", "-b", "*", "-d", "15090,15021,15020", "-e", "15021", "--redirect-dns", "--capture-all-dns")
 }
 
-// redirect redirects connections of a namespace as istio-iptables does with these flags.
-func redirect(ctx context.Context, ns namespace, args ...string) error {
+// redirect redirects connections of a namespace, apart from those of a user and its group, as
+// istio-iptables does with these flags.
+func redirect(ctx context.Context, ns namespace, id int, args ...string) error {
 	var f capture.Flags
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.Add(set)
-	args = append(args, "-u", fmt.Sprint(ProxyID), "--network-namespace", ns.path())
+	args = append(args, "-u", fmt.Sprint(id), "-g", fmt.Sprint(id), "--network-namespace", ns.path())
 	err := set.Parse(args)
 	if err == nil {
 		err = f.Run(ctx, slog.New(slog.DiscardHandler), nil, nil)
@@ -237,9 +259,10 @@ func (n *Network) Run(ctx context.Context) error {
 	defer n.close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.dns.Run(ctx) })
-	group.Go(func() error { return n.relays.run(ctx, n.egress, n.leave) })
+	group.Go(func() error { return n.relays.run(ctx, n.egress, n.relays.leaving, n.leave) })
 	for _, p := range n.relays.published {
-		group.Go(func() error { return n.relays.run(ctx, p.listener, p.dial) })
+		mine := func(*net.TCPConn) chan struct{} { return p.slots }
+		group.Go(func() error { return n.relays.run(ctx, p.listener, mine, p.dial) })
 	}
 	return group.Wait()
 }

@@ -13,8 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProxyID is the user and the group of agents and Envoys, whose connections are not redirected.
-const ProxyID = 1337
+// The users and groups of agents with their Envoys, whose connections are not redirected. Each
+// workload has its own, so that no agent reads the memory or the files of another one. These numbers
+// are the ones that systemd leaves to nobody.
+const (
+	firstID = 60706
+	lastID  = 61183
+)
 
 // mount shows a file or directory at another path. Without from, it is an empty directory in memory.
 type mount struct{ from, to string }
@@ -26,37 +31,52 @@ type Place struct {
 	credential syscall.Credential
 }
 
-// AgentPlace returns the place of a workload's agent. The agent sees dir, to which only root may
-// have access, at [AgentRoot], and there the programs at their paths.
-func (n *Network) AgentPlace(workload, dir string, programs map[string]string) (*Place, error) {
-	p := &Place{ns: n.workloads[workload], credential: syscall.Credential{Uid: ProxyID, Gid: ProxyID}}
-	p.mounts = append(n.viewMounts(workload), mount{from: dir, to: AgentRoot()})
+// AgentPlace returns the place of a workload's agent. The agent sees its own directory, a path below
+// [Config.Dir], at the same path below [AgentRoot], the programs at their paths there, and an empty
+// directory instead of [Config.Dir].
+func (n *Network) AgentPlace(workload, own string, programs map[string]string) (*Place, error) {
+	id := uint32(n.ID(workload))
+	p := &Place{ns: n.workloads[workload], credential: syscall.Credential{Uid: id, Gid: id}}
+	root := n.viewPath(workload, "agent")
+	p.mounts = append(n.viewMounts(workload), mount{from: root, to: AgentRoot()}, mount{from: filepath.Join(n.cfg.Dir, own), to: filepath.Join(AgentRoot(), own)})
+	if err := makePassable(root, own); err != nil {
+		return nil, err
+	}
 	for path, program := range programs {
-		at := filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(at), 0o711); err != nil {
+		if err := makePassable(root, filepath.Dir(path)); err != nil {
 			return nil, err
 		}
-		if err := os.Chmod(filepath.Dir(at), 0o711); err != nil { // whatever the umask is
-			return nil, err
-		}
-		if err := os.WriteFile(at, nil, 0o444); err != nil {
+		if err := os.WriteFile(filepath.Join(root, path), nil, 0o444); err != nil {
 			return nil, fmt.Errorf("make a place for a program: %w", err)
 		}
 		p.mounts = append(p.mounts, mount{from: program, to: filepath.Join(AgentRoot(), path)})
 	}
-	if exists(sharedMemory) { // Envoys with hot restart share it, with the same names in each namespace
+	p.mounts = append(p.mounts, mount{from: n.emptyDir(), to: n.cfg.Dir}) // the last that is below it
+	if exists(sharedMemory) {                                             // Envoys with hot restart share it, with the same names in each namespace
 		p.mounts = append(p.mounts, mount{to: sharedMemory})
 	}
 	return p, nil
 }
 
-// AppPlace returns the place of a workload's application, which runs as a user and sees an empty
-// directory instead of hidden.
-func (n *Network) AppPlace(workload, hidden string, u User) (*Place, error) {
-	if err := os.MkdirAll(n.emptyDir(), 0o755); err != nil {
-		return nil, err
+// makePassable makes a directory below root, and lets every user pass through it and root, whatever
+// the umask is.
+func makePassable(root, path string) error {
+	const mode = 0o711
+	if err := os.MkdirAll(filepath.Join(root, path), mode); err != nil {
+		return err
 	}
-	p := &Place{ns: n.workloads[workload], mounts: append(n.viewMounts(workload), mount{from: n.emptyDir(), to: hidden})}
+	for dir := path; dir != "."; dir = filepath.Dir(dir) {
+		if err := os.Chmod(filepath.Join(root, dir), mode); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(root, mode)
+}
+
+// AppPlace returns the place of a workload's application, which runs as a user and sees an empty
+// directory instead of [Config.Dir].
+func (n *Network) AppPlace(workload string, u User) (*Place, error) {
+	p := &Place{ns: n.workloads[workload], mounts: append(n.viewMounts(workload), mount{from: n.emptyDir(), to: n.cfg.Dir})}
 	p.credential = syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), Groups: u.Groups}
 	return p, nil
 }

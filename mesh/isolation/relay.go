@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// maxConns is the number of connections that all relays of a network have at once. Further ones
-	// wait.
-	maxConns = 4096
+	// maxConns is the number of connections that all relays of a network have at once. Each workload
+	// has an equal share for connections from it and one for those to it, so that none takes those of
+	// others. Further ones are reset.
+	maxConns = 8192
+	minShare = 16
 	// maxDials is the number of connections to workloads that are being made at once, each with a
 	// thread.
 	maxDials    = 64
@@ -38,16 +40,32 @@ type published struct {
 	address  netip.AddrPort
 	listener *net.TCPListener
 	dial     dialer
+	slots    chan struct{} // of the workload
 }
 
 // relays forward connections from listeners.
 type relays struct {
-	published    []published
-	conns, dials chan struct{}
+	published []published
+	dials     chan struct{}
+	// in and out have a place for each connection to a workload, by name, and from one, by address.
+	in  map[string]chan struct{}
+	out map[netip.Addr]chan struct{}
 }
 
-func newRelays() relays {
-	return relays{conns: make(chan struct{}, maxConns), dials: make(chan struct{}, maxDials)}
+// newRelays returns relays for workloads with addresses in the network.
+func newRelays(workloads map[string]netip.Addr) relays {
+	r := relays{dials: make(chan struct{}, maxDials), in: map[string]chan struct{}{}, out: map[netip.Addr]chan struct{}{}}
+	share := max(minShare, maxConns/max(1, 2*len(workloads)))
+	for name, address := range workloads {
+		r.in[name], r.out[address] = make(chan struct{}, share), make(chan struct{}, share)
+	}
+	return r
+}
+
+// leaving returns the places for connections from the workload that has made one, or nil.
+func (r *relays) leaving(c *net.TCPConn) chan struct{} {
+	from, _ := c.RemoteAddr().(*net.TCPAddr)
+	return r.out[from.AddrPort().Addr().Unmap()]
 }
 
 func (r *relays) publishes(address netip.AddrPort) bool {
@@ -71,7 +89,7 @@ func (n *Network) Publish(address netip.AddrPort, workload string, port int, loc
 	if local {
 		ns, to = n.workloads[workload], netip.AddrPortFrom(loopback, uint16(port))
 	}
-	n.relays.published = append(n.relays.published, published{address, l, func(ctx context.Context, _ *net.TCPConn) (net.Conn, error) {
+	n.relays.published = append(n.relays.published, published{address: address, listener: l, slots: n.relays.in[workload], dial: func(ctx context.Context, _ *net.TCPConn) (net.Conn, error) {
 		select {
 		case n.relays.dials <- struct{}{}:
 			defer func() { <-n.relays.dials }()
@@ -83,21 +101,16 @@ func (n *Network) Publish(address netip.AddrPort, workload string, port int, loc
 	return nil
 }
 
-// run forwards the connections of a listener until ctx is done, and closes it.
-func (r *relays) run(ctx context.Context, l *net.TCPListener, dial dialer) error {
+// run forwards the connections of a listener until ctx is done, and closes it. slots returns the
+// places of which a connection takes one.
+func (r *relays) run(ctx context.Context, l *net.TCPListener, slots func(*net.TCPConn) chan struct{}, dial dialer) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // nothing is accepted any more
 	defer stop()
 	for {
-		select {
-		case r.conns <- struct{}{}:
-		case <-ctx.Done():
-			return nil
-		}
 		conn, err := l.AcceptTCP()
 		if err != nil {
-			<-r.conns
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
@@ -107,10 +120,16 @@ func (r *relays) run(ctx context.Context, l *net.TCPListener, dial dialer) error
 			}
 			continue
 		}
-		running.Go(func() {
-			defer func() { <-r.conns }()
-			r.forward(ctx, conn, dial)
-		})
+		places := slots(conn)
+		select {
+		case places <- struct{}{}:
+			running.Go(func() {
+				defer func() { <-places }()
+				r.forward(ctx, conn, dial)
+			})
+		default: // nil for a connection of nobody
+			reset(conn)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type User struct {
 }
 
 // Caller returns the user who ran sudo, according to an environment, or nobody. It never returns
-// root or [ProxyID], whose connections are not redirected, as a user or group.
+// root or a user of an agent, whose connections are not redirected, as a user or group.
 func Caller(environ []string) User {
 	env := map[string]string{}
 	for _, entry := range environ {
@@ -57,7 +57,7 @@ func Caller(environ []string) User {
 // applicationID parses the number of a user or group that an application may have.
 func applicationID(text string) (id int, ok bool) {
 	n, err := strconv.ParseUint(text, 10, 32)
-	return int(n), err == nil && n != 0 && n != ProxyID && n != math.MaxUint32 // the last means "unchanged"
+	return int(n), err == nil && n != 0 && (n < firstID || n > lastID) && n != math.MaxUint32 // the last means "unchanged"
 }
 
 // Root is the user root without capabilities.
