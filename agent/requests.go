@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
@@ -20,31 +19,42 @@ const (
 	// maxCapture is how long requests are recorded at most, and maxCaptured how many.
 	maxCapture  = 10 * time.Minute
 	maxCaptured = 1_000_000
+	// maxRate is the highest rate of a tap, in requests a second.
+	maxRate = 10_000
 	// settle is how long Envoy may take to log the requests that have ended.
 	settle = 200 * time.Millisecond
+	// attempts is how often the agent tries to switch the log of Envoy off.
+	attempts = 3
 	// trailerDropped is the trailer with the number of requests that were not recorded, see
 	// [xdsproxy.Capture.Dropped].
 	trailerDropped = "Outrigger-Dropped"
 )
 
-// requestsHandler serves the requests to the workload for a time, as lines of JSON. ?for= is how
-// long.
+// requestsHandler serves requests of the workload for a time, as lines of JSON. [parseAsked] has the
+// fields of the query. The log of Envoy is off again when the client disconnects.
 func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		length, err := time.ParseDuration(r.URL.Query().Get("for"))
-		if err != nil || length <= 0 || length > maxCapture {
-			http.Error(w, fmt.Sprintf("for=%q must be a duration of at most %s, such as 30s", r.URL.Query().Get("for"), maxCapture), http.StatusBadRequest)
+		asked, err := parseAsked(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		capture, err := relay.Capture()
+		capture, err := relay.Capture(asked.selection())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}
 		defer capture.End()
 		// The client may have disconnected already.
-		off := func() error { return admin.SetRuntime(context.WithoutCancel(r.Context()), node.RecordLog, "") }
-		if err := admin.SetRuntime(r.Context(), node.RecordLog, "100"); err != nil {
+		off := func() (err error) {
+			for range attempts {
+				if err = admin.SetRuntime(context.WithoutCancel(r.Context()), "", asked.logs...); err == nil {
+					return nil
+				}
+			}
+			return err
+		}
+		if err := admin.SetRuntime(r.Context(), strconv.Itoa(asked.sample), asked.logs...); err != nil {
 			_ = off() // Envoy may have set it and only the answer was lost
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
@@ -52,21 +62,29 @@ func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
 		w.Header().Set("Content-Type", "application/jsonl")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Trailer", trailerDropped)
-		err = errors.Join(writeRequests(r.Context(), w, capture, length), off())
+		err = errors.Join(writeRequests(r.Context(), w, capture, asked), off())
 		if err == nil { // without the trailer, clients know that something is missing
 			w.Header().Set(trailerDropped, strconv.FormatInt(capture.Dropped(), 10))
 		}
 	})
 }
 
-// writeRequests writes what is captured for a time.
-func writeRequests(ctx context.Context, w http.ResponseWriter, capture *xdsproxy.Capture, length time.Duration) error {
+// writeRequests writes what is captured for a time. In a tap the number of dropped requests is among
+// the lines each second in which it has changed.
+func writeRequests(ctx context.Context, w http.ResponseWriter, capture *xdsproxy.Capture, asked *asked) error {
 	flush := http.NewResponseController(w).Flush
 	if err := flush(); err != nil {
 		return err
 	}
-	end := time.NewTimer(length + settle)
+	end := time.NewTimer(asked.length + settle)
 	defer end.Stop()
+	var second <-chan time.Time
+	if asked.rate > 0 {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		second = ticker.C
+	}
+	dropped := int64(0)
 	for range maxCaptured {
 		select {
 		case line := <-capture.Lines:
@@ -74,6 +92,16 @@ func writeRequests(ctx context.Context, w http.ResponseWriter, capture *xdsproxy
 				return err
 			}
 			if len(capture.Lines) == 0 {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		case <-second:
+			if n := capture.Dropped(); n != dropped {
+				dropped = n
+				if _, err := fmt.Fprintf(w, "{\"dropped\":%d}\n", n); err != nil {
+					return err
+				}
 				if err := flush(); err != nil {
 					return err
 				}

@@ -62,7 +62,17 @@ func TestRequestsHandler(t *testing.T) {
 			t.Errorf("%s: %d, %s", query, code, text)
 		}
 	}
-	capture, err := relay.Capture()
+	mu.Lock()
+	asked = nil
+	mu.Unlock()
+	if code, _, _ := get("/?for=1ms&rate=1&sample=5&direction=both"); code != http.StatusOK {
+		t.Errorf("a tap: %d", code)
+	}
+	const both = "POST /runtime_modify?outrigger.record=N&outrigger.record_sent=N"
+	if got := strings.Join(asked, "; "); got != strings.ReplaceAll(both, "N", "5")+"; "+strings.ReplaceAll(both, "N", "") {
+		t.Errorf("the admin port was asked by a tap: %s", got)
+	}
+	capture, err := relay.Capture(xdsproxy.Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}

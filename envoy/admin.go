@@ -69,9 +69,13 @@ func (a *Admin) DrainListeners(ctx context.Context, inboundOnly bool) error {
 	return err
 }
 
-// SetRuntime sets a key of Envoy's runtime, or removes it if the value is empty.
-func (a *Admin) SetRuntime(ctx context.Context, key, value string) error {
-	_, err := a.do(ctx, http.MethodPost, "/runtime_modify", url.Values{key: {value}}.Encode())
+// SetRuntime sets keys of Envoy's runtime to a value, or removes them if it is empty.
+func (a *Admin) SetRuntime(ctx context.Context, value string, keys ...string) error {
+	fields := url.Values{}
+	for _, key := range keys {
+		fields.Set(key, value)
+	}
+	_, err := a.do(ctx, http.MethodPost, "/runtime_modify", fields.Encode())
 	return err
 }
 

@@ -38,7 +38,7 @@ type Host struct {
 func Up(ctx context.Context, cfg Config, host Host) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	cfg.Display = newDisplay(host)
+	cfg.Display = NewDisplay(host)
 	cfg.Display.Out = whileRead{cfg.Display.Out, end}
 	self, err := os.Executable()
 	if err != nil {
@@ -106,8 +106,8 @@ func (w whileRead) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// newDisplay determines whether the output is a terminal.
-func newDisplay(host Host) Display {
+// NewDisplay determines whether the output of a host is a terminal, and its height.
+func NewDisplay(host Host) Display {
 	d := Display{Out: host.Out}
 	if f, ok := host.Out.(*os.File); ok {
 		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)

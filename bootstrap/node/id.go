@@ -29,11 +29,14 @@ const (
 	PeerSerial  = "outrigger.peer_serial"
 )
 
-// XDSCluster is the static cluster of the agent's XDS socket. It also receives access logs of the log
-// RecordLog, which Envoy writes for requests to the workload while its runtime key RecordLog is 100.
+// XDSCluster is the static cluster of the agent's XDS socket. It also receives two access logs:
+// RecordLog of the requests to the workload, or to a gateway, and RecordSentLog of those that the
+// workload sends. Each has the name of a runtime key, which is the percentage of requests that Envoy
+// writes; 0 is the default.
 const (
-	XDSCluster = "xds-grpc"
-	RecordLog  = "outrigger.record"
+	XDSCluster    = "xds-grpc"
+	RecordLog     = "outrigger.record"
+	RecordSentLog = "outrigger.record_sent"
 )
 
 // ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".

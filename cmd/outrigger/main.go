@@ -80,7 +80,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
 	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
 	root.AddCommand(inspect.Commands(inspect.Config{
-		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} },
+		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb,
 	})...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root

@@ -22,6 +22,8 @@ type Config struct {
 	// Exit returns an error with an exit code. A nil err means that the error has been printed
 	// already.
 	Exit func(code int, err error) error
+	// Dumb is true for a terminal that supports only plain lines.
+	Dumb bool
 }
 
 // Exit codes.
@@ -43,7 +45,7 @@ const defaultTimeout = 10 * time.Second
 
 // Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg)}
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newTopCommand(cfg), newTapCommand(cfg)}
 }
 
 // askFlags are the flags common to all commands.
@@ -58,11 +60,16 @@ type askFlags struct {
 
 // add adds the flags to a command with the given output formats, the default first.
 func (f *askFlags) add(cmd *cobra.Command, outputs ...string) {
+	f.addAsked(cmd, outputs...)
+	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
+}
+
+// addAsked adds the flags to a command without long lists.
+func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 	f.outputs = outputs
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to ask, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long a control plane may take to answer")
 	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
-	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
 }
 
 // oneOf lists alternatives: "a, b or c".

@@ -48,17 +48,23 @@ const (
 	ExtensionName   protowire.Number = 1
 	ExtensionConfig protowire.Number = 2
 
-	// StreamAccessLogsMessage, HTTPAccessLogEntries and HTTPAccessLogEntry.
-	LogsHTTP        protowire.Number = 2
-	LogsHTTPEntry   protowire.Number = 1
-	LogEntryCommon  protowire.Number = 1
-	LogEntryRequest protowire.Number = 3
+	// StreamAccessLogsMessage, its Identifier, HTTPAccessLogEntries and HTTPAccessLogEntry.
+	LogsIdentifier   protowire.Number = 1
+	LogsName         protowire.Number = 2
+	LogsHTTP         protowire.Number = 2
+	LogsHTTPEntry    protowire.Number = 1
+	LogEntryCommon   protowire.Number = 1
+	LogEntryRequest  protowire.Number = 3
+	LogEntryResponse protowire.Number = 4
 
 	// AccessLogCommon, TLSProperties and their certificates.
 	LogCommonLocal    protowire.Number = 3
 	LogCommonTLS      protowire.Number = 4
+	LogCommonStart    protowire.Number = 5
 	LogCommonUpstream protowire.Number = 15
+	LogCommonFlags    protowire.Number = 16
 	LogCommonRemote   protowire.Number = 20
+	LogCommonDuration protowire.Number = 23
 	LogTLSName        protowire.Number = 3
 	LogTLSPeer        protowire.Number = 5
 	LogPeerAltName    protowire.Number = 1
@@ -71,7 +77,17 @@ const (
 	LogRequestForwardedFor protowire.Number = 8
 	LogRequestID           protowire.Number = 9
 	LogRequestOriginalPath protowire.Number = 10
+	LogRequestBody         protowire.Number = 12
 	LogRequestHeaders      protowire.Number = 13
+
+	// HTTPResponseProperties, and what its response code is.
+	LogResponseCode protowire.Number = 1
+	LogResponseBody protowire.Number = 3
+	WrappedValue    protowire.Number = 1
+
+	// Timestamp and Duration.
+	TimeSeconds protowire.Number = 1
+	TimeNanos   protowire.Number = 2
 
 	// Address and SocketAddress.
 	AddressSocket protowire.Number = 1

@@ -15,6 +15,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // The numbers are those of the definitions.
@@ -42,11 +45,13 @@ func TestFieldNumbers(t *testing.T) {
 		{&discoveryv3.Resource{}, map[protoreflect.Name]protowire.Number{
 			"version": ResourceVersion, "resource": ResourceAny, "name": ResourceName, "aliases": ResourceAliases, "ttl": ResourceTTL,
 		}},
-		{&accesslogservicev3.StreamAccessLogsMessage{}, map[protoreflect.Name]protowire.Number{"http_logs": LogsHTTP}},
+		{&accesslogservicev3.StreamAccessLogsMessage{}, map[protoreflect.Name]protowire.Number{"identifier": LogsIdentifier, "http_logs": LogsHTTP}},
+		{&accesslogservicev3.StreamAccessLogsMessage_Identifier{}, map[protoreflect.Name]protowire.Number{"log_name": LogsName}},
 		{&accesslogservicev3.StreamAccessLogsMessage_HTTPAccessLogEntries{}, map[protoreflect.Name]protowire.Number{"log_entry": LogsHTTPEntry}},
-		{&accesslogdatav3.HTTPAccessLogEntry{}, map[protoreflect.Name]protowire.Number{"common_properties": LogEntryCommon, "request": LogEntryRequest}},
+		{&accesslogdatav3.HTTPAccessLogEntry{}, map[protoreflect.Name]protowire.Number{"common_properties": LogEntryCommon, "request": LogEntryRequest, "response": LogEntryResponse}},
 		{&accesslogdatav3.AccessLogCommon{}, map[protoreflect.Name]protowire.Number{
 			"downstream_local_address": LogCommonLocal, "tls_properties": LogCommonTLS, "upstream_cluster": LogCommonUpstream, "downstream_direct_remote_address": LogCommonRemote,
+			"start_time": LogCommonStart, "response_flags": LogCommonFlags, "duration": LogCommonDuration,
 		}},
 		{&accesslogdatav3.TLSProperties{}, map[protoreflect.Name]protowire.Number{"tls_sni_hostname": LogTLSName, "peer_certificate_properties": LogTLSPeer}},
 		{&accesslogdatav3.TLSProperties_CertificateProperties{}, map[protoreflect.Name]protowire.Number{"subject_alt_name": LogPeerAltName}},
@@ -54,7 +59,12 @@ func TestFieldNumbers(t *testing.T) {
 		{&accesslogdatav3.HTTPRequestProperties{}, map[protoreflect.Name]protowire.Number{
 			"authority": LogRequestAuthority, "path": LogRequestPath, "user_agent": LogRequestUserAgent, "forwarded_for": LogRequestForwardedFor,
 			"request_id": LogRequestID, "original_path": LogRequestOriginalPath, "request_headers": LogRequestHeaders,
+			"request_body_bytes": LogRequestBody,
 		}},
+		{&accesslogdatav3.HTTPResponseProperties{}, map[protoreflect.Name]protowire.Number{"response_code": LogResponseCode, "response_body_bytes": LogResponseBody}},
+		{&wrapperspb.UInt32Value{}, map[protoreflect.Name]protowire.Number{"value": WrappedValue}},
+		{&timestamppb.Timestamp{}, map[protoreflect.Name]protowire.Number{"seconds": TimeSeconds, "nanos": TimeNanos}},
+		{&durationpb.Duration{}, map[protoreflect.Name]protowire.Number{"seconds": TimeSeconds, "nanos": TimeNanos}},
 		{&corev3.Address{}, map[protoreflect.Name]protowire.Number{"socket_address": AddressSocket}},
 		{&corev3.SocketAddress{}, map[protoreflect.Name]protowire.Number{"address": SocketAddress, "port_value": SocketPort}},
 		{&corev3.TypedExtensionConfig{}, map[protoreflect.Name]protowire.Number{"name": ExtensionName, "typed_config": ExtensionConfig}},

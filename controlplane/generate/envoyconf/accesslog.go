@@ -128,21 +128,21 @@ func Unmatched(logs []*accesslogv3.AccessLog) []*accesslogv3.AccessLog {
 	return out
 }
 
-// recordLog returns the log of requests that an agent records. Envoy writes it only while the agent
-// has set a runtime key, without a change of listeners, and sends each entry at once: a timer of the
+// recordLog returns a log of requests that an agent records. Envoy writes it only while the agent has
+// set the runtime key, without a change of listeners, and sends each entry at once: a timer of the
 // log would wake every worker, always.
-func recordLog(headers []string) []*accesslogv3.AccessLog {
+func recordLog(key string, headers []string) []*accesslogv3.AccessLog {
 	if len(headers) == 0 {
 		return nil
 	}
 	return []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.http_grpc",
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
-			RuntimeKey: node.RecordLog, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
+			RuntimeKey: key, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
 		}}},
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&grpclogv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
-				LogName: node.RecordLog, TransportApiVersion: corev3.ApiVersion_V3,
+				LogName: key, TransportApiVersion: corev3.ApiVersion_V3,
 				GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: node.XDSCluster},
 				}},

@@ -7,13 +7,15 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 // GatewayHTTP returns the connection manager for clients outside the mesh. The topology determines
 // which client addresses and certificates are trusted. A nil topology means that no proxy precedes
 // the gateway and only those of the connection are trusted.
 func GatewayHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, topology *meshv1alpha1.Topology, filters Filters) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix, filters)
+	hcm := commonHTTP(mesh, statPrefix, node.RecordLog, filters)
 	hcm.ServerName = "istio-envoy"
 	hcm.UseRemoteAddress = wrapperspb.Bool(true)
 	hcm.XffNumTrustedHops = topology.GetNumTrustedProxies()

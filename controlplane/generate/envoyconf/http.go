@@ -12,17 +12,20 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// commonHTTP returns the settings that all connection managers share.
-func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
+// commonHTTP returns the settings that all connection managers share. record is the runtime key of
+// the log of recorded requests.
+func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix, record string, filters Filters) *hcmv3.HttpConnectionManager {
 	hcm := &hcmv3.HttpConnectionManager{
 		CodecType:         hcmv3.HttpConnectionManager_AUTO,
 		StatPrefix:        statPrefix,
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         slices.Concat(filters.Observed.RequestLog, filters.AccessLog, recordLog(filters.Records)),
+		AccessLog:         slices.Concat(filters.Observed.RequestLog, filters.AccessLog, recordLog(record, filters.Records)),
 
 		EarlyHeaderMutationExtensions: filters.Observed.Early,
 		Tracing:                       filters.Observed.Tracing,
@@ -36,7 +39,7 @@ func commonHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filter
 // OutboundHTTP returns the connection manager for requests of the application, which may use Envoy
 // as an HTTP proxy with absolute URLs.
 func OutboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix, filters)
+	hcm := commonHTTP(mesh, statPrefix, node.RecordSentLog, filters)
 	hcm.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
 	return hcm
 }
@@ -45,7 +48,7 @@ func OutboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filt
 // reads the identity of the caller from x-forwarded-client-cert; a value that the caller sets is
 // replaced.
 func InboundHTTP(mesh *meshv1alpha1.MeshConfig, statPrefix string, filters Filters) *hcmv3.HttpConnectionManager {
-	hcm := commonHTTP(mesh, statPrefix, filters)
+	hcm := commonHTTP(mesh, statPrefix, node.RecordLog, filters)
 	hcm.ServerName = "istio-envoy"
 	hcm.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 	hcm.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+const (
+	// agentPort is the status port of agents.
+	agentPort = "15020"
+	// late is how long an agent may take to begin and to end.
+	late = 10 * time.Second
+	// trailerDropped is the trailer with the number of requests that an agent did not write.
+	trailerDropped = "Outrigger-Dropped"
+	// reachCure is how to reach agents on other machines.
+	reachCure = "Agents on other machines: kubectl port-forward pod/POD 15020, and --agent 127.0.0.1:15020"
+)
+
+// proxy is a proxy whose agent can be asked.
+type proxy struct {
+	name, namespace, identity string // the name is the address if a flag names the agent
+	agent                     string // host:port of the status port
+}
+
+// reachFlags are the flags of commands that ask agents.
+type reachFlags struct {
+	askFlags
+	agents []string
+}
+
+// addAgents adds the flag for agents to a command.
+func (f *reachFlags) addAgents(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.agents, "agent", nil, "status port of an agent to ask instead, as host:port; can be repeated")
+}
+
+// find returns the proxies whose name is name, or begins with it, and the names of the others. It
+// prints which control planes do not answer.
+func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string) (found, others []proxy, err error) {
+	for _, agent := range f.agents {
+		found = append(found, proxy{name: agent, agent: agent})
+	}
+	if len(found) > 0 {
+		return found, nil, nil
+	}
+	addresses, err := f.addresses()
+	if err != nil {
+		return nil, nil, err
+	}
+	answers := ask[report.Replica](ctx, addresses, question{path: "proxies"}, f.timeout)
+	if complain(complaints, answers) == len(answers) {
+		return nil, nil, f.cfg.Exit(exitFailed, nil)
+	}
+	all := proxiesOf(answers)
+	if len(all) == 0 {
+		return nil, nil, f.cfg.Exit(exitFailed, errors.New("no proxy is connected to these control planes: name others with --control"))
+	}
+	if _, err := pickAll(answers, name); err != nil {
+		return nil, nil, f.cfg.Exit(exitFailed, err)
+	}
+	found = proxiesOf(answers)
+	return found, slices.DeleteFunc(all, func(p proxy) bool { return slices.Contains(found, p) }), nil
+}
+
+// proxiesOf returns the proxies in the answers of control planes.
+func proxiesOf(answers []answer[report.Replica]) (out []proxy) {
+	for _, a := range answers {
+		for _, p := range a.value.Proxies {
+			if len(p.Addresses) > 0 {
+				one := proxy{oneLine(p.Name), p.Namespace, p.Identity, net.JoinHostPort(p.Addresses[0], agentPort)}
+				if !slices.Contains(out, one) { // two control planes know it while it changes between them
+					out = append(out, one)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// get asks an agent. The caller closes the body of the answer. Agents are asked directly: a proxy of
+// the environment is for others, and an answer cannot lead elsewhere.
+func (p proxy) get(ctx context.Context, path string, query url.Values, timeout time.Duration) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: p.agent, Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{
+		Timeout:       timeout,
+		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: late},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer func() { _ = resp.Body.Close() }()                         // read-only: closing cannot lose data
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrText))     // as much as there is
+		return nil, &answerError{resp.StatusCode, oneLine(string(text))} // the text is of others
+	}
+	return resp, nil
+}
+
+// requests calls each for every line of the requests that an agent records, and returns how many it
+// dropped. began is called once it records.
+func (p proxy) requests(ctx context.Context, query url.Values, began func(), each func(line []byte) error) (dropped int, err error) {
+	length, err := time.ParseDuration(query.Get("for"))
+	if err != nil {
+		return 0, fmt.Errorf("the time to record: %w", err)
+	}
+	resp, err := p.get(ctx, "/debug/requests", query, length+late)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
+	began()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 64<<10), maxRecord)
+	for lines.Scan() {
+		if err := each(bytes.TrimSpace(lines.Bytes())); err != nil {
+			return 0, err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	if dropped, err = strconv.Atoi(strings.TrimSpace(resp.Trailer.Get(trailerDropped))); err != nil {
+		return 0, errors.New("it ended the recording early")
+	}
+	return dropped, nil
+}
