@@ -30,7 +30,8 @@ type ConfigStoreConfig struct {
 	// Name is the URL of the store, for messages; empty means "k8s://".
 	Name string
 	// Revision is the revision of the control plane. Objects with another value of the label
-	// istio.io/rev are ignored. Empty means "default".
+	// istio.io/rev are ignored, except Gateways of the Gateway API that name one of its tags. Empty
+	// means "default".
 	Revision string
 	// Namespaces are the namespaces whose objects are read; empty means all.
 	Namespaces []string
@@ -59,6 +60,10 @@ type ConfigStore struct {
 	problems map[model.Key]model.Problem
 	// listed is true once all definitions were listed.
 	listed bool
+	// tags are those of this revision, tagged the objects that may name one.
+	tags      map[string]string
+	tagged    map[model.Key]tagged
+	tagsKnown bool
 }
 
 // followed is the state of a kind that a reflector follows.
@@ -97,7 +102,7 @@ func NewConfigStore(cfg ConfigStoreConfig) (*ConfigStore, error) {
 	}
 	return &ConfigStore{
 		Cache: config.NewCache(schemas), cfg: cfg, log: cfg.Logger,
-		kinds: map[model.Kind]*followed{}, problems: map[model.Key]model.Problem{},
+		kinds: map[model.Kind]*followed{}, problems: map[model.Key]model.Problem{}, tags: map[string]string{}, tagged: map[model.Key]tagged{},
 	}, nil
 }
 
@@ -127,6 +132,9 @@ func (s *ConfigStore) Run(ctx context.Context) error {
 	var reflectors sync.WaitGroup
 	g.Go(func() error { return s.Deliver(ctx) }) // reads the cache, calls the handlers
 	g.Go(func() error {                          // reads the definitions, starts and stops reflectors
+		if s.Serves(model.KubernetesGateway) {
+			reflectors.Go(func() { s.followTags(ctx) })
+		}
 		s.followBuiltIn(ctx, &reflectors)
 		s.followDefinitions(ctx, &reflectors)
 		reflectors.Wait()
@@ -182,6 +190,7 @@ func (s *ConfigStore) unfollow(kind model.Kind) {
 			delete(s.problems, key)
 		}
 	}
+	maps.DeleteFunc(s.tagged, func(key model.Key, _ tagged) bool { return key.Kind == kind })
 	s.Replace(nil, kind)
 	s.settle()
 	s.mu.Unlock()
@@ -210,7 +219,7 @@ func (s *ConfigStore) fault(k schema.Schema, f *followed, err error) {
 
 // settle marks the cache as synced once everything was listed. The caller holds mu.
 func (s *ConfigStore) settle() {
-	if !s.listed {
+	if !s.listed || !s.tagsKnown && s.Serves(model.KubernetesGateway) {
 		return
 	}
 	for _, f := range s.kinds {

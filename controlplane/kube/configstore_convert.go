@@ -27,7 +27,7 @@ func keyOf(k schema.Schema, u *unstructured.Unstructured) model.Key {
 // valid state if it is invalid. The caller holds mu.
 func (s *ConfigStore) read(k schema.Schema, u *unstructured.Unstructured) *model.Config {
 	key := keyOf(k, u)
-	if rev := u.GetLabels()[revisionLabel]; rev != "" && rev != s.cfg.Revision {
+	if !s.ours(k, u) {
 		delete(s.problems, key)
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -242,6 +243,7 @@ func (k *kindSink) Delete(o any) error {
 	}
 	key := keyOf(k.schema, u)
 	delete(k.store.problems, key)
+	delete(k.store.tagged, key)
 	k.store.Apply(map[model.Key]*model.Config{key: nil})
 	return nil
 }
@@ -272,6 +274,9 @@ func (k *kindSink) Replace(list []any, _ string) error {
 			delete(k.store.problems, key)
 		}
 	}
+	maps.DeleteFunc(k.store.tagged, func(key model.Key, _ tagged) bool {
+		return key.Kind == k.schema.Kind && (k.namespace == "" || key.Namespace == k.namespace) && !there[key]
+	})
 	k.store.Apply(next)
 	delete(k.followed.missing, k.namespace)
 	k.store.settle()

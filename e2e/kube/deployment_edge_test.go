@@ -90,10 +90,12 @@ func TestDeploymentOfOthers(t *testing.T) {
 
 	m.apply(fmt.Sprintf(canary, "other", "other", "stable"))
 	m.apply(strings.ReplaceAll(gateway("web", "istio"), "namespace: edge", "namespace: canary"))
+	m.apply(strings.Replace(gateway("tagged", "istio"), "name: tagged,", "name: tagged, labels: {istio.io/rev: prod},", 1))
 	m.apply(gateway("last", "istio"))
 	m.deployed("a Gateway after all others", "last-istio", nil)
 	m.nothing("away-other")
 	m.nothing("later-istio")
+	m.nothing("tagged-istio")
 	web := func() error {
 		_, err := admin.AppsV1().Deployments("canary").Get(ctx, "web-istio", metav1.GetOptions{})
 		return err
@@ -103,6 +105,7 @@ func TestDeploymentOfOthers(t *testing.T) {
 	}
 	m.apply(fmt.Sprintf(canary, "own", "default", "prod"))
 	soon(t, "a tag of this revision", web)
+	m.deployed("a Gateway that names the tag", "tagged-istio", nil)
 }
 
 // One of two replicas deploys at a time, the other one when it is gone, and neither writes what is
