@@ -78,9 +78,19 @@ func countEvents(r prometheus.Registerer, s Store) error {
 	if err != nil {
 		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)
 	}
+	// Dashboards of Istio use this name.
+	all, err := shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pilot_k8s_cfg_events",
+		Help: "Changes of configuration objects in all stores, by kind and by event: add, update or delete.",
+	}, []string{"type", "event"}))
+	if err != nil {
+		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)
+	}
 	s.RegisterEventHandler(func(events []Event) {
 		for _, e := range events {
-			vec.WithLabelValues(s.Name(), string(e.Current().Kind), e.Type.String()).Inc()
+			kind, event := string(e.Current().Kind), e.Type.String()
+			vec.WithLabelValues(s.Name(), kind, event).Inc()
+			all.WithLabelValues(kind, event).Inc()
 		}
 	})
 	return nil

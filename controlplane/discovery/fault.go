@@ -49,6 +49,7 @@ func (s *Server) tryGenerate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.WithLabelValues(shortType(typeURL)).Inc()
+			s.metrics.internal.Inc()
 			reason := describePanic(cause)
 			if len(s.problems.record([]model.Problem{{Source: typeURL, Reason: reason}}, mesh.Sequence)) > 0 {
 				s.log.Error("internal error: configuration cannot be generated; proxies keep their previous version",
@@ -73,6 +74,7 @@ func (s *Server) warn(p model.Problem) {
 // fault counts and logs a panic outside the generator, and returns the stream's error.
 func (s *Server) fault(cause any, label string) error {
 	s.metrics.panics.WithLabelValues(label).Inc()
+	s.metrics.internal.Inc()
 	s.log.Error("internal error while serving a proxy", "reason", describePanic(cause))
 	return status.Error(codes.Internal, "internal error of the control plane, see its log")
 }

@@ -24,6 +24,8 @@ type metrics struct {
 	staleNonces *prometheus.CounterVec
 	unserved    prometheus.Counter
 	panics      *prometheus.CounterVec
+	internal    prometheus.Counter
+	sending     *prometheus.HistogramVec
 	convergence prometheus.Histogram
 	waited      prometheus.Histogram
 	queued      prometheus.GaugeFunc
@@ -48,6 +50,12 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served. They are not answered.",
 		}),
 		panics: byType("outrigger_control_xds_panics_total", "Panics while generating the configuration of a proxy, by type; other means while serving its stream."),
+		internal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pilot_total_xds_internal_errors", Help: "Errors of the control plane itself while serving proxies.",
+		}),
+		sending: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pilot_xds_push_time", Help: "Seconds to write and send a response, by type.", Buckets: []float64{.01, .1, 1, 3, 5, 10, 20, 30},
+		}, []string{"type"}),
 		convergence: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pilot_proxy_convergence_time",
 			Help:    "Seconds from the start of a push until a proxy was sent all of its changes.",
@@ -63,7 +71,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		}, queued),
 	}
 	if reg != nil {
-		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.convergence, m.waited, m.queued)
+		reg.MustRegister(m.connected, m.pushes, m.bytes.total, m.bytes.sizes, m.rejects, m.staleNonces, m.unserved, m.panics, m.internal, m.sending, m.convergence, m.waited, m.queued)
 	}
 	return m
 }

@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"slices"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -12,6 +13,7 @@ import (
 // send sends an update and records it.
 func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	s.nonces++
+	began := time.Now()
 	resources, removed, common := u.changed, u.removed, u.common
 	if !s.delta {
 		removed = nil // a wildcard removes what a response does not contain
@@ -36,6 +38,7 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	if err := s.sendMsg(out); err != nil {
 		return err
 	}
+	s.server.metrics.sending.WithLabelValues(label).Observe(time.Since(began).Seconds())
 	s.acks.sent(sub.ack, s.nonces, s.mesh.Sequence)
 	u.mixed = s.wholeAnswers(sub) && s.given.SparesType(slices.Index(xds.Types, sub.typeURL))
 	sub.sent(set, u)

@@ -108,7 +108,9 @@ func newHistory(exists func(model.Key) bool, version string, reg prometheus.Regi
 	})
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pilot_info", Help: "The version of the control plane; always 1."}, []string{"version"})
 	info.WithLabelValues(version).Set(1)
-	reg.MustRegister(p.triggers, p.updates, p.builds, p.gathered, info)
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "istio_build", Help: "The version of the program, as tag; always 1."}, []string{"component", "tag"})
+	build.WithLabelValues("pilot", version).Set(1)
+	reg.MustRegister(p.triggers, p.updates, p.builds, p.gathered, info, build)
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,11 +25,13 @@ func get(ctx context.Context, url string) error {
 	return err
 }
 
+// request returns the body of a response. The connection is closed after a request for /once.
 func request(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
+	r.Close = strings.HasSuffix(url, "/once")
 	response, err := client.Do(r)
 	if err != nil {
 		return nil, err
