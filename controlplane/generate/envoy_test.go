@@ -98,7 +98,7 @@ func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *
 }
 
 // minorVersion returns the x of Envoy 1.x.
-func minorVersion(t *testing.T, binary string) int {
+func minorVersion(t testing.TB, binary string) int {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binary, "--version").Output()
 	if err != nil {

@@ -62,6 +62,16 @@ func (b *bench) policies(ctx context.Context) {
 	}
 }
 
+// telemetry measures Envoy's CPU time for requests that it counts, logs and traces. The reference is
+// an Envoy that does not.
+func (b *bench) telemetry(ctx context.Context) {
+	b.say("telemetry: metrics, access log, traces")
+	envoy := b.goBench(ctx, "./controlplane/generate", "EnvoyTelemetry", fmt.Sprintf("%dx", 10*b.rounds))
+	for _, c := range [][2]string{{"metrics", "metrics"}, {"an access log", "log"}, {"1 % of traces", "traces"}, {"all three", "all"}} {
+		b.add(figure{Name: "Envoy's CPU for a request, with " + c[0], Unit: milliseconds, Ours: envoy.of("EnvoyTelemetry "+c[1]+"-us") / 1e6, Straight: envoy.of("EnvoyTelemetry none-us") / 1e6})
+	}
+}
+
 // benchmarks contains the results of benchmarks by "name unit".
 type benchmarks map[string]float64
 

@@ -116,6 +116,7 @@ func parts() []part {
 		{"dns", (*bench).dns, false},
 		{"stores", (*bench).stores, false},
 		{"policies", (*bench).policies, false},
+		{"telemetry", (*bench).telemetry, false},
 		{"pushcurve", (*bench).pushCurve, true},
 		{"restart", (*bench).restart, true},
 		{"churn", (*bench).churn, true},
