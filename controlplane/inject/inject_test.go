@@ -161,7 +161,7 @@ func TestWrongConfig(t *testing.T) {
 		"templates: {a: '{{ unknown }}'}": "function \"unknown\" not defined",
 		"neverInjectSelector: [{matchExpressions: [{key: a, operator: Is}]}]": "neverInjectSelector[0]: ",
 		"alwaysInjectSelector: [{}, {matchLabels: {'/': x}}]":                 "alwaysInjectSelector[1]: ",
-		"[":            "the configuration of the injector: ",
+		"[":           "the configuration of the injector: ",
 		manyAliases(): "the configuration of the injector: line 2: the aliases",
 	} {
 		if _, err := ParseConfig([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
