@@ -153,7 +153,9 @@ func TestRepairGoesOn(t *testing.T) {
 		t.Errorf("pods were listed %d times, want once", n)
 	}
 	server.CloseClientConnections()
-	<-first
+	if err := <-first; err == nil {
+		t.Error("a watch that breaks off is no error")
+	}
 	if len(r.problems) != 1 || r.problems["kept"] == "" {
 		t.Errorf("the problems are %v, want that of the pod that is kept", r.problems)
 	}

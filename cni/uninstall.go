@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// endTimeout bounds the question whether the plugin is uninstalled.
-const endTimeout = 10 * time.Second
+// endTimeout bounds the question whether the plugin is uninstalled. The grace period of the DaemonSet
+// is longer.
+const endTimeout = 20 * time.Second
 
 // end removes the plugin if it was uninstalled.
 func (in *installer) end(ctx context.Context) error {
@@ -54,7 +55,7 @@ func (in *installer) uninstalled(ctx context.Context) (bool, error) {
 			return gone, err
 		}
 		if _, pluginErr := getPod(ctx, in.kubeconfig(), in.config.Namespace, in.config.DaemonSet); !refused(pluginErr) {
-			return false, err
+			began = time.Now() // its rights may be deleted next
 		}
 		if time.Since(began) >= refusedTime {
 			return true, nil
