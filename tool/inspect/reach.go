@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -82,9 +83,14 @@ func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string
 // proxiesOf returns the proxies in the answers of control planes.
 func proxiesOf(answers []answer[report.Replica]) (out []proxy) {
 	for _, a := range answers {
+		apart := isolated(a.address)
 		for _, p := range a.value.Proxies {
 			if len(p.Addresses) > 0 {
-				one := proxy{oneLine(p.Name), p.Namespace, p.Identity, net.JoinHostPort(p.Addresses[0], agentPort)}
+				host := p.Addresses[0]
+				if apart {
+					host = published(host, a.address)
+				}
+				one := proxy{oneLine(p.Name), p.Namespace, p.Identity, net.JoinHostPort(host, agentPort)}
 				if !slices.Contains(out, one) { // two control planes know it while it changes between them
 					out = append(out, one)
 				}
@@ -92,6 +98,19 @@ func proxiesOf(answers []answer[report.Replica]) (out []proxy) {
 		}
 	}
 	return out
+}
+
+// published returns the address at which outrigger up publishes the ports of a workload with its own
+// network namespace: in the network of the control plane, with the last two bytes of the address in
+// the namespace.
+func published(host, control string) string {
+	inside, err := netip.ParseAddr(host)
+	outside, outErr := netip.ParseAddrPort(control)
+	if err != nil || outErr != nil || !inside.Is4() || !outside.Addr().Is4() {
+		return host
+	}
+	to, low := outside.Addr().As4(), inside.As4()
+	return netip.AddrFrom4([4]byte{to[0], to[1], low[2], low[3]}).String()
 }
 
 // get asks an agent. The caller closes the body of the answer. Agents are asked directly: a proxy of
