@@ -83,6 +83,22 @@ func tracerOf(p *meshv1alpha1.MeshConfig_ExtensionProvider) destination {
 	return nil
 }
 
+// Receives reports whether an extension provider of a mesh config sends logs or spans to a port of a
+// service.
+func Receives(mesh *meshv1alpha1.MeshConfig, service *model.Service, port uint32) bool {
+	return slices.ContainsFunc(mesh.GetExtensionProviders(), func(p *meshv1alpha1.MeshConfig_ExtensionProvider) bool {
+		for _, to := range []destination{loggerOf(p), tracerOf(p)} {
+			if to == nil || to.GetPort() != port {
+				continue
+			}
+			if in, host := meshconfig.ProviderService(to.GetService()); host == service.Hostname && (in == "" || in == service.Namespace) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 func (m *Mesh) recorder(name, use string, of func(*meshv1alpha1.MeshConfig_ExtensionProvider) destination, namespace string, sidecar *Sidecar) (r Recorder, err error) {
 	if r.Provider, err = m.extensionProvider(name); err != nil {
 		return r, err

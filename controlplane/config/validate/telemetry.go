@@ -93,7 +93,7 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 	}
 	switch o.GetMatch().GetMetric() {
 	case telemetryv1alpha1.MetricSelector_GRPC_REQUEST_MESSAGES, telemetryv1alpha1.MetricSelector_GRPC_RESPONSE_MESSAGES:
-		c.warnf(path+".match.metric", "is %s: Envoy does not count the messages of gRPC streams, so it has no effect", o.GetMatch().GetMetric())
+		c.warnf(path+".match.metric", "is %s: messages of gRPC streams are counted by cluster, without labels, so it has no effect", o.GetMatch().GetMetric())
 	default:
 	}
 	for name, tag := range field.Sorted(o.GetTagOverrides()) {

@@ -75,6 +75,9 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	p.ApplyOutlier(c)
 	http := p.httpOptions(src.Port.Protocol, src.Config)
 	applyTLS(c, src, p, http)
+	if snapshot.Receives(src.Config, src.Service, src.Port.Number) {
+		boundReceiver(c, http)
+	}
 	setHTTP(c, http)
 	p.applyProxyProtocol(c)
 	return c
