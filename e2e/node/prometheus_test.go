@@ -95,8 +95,11 @@ func TestDashboards(t *testing.T) {
 	n.eventually(t, "metrics", func(ctx context.Context) error {
 		for range 10 {
 			for _, r := range []struct{ from, url string }{
-				{inside, "http://server/"}, {inside, "http://server/missing"}, {inside, "http://server/broken"},
-				{inside, "http://database:8080/once"}, {outside, "http://server.metrics/"},
+				{inside, "http://server/"},
+				{inside, "http://server/missing"},
+				{inside, "http://server/broken"},
+				{inside, "http://database:8080/once"},
+				{outside, "http://server.metrics/"},
 			} {
 				_, _ = n.ask(ctx, r.from, r.url) // it is counted in any case
 			}
