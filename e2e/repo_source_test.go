@@ -132,6 +132,50 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// filterSetters are the files that set the HTTP filters of a connection manager, and why.
+var filterSetters = map[string]string{
+	"controlplane/generate/envoyconf/httpfilters.go": "the table",
+	"controlplane/generate/guard.go":                 "removes filters that change nothing, to compare",
+	"controlplane/generate/decision/trial.go":        "keeps the filters that decide, to ask an Envoy",
+}
+
+// TestFilterTable finds code that adds HTTP filters past the table.
+func TestFilterTable(t *testing.T) {
+	t.Parallel()
+	found := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.isTest() || !below(s.path, "controlplane") {
+			continue
+		}
+		sets := func(n ast.Expr) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				return n.Sel.Name == "HttpFilters"
+			case *ast.Ident: // a key of a literal
+				return n.Name == "HttpFilters"
+			}
+			return false
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.AssignStmt:
+				found[s.path] = found[s.path] || slices.ContainsFunc(n.Lhs, sets)
+			case *ast.KeyValueExpr:
+				found[s.path] = found[s.path] || sets(n.Key)
+			}
+			return true
+		})
+		if found[s.path] && filterSetters[s.path] == "" {
+			t.Errorf("%s sets HttpFilters: add a row to the table in controlplane/generate/envoyconf/httpfilters.go", s.path)
+		}
+	}
+	for file := range filterSetters {
+		if !found[file] {
+			t.Errorf("%s sets no HttpFilters any more: take it out of the list", file)
+		}
+	}
+}
+
 var envFile = regexp.MustCompile(`^cmd/[^/]+/env\.go$`)
 
 // TestSource holds what must not be written.

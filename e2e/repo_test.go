@@ -27,6 +27,7 @@ import (
 //   - the environment is read in cmd/*/env.go only; no init(), no state in
 //     package variables, no end of the process outside main (TestSource, repo_source_test.go);
 //   - servers have limits (TestServers, there too);
+//   - one table orders the HTTP filters (TestFilterTable, there too);
 //   - the head, the length and the functions of a file (TestFiles, there too);
 //   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
 //   - docs/reference/metrics.md lists every metric (TestMetrics);
