@@ -18,7 +18,7 @@ func proxyAddresses(src sources, exclude string, warn func(string, ...any)) ([]s
 	var ips []string
 	for name, ip := range map[string]string{"INSTANCE_IP": src.Environ.Workload.InstanceIP, "OUTRIGGER_BIND_ADDRESS": src.Environ.BindAddress} {
 		if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
-			return nil, fmt.Errorf("environment variable %s is %q, it must be an IP address", name, ip)
+			return nil, fmt.Errorf("environment variable %s is %q; it must be an IP address", name, ip)
 		}
 	}
 	add := func(ip string) {
@@ -44,7 +44,7 @@ func proxyAddresses(src sources, exclude string, warn func(string, ...any)) ([]s
 		}
 		excluded[name] = true
 		if !slices.ContainsFunc(interfaces, func(i networkInterface) bool { return i.name == name }) {
-			warn("annotation %s names %q: there is no such interface that is up", annotationExcludeInterfaces, name)
+			warn("annotation %s names %q: there is no such interface, or it is down", annotationExcludeInterfaces, name)
 		}
 	}
 	for _, i := range interfaces {

@@ -30,17 +30,17 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 	if own := pc.GetCustomConfigFile(); own != "" && path == "" {
 		doc, err := src.read(own)
 		if err != nil {
-			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: %w", own, err)
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q; it must be a bootstrap of Envoy: %w", own, err)
 		}
 		if len(doc) == 0 {
-			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q, it must be a bootstrap of Envoy: the file is empty", own)
+			return nil, fmt.Errorf("ProxyConfig customConfigFile is %q; it must be a bootstrap of Envoy: the file is empty", own)
 		}
 		cfg.bootstrapFile = own
 		return warnings, nil
 	}
 	for _, file := range bootstrap.Files(pc, cfg.metadata) {
 		if _, err := src.read(file.Path); err != nil {
-			return nil, fmt.Errorf("%s is %q, it must be a file that Envoy can read: %w", file.Field, file.Path, err)
+			return nil, fmt.Errorf("%s is %q; it must be a file that Envoy can read: %w", file.Field, file.Path, err)
 		}
 	}
 	in := bootstrap.Input{
@@ -55,7 +55,7 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 	}
 	template := bootstrap.Template{Path: path}
 	if template.Text, err = src.read(path); err != nil {
-		return nil, fmt.Errorf("%s is %q, it must be a template of Envoy's bootstrap: %w", from, path, err)
+		return nil, fmt.Errorf("%s is %q; it must be a template of Envoy's bootstrap: %w", from, path, err)
 	}
 	xds, _, err := upstreams(src, pc, cfg.source)
 	if err != nil {

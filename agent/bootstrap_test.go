@@ -95,7 +95,7 @@ func TestTemplate(t *testing.T) {
 		"Istio's own":         {environ: "ISTIO_BOOTSTRAP=" + istioTemplate, file: ours, want: "xds-grpc", warning: "the template of Istio's bootstrap: it is replaced by the built-in bootstrap"},
 		"Istio's own, custom": {environ: "ISTIO_BOOTSTRAP=" + istioTemplate + "\n" + custom, file: "own", warning: "it is not used"},
 		"Istio's own, flag":   {environ: field, flag: "." + istioTemplate, file: ours, want: "xds-grpc", warning: "--templateFile is"},
-		"no such file":        {flag: "none", err: `--templateFile is "none", it must be a template of Envoy's bootstrap: open none`},
+		"no such file":        {flag: "none", err: `--templateFile is "none"; it must be a template of Envoy's bootstrap: open none`},
 		"no JSON":             {environ: "ISTIO_BOOTSTRAP=bad", err: `environment variable ISTIO_BOOTSTRAP: template bad renders JSON that cannot be read: line 1 of the output, "{"`},
 		"a method":            {environ: "PROXY_CONFIG={proxyBootstrapTemplatePath: gone}", err: "ProxyConfig proxyBootstrapTemplatePath: template gone line 1 at <.config.GetX>"},
 	} {

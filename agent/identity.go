@@ -70,7 +70,7 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 		s.saved = e.Identity.OutputDir
 	}
 	if s.dir != "" && e.Identity.OutputDir != "" && same(e.Identity.OutputDir, s.dir) {
-		return s, fmt.Errorf("environment variable OUTPUT_CERTS is %q: the certificates come from there, name another directory or none", e.Identity.OutputDir)
+		return s, fmt.Errorf("environment variable OUTPUT_CERTS is %q: the certificates are read from there; name another directory or none", e.Identity.OutputDir)
 	}
 	if _, err := src.read(crlFile); err == nil {
 		s.crl = crlFile
@@ -91,9 +91,9 @@ func checkCompliance(e environ.Values) error {
 func checkSocketFile(name string) error {
 	switch {
 	case name != filepath.Base(name) || name == "." || name == "..":
-		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE is %q, it must be the name of a file in %s, such as spire.sock", name, bootstrap.SDSDir)
+		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE is %q; it must be the name of a file in %s, such as spire.sock", name, bootstrap.SDSDir)
 	case len(bootstrap.SDSDir)+1+len(name) > maxSocketPath:
-		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE has %d characters, at most %d are possible: the kernel limits the paths of sockets", len(name), maxSocketPath-len(bootstrap.SDSDir)-1)
+		return fmt.Errorf("environment variable WORKLOAD_IDENTITY_SOCKET_FILE has %d characters; at most %d are possible, because the kernel limits the paths of sockets", len(name), maxSocketPath-len(bootstrap.SDSDir)-1)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func checkIdentity(cfg *settings) error {
 	}
 	for name, value := range map[string]string{"SERVICE_ACCOUNT": cfg.identity.ServiceAccount, "TRUST_DOMAIN": cfg.identity.TrustDomain} {
 		if value == "" {
-			return fmt.Errorf("environment variable %s is not set, it is part of the workload's identity", name)
+			return fmt.Errorf("environment variable %s is not set; it is part of the workload's identity", name)
 		}
 	}
 	if err := cfg.identity.Validate(); err != nil {
@@ -217,13 +217,13 @@ func keyType(e environ.Values) (certs.KeyType, error) {
 		case 4096:
 			return certs.RSA4096, nil
 		}
-		return "", fmt.Errorf("environment variable WORKLOAD_RSA_KEY_SIZE is %d, it must be 2048, 3072 or 4096", e.Identity.RSAKeySize)
+		return "", fmt.Errorf("environment variable WORKLOAD_RSA_KEY_SIZE is %d; it must be 2048, 3072 or 4096", e.Identity.RSAKeySize)
 	case e.Identity.KeyAlgorithm != "" && e.Identity.KeyAlgorithm != "ECDSA":
-		return "", fmt.Errorf("environment variable ECC_SIGNATURE_ALGORITHM is %q, it must be ECDSA or RSA", e.Identity.KeyAlgorithm)
+		return "", fmt.Errorf("environment variable ECC_SIGNATURE_ALGORITHM is %q; it must be ECDSA or RSA", e.Identity.KeyAlgorithm)
 	case e.Identity.Curve == "P384":
 		return certs.ECDSAP384, nil
 	case e.Identity.Curve != "P256":
-		return "", fmt.Errorf("environment variable ECC_CURVE is %q, it must be P256 or P384", e.Identity.Curve)
+		return "", fmt.Errorf("environment variable ECC_CURVE is %q; it must be P256 or P384", e.Identity.Curve)
 	default:
 		return certs.ECDSAP256, nil
 	}

@@ -29,7 +29,7 @@ func bootstrapMetrics(m environ.Metrics) bootstrap.Metrics {
 func checkMetrics(cfg *settings) error {
 	e, statusPort := cfg.env.Metrics, int(cfg.proxyConfig.GetStatusPort())
 	if bind, err := netip.ParseAddr(cfg.env.BindAddress); e.LocalOnly && err == nil && !bind.IsLoopback() {
-		return fmt.Errorf("environment variable %s is true, but OUTRIGGER_BIND_ADDRESS is %s, where others reach all ports: set only one of them, or bind to a loopback address", nameMetricsLocal, bind)
+		return fmt.Errorf("environment variable %s is true, but OUTRIGGER_BIND_ADDRESS is %s, where other hosts reach all ports: set only one of them, or bind to a loopback address", nameMetricsLocal, bind)
 	}
 	if e.SecureMergedPort != 0 && statusPort == 0 {
 		return fmt.Errorf("environment variable %s is %d, but statusPort of ProxyConfig is 0, so there are no merged metrics: set both or neither", nameSecureMerged, e.SecureMergedPort)
@@ -43,7 +43,7 @@ func checkMetrics(cfg *settings) error {
 	}
 	claim := func(name string, port int) error {
 		if other, clash := taken[port]; port != 0 && clash {
-			return fmt.Errorf("environment variable %s is %d, which is the port of %s: choose another", name, port, other)
+			return fmt.Errorf("environment variable %s is %d, which is the port of %s: choose another one", name, port, other)
 		}
 		taken[port] = name
 		return nil

@@ -31,7 +31,7 @@ func TestMetricsPorts(t *testing.T) {
 		"the debug port":    {environ: []string{"ENVOY_SECURE_METRICS_PORT=15004"}, want: "which is the port of PROXY_XDS_DEBUG_VIA_AGENT_PORT"},
 		"no debug port":     {environ: []string{"ENVOY_SECURE_METRICS_PORT=15004", "PROXY_XDS_DEBUG_VIA_AGENT=false"}},
 		"no status port":    {environ: []string{"ENVOY_SECURE_MERGED_METRICS_PORT=15092", "PROXY_CONFIG={statusPort: 0}"}, want: "statusPort of ProxyConfig is 0, so there are no merged metrics"},
-		"local for all":     {environ: []string{"METRICS_LOCALHOST_ACCESS_ONLY=true", "OUTRIGGER_BIND_ADDRESS=10.0.0.9"}, want: "METRICS_LOCALHOST_ACCESS_ONLY is true, but OUTRIGGER_BIND_ADDRESS is 10.0.0.9, where others reach all ports"},
+		"local for all":     {environ: []string{"METRICS_LOCALHOST_ACCESS_ONLY=true", "OUTRIGGER_BIND_ADDRESS=10.0.0.9"}, want: "METRICS_LOCALHOST_ACCESS_ONLY is true, but OUTRIGGER_BIND_ADDRESS is 10.0.0.9, where other hosts reach all ports"},
 	} {
 		_, _, err := resolve(t.Context(), testSources(nil, c.environ...))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

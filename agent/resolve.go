@@ -196,7 +196,7 @@ func resolveProxyConfig(ctx context.Context, src sources, annotations map[string
 	if text := annotations[annotationStatusPort]; text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return nil, false, fmt.Errorf("annotation %s is %q, it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
+			return nil, false, fmt.Errorf("annotation %s is %q; it must be a port from 0 (no status port) to 65535", annotationStatusPort, text)
 		}
 		pc.StatusPort = int32(port)
 	}
@@ -234,18 +234,18 @@ func nodeID(src sources, ip string, warn func(string, ...any)) (node.ID, error) 
 		warn("environment variable POD_NAME is not set, the host's name %s is used", name)
 	}
 	if src.Environ.Workload.Namespace == "" {
-		return node.ID{}, errors.New("environment variable POD_NAMESPACE is not set, it must be the namespace of the workload")
+		return node.ID{}, errors.New("environment variable POD_NAMESPACE is not set; it must be the namespace of the workload")
 	}
 	for variable, value := range map[string]string{"POD_NAME": name, "POD_NAMESPACE": src.Environ.Workload.Namespace} {
 		if strings.Contains(value, "~") {
-			return node.ID{}, fmt.Errorf("environment variable %s is %q, it must be a name without ~, which separates the parts of the node id", variable, value)
+			return node.ID{}, fmt.Errorf("environment variable %s is %q; it must be a name without ~, which separates the parts of the node id", variable, value)
 		}
 	}
 	if domain == "" {
 		domain = src.Environ.Workload.Namespace + ".svc.cluster.local"
 	}
 	if strings.Contains(domain, "~") {
-		return node.ID{}, fmt.Errorf("--domain is %q, it must be a DNS domain such as default.svc.cluster.local", domain)
+		return node.ID{}, fmt.Errorf("--domain is %q; it must be a DNS domain such as default.svc.cluster.local", domain)
 	}
 	return node.ParseID(node.ID{Role: src.Role, IP: ip, Name: name + "." + src.Environ.Workload.Namespace, Domain: domain}.String())
 }
@@ -292,7 +292,7 @@ func envoyArgs(src sources, cfg *settings, ips []string, warn func(string, ...an
 		}
 		override = string(doc)
 		if len(override) > maxArgument || strings.ContainsRune(override, 0) {
-			return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP_OVERRIDE is %q, a file of %d bytes: it becomes an argument of Envoy, so it must be text of %d bytes at most; customConfigFile of ProxyConfig has no such limit", path, len(override), maxArgument)
+			return nil, fmt.Errorf("environment variable ISTIO_BOOTSTRAP_OVERRIDE is %q, a file of %d bytes: it becomes an argument of Envoy, so it must be text of at most %d bytes; customConfigFile of ProxyConfig has no such limit", path, len(override), maxArgument)
 		}
 	}
 	return envoy.Args(envoy.ArgsInput{

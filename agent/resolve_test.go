@@ -56,10 +56,10 @@ func TestResolveDurations(t *testing.T) {
 		"annotation":  {annotation: "terminationDrainDuration: 1h", want: "1h0m0s"},
 		"bad mesh config": {
 			mesh: "defaultConfig: {" + bad + "}",
-			want: `--meshConfig mesh: mesh config: field defaultConfig.terminationDrainDuration is "1x", it must be a duration`,
+			want: `--meshConfig mesh: mesh config: field defaultConfig.terminationDrainDuration is "1x"; it must be a duration`,
 		},
-		"bad environment": {environ: bad, want: `environment variable PROXY_CONFIG: field terminationDrainDuration is "1x", it must be a duration`},
-		"bad annotation":  {annotation: bad, want: `annotation proxy.istio.io/config: field terminationDrainDuration is "1x", it must be a duration`},
+		"bad environment": {environ: bad, want: `environment variable PROXY_CONFIG: field terminationDrainDuration is "1x"; it must be a duration`},
+		"bad annotation":  {annotation: bad, want: `annotation proxy.istio.io/config: field terminationDrainDuration is "1x"; it must be a duration`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,9 +204,9 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 		}
 	}
 	for entry, want := range map[string]string{
-		"WORKLOAD_IDENTITY_SOCKET_FILE=a/b":                        `WORKLOAD_IDENTITY_SOCKET_FILE is "a/b", it must be the name of a file in ./var/run/secrets/workload-spiffe-uds`,
+		"WORKLOAD_IDENTITY_SOCKET_FILE=a/b":                        `WORKLOAD_IDENTITY_SOCKET_FILE is "a/b"; it must be the name of a file in ./var/run/secrets/workload-spiffe-uds`,
 		"COMPLIANCE_POLICY=fips-140-2":                             `COMPLIANCE_POLICY is "fips-140-2": no policy for TLS is enforced yet; unset it`,
-		"WORKLOAD_IDENTITY_SOCKET_FILE=..":                         `WORKLOAD_IDENTITY_SOCKET_FILE is "..", it must be the name of a file`,
+		"WORKLOAD_IDENTITY_SOCKET_FILE=..":                         `WORKLOAD_IDENTITY_SOCKET_FILE is ".."; it must be the name of a file`,
 		"WORKLOAD_IDENTITY_SOCKET_FILE=" + strings.Repeat("a", 70): "WORKLOAD_IDENTITY_SOCKET_FILE has 70 characters",
 		"PROXY_CONFIG=[":                                           "environment variable PROXY_CONFIG",
 		"PROXY_CONFIG={discoveryAddress: x}":                       `ProxyConfig: discoveryAddress is "x"`,
@@ -217,9 +217,9 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 		"WORKLOAD_RSA_KEY_SIZE=1024":                               "WORKLOAD_RSA_KEY_SIZE is 1024",
 		"ISTIO_META_DNS_CAPTURE=yes":                               "DNS_CAPTURE",
 		"PROXY_CONFIG={customConfigFile: none}":                    `ProxyConfig customConfigFile is "none"`,
-		"ISTIO_BOOTSTRAP=/x":                                       `ISTIO_BOOTSTRAP is "/x", it must be a template of Envoy's bootstrap`,
+		"ISTIO_BOOTSTRAP=/x":                                       `ISTIO_BOOTSTRAP is "/x"; it must be a template of Envoy's bootstrap`,
 		"PROXY_CONFIG={statsdUdpAddress: x}":                       `ProxyConfig statsdUdpAddress is "x": it must be host:port`,
-		"PROXY_CONFIG={envoyMetricsService: {address: 'a:1', tlsSettings: {mode: SIMPLE, caCertificates: none}}}": `envoyMetricsService.tlsSettings.caCertificates is "none", it must be a file`,
+		"PROXY_CONFIG={envoyMetricsService: {address: 'a:1', tlsSettings: {mode: SIMPLE, caCertificates: none}}}": `envoyMetricsService.tlsSettings.caCertificates is "none"; it must be a file`,
 		"POD_NAMESPACE=":                        "POD_NAMESPACE is not set",
 		`ISTIO_PROMETHEUS_ANNOTATIONS={"port":`: "ISTIO_PROMETHEUS_ANNOTATIONS",
 	} {
@@ -354,7 +354,7 @@ func TestResolveIdentity(t *testing.T) {
 		"credentials of the workload":      {files: workload, environ: []string{"FILE_MOUNTED_CERTS=true"}, want: identitySource{dir: workloadCertDir}},
 		"revoked certificates":             {files: map[string]string{crlFile: "crl"}, want: identitySource{crl: crlFile}},
 		"mounted and provisioned":          {environ: []string{"FILE_MOUNTED_CERTS=true", "PROV_CERT=x"}, err: "FILE_MOUNTED_CERTS and PROV_CERT"},
-		"written where they come from":     {environ: []string{"FILE_MOUNTED_CERTS=true", "OUTPUT_CERTS=etc/certs"}, err: `OUTPUT_CERTS is "etc/certs": the certificates come from there`},
+		"written where they come from":     {environ: []string{"FILE_MOUNTED_CERTS=true", "OUTPUT_CERTS=etc/certs"}, err: `OUTPUT_CERTS is "etc/certs": the certificates are read from there`},
 		"no service account":               {environ: []string{"SERVICE_ACCOUNT="}, err: "environment variable SERVICE_ACCOUNT is not set"},
 		"no service account, but files":    {environ: []string{"SERVICE_ACCOUNT=", "FILE_MOUNTED_CERTS=true"}, want: identitySource{dir: mountedCertDir}},
 		"a trust domain that is none":      {environ: []string{"TRUST_DOMAIN=a/b"}, err: "environment variables TRUST_DOMAIN, POD_NAMESPACE and SERVICE_ACCOUNT"},

@@ -129,7 +129,7 @@ func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 	case s.Connected:
 		add("control plane: connected, no response yet")
 	case s.Since.IsZero() && s.Attempts == 0:
-		add("control plane: not asked for yet")
+		add("control plane: not requested yet")
 	case s.Since.IsZero():
 		add("control plane: not reached yet, %d attempts: %s", s.Attempts, short(s.Failure))
 	case s.LastResponse.IsZero():
@@ -139,7 +139,7 @@ func notes(s xdsproxy.Status, workload *sds.Workload, now time.Time) []string {
 	}
 	for _, t := range s.Types {
 		if t.Rejecting() {
-			add("rejected %s ago, what was before stays: %s: %s", ago(t.Rejected), t.TypeURL, short(t.Reason))
+			add("rejected %s ago, the previous version stays in force: %s: %s", ago(t.Rejected), t.TypeURL, short(t.Reason))
 		}
 	}
 	if workload != nil {

@@ -24,7 +24,7 @@ func TestNotes(t *testing.T) {
 		status xdsproxy.Status
 		want   []string
 	}{
-		"begun": {xdsproxy.Status{}, []string{"control plane: not asked for yet"}},
+		"begun": {xdsproxy.Status{}, []string{"control plane: not requested yet"}},
 		"never": {xdsproxy.Status{Attempts: 3, Failure: "refused"}, []string{"control plane: not reached yet, 3 attempts: refused"}},
 		"lost":  {xdsproxy.Status{Since: ago(61), Attempts: 2, Failure: "reset"}, []string{"control plane: lost 1m1s ago, 2 attempts: reset"}},
 		"lost, with what it sent": {
@@ -36,11 +36,11 @@ func TestNotes(t *testing.T) {
 			xdsproxy.Status{Since: ago(9), Connected: true, LastResponse: ago(5), Types: []xdsproxy.TypeStatus{
 				{TypeURL: "clusters", Accepted: ago(4)}, {TypeURL: "listeners", Accepted: ago(8), Rejected: ago(4), Reason: "no such filter"},
 			}},
-			[]string{"control plane: connected, last response 5s ago", "rejected 4s ago, what was before stays: listeners: no such filter"},
+			[]string{"control plane: connected, last response 5s ago", "rejected 4s ago, the previous version stays in force: listeners: no such filter"},
 		},
 		"many lines": {
 			xdsproxy.Status{Since: ago(2), Attempts: 1, Failure: "a\nb", Types: []xdsproxy.TypeStatus{{TypeURL: "clusters", Rejected: ago(4), Reason: "one\ncertificate: until 2099\n"}}},
-			[]string{`control plane: lost 2s ago, 1 attempts: a\nb`, `rejected 4s ago, what was before stays: clusters: one\ncertificate: until 2099`},
+			[]string{`control plane: lost 2s ago, 1 attempts: a\nb`, `rejected 4s ago, the previous version stays in force: clusters: one\ncertificate: until 2099`},
 		},
 	} {
 		if diff := cmp.Diff(c.want, notes(c.status, nil, now)); diff != "" {

@@ -68,7 +68,7 @@ func upstreams(src sources, pc *meshv1alpha1.ProxyConfig, source identitySource)
 		// ISTIOD_SAN is the name of the control plane, not of another authority.
 		host, port, err := net.SplitHostPort(e.Upstream.CAAddress)
 		if number, portErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || portErr != nil || number == 0 {
-			return xds, ca, fmt.Errorf("environment variable CA_ADDR is %q, it must be host:port with a port from 1 to 65535", e.Upstream.CAAddress)
+			return xds, ca, fmt.Errorf("environment variable CA_ADDR is %q; it must be host:port with a port from 1 to 65535", e.Upstream.CAAddress)
 		}
 		ca.address, ca.serverName = e.Upstream.CAAddress, host
 	}

@@ -65,10 +65,10 @@ func (b *builder) fileCheck() *xdsproxy.Check {
 // checkWasm returns an error for invalid settings of the cache.
 func checkWasm(e environ.Values) error {
 	if e.Wasm.HTTPAttempts < 1 {
-		return errors.New("environment variable WASM_HTTP_REQUEST_MAX_RETRIES is 0, it must be 1 or more: it counts the first request too")
+		return errors.New("environment variable WASM_HTTP_REQUEST_MAX_RETRIES is 0; it must be 1 or more: it counts the first request too")
 	}
 	if e.Wasm.CacheBytes < 1<<20 {
-		return fmt.Errorf("environment variable OUTRIGGER_WASM_CACHE_BYTES is %s, it must be 1048576 or more", strconv.Itoa(e.Wasm.CacheBytes))
+		return fmt.Errorf("environment variable OUTRIGGER_WASM_CACHE_BYTES is %s; it must be 1048576 or more", strconv.Itoa(e.Wasm.CacheBytes))
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestNodeMetadataSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"ISTIO_METAJSON_BAD is left out: its value is not a JSON object"}, warnings); diff != "" {
+	if diff := cmp.Diff([]string{"ISTIO_METAJSON_BAD is ignored: its value is not a JSON object"}, warnings); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]any{"X": "plain wins", "Y": "from config"}, got.Raw); diff != "" {
@@ -108,7 +108,7 @@ func TestRenderRefuses(t *testing.T) {
 		"tracing: {zipkin: {address: x}}":                                                        `ProxyConfig tracing.zipkin.address is "x": it must be host:port`,
 		"tracing: {datadog: {address: 'x:0'}}":                                                   `tracing.datadog.address is "x:0": the port "0"`,
 		"tracing: {datadog: {address: '$(HOST_IP):1'}}":                                          `environment variable HOST_IP is ""`,
-		"tracing: {openCensusAgent: {address: 'unix:/x'}}":                                       `openCensusAgent.address is "unix:/x", it must be host:port`,
+		"tracing: {openCensusAgent: {address: 'unix:/x'}}":                                       `openCensusAgent.address is "unix:/x"; it must be host:port`,
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL}}":                       `tracing.tlsSettings.clientCertificate is "", mode MUTUAL`,
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL, clientCertificate: x}}": "tracing.tlsSettings.privateKey",
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: SIMPLE}}":                       "name a file of root certificates",

@@ -71,7 +71,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(golden), string(got)); diff != "" {
-				t.Errorf("differs from %s, run with -update if that is meant:\n%s", want, diff)
+				t.Errorf("differs from %s, run with -update if that is intended:\n%s", want, diff)
 			}
 			if again := renderUsual(t, file); !bytes.Equal(got, again) {
 				t.Error("a second run gives other bytes")

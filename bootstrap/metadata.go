@@ -124,7 +124,7 @@ func rawMetadata(variables map[string]string) (raw map[string]any, static map[st
 		}
 		var members map[string]any
 		if err := json.Unmarshal([]byte(variables[name]), &members); err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s is left out: its value is not a JSON object", name))
+			warnings = append(warnings, fmt.Sprintf("%s is ignored: its value is not a JSON object", name))
 			continue
 		}
 		if name == labelsVariable {

@@ -31,7 +31,7 @@ func runtimeLayer(values map[string]string) (object, int64, error) {
 		case key == maxConnectionsKey && value != "":
 			n, err := strconv.ParseInt(value, 10, 64)
 			if err != nil || n < 1 {
-				return nil, 0, fmt.Errorf("ProxyConfig runtimeValues %s is %q, it must be a number from 1", key, value)
+				return nil, 0, fmt.Errorf("ProxyConfig runtimeValues %s is %q; it must be a number from 1", key, value)
 			}
 			limit = n
 		case key == maxConnectionsKey:

@@ -163,7 +163,7 @@ func tcpKeepalive(r remote) (object, error) {
 		}
 		seconds := d.GetSeconds()
 		if d.CheckValid() != nil || seconds < 1 || seconds > 1<<31-1 {
-			return nil, fmt.Errorf("ProxyConfig %s.tcpKeepalive.%s is %s, it must be 1s or more", r.field, name, d.AsDuration())
+			return nil, fmt.Errorf("ProxyConfig %s.tcpKeepalive.%s is %s; it must be 1s or more", r.field, name, d.AsDuration())
 		}
 		keepalive["keepalive_"+name] = seconds
 	}
@@ -185,7 +185,7 @@ func splitAddress(field, address, nodeIP string) (string, int, error) {
 	}
 	if host == hostIP {
 		if net.ParseIP(nodeIP) == nil {
-			return fail(fmt.Errorf("the environment variable HOST_IP is %q, it must be the IP address of the node", nodeIP))
+			return fail(fmt.Errorf("the environment variable HOST_IP is %q; it must be the IP address of the node", nodeIP))
 		}
 		host = nodeIP
 	}

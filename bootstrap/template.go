@@ -55,7 +55,7 @@ func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err er
 // check rejects output that Envoy could not parse.
 func (t Template) check(doc []byte) error {
 	const (
-		cure = "mind commas, quotes, and parameters that are not set"
+		cure = "check commas, quotes, and parameters that are not set"
 		// Parsing YAML takes many times its size in memory. Longer documents are not checked here.
 		longest = 1 << 20
 	)
@@ -72,7 +72,7 @@ func (t Template) check(doc []byte) error {
 			return fmt.Errorf("template %s renders YAML that cannot be read: %w; %s", t.Path, err, cure)
 		}
 		if len(value) == 0 {
-			return fmt.Errorf("template %s renders no YAML mapping, it must be a bootstrap of Envoy", t.Path)
+			return fmt.Errorf("template %s does not render a YAML mapping; it must be a bootstrap of Envoy", t.Path)
 		}
 		return nil
 	}
@@ -84,7 +84,7 @@ func (t Template) check(doc []byte) error {
 		number, text := lineAt(doc, int(syntax.Offset)-1)
 		return fmt.Errorf("template %s renders JSON that cannot be read: line %d of the output, %q: %w; %s", t.Path, number, text, err, cure)
 	case err != nil || len(value) == 0:
-		return fmt.Errorf("template %s renders no JSON object, it must be a bootstrap of Envoy", t.Path)
+		return fmt.Errorf("template %s does not render a JSON object; it must be a bootstrap of Envoy", t.Path)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (t Template) doubts(doc []byte) []string {
 		sentences = append(sentences, fmt.Sprintf("template %s: line %d of its output ", t.Path, number)+fmt.Sprintf(format, args...))
 	}
 	if at := bytes.Index(doc, []byte("<no value>")); at >= 0 {
-		add(at, "has <no value>: a parameter there has no value; ask for it with {{ if }} first, or mind its spelling")
+		add(at, "has <no value>: a parameter there has no value; test it with {{ if }} first, or check its spelling")
 	}
 	for _, r := range removed() {
 		if at := bytes.Index(doc, []byte(r.word)); at >= 0 {

@@ -75,7 +75,7 @@ func TestTemplateGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(golden), string(got)); diff != "" {
-				t.Errorf("differs from %s, run with -update if that is meant:\n%s", want, diff)
+				t.Errorf("differs from %s, run with -update if that is intended:\n%s", want, diff)
 			}
 			if again, _, err := RenderTemplate(in, tmpl); err != nil || !bytes.Equal(got, again) {
 				t.Error("a second run gives other bytes", err)
@@ -144,15 +144,15 @@ func TestTemplateErrors(t *testing.T) {
 		{"/t.json", "", "{\n\"a\": 1,\n}", `template /t.json renders JSON that cannot be read: line 3 of the output, "}": invalid character '}'`},
 		{"/t.json", "", "{\"a\": {{ .zone }}}", `line 1 of the output, "{\"a\": <no value>}": invalid character '<'`},
 		{"/t.json", "", "{}\n{}", "line 2 of the output"},
-		{"/t.json", "", "{\"a\": [", `"{\"a\": [": unexpected end of JSON input; mind commas`},
-		{"/t.json", "", "[1]", "renders no JSON object"},
+		{"/t.json", "", "{\"a\": [", `"{\"a\": [": unexpected end of JSON input; check commas`},
+		{"/t.json", "", "[1]", "does not render a JSON object"},
 		{"/t.json", "", " ", "line 1 of the output"},
-		{"/t.json", "", "{}", "renders no JSON object"},
-		{"/t.yaml", "", "", "renders no YAML mapping"},
+		{"/t.json", "", "{}", "does not render a JSON object"},
+		{"/t.yaml", "", "", "does not render a YAML mapping"},
 		{"/t.yaml", "", "a: 1\n b: 2", "template /t.yaml renders YAML that cannot be read: yaml:"},
 		{"/t.yaml", "", "a: &a " + strings.Repeat("x", 50_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]", "renders YAML that cannot be read: line 2: the aliases"},
 		{"/t.json", "", "{\n{{ .config.GetStatusPort }}", "template /t.json line 2 at <.config.GetStatusPort>: can't evaluate field GetStatusPort"},
-		{"/t.json", "", "{{ .config.DrainDuration.AsDuration }}", "can't evaluate field AsDuration in type *durationpb.Duration: it is no field"},
+		{"/t.json", "", "{{ .config.DrainDuration.AsDuration }}", "can't evaluate field AsDuration in type *durationpb.Duration: it is not a field"},
 		{"/t.json", "", "{{ .config.EnvoyMetricsService.Address }}", "nil pointer evaluating *v1alpha1.RemoteService.Address: it is not set"},
 		{"/t.json", "statsdUdpAddress: x", "{}", `ProxyConfig statsdUdpAddress is "x"`},
 		{"/t.json", "tracing: {stackdriver: {}}", "{}", "the platform metadata has no gcp_project"},

@@ -201,7 +201,7 @@ func (p *params) tracing(tracing *meshv1alpha1.Tracing) {
 	case *meshv1alpha1.Tracing_Stackdriver_:
 		project := p.in.Metadata.PlatformMetadata["gcp_project"]
 		if project == "" && p.err == nil {
-			p.err = errors.New("ProxyConfig tracing.stackdriver is set, and the project of Google Cloud is not known: the platform metadata has no gcp_project")
+			p.err = errors.New("ProxyConfig tracing.stackdriver is set, but the project of Google Cloud is unknown: the platform metadata has no gcp_project")
 		}
 		p.values["stackdriver"], p.values["stackdriverProjectID"], p.values["stackdriverDebug"] = true, project, t.Stackdriver.GetDebug()
 		for name, most := range map[string]*wrapperspb.Int64Value{

@@ -65,7 +65,7 @@ func tracerOf(in Input) (remote, object, error) {
 	case *meshv1alpha1.Tracing_Stackdriver_:
 		return r, nil, errors.New("ProxyConfig tracing.stackdriver is set: Envoy has no Stackdriver tracer any more; " + openTelemetryAdvice)
 	default:
-		return r, nil, fmt.Errorf("ProxyConfig tracing has a tracer %T that is not known; use zipkin, datadog or openCensusAgent", t)
+		return r, nil, fmt.Errorf("ProxyConfig tracing has the unknown tracer %T; use zipkin, datadog or openCensusAgent", t)
 	}
 }
 
@@ -92,7 +92,7 @@ func grpcTarget(target string) (string, error) {
 		address = strings.TrimPrefix(address, scheme)
 	}
 	if strings.HasPrefix(target, "unix:") || strings.ContainsAny(address, "/,") {
-		return "", fmt.Errorf("ProxyConfig tracing.openCensusAgent.address is %q, it must be host:port", target)
+		return "", fmt.Errorf("ProxyConfig tracing.openCensusAgent.address is %q; it must be host:port", target)
 	}
 	return address, nil
 }
@@ -100,7 +100,7 @@ func grpcTarget(target string) (string, error) {
 // Replaced returns a sentence for each field of the ProxyConfig whose effect differs from its name.
 func Replaced(pc *meshv1alpha1.ProxyConfig) []string {
 	const sentence = "ProxyConfig tracing.%s: Envoy has no such tracer any more; spans go to %s as OTLP over gRPC, and requests carry " +
-		"the W3C header traceparent: have an OpenTelemetry collector take them there"
+		"the W3C header traceparent: have an OpenTelemetry collector receive them there"
 	switch t := pc.GetTracing().GetTracer().(type) {
 	case *meshv1alpha1.Tracing_OpenCensusAgent_:
 		return []string{fmt.Sprintf(sentence, "openCensusAgent", t.OpenCensusAgent.GetAddress())}

@@ -61,7 +61,7 @@ func ValidateTrustDomain(td string) error {
 	}
 	for _, c := range []byte(td) {
 		if !isLower(c) && !isPlain(c) {
-			return fmt.Errorf("trust domain %q holds %q; only a-z, 0-9, '.', '-' and '_' are allowed", td, c)
+			return fmt.Errorf("trust domain %q contains %q; only a-z, 0-9, '.', '-' and '_' are allowed", td, c)
 		}
 	}
 	return nil
@@ -76,7 +76,7 @@ func validateSegment(what, s string) error {
 	}
 	for _, c := range []byte(s) {
 		if !isLower(c) && !isPlain(c) && (c < 'A' || c > 'Z') {
-			return fmt.Errorf("%s %q holds %q; only letters, digits, '.', '-' and '_' are allowed", what, s, c)
+			return fmt.Errorf("%s %q contains %q; only letters, digits, '.', '-' and '_' are allowed", what, s, c)
 		}
 	}
 	return nil

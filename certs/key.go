@@ -111,7 +111,7 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 		}
 		if err != nil {
 			// The cause is omitted, because it might contain key material.
-			return nil, fmt.Errorf("the PEM block %q does not hold a readable private key", block.Type)
+			return nil, fmt.Errorf("the PEM block %q does not contain a readable private key", block.Type)
 		}
 		switch k := key.(type) {
 		case *ecdsa.PrivateKey:
@@ -119,7 +119,7 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 		case *rsa.PrivateKey:
 			return k, nil
 		default:
-			return nil, fmt.Errorf("private keys of type %T are not served; use ECDSA or RSA", key)
+			return nil, fmt.Errorf("private keys of type %T are not supported; use ECDSA or RSA", key)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func TestParseKeyForms(t *testing.T) {
 		"SEC 1":                     {data: block("EC PRIVATE KEY", sec1)},
 		"parameters before the key": {data: append(block("EC PARAMETERS", []byte{5, 0}), block("EC PRIVATE KEY", sec1)...)},
 		"PKCS#1":                    {data: block("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey.(*rsa.PrivateKey)))},
-		"Ed25519":                   {data: block("PRIVATE KEY", edDER), wantErr: "not served"},
+		"Ed25519":                   {data: block("PRIVATE KEY", edDER), wantErr: "not supported"},
 		"empty":                     {wantErr: "no PEM block"},
 		"encrypted":                 {data: block("ENCRYPTED PRIVATE KEY", sec1), wantErr: "unencrypted"},
 		"broken":                    {data: block("PRIVATE KEY", sec1[:20]), wantErr: "readable private key"},

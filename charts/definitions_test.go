@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 )
 
-var update = flag.Bool("update", false, "write outrigger/crds anew")
+var update = flag.Bool("update", false, "write outrigger/crds again")
 
 //go:generate go test -run ^TestDefinitions$ . -update
 

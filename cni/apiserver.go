@@ -36,7 +36,7 @@ const maxAnswer = 512 << 20
 func newAPIServer(server string, roots []byte, token string) (*apiServer, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(roots) {
-		return nil, errors.New("the certificate authority of the API server holds no certificate in PEM")
+		return nil, errors.New("the certificate authority of the API server contains no certificate in PEM")
 	}
 	at, err := url.Parse(server)
 	if err != nil || at.Scheme != "https" || at.Host == "" {
@@ -105,7 +105,7 @@ func fromKubeconfig(path string) (*apiServer, error) {
 	}
 	var k kubeconfig
 	if err := json.Unmarshal(text, &k); err != nil || len(k.Clusters) != 1 || len(k.Users) != 1 {
-		return nil, fmt.Errorf("%s is not a kubeconfig of %s: delete it, so that %s writes it anew", path, PluginName, PluginName)
+		return nil, fmt.Errorf("%s is not a kubeconfig of %s: delete it, so that %s writes it again", path, PluginName, PluginName)
 	}
 	roots, err := base64.StdEncoding.DecodeString(k.Clusters[0].Cluster.CAData)
 	if err != nil {
@@ -152,7 +152,7 @@ func (a *apiServer) do(ctx context.Context, r request) error {
 		return nil
 	}
 	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(r.out); err != nil {
-		return fmt.Errorf("the answer of the API server to %s: %w", r.path, err)
+		return fmt.Errorf("the response of the API server to %s: %w", r.path, err)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (a *apiServer) open(ctx context.Context, r request) (io.ReadCloser, error) 
 	}
 	answer, err := a.client.Do(q)
 	if err != nil {
-		return nil, fmt.Errorf("asking the API server: %w", err)
+		return nil, fmt.Errorf("calling the API server: %w", err)
 	}
 	if answer.StatusCode < 300 {
 		return answer.Body, nil
@@ -199,7 +199,7 @@ func (a *apiServer) open(ctx context.Context, r request) (io.ReadCloser, error) 
 	if err := json.NewDecoder(io.LimitReader(answer.Body, maxStatus)).Decode(&status); err != nil || status.Message == "" {
 		status.Message = r.path
 	}
-	return nil, &statusError{answer.StatusCode, fmt.Sprintf("the API server answers %s: %s", answer.Status, clip.Text(status.Message, maxMessage))}
+	return nil, &statusError{answer.StatusCode, fmt.Sprintf("the API server returned %s: %s", answer.Status, clip.Text(status.Message, maxMessage))}
 }
 
 func podPath(namespace, name string) string {
@@ -251,7 +251,7 @@ func (a *apiServer) pluginToken(ctx context.Context, namespace, account string) 
 		return "", time.Time{}, fmt.Errorf("token for service account %s/%s: %w", namespace, account, err)
 	}
 	if answer.Status.Token == "" {
-		return "", time.Time{}, fmt.Errorf("token for service account %s/%s: the answer has none", namespace, account)
+		return "", time.Time{}, fmt.Errorf("token for service account %s/%s: the response contains none", namespace, account)
 	}
 	life := time.Until(answer.Status.ExpirationTimestamp)
 	return answer.Status.Token, time.Now().Add(max(life/4, time.Minute)), nil

@@ -166,7 +166,7 @@ func (in *installer) installProgram() (changed bool, err error) {
 			}
 		}
 		if changed {
-			return true, fmt.Errorf("%s: another program changes it, too", path)
+			return true, fmt.Errorf("%s: another program also changes it", path)
 		}
 		if err := durable.Replace(path, want, mode); err != nil {
 			return false, err
@@ -322,5 +322,5 @@ func edit(path string, text []byte, change func([]byte) ([]byte, error)) (change
 		}
 		text, expected = displaced, out
 	}
-	return changed, fmt.Errorf("write %s: another program writes it all the time", path)
+	return changed, fmt.Errorf("write %s: another program keeps overwriting it", path)
 }

@@ -28,7 +28,7 @@ func newMetrics() *metrics {
 		}),
 		installs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "istio_cni_installs_total",
-			Help: "Installations of the plugin on the node, the repairs of what others changed included.",
+			Help: "Installations of the plugin on the node, including repairs of changes by others.",
 		}, []string{"result"}),
 		repaired: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "istio_cni_repair_pods_repaired_total",

@@ -206,7 +206,7 @@ func (r *repairer) look(ctx context.Context, api *apiServer, p *pod) error {
 	case r.config.RepairPods && len(p.Status.PodIPs) > 0 && (p.Status.Phase == "Pending" || p.Status.Phase == "Running"):
 		kind = "repair"
 		if done, err = r.setRules(ctx, p); failed && !done && err == nil {
-			err = fmt.Errorf("%s has no network namespace with its address: delete the pod", r.config.Namespaces)
+			err = fmt.Errorf("%s: there is no network namespace with its address: delete the pod", r.config.Namespaces)
 		}
 	case r.config.RepairPods || !failed:
 		return nil

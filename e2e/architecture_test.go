@@ -52,14 +52,14 @@ func TestWhereToChange(t *testing.T) {
 		}
 	}
 	if rows < 20 {
-		t.Errorf("ARCHITECTURE.md says for %d things where to change them, want 20", rows)
+		t.Errorf("ARCHITECTURE.md lists the places of %d changes, want 20", rows)
 	}
 }
 
 // required is a line of go.mod with a direct dependency.
 var required = regexp.MustCompile(`(?m)^\t([^ \t]+\.[^ \t]+/[^ \t]+) v[^ \t]+$`)
 
-// TestDependencyTable checks that ARCHITECTURE.md says of each direct dependency what it is for.
+// TestDependencyTable checks that ARCHITECTURE.md contains the purpose of each direct dependency.
 func TestDependencyTable(t *testing.T) {
 	t.Parallel()
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))

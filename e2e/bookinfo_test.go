@@ -26,7 +26,7 @@ const (
 	publisher       = "127.0.0.1:19090"
 )
 
-// bookPage is what of the product page the test looks at.
+// bookPage contains the parts of the product page that the test checks.
 type bookPage struct {
 	Details      *struct{ Publisher string }
 	DetailsError string
@@ -53,8 +53,8 @@ func (p bookPage) version() string {
 	return out
 }
 
-// TestBookinfo runs the bookshop, and applies the rules of its tutorials,
-// one after the other, with outrigger apply.
+// TestBookinfo runs the bookshop, and applies the rules of its tutorials in order with outrigger
+// apply.
 func TestBookinfo(t *testing.T) {
 	t.Parallel()
 	s := newExample(t, "bookinfo")
@@ -64,7 +64,7 @@ func TestBookinfo(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"publisher": "Outside Press"}`) // the page shows what is missing
+		_, _ = io.WriteString(w, `{"publisher": "Outside Press"}`) // the page shows missing parts
 	})}
 	go func() { _ = outside.Serve(l) }() // it ends with the test
 	t.Cleanup(func() { _ = outside.Close() })
@@ -72,7 +72,7 @@ func TestBookinfo(t *testing.T) {
 	s.waitFor("Ctrl-C ends it", time.Minute)
 	s.tries(t)
 
-	// Without rules all versions take turns, and nobody outside is known.
+	// Without rules all versions take turns, and no external service is known.
 	seen := map[string]bool{}
 	eventually(t, 2*time.Minute, func() string {
 		p := s.page(t, "")
@@ -117,7 +117,7 @@ func TestBookinfo(t *testing.T) {
 	s.wantVersion(t, "", `none: .* 504 `)
 
 	s.apply(t, "virtual-service-reviews-50-v3")
-	s.wantVersion(t, "", "v3 red") // before this nobody saw any reviews
+	s.wantVersion(t, "", "v3 red") // before this there were no reviews
 	s.wantHalf(t, "v1", "v3 red")
 
 	s.apply(t, "virtual-service-reviews-v1-mirror-v3")
@@ -125,7 +125,7 @@ func TestBookinfo(t *testing.T) {
 	before := inboundRequests(t, bookinfoReviews)
 	for range 20 {
 		if got := s.page(t, "").version(); got != "v1" {
-			t.Errorf("everybody sees v1, but %s answers", got)
+			t.Errorf("all users see v1, but %s responds", got)
 		}
 	}
 	eventually(t, 2*time.Minute, func() string {
@@ -148,7 +148,7 @@ func TestBookinfo(t *testing.T) {
 // wantHalf sends requests and fails unless each of two versions answers about half of them.
 func (s *shop) wantHalf(t *testing.T, one, other string) {
 	t.Helper()
-	// At once: who sees version 3 waits for its ratings.
+	// Concurrently, because requests to version 3 wait for its ratings.
 	versions := make(chan string)
 	for range 40 {
 		go func() {
@@ -168,7 +168,7 @@ func (s *shop) wantHalf(t *testing.T, one, other string) {
 	}
 }
 
-// page asks for the product page, for a user.
+// page requests the product page as a user.
 func (s *shop) page(t *testing.T, user string) bookPage {
 	t.Helper()
 	p, err := s.ask(t, user)
@@ -178,7 +178,7 @@ func (s *shop) page(t *testing.T, user string) bookPage {
 	return p
 }
 
-// ask is page, for any goroutine.
+// ask is like page, for any goroutine.
 func (s *shop) ask(t *testing.T, user string) (p bookPage, err error) {
 	t.Helper()
 	header := http.Header{}
@@ -197,7 +197,7 @@ func (s *shop) ask(t *testing.T, user string) (p bookPage, err error) {
 	return p, nil
 }
 
-// wantVersion waits until a user sees this version of the reviews, a pattern.
+// wantVersion waits until a user sees a version of the reviews that matches the pattern.
 func (s *shop) wantVersion(t *testing.T, user, want string) {
 	t.Helper()
 	pattern := regexp.MustCompile("^" + want)
@@ -251,7 +251,7 @@ func (s *shop) edit(name, old, new string) {
 	}
 }
 
-// inboundRequests is how many requests have come to the Envoy of a workload.
+// inboundRequests returns the number of requests to the Envoy of a workload.
 func inboundRequests(t *testing.T, address string) int {
 	t.Helper()
 	text, err := fetch(t, "http://"+address+":15000/stats?filter=http.inbound_.*downstream_rq_total")

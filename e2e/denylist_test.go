@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// TestShopDenied denies a workload of the running shop, and takes it back: its
-// requests are refused, also on connections from before, while those of another
-// workload are answered all the time. The ports of metrics for certificates refuse it
-// too, and a certificate with a denied serial number.
+// TestShopDenied denies a workload of the running shop, and allows it again: its requests are
+// refused, also on existing connections, while those of another workload always succeed. The
+// metrics ports that require certificates refuse it too, and a certificate with a denied serial
+// number.
 func TestShopDenied(t *testing.T) {
 	s := newShop(t)
 	list := filepath.Join(s.dir, "denied")
@@ -71,7 +71,7 @@ func TestShopDenied(t *testing.T) {
 	began := time.Now()
 	eventually(t, 3*time.Minute, answers(denied, http.StatusServiceUnavailable))
 	t.Logf("the first request of the denied workload fails after %s", time.Since(began))
-	// Once its old connections are gone, none of its requests get through.
+	// Once its old connections are closed, all of its requests fail.
 	for row := 0; row < 50; row++ {
 		if complaint := answers(denied, http.StatusServiceUnavailable)(); complaint != "" {
 			row = 0
@@ -97,7 +97,7 @@ func TestShopDenied(t *testing.T) {
 			return ""
 		})
 	}
-	status("acknowledged by 3 of 3 proxies.") // the denied one has lost its stream
+	status("acknowledged by 3 of 3 proxies.") // the stream of the denied workload was closed
 	deny("spiffe://cluster.local/ns/default/sa/frontend\nbroken\n")
 	status("its newest text is not in force: line 2: ")
 

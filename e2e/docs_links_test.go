@@ -18,8 +18,8 @@ const (
 	maxRow  = 120 // of a table
 )
 
-// TestDocumentWidth finds lines that are too long to be read side by side in a
-// terminal, outside of code and of generated documents.
+// TestDocumentWidth finds lines that are too wide for a terminal, outside of code and of generated
+// documents.
 func TestDocumentWidth(t *testing.T) {
 	t.Parallel()
 	for _, file := range walk(t, ".md") {
@@ -41,7 +41,7 @@ var (
 	generatedPart = regexp.MustCompile(`(?s)<!-- [a-z-]+: made by make \w+ -->.*?<!-- end -->`)
 )
 
-// byHand returns what of a document is written by hand.
+// byHand returns the parts of a document that are written by hand.
 func byHand(text string) string {
 	if generatedPage.MatchString(text) {
 		return ""
@@ -68,7 +68,7 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-// linkProblem says why a link of a document leads nowhere, "" if it leads somewhere.
+// linkProblem returns why a link of a document is broken, or "".
 func linkProblem(t *testing.T, file, link string) string {
 	t.Helper()
 	target, fragment, hasFragment := strings.Cut(link, "#")
@@ -85,7 +85,7 @@ func linkProblem(t *testing.T, file, link string) string {
 	return ""
 }
 
-// TestAnchors keeps the check of links from becoming blind.
+// TestAnchors tests the check of links itself.
 func TestAnchors(t *testing.T) {
 	t.Parallel()
 	got := anchors("# The mesh file\n## What `up` makes, and [where](x.md)\n```sh\n# comment\n```\n### x-forwarded-client-cert\n")

@@ -12,20 +12,19 @@ import (
 // A page of the documents is a list of steps for the reader, made from its fenced
 // blocks:
 //
-//   - sh: commands; a text block after it is what they print
+//   - sh: commands; a text block after it is their output
 //   - console: lines with "$ " are commands, those below each of them its output
 //   - yaml with the first line "# path.yaml": a file that the reader writes
 //
-// An HTML comment above a block changes how the test treats it: <!-- fails --> says
-// that its commands end with an error, <!-- not run: reason --> that they need what a
-// test has not.
+// An HTML comment above a block changes how the test treats it: <!-- fails --> means that its
+// commands fail, <!-- not run: reason --> that a test cannot run them.
 
-// step is one thing that the reader of a page does.
+// step is one action of the reader of a page.
 type step struct {
 	line    int    // of the page, 1 is the first
 	file    string // to write; "" runs the script
 	script  string // commands, or the content of the file
-	output  string // what the page shows as the output; "" compares nothing
+	output  string // the expected output; "" compares nothing
 	fails   bool   // the commands end with an error
 	skipped string // why the test does not run it; "" runs it
 }

@@ -20,8 +20,7 @@ import (
 // stepLimit bounds the wait for one step of a page, on a busy machine.
 const stepLimit = 2 * time.Minute
 
-// TestDocumentCommands does what the pages for users tell them to do, step by step, and
-// compares what they show.
+// TestDocumentCommands executes the steps of the pages for users, and compares the output.
 func TestDocumentCommands(t *testing.T) {
 	for _, page := range userPages(t) {
 		t.Run(page, func(t *testing.T) {
@@ -64,9 +63,9 @@ func userPages(t *testing.T) []string {
 	return pages
 }
 
-// reader is who reads a page and follows it: a directory that looks like a clone after
-// make build, a shell whose variables and directory persist from step to step, and a
-// second terminal in which a mesh runs.
+// reader simulates the reader of a page: a directory that looks like a clone after make build, a
+// shell whose variables and directory persist from step to step, and a second terminal in which a
+// mesh runs.
 type reader struct {
 	t        *testing.T
 	dir      string   // of the clone
@@ -118,8 +117,8 @@ func newReader(t *testing.T) *reader {
 // mesh is a command that runs until Ctrl-C.
 var mesh = regexp.MustCompile(`^(make up|(bin/)?outrigger up\b.*)\n$`)
 
-// do does one step of a page. A command whose output the page shows is repeated until
-// it prints that: the page tells what happens in the end.
+// do executes one step of a page. A command whose output the page shows is repeated until it prints
+// that, because the page shows the final state.
 func (r *reader) do(s step) error {
 	if s.file != "" {
 		path := filepath.Join(r.dir, s.file)
@@ -154,8 +153,7 @@ eval "$2"`, "bash", r.state, script)
 	return cmd
 }
 
-// start runs a mesh in the terminal, in which none runs any more, and waits until it is
-// ready.
+// start runs a mesh in the idle terminal, and waits until it is ready.
 func (r *reader) start(s step) error {
 	if err := r.interrupt(); err != nil {
 		return err
@@ -177,7 +175,7 @@ func (r *reader) start(s step) error {
 	return nil
 }
 
-// interrupt is Ctrl-C in the terminal, and the wait for the end of what runs there.
+// interrupt sends Ctrl-C to the terminal, and waits until its program exits.
 func (r *reader) interrupt() error {
 	if r.terminal == nil {
 		return nil
@@ -199,7 +197,7 @@ func (r *reader) interrupt() error {
 	}
 }
 
-// TestSteps keeps the runner of the documents from becoming blind.
+// TestSteps tests the runner of the documents itself.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	page := "Text.\n\n```sh\nmake up\n```\n\n```text\nready in 1.22 s\n```\n\n<!-- fails -->\n```console\n$ false\nno …\n$ true\n```\n" +

@@ -13,13 +13,13 @@ import (
 	"unicode"
 )
 
-// The documents say what the code does:
+// The documents match the code:
 //
-//   - docs/reference/metrics.md has the tables that the code makes (metrics_test.go);
+//   - docs/reference/metrics.md has the tables generated from the code (metrics_test.go);
 //   - make targets that a document names exist, and CONTRIBUTING.md names all;
 //   - docs/reference/mesh-file.md names every field of the mesh file, and
 //     those of MeshConfig that have an effect;
-//   - ARCHITECTURE.md and the pages for users stay short enough to be read;
+//   - ARCHITECTURE.md and the pages for users stay short;
 //   - the commands of the pages for users work (docs_run_test.go).
 
 const (
@@ -96,8 +96,8 @@ func TestArchitectureIsShort(t *testing.T) {
 	}
 }
 
-// TestDocumentWords counts the words of the pages for users: what has a letter,
-// outside of code blocks and of what is generated.
+// TestDocumentWords limits the number of words of the pages for users. Words contain a letter; code
+// blocks and generated parts do not count.
 func TestDocumentWords(t *testing.T) {
 	t.Parallel()
 	words := 0

@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// TestGetEnvoy shows which Envoy make envoy takes where one is given, and what
-// it says of one that does not do. The download itself is in the way of every
-// other test.
+// TestGetEnvoy checks which existing Envoy make envoy uses, and its error for an unsuitable one.
+// Every other test covers the download itself.
 func TestGetEnvoy(t *testing.T) {
 	t.Parallel()
 	fake := func(t *testing.T, says string) string {
@@ -26,9 +25,9 @@ func TestGetEnvoy(t *testing.T) {
 	}
 	const old, young = "envoy  version: 0123/1.35.9/Clean/RELEASE/BoringSSL", "envoy  version: 0123/1.41.0/Clean/RELEASE/BoringSSL"
 	for name, tc := range map[string]struct {
-		envoy, path string // what the Envoy says that ENVOY names, and the one on PATH
+		envoy, path string // the version output of the Envoy in ENVOY, and of the one on PATH
 		names       string // ENVOY itself
-		version     string // the one that is asked for
+		version     string // the requested version
 		fails       bool
 		says        []string
 	}{

@@ -29,7 +29,7 @@ func (m *intercepted) deny(t *testing.T, text string) {
 }
 
 // denySerial denies the serial number of a client's certificate for a while. Servers that speak
-// first must not greet it then, and greet it before and after.
+// first must greet it before and after, but not meanwhile.
 func (m *intercepted) denySerial(t *testing.T, client *machine, servers ...string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.dir, client.name, "certs", "cert-chain.pem"))
@@ -66,7 +66,7 @@ func (m *intercepted) denySerial(t *testing.T, client *machine, servers ...strin
 	}
 }
 
-// hears returns the first line of a server to a client that sends nothing, or what came of it.
+// hears returns the first line of a server to a client that sends nothing, or the error.
 func hears(ctx context.Context, client *machine, server string) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -74,8 +74,8 @@ func hears(ctx context.Context, client *machine, server string) string {
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = c.Close() }() // nothing more is expected
+	defer func() { _ = c.Close() }() // no more data is expected
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	line, _ := bufio.NewReader(c).ReadString('\n') // an error follows what was sent
+	line, _ := bufio.NewReader(c).ReadString('\n') // the data is followed by an error
 	return line
 }

@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// interceptedMesh has a server on two machines, one redirected, one transparent,
-// by address, by name and by both, and a machine that is not in the mesh.
+// interceptedMesh has a server on two machines, one redirected and one transparent, reachable by
+// address, by name and by both, and a machine outside the mesh.
 const interceptedMesh = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -83,8 +83,8 @@ spec:
   endpoints: [{address: OUTSIDE}]
 `
 
-// TestInterception runs agents with the real Envoy in network namespaces whose
-// traffic is redirected to them, as in pods, and shows what applications see.
+// TestInterception runs agents with the real Envoy in network namespaces whose traffic is
+// redirected to them, as in pods, and checks what applications see.
 func TestInterception(t *testing.T) {
 	t.Parallel()
 	if err := build(); err != nil {
@@ -114,8 +114,8 @@ func TestInterception(t *testing.T) {
 		from.sees(t, url, host, want...)
 	}
 	byWeb, bySeen := fmt.Sprintf(mine, "web"), fmt.Sprintf(mine, "seen")
-	// Requests: by virtual address, by name, by the other family; of a port that
-	// did not say what it speaks; to a workload itself; past the mesh.
+	// Requests: by virtual address, by name, by the other family; to a port without a declared
+	// protocol; to the workload itself; around the mesh.
 	get(client, "http://10.96.0.1/", "", byWeb, asClient, "host 10.96.0.1")
 	get(client, "http://10.96.0.1/", "web", byWeb, asClient, "host web")
 	get(client, "http://[fd00:96::1]/", "", byWeb, asClient)
@@ -125,19 +125,19 @@ func TestInterception(t *testing.T) {
 	get(client, "http://"+hostPort(web.ip6, 9000)+"/", "", "host [")
 	get(client, "http://"+outside.ip4.String()+":8080/", "", "!By=", "from "+client.ip4.String())
 	get(outside, "http://"+web.ip4.String()+":8080/", "", "!URI=", "host "+web.ip4.String())
-	// Transparent: the application sees who calls, in the mesh or not.
+	// Transparent: the application sees the caller's address, in the mesh or not.
 	get(outside, "http://"+seen.ip4.String()+":8080/", "", "from "+outside.ip4.String())
 	get(outside, "http://"+hostPort(seen.ip6, 8080)+"/", "", "from "+outside.ip6.String())
 	get(client, "http://10.96.0.2/", "", bySeen, asClient, "from "+client.ip4.String())
 
-	// Connections: the server speaks first; of a port that no service has.
+	// Connections: the server speaks first; a port without a service.
 	converse(t, client, "10.96.0.1:5432", "hello ")
 	converse(t, client, "10.96.0.2:5432", "hello "+client.ip4.String())
 	converse(t, outside, hostPort(seen.ip4, 5432), "hello "+outside.ip4.String())
 	converse(t, client, hostPort(web.ip4, 6000), "")
 	converse(t, client, hostPort(outside.ip4, 6000), client.ip4.String())
 
-	// TLS of the application goes as it is, and what it asks for decides.
+	// TLS of the application is forwarded unchanged, and its server name selects the destination.
 	secure := httptest.NewUnstartedServer(http.HandlerFunc(whoAsks))
 	_ = secure.Listener.Close() // it listens elsewhere
 	secure.Listener = outside.listen(t, "[::]:7443")
@@ -153,7 +153,7 @@ func TestInterception(t *testing.T) {
 		return ""
 	})
 
-	// STRICT: who is not in the mesh is refused, by the services and elsewhere.
+	// STRICT: callers outside the mesh are refused, on ports of services and others.
 	m.write(t, "strict.yaml", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: default}\nspec: {mtls: {mode: STRICT}}\n")
 	eventually(t, 2*time.Minute, func() string {
 		for _, url := range []string{"http://" + hostPort(web.ip4, 8080) + "/", "http://" + hostPort(seen.ip4, 9000) + "/"} {
@@ -170,7 +170,7 @@ func TestInterception(t *testing.T) {
 	m.denySerial(t, client, "10.96.0.1:5432", "10.96.0.2:5432")
 	get(client, "http://10.96.0.1/", "", byWeb, asClient)
 
-	// Only what is known: everything else is refused, what is known goes on.
+	// REGISTRY_ONLY: unknown destinations are refused, known ones still work.
 	m.write(t, "known.yaml", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: client, namespace: default}\nspec:\n  workloadSelector: {labels: {app: client}}\n  egress: [{hosts: ['./*']}]\n  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n")
 	eventually(t, 2*time.Minute, func() string {
 		if code, body, err := request(t.Context(), client.client(), "http://"+hostPort(outside.ip4, 8080)+"/", ""); err == nil && code == 200 {
@@ -180,7 +180,7 @@ func TestInterception(t *testing.T) {
 	})
 	get(client, "http://10.96.0.1/", "", byWeb, asClient)
 	if code, body, err := request(t.Context(), client.client(), "http://10.96.0.1/", "nobody.example.com"); err != nil || code != 502 {
-		t.Errorf("a host that nobody knows: %d, %v: %s", code, err, body)
+		t.Errorf("an unknown host: %d, %v: %s", code, err, body)
 	}
 }
 
@@ -197,17 +197,17 @@ func (m *machine) refuses(t *testing.T) {
 	}
 }
 
-// whoAsks answers with what arrived.
+// whoAsks responds with the properties of the request.
 func whoAsks(w http.ResponseWriter, r *http.Request) {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.Unmap().String()
 	}
-	_, _ = fmt.Fprintf(w, "host %s\nfrom %s\n%s\n", r.Host, host, r.Header.Get("X-Forwarded-Client-Cert")) // the client sees what is missing
+	_, _ = fmt.Fprintf(w, "host %s\nfrom %s\n%s\n", r.Host, host, r.Header.Get("X-Forwarded-Client-Cert")) // the client notices missing data
 }
 
-// sees waits until the answer of a URL holds some texts, and not those that
-// begin with an exclamation mark.
+// sees waits until the response of a URL contains all texts, except those that begin with an
+// exclamation mark, which it must not contain.
 func (m *machine) sees(t *testing.T, url, host string, want ...string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() string {
@@ -226,7 +226,7 @@ func (m *machine) sees(t *testing.T, url, host string, want ...string) {
 
 func hostPort(ip netip.Addr, port uint16) string { return netip.AddrPortFrom(ip, port).String() }
 
-// request asks for a URL; the host may be another one than the URL's.
+// request requests a URL; the host may differ from that of the URL.
 func request(ctx context.Context, client *http.Client, url, host string) (int, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -244,7 +244,7 @@ func request(ctx context.Context, client *http.Client, url, host string) (int, s
 	return resp.StatusCode, string(body), err
 }
 
-// converse expects a greeting, says something and expects it back.
+// converse expects a greeting, sends a text and expects it back.
 func converse(t *testing.T, from *machine, address, greeting string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() string {
@@ -254,7 +254,7 @@ func converse(t *testing.T, from *machine, address, greeting string) {
 		if err != nil {
 			return fmt.Sprintf("%s connects to %s: %v", from.name, address, err)
 		}
-		defer func() { _ = c.Close() }() // nothing more is expected
+		defer func() { _ = c.Close() }() // no more data is expected
 		_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 		in := bufio.NewReader(c)
 		first, err := in.ReadString('\n')
@@ -321,13 +321,13 @@ func newIntercepted(t *testing.T, control *machine, config string) *intercepted 
 	return m
 }
 
-// write puts a file into the configuration.
+// write writes a file to the configuration.
 func (m *intercepted) write(t *testing.T, name, text string) {
 	t.Helper()
 	put(t, filepath.Join(m.dir, "config", name), text)
 }
 
-// identity writes what proves the identity of a workload, and the root of the control plane, below a
+// identity writes the credentials of a workload and the root of the control plane below a
 // directory.
 func (m *intercepted) identity(t *testing.T, dir, app string) {
 	t.Helper()
@@ -397,7 +397,7 @@ func (m *intercepted) run(t *testing.T, at *machine, cmd *exec.Cmd, name string)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	at.start(t, cmd)
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
 		if err := cmd.Wait(); err != nil && name != "control" {
 			t.Logf("%s ended with %v", name, err)
 		}

@@ -51,7 +51,7 @@ func runApp(name string) error {
 	return http.Serve(l, mux)
 }
 
-// greet speaks first on each connection and then repeats what it hears.
+// greet speaks first on each connection and then echoes its input.
 func greet(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -59,15 +59,15 @@ func greet(l net.Listener) error {
 			return err
 		}
 		go func() {
-			defer func() { _ = c.Close() }() // the other side sees it
+			defer func() { _ = c.Close() }() // the peer reports it
 			_, _ = io.WriteString(c, "hello\n")
 			_, _ = io.Copy(c, c) // as above
 		}()
 	}
 }
 
-// ask does what the parameters say, from the place of this application: get a URL, talk to a greeter,
-// check the health of a gRPC server, resolve a name, or read a file.
+// ask executes the action of the parameters in this application's namespaces: get a URL, talk to a
+// greeter, check the health of a gRPC server, resolve a name, or read a file.
 func ask(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
 	defer cancel()
@@ -95,7 +95,7 @@ func ask(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		text = "error: " + err.Error()
 	}
-	_, _ = io.WriteString(w, text) // the asking test sees what is missing
+	_, _ = io.WriteString(w, text) // the calling test notices missing data
 }
 
 func talkTo(ctx context.Context, address string) (string, error) {
@@ -103,9 +103,9 @@ func talkTo(ctx context.Context, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = c.Close() }() // nothing more is expected
+	defer func() { _ = c.Close() }() // no more data is expected
 	if deadline, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(deadline) // a real connection accepts any
+		_ = c.SetDeadline(deadline) // a real connection accepts any deadline
 	}
 	in := bufio.NewReader(c)
 	first, err := in.ReadString('\n')
@@ -124,7 +124,7 @@ func checkHealth(ctx context.Context, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = conn.Close() }() // the answer has come
+	defer func() { _ = conn.Close() }() // the answer has arrived
 	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	return answer.GetStatus().String(), err
 }

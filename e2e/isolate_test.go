@@ -58,7 +58,7 @@ const isolatedWorkloads = `
   protocol: GRPC
 `
 
-// isolatedConfig has services of the machine: by TLS of the application, and by TLS of Envoy.
+// isolatedConfig has services of the machine: with TLS of the application, and with TLS of Envoy.
 const isolatedConfig = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -78,7 +78,7 @@ spec:
   trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: SIMPLE, insecureSkipVerify: true}}]}
 `
 
-// newIsolated is the example shop and three more applications, with namespaces.
+// newIsolated returns the example shop with three more applications, in namespaces.
 func newIsolated(t *testing.T) *shop {
 	t.Helper()
 	needsIsolation(t)
@@ -110,7 +110,7 @@ func (s *shop) replace(name, old, replacement string) {
 	}
 }
 
-// asks lets the application "asker" do something, and waits until the answer holds a text.
+// asks runs an action in the application "asker", and waits until the response contains a text.
 func (s *shop) asks(t *testing.T, what, value, want string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() string {
@@ -122,7 +122,7 @@ func (s *shop) asks(t *testing.T, what, value, want string) {
 	})
 }
 
-// TestIsolated shows what applications see that have a network namespace and no proxy setting.
+// TestIsolated checks what applications see that have a network namespace and no proxy setting.
 func TestIsolated(t *testing.T) {
 	s := newIsolated(t)
 	secure := httptest.NewTLSServer(http.HandlerFunc(whoAsks))
@@ -270,7 +270,7 @@ func traces(t *testing.T) (all []string) {
 	return all
 }
 
-// TestShopIsolated does with namespaces what works without them. The applications run as nobody.
+// TestShopIsolated runs the steps of TestShop in namespaces. The applications run as nobody.
 func TestShopIsolated(t *testing.T) {
 	needsIsolation(t)
 	s := newShop(t)
@@ -293,7 +293,7 @@ func TestShopIsolated(t *testing.T) {
 	s.everything(t)
 }
 
-// makePublic lets every user run the application.
+// makePublic makes the application executable for every user.
 func (s *shop) makePublic(t *testing.T) {
 	t.Helper()
 	program := filepath.Join(s.bin, "shop")
@@ -313,7 +313,7 @@ func (s *shop) makePublic(t *testing.T) {
 }
 
 // TestIsolatedInUserNamespace runs the shop in a user namespace, in which root has no privileges on
-// the machine. Without privileges in it, outrigger up says what is missing.
+// the machine. Without privileges in it, outrigger up reports what is missing.
 func TestIsolatedInUserNamespace(t *testing.T) {
 	needsIsolation(t)
 	s := newShop(t)
@@ -338,7 +338,7 @@ func TestIsolatedInUserNamespace(t *testing.T) {
 	few.exited <- nil // for the cleanup
 }
 
-// TestIsolationNeedsRoot shows what outrigger up says to another user.
+// TestIsolationNeedsRoot checks the error of outrigger up for another user.
 func TestIsolationNeedsRoot(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to give root up")
@@ -412,7 +412,7 @@ func TestIsolatedKilled(t *testing.T) {
 	}
 }
 
-// namespaces are the network namespaces in which processes of this machine are.
+// namespaces returns the network namespaces of the processes of this machine.
 func namespaces(t *testing.T) map[string]bool {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")

@@ -26,26 +26,26 @@ import (
 
 const catalog = "http://catalog:8080/"
 
-// TestShop runs the example shop once and shows, one after the other:
+// TestShop runs the example shop once and checks in order:
 //
 //   - the table names every workload, its address, identity and expiry
 //   - the requests and commands that it and the tool suggest succeed
-//   - the ports of agent and Envoy are those that a mesh file may not use
-//   - an agent is small in memory
+//   - agent and Envoy listen only on ports that mesh files must not use
+//   - an agent uses little memory
 //   - the line of the README answers 200 through two Envoys
-//   - a 90/10 split holds, a header match goes to v2 always
+//   - a 90/10 split holds, a header match always goes to v2
 //   - plaintext to a workload's port is refused, the backend sees the
 //     caller's SPIFFE identity
-//   - a changed VirtualService counts within 1 s and nothing restarts
-//   - a broken file is refused with its place, all else goes on, also when the
-//     control plane starts again
-//   - no request fails while the control plane is killed and comes back
-//   - a killed Envoy is reported by its agent and started again
-//   - so is one that is killed while the control plane hangs, and proves itself
-//   - Ctrl-C ends everything within 10 s and leaves nothing
+//   - a changed VirtualService takes effect within 1 s and nothing restarts
+//   - an invalid file is refused with its place, everything else keeps working, also after a
+//     restart of the control plane
+//   - no request fails while the control plane is killed and restarted
+//   - a killed Envoy is reported by its agent and restarted
+//   - so is one that is killed while the control plane hangs; it has its identity at once
+//   - Ctrl-C stops everything within 10 s and leaves nothing behind
 func TestShop(t *testing.T) { startShop(t).everything(t) }
 
-// everything runs all steps on a mesh that is ready, and ends it.
+// everything runs all steps on a ready mesh, and stops it.
 func (s *shop) everything(t *testing.T) {
 	t.Run("table", s.table)
 	t.Run("suggested requests", s.tries)
@@ -63,9 +63,8 @@ func (s *shop) everything(t *testing.T) {
 	t.Run("ctrl-c", s.ctrlC)
 }
 
-// TestShopStateOfTheWorld runs the shop with agents whose Envoys ask for the
-// state of the world instead of deltas: the split, a change, and the control
-// plane killed under load.
+// TestShopStateOfTheWorld runs the shop with agents whose Envoys use state-of-the-world xDS instead
+// of deltas: the split, a change, and the control plane killed under load.
 func TestShopStateOfTheWorld(t *testing.T) {
 	s := newShop(t)
 	s.setenv("outrigger-agent", "ISTIO_DELTA_XDS", "false")
@@ -91,8 +90,8 @@ func (s *shop) table(t *testing.T) {
 	s.waitFor(readmeLine, 2*time.Minute)
 }
 
-// memory waits until each agent takes little memory. It gives back what its start took once it has
-// been ready for a while.
+// memory waits until each agent uses little memory. An agent releases the memory of its start some
+// time after it is ready.
 func (s *shop) memory(t *testing.T) {
 	for _, workload := range []string{"frontend", "catalog-v1", "catalog-v2", "orders"} {
 		p := s.find("outrigger-agent", workload)
@@ -123,15 +122,15 @@ func (s *shop) readmeLine(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", readmeLine, err, out)
 	}
-	// The frontend's Envoy and the catalog's both leave their marks.
+	// Both the frontend's Envoy and the catalog's add their headers.
 	for _, want := range []string{"HTTP/1.1 200 OK", "x-envoy-upstream-service-time:", "server: envoy", `"service"`, "spiffe://cluster.local/ns/default/sa/frontend"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("the answer holds no %q:\n%s", want, out)
+			t.Errorf("the response has no %q:\n%s", want, out)
 		}
 	}
 }
 
-// share asks the catalog n times and returns how many answers came from v2.
+// share sends n requests to the catalog and returns how many reached v2.
 func share(t *testing.T, n int, header http.Header) (v2 int) {
 	t.Helper()
 	client := throughProxy(t, frontend)
@@ -163,8 +162,7 @@ func (s *shop) split(t *testing.T) {
 	const n, weight = 2000, 0.10
 	limit := 3 * math.Sqrt(n*weight*(1-weight))
 	off := func(v2 int) bool { return math.Abs(float64(v2)-n*weight) > limit }
-	// An honest split is off by that much once in 370 times, twice in a row
-	// once in 137,000.
+	// A correct split deviates by that much once in 370 times, twice in a row once in 137,000.
 	if v2 := share(t, n, nil); off(v2) {
 		t.Logf("%d of %d requests went to v2, want %d within %.0f; once more", v2, n, int(n*weight), limit)
 		if v2 = share(t, n, nil); off(v2) {
@@ -198,9 +196,8 @@ func (s *shop) strict(t *testing.T) {
 	}
 }
 
-// family returns the process ids of everything that runs, to see that nothing
-// was started again. An agent that asks Envoy for its version is at its start. A
-// process without arguments has ended.
+// family returns the process ids of all programs, to detect restarts. It ignores Envoys that an
+// agent starts for their version, and processes without arguments, which have exited.
 func (s *shop) family() string {
 	asks := func(p process) bool { return p.args == "" || strings.HasSuffix(p.args, "envoy --version ") }
 	return fmt.Sprint(slices.DeleteFunc(s.processes(), asks))
@@ -266,14 +263,14 @@ func (s *shop) brokenFiles(t *testing.T) {
 		}
 		s.showsLastGood(t)
 	}
-	// A restart of the control plane keeps the last good state, too.
+	// A restart of the control plane also keeps the last good state.
 	kill(t, s.find("outrigger-control", ""))
 	s.waitFor("the control plane is ready again", 2*time.Minute)
 	if v2 := share(t, 100, nil); v2 != 100 {
 		t.Errorf("after a restart of the control plane %d of 100 requests went to v2, want the last good state: all", v2)
 	}
 	s.showsLastGood(t)
-	// Another file still counts while this one is broken.
+	// Another file still takes effect while this one is invalid.
 	s.write("orders.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: orders}\nspec:\n  hosts: [orders]\n"+
 		"  http:\n  - directResponse: {status: 418}\n")
 	defer func() { _ = os.Remove(filepath.Join(s.dir, "config", "orders.yaml")) }()
@@ -287,7 +284,7 @@ func (s *shop) brokenFiles(t *testing.T) {
 }
 
 // showsLastGood waits until the tool prints the version of the VirtualService that is in force
-// while its file is not valid.
+// while its file is invalid.
 func (s *shop) showsLastGood(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{{"get", "vs", "catalog", "-o", "yaml"}, {"describe", "vs", "catalog"}} {
@@ -300,7 +297,7 @@ func (s *shop) showsLastGood(t *testing.T) {
 	}
 }
 
-// eventually waits until check finds nothing to complain of.
+// eventually waits until check returns no complaint.
 func eventually(t *testing.T, limit time.Duration, check func() string) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -325,7 +322,7 @@ func (s *shop) controlKilled(t *testing.T) {
 
 	file := s.read("catalog.yaml")
 	s.write("catalog.yaml", strings.NewReplacer("weight: 90", "weight: 0", "weight: 10", "weight: 100").Replace(file))
-	s.all(t, "v2", 2*time.Minute) // the agents find it again by themselves
+	s.all(t, "v2", 2*time.Minute) // the agents reconnect automatically
 	s.write("catalog.yaml", file)
 	load.atLeast(t, 400)
 	total, failed := load.stop()
@@ -373,7 +370,7 @@ func startLoad(t *testing.T, perSecond int) *load {
 	return l
 }
 
-// atLeast waits until so many more requests were made.
+// atLeast waits for n more requests.
 func (l *load) atLeast(t *testing.T, n int64) {
 	t.Helper()
 	goal := l.total.Load() + n
@@ -395,8 +392,8 @@ func (l *load) stop() (total int64, failed []string) {
 func (s *shop) envoyKilled(t *testing.T) {
 	envoy, agent := s.find("envoy", "catalog-v1"), s.find("outrigger-agent", "catalog-v1")
 	kill(t, envoy)
-	s.waitFor("catalog-v1: the agent ended with exit code", 2*time.Minute)
-	line := lastLine(s.out.String(), "the agent ended with exit code")
+	s.waitFor("catalog-v1: the agent exited with code", 2*time.Minute)
+	line := lastLine(s.out.String(), "the agent exited with code")
 	if !strings.Contains(line, "signal") || !strings.Contains(line, "killed") || strings.Contains(line, "exit code 0") {
 		t.Errorf("the agent's end does not say why: %s", line)
 	}
@@ -410,9 +407,9 @@ func (s *shop) envoyKilled(t *testing.T) {
 	}
 }
 
-// envoyKilledWhileControlHangs kills an Envoy, and with it its agent, while the
-// control plane takes connections and answers nothing. The next Envoy serves what
-// was last good, with the identity that was kept.
+// envoyKilledWhileControlHangs kills an Envoy, and with it its agent, while the control plane
+// accepts connections but does not respond. The next Envoy serves the last good configuration, with
+// the stored identity.
 func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
 	control, envoy := s.find("outrigger-control", ""), s.find("envoy", "orders")
 	if err := syscall.Kill(control.pid, syscall.SIGSTOP); err != nil {
@@ -424,8 +421,8 @@ func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
 		}
 	}()
 	kill(t, envoy)
-	s.waitFor("orders: the agent ended with exit code", 2*time.Minute)
-	// Through it, to an Envoy that wants a certificate.
+	s.waitFor("orders: the agent exited with code", 2*time.Minute)
+	// Through it, to an Envoy that requires a certificate.
 	client := throughProxy(t, orders)
 	eventually(t, 2*time.Minute, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -436,7 +433,7 @@ func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
 		}
 		return ""
 	})
-	// The key of the workload is nowhere on disk in the clear.
+	// The key of the workload is not on disk in plain text.
 	err := filepath.WalkDir(s.stateDir(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/orders/") {
 			return err

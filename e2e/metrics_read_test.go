@@ -19,23 +19,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metric is one that the code makes.
+// metric is a metric that the code creates.
 type metric struct {
 	name, help string
 	kind       string   // counter, gauge or histogram
 	constant   []string // labels that have one value: `name`: `value`
 	labels     []string
-	buckets    string // upper ends, for a histogram
+	buckets    string // upper bounds, for a histogram
 	part       string // directory
 }
 
-// definitions are the values of names: constants of the package, variables of the
-// function, parameters of a closure.
+// definitions contains the values of names: constants of the package, variables of the function,
+// parameters of a closure.
 type definitions map[string]ast.Expr
 
-// readMetrics finds the metrics that the files of one package make: where a
-// constructor of client_golang is called, straight or in a closure that only
-// gives it names and texts.
+// readMetrics finds the metrics that the files of one package create: calls of a constructor of
+// client_golang, directly or in a closure that only passes names and texts.
 func readMetrics(files []source) ([]metric, error) {
 	names := definitions{}
 	for _, s := range files {
@@ -69,7 +68,7 @@ func readMetrics(files []source) ([]metric, error) {
 	return found, nil
 }
 
-// define remembers what names stand for, where that is one expression each.
+// define records the values of names that are defined by a single expression.
 func (s definitions) define(names []*ast.Ident, values []ast.Expr) {
 	for i, name := range names {
 		if len(values) == len(names) {
@@ -109,7 +108,7 @@ func readFunction(body *ast.BlockStmt, names definitions) (found []metric, err e
 	return found, err
 }
 
-// constructor is the call of one in a closure, nil if there is none.
+// constructor returns the call of a constructor in a closure, or nil.
 func constructor(closure *ast.FuncLit) (call *ast.CallExpr) {
 	ast.Inspect(closure, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CallExpr); ok && kind(c) != "" {
@@ -135,7 +134,7 @@ func (s definitions) with(closure *ast.FuncLit, args []ast.Expr) definitions {
 	return inner
 }
 
-// kind is the constructor that a call is of, without New; "" if of none.
+// kind returns the name of the constructor that is called, without New, or "".
 func kind(call *ast.CallExpr) string {
 	if sel, ok := call.Fun.(*ast.SelectorExpr); ok {
 		if name, ours := strings.CutPrefix(selector(sel), "prometheus.New"); ours {
@@ -149,7 +148,7 @@ func kind(call *ast.CallExpr) string {
 	return ""
 }
 
-// constKind is the kind of the metrics that a collector in a file makes.
+// constKind returns the kind of the metrics that a collector in a file creates.
 func constKind(file *ast.File) (kind string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok {
@@ -162,10 +161,10 @@ func constKind(file *ast.File) (kind string) {
 	return kind
 }
 
-// read takes what a constructor is given.
+// read reads the arguments of a constructor.
 func (s definitions) read(call *ast.CallExpr) (m metric, err error) {
 	if m.kind = kind(call); m.kind == "desc" {
-		m.kind = "" // the values say
+		m.kind = "" // the values determine it
 		if len(call.Args) != 4 {
 			return m, fmt.Errorf("NewDesc with %d arguments", len(call.Args))
 		}
@@ -180,7 +179,7 @@ func (s definitions) read(call *ast.CallExpr) (m metric, err error) {
 	}
 	opts, ok := s.resolve(call.Args[0]).(*ast.CompositeLit)
 	if !ok {
-		return m, fmt.Errorf("the options of a %s are no literal", m.kind)
+		return m, fmt.Errorf("the options of a %s are not a literal", m.kind)
 	}
 	for _, element := range opts.Elts {
 		field, ok := element.(*ast.KeyValueExpr)
@@ -197,7 +196,7 @@ func (s definitions) read(call *ast.CallExpr) (m metric, err error) {
 		case "Buckets":
 			m.buckets, err = s.ends(field.Value)
 		default:
-			err = fmt.Errorf("the option %s is not known here", name)
+			err = fmt.Errorf("the option %s is unknown", name)
 		}
 		if err != nil {
 			return m, err
@@ -212,9 +211,9 @@ func (s definitions) read(call *ast.CallExpr) (m metric, err error) {
 	return m, err
 }
 
-// resolve follows names.
+// resolve returns the expression that a name is defined by.
 func (s definitions) resolve(e ast.Expr) ast.Expr {
-	for range 10 { // a name that stands for itself ends somewhere
+	for range 10 { // a bound for a name that is defined by itself
 		name, ok := e.(*ast.Ident)
 		if !ok || s[name.Name] == nil {
 			return e
@@ -238,10 +237,10 @@ func (s definitions) text(e ast.Expr) (string, error) {
 		right, err := s.text(e.Y)
 		return left + right, err
 	}
-	return "", fmt.Errorf("a name or a text of a metric is no string, but %T", e)
+	return "", fmt.Errorf("a name or a text of a metric is not a string but %T", e)
 }
 
-// list reads a slice of texts, or nil.
+// list returns a slice of texts, or nil.
 func (s definitions) list(e ast.Expr) (list []string, err error) {
 	e = s.resolve(e)
 	if name, ok := e.(*ast.Ident); ok && name.Name == "nil" {
@@ -249,7 +248,7 @@ func (s definitions) list(e ast.Expr) (list []string, err error) {
 	}
 	literal, ok := e.(*ast.CompositeLit)
 	if !ok {
-		return nil, fmt.Errorf("labels are no literal, but %T", e)
+		return nil, fmt.Errorf("labels are not a literal but %T", e)
 	}
 	for _, element := range literal.Elts {
 		text, err := s.text(element)
@@ -261,11 +260,11 @@ func (s definitions) list(e ast.Expr) (list []string, err error) {
 	return list, nil
 }
 
-// pairs reads labels that have one value.
+// pairs returns the labels that have one value.
 func (s definitions) pairs(e ast.Expr) (list []string, err error) {
 	literal, ok := s.resolve(e).(*ast.CompositeLit)
 	if !ok {
-		return nil, fmt.Errorf("constant labels are no literal, but %T", e)
+		return nil, fmt.Errorf("constant labels are not a literal but %T", e)
 	}
 	for _, element := range literal.Elts {
 		pair := element.(*ast.KeyValueExpr)
@@ -283,7 +282,7 @@ func (s definitions) pairs(e ast.Expr) (list []string, err error) {
 	return list, nil
 }
 
-// ends reads the upper ends of buckets.
+// ends returns the upper bounds of buckets.
 func (s definitions) ends(e ast.Expr) (string, error) {
 	var args []ast.Expr
 	call, isCall := s.resolve(e).(*ast.CallExpr)
@@ -293,13 +292,13 @@ func (s definitions) ends(e ast.Expr) (string, error) {
 	case *ast.CallExpr:
 		args = e.Args
 	default:
-		return "", fmt.Errorf("buckets are no literal, but %T", e)
+		return "", fmt.Errorf("buckets are not a literal but %T", e)
 	}
 	var numbers []float64
 	for _, arg := range args {
 		literal, ok := s.resolve(arg).(*ast.BasicLit)
 		if !ok {
-			return "", fmt.Errorf("an end of a bucket is no number, but %T", arg)
+			return "", fmt.Errorf("an end of a bucket is not a number but %T", arg)
 		}
 		n, err := strconv.ParseFloat(literal.Value, 64)
 		if err != nil {
@@ -336,7 +335,7 @@ func parsed(t *testing.T, text string) source {
 	return source{"a/a.go", []byte(text), set, file}
 }
 
-// TestReadMetrics shows what is understood, and that what is not is reported.
+// TestReadMetrics checks the supported forms, and that other forms are reported.
 func TestReadMetrics(t *testing.T) {
 	t.Parallel()
 	const head = "package a\nconst n = 3\nfunc f() {\n"
@@ -347,9 +346,9 @@ func TestReadMetrics(t *testing.T) {
 		`l := prometheus.Labels{"k": "v"}
 		 prometheus.NewHistogram(prometheus.HistogramOpts{Name: "a", Help: "A.", ConstLabels: l, Buckets: prometheus.ExponentialBuckets(1, 2, n)})`: "histogram a [`k`: `v`] [] A. 1, 2, 4",
 		`d := prometheus.NewDesc("a", "A.", []string{"x"}, nil); prometheus.MustNewConstMetric(d, prometheus.GaugeValue, 1)`: "gauge a [] [x] A. ",
-		`prometheus.NewGauge(prometheus.GaugeOpts{Name: name(), Help: "A."})`:                                                "is no string",
-		`prometheus.NewGauge(opts)`:                                 "are no literal",
-		`prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "a"})`: "Namespace is not known",
+		`prometheus.NewGauge(prometheus.GaugeOpts{Name: name(), Help: "A."})`:                                                "is not a string",
+		`prometheus.NewGauge(opts)`:                                 "are not a literal",
+		`prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "a"})`: "Namespace is unknown",
 		`prometheus.NewHistogram(prometheus.HistogramOpts{Name: "a", Help: "A.", Buckets: prometheus.LinearBuckets(1, 2, 3)})`: "something unknown",
 	} {
 		found, err := readMetrics([]source{parsed(t, head+code+"\n}")})

@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write generated files")
 // metricName is what the names of our metrics look like.
 const metricName = `(?:istio_agent|outrigger_agent|outrigger_control|istio_cni|pilot|citadel|galley|sidecar_injection|auto_registration)_[a-z0-9_]+|istio_build`
 
-// TestMetricsDocument compares docs/reference/metrics.md with the code: the tables
-// between its markers are made from it, all else is written by hand.
+// TestMetricsDocument compares docs/reference/metrics.md with the code: the tables between its
+// markers are generated, all else is written by hand.
 func TestMetricsDocument(t *testing.T) {
 	t.Parallel()
 	metrics, text := codeMetrics(t)
@@ -46,12 +46,12 @@ func TestMetricsDocument(t *testing.T) {
 		doc = want
 	}
 	if doc != want {
-		t.Errorf("%s is not what the code says: run make generate", file)
+		t.Errorf("%s differs from the code: run make generate", file)
 	}
 	checkLabelValues(t, metrics, doc)
 }
 
-// codeMetrics reads the metrics of all programs, and the text that they are in.
+// codeMetrics returns the metrics of all programs, and the source text that contains them.
 func codeMetrics(t *testing.T) (metrics []metric, text string) {
 	t.Helper()
 	var code strings.Builder
@@ -75,7 +75,7 @@ func codeMetrics(t *testing.T) (metrics []metric, text string) {
 
 var goodHelp = regexp.MustCompile(`^(?:[A-Z1]|xDS )[^\n|]+\.$`)
 
-// checkMetrics sees that none is missing, none is twice, and that each says what it is.
+// checkMetrics checks that no metric is missing or duplicate, and that each has a description.
 func checkMetrics(t *testing.T, metrics []metric, text string) {
 	t.Helper()
 	var names []string
@@ -87,7 +87,7 @@ func checkMetrics(t *testing.T, metrics []metric, text string) {
 		of[m.program()+" "+m.name] = true
 		names = append(names, m.name)
 		if !goodHelp.MatchString(m.help) || len(strings.Fields(m.help)) < 3 {
-			t.Errorf("the Help of %s is no sentence: %q", m.name, m.help)
+			t.Errorf("the Help of %s is not a sentence: %q", m.name, m.help)
 		}
 		if !regexp.MustCompile("^(?:" + metricName + ")$").MatchString(m.name) {
 			t.Errorf("%s is not a name as they should be", m.name)
@@ -134,8 +134,7 @@ func metricTable(metrics []metric, program string) string {
 	return b.String()
 }
 
-// checkLabelValues sees that the table of values has each label of each metric,
-// and no others.
+// checkLabelValues checks that the table of values has each label of each metric, and no others.
 func checkLabelValues(t *testing.T, metrics []metric, doc string) {
 	t.Helper()
 	_, section, _ := strings.Cut(doc, "\n## Values of labels\n")

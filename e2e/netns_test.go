@@ -23,8 +23,8 @@ type machine struct {
 	ip4, ip6 netip.Addr
 }
 
-// machines makes network namespaces that reach each other over a bridge, which
-// is in one more of them, that of the first name. They end with the test.
+// machines creates network namespaces that are connected by a bridge, which is in another
+// namespace. They are removed at the end of the test.
 func machines(t *testing.T, names ...string) []*machine {
 	t.Helper()
 	all, err := netlab.New(names...)
@@ -50,7 +50,7 @@ func (m *machine) start(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// capture sends the traffic of the machine to its Envoy.
+// capture redirects the traffic of the machine to its Envoy.
 func (m *machine) capture(t *testing.T, flags ...string) {
 	t.Helper()
 	if err := m.Capture(filepath.Join(repository(t), "bin", "outrigger-agent"), flags...); err != nil {
@@ -58,7 +58,7 @@ func (m *machine) capture(t *testing.T, flags ...string) {
 	}
 }
 
-// client makes requests from the namespace, each on a connection of its own.
+// client returns a client in the namespace that uses a new connection for each request.
 func (m *machine) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}}
 }
@@ -70,11 +70,11 @@ func (m *machine) listen(t *testing.T, address string) net.Listener {
 	if err != nil {
 		t.Fatalf("%s: %v", m.name, err)
 	}
-	t.Cleanup(func() { _ = l.Close() }) // a server may have done so
+	t.Cleanup(func() { _ = l.Close() }) // a server may have closed it
 	return l
 }
 
-// serve answers requests in the namespace until the test ends.
+// serve serves requests in the namespace until the test ends.
 func (m *machine) serve(t *testing.T, address string, h http.Handler) {
 	t.Helper()
 	s := &http.Server{Handler: h}
@@ -86,8 +86,7 @@ func (m *machine) serve(t *testing.T, address string, h http.Handler) {
 	t.Cleanup(func() { _ = s.Close() })
 }
 
-// talk answers each connection with what it greets with, then with the address
-// that it came from and every byte that comes.
+// talk sends a greeting and the client's address on each connection, and then echoes its input.
 func (m *machine) talk(t *testing.T, address, greeting string) {
 	t.Helper()
 	l := m.listen(t, address)
@@ -98,7 +97,7 @@ func (m *machine) talk(t *testing.T, address, greeting string) {
 				return
 			}
 			go func() {
-				defer func() { _ = c.Close() }() // the other side sees it
+				defer func() { _ = c.Close() }() // the peer reports it
 				host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 				_, _ = io.WriteString(c, greeting+host+"\n") // as above
 				_, _ = io.Copy(c, c)

@@ -23,14 +23,14 @@ import (
 
 //go:generate go test -run ^TestThirdPartyNotices$ . -update
 
-// noticesFile holds the licences of all that is linked into the programs.
+// noticesFile contains the licences of all code that is linked into the programs.
 const noticesFile = "THIRD_PARTY_NOTICES"
 
-// licenceFile matches files that say under which terms code is used.
+// licenceFile matches files with licence terms.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-](txt|md|mit|bsd|apache|libyaml))?$`)
 
-// licenceKinds are the licences that code of the programs may have, by what
-// their texts say.
+// licenceKinds are the licences that code of the programs may have, with expressions for their
+// texts.
 var licenceKinds = []struct {
 	kind string
 	says *regexp.Regexp
@@ -45,8 +45,8 @@ var licenceKinds = []struct {
 // otherLicence matches texts of licences that need a decision first.
 var otherLicence = regexp.MustCompile(`(?i)GNU\s+(Lesser |Library |Affero )?General\s+Public\s+License|Mozilla\s+Public\s+License|Eclipse\s+Public\s+License|Common\s+Development\s+and\s+Distribution|Server\s+Side\s+Public\s+License|Business\s+Source\s+License|Commons\s+Clause|Creative\s+Commons`)
 
-// kindsOf returns the licences in a text. A text that holds none of
-// licenceKinds, or another one, is an error.
+// kindsOf returns the licences in a text. It returns an error if the text contains none of
+// licenceKinds, or another licence.
 func kindsOf(text string) (kinds []string, err error) {
 	for _, l := range licenceKinds {
 		if l.says.MatchString(text) && (l.kind != "BSD-2-Clause" || !slices.Contains(kinds, "BSD-3-Clause")) {
@@ -62,14 +62,14 @@ func kindsOf(text string) (kinds []string, err error) {
 	return kinds, nil
 }
 
-// linkedModule is a module of which packages are linked into the programs.
+// linkedModule is a module with packages that are linked into the programs.
 type linkedModule struct {
 	path, version string
 	dirs          map[string]bool // of the module and its linked packages
 	programs      map[string]bool
 }
 
-// linkedModules lists the modules of the programs, as they are built for Linux.
+// linkedModules returns the modules of the programs, as they are built for Linux.
 func linkedModules(t *testing.T) []*linkedModule {
 	t.Helper()
 	found := map[string]*linkedModule{}
@@ -156,8 +156,8 @@ func tidy(text string) string {
 	return strings.Trim(strings.Join(lines, "\n"), "\n")
 }
 
-// TestThirdPartyNotices compares THIRD_PARTY_NOTICES with what is linked into the
-// programs, and refuses licences that nobody has allowed.
+// TestThirdPartyNotices compares THIRD_PARTY_NOTICES with the code that is linked into the
+// programs, and refuses licences that are not allowed.
 func TestThirdPartyNotices(t *testing.T) {
 	t.Parallel()
 	var list, bodies strings.Builder

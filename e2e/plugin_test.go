@@ -102,7 +102,7 @@ func (p plugins) delete(t *testing.T, name string) {
 
 func (p plugins) store() string { return "fs://" + filepath.Join(p.dir, "config") }
 
-// answer returns the status of a request to the catalog, and which modules added a header.
+// answer returns the status of a request to the catalog, and the modules that added a header.
 func (p plugins) answer(t *testing.T) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -125,7 +125,7 @@ func (p plugins) answer(t *testing.T) string {
 	return got
 }
 
-// answers waits until both versions of the catalog respond like that: 30 requests in a row.
+// answers waits until 30 requests in a row have this result at both versions of the catalog.
 func (p plugins) answers(t *testing.T, want string) {
 	t.Helper()
 	p.until(t, func() string {
@@ -177,7 +177,7 @@ func (p plugins) allWell(t *testing.T) {
 	}
 }
 
-// says runs the tool until it succeeds, or fails, with these texts in what it prints.
+// says runs the tool until it succeeds or fails as expected, with these texts in its output.
 func (p plugins) says(t *testing.T, succeeds bool, args []string, want ...string) (out string) {
 	t.Helper()
 	p.until(t, func() string {

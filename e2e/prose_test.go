@@ -41,6 +41,10 @@ var banned = []struct{ phrase, instead string }{
 	{`nothing of (it|this|them)`, "none of its …"},
 	{`the like`, "name what it is"},
 	{`comes? to know`, "learns, receives"},
+	{`anew`, "again"},
+	{`(it|that|which) is no (JSON|YAML|URL|string|number|text|file|frame|protobuf|port|duration|socket|success)`, "is not a"},
+	{`looked at again`, "checked again, retried"},
+	{`it is tried again`, "retrying, it is retried"},
 }
 
 // startsWithGives finds the doc comment of a function that "gives" its result.
@@ -127,6 +131,8 @@ func TestBannedPhrases(t *testing.T) {
 		"the config stands in files": "stands in",
 		"returns the key":            "",
 		"outstanding":                "",
+		"a body that is no JSON":     "that is no JSON",
+		"it is no longer served":     "",
 	} {
 		if got := expression.FindString(text); got != want {
 			t.Errorf("%q: found %q, want %q", text, got, want)

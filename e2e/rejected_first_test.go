@@ -17,9 +17,8 @@ import (
 // rejects all listeners.
 const badFile = "/NO_SUCH_DIRECTORY/log"
 
-// TestEnvoyRejectsFirst starts the shop with listeners that its Envoys reject. Neither
-// the readiness nor the status calls a proxy fine. The correction makes all of them
-// ready.
+// TestEnvoyRejectsFirst starts the shop with listeners that its Envoys reject. Neither the
+// readiness nor the status reports a proxy as healthy. The correction makes all of them ready.
 func TestEnvoyRejectsFirst(t *testing.T) {
 	s := newShop(t)
 	s.edit("mesh.yaml", "config: config\n", "mesh:\n  accessLogFile: "+badFile+"\n  inboundTrafficPolicy: {mode: LOCALHOST}\nconfig: config\n")

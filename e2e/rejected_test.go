@@ -22,14 +22,13 @@ import (
 // rejectedNetwork are the first bytes of the addresses of this test.
 const rejectedNetwork = "127.1.11."
 
-// smallRegex lowers how large a regular expression Envoy takes, as an operator may
-// do who fears what such expressions cost. Validation does not know of it: it goes
-// by what Envoy takes without.
+// smallRegex lowers Envoy's limit of regular expressions, as an operator may do to limit their
+// cost. Validation uses Envoy's default limit.
 const smallRegex = `network: 127.1.11.0/24
 mesh: {defaultConfig: {runtimeValues: {re2.max_program_size.error_level: "100"}}}
 `
 
-// tooLarge is a route that validation takes, and Envoy with smallRegex does not.
+// tooLarge is a route that validation accepts, and Envoy with smallRegex rejects.
 const tooLarge = `  http:
   - name: too-large
     match: [{uri: {regex: "/[a-z]{200}"}}]
@@ -45,10 +44,9 @@ spec:
   http: [{directResponse: {status: 418}}]
 `
 
-// TestRejected sends the Envoys of a mesh a VirtualService that they refuse, while
-// requests go through it: one of each identity tries it, the others never see it, no
-// request fails, other changes go on, and within 2 s a person can read what is wrong in the
-// status of the object and with the tool. The correction ends it.
+// TestRejected sends a VirtualService that Envoy rejects to a mesh under load: one proxy of each
+// identity receives it, the others do not, no request fails, other changes take effect, and within
+// 2 s the status of the object and the tool contain the error. The correction removes it.
 func TestRejected(t *testing.T) {
 	s := newExample(t, "shop")
 	s.edit("mesh.yaml", "config: config\n", smallRegex+"config: config\n")
@@ -66,7 +64,7 @@ func TestRejected(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("the status names what Envoy says after %s, want seconds", took)
 	}
-	eventually(t, time.Minute, func() string { // what proxies log may come after the status
+	eventually(t, time.Minute, func() string { // logs of proxies may come after the status
 		if n := len(s.triedBy()); n < 3 {
 			<-time.After(10 * time.Millisecond)
 			return fmt.Sprintf("%d proxies have tried the change", n)
@@ -82,7 +80,7 @@ func TestRejected(t *testing.T) {
 		want []string
 	}{
 		{[]string{"describe", "vs", "catalog", "--store", "fs://" + filepath.Join(s.dir, "config")}, []string{"Rejected", "program size of"}},
-		{[]string{"explain", "vs/catalog"}, []string{"3 have rejected it", "1 has not been given it", "program size of", "the last good version stays in force"}},
+		{[]string{"explain", "vs/catalog"}, []string{"3 have rejected it", "1 has not received it", "program size of", "the last good version stays in force"}},
 		{[]string{"status"}, []string{"REJECTED", "HELD BACK", "program size of"}},
 	} {
 		out, err := s.tool(call.args...)
@@ -92,7 +90,7 @@ func TestRejected(t *testing.T) {
 		wantAll(t, call.args[0], out, call.want)
 	}
 
-	// What has nothing to do with it goes to all.
+	// Unrelated changes go to all.
 	began = time.Now()
 	s.write("orders.yaml", other)
 	for _, address := range s.addresses() {
@@ -144,7 +142,7 @@ func (s *shop) addresses() []string {
 	return out
 }
 
-// loadOf is startLoad through the first workload of this test.
+// loadOf is like startLoad, through the first workload of this test.
 func (s *shop) loadOf(t *testing.T, perSecond int) *load {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -175,7 +173,7 @@ func (s *shop) loadOf(t *testing.T, perSecond int) *load {
 	return l
 }
 
-// wantSaid waits until the status of the VirtualService holds some texts.
+// wantSaid waits until the status of the VirtualService contains the texts.
 func (s *shop) wantSaid(t *testing.T, limit time.Duration, want ...string) {
 	t.Helper()
 	eventually(t, limit, func() string {
@@ -190,7 +188,7 @@ func (s *shop) wantSaid(t *testing.T, limit time.Duration, want ...string) {
 	})
 }
 
-// said is the status of the VirtualService in the store.
+// said returns the status of the VirtualService in the store.
 func (s *shop) said(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -208,10 +206,10 @@ func (s *shop) said(t *testing.T) string {
 	return all.String()
 }
 
-// refusal is a line in which an Envoy says that it refuses something.
+// refusal matches a log line with a rejection by Envoy.
 var refusal = regexp.MustCompile(`(?m)^(\S+) +agent +\| envoy config .* rejected: .*program size of`)
 
-// triedBy returns the workloads whose Envoys have refused the change.
+// triedBy returns the workloads whose Envoys have rejected the change.
 func (s *shop) triedBy() (out []string) {
 	for _, m := range refusal.FindAllStringSubmatch(s.out.String(), -1) {
 		if !slices.Contains(out, m[1]) {
@@ -221,7 +219,7 @@ func (s *shop) triedBy() (out []string) {
 	return out
 }
 
-// tool runs a command of the tool, and returns what it prints.
+// tool runs a command of the tool, and returns its output.
 func (s *shop) tool(args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(s.bin, "outrigger"), args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+s.tmp, "HOME="+s.home)

@@ -27,8 +27,8 @@ spec:
     to: [{operation: {paths: [/]}}]
 `
 
-// TestPolicyReplay records requests to the shop, tries policies with the records, and compares what
-// is said with what happens once the policies are applied.
+// TestPolicyReplay records requests to the shop, replays them with proposed policies, and compares
+// the result with the decisions once the policies are applied.
 func TestPolicyReplay(t *testing.T) {
 	s := newShop(t)
 	log := filepath.Join(s.dir, "access.log")
@@ -106,7 +106,8 @@ config: config
 	}
 }
 
-// TestPolicyRecord records requests to the shop, and finds in a replay the one that policies change.
+// TestPolicyRecord records requests to the shop, and finds the one that proposed policies change in
+// a replay.
 func TestPolicyRecord(t *testing.T) {
 	s := newShop(t)
 	s.setenv("outrigger-agent", "OUTRIGGER_RECORD_HEADERS", "x-team")

@@ -87,13 +87,13 @@ var allowedVariables = map[string]string{
 	"cmd/outrigger-control/main.go version": "set by the linker",
 }
 
-// bareServers are the files outside of internal/connlimit that make servers
-// without its limits, and why.
+// bareServers are the files outside of internal/connlimit that create servers without its limits,
+// and why.
 var bareServers = map[string]string{
 	"xdsproxy/debug.go": "serves gRPC and HTTP on one port, for this machine only, with limits of its own",
 }
 
-// serverProblem says what is wrong with an expression that makes a server.
+// serverProblem returns the problem of an expression that creates a server, or "".
 func serverProblem(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.CompositeLit:
@@ -178,7 +178,7 @@ func TestFilterTable(t *testing.T) {
 
 var envFile = regexp.MustCompile(`^cmd/[^/]+/env\.go$`)
 
-// TestSource holds what must not be written.
+// TestSource finds forbidden calls and declarations.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
@@ -273,7 +273,7 @@ func written(s source, name *ast.Ident) (line int, ok bool) {
 	return line, ok
 }
 
-// stateful reports whether the type of a variable is there to be changed.
+// stateful reports whether the type of a variable is made to be changed.
 func stateful(v *ast.ValueSpec) bool {
 	sel, ok := v.Type.(*ast.SelectorExpr)
 	if !ok {
@@ -312,8 +312,8 @@ func TestFiles(t *testing.T) {
 // fixedAddress is a loopback address with a port that a test chose.
 var fixedAddress = regexp.MustCompile(`(^|[^0-9.])(127\.[0-9]+\.[0-9]+\.[0-9]+|localhost|\[::1\]):[1-9][0-9]*`)
 
-// TestFixedPorts has tests that name ports of this machine run in a network of
-// their own, where nobody else has these ports.
+// TestFixedPorts requires that tests with fixed ports run in their own network namespace, where the
+// ports are free.
 func TestFixedPorts(t *testing.T) {
 	t.Parallel()
 	fixed, own := map[string]string{}, map[string]bool{}
@@ -352,9 +352,8 @@ var usedByTestsOnly = map[string]string{
 	"WriteDoc": "make generate runs it as a test",
 }
 
-// TestNothingForTests holds that no exported type or function of production code
-// exists for tests: some other production code names it. What tests need is in
-// their files or in a package whose name ends in "test".
+// TestNothingForTests finds exported types and functions of production code that only tests use.
+// They belong in test files or in a package whose name ends in "test".
 func TestNothingForTests(t *testing.T) {
 	t.Parallel()
 	forTests := func(s source) bool {

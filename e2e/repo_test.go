@@ -22,8 +22,8 @@ import (
 // CONTRIBUTING.md:
 //
 //   - who may import whom (TestImports);
-//   - programs hold main, flags, environment and wiring only (TestPrograms);
-//   - what the agent's binary may hold, and its size (TestAgentIsSmall);
+//   - programs contain only main, flags, environment and wiring (TestPrograms);
+//   - what the agent's binary may link, and its size (TestAgentIsSmall);
 //   - the environment is read in cmd/*/env.go only; no init(), no state in
 //     package variables, no end of the process outside main (TestSource, repo_source_test.go);
 //   - servers have limits (TestServers, there too);
@@ -31,11 +31,11 @@ import (
 //   - the head, the length and the functions of a file (TestFiles, there too);
 //   - each package has its doc.go, and ARCHITECTURE.md names it (TestPackages);
 //   - docs/reference/metrics.md lists every metric (TestMetrics);
-//   - links between documents lead somewhere, and nothing in them is left to do
-//     (TestDocuments); their lines have a width (TestDocumentWidth, docs_links_test.go);
+//   - links between documents are valid, and they contain no open tasks (TestDocuments); their
+//     lines have a width (TestDocumentWidth, docs_links_test.go);
 //   - comments, messages and documents are plain English (TestProse, prose_test.go);
-//   - make lint runs what CONTRIBUTING.md says, in every module (TestLint);
-//   - what stands at the top of the tree (TestTopLevel).
+//   - make lint runs the tools in CONTRIBUTING.md, in every module (TestLint);
+//   - the files at the top of the tree (TestTopLevel).
 
 const (
 	module   = "github.com/outrigger-mesh/outrigger"
@@ -43,7 +43,7 @@ const (
 	maxAgent = 20_000_000 // bytes
 )
 
-// pkg is what go list says about a package.
+// pkg is the output of go list about a package.
 type pkg struct {
 	ImportPath   string
 	Name         string
@@ -57,7 +57,7 @@ type pkg struct {
 	XTestImports []string
 }
 
-// rel is the path of the package below the module, "" for others' packages.
+// rel returns the path of the package below the module, or "" for packages of other modules.
 func rel(importPath string) string {
 	if importPath == module {
 		return "."
@@ -96,7 +96,7 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-// below reports whether a path is one of the folders or below one.
+// below reports whether a path is one of the directories or below one.
 func below(path string, folders ...string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return path == f || strings.HasPrefix(path, f+"/") })
 }
@@ -106,8 +106,7 @@ var (
 	sharedLeaves = []string{"certs", "bootstrap/node", "bootstrap/meshconfig", "xdsproxy/nds", "xdsproxy/wire"}
 )
 
-// importProblem says why one package of the module must not import another,
-// "" if it may.
+// importProblem returns why one package of the module must not import another, or "".
 func importProblem(from, to string) string {
 	switch {
 	case below(from, agentFolders...) && below(to, "controlplane"):
@@ -164,7 +163,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestImportRules keeps the rules themselves from becoming empty.
+// TestImportRules tests the rules themselves.
 func TestImportRules(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -220,7 +219,7 @@ var programFiles = map[string]struct {
 	"cmd/outrigger-control": {"doc.go main.go flags.go env.go env_cluster.go env_identity.go env_ports.go", 850},
 }
 
-// TestPrograms holds what a program consists of.
+// TestPrograms limits the files and lines of a program.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
 	lines := map[string]int{}
@@ -231,7 +230,7 @@ func TestPrograms(t *testing.T) {
 		}
 		lines[filepath.Dir(s.path)] += bytes.Count(s.text, []byte("\n"))
 		if !slices.Contains(strings.Fields(program.names), filepath.Base(s.path)) {
-			t.Errorf("%s: a program holds %s only: move the code into a package", s.path, program.names)
+			t.Errorf("%s: a program contains only %s: move the code into a package", s.path, program.names)
 		}
 	}
 	for dir, program := range programFiles {
@@ -241,7 +240,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestAgentIsSmall looks at everything that is linked into the agent, and into the CNI plugin, which
+// TestAgentIsSmall checks the size and the dependencies of the agent and of the CNI plugin, which
 // runtimes start for each pod.
 func TestAgentIsSmall(t *testing.T) {
 	t.Parallel()
@@ -251,7 +250,7 @@ func TestAgentIsSmall(t *testing.T) {
 		}
 		for _, dep := range p.Deps {
 			if strings.HasPrefix(dep, "k8s.io/") || below(rel(dep), "controlplane") || dep == "testing" {
-				t.Errorf("the binary of %s holds %s", rel(p.ImportPath), dep)
+				t.Errorf("the binary of %s contains %s", rel(p.ImportPath), dep)
 			}
 		}
 	}
@@ -298,8 +297,8 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// mentions reports whether a document names a path of the tree, by itself or
-// as the end of one in a picture of the tree.
+// mentions reports whether a document names a path of the tree, in full or as its end in a picture
+// of the tree.
 func mentions(doc []byte, path string) bool {
 	word := regexp.MustCompile(`(^|[^\w-])` + regexp.QuoteMeta(path) + `($|[^\w-])`)
 	if word.Match(doc) {
@@ -309,7 +308,7 @@ func mentions(doc []byte, path string) bool {
 	return parent != "" && regexp.MustCompile(`(?m)^\s+`+regexp.QuoteMeta(name)+`/`).Match(doc) && mentions(doc, strings.TrimSuffix(parent, "/"))
 }
 
-// metricField finds the name of a metric where it is made.
+// metricField finds the name of a metric in its definition.
 var metricField = regexp.MustCompile(`(?s)prometheus\.(?:Counter|Gauge|Histogram|Summary)Opts\{[^}]*?Name:\s*"([^"]+)"|prometheus\.NewDesc\(\s*"([^"]+)"`)
 
 func TestMetrics(t *testing.T) {
@@ -363,7 +362,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// topLevel is everything that may stand at the top of the tree.
+// topLevel is everything that is allowed at the top of the tree.
 var topLevel = strings.Fields(`
 	.ci .git .gitignore agent ARCHITECTURE.md CONTRIBUTING.md LICENSE Makefile README.md THIRD_PARTY_NOTICES bin bootstrap certs
 	changes charts cmd cni controlplane docs e2e envoy examples go.mod go.sum internal mesh mkdocs.yml packaging requirements-docs.txt requirements-envoy.txt scripts sds status tool xdsproxy`)
@@ -376,7 +375,7 @@ func TestTopLevel(t *testing.T) {
 	}
 	for _, e := range entries {
 		if !slices.Contains(topLevel, e.Name()) {
-			t.Errorf("%s stands at the top of the tree: find its place, or change this list and the picture in ARCHITECTURE.md", e.Name())
+			t.Errorf("%s is at the top of the tree: find its place, or change this list and the picture in ARCHITECTURE.md", e.Name())
 		}
 	}
 	for _, must := range []string{"LICENSE", ".ci/run"} {

@@ -56,7 +56,7 @@ func envoyBinary(t *testing.T) string {
 	return filepath.Join(repository(t), "bin", "envoy")
 }
 
-// build makes the programs and Envoy as a user does, once for all tests.
+// build builds the programs and gets Envoy as a user does, once for all tests.
 var build = sync.OnceValue(func() error {
 	cmd := exec.Command("make", "-s", "-C", "..", "build", "envoy")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -70,8 +70,8 @@ type shop struct {
 	t      *testing.T
 	dir    string // the copy of examples/shop
 	bin    string // the programs
-	tmp    string // TMPDIR of everything that runs
-	home   string // HOME of everything that runs
+	tmp    string // TMPDIR of all programs
+	home   string // HOME of all programs
 	cmd    *exec.Cmd
 	out    *output
 	exited chan error
@@ -79,9 +79,8 @@ type shop struct {
 	userns int      // number of users of a user namespace for outrigger up; 0 means none
 }
 
-// startShop copies the example and starts it. It waits until all is ready and
-// ends it, if the test did not, when the test ends. The command line may be
-// wrapped: it is appended to wrap.
+// startShop copies the example and starts it. It waits until all is ready, and stops it at the end
+// of the test if it still runs. The command line may be wrapped: it is appended to wrap.
 func startShop(t *testing.T, wrap ...string) *shop {
 	t.Helper()
 	s := newShop(t)
@@ -112,8 +111,8 @@ func newExample(t *testing.T, name string) *shop {
 			t.Fatal(err)
 		}
 	}
-	// outrigger looks for its companions beside itself, so it is a copy; the
-	// others are links.
+	// outrigger searches for the other programs in its directory, so it is a copy; the others are
+	// links.
 	for _, program := range []string{"outrigger-agent", "outrigger-control", "envoy", name} {
 		err := os.Symlink(filepath.Join(repository(t), "bin", program), filepath.Join(s.bin, program))
 		if err != nil {
@@ -150,7 +149,7 @@ func (s *shop) setenv(program, name, value string) {
 	}
 }
 
-// start runs outrigger up. Nothing waits for it to be ready.
+// start runs outrigger up without waiting until it is ready.
 func (s *shop) start(wrap ...string) {
 	s.t.Helper()
 	args := slices.Concat(wrap, []string{filepath.Join(s.bin, "outrigger"), "up", "-f", filepath.Join(s.dir, "mesh.yaml")}, s.flags)
@@ -181,21 +180,20 @@ func (s *shop) start(wrap ...string) {
 			s.t.Error("outrigger up did not end within 2 minutes")
 		}
 		if s.t.Failed() {
-			s.t.Logf("outrigger up said:\n%s", out)
+			s.t.Logf("output of outrigger up:\n%s", out)
 		}
 	})
 }
 
-// waitFor waits until the output holds a text, from where the last call of
-// waitFor stopped.
+// waitFor waits until the output contains a text, from where the last call of waitFor stopped.
 func (s *shop) waitFor(text string, limit time.Duration) {
 	s.t.Helper()
 	if !s.out.wait(text, limit) {
-		s.t.Fatalf("outrigger up did not say %q within %s:\n%s", text, limit, s.out)
+		s.t.Fatalf("outrigger up did not print %q within %s:\n%s", text, limit, s.out)
 	}
 }
 
-// interrupt is Ctrl-C. It returns how long the end took.
+// interrupt sends Ctrl-C and returns how long the exit took.
 func (s *shop) interrupt(limit time.Duration) time.Duration {
 	s.t.Helper()
 	began := time.Now()
@@ -247,9 +245,9 @@ func (s *shop) read(name string) string {
 	return string(b)
 }
 
-// output is what a program says.
+// output is the output of a program.
 type output struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	b     bytes.Buffer
 	at    int // where the last wait stopped
 	grown chan struct{}
@@ -315,7 +313,7 @@ func (s *shop) processes() []process {
 		text := string(stat)
 		open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 		fields := strings.Fields(text[end+1:])
-		args, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		args, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have exited
 		p := process{name: text[open+1 : end], args: string(bytes.ReplaceAll(args, []byte{0}, []byte{' '}))}
 		p.pid, _ = strconv.Atoi(filepath.Base(dir))
 		p.parent, _ = strconv.Atoi(fields[1])

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// TestShopCountsRequests sends requests through the shop and compares what the agents of both sides
-// show for them, label by label, without any configuration of the user.
+// TestShopCountsRequests sends requests through the shop and compares the metrics of the agents of
+// both sides, label by label, with the default configuration.
 func TestShopCountsRequests(t *testing.T) {
 	s := startShop(t)
 	client := throughProxy(t, "127.1.0.2")
@@ -49,8 +49,8 @@ func TestShopCountsRequests(t *testing.T) {
 	}
 }
 
-// waitForSeries waits until the agent of a workload shows a metric with exactly these labels, and that
-// it counted at least n requests.
+// waitForSeries waits until the agent of a workload exposes a metric with exactly these labels and
+// a count of at least n requests.
 func (s *shop) waitForSeries(address, name string, labels map[string]string, n float64) {
 	s.t.Helper()
 	var last string

@@ -43,7 +43,7 @@ func newTokenKey(t *testing.T, id string) tokenKey {
 	return tokenKey{jose.JSONWebKey{Key: key.Public(), KeyID: id}, http.Header{"Authorization": {"Bearer " + token}}}
 }
 
-// TestShopTokens has an issuer of tokens that rotates its keys and then goes away. Valid tokens are
+// TestShopTokens has an issuer of tokens that rotates its keys and then stops. Valid tokens are
 // accepted and others are refused, also by an Envoy that starts while the control plane hangs, and
 // after a restart of the control plane.
 func TestShopTokens(t *testing.T) {
@@ -119,7 +119,7 @@ spec:
 		t.Fatal(err)
 	}
 	kill(t, s.find("envoy", "orders"))
-	s.waitFor("orders: the agent ended with exit code", 2*time.Minute)
+	s.waitFor("orders: the agent exited with code", 2*time.Minute)
 	refuses(first, foreign)
 	answers(second.header, http.StatusOK)
 	answers(first.header, http.StatusUnauthorized)

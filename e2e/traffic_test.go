@@ -217,7 +217,7 @@ func TestEnvoyTap(t *testing.T) {
 			}
 			return ""
 		})
-		if text, err := s.tool("policy", "record", "--to", c.target, "--for", "1s"); err == nil || !strings.Contains(text, "requests are being recorded already") {
+		if text, err := s.tool("policy", "record", "--to", c.target, "--for", "1s"); err == nil || !strings.Contains(text, "requests are already being recorded") {
 			t.Errorf("a second reader of the log: %v\n%s", err, text)
 		}
 		send(http.MethodGet, "/other")

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// TestStartIsQuick shows that a mesh for which everything is built is ready
-// within a minute, however slow the machine is; make bench measures it.
+// TestStartIsQuick checks that a built mesh is ready within a minute, also on a slow machine; make
+// bench measures it.
 func TestStartIsQuick(t *testing.T) {
 	const limit = time.Minute
 	var best time.Duration
@@ -60,8 +60,8 @@ func TestWithoutPrivilegesOrNetwork(t *testing.T) {
 	s.wantNothingLeft(t)
 }
 
-// TestKilledUpLeavesNoProcess kills outrigger up itself: nothing that it
-// started outlives it, and the next start removes what it left on disk.
+// TestKilledUpLeavesNoProcess kills outrigger up itself: its processes are killed with it, and the
+// next start removes its files.
 func TestKilledUpLeavesNoProcess(t *testing.T) {
 	s := startShop(t)
 	family := s.processes()
@@ -86,8 +86,8 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 	s.wantNothingLeft(t)
 }
 
-// TestForkedProcessesEnd shows that Ctrl-C also ends what an application
-// started in a session of its own.
+// TestForkedProcessesEnd checks that Ctrl-C also stops processes that an application started in
+// their own session.
 func TestForkedProcessesEnd(t *testing.T) {
 	s := newShop(t)
 	file := filepath.Join(s.dir, "mesh.yaml")
@@ -123,14 +123,13 @@ func TestForkedProcessesEnd(t *testing.T) {
 	})
 }
 
-// TestUpRefuses shows that what is wrong with a mesh file is reported before
-// anything starts.
+// TestUpRefuses checks that problems of a mesh file are reported before anything starts.
 func TestUpRefuses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:18081")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // the test is over then
+	defer func() { _ = l.Close() }() // the test has ended then
 	for name, tc := range map[string]struct {
 		old, replacement string
 		says             []string
@@ -202,7 +201,7 @@ func (s *shop) reservedPorts(t *testing.T) {
 	}
 	for port := range ports {
 		if want := fmt.Sprintf("servicePort %d is ", port); !strings.Contains(out, want) {
-			t.Errorf("outrigger up does not say %q:\n%s", want, out)
+			t.Errorf("outrigger up does not print %q:\n%s", want, out)
 		}
 	}
 	t.Logf("ports: %v", slices.Sorted(maps.Keys(ports)))

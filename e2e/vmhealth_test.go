@@ -25,20 +25,19 @@ const (
 	vmCatalogV2 = "127.1.7.4"
 )
 
-// TestVMHealth runs the shop on addresses of its own, as machines whose agents
-// ask the application by readinessProbe: that of catalog-v1 over HTTP, that of
-// catalog-v2 with a command. It shows, one after the other:
+// TestVMHealth runs the shop on separate addresses, as machines whose agents check the application
+// by readinessProbe: that of catalog-v1 over HTTP, that of catalog-v2 with a command. It checks in
+// order:
 //
-//   - both answer the frontend
-//   - catalog-v1 hangs: within the time that its thresholds take it is out of
-//     the frontend's endpoints, the control plane's metric counts it, and no
-//     request reaches it any more
-//   - a new control plane learns of it again from the agent
-//   - catalog-v1 goes on: it is back in, and answers
-//   - the command of catalog-v2 fails: it is out, and comes back
-//   - both are sick: the control plane takes both out
+//   - both serve the frontend
+//   - catalog-v1 hangs: within the time of its thresholds it is removed from the frontend's
+//     endpoints, the control plane's metric counts it, and no more requests reach it
+//   - a new control plane receives its health again from the agent
+//   - catalog-v1 recovers: it is added again, and responds
+//   - the command of catalog-v2 fails: it is removed, and added again
+//   - both are unhealthy: the control plane removes both
 //
-// The frontend's own Envoy tells its endpoints, the requests whom they reach.
+// The test reads the endpoints from the frontend's Envoy, and the versions from responses.
 func TestVMHealth(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -94,8 +93,8 @@ func TestVMHealth(t *testing.T) {
 	wantAnswers(t, "v1", "v2")
 }
 
-// atMachines moves the shop to addresses and ports of its own, without its
-// routes, and gives workloads a readinessProbe, as an annotation does.
+// atMachines moves the shop to separate addresses and ports, without its routes, and sets a
+// readinessProbe of workloads, as an annotation does.
 func (s *shop) atMachines(probes map[string]string) {
 	s.t.Helper()
 	file := filepath.Join(s.dir, "mesh.yaml")
@@ -141,9 +140,8 @@ func (s *shop) findCatalog(version string) process {
 	return process{}
 }
 
-// wantCatalogs waits until the frontend's Envoy has exactly these endpoints of
-// the catalog. The sick have been asked twice by then, a second apart, for a
-// second each.
+// wantCatalogs waits until the frontend's Envoy has exactly these endpoints of the catalog.
+// Unhealthy workloads have been probed twice by then, a second apart, for a second each.
 func (s *shop) wantCatalogs(t *testing.T, addresses ...string) {
 	t.Helper()
 	began := time.Now()
@@ -164,9 +162,8 @@ func (s *shop) wantCatalogs(t *testing.T, addresses ...string) {
 	t.Logf("the frontend has the endpoints %v after %s", addresses, time.Since(began).Round(10*time.Millisecond))
 }
 
-// wantAnswers makes 60 requests in a row: all succeed, and they reach these
-// versions, all of them. Envoy's workers may learn of endpoints a moment after
-// it shows them, so it waits until that is so.
+// wantAnswers waits until 60 requests in a row succeed and reach exactly these versions. Envoy's
+// workers may apply endpoints slightly after it shows them.
 func wantAnswers(t *testing.T, versions ...string) {
 	t.Helper()
 	client := throughProxy(t, vmFrontend)
@@ -187,7 +184,7 @@ func wantAnswers(t *testing.T, versions ...string) {
 	})
 }
 
-// wantUnhealthy waits until the control plane counts so many machines out of service.
+// wantUnhealthy waits until the control plane counts n machines as out of service.
 func wantUnhealthy(t *testing.T, n int) {
 	t.Helper()
 	want := fmt.Sprintf("\noutrigger_control_unhealthy_workloads %d\n", n)

@@ -40,15 +40,14 @@ spec:
   template: {serviceAccount: catalog}
 `
 
-// TestVMRegistration runs the shop on addresses of its own, where the agents of
-// both catalogs name a WorkloadGroup. It shows, one after the other:
+// TestVMRegistration runs the shop on separate addresses, where the agents of both catalogs name a
+// WorkloadGroup. It checks in order:
 //
-//   - they are the endpoints of a service that knows only the group's label, and
-//     answer there
-//   - a new control plane has them still
-//   - with the group their entries go, and with it they come back
+//   - they are the endpoints of a service that selects only the group's label, and respond
+//   - a new control plane still has them
+//   - their entries are deleted and created with the group
 //
-// The frontend's own Envoy tells its endpoints, the requests that they answer.
+// The test reads the endpoints from the frontend's Envoy, and checks their responses.
 func TestVMRegistration(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -94,8 +93,8 @@ func TestVMRegistration(t *testing.T) {
 	wantMachines(t, joinV1, joinV2)
 }
 
-// join moves the shop to addresses and ports of its own, and has the agents of
-// both catalogs name the group.
+// join moves the shop to separate addresses and ports, and sets the group of the agents of both
+// catalogs.
 func (s *shop) join() {
 	s.t.Helper()
 	file := filepath.Join(s.dir, "mesh.yaml")

@@ -61,8 +61,8 @@ spec:
   endpoints: [{address: MACHINE, serviceAccount: vm}]
 `
 
-// TestMachineStart starts an agent as a virtual machine does: by a script as root, with settings from
-// files, as a user without rights. Applications use names and addresses as if there were no Envoy.
+// TestMachineStart starts an agent as a virtual machine does: by a script as root, with settings
+// from files, as a user without rights. Applications use names and addresses as without Envoy.
 func TestMachineStart(t *testing.T) {
 	t.Parallel()
 	if err := build(); err != nil {
@@ -89,7 +89,8 @@ func TestMachineStart(t *testing.T) {
 
 	vm.sees(t, "http://10.96.0.1/", "", "By=spiffe://cluster.local/ns/default/sa/web;", "URI=spiffe://cluster.local/ns/default/sa/vm")
 	web.sees(t, "http://10.96.0.2/", "", "By=spiffe://cluster.local/ns/default/sa/vm;", "URI=spiffe://cluster.local/ns/default/sa/web")
-	// The resolver of the system is not reachable from this network, the agent answers for it.
+	// The resolver of the system is not reachable from this network; the agent responds in its
+	// place.
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return vm.Dial(ctx, network, address)
 	}}

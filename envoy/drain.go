@@ -95,13 +95,13 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 	// This deadline limits every wait below.
 	ctx, cancel := context.WithDeadline(ctx, begin.Add(max(limit, drainCallTimeout)))
 	defer cancel()
-	log.Info("envoy drains", "pid", p.PID(), "duration", limit)
+	log.Info("envoy is draining", "pid", p.PID(), "duration", limit)
 	if p.cfg.Admin != nil {
 		call, cancel := context.WithTimeout(ctx, drainCallTimeout)
 		err := p.cfg.Admin.DrainListeners(call, d.InboundOnly)
 		cancel()
 		if err != nil {
-			log.Warn("envoy's listeners could not be drained: connections end without notice", "err", err)
+			log.Warn("envoy's listeners could not be drained: connections are closed without notice", "err", err)
 		}
 	}
 	if !d.ExitOnZero || p.cfg.Admin == nil {
@@ -123,7 +123,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan struct{}) {
 			log.Warn("the drain time is over, but envoy still has open connections", "count", open, "duration", limit)
 			return
 		case failures == pollFailures:
-			log.Warn("envoy's connections cannot be counted: the drain ends", "err", err)
+			log.Warn("envoy's connections cannot be counted: ending the drain", "err", err)
 			return
 		case err == nil && open == 0:
 			log.Info("envoy has no open connection left", "duration", time.Since(begin))
@@ -146,8 +146,8 @@ func (p *Process) drainAgain(ctx context.Context, c *child) {
 	ctx, cancel := context.WithTimeout(ctx, drainCallTimeout)
 	defer cancel()
 	if err := p.cfg.Admin.DrainListeners(ctx, p.cfg.Drain.InboundOnly); err != nil {
-		p.cfg.Logger.Warn("envoy's listeners could not be drained: connections end without notice", "err", err)
+		p.cfg.Logger.Warn("envoy's listeners could not be drained: connections are closed without notice", "err", err)
 		return
 	}
-	p.cfg.Logger.Info("envoy drains, as the one before it did", "pid", c.process.Pid)
+	p.cfg.Logger.Info("envoy is draining, like the previous one", "pid", c.process.Pid)
 }

@@ -30,13 +30,13 @@ func (e *ExitError) Error() string {
 	case e.OOM:
 		return "envoy was killed by the kernel because its cgroup was out of memory: raise the memory limit, or lower envoy's concurrency or the configuration it is sent"
 	case e.Signal == syscall.SIGKILL:
-		return "envoy was killed by signal 9 (killed); if nobody sent it, look for out-of-memory messages in the kernel's log"
+		return "envoy was killed by signal 9 (killed); if it was not sent on purpose, look for out-of-memory messages in the kernel's log"
 	case e.Signal != 0:
-		return fmt.Sprintf("envoy was ended by signal %d (%s); if nobody sent it, envoy crashed and its last log lines hold the reason", int(e.Signal), e.Signal)
+		return fmt.Sprintf("envoy was terminated by signal %d (%s); if it was not sent on purpose, envoy crashed and its last log lines contain the reason", int(e.Signal), e.Signal)
 	case e.Code == 0:
-		return "envoy exited with code 0 although the agent had not asked it to; somebody may have used its admin port or sent it a signal"
+		return "envoy exited with code 0 although the agent had not stopped it; a request to its admin port or a signal may have done so"
 	default:
-		return fmt.Sprintf("envoy exited with code %d; its last log lines hold the reason, most often a bootstrap it refuses or a port in use", e.Code)
+		return fmt.Sprintf("envoy exited with code %d; its last log lines contain the reason, most often an invalid bootstrap or a port in use", e.Code)
 	}
 }
 

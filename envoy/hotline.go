@@ -125,7 +125,7 @@ func (l *line) flags() (flags uint64, offset int, err error) {
 	}
 	offset = flagsOffset(data)
 	if offset == 0 {
-		return 0, 0, fmt.Errorf("%s has a layout that is not known", l.shared)
+		return 0, 0, fmt.Errorf("%s has an unknown layout", l.shared)
 	}
 	return binary.NativeEndian.Uint64(data[offset:]), offset, nil
 }

@@ -127,10 +127,10 @@ func TestHotRestartConfig(t *testing.T) {
 	t.Parallel()
 	good := Config{Binary: "envoy", Logger: testLogger(t), Admin: NewAdmin("127.0.0.1:1"), HotRestart: HotRestart{Sockets: "/run/hr"}}
 	for want, edit := range map[string]func(*Config){
-		"has 86 characters, but 85 is the most": func(c *Config) { c.HotRestart.Sockets = strings.Repeat("a", maxSockets+1) },
-		"holds a brace":                         func(c *Config) { c.HotRestart.Sockets = "/run/{}" },
-		"needs envoy's admin port":              func(c *Config) { c.Admin = nil },
-		"negative":                              func(c *Config) { c.HotRestart.Timeout = -1 },
+		"has 86 characters; at most 85 are allowed": func(c *Config) { c.HotRestart.Sockets = strings.Repeat("a", maxSockets+1) },
+		"contains a brace":                          func(c *Config) { c.HotRestart.Sockets = "/run/{}" },
+		"needs envoy's admin port":                  func(c *Config) { c.Admin = nil },
+		"negative":                                  func(c *Config) { c.HotRestart.Timeout = -1 },
 	} {
 		cfg := good
 		edit(&cfg)

@@ -76,11 +76,11 @@ func newHotRestarts(cfg *Config) (*hotRestarts, error) {
 	}
 	switch {
 	case len(h.Sockets) > maxSockets:
-		return nil, fmt.Errorf("hot restart: the path of envoy's sockets, %s, has %d characters, but %d is the most: use a shorter configPath", h.Sockets, len(h.Sockets), maxSockets)
+		return nil, fmt.Errorf("hot restart: the path of envoy's sockets, %s, has %d characters; at most %d are allowed: use a shorter configPath", h.Sockets, len(h.Sockets), maxSockets)
 	case strings.ContainsAny(h.Sockets, "{}"):
-		return nil, fmt.Errorf("hot restart: the path of envoy's sockets, %s, holds a brace, which envoy does not understand: use another configPath", h.Sockets)
+		return nil, fmt.Errorf("hot restart: the path of envoy's sockets, %s, contains a brace, which envoy does not support: use another configPath", h.Sockets)
 	case cfg.Admin == nil:
-		return nil, errors.New("hot restart needs envoy's admin port: without it nobody can tell when an envoy has taken over")
+		return nil, errors.New("hot restart needs envoy's admin port: without it the agent cannot detect when an envoy has taken over")
 	case h.Drain < 0 || h.Timeout < 0:
 		return nil, errors.New("hot restart: a duration is negative: use 0 or more")
 	}
@@ -97,7 +97,7 @@ func newHotRestarts(cfg *Config) (*hotRestarts, error) {
 // prepare removes the files of a killed agent and checks Envoy's requirements.
 func (h *hotRestarts) prepare() error {
 	if info, err := os.Stat("/dev/shm"); err != nil || !info.IsDir() {
-		return errors.New("hot restart needs the directory /dev/shm, in which envoy keeps memory that its processes share: mount one, or leave out --hot-restart")
+		return errors.New("hot restart needs the directory /dev/shm, in which envoy keeps memory that its processes share: mount one, or remove --hot-restart")
 	}
 	h.clean()
 	return nil
@@ -136,7 +136,7 @@ func (p *Process) Rejected(pid int, typeURL, reason string) {
 	if starting, known := next.line.initializing(); known && !starting {
 		return
 	}
-	text := fmt.Sprintf("it rejected %s, which the old one has accepted: %s", typeURL, reason)
+	text := fmt.Sprintf("it rejected %s, which the old one had accepted: %s", typeURL, reason)
 	next.refusal.CompareAndSwap(nil, &text)
 	p.signal(next.child, syscall.SIGKILL)
 }
@@ -210,7 +210,7 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 			}
 		case <-retry:
 			retry = nil
-			p.HotRestart("envoy's admin port was lost to one that failed to take over")
+			p.HotRestart("envoy's admin port was lost to a new envoy that failed to take over")
 		}
 	}
 }
@@ -269,17 +269,17 @@ func (p *Process) switchTo(beside context.Context, c *child, out outcome) (*chil
 	log := p.cfg.Logger
 	switch {
 	case out.next == nil && closed(c.ended):
-		log.Error("the hot restart failed, and the old envoy has ended", "err", out.err, "pid", c.process.Pid)
+		log.Error("the hot restart failed, and the old envoy has exited", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil && c.held.Load():
 		log.Error("the hot restart failed: the old envoy keeps serving, but without its admin port, so without metrics and drain notice; retrying", "err", out.err, "pid", c.process.Pid)
 	case out.next == nil:
 		log.Error("the hot restart failed: the old envoy keeps serving", "err", out.err, "pid", c.process.Pid)
 	case out.result == resultFailed:
-		log.Error("the new envoy had taken over, but has ended", "err", out.err, "pid", out.next.process.Pid)
+		log.Error("the new envoy took over, but has exited", "err", out.err, "pid", out.next.process.Pid)
 	case out.result == resultUnready:
 		log.Error("the new envoy has taken over, but is not ready", "err", out.err, "pid", out.next.process.Pid)
 	default:
-		log.Info("the new envoy has taken over, the old one drains", "pid", out.next.process.Pid, "duration", out.took)
+		log.Info("the new envoy has taken over; the old one is draining", "pid", out.next.process.Pid, "duration", out.took)
 	}
 	p.hotRestarts.WithLabelValues(out.result).Inc()
 	if out.next == nil {

@@ -264,7 +264,7 @@ func TestRealHotRestartRefused(t *testing.T) {
 	refusals := []refusal{
 		{"#!/bin/sh\necho broken; exit 1\n", "broken"},
 		{"#!/bin/sh\necho 'envoy  version: abc/1.30.0/Clean/RELEASE/BoringSSL'\n", "1.36 or newer is needed"},
-		{strings.Replace(good, `case "$*" in`, `case "$*" in *--hot-restart-version) echo 10.96; exit;;`, 1), "its hot restart version is 10.96, that of the one that runs is 11.104"},
+		{strings.Replace(good, `case "$*" in`, `case "$*" in *--hot-restart-version) echo 10.96; exit;;`, 1), "its hot restart version is 10.96, that of the running one is 11.104"},
 		{strings.Replace(good, `case "$*" in`, `case "$*" in *validate) echo no such filter; exit 1;;`, 1), "no such filter"},
 	}
 	if unsafe == nil { // otherwise the Envoy of the test itself is unsafe, and allowed
@@ -404,9 +404,9 @@ func TestRealHotRestartNewOneDies(t *testing.T) {
 func TestRealHotRestartEnds(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]func(*realEnvoy) bool{
-		"while the new one starts":  func(e *realEnvoy) bool { return e.hot.next.Load() != nil },
-		"while the old one drains":  func(e *realEnvoy) bool { return e.hotResults(resultOK) == 1 },
-		"before anything has begun": func(e *realEnvoy) bool { return true },
+		"while the new one starts":      func(e *realEnvoy) bool { return e.hot.next.Load() != nil },
+		"while the old one is draining": func(e *realEnvoy) bool { return e.hotResults(resultOK) == 1 },
+		"before anything has begun":     func(e *realEnvoy) bool { return true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -103,14 +103,14 @@ func New(cfg Config) (*Process, error) {
 		hot: hot,
 		exits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_envoy_exits_total",
-			Help: "Ends of the Envoy process, by cause: stopped (asked to), unstopped (killed by the agent), exited (by itself, code 0), failed (other code), signal, oom.",
+			Help: "Exits of the Envoy process, by cause: stopped (on request), unstopped (killed by the agent), exited (without a request, code 0), failed (other code), signal, oom.",
 		}, []string{"cause"}),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outrigger_agent_envoy_restarts_total", Help: "Starts of Envoy after it had crashed.",
+			Name: "outrigger_agent_envoy_restarts_total", Help: "Starts of Envoy after a crash.",
 		}),
 		hotRestarts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_hot_restarts_total",
-			Help: "Hot restarts asked for, by result: ok, refused (nothing was started), failed (the new Envoy did not get ready), unready (it took over but is not ready).",
+			Help: "Requested hot restarts, by result: ok, refused (nothing was started), failed (the new Envoy did not become ready), unready (it took over but is not ready).",
 		}, []string{"result"}),
 		started: make(chan struct{}),
 		drained: make(chan struct{}),
@@ -146,13 +146,13 @@ func (p *Process) Started() <-chan struct{} { return p.started }
 // Restart, or returns an error that wraps an *ExitError. Run can be called only once.
 func (p *Process) Run(ctx context.Context) error {
 	if p.run.Swap(true) {
-		return errors.New("this envoy process has been run before")
+		return errors.New("this envoy process was already run")
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
 	if limit, err := raiseFileLimit(); err != nil {
-		p.cfg.Logger.Warn("the soft limit of open files stays as it is for envoy", "err", err)
+		p.cfg.Logger.Warn("the soft limit of open files is unchanged for envoy", "err", err)
 	} else {
 		p.cfg.Logger.Info("envoy may open as many files as the hard limit allows", "count", limit)
 	}
@@ -183,7 +183,7 @@ func (p *Process) keep(ctx, beside context.Context) error {
 		}
 		left, delay, within := budget.take(begin, time.Now())
 		if !within {
-			return fmt.Errorf("the budget of envoy's restarts, %s, is used up: %w", p.cfg.Restart, err)
+			return fmt.Errorf("the budget of envoy's restarts, %s, is exhausted: %w", p.cfg.Restart, err)
 		}
 		p.cfg.Logger.Error("envoy crashed and is restarted; count is the number of restarts left",
 			"err", err, "count", left, "duration", budget.Window)

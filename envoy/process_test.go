@@ -73,7 +73,7 @@ func TestRunReportsCrash(t *testing.T) {
 	}{
 		"exit 0":  {"exit 0", ExitError{}, "exited", "exited with code 0 although"},
 		"exit 3":  {"exit 3", ExitError{Code: 3}, "failed", "exited with code 3"},
-		"SIGKILL": {"kill -9 $$", ExitError{Code: -1, Signal: syscall.SIGKILL}, "signal", "envoy was killed by signal 9 (killed); if nobody sent it, look for out-of-memory"},
+		"SIGKILL": {"kill -9 $$", ExitError{Code: -1, Signal: syscall.SIGKILL}, "signal", "envoy was killed by signal 9 (killed); if it was not sent on purpose, look for out-of-memory"},
 		"SIGSEGV": {"kill -SEGV $$", ExitError{Code: -1, Signal: syscall.SIGSEGV}, "signal", "signal 11 (segmentation fault)"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func (r Readiness) Err() error {
 	case !lds && r.LDSRejected > 0:
 		return rejected("listeners (LDS)", r.LDSRejected)
 	case !cds && !lds:
-		return errors.New("envoy has received no configuration from the control plane yet: if this lasts, look whether the control plane can be reached")
+		return errors.New("envoy has received no configuration from the control plane yet: if this lasts, check whether the control plane can be reached")
 	case !cds:
 		return errors.New("envoy has received its listeners (LDS) but no clusters (CDS) from the control plane yet")
 	case !lds:
@@ -126,7 +126,7 @@ func (p *Process) Ready(ctx context.Context) error {
 		return nil
 	}
 	if p.cfg.Admin == nil {
-		return errors.New("envoy has no admin port that could be asked whether it is ready")
+		return errors.New("envoy has no admin port to check its readiness with")
 	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -158,7 +158,7 @@ func (p *Process) Ready(ctx context.Context) error {
 		c.ready.Store(true)
 		return nil
 	case c.previous != nil && !c.ready.Load():
-		return fmt.Errorf("%w; it was started again and is not ready yet: %s", c.previous, err)
+		return fmt.Errorf("%w; it was restarted and is not ready yet: %s", c.previous, err)
 	default:
 		return err
 	}

@@ -42,7 +42,7 @@ func ParseRestart(text string) (Restart, error) {
 	d, windowErr := time.ParseDuration(window)
 	r := Restart{Count: n, Window: d}
 	if countErr != nil || windowErr != nil || n == 0 || r.check() != nil {
-		return Restart{}, fmt.Errorf("%q is no budget of restarts: write how many (1 to %d) in which time, such as 3/10m, or off", text, maxRestarts)
+		return Restart{}, fmt.Errorf("%q is not a budget of restarts: write their number (1 to %d) and a duration, such as 3/10m, or off", text, maxRestarts)
 	}
 	return r, nil
 }

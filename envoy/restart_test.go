@@ -92,7 +92,7 @@ func TestBudgetIsUsedUp(t *testing.T) {
 	p, out := shell(t, "echo up; exit 3", func(c *Config) { c.Restart = Restart{Count: 2, Window: time.Hour} })
 	err := p.Run(t.Context())
 	var crash *ExitError
-	if !errors.As(err, &crash) || crash.Code != 3 || !strings.Contains(err.Error(), "the budget of envoy's restarts, 2/1h0m0s, is used up: envoy exited with code 3") {
+	if !errors.As(err, &crash) || crash.Code != 3 || !strings.Contains(err.Error(), "the budget of envoy's restarts, 2/1h0m0s, is exhausted: envoy exited with code 3") {
 		t.Errorf("Run() = %v, want the budget and the last cause", err)
 	}
 	if starts := strings.Count(out.String(), "up\n"); starts != 3 || restarts(p) != 2 || exits(p, "failed") != 3 {

@@ -35,7 +35,7 @@ func (p *Process) standIn(ctx context.Context, old, next *child) {
 	peer := &net.UnixAddr{Name: old.line.socket("child", next.epoch), Net: "unixgram"}
 	conn, err := replaceSocket(own)
 	if err != nil {
-		p.cfg.Logger.Error("the old envoy has exited early, and the agent cannot answer for it: the new one will exit", "err", err)
+		p.cfg.Logger.Error("the old envoy has exited early, and the agent cannot respond in its place: the new one will exit", "err", err)
 		return
 	}
 	stop := make(chan struct{})
@@ -90,7 +90,7 @@ func emptyStats() []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
 }
 
-var errNoRequest = errors.New("the datagram is no request")
+var errNoRequest = errors.New("the datagram is not a request")
 
 // requestOf returns the kind of a request, or 0 if the datagram is not a request.
 func requestOf(datagram []byte) (kind protowire.Number) {

@@ -73,7 +73,7 @@ func (p *Process) takeOver(ctx context.Context, c *child) outcome {
 	return out
 }
 
-var errDraining = errors.New("envoy drains: it is about to end")
+var errDraining = errors.New("envoy is draining: it is about to exit")
 
 // possible waits until nothing prevents a hot restart.
 func (p *Process) possible(ctx context.Context, c *child) error {
@@ -90,7 +90,7 @@ func (p *Process) possible(ctx context.Context, c *child) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case closed(c.ended):
-			return errors.New("the old envoy has ended")
+			return errors.New("the old envoy has exited")
 		}
 		if reason == nil {
 			return nil
@@ -120,7 +120,7 @@ func (p *Process) rehearse(ctx context.Context, c *child) error {
 		return err
 	}
 	if speaks := strings.TrimSpace(out); speaks != running {
-		return fmt.Errorf("envoy %s at %s cannot take over: its hot restart version is %s, that of the one that runs is %s; restart the agent instead", version, p.cfg.Binary, speaks, running)
+		return fmt.Errorf("envoy %s at %s cannot take over: its hot restart version is %s, that of the running one is %s; restart the agent instead", version, p.cfg.Binary, speaks, running)
 	}
 	_, err = p.ask(ctx, slices.Concat(p.cfg.Args, []string{"--disable-hot-restart", "--mode", "validate"})...)
 	return err
@@ -159,11 +159,11 @@ func (p *Process) awaitTakeover(ctx context.Context, c *child, next *successor) 
 		case err == nil && r.Epoch == next.epoch && r.WorkersStarted && r.State != "unknown":
 			return r, before, nil
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return r, before, fmt.Errorf("the new envoy did not take over within %s: it waits for configuration or for a cluster to get ready", p.hot.Timeout)
+			return r, before, fmt.Errorf("the new envoy did not take over within %s: it waits for configuration or for a cluster to become ready", p.hot.Timeout)
 		case ctx.Err() != nil:
-			return r, before, fmt.Errorf("the hot restart was cut short: %w", ctx.Err())
+			return r, before, fmt.Errorf("the hot restart was interrupted: %w", ctx.Err())
 		case closed(c.ended):
-			return r, before, errors.New("the old envoy ended before the new one had taken over")
+			return r, before, errors.New("the old envoy exited before the new one had taken over")
 		case err == nil:
 			before = asked
 		}
@@ -173,9 +173,9 @@ func (p *Process) awaitTakeover(ctx context.Context, c *child, next *successor) 
 
 func nextEnded(next *successor) error {
 	if refusal := next.refusal.Load(); refusal != nil {
-		return errors.New("the new envoy was ended before it had taken over: " + *refusal)
+		return errors.New("the new envoy was stopped before it had taken over: " + *refusal)
 	}
-	return fmt.Errorf("the new envoy ended before it had taken over: %w", next.end())
+	return fmt.Errorf("the new envoy exited before it had taken over: %w", next.end())
 }
 
 // fellThrough kills an Envoy that did not take over, and determines what the old Envoy has lost.
@@ -250,11 +250,11 @@ func (p *Process) retire(ctx context.Context, old *child, out outcome) {
 	}
 	if obeyed(old.state) {
 		p.count("stopped")
-		p.cfg.Logger.Info("the old envoy has ended", "pid", old.process.Pid, "duration", time.Since(out.since))
+		p.cfg.Logger.Info("the old envoy has exited", "pid", old.process.Pid, "duration", time.Since(out.since))
 	} else {
 		early = true
 		err := p.ended(old)
-		p.cfg.Logger.Warn("the old envoy has ended before all of its connections had: the new one serves on", "err", err, "pid", old.process.Pid)
+		p.cfg.Logger.Warn("the old envoy has exited before all of its connections had ended: the new one continues to serve", "err", err, "pid", old.process.Pid)
 	}
 	if early && ctx.Err() == nil && !closed(next.ended) {
 		ctx, cancel := context.WithDeadline(ctx, out.since.Add(p.hot.Drain+retirement))

@@ -83,7 +83,7 @@ func (v Version) Unsafe() error {
 	if len(names) == 0 {
 		return nil
 	}
-	return fmt.Errorf("version %s lets requests round authorization policies (%s): use %d.%d.%d or newer of this line, or allow it with --allow-unsafe-envoy",
+	return fmt.Errorf("version %s lets requests bypass authorization policies (%s): use %d.%d.%d or newer of this series, or allow it with --allow-unsafe-envoy",
 		v, strings.Join(names, ", "), v.Major, v.Minor, safe)
 }
 

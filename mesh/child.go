@@ -60,9 +60,9 @@ func (e exit) String() string {
 	case e.err != nil:
 		return "cannot be run: " + e.err.Error()
 	case e.signal != 0:
-		return fmt.Sprintf("ended by signal %d (%s)", int(e.signal), e.signal)
+		return fmt.Sprintf("terminated by signal %d (%s)", int(e.signal), e.signal)
 	}
-	return fmt.Sprintf("ended with exit code %d", e.code)
+	return fmt.Sprintf("exited with code %d", e.code)
 }
 
 // startChild starts a process. Both its output streams are copied to out.

@@ -35,7 +35,7 @@ func decode(data []byte) (*meshFile, []Problem) {
 	var rest yaml.Node
 	switch err := d.Decode(&rest); {
 	case err == nil:
-		r.add(rest.Line, "a second YAML document: a mesh file holds one, so remove the line ---")
+		r.add(rest.Line, "a second YAML document: a mesh file contains one, so remove the line ---")
 	case !errors.Is(err, io.EOF):
 		r.problems = append(r.problems, syntaxProblem(err))
 	}
@@ -180,7 +180,7 @@ func (r *reader) pairs(n *yaml.Node, where string, f func(k, v *yaml.Node)) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		if line, ok := seen[k.Value]; ok {
-			r.add(k.Line, "%s: field %q is given twice, here and on line %d: remove one", where, k.Value, line)
+			r.add(k.Line, "%s: field %q is a duplicate of that on line %d: remove one", where, k.Value, line)
 			continue
 		}
 		seen[k.Value] = k.Line

@@ -157,7 +157,7 @@ func readLimited(path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxMeshFile {
-		return nil, fmt.Errorf("%s is larger than %d MB, which no mesh file is", path, maxMeshFile>>20)
+		return nil, fmt.Errorf("%s is larger than %d MB, the limit of a mesh file", path, maxMeshFile>>20)
 	}
 	return data, nil
 }

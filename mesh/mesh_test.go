@@ -107,7 +107,7 @@ func TestUp(t *testing.T) {
 
 	get("http://127.77.1.2:15020/crash")
 	eventually(t, "the agent is back", func() bool { return strings.Contains(out.String(), "web: the agent is ready again") })
-	if want := `web: the agent ended with exit code 137: msg="envoy was killed by signal 9"; starting it again in 200ms`; !strings.Contains(out.String(), want) {
+	if want := `web: the agent exited with code 137: msg="envoy was killed by signal 9"; starting it again in 200ms`; !strings.Contains(out.String(), want) {
 		t.Errorf("the output lacks %q:\n%s", want, out)
 	}
 	if err := stop(); err != nil {
@@ -165,7 +165,7 @@ func TestStartFails(t *testing.T) {
 		timeout time.Duration
 		want    []string
 	}{
-		"ends":        {3, "exit", time.Minute, []string{"bad: the application does not start: it ended with exit code 3", "| app says hello exit"}},
+		"ends":        {3, "exit", time.Minute, []string{"bad: the application does not start: it exited with code 3", "| app says hello exit"}},
 		"never ready": {4, "deaf", time.Second, []string{"bad: the application is not ready after 1s: it must listen", "| app says hello deaf"}},
 	} {
 		t.Run(name, func(t *testing.T) {

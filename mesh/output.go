@@ -33,7 +33,7 @@ type output struct {
 	// translate rewrites lines that concern the user, even if quiet is set. Optional.
 	translate func(line string) (level level, text string, ok bool)
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	partial []byte
 	last    []string // since the last start, the newest at the end
 	file    *os.File

@@ -69,7 +69,7 @@ func TestPartThatNeverStarts(t *testing.T) {
 	if !errors.As(err, &failed) {
 		t.Fatalf("error %v", err)
 	}
-	for _, want := range []string{"web: the application does not start: it ended with exit code 3", "| app says hello exit", "| no line end"} {
+	for _, want := range []string{"web: the application does not start: it exited with code 3", "| app says hello exit", "| no line end"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q lacks %q", err, want)
 		}
@@ -155,7 +155,7 @@ func TestPartIsRestarted(t *testing.T) {
 		last := r.list[len(r.list)-1]
 		return last.kind == eventReady && last.life == 2
 	})
-	if e := r.ended(); len(e) != 1 || e[0].exit.signal != syscall.SIGKILL || !strings.Contains(e[0].exit.String(), "ended by signal 9 (killed)") {
+	if e := r.ended(); len(e) != 1 || e[0].exit.signal != syscall.SIGKILL || !strings.Contains(e[0].exit.String(), "terminated by signal 9 (killed)") {
 		t.Errorf("events %+v", e)
 	}
 	cancel()

@@ -102,11 +102,11 @@ type envoyCerts struct {
 func askCertificate(ctx context.Context, client *http.Client, admin string) (c certificate, ok bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/certs", nil)
 	if err != nil {
-		return c, false, fmt.Errorf("ask for certificates: %w", err)
+		return c, false, fmt.Errorf("request certificates: %w", err)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return c, false, fmt.Errorf("ask for certificates: %w", err)
+		return c, false, fmt.Errorf("request certificates: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }() // the body has been read
 	var all envoyCerts

@@ -26,7 +26,7 @@ func announce(temp, store, control, state, isolation string) (withdraw func() er
 	}
 	f, err := os.CreateTemp(temp, runningPrefix) // mode 0600
 	if err != nil {
-		return nil, fmt.Errorf("tell other commands of the mesh: %w", err)
+		return nil, fmt.Errorf("announce the mesh to other commands: %w", err)
 	}
 	withdraw = func() error { return errors.Join(os.Remove(f.Name()), f.Close()) }
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -34,7 +34,7 @@ func announce(temp, store, control, state, isolation string) (withdraw func() er
 		_, err = f.WriteString(store + "\n" + control + "\n" + state + "\n" + isolation + "\n")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("tell other commands of the mesh: %w", err), withdraw())
+		return nil, errors.Join(fmt.Errorf("announce the mesh to other commands: %w", err), withdraw())
 	}
 	return withdraw, nil
 }
@@ -88,12 +88,12 @@ func announced(temp string, line int) ([]string, error) {
 func announcements(temp string) (all [][]string, err error) {
 	paths, err := filepath.Glob(filepath.Join(temp, runningPrefix+"*"))
 	if err != nil {
-		return nil, fmt.Errorf("look for running meshes: %w", err)
+		return nil, fmt.Errorf("find running meshes: %w", err)
 	}
 	for _, path := range paths {
 		text, err := readAnnounced(path)
 		if err != nil {
-			return nil, fmt.Errorf("look for running meshes: %w", err)
+			return nil, fmt.Errorf("find running meshes: %w", err)
 		}
 		all = append(all, strings.Split(text, "\n"))
 	}
@@ -105,7 +105,7 @@ func announcements(temp string) (all [][]string, err error) {
 func readAnnounced(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return "", nil //nolint:nilerr // it is gone, or somebody else's
+		return "", nil //nolint:nilerr // it was removed, or belongs to another user
 	}
 	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	info, err := f.Stat()

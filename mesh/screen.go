@@ -39,7 +39,7 @@ type screen struct {
 	display Display
 	width   int // width of the name column
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	rows  []*row
 	drawn int  // number of progress lines currently on the terminal
 	done  bool // progress lines are no longer shown

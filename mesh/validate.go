@@ -99,7 +99,7 @@ func (m *meshFile) complete() []Problem {
 		m.trustDomain = clusterDomain
 	}
 	if !dnsSubdomain.MatchString(m.trustDomain) {
-		r.add(m.lines["trustDomain"], "trustDomain: %q is no domain name: write one like cluster.local", m.trustDomain)
+		r.add(m.lines["trustDomain"], "trustDomain: %q is not a domain name: write one such as cluster.local", m.trustDomain)
 	}
 	if !m.network.IsValid() {
 		m.network = netip.MustParsePrefix(defaultNetwork)
@@ -143,7 +143,7 @@ func (m *meshFile) checkConfigDir(r *reader) {
 		info, err = os.Stat(filepath.Dir(m.configDir))
 	}
 	if err != nil || !info.IsDir() {
-		r.add(m.lines["config"], "config: %s is no directory: name the directory of your Istio YAML, relative to the mesh file", m.configDir)
+		r.add(m.lines["config"], "config: %s is not a directory: name the directory of your Istio YAML, relative to the mesh file", m.configDir)
 	}
 }
 
@@ -175,13 +175,13 @@ func (w *workload) check(r *reader, isolated bool) {
 	if _, given := w.lines["name"]; !given {
 		r.add(w.line, "a workload has no name: add name: with a DNS label, for example name: frontend")
 	} else if !dnsLabel.MatchString(w.name) {
-		r.add(at("name"), "%s: the name must be a DNS label: small letters, digits and -, at most 63", w.where)
+		r.add(at("name"), "%s: the name must be a DNS label: lower-case letters, digits and -, at most 63", w.where)
 	} else if w.name == controlName {
 		r.add(at("name"), "%s: the name is taken by the control plane: choose another one", w.where)
 	}
 	for _, f := range []struct{ field, value string }{{"namespace", w.namespace}, {"service", w.service}, {"serviceAccount", w.serviceAccount}} {
 		if _, given := w.lines[f.field]; given && !dnsLabel.MatchString(f.value) {
-			r.add(at(f.field), "%s: %s: %q must be a DNS label: small letters, digits and -, at most 63", w.where, f.field, f.value)
+			r.add(at(f.field), "%s: %s: %q must be a DNS label: lower-case letters, digits and -, at most 63", w.where, f.field, f.value)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(w.labels)) {
@@ -191,7 +191,7 @@ func (w *workload) check(r *reader, isolated bool) {
 	}
 	for _, v := range w.env {
 		if !variableName.MatchString(v.name) {
-			r.add(at("env"), "%s: env: %q is no name of a variable: letters, digits, _, - and . only", w.where, v.name)
+			r.add(at("env"), "%s: env: %q is not the name of a variable: letters, digits, _, - and . only", w.where, v.name)
 		}
 	}
 	for _, field := range []string{"servicePort", "protocol", "path"} {
@@ -205,14 +205,14 @@ func (w *workload) check(r *reader, isolated bool) {
 		r.add(at("protocol"), "%s: protocol TCP needs redirected connections: run outrigger up with --isolate=netns, as root, or use one of %s",
 			w.where, strings.Join(protocols, ", "))
 	default:
-		r.add(at("protocol"), "%s: protocol %q is not served in a mesh on one machine: use one of %s, or with --isolate=netns %s",
+		r.add(at("protocol"), "%s: protocol %q is not supported in a mesh on one machine: use one of %s, or with --isolate=netns %s",
 			w.where, w.protocol, strings.Join(protocols, ", "), protocolTCP)
 	}
 	if w.readyPath != "" && !strings.HasPrefix(w.readyPath, "/") {
 		r.add(at("path"), "%s: ready: path %q must begin with /", w.where, w.readyPath)
 	}
 	if info, err := os.Stat(w.dir); err != nil || !info.IsDir() {
-		r.add(at("dir"), "%s: dir: %s is no directory: name one, relative to the mesh file", w.where, w.dir)
+		r.add(at("dir"), "%s: dir: %s is not a directory: name one, relative to the mesh file", w.where, w.dir)
 	}
 }
 
@@ -255,11 +255,11 @@ func (m *meshFile) assignAddresses(r *reader) {
 			continue
 		}
 		if owner, ok := taken[w.address]; ok {
-			r.add(w.lineOf("address"), "%s: address %s belongs to %s: give each workload its own, or none to have one chosen", w.where, w.address, owner)
+			r.add(w.lineOf("address"), "%s: address %s belongs to %s: give each workload its own, or omit it to have one chosen", w.where, w.address, owner)
 			continue
 		}
 		if m.isolated && !m.network.Contains(w.address) {
-			r.add(w.lineOf("address"), "%s: address %s is outside of network %s, which --isolate=netns needs: choose one of it, or another network", w.where, w.address, m.network)
+			r.add(w.lineOf("address"), "%s: address %s is outside of network %s, which --isolate=netns requires: choose one in it, or another network", w.where, w.address, m.network)
 		}
 		taken[w.address] = fmt.Sprintf("workload %q", w.name)
 	}

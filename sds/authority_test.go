@@ -36,7 +36,7 @@ type authority struct {
 	key  crypto.Signer
 	root *x509.Certificate // replaced by replaceRoot, under mu
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	fail  error      // answer of Sign, if set
 	life  time.Duration
 	ahead time.Duration // of the start of certificates
@@ -98,8 +98,8 @@ func signed(t testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, 
 	return cert
 }
 
-// set changes what Sign answers from now on: an error, or certificates of the
-// given life instead of the one that is asked for.
+// set changes what Sign answers from now on: an error, or certificates of the given lifetime instead of
+// the requested one.
 func (a *authority) set(fail error, life time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -38,7 +38,7 @@ type caServer struct {
 	*authority
 	address string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	token   string
 	stop    func()
 	callers []string // how each caller proved who it is

@@ -50,7 +50,7 @@ type Files struct {
 	kick    chan struct{} // holds one token: groups were added or removed
 	open    func() (*fsnotify.Watcher, error)
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	groups  map[*group]bool
 	secrets map[string]*fileSecret // by name
 	changed chan struct{}          // closed when one of secrets changes
@@ -268,9 +268,9 @@ func (f *Files) failed(g *group, err error) {
 		return
 	}
 	g.reason = err.Error()
-	message := "files are not usable yet, Envoy waits for them"
+	message := "files are not usable yet; Envoy waits for them"
 	if g.taken {
-		message = "files are not usable, what they held before stays in force"
+		message = "files are not usable; their previous content stays in force"
 	}
 	f.cfg.Logger.Warn(message, "path", strings.Join(g.paths, " "), "err", err)
 }

@@ -119,7 +119,7 @@ func TestWaysToReplaceFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"removed, then made anew": func(t *testing.T, dir string, data []byte) {
+		"removed, then made again": func(t *testing.T, dir string, data []byte) {
 			path := filepath.Join(dir, "current", rootsFile)
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)

@@ -43,7 +43,7 @@ func (f *Files) acquire(name string, r resource) error {
 	}
 	if len(f.secrets) >= maxFileSecrets {
 		f.mu.Unlock()
-		return fmt.Errorf("secrets of %d other files are followed already, and no more are", maxFileSecrets)
+		return fmt.Errorf("secrets of %d other files are followed, which is the limit", maxFileSecrets)
 	}
 	paths, parse := r.loader()
 	s = &fileSecret{users: 1}

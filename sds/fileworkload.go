@@ -33,11 +33,11 @@ type FileWorkloadConfig struct {
 // missing files.
 func NewFileWorkload(cfg FileWorkloadConfig) (*Workload, error) {
 	if cfg.Files == nil {
-		return nil, errors.New("identity of the workload: nothing follows its files")
+		return nil, errors.New("identity of the workload: its files are not watched")
 	}
 	for what, path := range map[string]string{"chain": cfg.Chain, "key": cfg.Key, "roots": cfg.Roots} {
 		if path == "" {
-			return nil, fmt.Errorf("identity of the workload: there is no path of the file with its %s", what)
+			return nil, fmt.Errorf("identity of the workload: the path of the file with its %s is missing", what)
 		}
 	}
 	if cfg.Logger == nil {
@@ -78,7 +78,7 @@ func (w *Workload) takePair(asked certs.ID, contents [][]byte) error {
 	w.update(func(in *inputs) { in.own = id })
 	attrs := []any{"identity", id.ID.String(), "expires", leaf.NotAfter.UTC().Format(time.RFC3339)}
 	if time.Now().After(leaf.NotAfter) {
-		w.log.Error("the certificate in the files has expired, peers will refuse it", attrs...)
+		w.log.Error("the certificate in the files has expired; peers will refuse it", attrs...)
 		return nil
 	}
 	w.log.Info("certificate read from files", attrs...)

@@ -117,7 +117,7 @@ func TestNewFileWorkloadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, cfg := range map[string]sds.FileWorkloadConfig{
-		"nothing follows": {Chain: "a", Key: "b", Roots: "c"},
+		"are not watched": {Chain: "a", Key: "b", Roots: "c"},
 		"its chain":       {Files: files, Key: "b", Roots: "c"},
 		"its key":         {Files: files, Chain: "a", Roots: "c"},
 		"its roots":       {Files: files, Chain: "a", Key: "b"},

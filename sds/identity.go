@@ -37,7 +37,7 @@ func (id *Identity) Roots() []*x509.Certificate { return id.roots }
 // requested one.
 func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.Time) (*Identity, error) {
 	if len(elements) < 2 {
-		return nil, fmt.Errorf("the answer of the certificate authority has %d elements; it must have the leaf first and the root last", len(elements))
+		return nil, fmt.Errorf("the response of the certificate authority has %d elements; it must have the leaf first and the root last", len(elements))
 	}
 	last := len(elements) - 1
 	chain, err := certs.ParseChain(bytes.Join(elements[:last], []byte("\n")))
@@ -50,14 +50,14 @@ func newIdentity(key crypto.Signer, elements [][]byte, asked certs.ID, now time.
 	}
 	chain = withoutRoots(chain, roots)
 	if len(chain) == 0 {
-		return nil, errors.New("the certificate authority answered with roots only")
+		return nil, errors.New("the certificate authority returned only roots")
 	}
 	leaf := chain[0]
 	if !certs.SamePublicKey(leaf.PublicKey, key.Public()) {
-		return nil, errors.New("the certificate authority certified another key than the one of the request")
+		return nil, errors.New("the certificate authority certified a key other than the one of the request")
 	}
 	if !now.Before(leaf.NotAfter) {
-		return nil, fmt.Errorf("the new certificate ran out at %s already; compare the clocks", leaf.NotAfter.Format(time.RFC3339))
+		return nil, fmt.Errorf("the new certificate already expired at %s; compare the clocks", leaf.NotAfter.Format(time.RFC3339))
 	}
 	if err := verify(chain, roots); err != nil {
 		return nil, fmt.Errorf("checking chain from the certificate authority: %w", err)

@@ -47,7 +47,7 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 			below, cert := intermediate(a)
 			return [][]byte{leafOf(below, csr, nil), certs.EncodeChain(cert), certs.EncodeChain(a.root)}
 		}, "", 2, 1},
-		"our clock is behind": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
+		"the clock of this machine is behind": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, func(c *x509.Certificate) {
 				c.NotBefore = time.Now().Add(time.Hour)
 				c.NotAfter = time.Now().Add(2 * time.Hour)
@@ -68,10 +68,10 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 		}, "has 1 elements", 0, 0},
 		"only roots": {func(a *authority, _ *x509.CertificateRequest) [][]byte {
 			return [][]byte{certs.EncodeChain(a.root), certs.EncodeChain(a.root)}
-		}, "roots only", 0, 0},
+		}, "only roots", 0, 0},
 		"another key": {func(a *authority, _ *x509.CertificateRequest) [][]byte {
 			return [][]byte{certs.EncodeChain(a.leaf(a.key.Public(), func(*x509.Certificate) {})), certs.EncodeChain(a.root)}
-		}, "another key", 0, 0},
+		}, "a key other than", 0, 0},
 		"another root": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, nil), certs.EncodeChain(newAuthority(a.t).root)}
 		}, "checking chain", 0, 0},

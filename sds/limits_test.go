@@ -67,7 +67,7 @@ func TestTooManyNames(t *testing.T) {
 		}
 		half := len(c.names) / 2
 		for _, part := range [][]string{c.names[:half], c.names[half:]} {
-			_ = s.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: part}) // its end tells
+			_ = s.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: part}) // its end is checked
 		}
 		if err := s.CloseSend(); err != nil {
 			t.Fatal(err)

@@ -22,13 +22,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "istio_agent_num_outgoing_requests", Help: "Number of requests to other servers.", ConstLabels: csr,
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "istio_agent_num_failed_outgoing_requests", Help: "Number of requests to other servers that did not work.", ConstLabels: csr,
+			Name: "istio_agent_num_failed_outgoing_requests", Help: "Number of requests to other servers that failed.", ConstLabels: csr,
 		}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "istio_agent_num_outgoing_retries", Help: "Number of requests to other servers that were made again.", ConstLabels: csr,
+			Name: "istio_agent_num_outgoing_retries", Help: "Number of requests to other servers that were retried.", ConstLabels: csr,
 		}),
 		renewalFailures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outrigger_agent_cert_renewal_failures_total", Help: "Number of attempts to renew a certificate that did not work.",
+			Name: "outrigger_agent_cert_renewal_failures_total", Help: "Number of attempts to renew a certificate that failed.",
 		}),
 	}
 	return m, register(reg, "the workload's identity", m.requests, m.failures, m.retries, m.renewalFailures)
@@ -78,7 +78,7 @@ type expiryCollector struct {
 }
 
 func registerExpiry(reg prometheus.Registerer, w *Workload, files *Files) error {
-	return register(reg, "the ends of certificates", expiryCollector{w, files})
+	return register(reg, "the expiry of certificates", expiryCollector{w, files})
 }
 
 func expiryDesc() *prometheus.Desc {

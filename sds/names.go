@@ -78,7 +78,7 @@ func filesOf(k kind, paths ...string) (resource, error) {
 		case len(p) > maxPath:
 			return resource{}, fmt.Errorf("the path of a file has %d bytes; at most %d are possible", len(p), maxPath)
 		case strings.ContainsRune(p, 0):
-			return resource{}, errors.New("the path of a file holds a zero byte")
+			return resource{}, errors.New("the path of a file contains a zero byte")
 		}
 	}
 	return resource{kind: k, paths: paths}, nil

@@ -203,7 +203,7 @@ func TestSavedIdentity(t *testing.T) {
 		}},
 		"another identity":    {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.ID.ServiceAccount = "other" }, reason: "is not for"},
 		"another type of key": {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.KeyType = certs.ECDSAP384 }, reason: "not of type P384"},
-		"run out":             {life: time.Millisecond, reason: "ran out"},
+		"run out":             {life: time.Millisecond, reason: "already expired"},
 		"a file is missing":   {life: time.Hour, spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, rootsFile)) }, reason: "no such file"},
 		"a file is broken": {life: time.Hour, reason: "PEM", spoil: func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, chainFile), []byte("nonsense"))

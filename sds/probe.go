@@ -35,7 +35,7 @@ func Probe(ctx context.Context, path string) (alive bool, err error) {
 		return false, nil
 	case errors.Is(err, syscall.ECONNREFUSED):
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return false, fmt.Errorf("socket %s: nobody listens on it, and it cannot be removed: %w; remove it or mount its directory writable", path, err)
+			return false, fmt.Errorf("socket %s: no process listens on it, and it cannot be removed: %w; remove it or mount its directory writable", path, err)
 		}
 		return false, nil
 	}
@@ -65,10 +65,10 @@ func Find(ctx context.Context, path string) error {
 	trusted := isTrusted(conn, path)
 	_ = conn.Close() // it was only a probe
 	if !trusted {
-		return fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or give the directory to its user", path)
+		return fmt.Errorf("socket %s: another user serves it, who is neither root nor the owner of its directory; stop that process, or change the owner of the directory to its user", path)
 	}
 	if err := speaksGRPC(ctx, path); err != nil {
-		return fmt.Errorf("socket %s: somebody listens on it and %w; stop that process or wait until it serves secrets", path, err)
+		return fmt.Errorf("socket %s: a process listens on it and %w; stop that process or wait until it serves secrets", path, err)
 	}
 	return nil
 }

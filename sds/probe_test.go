@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// foreign is a secret server of somebody else, on the generated service.
+// foreign is a secret server of another program, on the generated service.
 type foreign struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 }

@@ -85,25 +85,25 @@ func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 		cfg.KeyType = certs.ECDSAP256
 	}
 	if cfg.Sign == nil {
-		return nil, errors.New("identity of the workload: there is no certificate authority to ask")
+		return nil, errors.New("identity of the workload: there is no certificate authority")
 	}
 	if cfg.TTL == 0 {
 		cfg.TTL = defaultTTL
 	}
 	if cfg.TTL < time.Second {
-		return nil, fmt.Errorf("identity of the workload: a certificate cannot live %s; SECRET_TTL is at least 1s", cfg.TTL)
+		return nil, fmt.Errorf("identity of the workload: the lifetime of a certificate cannot be %s; SECRET_TTL must be at least 1s", cfg.TTL)
 	}
 	if cfg.GraceRatio == 0 {
 		cfg.GraceRatio = defaultGraceRatio
 	}
 	if !(cfg.GraceRatio > 0 && cfg.GraceRatio < 1) {
-		return nil, fmt.Errorf("identity of the workload: SECRET_GRACE_PERIOD_RATIO is %v; it must lie between 0 and 1", cfg.GraceRatio)
+		return nil, fmt.Errorf("identity of the workload: SECRET_GRACE_PERIOD_RATIO is %v; it must be between 0 and 1", cfg.GraceRatio)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	if cfg.CRLFile != "" && cfg.Files == nil {
-		return nil, errors.New("identity of the workload: nothing follows the file with revoked certificates")
+		return nil, errors.New("identity of the workload: the file with revoked certificates is not watched")
 	}
 	r := &renewal{Workload: &Workload{log: cfg.Logger}, cfg: cfg, patience: patience}
 	r.Workload.run = r.loop
@@ -125,12 +125,12 @@ func NewWorkload(cfg WorkloadConfig) (*Workload, error) {
 func (r *renewal) loop(ctx context.Context) error {
 	if id := r.kept(); id != nil {
 		r.publish(id)
-		r.log.Info("certificate of an earlier run is used until the authority has signed another",
+		r.log.Info("certificate of an earlier run is used until the authority has signed another one",
 			"identity", id.ID.String(), "expires", id.NotAfter.UTC().Format(time.RFC3339))
 	} else if id := r.saved(); id != nil {
 		r.publish(id)
 		renewAt := r.renewAt(id, id.cert.Leaf.NotBefore, time.Now())
-		r.log.Info("certificate found, it is used until the authority has signed another", "path", r.cfg.Saved,
+		r.log.Info("certificate found; it is used until the authority has signed another one", "path", r.cfg.Saved,
 			"identity", id.ID.String(), "expires", id.NotAfter.UTC().Format(time.RFC3339), "duration", time.Until(renewAt).Round(time.Second).String())
 		if r.wait(ctx, renewAt) != nil {
 			return nil
@@ -208,7 +208,7 @@ func (r *renewal) switchAt(id *Identity, now time.Time) time.Time {
 		return now
 	}
 	at := earlier(start, now.Add(old.Leaf.NotAfter.Sub(now)/2))
-	r.log.Warn("the new certificate is not valid yet by the local clock, the old one stays in force until then; compare the clocks",
+	r.log.Warn("the new certificate is not valid yet by the local clock; the old one stays in force until then; compare the clocks",
 		"duration", at.Sub(now).Round(time.Second).String())
 	return at
 }
@@ -310,13 +310,13 @@ func (r *renewal) attempt(ctx context.Context, key *crypto.Signer) (*Identity, e
 // logFailure logs a failure with a level for its effect.
 func (r *renewal) logFailure(ctx context.Context, err error, attempt int) {
 	id := r.Current()
-	level, message := slog.LevelWarn, "certificate not renewed yet, the old one stays in force"
+	level, message := slog.LevelWarn, "certificate not renewed yet; the old one stays in force"
 	attrs := []slog.Attr{slog.Any("err", err), slog.Int("attempt", attempt)}
 	switch {
 	case id == nil:
-		level, message = slog.LevelError, "no certificate yet, Envoy waits for it"
+		level, message = slog.LevelError, "no certificate yet; Envoy waits for it"
 	case r.Certificate() == nil:
-		level, message = slog.LevelError, "the certificate has expired and cannot be renewed, peers will refuse it"
+		level, message = slog.LevelError, "the certificate has expired and cannot be renewed; peers will refuse it"
 	}
 	if id != nil {
 		attrs = append(attrs, slog.String("expires", id.NotAfter.UTC().Format(time.RFC3339)))

@@ -255,7 +255,7 @@ func (s *Server) apply(log *slog.Logger, sub *subscription, req *request, sent i
 
 // logUnknown logs a name that is not served.
 func (s *Server) logUnknown(log *slog.Logger, name string) {
-	reason := "secrets of files are not served here, or too many are followed"
+	reason := "secrets of files are not served here, or too many are watched"
 	if _, err := parseName(name); err != nil {
 		reason = err.Error()
 	}
@@ -266,5 +266,5 @@ func checkType(typeURL string) error {
 	if typeURL == "" || typeURL == secretType {
 		return nil
 	}
-	return fmt.Errorf("resources of type %q are not served here, only %s", typeURL, secretType)
+	return fmt.Errorf("resources of type %q are not served here; only %s are", typeURL, secretType)
 }

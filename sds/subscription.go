@@ -35,11 +35,11 @@ func (s *subscription) replace(names []string) {
 // check returns an error for too many names, and for names that are too long.
 func (s *subscription) check() error {
 	if len(s.sent) > maxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d secrets are asked for on one stream: at most %d are served", len(s.sent), maxNames)
+		return status.Errorf(codes.ResourceExhausted, "%d secrets are requested on one stream: at most %d are allowed", len(s.sent), maxNames)
 	}
 	for name, version := range s.sent {
 		if n := max(len(name), len(version)); n > maxName {
-			return status.Errorf(codes.InvalidArgument, "a name or version of a secret has %d bytes: at most %d are served", n, maxName)
+			return status.Errorf(codes.InvalidArgument, "a name or version of a secret has %d bytes: at most %d are allowed", n, maxName)
 		}
 	}
 	return nil

@@ -50,7 +50,7 @@ func (w *watch) set(g *group) (err error) {
 	if w.fs == nil {
 		if w.fs, err = w.open(); err != nil {
 			w.fs = nil
-			return fmt.Errorf("watching files: %w; they are looked at every %s instead", err, pollInterval)
+			return fmt.Errorf("watching files: %w; they are polled every %s instead", err, pollInterval)
 		}
 	}
 	var points []string
@@ -64,7 +64,7 @@ func (w *watch) set(g *group) (err error) {
 		// one with the same name.
 		if failed := w.fs.Add(dir); failed != nil {
 			delete(w.dirs, dir)
-			err = fmt.Errorf("watching files in %s: %w; they are looked at every %s instead", dir, failed, pollInterval)
+			err = fmt.Errorf("watching files in %s: %w; they are polled every %s instead", dir, failed, pollInterval)
 			continue
 		}
 		w.dirs[dir] = true

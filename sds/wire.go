@@ -67,7 +67,7 @@ const (
 	durationNanos    = 2
 )
 
-var errMalformed = errors.New("the request is no protobuf message")
+var errMalformed = errors.New("the request is not a protobuf message")
 
 // eachField calls fn for every length-delimited field of a message.
 func eachField(b []byte, fn func(protowire.Number, []byte) error) error {

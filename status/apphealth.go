@@ -31,7 +31,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 	prober, known := s.cfg.Probers[r.URL.Path]
 	if !known || r.URL.RawPath != "" { // the latter: needless escapes
 		answer(w, http.StatusBadRequest, fmt.Sprintf(
-			"there is no probe at %q: paths are %s<container>/{livez,readyz,startupz} and %s<container>/{poststartz,prestopz}, and ISTIO_KUBE_APP_PROBERS of this agent must hold the path",
+			"there is no probe at %q: paths are %s<container>/{livez,readyz,startupz} and %s<container>/{poststartz,prestopz}, and ISTIO_KUBE_APP_PROBERS of this agent must contain the path",
 			r.URL.EscapedPath(), probePrefix, hookPrefix))
 		return
 	}
@@ -150,10 +150,10 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 	switch {
 	case resp.StatusCode < http.StatusOK && hook:
 		// The kubelet accepts any answer to a hook, but some cannot be passed on.
-		answer(w, http.StatusOK, fmt.Sprintf("it answered with the status %d", resp.StatusCode))
+		answer(w, http.StatusOK, fmt.Sprintf("it responded with the status %d", resp.StatusCode))
 		return nil
 	case resp.StatusCode < http.StatusOK:
-		return fmt.Errorf("it answered with the status %d, which is not an answer", resp.StatusCode)
+		return fmt.Errorf("it responded with the status %d, which is not a final response", resp.StatusCode)
 	}
 	pass(w, r, resp)
 	return nil

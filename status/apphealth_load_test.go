@@ -71,7 +71,7 @@ func application(tb testing.TB, secure *tls.Config) string {
 	go func() {
 		defer close(done)
 		if secure != nil {
-			_ = server.ServeTLS(listener, "", "") // it ends by Close only
+			_ = server.ServeTLS(listener, "", "") // it returns only after Close
 		} else {
 			_ = server.Serve(listener)
 		}

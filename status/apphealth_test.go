@@ -54,7 +54,7 @@ type seen struct {
 	Proto            int
 }
 
-// mirror answers with what it sees.
+// mirror responds with the request that it sees.
 func mirror(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(seen{r.Host, r.URL.String(), r.RemoteAddr, r.Header, r.Close, r.ProtoMajor})
 }
@@ -243,7 +243,7 @@ func TestGRPCProbe(t *testing.T) {
 		`null`:      {http.StatusOK, "ok"},
 		`"well"`:    {http.StatusOK, "ok"},
 		`"ill"`:     {http.StatusInternalServerError, `service "ill" is NOT_SERVING`},
-		`"unknown"`: {http.StatusInternalServerError, `knows no service "unknown"`},
+		`"unknown"`: {http.StatusInternalServerError, `does not know the service "unknown"`},
 	} {
 		// Without a timeout the default one holds, which must not fail at once.
 		address := serveProbe(t, fmt.Sprintf(`{"grpc": {"port": PORT, "service": %s}, "timeoutSeconds": 0}`, service), port, nil)

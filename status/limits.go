@@ -47,7 +47,7 @@ type knownNode struct {
 	sources HookSources
 	own     netip.Addr
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	gateways []netip.Addr
 	read     time.Time
 }
@@ -89,7 +89,7 @@ const (
 
 // scrapeSlots are the running scrapes.
 type scrapeSlots struct {
-	mu      sync.Mutex    // guards what follows
+	mu      sync.Mutex    // guards the fields below
 	running []*scrapeSlot // the oldest first
 	left    chan struct{} // closed when one ends; nil if none waits
 }

@@ -50,7 +50,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		cancel()
 		s.metrics.failures.WithLabelValues("agent").Inc()
 		w.Header().Set("Retry-After", "1")
-		answer(w, http.StatusServiceUnavailable, "too many scrapes are running: try again")
+		answer(w, http.StatusServiceUnavailable, "too many scrapes are running: retry")
 		return
 	}
 	defer s.scrapes.leave(place)
@@ -266,7 +266,7 @@ func (p *patient) Read(b []byte) (int, error) {
 // encoding, but some applications compress every answer.
 func plain(resp *http.Response) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answered %s", resp.Status)
+		return nil, fmt.Errorf("it returned %s", resp.Status)
 	}
 	switch encoding := resp.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
@@ -281,6 +281,6 @@ func plain(resp *http.Response) (io.ReadCloser, error) {
 			io.Closer
 		}{zipped, resp.Body}, nil
 	default:
-		return nil, fmt.Errorf("it answered in the encoding %q, which was not asked for", encoding)
+		return nil, fmt.Errorf("it responded in the encoding %q, which was not requested", encoding)
 	}
 }

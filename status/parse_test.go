@@ -57,9 +57,9 @@ func TestParseProbersErrors(t *testing.T) {
 		`{"/app-health/a/b/livez": {"tcpSocket": {"port": 1}}}`: "is not a probe's path",
 		`{"/app-health//livez": {"tcpSocket": {"port": 1}}}`:    "is not a probe's path",
 		`{` + key + `: null}`: "is null",
-		`{` + key + `: {}}`:   "holds 0 of",
-		`{` + key + `: {"tcpSocket": {"port": 1}, "grpc": {"port": 1}}}`: "holds 2 of",
-		`{` + key + `: {"exec": {"command": ["true"]}}}`:                 "holds 0 of",
+		`{` + key + `: {}}`:   "has 0 of",
+		`{` + key + `: {"tcpSocket": {"port": 1}, "grpc": {"port": 1}}}`: "has 2 of",
+		`{` + key + `: {"exec": {"command": ["true"]}}}`:                 "has 0 of",
 		`{` + key + `: {"httpGet": {"port": "http"}}}`:                   `httpGet.port is "http": use a number from 1 to 65535, not the name`,
 		`{` + key + `: {"tcpSocket": {"port": 0}}}`:                      "tcpSocket.port is 0",
 		`{` + key + `: {"grpc": {"port": 65536}}}`:                       "grpc.port is 65536",
@@ -121,8 +121,8 @@ func TestParseScrape(t *testing.T) {
 		`{"port": "http"}`:    `port is "http": use a number`,
 		`{"port": "70000"}`:   `port is "70000"`,
 		`{"port": "15020"}`:   "the agent's own status port",
-		`{"path": "/a b"}`:    "must not hold spaces",
-		`{"path": "/a\r\nb"}`: "must not hold spaces",
+		`{"path": "/a b"}`:    "must not contain spaces",
+		`{"path": "/a\r\nb"}`: "must not contain spaces",
 	} {
 		if got, err := ParseScrape(text, "", 15020); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseScrape(%s) = %v, %v, want %q", text, got, err, want)
@@ -141,7 +141,7 @@ func TestParseScrapeTargets(t *testing.T) {
 		"9101:/m,9101:/m": "http://localhost:9101/m is named twice",
 		"http":            `annotation prometheus.istio.io/scrape-targets: port is "http"`,
 		"1,15020:/":       "the agent's own status port",
-		"1:/a b":          "must not hold spaces",
+		"1:/a b":          "must not contain spaces",
 	} {
 		if got, err := ParseScrape("", targets, 15020); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseScrape(%s) = %v, %v, want %q", targets, got, err, want)

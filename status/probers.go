@@ -168,7 +168,7 @@ func hookClient(cfg probe.ClientConfig) probe.ClientConfig {
 
 func (j *proberJSON) prober() (*Prober, error) {
 	if j == nil {
-		return nil, errors.New("it is null: give it one of httpGet, tcpSocket and grpc")
+		return nil, errors.New("it is null: set one of httpGet, tcpSocket and grpc")
 	}
 	if j.TimeoutSeconds < 0 || j.TimeoutSeconds > maxTimeoutSeconds {
 		return nil, fmt.Errorf("timeoutSeconds is %d: use a number from 0 to %d", j.TimeoutSeconds, maxTimeoutSeconds)
@@ -197,7 +197,7 @@ func (j *proberJSON) prober() (*Prober, error) {
 		return nil, err
 	}
 	if given != 1 {
-		return nil, fmt.Errorf("it holds %d of httpGet, tcpSocket and grpc: give it exactly one", given)
+		return nil, fmt.Errorf("it has %d of httpGet, tcpSocket and grpc: set exactly one", given)
 	}
 	return p, nil
 }
@@ -217,7 +217,7 @@ func (j *httpGetJSON) httpGet() (*HTTPGet, error) {
 	}
 	for _, h := range j.HTTPHeaders {
 		if h.Name == "" {
-			return nil, errors.New("httpGet.httpHeaders holds a header without a name")
+			return nil, errors.New("httpGet.httpHeaders contains a header without a name")
 		}
 		get.Header.Add(h.Name, h.Value)
 	}
@@ -260,7 +260,7 @@ func (p Probers) checkLoop(own net.Addr) error {
 		u := probe.URL(get.Scheme, "host", get.Port, get.Path)
 		// Go's server redirects paths with dots or double slashes, and the redirect would be followed.
 		if target := pathpkg.Clean(u.Path) + "/"; strings.HasPrefix(target, probePrefix) || strings.HasPrefix(target, hookPrefix) {
-			return fmt.Errorf("the probe %q asks the agent's own status port for %q, which would never end: name the application's port", path, get.Path)
+			return fmt.Errorf("the probe %q requests %q from the agent's own status port, which would never end: name the application's port", path, get.Path)
 		}
 	}
 	return nil

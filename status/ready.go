@@ -43,7 +43,7 @@ type readiness struct {
 	ask   func(context.Context) error
 	first func() // called when it is ready for the first time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	current *check
 	last    error     // the last answer that was no timeout
 	lastAt  time.Time // time of that answer; zero if there was none

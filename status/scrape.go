@@ -99,13 +99,13 @@ func (t target) parse(name string, statusPort int) (AppScrape, error) {
 		scrape.Port = port
 	}
 	if scrape.Port == statusPort {
-		return AppScrape{}, fmt.Errorf("%s: port is %d, the agent's own status port: name the application's port, the agent adds its metrics by itself", name, statusPort)
+		return AppScrape{}, fmt.Errorf("%s: port is %d, the agent's own status port: name the application's port; the agent adds its own metrics", name, statusPort)
 	}
 	if t.Path != "" {
 		scrape.Path = "/" + strings.TrimPrefix(t.Path, "/")
 	}
 	if strings.ContainsFunc(scrape.Path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' }) {
-		return AppScrape{}, fmt.Errorf("%s: path is %q: it must not hold spaces, control characters or #", name, t.Path)
+		return AppScrape{}, fmt.Errorf("%s: path is %q: it must not contain spaces, control characters or #", name, t.Path)
 	}
 	return scrape, nil
 }

@@ -217,7 +217,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "istio_agent_scrapes_total", Help: "Requests for the merged metrics.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "istio_agent_scrape_failures_total", Help: "Parts left out of the merged metrics, by type: agent, envoy, application.",
+			Name: "istio_agent_scrape_failures_total", Help: "Parts missing from the merged metrics, by type: agent, envoy, application.",
 		}, []string{"type"}),
 		startup: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "istio_agent_startup_duration_seconds", Help: "Time from the agent's start to the first time it was ready.",

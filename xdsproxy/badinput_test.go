@@ -61,7 +61,7 @@ func TestBadResponses(t *testing.T) {
 			good("7"),
 			{},
 			{0xff},
-			[]byte("this is no message"), good("x")[:50], append(good("x"), 0x80),
+			[]byte("this is not a message"), good("x")[:50], append(good("x"), 0x80),
 			{0x0b, 0x0b, 0x0b},
 			responseOf(delta, "type.googleapis.com/example.Unknown", "x", 10), responseOf(delta, "", "x", 10),
 			responseOf(delta, "istio.io/debug/syncz", "x", 10), responseOf(delta, healthType, "x", 10),

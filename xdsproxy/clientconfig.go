@@ -54,7 +54,7 @@ const (
 // statusNames are the values of ConfigStatus; the first is omitted in JSON.
 var statusNames = [...]string{"", "SYNCED", "NOT_SENT", "STALE", "ERROR"}
 
-var errNoClientConfig = errors.New("the bytes are no ClientConfig")
+var errNoClientConfig = errors.New("the bytes are not a ClientConfig")
 
 // readClientConfig decodes a ClientConfig.
 func readClientConfig(b []byte) (clientConfig, error) {

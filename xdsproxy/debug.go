@@ -67,7 +67,7 @@ func NewDebug(cfg DebugConfig) (*Debug, error) {
 		return nil, errors.New("debug port needs a listener and a relay")
 	}
 	if a, ok := cfg.Listener.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return nil, fmt.Errorf("debug port would listen on %s: it must be a loopback address, as it shows configuration to every caller", cfg.Listener.Addr())
+		return nil, fmt.Errorf("debug port would listen on %s: it must be a loopback address, because it shows configuration to every caller", cfg.Listener.Addr())
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -141,7 +141,7 @@ func (d *Debug) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := d.ask(ctx, "istio.io"+r.URL.Path, names)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		http.Error(w, fmt.Sprintf("The control plane has not answered %s within %s.", r.URL.Path, d.askHTTP), http.StatusGatewayTimeout)
+		http.Error(w, fmt.Sprintf("The control plane has not responded to %s within %s.", r.URL.Path, d.askHTTP), http.StatusGatewayTimeout)
 	case errors.Is(err, errNoText):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case err != nil:
@@ -175,7 +175,7 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	eachName(wire.NewCursor(f.data), func(name string) { names = append(names, name) })
 	f.free()
 	if !strings.HasPrefix(r.typeURL, debugPrefix) || len(names) > maxDebugNames {
-		return status.Errorf(codes.InvalidArgument, "type %q with %d names: this port answers types that begin with %s/, with at most %d names",
+		return status.Errorf(codes.InvalidArgument, "type %q with %d names: this port serves types that begin with %s/, with at most %d names",
 			r.typeURL, len(names), debugPrefix, maxDebugNames)
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), d.askGRPC)
@@ -183,7 +183,7 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	answer, err := d.ask(ctx, r.typeURL, names)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return status.Errorf(codes.DeadlineExceeded, "the control plane has not answered %s within %s", r.typeURL, d.askGRPC)
+		return status.Errorf(codes.DeadlineExceeded, "the control plane has not responded to %s within %s", r.typeURL, d.askGRPC)
 	case errors.Is(err, errNoText):
 		return status.Error(codes.InvalidArgument, err.Error())
 	case err != nil:
@@ -192,7 +192,7 @@ func (d *Debug) serveGRPC(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(frameOf(answer))
 }
 
-var errNoText = errors.New("type and names of a question must be UTF-8")
+var errNoText = errors.New("type and names of a query must be UTF-8")
 
 // ask asks the control plane and counts the result. Questions that are not UTF-8 are
 // rejected: because of them a control plane would end the stream of Envoy's

@@ -78,7 +78,7 @@ func startEnvoy(t *testing.T, r *rig) (pid int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
 	})
 	return cmd.Process.Pid

@@ -97,7 +97,7 @@ func (p *Proxy) Configured(pid int) error {
 		case f.rejected != "":
 			return fmt.Errorf("envoy has rejected its first %s and has accepted none since: %s; the control plane's status names the resource", n.what, clipReason(f.rejected))
 		case f.nonce != "" && time.Since(f.sent) < firstAnswer:
-			return fmt.Errorf("envoy has not answered yet to its first %s", n.what)
+			return fmt.Errorf("envoy has not yet responded to its first %s", n.what)
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func TestConfigured(t *testing.T) {
 	}{
 		"nothing asked":        {routeType, nil, "", ""},
 		"accepted":             {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}}, "", ""},
-		"not answered":         {routeType, []step{{sent, "1", "r"}}, "not answered yet to its first routes (RDS)", ""},
+		"not answered":         {routeType, []step{{sent, "1", "r"}}, "not yet responded to its first routes (RDS)", ""},
 		"rejected":             {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}}, "rejected its first routes (RDS) and has accepted none since: bad things", ""},
 		"clusters rejected":    {clusterType, []step{{sent, "1", "c"}, {"nack", "1", ""}}, "clusters (CDS)", ""},
 		"withdrawn":            {routeType, []step{{sent, "1", "r"}, {"nack", "1", ""}, {sent, "2", ""}, {"ack", "2", ""}}, "rejected its first routes", ""},
@@ -137,7 +137,7 @@ func TestConfiguredByLastGood(t *testing.T) {
 		e.reject(extensionType, anyOf(t, e, extensionType), "no such thing", "missing")
 		e.ask(listenerType)
 		nonce := anyOf(t, e, listenerType)
-		eventually(t, "only listeners are awaited", says("not answered yet to its first listeners"))
+		eventually(t, "only listeners are awaited", says("not yet responded to its first listeners"))
 		e.reject(listenerType, nonce, "bad things")
 		eventually(t, "listeners are rejected", says("rejected its last good listeners (LDS) and has accepted none since: bad things"))
 
@@ -154,7 +154,7 @@ func TestConfiguredByLastGood(t *testing.T) {
 		}
 		r.push(listenerType, "v9", "10", "")
 		e.wants(listenerType, "10")
-		eventually(t, "envoy has not answered", says("not answered yet to its first listeners"))
+		eventually(t, "envoy has not answered", says("not yet responded to its first listeners"))
 		e.take(listenerType, "v9", "10")
 		eventually(t, "listeners are accepted", says(""))
 	})

@@ -56,8 +56,8 @@ const (
 )
 
 var (
-	errBack = errors.New("the control plane is there again: subscribe anew")
-	errMute = fmt.Errorf("the control plane took the stream and has not answered within %s", coldMute)
+	errBack = errors.New("the control plane is reachable again: renew the subscriptions")
+	errMute = fmt.Errorf("the control plane accepted the stream but has not responded within %s", coldMute)
 )
 
 // cold tells whether a process has had no configuration of the control plane

@@ -93,7 +93,7 @@ func (w variant) resources(f *frame, typeURL string) (values [][]byte, removed [
 			var found string
 			var value []byte
 			if found, value, err = w.resource(v, err); err == nil && found != typeURL {
-				err = fmt.Errorf("resource %d is of type %q, it must be of %s", len(values), found, typeURL)
+				err = fmt.Errorf("resource %d is of type %q; it must be of %s", len(values), found, typeURL)
 			}
 			values = append(values, value)
 		case n == wire.ResponseRemoved && w.delta:
@@ -129,7 +129,7 @@ func (w variant) resource(v wire.Cursor, earlier error) (typeURL string, value [
 		ok = all && ok
 	}
 	if !ok {
-		err = fmt.Errorf("a resource of the response is no message")
+		err = fmt.Errorf("a resource of the response is not a message")
 	}
 	return typeURL, value, err
 }

@@ -34,21 +34,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		requests:     counter("istio_agent_xds_proxy_requests", "xDS requests forwarded to the control plane, the agent's own included."),
+		requests:     counter("istio_agent_xds_proxy_requests", "xDS requests forwarded to the control plane, including the agent's own."),
 		responses:    counter("istio_agent_xds_proxy_responses", "xDS responses received from the control plane."),
 		rejected:     counters("outrigger_agent_xds_rejected_total", "xDS responses that Envoy rejected.", "type_url"),
 		own:          counters("outrigger_agent_xds_own_responses_total", "xDS responses for the agent itself, accepted or rejected.", "type_url", "result"),
 		dropped:      counters("outrigger_agent_xds_dropped_total", "xDS messages without a receiver.", "reason"),
-		questions:    counters("outrigger_agent_xds_debug_requests_total", "Debug questions that were forwarded to the control plane.", "result"),
+		questions:    counters("outrigger_agent_xds_debug_requests_total", "Debug queries that were forwarded to the control plane.", "result"),
 		dialFailures: counter("istio_agent_istiod_connection_failures", "Failed attempts to reach the control plane."),
 		upstreamEnds: counters("istio_agent_istiod_connection_terminations", "Streams to the control plane that ended.", "type"),
 		envoyEnds:    counters("istio_agent_envoy_connection_terminations", "Streams from Envoy that ended.", "type"),
 		connected: gauge("outrigger_agent_xds_connected",
-			"Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is away."),
+			"Envoy's streams that are joined to a stream of the control plane: 1, during a hot restart 2, or 0 while the control plane is unreachable."),
 		attempts: gauge("outrigger_agent_xds_failed_attempts", "Consecutive failed attempts to reach the control plane; 0 after a success."),
 		backoffSecond: gauge("outrigger_agent_xds_backoff_seconds",
 			"Pause before the next attempt to reach the control plane; 0 when none is pending."),
-		lastGood: gauge("outrigger_agent_xds_last_good_streams", "Envoy's streams that are served what was last good, for want of a control plane."),
+		lastGood: gauge("outrigger_agent_xds_last_good_streams", "Envoy's streams that are served the last good configuration because the control plane is unreachable."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.requests, m.responses, m.rejected, m.own, m.dropped, m.questions, m.dialFailures, m.upstreamEnds, m.envoyEnds,

@@ -73,7 +73,7 @@ func TestNoControlPlane(t *testing.T) {
 			r := startRig(t, Config{Registerer: reg, Upstream: UpstreamConfig{Address: l.Addr().String()}}, false)
 			e := r.envoy(t)
 			e.ask(clusterType)
-			receive(t, cp.got, "request, once a control plane is there")
+			receive(t, cp.got, "request, once a control plane is reachable")
 			cp.answers <- &discoveryv3.DiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
 			e.wants(clusterType, "1")
 			if n := counter(t, reg, "istio_agent_istiod_connection_failures"); n < 1 {

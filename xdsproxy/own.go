@@ -18,7 +18,7 @@ import (
 type outbox struct {
 	wake chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	order []string   // of keys
 	next  map[string][]byte
 }

@@ -252,7 +252,7 @@ func TestOwnTypes(t *testing.T) {
 		if got := r.nextOf(t, healthType); got.code != 13 || got.reason != "connection refused" {
 			t.Errorf("health report %+v, want code 13 and the reason", got)
 		}
-		e.ask(listenerType, "again") // asks for nothing anew
+		e.ask(listenerType, "again") // asks for nothing again
 		r.nextOf(t, listenerType)
 		r.proxy.ReportHealth(true, "")
 		if got := r.nextOf(t, healthType); got.code != 0 {

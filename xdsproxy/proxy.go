@@ -120,7 +120,7 @@ type Proxy struct {
 	metrics    *metrics
 	state      state
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// current has the newest downstream stream of each process. Envoy has one; a
 	// second one means that the first is dead, which gRPC has not noticed yet.
 	// During a hot restart there are two Envoys.

@@ -21,14 +21,14 @@ const (
 )
 
 var (
-	errNoUpstream = errors.New("no stream to the control plane is open; Envoy's configuration stays as it is, and the agent dials again")
-	errTooMany    = errors.New("too many open questions, try again later")
+	errNoUpstream = errors.New("no stream to the control plane is open; Envoy's configuration is unchanged, and the agent is reconnecting")
+	errTooMany    = errors.New("too many pending queries: retry later")
 )
 
 // questions are the open debug questions of a stream, at most one for each type. The
 // same question of several callers is asked once.
 type questions struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	open   map[string]*question
 	closed bool
 }

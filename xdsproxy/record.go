@@ -49,7 +49,7 @@ func (c *Capture) Dropped() int64 { return c.dropped.Load() }
 func (c *Capture) End() { c.end() }
 
 // ErrCapture is returned while there is another capture.
-var ErrCapture = errors.New("requests are being recorded already: try again when that has ended")
+var ErrCapture = errors.New("requests are already being recorded: retry when that has ended")
 
 // Selection selects requests. The zero value selects all.
 type Selection struct {

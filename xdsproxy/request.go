@@ -204,7 +204,7 @@ func (r *Request) request(f wire.Field) error {
 	return nil
 }
 
-// addressOf returns an Address as host:port, or "" if it is no socket address.
+// addressOf returns an Address as host:port, or "" if it is not a socket address.
 func addressOf(message []byte) (text string, err error) {
 	err = wire.EachBytes(message, errLog, func(n protowire.Number, socket []byte) error {
 		if n != wire.AddressSocket {

@@ -188,7 +188,7 @@ func (s *stream) rewriteAgain(ctx context.Context, rw *rewriting, in *incomplete
 		in.wait()
 		return nil
 	}
-	s.proxy.log.Info("a part of the control plane's response that was unusable before is in use now", "type_url", in.r.typeURL)
+	s.proxy.log.Info("a part of the control plane's response that was unusable before is now in use", "type_url", in.r.typeURL)
 	in.stop()
 	return nil
 }

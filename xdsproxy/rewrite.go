@@ -27,7 +27,7 @@ type rewriting struct {
 	queue chan received
 	start sync.Once
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// last is Envoy's last state-of-the-world request for the type: a rejection must
 	// repeat its names. accepted is the last version that Envoy accepted.
 	last     []byte

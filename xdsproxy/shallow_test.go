@@ -213,7 +213,7 @@ func TestLongFields(t *testing.T) {
 	}
 }
 
-// A type URL that is no text must not end the agent: as the label of a metric
+// A type URL that is not text must not end the agent: as the label of a metric
 // it would.
 func TestTypeURLBecomesALabel(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func (t TypeStatus) Rejecting() bool { return t.Rejected.After(t.Accepted) }
 
 // state collects the status. It starts empty.
 type state struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	status Status     // without types
 	cold   int
 	types  map[string]*TypeStatus

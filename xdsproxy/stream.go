@@ -52,9 +52,9 @@ type stream struct {
 	// dropped are the reasons that have been logged.
 	dropped sync.Map
 
-	// The proxy's mutex guards what follows. rejected are the types whose last
-	// response Envoy has rejected; subscribed is true once Envoy has subscribed to
-	// listeners, joined while the stream is joined to the control plane.
+	// The proxy's mutex guards the fields below. rejected are the types whose last response Envoy
+	// has rejected; subscribed is true once Envoy has subscribed to listeners, joined while the
+	// stream is joined to the control plane.
 	rejected   map[string]bool
 	subscribed bool
 	joined     bool
@@ -182,7 +182,7 @@ func (s *stream) settled(r request) {
 	p.state.settled(r.typeURL, r.rejected)
 	if r.rejected != "" {
 		p.metrics.rejected.WithLabelValues(p.state.label(r.typeURL)).Inc()
-		p.log.Warn("envoy rejected configuration and keeps what it had", "type_url", r.typeURL, "reason", r.rejected)
+		p.log.Warn("envoy rejected configuration and keeps its previous version", "type_url", r.typeURL, "reason", r.rejected)
 	}
 }
 
@@ -284,7 +284,7 @@ func (s *stream) drop(reason, typeURL string) {
 }
 
 // upstreamEnded records the end of the upstream stream. If ctx is done, the relay has
-// ended it, which is no failure of the control plane.
+// ended it, which is not a failure of the control plane.
 func (s *stream) upstreamEnded(ctx context.Context, err error, refused bool) error {
 	if !s.live {
 		return err
@@ -302,7 +302,7 @@ func (s *stream) upstreamEnded(ctx context.Context, err error, refused bool) err
 		s.proxy.upstream.failed(err)
 	} else {
 		// A warning follows if reconnecting does not succeed at once.
-		s.proxy.log.Info("the control plane's stream ended, envoy keeps its configuration", "err", err)
+		s.proxy.log.Info("the control plane's stream ended; envoy keeps its configuration", "err", err)
 	}
 	return err
 }

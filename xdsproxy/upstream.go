@@ -81,7 +81,7 @@ type upstream struct {
 	log        *slog.Logger
 	metrics    *metrics
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// delays grows with each consecutive failure. After a stream was accepted,
 	// failing is false and answered is true.
 	delays   *backoff.ExponentialBackOff
@@ -241,7 +241,7 @@ func (u *upstream) failed(err error) {
 	// The first failure may be a short restart. Logging only the attempts 2, 8, 32 …
 	// keeps the log readable during a long outage.
 	if attempt > 1 && bits.OnesCount(uint(attempt)) == 1 && bits.TrailingZeros(uint(attempt))%2 == 1 {
-		u.log.Warn("control plane cannot be reached, envoy keeps its configuration", "address", u.cfg.Address, "attempt", attempt, "err", err)
+		u.log.Warn("control plane cannot be reached; envoy keeps its configuration", "address", u.cfg.Address, "attempt", attempt, "err", err)
 	}
 }
 
@@ -254,6 +254,6 @@ func (u *upstream) succeeded() {
 	u.mu.Unlock()
 	u.metrics.attempts.Set(0)
 	if attempt > 0 {
-		u.log.Info("control plane answers again", "address", u.cfg.Address, "attempt", attempt)
+		u.log.Info("control plane can be reached again", "address", u.cfg.Address, "attempt", attempt)
 	}
 }

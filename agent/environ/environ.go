@@ -53,11 +53,11 @@ func baseVariables() []variable {
 		{"ISTIO_CPU_LIMIT", kindNumber, "0", "worker threads of Envoy when ProxyConfig has no concurrency; 0 means one for each CPU", number(func(e *Values) *int { return &e.Envoy.CPULimit })},
 		{"KUBERNETES_SERVICE_HOST", kindText, "", "set by Kubernetes: certificates are written 0644 instead of 0600", text(func(e *Values) *string { return &e.Workload.KubernetesHost })},
 		{"CLOUD_PLATFORM", kindText, "", "where this runs: aws, azure, gcp or none, in any case (default: what the firmware and the variables below say)", oneOf(func(e *Values) *string { return &e.Cloud.Platform }, "aws", "azure", "gcp", "none")},
-		{"GCP_METADATA", kindText, "", "project id, project number, cluster and its location with the pipe character between; the metadata server of Google Cloud is not asked then", text(func(e *Values) *string { return &e.Cloud.GCPMetadata })},
+		{"GCP_METADATA", kindText, "", "project id, project number, cluster and its location with the pipe character between; the metadata server of Google Cloud is then not queried", text(func(e *Values) *string { return &e.Cloud.GCPMetadata })},
 		{"GCP_QUOTA_PROJECT", kindText, "", "`gcp_quota_project` of the node's platform metadata", text(func(e *Values) *string { return &e.Cloud.GCPQuotaProject })},
 		{"GKE_CLUSTER_URL", kindText, "", "URL of the GKE cluster in the node's platform metadata (default: made of project, location and cluster)", text(func(e *Values) *string { return &e.Cloud.GKEClusterURL })},
-		{"GCE_METADATA_HOST", kindText, "", "host or host:port of the metadata server of Google Cloud (default: 169.254.169.254); says too that there is one", text(func(e *Values) *string { return &e.Cloud.GCEMetadataHost })},
-		{"PROXY_CONFIG", kindYAML, "", "a ProxyConfig, laid over that of the mesh config file", text(func(e *Values) *string { return &e.Envoy.ProxyConfig })},
+		{"GCE_METADATA_HOST", kindText, "", "host or host:port of the metadata server of Google Cloud (default: 169.254.169.254); also means that there is one", text(func(e *Values) *string { return &e.Cloud.GCEMetadataHost })},
+		{"PROXY_CONFIG", kindYAML, "", "a ProxyConfig, merged over that of the mesh config file", text(func(e *Values) *string { return &e.Envoy.ProxyConfig })},
 		{"ENVOY_STATUS_PORT", kindPort, "15021", "port of Envoy that answers /healthz/ready", port(func(e *Values) *int { return &e.Envoy.StatusPort })},
 		{"ENVOY_PROMETHEUS_PORT", kindPort, "15090", "port of Envoy that answers /stats/prometheus", port(func(e *Values) *int { return &e.Envoy.PrometheusPort })},
 		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *Values) *bool { return &e.Envoy.DeltaXDS })},
@@ -65,10 +65,10 @@ func baseVariables() []variable {
 		{"COMPLIANCE_POLICY", kindText, "", "a policy for TLS, such as fips-140-2: none is enforced yet, so the agent does not start with one", text(func(e *Values) *string { return &e.CompliancePolicy })},
 		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *Values) *bool { return &e.Envoy.ExitOnZero })},
 		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *Values) *time.Duration { return &e.Envoy.MinDrain })},
-		{"DISABLE_ENVOY", kindBool, "false", "run without Envoy: the agent keeps certificates and serves xDS to applications with gRPC of their own, until it is ended", boolean(func(e *Values) *bool { return &e.Envoy.Disabled })},
-		{"HOST_IP", kindText, "", "address of the node: stands for the host `$(HOST_IP)` in the addresses of tracers, statsd, metrics and access log service; the kubelet runs lifecycle hooks from there, see OUTRIGGER_HOOK_SOURCES", text(func(e *Values) *string { return &e.Workload.HostIP })},
+		{"DISABLE_ENVOY", kindBool, "false", "run without Envoy: the agent keeps certificates and serves xDS to applications with gRPC of their own, until it is stopped", boolean(func(e *Values) *bool { return &e.Envoy.Disabled })},
+		{"HOST_IP", kindText, "", "address of the node: replaces the host `$(HOST_IP)` in the addresses of tracers, statsd, metrics and access log service; the kubelet runs lifecycle hooks from there, see OUTRIGGER_HOOK_SOURCES", text(func(e *Values) *string { return &e.Workload.HostIP })},
 		{"ISTIO_DUAL_STACK", kindBool, "false", "with addresses of both families, the first one chooses that of the local ports, and Envoy looks up both", boolean(func(e *Values) *bool { return &e.Envoy.DualStack })},
-		{"ISTIO_BOOTSTRAP", kindPath, "", "template of the bootstrap, in the language of Istio's; wins over --templateFile and proxyBootstrapTemplatePath. The path of Istio's own template stands for ours", text(func(e *Values) *string { return &e.Envoy.Template })},
+		{"ISTIO_BOOTSTRAP", kindPath, "", "template of the bootstrap, in the language of Istio's; wins over --templateFile and proxyBootstrapTemplatePath. The path of Istio's own template selects the built-in one", text(func(e *Values) *string { return &e.Envoy.Template })},
 		{"ISTIO_BOOTSTRAP_OVERRIDE", kindPath, "", "file that Envoy merges over the bootstrap", text(func(e *Values) *string { return &e.Envoy.Override })},
 		{NameGRPCBootstrap, kindPath, DefaultGRPCBootstrap, "where the bootstrap of applications with gRPC of their own is written; set but empty: nowhere", text(func(e *Values) *string { return &e.GRPCBootstrap })},
 		{"OUTRIGGER_BIND_ADDRESS", kindText, "", "IP address that all ports of agent and Envoy bind to, and that all local targets have (default: loopback for the admin port, all addresses for the others)", text(func(e *Values) *string { return &e.BindAddress })},
@@ -78,21 +78,21 @@ func baseVariables() []variable {
 		{"PILOT_CERT_PROVIDER", kindText, "istiod", "where root certificates are when no path is given: istiod (`./var/run/secrets/istio/root-cert.pem`), kubernetes (`ca.crt` in `./var/run/secrets/istio/kubernetes`, else of the service account), custom (`./etc/certs/root-cert.pem` for the authority), none (a path must be given)", text(func(e *Values) *string { return &e.Upstream.CertProvider })},
 		{"ISTIOD_SAN", kindText, "", "name that the certificate of the control plane must have (default: the host of its address)", text(func(e *Values) *string { return &e.Upstream.XDSName })},
 		{"JWT_POLICY", kindText, "third-party-jwt", "which token is sent: third-party-jwt (`./var/run/secrets/tokens/istio-token`), first-party-jwt (that of Kubernetes), anything else for none", text(func(e *Values) *string { return &e.Upstream.JWTPolicy })},
-		{"PROV_CERT", kindPath, "", "directory of key.pem, cert-chain.pem and root-cert.pem that prove who this is to control plane and authority", text(func(e *Values) *string { return &e.Upstream.ProvCert })},
+		{"PROV_CERT", kindPath, "", "directory of key.pem, cert-chain.pem and root-cert.pem that authenticate the agent to control plane and authority", text(func(e *Values) *string { return &e.Upstream.ProvCert })},
 		{"OUTPUT_CERTS", kindPath, "", "directory that key.pem, cert-chain.pem and root-cert.pem of the workload are written to", text(func(e *Values) *string { return &e.Identity.OutputDir })},
-		{"FILE_MOUNTED_CERTS", kindBool, "false", "serve certificates from files, ask no certificate authority", boolean(func(e *Values) *bool { return &e.Identity.FileMounted })},
+		{"FILE_MOUNTED_CERTS", kindBool, "false", "serve certificates from files, without a certificate authority", boolean(func(e *Values) *bool { return &e.Identity.FileMounted })},
 		{"FILE_DEBOUNCE_DURATION", kindDuration, "100ms", "how long to wait, at first, for the other file while a certificate and its key do not belong together", duration(func(e *Values) *time.Duration { return &e.Identity.FileDebounce })},
 		{"WORKLOAD_IDENTITY_SOCKET_FILE", kindText, "socket", "file name of the socket in `./var/run/secrets/workload-spiffe-uds` from which Envoy gets the identity; with another name than the default, the agent starts once another server, such as SPIRE's agent, serves that socket", text(func(e *Values) *string { return &e.Identity.SocketFile })},
 		{"CA_PROVIDER", kindText, "Citadel", "protocol of the certificate authority; only Citadel (that of istiod) is served", only("Citadel")},
 		{"CREDENTIAL_FETCHER_TYPE", kindText, "JWT", "where the token comes from; only JWT (a file, see JWT_POLICY) is served", only("JWT")},
-		{"CREDENTIAL_IDENTITY_PROVIDER", kindText, "GoogleComputeEngine", "who made the token, for its exchange at Google; only the default is served", only("GoogleComputeEngine")},
-		{"GRPC_KEEPALIVE_INTERVAL", kindDuration, "30s", "silence after which a gRPC connection is asked whether it lives", duration(func(e *Values) *time.Duration { return &e.Upstream.KeepaliveInterval })},
-		{"GRPC_KEEPALIVE_TIMEOUT", kindDuration, "10s", "how long to wait for that answer", duration(func(e *Values) *time.Duration { return &e.Upstream.KeepaliveTimeout })},
-		{"SECRET_TTL", kindDuration, "24h", "life of a certificate that is asked for", duration(func(e *Values) *time.Duration { return &e.Identity.TTL })},
-		{"SECRET_GRACE_PERIOD_RATIO", kindNumber, "0.5", "share of a certificate's life that is left when it is renewed", func(e *Values, s string) error {
+		{"CREDENTIAL_IDENTITY_PROVIDER", kindText, "GoogleComputeEngine", "issuer of the token, for its exchange at Google; only the default is served", only("GoogleComputeEngine")},
+		{"GRPC_KEEPALIVE_INTERVAL", kindDuration, "30s", "idle time after which a gRPC connection is probed", duration(func(e *Values) *time.Duration { return &e.Upstream.KeepaliveInterval })},
+		{"GRPC_KEEPALIVE_TIMEOUT", kindDuration, "10s", "how long to wait for the answer to a probe", duration(func(e *Values) *time.Duration { return &e.Upstream.KeepaliveTimeout })},
+		{"SECRET_TTL", kindDuration, "24h", "requested lifetime of a certificate", duration(func(e *Values) *time.Duration { return &e.Identity.TTL })},
+		{"SECRET_GRACE_PERIOD_RATIO", kindNumber, "0.5", "share of a certificate's lifetime that is left when it is renewed", func(e *Values, s string) error {
 			ratio, err := strconv.ParseFloat(s, 64)
 			if err != nil || !(ratio > 0 && ratio < 1) {
-				return fmt.Errorf("%q is no share, write a number between 0 and 1", s)
+				return fmt.Errorf("%q is not a share: write a number between 0 and 1", s)
 			}
 			e.Identity.GraceRatio = ratio
 			return nil
@@ -100,9 +100,9 @@ func baseVariables() []variable {
 		{"ECC_SIGNATURE_ALGORITHM", kindText, "", "ECDSA or RSA (default: ECDSA, or RSA when only WORKLOAD_RSA_KEY_SIZE is set)", text(func(e *Values) *string { return &e.Identity.KeyAlgorithm })},
 		{"ECC_CURVE", kindText, "P256", "P256 or P384", text(func(e *Values) *string { return &e.Identity.Curve })},
 		{"WORKLOAD_RSA_KEY_SIZE", kindNumber, "0", "bits of an RSA key: 2048, 3072 or 4096", number(func(e *Values) *int { return &e.Identity.RSAKeySize })},
-		{"PKCS8_KEY", kindBool, "false", "accepted: private keys are PKCS#8, whatever it says", boolean(func(*Values) *bool { return new(bool) })},
+		{"PKCS8_KEY", kindBool, "false", "accepted, without effect: private keys are always PKCS#8", boolean(func(*Values) *bool { return new(bool) })},
 		{"ISTIO_KUBE_APP_PROBERS", kindJSON, "", "the application's probes that the status port answers", text(func(e *Values) *string { return &e.Probe.AppProbers })},
-		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with ours", text(func(e *Values) *string { return &e.Metrics.Annotations })},
+		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with the agent's", text(func(e *Values) *string { return &e.Metrics.Annotations })},
 		{"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", kindBool, "false", "send application probes to localhost instead of INSTANCE_IP", boolean(func(e *Values) *bool { return &e.Probe.LegacyLocalhost })},
 		{"GOGC", kindText, "", "Go's garbage collector, see Go's documentation; replaces the agent's own tuning", tuned},
 		{"GOMAXPROCS", kindText, "", "Go's processors, see Go's documentation; replaces the agent's own tuning", tuned},
@@ -185,9 +185,9 @@ func putHeader(headers map[string]string, variable, prefix, value string) (warni
 	name := strings.ToLower(variable[len(prefix):])
 	switch {
 	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
-		return []string{fmt.Sprintf("environment variable %s is left out: %q is no name of a header, it must be of letters, digits, '-', '_' and '.'", variable, name)}
+		return []string{fmt.Sprintf("environment variable %s is ignored: %q is not the name of a header; it must be of letters, digits, '-', '_' and '.'", variable, name)}
 	case !strings.HasSuffix(name, "-bin") && strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
-		return []string{fmt.Sprintf("environment variable %s is left out: its value must be of printable ASCII characters", variable)}
+		return []string{fmt.Sprintf("environment variable %s is ignored: its value must be of printable ASCII characters", variable)}
 	}
 	headers[name] = value
 	return nil
@@ -202,7 +202,7 @@ func oneOf(field func(*Values) *string, words ...string) func(*Values, string) e
 	return func(e *Values, s string) error {
 		word := strings.ToLower(s)
 		if s != "" && !slices.Contains(words, word) {
-			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+			return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
 		}
 		*field(e) = word
 		return nil
@@ -213,7 +213,7 @@ func oneOf(field func(*Values) *string, words ...string) func(*Values, string) e
 func only(served string) func(*Values, string) error {
 	return func(_ *Values, s string) error {
 		if s != served {
-			return fmt.Errorf("%q is not supported, only %s is", s, served)
+			return fmt.Errorf("%q is not supported; only %s is", s, served)
 		}
 		return nil
 	}
@@ -223,7 +223,7 @@ func number(field func(*Values) *int) func(*Values, string) error {
 	return func(e *Values, s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%q is no number from 0", s)
+			return fmt.Errorf("%q is not a number of at least 0", s)
 		}
 		*field(e) = n
 		return nil
@@ -234,7 +234,7 @@ func port(field func(*Values) *int) func(*Values, string) error {
 	return func(e *Values, s string) error {
 		n, err := strconv.ParseUint(s, 10, 16)
 		if err != nil || n == 0 {
-			return fmt.Errorf("%q is no port from 1 to 65535", s)
+			return fmt.Errorf("%q is not a port from 1 to 65535", s)
 		}
 		*field(e) = int(n)
 		return nil
@@ -256,7 +256,7 @@ func duration(field func(*Values) *time.Duration) func(*Values, string) error {
 	return func(e *Values, s string) error {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < 0 {
-			return fmt.Errorf("%q is no duration such as 5s or 24h", s)
+			return fmt.Errorf("%q is not a duration such as 5s or 24h", s)
 		}
 		*field(e) = d
 		return nil

@@ -54,12 +54,12 @@ func TestReadEnvironmentBadValues(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{
 		"ISTIO_DELTA_XDS=maybe":           `environment variable ISTIO_DELTA_XDS: "maybe" is neither true nor false; the default "true" is used`,
-		"ENVOY_STATUS_PORT=70000":         `no port from 1 to 65535; the default "15021" is used`,
-		"ISTIO_CPU_LIMIT=-1":              "no number from 0",
-		"SECRET_TTL=1":                    "no duration such as 5s or 24h",
+		"ENVOY_STATUS_PORT=70000":         `not a port from 1 to 65535; the default "15021" is used`,
+		"ISTIO_CPU_LIMIT=-1":              "not a number of at least 0",
+		"SECRET_TTL=1":                    "not a duration such as 5s or 24h",
 		"SECRET_GRACE_PERIOD_RATIO=1.5":   "write a number between 0 and 1",
-		"CLOUD_PLATFORM=moon":             `"moon" is none of aws, azure, gcp, none; the default "" is used`,
-		"CA_PROVIDER=GoogleCA":            `"GoogleCA" is not supported, only Citadel is; the default "Citadel" is used`,
+		"CLOUD_PLATFORM=moon":             `"moon" is not one of aws, azure, gcp, none; the default "" is used`,
+		"CA_PROVIDER=GoogleCA":            `"GoogleCA" is not supported; only Citadel is; the default "Citadel" is used`,
 		"PKCS8_KEY=maybe":                 "neither true nor false",
 		"CREDENTIAL_FETCHER_TYPE=Mock":    "only JWT is",
 		"CREDENTIAL_IDENTITY_PROVIDER=x":  "only GoogleComputeEngine is",
@@ -109,7 +109,7 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("headers %q and %q, want %q", e.Upstream.XDSHeaders, e.Upstream.CAHeaders, want)
 	}
 	text := strings.Join(warnings, "\n")
-	for _, want := range []string{"XDS_HEADER_BAD NAME is left out", "XDS_HEADER_A\u00e4 is left out", "CA_HEADER_LINES is left out"} {
+	for _, want := range []string{"XDS_HEADER_BAD NAME is ignored", "XDS_HEADER_A\u00e4 is ignored", "CA_HEADER_LINES is ignored"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the warnings do not say %q: %q", want, warnings)
 		}

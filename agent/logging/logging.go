@@ -111,7 +111,7 @@ func (f *Flags) open() (outs writers, err error) {
 	for _, target := range f.targets {
 		switch target {
 		case "":
-			return nil, errors.New("--log_target is empty, it must be stdout, stderr or a file")
+			return nil, errors.New("--log_target is empty; it must be stdout, stderr or a file")
 		case "stdout":
 			outs = append(outs, os.Stdout)
 		case "stderr":
@@ -129,12 +129,12 @@ func (f *Flags) open() (outs writers, err error) {
 	}
 	for name, n := range map[string]int{"max_age": f.maxAge, "max_size": f.maxSize, "max_backups": f.maxBackups} {
 		if n < 0 {
-			return nil, fmt.Errorf("--log_rotate_%s is %d, it must be 0 or more", name, n)
+			return nil, fmt.Errorf("--log_rotate_%s is %d; it must be 0 or more", name, n)
 		}
 	}
 	// The rotation would rename anything else, such as a directory.
 	if info, err := os.Stat(f.rotate); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("--log_rotate is %q, it must be a file", f.rotate)
+		return nil, fmt.Errorf("--log_rotate is %q; it must be a file", f.rotate)
 	}
 	file := &lumberjack.Logger{Filename: f.rotate, MaxSize: megabytes(f.maxSize), MaxAge: f.maxAge, MaxBackups: f.maxBackups}
 	if _, err := file.Write(nil); err != nil { // opens it

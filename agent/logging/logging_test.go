@@ -266,7 +266,7 @@ func TestLogIsLimited(t *testing.T) {
 	log := slog.New(limitLog(newHandler(&out, rules, false))).With("component", "xdsproxy")
 	long := strings.Repeat("long\n", 100_000)
 	for range 10_000 {
-		log.Warn("envoy rejected configuration and keeps what it had", "reason", long)
+		log.Warn("envoy rejected configuration and keeps its previous version", "reason", long)
 	}
 	log.Error("another line")
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -82,25 +82,25 @@ func (c *authorizerCheck) fail(format string, args ...any) {
 func (c *authorizerCheck) shared(a Authorizer) {
 	namespace, host := ProviderService(a.GetService())
 	if !isDomain(host) || strings.Contains(a.GetService(), "/") && !isDomain(namespace) {
-		c.fail("service is %q, it must be the full host of a service, such as authz.default.svc.cluster.local, or namespace/host", a.GetService())
+		c.fail("service is %q; it must be the full host of a service, such as authz.default.svc.cluster.local, or namespace/host", a.GetService())
 	}
 	if p := a.GetPort(); p < 1 || p > 65535 {
-		c.fail("port is %d, it must be from 1 to 65535", p)
+		c.fail("port is %d; it must be from 1 to 65535", p)
 	}
 	if d := a.GetTimeout(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond) {
-		c.fail("timeout is %s, it must be at least 1ms", spell(d))
+		c.fail("timeout is %s; it must be at least 1ms", spell(d))
 	}
 	if s := a.GetStatusOnError(); s != "" && !isStatus(s) {
-		c.fail("statusOnError is %q, it must be the number of an HTTP status, such as 503", s)
+		c.fail("statusOnError is %q; it must be the number of an HTTP status, such as 503", s)
 	}
 	if b := a.GetIncludeRequestBodyInCheck(); b != nil && b.GetMaxRequestBytes() == 0 {
-		c.fail("includeRequestBodyInCheck.maxRequestBytes is 0, it must be at least 1; remove includeRequestBodyInCheck to send no body")
+		c.fail("includeRequestBodyInCheck.maxRequestBytes is 0; it must be at least 1; remove includeRequestBodyInCheck to send no body")
 	}
 }
 
 func (c *authorizerCheck) http(a *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationHttpProvider) {
 	if p := a.GetPathPrefix(); p != "" && (p[0] != '/' || strings.ContainsFunc(p, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' })) {
-		c.fail("pathPrefix is %q, it must start with \"/\" and consist of printable characters without \"?\" and \"#\"", p)
+		c.fail("pathPrefix is %q; it must start with \"/\" and consist of printable characters without \"?\" and \"#\"", p)
 	}
 	for _, list := range []struct {
 		field    string
@@ -118,14 +118,14 @@ func (c *authorizerCheck) http(a *meshv1alpha1.MeshConfig_ExtensionProvider_Envo
 				name = strings.TrimPrefix(p, "*")
 			}
 			if !isHeaderName(name) || strings.Contains(name, "*") {
-				c.fail("%s[%d] is %q, it must be the name of a header, \"start*\" or \"*end\"", list.field, i, p)
+				c.fail("%s[%d] is %q; it must be the name of a header, \"start*\" or \"*end\"", list.field, i, p)
 			}
 		}
 	}
 	added := a.GetIncludeAdditionalHeadersInCheck()
 	for _, name := range slices.Sorted(maps.Keys(added)) {
 		if !isHeaderName(name) {
-			c.fail("includeAdditionalHeadersInCheck has the name %q, it must be the name of a header", name)
+			c.fail("includeAdditionalHeadersInCheck has the name %q; it must be the name of a header", name)
 		}
 		if strings.ContainsFunc(added[name], func(r rune) bool { return r < ' ' && r != '\t' || r == '\x7f' }) {
 			c.fail("includeAdditionalHeadersInCheck[%q] contains a control character, remove it", name)

@@ -42,7 +42,7 @@ func canonical(field protoreflect.FieldDescriptor, value any, path string) (any,
 			for i := range names {
 				names[i] = string(enum.Values().Get(i).Name())
 			}
-			return nil, fmt.Errorf("field %s is %q, it must be one of %s", path, v, strings.Join(names, ", "))
+			return nil, fmt.Errorf("field %s is %q; it must be one of %s", path, v, strings.Join(names, ", "))
 		}
 	}
 	return value, nil
@@ -83,7 +83,7 @@ func canonicalDuration(value any, path string) (any, error) {
 	d, err := time.ParseDuration(text)
 	if !ok || err != nil {
 		shown, _ := json.Marshal(value) // values of decoded YAML
-		return nil, fmt.Errorf("field %s is %s, it must be a duration with its unit, such as 5s, 1m30s or 500ms", path, shown)
+		return nil, fmt.Errorf("field %s is %s; it must be a duration with its unit, such as 5s, 1m30s or 500ms", path, shown)
 	}
 	doc, err := protojson.Marshal(durationpb.New(d))
 	return json.RawMessage(doc), err

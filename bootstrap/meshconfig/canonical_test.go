@@ -15,9 +15,9 @@ import (
 func TestUnknownEnumValues(t *testing.T) {
 	t.Parallel()
 	for doc, want := range map[string]string{
-		"controlPlaneAuthPolicy: MTLS":                          `field controlPlaneAuthPolicy is "MTLS", it must be one of NONE, MUTUAL_TLS`,
+		"controlPlaneAuthPolicy: MTLS":                          `field controlPlaneAuthPolicy is "MTLS"; it must be one of NONE, MUTUAL_TLS`,
 		"control_plane_auth_policy: mutual_tls":                 `field control_plane_auth_policy is "mutual_tls"`,
-		"tracing: {tlsSettings: {mode: MUTAL}}":                 `field tracing.tlsSettings.mode is "MUTAL", it must be one of DISABLE, SIMPLE, MUTUAL, ISTIO_MUTUAL`,
+		"tracing: {tlsSettings: {mode: MUTAL}}":                 `field tracing.tlsSettings.mode is "MUTAL"; it must be one of DISABLE, SIMPLE, MUTUAL, ISTIO_MUTUAL`,
 		"tracing: {openCensusAgent: {context: [B3, W3]}}":       `field tracing.openCensusAgent.context[1] is "W3"`,
 		"proxyHeaders: {forwardedClientCert: NEVER}":            `field proxyHeaders.forwardedClientCert is "NEVER"`,
 		"controlPlaneAuthPolicy: NONE":                          "",
@@ -75,7 +75,7 @@ func TestDurations(t *testing.T) {
 		} {
 			doc := strings.Replace(place, "%", text, 1)
 			_, err := Parse([]byte(doc))
-			if want := "field " + path + " is " + shown + ", it must be a duration with its unit, such as 5s, 1m30s or 500ms"; err == nil || !strings.Contains(err.Error(), want) {
+			if want := "field " + path + " is " + shown + "; it must be a duration with its unit, such as 5s, 1m30s or 500ms"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", doc, err, want)
 			}
 		}

@@ -168,7 +168,7 @@ func checkTexts(field protoreflect.FieldDescriptor, value any, path string) erro
 	}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		if _, ok := texts[name].(string); !ok {
-			return fmt.Errorf("field %s: the value of %s is no text, write it in quotes", path, name)
+			return fmt.Errorf("field %s: the value of %s is not text; write it in quotes", path, name)
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func validateNetworks(networks *meshv1alpha1.MeshNetworks) error {
 	for _, name := range slices.Sorted(maps.Keys(networks.GetNetworks())) {
 		network := networks.GetNetworks()[name]
 		if name == "" {
-			fail("networks has an entry without a name, it must be one such as network1")
+			fail("networks has an entry without a name; write one such as network1")
 		}
 		for i, e := range network.GetEndpoints() {
 			at := fmt.Sprintf("networks.%s.endpoints[%d]", name, i)
@@ -44,10 +44,10 @@ func validateNetworks(networks *meshv1alpha1.MeshNetworks) error {
 			switch {
 			case cidr:
 				if _, err := netip.ParsePrefix(e.GetFromCidr()); err != nil {
-					fail("%s.fromCidr is %q, it must be a range of addresses such as 10.0.0.0/8", at, e.GetFromCidr())
+					fail("%s.fromCidr is %q; it must be a range of addresses such as 10.0.0.0/8", at, e.GetFromCidr())
 				}
 			case e.GetFromRegistry() == "":
-				fail("%s names nothing, it must have fromCidr or fromRegistry, the name of a cluster", at)
+				fail("%s is empty; it must have fromCidr, or fromRegistry with the name of a cluster", at)
 			}
 		}
 		for i, g := range network.GetGateways() {
@@ -56,13 +56,13 @@ func validateNetworks(networks *meshv1alpha1.MeshNetworks) error {
 			switch {
 			case address:
 				if _, err := netip.ParseAddr(g.GetAddress()); err != nil && !isDomain(g.GetAddress()) {
-					fail("%s.address is %q, it must be an IP address or a DNS name", at, g.GetAddress())
+					fail("%s.address is %q; it must be an IP address or a DNS name", at, g.GetAddress())
 				}
 			case !isDomain(g.GetRegistryServiceName()):
-				fail("%s.registryServiceName is %q, it must be the name of a service such as istio-eastwestgateway.istio-system.svc.cluster.local; or write an address", at, g.GetRegistryServiceName())
+				fail("%s.registryServiceName is %q; it must be the name of a service such as istio-eastwestgateway.istio-system.svc.cluster.local; or write an address", at, g.GetRegistryServiceName())
 			}
 			if g.GetPort() < 1 || g.GetPort() > 65535 {
-				fail("%s.port is %d, it must be from 1 to 65535", at, g.GetPort())
+				fail("%s.port is %d; it must be from 1 to 65535", at, g.GetPort())
 			}
 		}
 	}

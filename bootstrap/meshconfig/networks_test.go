@@ -36,12 +36,12 @@ func TestParseNetworks(t *testing.T) {
 	for doc, want := range map[string]string{
 		"- a\n":           "must be a mapping of fields",
 		"networks: [a]\n": "field networks",
-		"networks: {n: {endpoints: [{fromCidr: 10.0.0/8}]}}":                        `networks.n.endpoints[0].fromCidr is "10.0.0/8", it must be a range`,
-		"networks: {n: {endpoints: [{}]}}":                                          "networks.n.endpoints[0] names nothing",
+		"networks: {n: {endpoints: [{fromCidr: 10.0.0/8}]}}":                        `networks.n.endpoints[0].fromCidr is "10.0.0/8"; it must be a range`,
+		"networks: {n: {endpoints: [{}]}}":                                          "networks.n.endpoints[0] is empty",
 		"networks: {n: {endpoints: [{fromCidr: 10.0.0.0/8, fromRegistry: a}]}}":     "field networks",
 		"networks: {n: {gateways: [{address: a b, port: 1}]}}":                      `networks.n.gateways[0].address is "a b"`,
 		"networks: {n: {gateways: [{port: 1}]}}":                                    "networks.n.gateways[0].registryServiceName",
-		"networks: {n: {gateways: [{address: 192.0.2.1, port: 70000}]}}":            "networks.n.gateways[0].port is 70000, it must be from 1 to 65535",
+		"networks: {n: {gateways: [{address: 192.0.2.1, port: 70000}]}}":            "networks.n.gateways[0].port is 70000; it must be from 1 to 65535",
 		"networks: {n: {gateways: [{address: 192.0.2.1, port: 0}, {address: ''}]}}": "networks.n.gateways[1].address",
 	} {
 		if _, err := ParseNetworks([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {

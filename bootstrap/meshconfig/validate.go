@@ -21,32 +21,32 @@ func ValidateProxyConfig(pc *meshv1alpha1.ProxyConfig) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if pc.GetConfigPath() == "" {
-		fail("configPath is empty, it must name the directory for the bootstrap and the XDS socket")
+		fail("configPath is empty; it must name the directory for the bootstrap and the XDS socket")
 	}
 	if pc.GetBinaryPath() == "" {
-		fail("binaryPath is empty, it must name the Envoy binary")
+		fail("binaryPath is empty; it must name the Envoy binary")
 	}
 	if d := pc.GetDrainDuration(); d != nil {
 		if v := d.AsDuration(); d.CheckValid() != nil || v < time.Second || v > time.Hour || v%time.Second != 0 {
-			fail("drainDuration is %s, it must be whole seconds from 1s to 1h", spell(d))
+			fail("drainDuration is %s; it must be whole seconds from 1s to 1h", spell(d))
 		}
 	} else {
-		fail("drainDuration is not set, it must be whole seconds from 1s to 1h")
+		fail("drainDuration is not set; it must be whole seconds from 1s to 1h")
 	}
 	if d := pc.GetTerminationDrainDuration(); d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
-		fail("terminationDrainDuration is %s, it must not be negative", spell(d))
+		fail("terminationDrainDuration is %s; it must not be negative", spell(d))
 	}
 	if err := CheckAddress(pc.GetDiscoveryAddress()); err != nil {
 		fail("discoveryAddress is %q: %w", pc.GetDiscoveryAddress(), err)
 	}
 	if p := pc.GetProxyAdminPort(); p < 1 || p > 65535 {
-		fail("proxyAdminPort is %d, it must be from 1 to 65535", p)
+		fail("proxyAdminPort is %d; it must be from 1 to 65535", p)
 	}
 	if p := pc.GetStatusPort(); p < 0 || p > 65535 {
-		fail("statusPort is %d, it must be from 0 to 65535", p)
+		fail("statusPort is %d; it must be from 0 to 65535", p)
 	}
 	if c := pc.GetConcurrency().GetValue(); c < 0 {
-		fail("concurrency is %d, it must not be negative", c)
+		fail("concurrency is %d; it must not be negative", c)
 	}
 	return errors.Join(errs...)
 }
@@ -55,7 +55,7 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	var errs []error
 	port := func(name string, value int32, zero bool) {
 		if value < 0 || value > 65535 || (value == 0 && !zero) {
-			errs = append(errs, fmt.Errorf("%s is %d, it must be from 1 to 65535", name, value))
+			errs = append(errs, fmt.Errorf("%s is %d; it must be from 1 to 65535", name, value))
 		}
 	}
 	port("proxyListenPort", mesh.GetProxyListenPort(), false)
@@ -64,9 +64,9 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 	trustDomain := func(name, value string) {
 		switch {
 		case value == "":
-			errs = append(errs, fmt.Errorf("%s is empty, it must be a domain such as cluster.local", name))
+			errs = append(errs, fmt.Errorf("%s is empty; it must be a domain such as cluster.local", name))
 		case !isDomain(value):
-			errs = append(errs, fmt.Errorf("%s is %q, it must be a domain such as cluster.local: letters, digits, \"-\" and \".\"", name, value))
+			errs = append(errs, fmt.Errorf("%s is %q; it must be a domain such as cluster.local: letters, digits, \"-\" and \".\"", name, value))
 		}
 	}
 	trustDomain("trustDomain", mesh.GetTrustDomain())
@@ -74,10 +74,10 @@ func validateMesh(mesh *meshv1alpha1.MeshConfig) error {
 		trustDomain("one of trustDomainAliases", alias)
 	}
 	if mesh.GetRootNamespace() == "" {
-		errs = append(errs, errors.New("rootNamespace is empty, it must be a namespace such as istio-system"))
+		errs = append(errs, errors.New("rootNamespace is empty; it must be a namespace such as istio-system"))
 	}
 	if d := mesh.GetConnectTimeout(); d != nil && (d.CheckValid() != nil || d.AsDuration() < time.Millisecond || d.AsDuration() > 30*time.Second) {
-		errs = append(errs, fmt.Errorf("connectTimeout is %s, it must be from 1ms to 30s", spell(d)))
+		errs = append(errs, fmt.Errorf("connectTimeout is %s; it must be from 1ms to 30s", spell(d)))
 	}
 	if err := ValidateProxyConfig(mesh.GetDefaultConfig()); err != nil {
 		errs = append(errs, fmt.Errorf("defaultConfig: %w", err))

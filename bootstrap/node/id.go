@@ -69,11 +69,11 @@ func (id ID) Namespace() string {
 func ParseID(s string) (ID, error) {
 	parts := strings.Split(s, "~")
 	if len(parts) != 4 {
-		return ID{}, fmt.Errorf("node id %q has %d parts, it must be <role>~<ip>~<name>~<domain>", s, len(parts))
+		return ID{}, fmt.Errorf("node id %q has %d parts; it must be <role>~<ip>~<name>~<domain>", s, len(parts))
 	}
 	id := ID{Role: parts[0], IP: parts[1], Name: parts[2], Domain: parts[3]}
 	if !slices.Contains(Roles(), id.Role) {
-		return ID{}, fmt.Errorf("node id %q has the role %q, it must be one of %s", s, id.Role, strings.Join(Roles(), ", "))
+		return ID{}, fmt.Errorf("node id %q has the role %q; it must be one of %s", s, id.Role, strings.Join(Roles(), ", "))
 	}
 	if id.IP != "" {
 		if _, err := netip.ParseAddr(id.IP); err != nil {

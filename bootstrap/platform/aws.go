@@ -37,7 +37,7 @@ func (c Config) askAWS(ctx context.Context) (Result, error) {
 	answers := s.values(ctx, data+"placement/region", data+"placement/availability-zone", data+"instance-id")
 	for i := range answers {
 		if a := &answers[i]; a.err == nil && !validLocality(a.value) {
-			*a = answer{err: fmt.Errorf("an answer is %.64q, which is no name of AWS", a.value)}
+			*a = answer{err: fmt.Errorf("a response is %.64q, which is not a name of AWS", a.value)}
 		}
 	}
 	region, zone, instance := answers[0].value, answers[1].value, answers[2].value
@@ -49,7 +49,7 @@ func (c Config) askAWS(ctx context.Context) (Result, error) {
 		}
 	}
 	if refused(err, http.StatusUnauthorized) && tokenErr != nil {
-		err = fmt.Errorf("%w: the service wants a session, and gave none: %w; in a container the instance's metadata options need a hop limit of 2 (HttpPutResponseHopLimit)", err, tokenErr)
+		err = fmt.Errorf("%w: the service requires a session token, and returned none: %w; in a container the instance's metadata options need a hop limit of 2 (HttpPutResponseHopLimit)", err, tokenErr)
 	}
 	return Result{
 		Name: AWS, Locality: Locality{Region: region, Zone: zone},
@@ -65,7 +65,7 @@ func awsToken(ctx context.Context, c Config, s service) (string, error) {
 	s.header = http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {awsTokenTTL}}
 	token, err := s.value(ctx, http.MethodPut, "/latest/api/token")
 	if err == nil && (token == "" || strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0) {
-		err = errors.New("the answer of /latest/api/token is no token") // the error must not contain the token
+		err = errors.New("the response of /latest/api/token is not a token") // the error must not contain the token
 	}
 	return token, err
 }

@@ -53,7 +53,7 @@ func parseAzure(doc []byte) (Result, error) {
 	err := json.Unmarshal(doc, &vm)
 	var mismatch *json.UnmarshalTypeError // concerns one field: the others were parsed
 	if err != nil {
-		err = fmt.Errorf("the answer of %s: %w", azurePath, err)
+		err = fmt.Errorf("the response of %s: %w", azurePath, err)
 		if !errors.As(err, &mismatch) {
 			return result, err
 		}
@@ -61,7 +61,7 @@ func parseAzure(doc []byte) (Result, error) {
 	keep := func(key, value string) {
 		value, ok := printable(value)
 		if key, keyOK := printable(key); !ok || !keyOK {
-			err = errors.Join(err, fmt.Errorf("%.64q is left out: it is no line of text", key))
+			err = errors.Join(err, fmt.Errorf("%.64q is ignored: it is not a line of text", key))
 			return
 		}
 		if result.Metadata == nil {
@@ -84,7 +84,7 @@ func parseAzure(doc []byte) (Result, error) {
 		}
 	}
 	if err == nil && result.Metadata == nil {
-		err = fmt.Errorf("the answer of %s says nothing of a machine", azurePath)
+		err = fmt.Errorf("the response of %s does not describe a machine", azurePath)
 	}
 	return result, err
 }

@@ -34,21 +34,21 @@ func TestDetectBadAnswers(t *testing.T) {
 	}{
 		"a page of another server": {
 			handler: func(w http.ResponseWriter, _ *http.Request) { write(w, "<html>\n<body>Log in</body>\n</html>\n") },
-			warning: map[string]string{AWS: "is no line of text", Azure: "invalid character '<'", GCP: "it is another server"},
+			warning: map[string]string{AWS: "is not a line of text", Azure: "invalid character '<'", GCP: "it is another server"},
 		},
 		"words that are no names": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Metadata-Flavor", "Google")
 				write(w, "not found / sorry")
 			},
-			warning: map[string]string{AWS: "no name of AWS", Azure: "invalid character", GCP: "which is none"},
+			warning: map[string]string{AWS: "not a name of AWS", Azure: "invalid character", GCP: "which is not a zone"},
 		},
 		"bytes that are no text": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Metadata-Flavor", "Google")
 				write(w, "\xff\xfe\x00")
 			},
-			warning: map[string]string{AWS: "is no line of text", Azure: "invalid character", GCP: "is no line of text"},
+			warning: map[string]string{AWS: "is not a line of text", Azure: "invalid character", GCP: "is not a line of text"},
 		},
 		"more than anybody needs": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
@@ -65,11 +65,11 @@ func TestDetectBadAnswers(t *testing.T) {
 		},
 		"nothing at all": {
 			handler: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Metadata-Flavor", "Google") },
-			warning: map[string]string{AWS: "no name of AWS", Azure: "unexpected end of JSON", GCP: "which is none"},
+			warning: map[string]string{AWS: "not a name of AWS", Azure: "unexpected end of JSON", GCP: "which is not a zone"},
 		},
 		"refusals": {
 			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
-			warning: map[string]string{AWS: "answers 403 Forbidden", Azure: "answers 403 Forbidden", GCP: "answers 403 Forbidden"},
+			warning: map[string]string{AWS: "returned 403 Forbidden", Azure: "returned 403 Forbidden", GCP: "returned 403 Forbidden"},
 		},
 		"a connection that breaks": {
 			handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -113,7 +113,7 @@ func TestDetectAzureInPart(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	if !strings.Contains(text.String(), "cannot unmarshal number") || !strings.Contains(text.String(), `\"A\" is left out`) {
+	if !strings.Contains(text.String(), "cannot unmarshal number") || !strings.Contains(text.String(), `\"A\" is ignored`) {
 		t.Error(text)
 	}
 }
@@ -159,7 +159,7 @@ func TestDetectHanging(t *testing.T) {
 		"aws":                           {AWS, hang, "", "context deadline exceeded (and 2 more requests)"},
 		"azure":                         {Azure, hang, "", "context deadline exceeded"},
 		"gcp":                           {GCP, hang, "", "context deadline exceeded"},
-		"azure, amid the answer":        {Azure, halfway, "", "read the answer of /metadata/instance"},
+		"azure, amid the answer":        {Azure, halfway, "", "read the response of /metadata/instance"},
 		"gcp, amid the answer":          {GCP, halfway, "", "context deadline exceeded"},
 		"aws, the session only":         {AWS, tokenless, "us-west-2", ""},
 		"aws, the session that it asks": {AWS, strict, "", "need a hop limit of 2 (HttpPutResponseHopLimit)"},
@@ -238,7 +238,7 @@ func TestDetectFollowsNobody(t *testing.T) {
 		cfg := at(t, platform, c.url)
 		cfg.Logger = log
 		got, err := Detect(t.Context(), cfg)
-		if err != nil || got.Metadata != nil || !strings.Contains(text.String(), "answers 302 Found") {
+		if err != nil || got.Metadata != nil || !strings.Contains(text.String(), "returned 302 Found") {
 			t.Errorf("Detect() = %+v, %v, log %s", got, err, text)
 		}
 	}

@@ -57,7 +57,7 @@ func (c Config) askGCP(ctx context.Context) (Result, error) {
 	if host := c.Env.GCEMetadataHost; host != "" {
 		s.base = "http://" + host
 		if u, err := url.Parse(s.base); err != nil || u.Host != host {
-			return result, fmt.Errorf("environment variable GCE_METADATA_HOST is %q, it must be host or host:port", host)
+			return result, fmt.Errorf("environment variable GCE_METADATA_HOST is %q; it must be host or host:port", host)
 		}
 	}
 	s.header = http.Header{"Metadata-Flavor": {"Google"}}
@@ -70,7 +70,7 @@ func (c Config) askGCP(ctx context.Context) (Result, error) {
 	value := func(i int) string { return answers[i].value }
 	zone := path.Base(value(0)) // projects/<number>/zones/<zone>
 	if answers[0].err == nil && gcpPlace(zone).Zone == "" {
-		answers[0].err = fmt.Errorf("%szone answers %.64q, which is none", instance, value(0))
+		answers[0].err = fmt.Errorf("%szone returned %.64q, which is not a zone", instance, value(0))
 	}
 	if answers[0].err != nil {
 		zone = ""
@@ -123,7 +123,7 @@ func parseGCPMetadata(text string) (map[string]string, error) {
 		m = metadata(gcpProject, parts[0], gcpNumber, parts[1], gcpCluster, parts[2], gcpLocation, parts[3])
 	}
 	if m == nil {
-		return nil, fmt.Errorf("environment variable GCP_METADATA is %.128q, it must be project id|project number|cluster name|cluster location", text)
+		return nil, fmt.Errorf("environment variable GCP_METADATA is %.128q; it must be project id|project number|cluster name|cluster location", text)
 	}
 	return m, nil
 }

@@ -84,7 +84,7 @@ func Detect(ctx context.Context, cfg Config) (Result, error) {
 	}
 	static, err := parseGCPMetadata(cfg.Env.GCPMetadata)
 	if err != nil {
-		log.Warn("a setting of the cloud platform is left out", "err", err)
+		log.Warn("a setting of the cloud platform is ignored", "err", err)
 	}
 	name, err := choose(cfg, static != nil)
 	if err != nil {
@@ -125,7 +125,7 @@ func choose(cfg Config, static bool) (string, error) {
 		return name, nil
 	case "":
 	default:
-		err = fmt.Errorf("environment variable CLOUD_PLATFORM is %q, it must be aws, azure, gcp or none", cfg.Platform)
+		err = fmt.Errorf("environment variable CLOUD_PLATFORM is %q; it must be aws, azure, gcp or none", cfg.Platform)
 	}
 	if static || cfg.Env.GCEMetadataHost != "" {
 		return GCP, err

@@ -270,7 +270,7 @@ func TestDetectChooses(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("choose() = %s, want %s", got, tc.want)
 			}
-			if wrong := tc.platform == "amazon"; wrong != (err != nil) || wrong && !strings.Contains(err.Error(), `CLOUD_PLATFORM is "amazon", it must be aws, azure, gcp or none`) {
+			if wrong := tc.platform == "amazon"; wrong != (err != nil) || wrong && !strings.Contains(err.Error(), `CLOUD_PLATFORM is "amazon"; it must be aws, azure, gcp or none`) {
 				t.Errorf("error %v", err)
 			}
 			if wrong := tc.env.GCPMetadata == "|||"; wrong != (parseErr != nil) {

@@ -34,7 +34,7 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("%s answers %d %s", e.path, e.code, http.StatusText(e.code))
+	return fmt.Sprintf("%s returned %d %s", e.path, e.code, http.StatusText(e.code))
 }
 
 // refused reports whether an error is a response with one of the status codes, rather than a
@@ -94,15 +94,15 @@ func (s service) do(ctx context.Context, method, path string, limit int64) ([]by
 	}
 	for name := range s.wanted {
 		if got, want := resp.Header.Get(name), s.wanted.Get(name); got != want {
-			return nil, fmt.Errorf("%s answers without the header %s: %s, so it is another server", path, name, want)
+			return nil, fmt.Errorf("%s responded without the header %s: %s, so it is another server", path, name, want)
 		}
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
+		return nil, fmt.Errorf("read the response of %s: %w", path, err)
 	case int64(len(body)) > limit:
-		return nil, fmt.Errorf("the answer of %s has more than %d bytes", path, limit)
+		return nil, fmt.Errorf("the response of %s has more than %d bytes", path, limit)
 	}
 	return body, nil
 }
@@ -115,7 +115,7 @@ func (s service) value(ctx context.Context, method, path string) (string, error)
 	}
 	text, ok := printable(string(body))
 	if !ok {
-		return "", fmt.Errorf("the answer of %s is no line of text", path)
+		return "", fmt.Errorf("the response of %s is not a line of text", path)
 	}
 	return text, nil
 }

@@ -34,7 +34,7 @@ func badCommandLines() []badInput {
 func badProxyConfigs() []badInput {
 	const source = "PROXY_CONFIG"
 	return []badInput{
-		// The text itself is not shown: proxyMetadata may hold secrets.
+		// The text itself is not shown, because proxyMetadata may contain secrets.
 		{name: "PROXY_CONFIG no YAML", env: []string{"PROXY_CONFIG=["}, want: []string{source, "yaml: line 1: did not find expected node content"}},
 		{name: "PROXY_CONFIG no mapping", env: []string{"PROXY_CONFIG=sidecar"}, want: []string{source, "must be a mapping of fields"}},
 		{name: "PROXY_CONFIG twice", env: []string{"PROXY_CONFIG={statusPort: 1, statusPort: 2}"}, want: []string{source, `yaml: unmarshal errors: line 1: mapping key "statusPort" already defined`}},
@@ -108,7 +108,7 @@ func badFiles() []badInput {
 		{name: "annotation config", files: annotations(`proxy.istio.io/config="statusPort: x"`), want: []string{"proxy.istio.io/config", "statusPort", `"x"`}},
 		{name: "annotation status port", files: annotations(`status.sidecar.istio.io/port="http"`), want: []string{"status.sidecar.istio.io/port", `"http"`, "must be a port"}},
 		{name: "no root certificates", files: map[string]string{"var/run/secrets/istio/root-cert.pem": "-"}, want: []string{"./var/run/secrets/istio/root-cert.pem", "XDS_ROOT_CA"}},
-		{name: "override too long", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": strings.Repeat("#", 128<<10)}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "131072 bytes", "131071 bytes at most"}},
+		{name: "override too long", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": strings.Repeat("#", 128<<10)}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "131072 bytes", "at most 131071 bytes"}},
 		{name: "override no text", env: []string{"ISTIO_BOOTSTRAP_OVERRIDE={dir}/override"}, files: map[string]string{"override": "a\x00b"}, want: []string{"ISTIO_BOOTSTRAP_OVERRIDE", "{dir}/override", "must be text"}},
 		{name: "XDS_ROOT_CA", env: []string{"XDS_ROOT_CA=/none.pem"}, want: []string{"XDS_ROOT_CA", "/none.pem"}},
 		{name: "XDS_ROOT_CA a directory", env: []string{"XDS_ROOT_CA={dir}/var"}, want: []string{"XDS_ROOT_CA", "{dir}/var"}},
@@ -131,7 +131,7 @@ func badMachines() []badInput {
 		{name: "SDS socket busy", prepare: func(t *testing.T, dir, _ string) {
 			t.Helper()
 			listen(t, "unix", dir+"/var/run/secrets/workload-spiffe-uds/socket")
-		}, want: []string{"var/run/secrets/workload-spiffe-uds/socket", "somebody listens on it and does not speak gRPC"}},
+		}, want: []string{"var/run/secrets/workload-spiffe-uds/socket", "a process listens on it and does not speak gRPC"}},
 		{name: "Envoy too old", files: map[string]string{"envoy": strings.Replace(goodEnvoy, "1.39.3", "1.30.1", 1)}, left: grpcFile, want: []string{"binaryPath", "{dir}/envoy", "is version 1.30.1, but 1.36 or newer is needed"}},
 		{name: "configPath below a file", config: `,"configPath":"envoy/proxy"`, want: []string{`configPath is "envoy/proxy"`, "must be a directory that can be written"}},
 		{name: "configPath cannot be written", config: `,"configPath":"/proc/outrigger"`, want: []string{`configPath is "/proc/outrigger"`, "must be a directory that can be written"}},

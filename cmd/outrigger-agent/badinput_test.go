@@ -24,16 +24,15 @@ type badInput struct {
 	name string
 	// args replace `proxy sidecar`.
 	args []string
-	// config are further members of PROXY_CONFIG. It, env and files may hold
-	// {dir} and {address}, which are those of the case.
+	// config contains additional members of PROXY_CONFIG. It, env and files may contain {dir} and
+	// {address}, which are replaced by those of the case.
 	config string
 	env    []string
 	// files are written below the directory; one whose name ends with a slash
 	// is a directory.
 	files   map[string]string
 	prepare func(t *testing.T, dir, address string)
-	// want are parts of the one line that says what is wrong: the setting, its
-	// value, what was expected.
+	// want contains parts of the single error line: the setting, its value, the expected form.
 	want []string
 	// left are files that stay behind, as documented, beside the directories of
 	// the sockets.
@@ -67,7 +66,7 @@ func (tc badInput) run(t *testing.T, dir, address string) (code int, out string)
 	cmd.Dir = dir
 	config := tc.config
 	for field, value := range map[string]string{
-		"discoveryAddress": "{address}:1", // nobody listens: no case may need the control plane
+		"discoveryAddress": "{address}:1", // no listener: no case may need the control plane
 		"binaryPath":       "{dir}/envoy", "terminationDrainDuration": "0s",
 	} {
 		if !strings.Contains(config, field) {
@@ -158,7 +157,7 @@ func TestBadInput(t *testing.T) {
 			}
 			before := tree(t, dir)
 			code, out := tc.run(t, dir, address)
-			out = strings.NewReplacer(dir, "{dir}", address, "{address}").Replace(out) // the name of the directory holds that of the case
+			out = strings.NewReplacer(dir, "{dir}", address, "{address}").Replace(out) // the name of the directory contains that of the case
 			t.Log(out)
 			if code != exitError {
 				t.Errorf("exit code %d, want %d", code, exitError)
@@ -185,7 +184,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// writeTree writes files below a directory. A text of "-" takes one away.
+// writeTree writes files below a directory. A text of "-" removes the file.
 func writeTree(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {

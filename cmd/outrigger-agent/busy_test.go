@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// An Envoy that does not get round to an answer is as ready as it was; one that
-// has gone is not, at once.
+// An Envoy that is too busy to respond keeps its readiness; one that has exited is not ready at
+// once.
 func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.62.3", `,"terminationDrainDuration":"0s"`, newControlPlane(t), "--envoy-restart=1/1h")
@@ -24,8 +24,8 @@ func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// The agent relies on its last answer for 10 s: what comes later, on a machine
-	// that is that busy, may be anything.
+	// The agent relies on the last response for 10 s. Later results, on such a busy machine, may be
+	// anything.
 	stopped := time.Now()
 	ask := func(until time.Duration) {
 		for begun := time.Now(); time.Since(begun) < until; {
@@ -40,7 +40,7 @@ func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(500 * time.Millisecond)
-	// Dead while it is stopped: there is no answer to wait for.
+	// It is killed while it is paused, so there is no response to wait for.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -126,7 +126,7 @@ func TestParseRole(t *testing.T) {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
-	for in, want := range map[string]string{"ztunnel": "a separate program without Envoy", "ingress": `role "ingress" is unknown, use sidecar, router or waypoint`} {
+	for in, want := range map[string]string{"ztunnel": "a separate program without Envoy", "ingress": `role "ingress" is unknown: use sidecar, router or waypoint`} {
 		if _, err := parseRole([]string{in}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", in, err, want)
 		}
@@ -187,7 +187,7 @@ func TestVersionYAML(t *testing.T) {
 	}
 }
 
-// A log that nobody reads any more must not end the agent.
+// A closed reader of the log must not stop the agent.
 func TestOutputThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -237,7 +237,7 @@ func TestWaitFor(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		err := waitFor(ctx, server.URL, time.Minute, time.Millisecond)
 		cancel()
-		if want := server.URL + " is not ready in time: it answers 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
+		if want := server.URL + " did not become ready in time: it returned 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// controlPlane is a fake: it signs what it is asked to, and answers each
-// subscription with what it has of the type, mostly nothing.
+// controlPlane is a fake: it signs all requests, and responds to each subscription with its
+// resources of the type, mostly none.
 type controlPlane struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -41,10 +41,10 @@ type controlPlane struct {
 	root    *x509.Certificate
 	address string
 	server  *grpc.Server
-	// resources are what it has, by type; set before anybody asks.
+	// resources are its resources by type; set before the first request.
 	resources map[string][]*discoveryv3.Resource
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	reports []string   // of health
 	signed  []call
 	streams []call
@@ -219,7 +219,7 @@ func (c *controlPlane) calls() (signed, streams []call, node string) {
 	return c.signed, c.streams, c.node
 }
 
-// The types that the agent takes or changes itself.
+// The types that the agent consumes or changes itself.
 const (
 	typeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 	typeExtension   = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What users ask a running agent and its real Envoy.
+// Requests of users to a running agent and its real Envoy.
 func TestProxyAnswersPeople(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.9.2"

@@ -22,8 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// The types that the agent takes itself reach their parts: names the DNS proxy,
-// roots the secrets. Envoy sees none of them.
+// The types that the agent consumes reach its components: names the DNS proxy, roots the secrets.
+// Envoy receives none of them.
 func TestProxyTakesNamesAndRoots(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.10"
@@ -61,8 +61,7 @@ func TestProxyTakesNamesAndRoots(t *testing.T) {
 	})
 }
 
-// Where no kubelet probes, the agent tells the control plane how the
-// application is.
+// Without a kubelet, the agent reports the health of the application to the control plane.
 func TestProxyReportsHealth(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)

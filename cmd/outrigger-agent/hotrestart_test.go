@@ -32,7 +32,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 )
 
-// hangUp asks the agent for a hot restart.
+// hangUp requests a hot restart of the agent.
 func (a *runningAgent) hangUp() {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -45,8 +45,8 @@ func (a *runningAgent) metric(line string) bool {
 	return strings.Contains(body, "\n"+line+"\n")
 }
 
-// probe asks until it is stopped, on connections that stay and on new ones, and
-// returns what was not as it should be.
+// probe sends requests until it is stopped, on kept and on new connections, and returns the
+// failures.
 func (a *runningAgent) probe() (stop func() []string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
@@ -82,7 +82,7 @@ func (a *runningAgent) probe() (stop func() []string) {
 	}
 }
 
-// A signal has a new Envoy take over from the old one; nobody notices.
+// On a signal a new Envoy takes over from the old one without a failed request.
 func TestProxyHotRestart(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -117,14 +117,14 @@ func TestProxyHotRestart(t *testing.T) {
 	}
 }
 
-// pickyPlane sends a listener, its route and nothing else to the first stream,
-// and to the others, as long as it is picky, a resource that Envoy rejects, too.
+// pickyPlane sends only a listener and its route to the first stream. While it is picky, it also
+// sends a resource that Envoy rejects to later streams.
 type pickyPlane struct {
 	*controlPlane
 	typeURL   string
 	resources map[string]*discoveryv3.Resource // by type
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	streams int
 	picky   bool
 }
@@ -166,7 +166,7 @@ func newPickyPlane(t *testing.T, address, typeURL string) (*pickyPlane, *control
 	}
 	go func() { _ = server.Serve(l) }() // until it is stopped
 	t.Cleanup(server.Stop)
-	// What startAgent needs of one: where it is, and its root.
+	// The fields that startAgent needs: the address and the root.
 	return p, &controlPlane{root: p.root, address: l.Addr().String()}
 }
 
@@ -205,7 +205,7 @@ func (p *pickyPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryS
 	}
 }
 
-// A new Envoy that rejects what the old one has accepted does not take over.
+// A new Envoy that rejects a resource that the old one had accepted does not take over.
 func TestProxyHotRestartRejected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ address, typeURL string }{
@@ -220,7 +220,7 @@ func TestProxyHotRestartRejected(t *testing.T) {
 			stop := a.probe()
 			a.hangUp()
 			eventually(t, "the hot restart fails", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="failed"} 1`) })
-			if out := a.out.String(); !strings.Contains(out, "it rejected "+c.typeURL+", which the old one has accepted") || strings.Count(out, "the hot restart failed") != 1 {
+			if out := a.out.String(); !strings.Contains(out, "it rejected "+c.typeURL+", which the old one had accepted") || strings.Count(out, "the hot restart failed") != 1 {
 				t.Error("the log does not say, once, what was rejected")
 			}
 			picky.mu.Lock()

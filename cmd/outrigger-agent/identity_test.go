@@ -49,14 +49,14 @@ func (c *controlPlane) writePair(t *testing.T, dir string) (serial string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The key first, as somebody careless would: the agent waits for the pair.
+	// The key is written first, as a careless user would: the agent waits for the pair.
 	writeIn(t, dir, "key.pem", keyPEM)
 	writeIn(t, dir, "cert-chain.pem", certs.EncodeChain(leaf))
 	writeIn(t, dir, "root-cert.pem", c.rootPEM())
 	return leaf.SerialNumber.Text(16)
 }
 
-// exists tells whether there is a file below the agent's directory.
+// exists reports whether there is a file below the agent's directory.
 func (a *runningAgent) exists(path string) bool {
 	_, err := os.Stat(filepath.Join(a.dir, path))
 	return err == nil
@@ -108,7 +108,7 @@ func TestProxyWithoutEnvoy(t *testing.T) {
 	a.waitEnd(exitOK)
 }
 
-// Certificates that somebody else writes reach Envoy, also replaced ones; no
+// Certificates of another program reach Envoy, also replaced ones; no
 // authority is asked.
 func TestProxyMountedCertificates(t *testing.T) {
 	t.Parallel()
@@ -182,8 +182,7 @@ func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	})
 }
 
-// A server of secrets that is there already stays, and Envoy gets what it
-// serves: here that of go-control-plane.
+// An existing secret server stays, and Envoy receives its secrets: here that of go-control-plane.
 func TestProxyExternalSecrets(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -294,9 +293,8 @@ func TestProxyMachineReboots(t *testing.T) {
 	}
 }
 
-// Another authority in the place of the old one refuses its certificates: the
-// agent gets a new one with its token and joins Envoy again, long before half
-// of the certificate's life has passed.
+// Another authority in place of the old one refuses its certificates: the agent requests a new one
+// with its token and serves Envoy again, long before half of the certificate's lifetime has passed.
 func TestProxyAuthorityReplaced(t *testing.T) {
 	t.Parallel()
 	old := newControlPlane(t)

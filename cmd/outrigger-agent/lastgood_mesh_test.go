@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// coldMesh is an agent whose control plane comes and goes.
+// coldMesh is an agent whose control plane is started and stopped.
 type coldMesh struct {
 	*goControlPlane
 	t            *testing.T
@@ -69,10 +69,10 @@ func (m *coldMesh) works(a *runningAgent, generation string) {
 	})
 }
 
-// What was last good is all that there was: routes, Wasm plugins, names, roots,
-// and with consent the keys of gateways. When the control plane is back, Envoy moves to it without a failed
-// request. A plugin that is not in the cache any more does not hold up the
-// start, and lets nothing pass. The control plane is go-control-plane's.
+// The last good configuration is complete: routes, Wasm plugins, names, roots, and with consent the
+// keys of gateways. When the control plane is back, Envoy moves to it without a failed request. A
+// plugin that is no longer in the cache does not delay the start, and denies all requests. The
+// control plane is go-control-plane's.
 func TestProxyColdMesh(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ address, delta string }{

@@ -131,8 +131,7 @@ func (p *goControlPlane) set(t *testing.T, typeURL, name string, m proto.Message
 	}
 }
 
-// credential adds a listener with TLS, as a gateway has it: its key comes from
-// the control plane.
+// credential adds a listener with TLS, like that of a gateway: its key is from the control plane.
 func (p *goControlPlane) credential(t *testing.T, address string, manager *anypb.Any, ads *corev3.ConfigSource) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -161,8 +160,7 @@ func (p *goControlPlane) credential(t *testing.T, address string, manager *anypb
 	})
 }
 
-// client takes answers of a listener with TLS under its name only. Each request
-// has a connection of its own.
+// client verifies the name of a listener with TLS. Each request uses a new connection.
 func (p *goControlPlane) client() *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(p.root)
@@ -171,7 +169,7 @@ func (p *goControlPlane) client() *http.Client {
 	}}
 }
 
-// generation has responses say which one it is.
+// generation sets the generation that responses contain.
 func (p *goControlPlane) generation(t *testing.T, which string) {
 	t.Helper()
 	p.set(t, resourcev3.RouteType, "routes", &routev3.RouteConfiguration{
@@ -187,7 +185,7 @@ func (p *goControlPlane) generation(t *testing.T, which string) {
 	})
 }
 
-// listen serves at the address, once more after the last time was stopped.
+// listen serves at the address, and may be called again after it was stopped.
 func (p *goControlPlane) listen(t *testing.T, address string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -251,14 +249,14 @@ func serveOn(t *testing.T, host string, handler http.HandlerFunc) *httptest.Serv
 	return s
 }
 
-// answer is what came back through Envoy.
+// answer is a response through Envoy.
 type answer struct {
 	code                     int
 	body, plugin, generation string
 }
 
 func askEnvoy(client *http.Client, url string) (a answer, err error) {
-	resp, err := client.Post(url, "", nil) // which Go never repeats by itself
+	resp, err := client.Post(url, "", nil) // which Go never retries automatically
 	if err != nil {
 		return a, err
 	}
@@ -267,7 +265,7 @@ func askEnvoy(client *http.Client, url string) (a answer, err error) {
 	return answer{resp.StatusCode, string(body), resp.Header.Get("x-plugin"), resp.Header.Get("x-generation")}, err
 }
 
-// load asks all the time, on connections that stay and on new ones.
+// load sends requests continuously, on kept and on new connections.
 type load struct {
 	asked   atomic.Int64
 	done    chan struct{}

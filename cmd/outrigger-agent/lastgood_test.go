@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// An agent and Envoy that start while the control plane is away serve what they
-// had, say so, and need no authority where the identity may be kept.
+// An agent and Envoy that start while the control plane is down serve their last configuration,
+// report it, and need no authority if the identity may be stored.
 func TestProxyColdStart(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.13"

@@ -32,7 +32,7 @@ const secretUser = `static_resources:
               api_config_source: {api_type: GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}
 `
 
-// hasSecret tells whether the Envoy that runs now was given its certificate.
+// hasSecret reports whether the running Envoy has received its certificate.
 func (a *runningAgent) hasSecret() bool {
 	_, body := a.get(15000, "/certs")
 	return strings.Contains(body, "spiffe://cluster.local/ns/default/sa/shop")
@@ -47,8 +47,8 @@ func (a *runningAgent) killEnvoy(pid int) time.Time {
 	return killed
 }
 
-// noAnswer is why the proxy is not ready between the death of Envoy and the moment
-// that the agent hears of it.
+// noAnswer is the reason why the proxy is not ready between the exit of Envoy and its detection by
+// the agent.
 const noAnswer = "ask envoy's admin port: "
 
 // notReady waits until readiness is off after a kill, with the cause.
@@ -65,12 +65,12 @@ func (a *runningAgent) notReady(killed time.Time) (code int, body string) {
 func (a *runningAgent) lastEnvoyPID() int {
 	out := a.out.String()
 	last := &runningAgent{t: a.t, out: &lockedBuffer{}}
-	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer takes all
+	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer accepts all
 	return last.envoyPID()
 }
 
-// A crash takes readiness off at once and says why; within its budget Envoy
-// comes back and is given everything again over the same sockets; beyond it the agent ends.
+// A crash ends readiness at once, with the reason. Within the budget Envoy is restarted and
+// receives everything again over the same sockets; beyond it the agent exits.
 func TestProxyEnvoyRestart(t *testing.T) {
 	t.Parallel()
 	override := filepath.Join(t.TempDir(), "override.yaml")
@@ -134,7 +134,7 @@ func TestProxyEnvoyRestart(t *testing.T) {
 	}
 	a.killEnvoy(second)
 	a.waitEnd(exitEnvoyCrashed)
-	if out := a.out.String(); !strings.Contains(out, "the budget of envoy's restarts, 1/1h0m0s, is used up: envoy was killed by signal 9") {
+	if out := a.out.String(); !strings.Contains(out, "the budget of envoy's restarts, 1/1h0m0s, is exhausted: envoy was killed by signal 9") {
 		t.Error("the last line does not say that the budget is used up, and the cause")
 	}
 }
@@ -174,7 +174,7 @@ func TestProxyDrainsBeforeItsEnd(t *testing.T) {
 	if took := time.Since(ending); took > 2*time.Second {
 		t.Errorf("the end took %s although the drain was over", took)
 	}
-	if n := strings.Count(a.out.String(), "envoy drains"); n != 1 {
+	if n := strings.Count(a.out.String(), "envoy is draining"); n != 1 {
 		t.Errorf("envoy was drained %d times, want once", n)
 	}
 }
@@ -182,8 +182,8 @@ func TestProxyDrainsBeforeItsEnd(t *testing.T) {
 func TestProxyRefusesLifeFlags(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
-		"--envoy-restart=often": `--envoy-restart: "often" is no budget of restarts: write how many (1 to 1000) in which time, such as 3/10m, or off`,
-		"--envoy-restart=0/1m":  `--envoy-restart: "0/1m" is no budget`,
+		"--envoy-restart=often": `--envoy-restart: "often" is not a budget of restarts: write their number (1 to 1000) and a duration, such as 3/10m, or off`,
+		"--envoy-restart=0/1m":  `--envoy-restart: "0/1m" is not a budget`,
 		"--max-drain=0s":        "--max-drain is 0s: it must be longer than 0",
 	} {
 		cmd := newRootCommand(process{})

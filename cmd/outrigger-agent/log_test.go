@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// The program writes its log to where the flags say, also in JSON, and nothing
-// that is secret goes there.
+// The program writes its log to the targets of the flags, also in JSON, without secrets.
 func TestLogOfTheProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

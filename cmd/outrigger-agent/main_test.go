@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Signals that come together are one; each later one is another act.
+// Concurrent signals count as one; each later one is another event.
 func TestObey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -143,6 +143,6 @@ func parseRole(args []string) (string, error) {
 	case node.Ztunnel:
 		return "", fmt.Errorf("role %q: this role has a separate program without Envoy; use sidecar, router or waypoint", role)
 	default:
-		return "", errors.New("role \"" + role + "\" is unknown, use sidecar, router or waypoint")
+		return "", errors.New("role \"" + role + "\" is unknown: use sidecar, router or waypoint")
 	}
 }

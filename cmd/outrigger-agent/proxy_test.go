@@ -108,7 +108,7 @@ func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPla
 		t.Fatal(err)
 	}
 	go func() {
-		_ = a.cmd.Wait() // the state tells
+		_ = a.cmd.Wait() // the state is checked
 		close(a.ended)
 	}()
 	t.Cleanup(func() {
@@ -285,8 +285,8 @@ func TestProxySecondSignalEndsAtOnce(t *testing.T) {
 		if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the agent drains", func() bool { return strings.Contains(a.out.String(), "envoy drains") })
-		time.Sleep(2 * duplicateSignal) // a second signal that comes sooner is the first one
+		eventually(t, "the agent drains", func() bool { return strings.Contains(a.out.String(), "envoy is draining") })
+		time.Sleep(2 * duplicateSignal) // an earlier second signal counts as the first one
 	}
 	a.waitEnd(exitOK)
 }
@@ -308,8 +308,7 @@ func TestProxySignalTwiceIsOne(t *testing.T) {
 	}
 }
 
-// With a log of JSON each line is JSON, that of an unknown flag and that of an
-// error too.
+// With a JSON log each line is JSON, including those of an unknown flag and of an error.
 func TestProxyRefusesInJSON(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.17", "", newControlPlane(t), "--newer=1", "--stsPort=1", "--log_as_json")
@@ -327,7 +326,7 @@ func TestProxyRefusesInJSON(t *testing.T) {
 	}
 }
 
-// The identity that the first call earned with a token proves who it is later.
+// The certificate that the first call received for a token authenticates later calls.
 func TestProxyReconnectsWithItsCertificate(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)

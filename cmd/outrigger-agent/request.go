@@ -48,11 +48,11 @@ func debugPorts(env environ.Values, admin, status int) []int {
 }
 
 const requestLong = `request sends an HTTP request to a local port of the agent or of its Envoy and prints
-the body of the answer. The address is localhost, or OUTRIGGER_BIND_ADDRESS. The
+the body of the response. The address is localhost, or OUTRIGGER_BIND_ADDRESS. The
 debug port is always at a loopback address.
 
-An answer with a status above 399 is an error: the status and the beginning of the
-body are printed to standard error, and nothing to standard output. An answer that
+A response with a status above 399 is an error: the status and the beginning of the
+body are printed to standard error, and nothing to standard output. A response that
 takes more than 60 seconds is an error, too. POST drain of the status port, which is
 answered once the proxy has drained, has no timeout.`
 
@@ -76,9 +76,9 @@ func newRequestCommand(p process) *cobra.Command {
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) < requestWords:
-				return fmt.Errorf("request needs a method and a path, for example: request GET config_dump; %d arguments are given", len(args))
+				return fmt.Errorf("request needs a method and a path, for example: request GET config_dump; there are %d arguments", len(args))
 			case len(args) > 3:
-				return fmt.Errorf("request takes a method, a path and a body, %d arguments are given: put the body in quotes", len(args))
+				return fmt.Errorf("request takes a method, a path and a body; there are %d arguments: put the body in quotes", len(args))
 			}
 			return nil
 		},
@@ -87,13 +87,13 @@ func newRequestCommand(p process) *cobra.Command {
 			admin, status := agent.Ports(cmd.Context(), agent.Config{Flags: agent.Flags{MeshConfig: defaultMeshConfig}, Environ: env})
 			ports := debugPorts(env, admin, status)
 			if !slices.Contains(ports, port) {
-				return fmt.Errorf("--debug-port is %d, it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
+				return fmt.Errorf("--debug-port is %d; it must be one of %s", port, strings.Trim(fmt.Sprint(ports), "[]"))
 			}
 			host := env.BindAddress
 			if host == "" {
 				host = "localhost"
 			} else if _, err := netip.ParseAddr(host); err != nil {
-				return fmt.Errorf("environment variable OUTRIGGER_BIND_ADDRESS is %q, it must be an IP address", host)
+				return fmt.Errorf("environment variable OUTRIGGER_BIND_ADDRESS is %q; it must be an IP address", host)
 			}
 			if port == env.Debug.Port {
 				host = agent.DebugHost(host)
@@ -112,7 +112,7 @@ func newRequestCommand(p process) *cobra.Command {
 			return request(ctx, cmd.OutOrStdout(), q)
 		},
 	}
-	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug: asks the control plane), 15020 (status) or 15021 (readiness), or one that the configuration of the proxy has instead")
+	cmd.Flags().IntVar(&port, "debug-port", 15000, "port to ask: 15000 (Envoy's admin), 15004 (debug: queries the control plane), 15020 (status) or 15021 (readiness), or one that the configuration of the proxy has instead")
 	return cmd
 }
 
@@ -147,12 +147,12 @@ func request(ctx context.Context, out io.Writer, q question) error {
 		// If the body cannot be read, the status must suffice.
 		reason, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason))
 		if text := strings.TrimSpace(string(reason)); text != "" {
-			return fmt.Errorf("request %s %s: the answer is %s: %s", q.method, target, resp.Status, text)
+			return fmt.Errorf("request %s %s: the response is %s: %s", q.method, target, resp.Status, text)
 		}
-		return fmt.Errorf("request %s %s: the answer is %s", q.method, target, resp.Status)
+		return fmt.Errorf("request %s %s: the response is %s", q.method, target, resp.Status)
 	}
 	if _, err := io.Copy(out, resp.Body); err != nil {
-		return fmt.Errorf("request %s %s: copy the answer: %w", q.method, target, unanswered(err))
+		return fmt.Errorf("request %s %s: copy the response: %w", q.method, target, unanswered(err))
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func unanswered(err error) error {
 	case errors.As(err, &op) && op.Op == "dial" && op.Timeout():
 		return fmt.Errorf("no connection within %s", dialTimeout)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no complete answer within %s", requestTimeout)
+		return fmt.Errorf("no complete response within %s", requestTimeout)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nothing listens there: is the proxy running, and is --debug-port correct? (%w)", err)
 	}
@@ -179,9 +179,9 @@ func unanswered(err error) error {
 func sameHost(next *http.Request, before []*http.Request) error {
 	switch {
 	case next.URL.Host != before[0].URL.Host:
-		return fmt.Errorf("the answer redirects to another address, %s", next.URL.Redacted())
+		return fmt.Errorf("the response redirects to another address, %s", next.URL.Redacted())
 	case len(before) >= 5:
-		return errors.New("the answer is an endless chain of redirects")
+		return errors.New("the response is an endless chain of redirects")
 	}
 	return nil
 }

@@ -62,9 +62,9 @@ func TestRequest(t *testing.T) {
 		"redirected":      {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
 		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "redirects to another address, http://127.0.0.1:1/"},
 		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "endless chain of redirects"},
-		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the answer is 404 Not Found: 404 page not found"},
-		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the answer is 503 Service Unavailable"},
-		"cut off":         {q: question{method: "GET", path: "cut"}, wantErr: "copy the answer: unexpected EOF"},
+		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the response is 404 Not Found: 404 page not found"},
+		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the response is 503 Service Unavailable"},
+		"cut off":         {q: question{method: "GET", path: "cut"}, wantErr: "copy the response: unexpected EOF"},
 		"bad method":      {q: question{method: "G T", path: "x"}, wantErr: `request G T "x": net/http: invalid method`},
 		"bad path":        {q: question{method: "GET", path: "%zz"}, wantErr: `request GET "%zz": parse`},
 		"nobody":          {q: question{address: closed, method: "GET", path: "x"}, wantErr: "nothing listens there: is the proxy running"},
@@ -95,7 +95,7 @@ func TestRequestTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err := request(ctx, io.Discard, question{address: strings.TrimPrefix(server.URL, "http://"), method: "GET", path: "x"})
-	if err == nil || !strings.Contains(err.Error(), "no complete answer within 1m0s") {
+	if err == nil || !strings.Contains(err.Error(), "no complete response within 1m0s") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -181,10 +181,10 @@ func requestDrain(t *testing.T, address, port string, environ []string) {
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
-		"no connection within 5s":        &url.Error{Err: &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}},
-		"no complete answer within 1m0s": &url.Error{Err: context.DeadlineExceeded},
-		"nothing listens there: is":      &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
-		"read: connection reset by peer": &net.OpError{Op: "read", Err: syscall.ECONNRESET},
+		"no connection within 5s":          &url.Error{Err: &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}},
+		"no complete response within 1m0s": &url.Error{Err: context.DeadlineExceeded},
+		"nothing listens there: is":        &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+		"read: connection reset by peer":   &net.OpError{Op: "read", Err: syscall.ECONNRESET},
 	} {
 		if got := unanswered(err); !strings.Contains(got.Error(), want) {
 			t.Errorf("%v, want %s", got, want)
@@ -206,7 +206,7 @@ func program(t *testing.T, name string, environ []string, args ...string) (out, 
 	cmd := exec.Command(link, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = append([]string{"OUTRIGGER_TEST_ROLE=agent"}, environ...), &stdout, &stderr
-	_ = cmd.Run() // the exit code tells
+	_ = cmd.Run() // the exit code is checked
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
 
@@ -231,7 +231,7 @@ func TestRequestCommand(t *testing.T) {
 	}{
 		"answer":     {environ: here, args: "request get healthz --debug-port 15004", out: "GET /healthz"},
 		"nobody":     {environ: here, args: "request GET x", errs: "http://127.77.9.1:15000/x: nothing listens there", code: exitError},
-		"other port": {environ: here, args: "request GET x --debug-port 8080", errs: "--debug-port is 8080, it must be one of 15000 15004 15020 15021", code: exitError},
+		"other port": {environ: here, args: "request GET x --debug-port 8080", errs: "--debug-port is 8080; it must be one of 15000 15004 15020 15021", code: exitError},
 		"debug port": {environ: append(here, "PROXY_XDS_DEBUG_VIA_AGENT_PORT=25004"), args: "request GET debug/syncz --debug-port 25004", errs: "http://127.77.9.1:25004/debug/syncz: nothing listens there", code: exitError},
 		"elsewhere": {
 			environ: []string{"OUTRIGGER_BIND_ADDRESS=192.0.2.1", "PROXY_XDS_DEBUG_VIA_AGENT_PORT=25004"}, args: "request GET debug/syncz --debug-port 25004",
@@ -255,8 +255,8 @@ func TestRequestCommand(t *testing.T) {
 	}
 }
 
-// By the name of the program whose place it takes it does the same, and calls
-// itself so.
+// Under the name of the program that it replaces it behaves the same, and uses that name in its
+// help.
 func TestNameOfThePeer(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]string{

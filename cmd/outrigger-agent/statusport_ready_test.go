@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// A proxy whose certificate has run out is not ready, whatever its Envoy says,
-// and says so; once it has one again, it is.
+// A proxy with an expired certificate is not ready, regardless of Envoy, and reports the reason;
+// with a new certificate it is ready again.
 func TestProxyCertificateRunsOut(t *testing.T) {
 	t.Parallel()
 	const life = 6 * time.Second
@@ -42,7 +42,7 @@ func TestProxyCertificateRunsOut(t *testing.T) {
 	if late := time.Since(ends); late > time.Minute {
 		t.Errorf("it was ready for %s with a certificate that had run out", late)
 	}
-	// What load balancers ask goes through Envoy, which still serves.
+	// Health checks of load balancers go through Envoy, which still serves.
 	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
 		t.Errorf("through Envoy: %d", code)
 	}
@@ -96,8 +96,8 @@ func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
 	}
 }
 
-// A proxy whose Envoy has rejected its first routes is not ready: it would answer
-// every request with 404. It says what was rejected and why.
+// A proxy whose Envoy has rejected its first routes is not ready: it would answer every request
+// with 404. It reports what was rejected and why.
 func TestProxyNotReadyWithoutItsFirstRoutes(t *testing.T) {
 	t.Parallel()
 	const listenerType, routeType = "type.googleapis.com/envoy.config.listener.v3.Listener", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"

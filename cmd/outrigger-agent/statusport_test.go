@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The answer of a running agent says more than yes.
+// The readiness response of a running agent contains details.
 func TestProxyReadinessSaysMore(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.44.12", `,"terminationDrainDuration":"0s"`, newControlPlane(t))

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// TestStrangers: strangers who hold many connections to the ports of agent and
-// Envoy, and read no answer, keep no probe from an answer. The kubelet's address is
-// not known here.
+// TestStrangers checks that strangers with many connections to the ports of agent and Envoy, who do
+// not read responses, do not block probes. The kubelet's address is unknown here.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	line := "filler_total{text=\"more than the buffers of the kernel hold\"} 1\n"
@@ -63,7 +62,7 @@ func TestStrangers(t *testing.T) {
 						status = err.Error()
 						break
 					}
-					_ = resp.Body.Close() // its status tells
+					_ = resp.Body.Close() // its status is checked
 					status = resp.Status
 				}
 				if !strings.HasPrefix(status, "200") {

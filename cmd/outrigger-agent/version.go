@@ -55,7 +55,7 @@ func printVersion(w io.Writer, short bool, output string) error {
 		out = fmt.Sprintf("clientVersion:\n  golang_version: %s\n  revision: %s\n  status: %s\n  tag: %s\n  version: %s\n",
 			yamlText(info.GolangVersion), yamlText(info.GitRevision), yamlText(info.BuildStatus), yamlText(info.GitTag), yamlText(info.Version))
 	case output != "":
-		return fmt.Errorf("--output is %q, it must be yaml or json", output)
+		return fmt.Errorf("--output is %q; it must be yaml or json", output)
 	case short:
 		out = info.Version + "\n"
 	default:

@@ -27,7 +27,7 @@ func newWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "wait",
 		Short:   "Wait until the proxy is ready",
-		Long:    "wait requests a URL until the answer is 200, and fails after a timeout.",
+		Long:    "wait requests a URL until the response is 200, and fails after a timeout.",
 		Args:    cobra.NoArgs,
 		Example: "  outrigger-agent wait\n  outrigger-agent wait --url http://127.0.0.1:15020/healthz/ready --timeoutSeconds 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,7 +35,7 @@ func newWaitCommand() *cobra.Command {
 				return fmt.Errorf("--timeoutSeconds, --requestTimeoutMillis and --periodMillis must be 1 or more")
 			}
 			if u, err := neturl.Parse(url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-				return fmt.Errorf("--url is %q, it must be a URL such as http://localhost:15021/healthz/ready", url)
+				return fmt.Errorf("--url is %q; it must be a URL such as http://localhost:15021/healthz/ready", url)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Duration(timeoutSeconds)*time.Second)
 			defer cancel()
@@ -46,7 +46,7 @@ func newWaitCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVar(&url, "url", "http://localhost:15021/healthz/ready", "URL to request")
 	fs.IntVar(&timeoutSeconds, "timeoutSeconds", 60, "total time to wait")
-	fs.IntVar(&requestMillis, "requestTimeoutMillis", 500, "time to wait for one answer")
+	fs.IntVar(&requestMillis, "requestTimeoutMillis", 500, "time to wait for one response")
 	fs.IntVar(&period, "periodMillis", 500, "time between two requests")
 	return cmd
 }
@@ -67,7 +67,7 @@ func waitFor(ctx context.Context, url string, request, period time.Duration) err
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%s is not ready in time: %w", url, last)
+			return fmt.Errorf("%s did not become ready in time: %w", url, last)
 		case <-timer.C:
 		}
 	}
@@ -89,7 +89,7 @@ func ask(ctx context.Context, client *http.Client, url string) error {
 	// The first line says what is not ready; if there is none, the status must suffice.
 	line, _ := bufio.NewReader(io.LimitReader(resp.Body, maxReason)).ReadString('\n')
 	if line = strings.TrimSpace(line); line != "" {
-		return fmt.Errorf("it answers %s: %s", resp.Status, line)
+		return fmt.Errorf("it returned %s: %s", resp.Status, line)
 	}
-	return fmt.Errorf("it answers %s", resp.Status)
+	return fmt.Errorf("it returned %s", resp.Status)
 }

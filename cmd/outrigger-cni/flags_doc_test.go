@@ -12,7 +12,7 @@ import (
 
 //go:generate go test -run ^TestFlagsDoc$ . -update
 
-var update = flag.Bool("update", false, "write the document anew")
+var update = flag.Bool("update", false, "write the document again")
 
 func TestFlagsDoc(t *testing.T) {
 	t.Parallel()

@@ -344,7 +344,7 @@ func (l *lab) start(environ ...string) *daemon {
 	}
 	go func() { d.end <- d.cmd.Wait() }()
 	l.t.Cleanup(func() {
-		_ = d.cmd.Process.Kill() // it may have ended
+		_ = d.cmd.Process.Kill() // it may have exited
 		if l.t.Failed() {
 			l.t.Log(d.log)
 		}

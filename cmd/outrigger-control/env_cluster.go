@@ -55,11 +55,11 @@ func kubernetesVariables() []variable {
 			return err
 		}},
 		{"ENABLE_LEADER_ELECTION", "true", "false makes every replica write the roots into the namespaces", boolean(func(e *environment) *bool { return &e.Cluster.Election })},
-		{"VALIDATION_WEBHOOK_CONFIG_NAME", "istio-istio-system", "empty leaves the ValidatingWebhookConfigurations of the cluster alone; any other value updates those with the label istio.io/rev of this revision, whatever their names", func(e *environment, s string) error {
+		{"VALIDATION_WEBHOOK_CONFIG_NAME", "istio-istio-system", "empty leaves the ValidatingWebhookConfigurations of the cluster alone; any other value updates those with the label istio.io/rev of this revision, regardless of their names", func(e *environment, s string) error {
 			e.Cluster.WriteWebhooks = s != ""
 			return nil
 		}},
-		{"INJECTION_WEBHOOK_CONFIG_NAME", "istio-sidecar-injector", "empty leaves the MutatingWebhookConfigurations of the cluster alone; any other value sets the roots in those with the label istio.io/rev of this revision, whatever their names", func(e *environment, s string) error {
+		{"INJECTION_WEBHOOK_CONFIG_NAME", "istio-sidecar-injector", "empty leaves the MutatingWebhookConfigurations of the cluster alone; any other value sets the roots in those with the label istio.io/rev of this revision, regardless of their names", func(e *environment, s string) error {
 			e.Cluster.WriteInjectors = s != ""
 			return nil
 		}},

@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/env-control.md anew")
+var update = flag.Bool("update", false, "write docs/reference/env-control.md again")
 
 //go:generate go test -run ^TestEnvironmentDoc$ . -update
 

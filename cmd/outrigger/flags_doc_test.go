@@ -10,7 +10,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/flagdoc"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/flags-outrigger.md anew")
+var update = flag.Bool("update", false, "write docs/reference/flags-outrigger.md again")
 
 //go:generate go test -run ^TestFlagsDoc$ . -update
 

@@ -77,7 +77,7 @@ func TestClientCertificate(t *testing.T) {
 		{"not verified", peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: unverified}}), "none was presented"},
 		{"no URI", withChain(t), "0 URI names"},
 		{"two URIs", withChain(t, "spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/a/sa/c"), "2 URI names"},
-		{"other trust domain", withChain(t, "spiffe://other/ns/a/sa/b"), `trust domain "other"`},
+		{"other trust domain", withChain(t, "spiffe://other/ns/a/sa/b"), `its trust domain is "other"`},
 		{"not a workload", withChain(t, "spiffe://cluster.local/node/1"), "form"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestNewJWTRefuses(t *testing.T) {
 		"no audience":    {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
 		"trust domain":   {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
 		"broken keys":    {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
-		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "holds no public key"},
+		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "contains no public key"},
 		"private key":    {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
 		"no way to keys": {func(c *authn.JWTConfig) { c.JWKS, c.Issuer = nil, "kubernetes/serviceaccount" }, "neither keys"},
 		"two ways":       {func(c *authn.JWTConfig) { c.JWKSFile = "x" }, "more than one way"},
@@ -191,10 +191,10 @@ func TestParseJWTRule(t *testing.T) {
 		"URL":                        {rule(map[string]any{"jwksUri": "https://keys.test:8443/keys"}), ""},
 		"discovery":                  {rule(map[string]any{}), ""},
 		"not a URL":                  {rule(map[string]any{"jwksUri": "https://[::1/keys"}), "cannot be read"},
-		"other scheme":               {rule(map[string]any{"jwksUri": "ftp://issuer.test/keys"}), "is not served"},
+		"other scheme":               {rule(map[string]any{"jwksUri": "ftp://issuer.test/keys"}), "is not supported"},
 		"both":                       {rule(map[string]any{"jwks": keys, "jwksUri": "file:///x"}), "leave one out"},
 		"not JSON":                   {"{", "reading JWT_RULE"},
-		"host in the name of a file": {rule(map[string]any{"jwksUri": "file://host/x"}), "not served"},
+		"host in the name of a file": {rule(map[string]any{"jwksUri": "file://host/x"}), "not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -69,7 +69,7 @@ func (c *ClientCertificate) caller(state *tls.ConnectionState, now time.Time) (*
 		return nil, refuse("client certificate: %s", err.Error())
 	}
 	if id.TrustDomain != c.trustDomain && !slices.Contains(c.aliases, id.TrustDomain) {
-		return nil, refuse("client certificate: it is of trust domain %q, this mesh is %q", id.TrustDomain, c.trustDomain)
+		return nil, refuse("client certificate: its trust domain is %q, that of this mesh is %q", id.TrustDomain, c.trustDomain)
 	}
 	id.TrustDomain = c.trustDomain
 	return &Caller{ID: id, Method: MethodClientCertificate, Serial: leaf.SerialNumber}, nil

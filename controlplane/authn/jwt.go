@@ -76,7 +76,7 @@ type JWT struct {
 // read immediately; Run fetches keys from a URL.
 func NewJWT(cfg JWTConfig) (*JWT, error) {
 	if cfg.Issuer == "" {
-		return nil, errors.New("authentication by token: the issuer is empty; name the one whose tokens are accepted")
+		return nil, errors.New("authentication by token: the issuer is empty; name the issuer whose tokens are accepted")
 	}
 	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
 		return nil, errors.New("authentication by token: the audiences are empty; without one, tokens meant for others would be accepted")
@@ -120,7 +120,7 @@ func newKeySource(cfg JWTConfig) (keySource, error) {
 	}
 	switch {
 	case given > 1:
-		return nil, errors.New("they are given in more than one way; leave one")
+		return nil, errors.New("they are specified in more than one way; keep one of them")
 	case len(cfg.JWKS) > 0:
 		set, err := jwks.Parse(cfg.JWKS, true)
 		if err != nil {
@@ -203,7 +203,7 @@ func (j *JWT) verify(ctx context.Context, token string) (*claims, error) {
 		Issuer string `json:"iss"`
 	}
 	if parsed.UnsafeClaimsWithoutVerification(&claimed) != nil || claimed.Issuer != j.issuer {
-		return nil, refuse("jwt: the token is of another issuer than %s", j.issuer)
+		return nil, refuse("jwt: the token is from an issuer other than %s", j.issuer)
 	}
 	set, err := j.keys.Current(ctx)
 	if err != nil {
@@ -246,10 +246,10 @@ func match(token *jwt.JSONWebToken, set *jwks.Set) json.RawMessage {
 // check returns an error if the claims do not have the expected values.
 func (j *JWT) check(c *jwt.Claims, now time.Time) error {
 	if c.Issuer != j.issuer {
-		return refuse("jwt: the token is of another issuer than %s", j.issuer)
+		return refuse("jwt: the token is from an issuer other than %s", j.issuer)
 	}
 	if !slices.ContainsFunc(j.audiences, c.Audience.Contains) {
-		return refuse("jwt: the token is for another audience than %s", strings.Join(j.audiences, ", "))
+		return refuse("jwt: the token is for an audience other than %s", strings.Join(j.audiences, ", "))
 	}
 	if c.Expiry == nil {
 		return refuse("jwt: the token has no time of expiry")

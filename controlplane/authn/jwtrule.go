@@ -44,7 +44,7 @@ func ParseJWTRule(text string) (JWTConfig, error) {
 			cfg.Fetch.AllowedHosts = append(cfg.Fetch.AllowedHosts, jwks.HostPort(i))
 		}
 	default:
-		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri %q is not served; use https, file:///path, or put the keys in jwks", u.Redacted())
+		return JWTConfig{}, fmt.Errorf("reading JWT_RULE: jwksUri %q is not supported; use https, file:///path, or put the keys in jwks", u.Redacted())
 	}
 	return cfg, nil
 }

@@ -118,7 +118,7 @@ func (f *fileKeys) look(now time.Time) {
 	f.retryAt = time.Time{}
 	if set.Sum != f.set.Sum {
 		f.set = set
-		f.log.Info("read the changed keys of an issuer of tokens", "path", f.path, "count", len(set.Keys))
+		f.log.Info("reloaded the changed keys of an issuer of tokens", "path", f.path, "count", len(set.Keys))
 	}
 }
 

@@ -82,7 +82,7 @@ type Kubernetes struct {
 // configuration is invalid.
 func NewKubernetes(cfg KubernetesConfig) (*Kubernetes, error) {
 	if cfg.Reviewer == nil {
-		return nil, errors.New("authentication by review of tokens: there is no API server to ask")
+		return nil, errors.New("authentication by review of tokens: no API server is configured")
 	}
 	if err := certs.ValidateTrustDomain(cfg.TrustDomain); err != nil {
 		return nil, fmt.Errorf("authentication by review of tokens: %w", err)
@@ -181,7 +181,7 @@ func (k *Kubernetes) precheck(token string, now time.Time) (audiences []string, 
 		return nil, nil
 	}
 	if !slices.ContainsFunc(k.cfg.Audiences, c.Audience.Contains) {
-		return nil, refuse("kubernetes: the token is for another audience than %s", strings.Join(k.cfg.Audiences, ", "))
+		return nil, refuse("kubernetes: the token is for an audience other than %s", strings.Join(k.cfg.Audiences, ", "))
 	}
 	return k.cfg.Audiences, nil
 }
@@ -252,7 +252,7 @@ func (k *Kubernetes) ask(ctx context.Context, reviewer Reviewer, req request, ke
 	default:
 		k.cfg.Metrics.reviewed("error")
 		k.cfg.Logger.Warn("a token cannot be reviewed", "source", clip.Text(req.cluster, maxText), "err", clip.Text(hide(err.Error(), req.token), maxText))
-		return Review{}, cannotTell("kubernetes: the API server could not be asked about the token")
+		return Review{}, cannotTell("kubernetes: the API server could not review the token")
 	}
 }
 

@@ -87,14 +87,14 @@ func TestKubernetes(t *testing.T) {
 		"unknown cluster":           {token: token(nil), cluster: []string{"other"}, wantErr: `cluster "other"`},
 		"several clusters":          {token: token(nil), cluster: []string{"Kubernetes", "other"}, wantErr: "several clusters"},
 		"old token":                 {token: old, change: unbound, asked: 1},
-		"old token, not allowed":    {token: old, wantErr: "another audience"},
-		"other audience":            {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), wantErr: "another audience than istio-ca"},
-		"other audience, unbound":   {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), change: unbound, wantErr: "another audience"},
+		"old token, not allowed":    {token: old, wantErr: "an audience other than"},
+		"other audience":            {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), wantErr: "an audience other than istio-ca"},
+		"other audience, unbound":   {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), change: unbound, wantErr: "an audience other than"},
 		"expired":                   {token: token(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), wantErr: "expired at"},
 		"of a user":                 {token: token(func(c *jwt.Claims) { c.Subject = "jane" }), wantErr: "the subject"},
 		"not a token":               {token: "abc", wantErr: "not a signed JWT"},
 		"refused":                   {token: token(nil), answer: refuses, wantErr: "kubernetes: token [token] is no good", audiences: "istio-ca", asked: 1},
-		"server is down":            {token: token(nil), answer: isDown, wantErr: "could not be asked", audiences: "istio-ca", asked: 1},
+		"server is down":            {token: token(nil), answer: isDown, wantErr: "could not review the token", audiences: "istio-ca", asked: 1},
 		"answer without an account": {token: token(nil), answer: emptyAnswer, wantErr: "namespace is empty", audiences: "istio-ca", asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

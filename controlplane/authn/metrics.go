@@ -30,7 +30,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"issuer"}),
 		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_authn_token_reviews_total",
-			Help: "Number of tokens that were to be reviewed by a Kubernetes API server.",
+			Help: "Number of tokens to be reviewed by a Kubernetes API server.",
 		}, []string{"result"}),
 	}
 	if reg == nil {

@@ -195,7 +195,7 @@ func (c *Controller) Connect(p model.ConnectedProxy) error {
 		c.identities[identityOf(p.Proxy)] = b
 	}
 	if b.entries >= maxEntries {
-		c.refuse(p.Proxy, refusedFlood, fmt.Sprintf("%d proxies of its service account are registered, which is the most", maxEntries))
+		c.refuse(p.Proxy, refusedFlood, fmt.Sprintf("%d proxies of its service account are registered, which is the limit", maxEntries))
 		return nil
 	}
 	b.entries++
@@ -213,7 +213,7 @@ func groupOf(p *model.Proxy) model.Key {
 // unwelcome returns why a proxy cannot have an entry in any group, or "".
 func (c *Controller) unwelcome(p model.ConnectedProxy) string {
 	if !p.Verified {
-		return "nobody has proved on this port who connects: have the agent use the TLS port of the control plane"
+		return "callers are not authenticated on this port: have the agent use the TLS port of the control plane"
 	}
 	return addressFault(p, c.cfg.StrictAddress)
 }

@@ -119,7 +119,7 @@ func TestGrace(t *testing.T) {
 		m.wantEntries("after the grace period")
 		one.connect(machine("10.0.0.1"))
 		after(0)
-		m.wantHeld("anew", "web-10.0.0.1", "one")
+		m.wantHeld("again", "web-10.0.0.1", "one")
 		if n := len(one.work); n != 1 {
 			t.Errorf("%d entries are looked after", n)
 		}

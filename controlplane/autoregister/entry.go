@@ -55,11 +55,11 @@ func addressFault(p model.ConnectedProxy, strict bool) string {
 	ip := addressOf(p)
 	switch {
 	case !ip.IsValid() || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast():
-		return fmt.Sprintf("%v is no address at which others can reach it: set INSTANCE_IP at the agent", p.Proxy.IPs)
+		return fmt.Sprintf("others cannot reach it at %v: set INSTANCE_IP at the agent", p.Proxy.IPs)
 	case ip.IsLoopback() && !p.Source.IsLoopback():
-		return fmt.Sprintf("it says that it is at %s, but connects from %s: others would reach themselves; set INSTANCE_IP at the agent", ip, p.Source)
+		return fmt.Sprintf("it claims the address %s, but connects from %s: others would reach themselves; set INSTANCE_IP at the agent", ip, p.Source)
 	case strict && !ip.IsLoopback() && ip != p.Source:
-		return fmt.Sprintf("it says that it is at %s, but connects from %s, and OUTRIGGER_WORKLOAD_ENTRY_STRICT_ADDRESS is on: set INSTANCE_IP at the agent to the address that it connects from", ip, p.Source)
+		return fmt.Sprintf("it claims the address %s, but connects from %s, and OUTRIGGER_WORKLOAD_ENTRY_STRICT_ADDRESS is on: set INSTANCE_IP at the agent to the address that it connects from", ip, p.Source)
 	}
 	return ""
 }

@@ -31,11 +31,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		success:      counter("auto_registration_success_total", "Workload entries that were created because a proxy of their group has connected."),
-		updates:      counter("auto_registration_updates_total", "Workload entries that were changed because their proxy has come back, or their group or proxy has changed."),
-		unregistered: counter("auto_registration_unregister_total", "Workload entries that were marked because their proxy has left, or because nobody shows that it is connected."),
-		deletes:      counter("auto_registration_deletes_total", "Workload entries that were removed because their proxy did not come back, or may no longer have one."),
-		errors:       counter("auto_registration_errors_total", "Writes of workload entries that have failed, and are tried again."),
+		success:      counter("auto_registration_success_total", "Workload entries that were created because a proxy of their group connected."),
+		updates:      counter("auto_registration_updates_total", "Workload entries that were changed because their proxy reconnected, or their group or proxy changed."),
+		unregistered: counter("auto_registration_unregister_total", "Workload entries that were marked because their proxy disconnected, or because no replica reports it as connected."),
+		deletes:      counter("auto_registration_deletes_total", "Workload entries that were removed because their proxy did not reconnect, or may no longer have one."),
+		errors:       counter("auto_registration_errors_total", "Writes of workload entries that failed and are retried."),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_autoregister_refused_total",
 			Help: "Proxies that name a group and were not registered, by reason: proxy, group, identity, address, name, invalid or flood.",

@@ -56,12 +56,12 @@ func (c *Controller) hold(ctx context.Context, s observation) (time.Duration, er
 		return 0, nil
 	}
 	if s.stored != nil && !mine {
-		c.refuseOnce(s, refusedName, fmt.Sprintf("%s is the entry of %s, which is not this proxy: remove it if nobody needs it", s.key, describe(s.stored)))
+		c.refuseOnce(s, refusedName, fmt.Sprintf("%s is the entry of %s, which is not this proxy: remove it if it is unused", s.key, describe(s.stored)))
 		return 0, nil
 	}
 	now := entryOf(s.key, peer, group)
 	if other := c.conflicting(s, now); other != nil {
-		why := fmt.Sprintf("its address belongs to %s, the entry of %s: remove that if nobody needs it", other.Key, describe(other))
+		why := fmt.Sprintf("its address belongs to %s, the entry of %s: remove that if it is unused", other.Key, describe(other))
 		c.refuseOnce(s, refusedAddress, why)
 		if mine {
 			return 0, c.remove(ctx, s, why)
@@ -86,7 +86,7 @@ func describe(c *model.Config) string {
 	spec := entrySpec(c)
 	text := fmt.Sprintf("service account %q of namespace %s at %s", spec.GetServiceAccount(), c.Namespace, spec.GetAddress())
 	if !isRegistered(c) {
-		text += ", which did not come by registration"
+		text += ", which was not created by registration"
 	}
 	return text
 }
@@ -136,7 +136,7 @@ func (c *Controller) refuseOnce(s observation, kind, why string) {
 // create writes a new entry.
 func (c *Controller) create(ctx context.Context, s observation, now *model.Config) (time.Duration, error) {
 	if !c.allowed(identityOf(s.conn.peer.Proxy)) {
-		c.refuseOnce(s, refusedFlood, "too many of its service account come at once; it is registered as soon as it is its turn")
+		c.refuseOnce(s, refusedFlood, "too many proxies of its service account connect at once; it is registered in its turn")
 		return time.Second, nil
 	}
 	at := stamp("")
@@ -237,7 +237,7 @@ func (c *Controller) release(ctx context.Context, s observation) (time.Duration,
 		if s.lasted < wait {
 			return wait - s.lasted, nil
 		}
-		return 0, c.remove(ctx, s, "its proxy has left and did not come back")
+		return 0, c.remove(ctx, s, "its proxy disconnected and did not reconnect")
 	}
 	own := s.claimsIt(c.cfg.Instance)
 	if wait := c.orphanedFor(s); !own && wait > 0 {
@@ -252,7 +252,7 @@ func (c *Controller) release(ctx context.Context, s observation) (time.Duration,
 	c.metrics.unregistered.Inc()
 	if !own {
 		c.log.Info("a workload is marked as disconnected, unless another replica of the control plane still serves it", "namespace", s.key.Namespace, "name", s.key.Name,
-			"reason", "the replica that its entry names has given no sign for a long time, or has restarted")
+			"reason", "the replica that its entry names has not renewed it for a long time, or has restarted")
 		return c.cfg.Grace, nil
 	}
 	c.mu.Lock()

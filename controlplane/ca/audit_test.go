@@ -121,7 +121,7 @@ func TestAudit(t *testing.T) {
 	for name, want := range map[string]string{
 		"identity": web().String(), "name": web().String(), "source": "jwt", "kind": "workload",
 		"serial": strings.ToUpper(leaf.SerialNumber.Text(16)), "expires": leaf.NotAfter.UTC().Format(time.RFC3339),
-		"reason": "asked for its own identity; signed by self-signed",
+		"reason": "requested its own identity; signed by self-signed",
 	} {
 		if issued[0][name] != want {
 			t.Errorf("%s is %v, want %s", name, issued[0][name], want)
@@ -172,7 +172,7 @@ func TestNoKeyInTheLogOfARotation(t *testing.T) {
 			t.Fatalf("%d secrets and %d bytes of log are too few to look at", len(hidden), len(log.String()))
 		}
 		hidden.check(t, log.String())
-		for _, want := range []string{"a new authority is distributed", "a new authority signs", "a root is no longer trusted", "is not taken"} {
+		for _, want := range []string{"a new authority is distributed", "a new authority signs", "a root is no longer trusted", "is rejected"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log does not say %q", want)
 			}

@@ -127,11 +127,11 @@ func (c *Config) complete() error {
 	}
 	switch {
 	case c.Root.TTL < time.Minute:
-		return fmt.Errorf("a root cannot live %s; give it a minute or more", c.Root.TTL)
+		return fmt.Errorf("the lifetime of a root cannot be %s; set a minute or more", c.Root.TTL)
 	case c.Root.Grace < 1 || c.Root.Grace > 99:
-		return fmt.Errorf("a root cannot be renewed when %d percent of its life are left; take 1 to 99", c.Root.Grace)
+		return fmt.Errorf("a root cannot be renewed when %d percent of its lifetime are left; set 1 to 99", c.Root.Grace)
 	case c.MaxTTL < 0 || c.Propagation < 0 || c.Poll < 0:
-		return errors.New("the longest life of a leaf, the propagation time and the poll interval must not be negative")
+		return errors.New("the longest lifetime of a leaf, the propagation time and the poll interval must not be negative")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -183,11 +183,11 @@ func TestSignRefuses(t *testing.T) {
 	}{
 		"RSA 1024":             {newCSR(t, weak, web()), web(), time.Hour, "1024 bits", true},
 		"P-521":                {newCSR(t, p521, web()), web(), time.Hour, "P-521", true},
-		"identity of others":   {newCSR(t, good, other), web(), time.Hour, "another identity", true},
+		"identity of others":   {newCSR(t, good, other), web(), time.Hour, "an identity other than", true},
 		"not a request":        {[]byte("hello"), web(), time.Hour, "not PEM", true},
 		"caller of elsewhere":  {newCSR(t, good, otherDomain), otherDomain, time.Hour, "not of trust domain", false},
 		"caller without parts": {newCSR(t, good, web()), certs.ID{TrustDomain: "cluster.local"}, time.Hour, "namespace is empty", false},
-		"no life":              {newCSR(t, good, web()), web(), 0, "cannot live", false},
+		"no life":              {newCSR(t, good, web()), web(), 0, "the lifetime of a certificate cannot be", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,7 +253,7 @@ func TestServerCertificateRenewsItself(t *testing.T) {
 			t.Errorf("the certificate ran out %s ago", -left)
 		}
 		time.Sleep(time.Hour)
-		if _, err := cfg.GetCertificate(nil); err == nil || !strings.Contains(err.Error(), "ran out") {
+		if _, err := cfg.GetCertificate(nil); err == nil || !strings.Contains(err.Error(), "expired at") {
 			t.Errorf("after the end of the root: got error %v", err)
 		}
 	})

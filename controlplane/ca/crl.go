@@ -40,7 +40,7 @@ func readCRL(text []byte, issuers []*x509.Certificate) (*revocations, error) {
 		if block == nil {
 			switch {
 			case n == 1:
-				return nil, errors.New(crlFile + " holds no whole PEM block: write X509 CRL blocks, or remove the file")
+				return nil, errors.New(crlFile + " contains no complete PEM block: write X509 CRL blocks, or remove the file")
 			case n-1 != begun:
 				return nil, fmt.Errorf("%d of %d PEM blocks of %s cannot be read: replace it", begun-n+1, begun, crlFile)
 			}

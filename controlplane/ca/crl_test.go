@@ -81,7 +81,7 @@ func TestRevocationLists(t *testing.T) {
 				t.Errorf("%s: the last good list does not stay", name)
 			}
 		}
-		if !strings.Contains(log.String(), "the revocation lists are not taken") {
+		if !strings.Contains(log.String(), "the revocation lists are rejected") {
 			t.Error("bad lists are not told of")
 		}
 		write(t, plugged, map[string][]byte{"ca-crl.pem": p.crl(t, chain[0].SerialNumber)})

@@ -40,14 +40,14 @@ var errNone = errors.New("no authority yet")
 func loadSigner(m Material, l layout, trustDomain string) (*signer, error) {
 	keyPEM, hasKey := m[l.key]
 	certPEM, hasCert := m[l.cert]
-	const cure = "restore it from a backup, or move %s away so that a new root is made, which all workloads must then be given"
+	const cure = "restore it from a backup, or move %s away so that a new root is created, which must then be distributed to all workloads"
 	switch {
 	case !hasKey && !hasCert:
 		return nil, errNone
 	case !hasKey:
-		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, l.cert, l.key, l.cert)
+		return nil, fmt.Errorf("%s exists but %s is missing: "+cure, l.cert, l.key, l.cert)
 	case !hasCert:
-		return nil, fmt.Errorf("%s is there but %s is missing: "+cure, l.key, l.cert, l.key)
+		return nil, fmt.Errorf("%s exists but %s is missing: "+cure, l.key, l.cert, l.key)
 	}
 	key, err := certs.ParseKey(keyPEM)
 	if err != nil {
@@ -89,7 +89,7 @@ func (m Material) text(name string) []byte {
 // check validates the key and the certificate of the issuer.
 func (s *signer) check(l layout) error {
 	if !certs.SamePublicKey(s.cert.PublicKey, s.key.Public()) {
-		return fmt.Errorf("%s does not belong to %s: restore the file that was replaced, so that both are of one pair", l.cert, l.key)
+		return fmt.Errorf("%s does not belong to %s: restore the file that was replaced, so that both form a pair", l.cert, l.key)
 	}
 	if err := checkKey(s.key.Public()); err != nil {
 		return fmt.Errorf("%s is too weak (%w): replace both %s and %s", l.key, err, l.key, l.cert)
@@ -99,11 +99,11 @@ func (s *signer) check(l layout) error {
 	}
 	now := time.Now()
 	if !now.Before(s.cert.NotAfter) {
-		return fmt.Errorf("%s ran out at %s: replace it, or move %s and %s away so that a new root is made",
+		return fmt.Errorf("%s expired at %s: replace it, or move %s and %s away so that a new root is created",
 			l.cert, s.cert.NotAfter.Format(time.RFC3339), l.cert, l.key)
 	}
 	if now.Before(s.cert.NotBefore) {
-		return fmt.Errorf("%s is valid from %s only: replace it, or set the clock of this machine", l.cert, s.cert.NotBefore.Format(time.RFC3339))
+		return fmt.Errorf("%s is not valid before %s: replace it, or set the clock of this machine", l.cert, s.cert.NotBefore.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -151,5 +151,5 @@ func (l layout) between() string {
 	if l.chain == "" {
 		return ""
 	}
-	return ", and what lies between them into " + l.chain
+	return ", and the intermediates into " + l.chain
 }

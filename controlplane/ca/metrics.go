@@ -20,11 +20,11 @@ func newAuthorityMetrics(reg prometheus.Registerer) (*authorityMetrics, error) {
 	m := &authorityMetrics{
 		rootExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "citadel_server_root_cert_expiry_timestamp",
-			Help: "Time at which the root certificate that signs runs out, in seconds since 1970.",
+			Help: "Time at which the root certificate that signs expires, in seconds since 1970.",
 		}),
 		chainExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "citadel_server_cert_chain_expiry_timestamp",
-			Help: "Time at which the first certificate between leaf and root, the root included, runs out, in seconds since 1970.",
+			Help: "Time at which the first certificate between leaf and root, including the root, expires, in seconds since 1970.",
 		}),
 		nextStep: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_ca_rotation_switch_timestamp",
@@ -32,19 +32,19 @@ func newAuthorityMetrics(reg prometheus.Registerer) (*authorityMetrics, error) {
 		}),
 		roots: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_ca_trusted_roots",
-			Help: "Number of roots that are given out.",
+			Help: "Number of roots that are distributed.",
 		}),
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_control_ca_plugged_rejected",
-			Help: "1 while the plugged-in files are not taken and the last good ones are in force.",
+			Help: "1 while the plugged-in files are rejected and the last valid ones are in force.",
 		}),
 		phase: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "outrigger_control_ca_rotation_phase",
-			Help: "1 for the phase in which the replacement of the root is: steady, add, switch.",
+			Help: "1 for the current phase of the replacement of the root: steady, add, switch.",
 		}, []string{"phase"}),
 		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_ca_rotation_steps_total",
-			Help: "Number of steps of root replacements that were taken here: add, switch, remove.",
+			Help: "Number of steps of root replacements by this replica: add, switch, remove.",
 		}, []string{"step"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_ca_plugged_reloads_total",
@@ -103,7 +103,7 @@ func newServiceMetrics(reg prometheus.Registerer) (*serviceMetrics, error) {
 			Name: "citadel_server_authentication_failure_count", Help: "Number of callers that could not be authenticated.",
 		}),
 		parsing: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "citadel_server_csr_parsing_err_count", Help: "Number of certificate requests that were refused for what is in them.",
+			Name: "citadel_server_csr_parsing_err_count", Help: "Number of certificate requests that were refused because of their content.",
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "citadel_server_csr_sign_err_count", Help: "Number of certificate requests that could not be signed, by reason.",

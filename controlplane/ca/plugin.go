@@ -73,7 +73,7 @@ func (p *plugin) load(m Material) (*signer, error) {
 		return s, nil
 	}
 	if p.good != nil {
-		return nil, errors.New("its files are gone: restore them; removing a plugged-in authority takes effect when the control plane starts again")
+		return nil, errors.New("its files are missing: restore them; removing a plugged-in authority takes effect when the control plane starts again")
 	}
 	return nil, nil
 }
@@ -106,7 +106,7 @@ func (p *plugin) files() (Material, error) {
 			return nil, err
 		}
 		if !info.Mode().IsRegular() || info.Size() > maxFile {
-			return nil, fmt.Errorf("%s is no file, or has more than %d bytes: replace it", name, maxFile)
+			return nil, fmt.Errorf("%s is not a file, or has more than %d bytes: replace it", name, maxFile)
 		}
 		if m[name], err = os.ReadFile(path); err != nil {
 			return nil, err

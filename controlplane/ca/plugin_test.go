@@ -260,7 +260,7 @@ func TestPluggedRestart(t *testing.T) {
 	}
 	cfg := ca.Config{TrustDomain: "cluster.local", Logger: quiet()}
 	change(&cfg)
-	if _, err := ca.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "was plugged in, and is gone") {
+	if _, err := ca.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "was plugged in, and is missing") {
 		t.Errorf("a start without the plugged-in files gives %v", err)
 	}
 	if err := os.Remove(filepath.Join(state, "rotation.json")); err != nil {
@@ -353,7 +353,7 @@ func TestPluggedBadReplacement(t *testing.T) {
 			if !signsFor(t, a, one.cert) {
 				t.Errorf("bad files %d: the last good authority does not sign", i)
 			}
-			if n := strings.Count(log.String(), "is not taken"); n != i+1 {
+			if n := strings.Count(log.String(), "is rejected"); n != i+1 {
 				t.Errorf("bad files %d: the log tells %d times of them: %s", i, n, log.String())
 			}
 			if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 1 {

@@ -97,7 +97,7 @@ func (a *Authority) attempt(ctx context.Context) error {
 	a.publish(d.state)
 	if saveErr != nil && a.pluggedIn() != nil {
 		// The signing key is not in the store; only the history is missing there.
-		a.say(&a.said.save, "which roots were trusted is not written down: a restart forgets those that were replaced", saveErr)
+		a.say(&a.said.save, "the history of roots cannot be stored: a restart forgets those that were replaced", saveErr)
 		return nil
 	}
 	if saveErr == nil {
@@ -192,7 +192,7 @@ func (a *Authority) loadKept(m Material, rec *record, now time.Time) (p keptPair
 	case p.next != nil && (rec.Signer == p.next.print || rec.Next == p.next.print && !now.Before(rec.SwitchAt)):
 		return p, nil
 	case a.pluggedIn() != nil:
-		a.say(&a.said.old, "the self-signed authority that was used before cannot be read; certificates below it are not trusted after a restart", err)
+		a.say(&a.said.old, "the self-signed authority that was used before cannot be read; certificates under it are not trusted after a restart", err)
 		return p, nil
 	}
 	return p, err
@@ -305,7 +305,7 @@ func (a *Authority) target(d *decision, rec *record, kept *keptPairs, now time.T
 	case kept.next != nil && (rec.Next == kept.next.print || rec.Signer == kept.next.print):
 		return kept.next, nil
 	case rec.Plugged && pick([]*signer{kept.self}, rec.Signer) == nil:
-		return nil, fmt.Errorf("the authority that signed last was plugged in, and is gone from %s: restore its files there, or remove %s to go on with a self-signed root, which all workloads must then be given",
+		return nil, fmt.Errorf("the last authority that signed was plugged in, and is missing from %s: restore its files there, or remove %s to continue with a self-signed root, which must then be distributed to all workloads",
 			a.cfg.PluginDir, recordFile)
 	case kept.self == nil:
 		s, err := newSelfSigned(a.cfg)
@@ -335,7 +335,7 @@ func (a *Authority) warnOfEnd(s *signer, now time.Time) {
 	if s.kind == kindSelfSigned && a.cfg.Root.Check > 0 || rest > whole/100*time.Duration(a.cfg.Root.Grace) {
 		return
 	}
-	a.say(&a.said.ending, "the certificate authority runs out and is not renewed by itself: replace it",
+	a.say(&a.said.ending, "the certificate authority expires and is not renewed automatically: replace it",
 		fmt.Errorf("%s authority %s ends at %s", s.kind, s.cert.Subject, s.notAfter.UTC().Format(time.RFC3339)))
 }
 
@@ -381,7 +381,7 @@ func (a *Authority) revocations(m Material, s *state) *revocations {
 	}
 	issuers := append(append(extraRoots{s.signer.cert}, s.signer.chain...), s.trusted...)
 	r, err := readCRL(text, issuers)
-	a.say(&a.said.crl, "the revocation lists are not taken; the last good ones stay", err)
+	a.say(&a.said.crl, "the revocation lists are rejected; the last valid ones stay in force", err)
 	if err == nil {
 		return r
 	}

@@ -50,7 +50,7 @@ func (s *Service) signRemotely(ctx context.Context, csrPEM []byte, id certs.ID, 
 	}
 	issued, err := s.checkAnswer(answer, csr, id)
 	if err != nil {
-		return nil, fmt.Errorf("the answer of signer %s is not taken: %w", signerName, err)
+		return nil, fmt.Errorf("the response of signer %s is rejected: %w", signerName, err)
 	}
 	issued.Signer = signerName
 	return issued, nil
@@ -66,7 +66,7 @@ func checkPlain(csr *x509.CertificateRequest, id certs.ID) error {
 	}
 	for _, e := range csr.Extensions {
 		if !e.Id.Equal(oidSubjectAltName) {
-			return fmt.Errorf("a request for another signer must have no extension but its name, and has %s", e.Id)
+			return fmt.Errorf("a request for another signer must have no extension other than its name, but has %s", e.Id)
 		}
 	}
 	// Tag 6 of GeneralName is uniformResourceIdentifier.
@@ -95,7 +95,7 @@ func checkAttributes(request []byte) error {
 		return fmt.Errorf("reading the attributes of the request: %w", err)
 	}
 	if a := content.Attributes; len(a) != 1 || !a[0].ID.Equal(oidExtensionRequest) || len(a[0].Values) != 1 {
-		return errors.New("a request for another signer must have no attribute but the extension with its name")
+		return errors.New("a request for another signer must have no attribute other than the extension with its name")
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (s *Service) checkAnswer(answer [][]byte, csr *x509.CertificateRequest, id 
 	}
 	leaf := chain[0]
 	if !certs.SamePublicKey(leaf.PublicKey, csr.PublicKey) {
-		return nil, errors.New("it certifies another key than that of the request")
+		return nil, errors.New("it is for a key other than that of the request")
 	}
 	if got, err := certs.CertificateID(leaf); err != nil || got != id {
 		return nil, fmt.Errorf("it is not for %s", id)
@@ -133,7 +133,7 @@ func (s *Service) checkAnswer(answer [][]byte, csr *x509.CertificateRequest, id 
 	}
 	verified, err := leaf.Verify(opts)
 	if err != nil {
-		return nil, fmt.Errorf("it does not lead to a root of the mesh (%w): give the signer's root to the mesh", err)
+		return nil, fmt.Errorf("it does not lead to a root of the mesh (%w): add the signer's root to the roots of the mesh", err)
 	}
 	above := verified[0][1 : len(verified[0])-1]
 	issued := &Issued{Serial: leaf.SerialNumber, NotAfter: leaf.NotAfter}

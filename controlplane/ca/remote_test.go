@@ -97,7 +97,7 @@ func TestRemoteSigner(t *testing.T) {
 		"unknown root": {remote{pki: stranger, give: func(l *x509.Certificate) [][]byte {
 			return [][]byte{certs.EncodeChain(l, stranger.cert, stranger.root)}
 		}}, codes.Internal, "root of the mesh"},
-		"another key":         {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "another key"},
+		"another key":         {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "a key other than"},
 		"another identity":    {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
 		"an authority":        {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
 		"it has run out":      {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
@@ -151,7 +151,7 @@ func TestRemoteSignerByDefault(t *testing.T) {
 	if got := <-r.asked; got != "example.com/default" {
 		t.Errorf("signer %q was asked", got)
 	}
-	if _, err := serve(t).caller(t, "web").ask("CertSigner", "x"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "no way to other signers") {
+	if _, err := serve(t).caller(t, "web").ask("CertSigner", "x"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "other signers are not available here") {
 		t.Errorf("without a way to others: %v", err)
 	}
 }

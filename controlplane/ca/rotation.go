@@ -77,7 +77,7 @@ func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 func (d *duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err == nil && v < 0 {
-		err = fmt.Errorf("%s is no life", v)
+		err = fmt.Errorf("%s is not a lifetime", v)
 	}
 	*d = duration(v)
 	return err
@@ -90,7 +90,7 @@ func parseRecord(m Material) (*record, error) {
 	if text == nil {
 		return r, nil
 	}
-	const cure = "restore it from a backup, or remove it if no root was replaced of late"
+	const cure = "restore it from a backup, or remove it if no root was replaced recently"
 	if err := json.Unmarshal(text, r); err != nil {
 		return nil, fmt.Errorf("%s cannot be read (%w): "+cure, recordFile, err)
 	}

@@ -188,11 +188,11 @@ func TestRenewalCanBeTurnedOff(t *testing.T) {
 		if n := len(parse(t, a.RootPEM())); n != 1 {
 			t.Errorf("there are %d roots, want the one that was not to be renewed", n)
 		}
-		if n := strings.Count(log.String(), "runs out and is not renewed"); n != 1 {
+		if n := strings.Count(log.String(), "expires and is not renewed"); n != 1 {
 			t.Errorf("the log tells %d times of the end that comes, want once", n)
 		}
 		time.Sleep(2 * time.Hour)
-		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err == nil || !strings.Contains(err.Error(), "ran out") {
+		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err == nil || !strings.Contains(err.Error(), "expired at") {
 			t.Errorf("after the end of the root: got error %v", err)
 		}
 	})

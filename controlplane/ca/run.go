@@ -74,7 +74,7 @@ func (a *Authority) look(ctx context.Context) time.Duration {
 	}
 	err := a.refresh(ctx)
 	if ctx.Err() == nil || err == nil { // log nothing while the process ends
-		a.say(&a.said.material, "the certificate authority stays as it is, which is looked at again", err)
+		a.say(&a.said.material, "the certificate authority cannot be checked and stays unchanged; retrying", err)
 	}
 	now := time.Now()
 	for _, at := range []time.Time{a.settled.due, a.nextCheck} {
@@ -98,7 +98,7 @@ func (a *Authority) readPlugin() (again bool) {
 			a.metrics.reloads.WithLabelValues("rejected").Inc()
 		}
 		a.metrics.rejected.Set(1)
-		a.say(&a.said.plugin, "the plugged-in certificate authority in "+a.cfg.PluginDir+" is not taken; the last good one stays", err)
+		a.say(&a.said.plugin, "the plugged-in certificate authority in "+a.cfg.PluginDir+" is rejected; the last valid one stays in force", err)
 		return false
 	}
 	if a.said.plugin != "" {

@@ -89,10 +89,10 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		cfg.DefaultTTL = min(defaultTTL, cfg.MaxTTL)
 	}
 	if cfg.DefaultTTL < 0 || cfg.MaxTTL < cfg.DefaultTTL {
-		return nil, fmt.Errorf("certificate service: the default life of a certificate (%s) must be positive and at most the longest one (%s)", cfg.DefaultTTL, cfg.MaxTTL)
+		return nil, fmt.Errorf("certificate service: the default lifetime of a certificate (%s) must be positive and at most the longest one (%s)", cfg.DefaultTTL, cfg.MaxTTL)
 	}
 	if cfg.MaxTTL > cfg.Authority.cfg.MaxTTL {
-		return nil, fmt.Errorf("certificate service: certificates of %s cannot be granted, the authority signs for %s at most", cfg.MaxTTL, cfg.Authority.cfg.MaxTTL)
+		return nil, fmt.Errorf("certificate service: certificates with a lifetime of %s cannot be issued; the authority signs for at most %s", cfg.MaxTTL, cfg.Authority.cfg.MaxTTL)
 	}
 	if cfg.CallerLimit.PerSecond == 0 {
 		cfg.CallerLimit = Limit{PerSecond: 10, Burst: 100}
@@ -191,11 +191,11 @@ func (s *Service) authenticate(ctx context.Context) (*authn.Caller, error) {
 // caller, or the one that a trusted node account requests.
 func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string) (certs.ID, string, error) {
 	if who == "" {
-		return caller.ID, "asked for its own identity", nil
+		return caller.ID, "requested its own identity", nil
 	}
 	account := caller.ID.Namespace + "/" + caller.ID.ServiceAccount
 	if !s.cfg.Nodes.Trusted[account] {
-		return certs.ID{}, "", fmt.Errorf("certificates for another identity than the caller's own are not issued to %s, which is no trusted node account", account)
+		return certs.ID{}, "", fmt.Errorf("certificates for an identity other than the caller's own are not issued to %s, which is not a trusted node account", account)
 	}
 	id, err := certs.ParseID(who)
 	if err != nil {
@@ -205,7 +205,7 @@ func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string
 		return certs.ID{}, "", fmt.Errorf("%s is not of trust domain %s", id, s.cfg.Authority.TrustDomain())
 	}
 	if s.cfg.Nodes.MayImpersonate == nil {
-		return certs.ID{}, "", errors.New("which workloads are on a node is not known here, so that no node account may ask for others")
+		return certs.ID{}, "", errors.New("the workloads of nodes are not known here, so node accounts may not request certificates for others")
 	}
 	if err := s.cfg.Nodes.MayImpersonate(ctx, caller, id); err != nil {
 		return certs.ID{}, "", err
@@ -215,7 +215,7 @@ func (s *Service) identity(ctx context.Context, caller *authn.Caller, who string
 			return certs.ID{}, "", err
 		}
 	}
-	return id, "asked for a workload on the node of " + account, nil
+	return id, "requested for a workload on the node of " + account, nil
 }
 
 // ttl returns the lifetime for a requested number of seconds. It returns an error if that exceeds
@@ -226,7 +226,7 @@ func (s *Service) ttl(seconds int64) (time.Duration, error) {
 	}
 	// Compared in seconds, because a large number would overflow a Duration.
 	if seconds > int64(s.cfg.MaxTTL/time.Second) {
-		return 0, fmt.Errorf("the certificate is asked for %d seconds; at most %d are granted", seconds, int64(s.cfg.MaxTTL/time.Second))
+		return 0, fmt.Errorf("the requested lifetime is %d seconds; at most %d are granted", seconds, int64(s.cfg.MaxTTL/time.Second))
 	}
 	return time.Duration(seconds) * time.Second, nil
 }
@@ -246,7 +246,7 @@ func (s *Service) sign(ctx context.Context, req *securityv1alpha1.IstioCertifica
 	}
 	if name != "" {
 		if s.cfg.Remote == nil {
-			return nil, fmt.Errorf("%w: it names signer %q, and there is no way to other signers here: remove CERT_SIGNER from the workload", ErrRequest, clip.Cut(name, maxText))
+			return nil, fmt.Errorf("%w: it names signer %q, but other signers are not available here: remove CERT_SIGNER from the workload", ErrRequest, clip.Cut(name, maxText))
 		}
 		return s.signRemotely(ctx, []byte(req.GetCsr()), id, name, ttl)
 	}
@@ -287,11 +287,11 @@ func (s *Service) later(ctx context.Context, log *slog.Logger, r *refusal) error
 	// The error means that there is no gRPC call, and so nobody to read the trailer.
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", strconv.Itoa(seconds)))
 	text := map[string]string{
-		refusedCaller:   "this workload asks for certificates too often",
-		refusedIdentity: "workloads of this identity ask for certificates too often",
+		refusedCaller:   "this workload requests certificates too often",
+		refusedIdentity: "workloads of this identity request certificates too often",
 		refusedQueue:    errBusy.Error(),
 	}[r.reason]
-	st := status.New(codes.ResourceExhausted, fmt.Sprintf("%s: come back in %d s", text, seconds))
+	st := status.New(codes.ResourceExhausted, fmt.Sprintf("%s: retry in %d s", text, seconds))
 	if detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(r.after)}); err == nil {
 		st = detailed
 	}

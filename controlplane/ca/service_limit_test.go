@@ -106,7 +106,7 @@ func TestFlood(t *testing.T) {
 	}
 	wg.Wait()
 	_, err := rude.ask()
-	checkLater(t, rude, err, "this workload asks for certificates too often")
+	checkLater(t, rude, err, "this workload requests certificates too often")
 	if n := a.metric(t, "citadel_server_success_cert_issuance_count"); n < 30 || n > 35 {
 		t.Errorf("%v certificates were issued, want the 10 of the honest caller and the 20 of the burst", n)
 	}
@@ -200,7 +200,7 @@ func TestImpersonation(t *testing.T) {
 		"granted":           {a, "node", "spiffe://cluster.local/ns/default/sa/web", ""},
 		"not on the node":   {a, "node", "spiffe://cluster.local/ns/default/sa/db", refuse.Error()},
 		"denied":            {a, "node", "spiffe://cluster.local/ns/default/sa/left", "it is denied"},
-		"no node account":   {a, "web", "spiffe://cluster.local/ns/default/sa/web", "no trusted node account"},
+		"no node account":   {a, "web", "spiffe://cluster.local/ns/default/sa/web", "not a trusted node account"},
 		"no identity":       {a, "node", "web", "does not start with"},
 		"another mesh":      {a, "node", "spiffe://other.test/ns/default/sa/web", "not of trust domain"},
 		"nobody knows pods": {without, "node", "spiffe://cluster.local/ns/default/sa/web", "not known here"},
@@ -236,7 +236,7 @@ func TestServiceConfigIsChecked(t *testing.T) {
 		"needs both":               {Authority: a},
 		"no way to reach it":       {Authority: a, Authenticate: who, RemoteName: "x"},
 		"must be positive":         {Authority: a, Authenticate: who, DefaultTTL: 2 * time.Hour},
-		"signs for 1h0m0s at most": {Authority: a, Authenticate: who, MaxTTL: 2 * time.Hour},
+		"signs for at most 1h0m0s": {Authority: a, Authenticate: who, MaxTTL: 2 * time.Hour},
 	} {
 		if _, err := ca.NewService(cfg); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got error %v, want one with %q", err, says)

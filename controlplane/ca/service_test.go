@@ -259,11 +259,11 @@ func TestServiceRefuses(t *testing.T) {
 		want     string
 	}{
 		"expired token":  {token: a.token(t, a.tokenKey, func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), code: codes.Unauthenticated, want: "expired at"},
-		"other audience": {token: a.token(t, a.tokenKey, func(c *jwt.Claims) { c.Audience = jwt.Audience{"x"} }), code: codes.Unauthenticated, want: "another audience"},
-		"other issuer":   {token: a.token(t, a.tokenKey, func(c *jwt.Claims) { c.Issuer = "x" }), code: codes.Unauthenticated, want: "another issuer"},
+		"other audience": {token: a.token(t, a.tokenKey, func(c *jwt.Claims) { c.Audience = jwt.Audience{"x"} }), code: codes.Unauthenticated, want: "an audience other than"},
+		"other issuer":   {token: a.token(t, a.tokenKey, func(c *jwt.Claims) { c.Issuer = "x" }), code: codes.Unauthenticated, want: "an issuer other than"},
 		"other key":      {token: a.token(t, newKey(t, ""), nil), code: codes.Unauthenticated, want: "not signed by a key"},
 		"no token":       {tokenErr: errors.New("the file is gone"), code: codes.Unauthenticated, want: "no token was sent: the file is gone"},
-		"other identity": {csr: newCSR(t, newKey(t, ""), foreign), code: codes.InvalidArgument, want: "another identity"},
+		"other identity": {csr: newCSR(t, newKey(t, ""), foreign), code: codes.InvalidArgument, want: "an identity other than"},
 		"no request":     {csr: []byte("x"), code: codes.InvalidArgument, want: "not PEM"},
 		"too long":       {ttl: 91 * 24 * time.Hour, code: codes.InvalidArgument, want: "at most 7776000"},
 	} {

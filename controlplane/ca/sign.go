@@ -77,7 +77,7 @@ func readRequest(csrPEM []byte, id certs.ID) (*x509.CertificateRequest, error) {
 	}
 	for _, u := range csr.URIs {
 		if strings.EqualFold(u.Scheme, "spiffe") && u.String() != id.String() {
-			return nil, fmt.Errorf("%w: it asks for another identity than %s, which the caller has proved", ErrRequest, id)
+			return nil, fmt.Errorf("%w: it requests an identity other than %s, that of the caller", ErrRequest, id)
 		}
 	}
 	return csr, nil
@@ -90,10 +90,10 @@ type life struct{ notBefore, notAfter time.Time }
 // certificate must not outlive its issuer.
 func (s *signer) life(ttl time.Duration, now time.Time) (life, error) {
 	if ttl <= 0 {
-		return life{}, fmt.Errorf("a certificate cannot live %s", ttl)
+		return life{}, fmt.Errorf("the lifetime of a certificate cannot be %s", ttl)
 	}
 	if !now.Before(s.notAfter) {
-		return life{}, fmt.Errorf("the certificate of the authority ran out at %s", s.notAfter.UTC().Format(time.RFC3339))
+		return life{}, fmt.Errorf("the certificate of the authority expired at %s", s.notAfter.UTC().Format(time.RFC3339))
 	}
 	l := life{now.Add(-backdate), now.Add(ttl)}
 	if l.notBefore.Before(s.cert.NotBefore) {
@@ -163,7 +163,7 @@ func (a *Authority) remember(ctx context.Context, st *state, longest time.Durati
 	st.longest.Store(int64(longest))
 	a.grown = true
 	if err := a.refresh(ctx); err != nil {
-		a.say(&a.said.save, "how long certificates live is not written down, which is tried again", err)
+		a.say(&a.said.save, "the longest lifetime of certificates cannot be stored; retrying", err)
 	}
 }
 

@@ -82,11 +82,11 @@ func (s *signer) probe(trustDomain string) error {
 	id := certs.ID{TrustDomain: trustDomain, Namespace: "probe", ServiceAccount: "probe"}
 	der, err := s.leaf(leafRequest{id: id, key: s.cert.PublicKey, notBefore: s.cert.NotBefore, notAfter: s.notAfter})
 	if err != nil {
-		return fmt.Errorf("signing a certificate with it, as a trial: %w", err)
+		return fmt.Errorf("signing a test certificate with it: %w", err)
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		return fmt.Errorf("reading a certificate signed with it, as a trial: %w", err)
+		return fmt.Errorf("reading a test certificate signed with it: %w", err)
 	}
 	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
 	opts.Roots.AddCert(s.anchor)
@@ -164,15 +164,15 @@ func checkKey(pub crypto.PublicKey) error {
 	switch k := pub.(type) {
 	case *ecdsa.PublicKey:
 		if k.Curve != elliptic.P256() && k.Curve != elliptic.P384() {
-			return fmt.Errorf("ECDSA keys on curve %s are not certified; use P-256 or P-384", k.Curve.Params().Name)
+			return fmt.Errorf("ECDSA keys on curve %s are not supported; use P-256 or P-384", k.Curve.Params().Name)
 		}
 		return nil
 	case *rsa.PublicKey:
 		if n := k.N.BitLen(); n < minRSA || n > maxRSA {
-			return fmt.Errorf("RSA keys of %d bits are not certified; use %d to %d", n, minRSA, maxRSA)
+			return fmt.Errorf("RSA keys of %d bits are not supported; use %d to %d", n, minRSA, maxRSA)
 		}
 		return nil
 	default:
-		return fmt.Errorf("keys of type %T are not certified; use ECDSA or RSA", pub)
+		return fmt.Errorf("keys of type %T are not supported; use ECDSA or RSA", pub)
 	}
 }

@@ -38,7 +38,7 @@ const (
 )
 
 // ErrConflict is wrapped by the error of Save if another replica saved since Load.
-var ErrConflict = errors.New("the authority was changed by somebody else")
+var ErrConflict = errors.New("the authority was changed by another process")
 
 // Store stores the material of an authority, shared by all replicas of a control plane. Its errors
 // name the location and contain no key data.

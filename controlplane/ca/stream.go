@@ -64,7 +64,7 @@ func receive(stream grpc.ServerStream, req *securityv1alpha1.IstioCertificateReq
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return status.Errorf(codes.DeadlineExceeded, "the certificate request did not come within %s", requestTimeout)
+		return status.Errorf(codes.DeadlineExceeded, "the certificate request did not arrive within %s", requestTimeout)
 	}
 }
 

@@ -36,7 +36,7 @@ type Aggregate struct {
 	announcing sync.Mutex
 	announced  []map[model.Key]*model.Config
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// ended has the reason why a store stopped following its source, by the index
 	// of the store.
 	ended map[int]error
@@ -280,7 +280,7 @@ func (a *Aggregate) Problems() []model.Problem {
 	for i, s := range a.stores {
 		if err := ended[i]; err != nil {
 			all = append(all, model.Problem{Source: s.Name(), Reason: err.Error() +
-				"; what was read from it stays in force, and changes of it take no effect until the control plane restarts"})
+				"; its last objects stay in force, and changes to it take no effect until the control plane restarts"})
 		}
 		of := s.Problems()
 		for _, sch := range s.Schemas() {

@@ -219,7 +219,7 @@ func TestAggregateOutlivesAStore(t *testing.T) {
 	if err := <-errs; !errors.Is(err, lost) || !errors.Is(err, config.ErrEnded) || !strings.Contains(err.Error(), "memory://bad") {
 		t.Errorf("the watch error handler heard %v", err)
 	}
-	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the wire is cut; what was read from it stays in force") {
+	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the wire is cut; its last objects stay in force") {
 		t.Errorf("problems: %v", p)
 	}
 	if a.Get(entry("b", "").Key) == nil {

@@ -29,7 +29,7 @@ type Cache struct {
 	// wake holds one token, which means that there are events to deliver.
 	wake chan struct{}
 
-	mu sync.RWMutex // guards what follows
+	mu sync.RWMutex // guards the fields below
 	// objects has an entry for each kind that is served.
 	objects map[model.Kind]map[model.Key]*model.Config
 	// lists are built on demand, and dropped when an object of their kind changes.

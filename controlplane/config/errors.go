@@ -19,18 +19,18 @@ var (
 	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("it does not exist")
 	// ErrExists means that an object of that key exists already.
-	ErrExists = errors.New("it exists already")
+	ErrExists = errors.New("it already exists")
 	// ErrConflict means that the object changed since it was read.
-	ErrConflict = errors.New("it was changed by somebody else meanwhile: read it again and repeat the change")
+	ErrConflict = errors.New("it was changed in the meantime: read it again and repeat the change")
 	// ErrReadOnly means that the store accepts no writes.
 	ErrReadOnly = errors.New("the store is read only")
 	// ErrNoKind means that the store does not serve the kind.
-	ErrNoKind = errors.New("the store does not serve the kind")
+	ErrNoKind = errors.New("the store does not support the kind")
 	// ErrMalformed means that the source has an invalid document in the object's
 	// place, which a write would destroy.
 	ErrMalformed = errors.New("the stored document is invalid and would be lost: correct or remove it first")
 	// ErrInvalid means that the object breaks a rule; see [InvalidError].
-	ErrInvalid = errors.New("it is not valid")
+	ErrInvalid = errors.New("it is invalid")
 )
 
 // StatusCode returns the HTTP status of an error of a [Store] as in Kubernetes: 404, 409

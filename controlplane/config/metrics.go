@@ -19,7 +19,7 @@ import (
 type problemGauge struct {
 	desc, behind *prometheus.Desc
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	stores []Reader
 }
 
@@ -27,9 +27,9 @@ type problemGauge struct {
 func countProblems(r prometheus.Registerer, s Reader) error {
 	gauge, err := shared(r, &problemGauge{
 		desc: prometheus.NewDesc(
-			"outrigger_control_config_problems", "Things that are wrong with configuration objects of a store now.", []string{"store"}, nil),
+			"outrigger_control_config_problems", "Current problems of configuration objects of a store.", []string{"store"}, nil),
 		behind: prometheus.NewDesc(
-			"outrigger_control_config_behind_seconds", "How long a store has applied no changes because reading its directory does not end; 0 if it does.", []string{"store"}, nil),
+			"outrigger_control_config_behind_seconds", "How long a store has applied no changes because reading its directory does not finish; 0 if it does.", []string{"store"}, nil),
 	})
 	if err != nil {
 		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)
@@ -73,7 +73,7 @@ func (g *problemGauge) Collect(out chan<- prometheus.Metric) {
 func countEvents(r prometheus.Registerer, s Store) error {
 	vec, err := shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outrigger_control_config_events_total",
-		Help: "Changes of configuration objects that a store told of, by kind and by event: add, update or delete.",
+		Help: "Changes of configuration objects that a store reported, by kind and by event: add, update or delete.",
 	}, []string{"store", "kind", "event"}))
 	if err != nil {
 		return fmt.Errorf("register metrics of config store %s: %w", s.Name(), err)

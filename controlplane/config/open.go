@@ -40,7 +40,7 @@ type OpenConfig struct {
 }
 
 // ErrUnknownScheme means that no driver has the scheme of a URL.
-var ErrUnknownScheme = errors.New("the scheme is not known")
+var ErrUnknownScheme = errors.New("the scheme is unknown")
 
 // Driver opens the store of a URL.
 type Driver func(u *url.URL, cfg OpenConfig) (Store, error)
@@ -73,7 +73,7 @@ func (cfg OpenConfig) open(address string) (Store, error) {
 		if errors.As(err, &fault) {
 			err = fault.Err
 		}
-		return nil, fmt.Errorf("config source %q is no URL: write %s: %w", withoutPassword(address), cfg.forms(), err)
+		return nil, fmt.Errorf("config source %q is not a URL: write %s: %w", withoutPassword(address), cfg.forms(), err)
 	}
 	shown := address
 	if u.User != nil {

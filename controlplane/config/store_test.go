@@ -45,13 +45,13 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for address, want := range map[string]string{
-		"etcd://host:2379/x": `config source "etcd://host:2379/x": the scheme is not known: etcd; write fs:///directory or memory://`,
+		"etcd://host:2379/x": `config source "etcd://host:2379/x": the scheme is unknown: etcd; write fs:///directory or memory://`,
 		"fs://etc/config":    `config source "fs://etc/config" names the host "etc": write three slashes, fs:///etc/config`,
 		"fs://":              `config source "fs://" names no directory: write fs:///directory`,
 		"/etc/config":        `config source "/etc/config" has no scheme: write fs:///etc/config`,
 		"etc":                `config source "etc" has no scheme: write fs:///`,
 		"fs:///does/not":     "open config directory: stat /does/not: no such file or directory",
-		"::":                 `config source "::" is no URL`,
+		"::":                 `config source "::" is not a URL`,
 	} {
 		_, err := config.Open(address, config.OpenConfig{Drivers: drivers})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -78,7 +78,7 @@ func TestOpenCountsProblems(t *testing.T) {
 		cancel()
 		must(t, <-done)
 	}
-	want := "# HELP outrigger_control_config_problems Things that are wrong with configuration objects of a store now.\n" +
+	want := "# HELP outrigger_control_config_problems Current problems of configuration objects of a store.\n" +
 		"# TYPE outrigger_control_config_problems gauge\n" +
 		"outrigger_control_config_problems{store=\"fs://" + dir + "\"} 2\n" +
 		"outrigger_control_config_problems{store=\"memory://a\"} 0\n"
@@ -100,7 +100,7 @@ func TestOpenCountsEvents(t *testing.T) {
 	<-s.Synced()
 	cancel()
 	must(t, <-done)
-	const want = "# HELP outrigger_control_config_events_total Changes of configuration objects that a store told of, by kind and by event: add, update or delete.\n" +
+	const want = "# HELP outrigger_control_config_events_total Changes of configuration objects that a store reported, by kind and by event: add, update or delete.\n" +
 		"# TYPE outrigger_control_config_events_total counter\n" +
 		"outrigger_control_config_events_total{event=\"add\",kind=\"WorkloadEntry\",store=\"memory://a\"} 1\n"
 	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_events_total"))

@@ -33,7 +33,7 @@ const (
 // error if the store does not serve the kind or the object is invalid.
 func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (*model.Config, error) {
 	if c == nil {
-		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
+		return nil, fmt.Errorf("%s: %w: the object is nil", verb, ErrInvalid)
 	}
 	if _, err := servedSchema(verb, s, c.Key); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func CheckWrite(verb string, s interface{ Schemas() []schema.Schema }, c *model.
 // status.
 func CheckStatus(verb string, s interface{ Schemas() []schema.Schema }, c *model.Config) (any, error) {
 	if c == nil {
-		return nil, fmt.Errorf("%s: %w: there is no object", verb, ErrInvalid)
+		return nil, fmt.Errorf("%s: %w: the object is nil", verb, ErrInvalid)
 	}
 	sch, err := servedSchema(verb, s, c.Key)
 	if err != nil {
@@ -61,7 +61,7 @@ func CheckStatus(verb string, s interface{ Schemas() []schema.Schema }, c *model
 		return nil, nil
 	}
 	if empty := sch.NewStatus(); reflect.TypeOf(c.Status) != reflect.TypeOf(empty) {
-		text := fmt.Sprintf("is a %T: it has to be a %T", c.Status, empty)
+		text := fmt.Sprintf("is a %T: it must be a %T", c.Status, empty)
 		if empty == nil {
 			text = "is there: a " + sch.Name + " has none"
 		}

@@ -132,7 +132,7 @@ func (c *Credential) parsePair(data map[string][]byte) error {
 		cert, key, names = data[keyTLSCert], data[keyTLSKey], [2]string{keyTLSCert, keyTLSKey}
 	}
 	if len(cert) == 0 || len(key) == 0 {
-		c.noPair = c.fault(fmt.Errorf("it holds neither %s and %s nor %s and %s, but %s", keyCert, keyKey, keyTLSCert, keyTLSKey, present(data)))
+		c.noPair = c.fault(fmt.Errorf("it contains neither %s and %s nor %s and %s, but %s", keyCert, keyKey, keyTLSCert, keyTLSKey, present(data)))
 		return nil
 	}
 	chain, err := certs.ParseChain(cert)
@@ -141,10 +141,10 @@ func (c *Credential) parsePair(data map[string][]byte) error {
 	}
 	private, err := certs.ParseKey(key)
 	if err != nil {
-		return fmt.Errorf("%s is not a private key that can be used: %w", names[1], err)
+		return fmt.Errorf("%s is not a usable private key: %w", names[1], err)
 	}
 	if !certs.SamePublicKey(chain[0].PublicKey, private.Public()) {
-		return fmt.Errorf("%s does not belong to the first certificate of %s; put both of one pair there", names[1], names[0])
+		return fmt.Errorf("%s does not belong to the first certificate of %s; write both of the same pair", names[1], names[0])
 	}
 	c.Pair = &KeyPair{Chain: cert, Key: key, NotBefore: chain[0].NotBefore, NotAfter: chain[0].NotAfter}
 	for _, above := range chain[1:] {
@@ -164,7 +164,7 @@ func (c *Credential) parseRoots(data map[string][]byte) error {
 		text, name = data[keyTLSRoot], keyTLSRoot
 	}
 	if len(text) == 0 {
-		c.noRoots = c.fault(fmt.Errorf("it holds neither %s nor %s, but %s", keyRoot, keyTLSRoot, present(data)))
+		c.noRoots = c.fault(fmt.Errorf("it contains neither %s nor %s, but %s", keyRoot, keyTLSRoot, present(data)))
 		return nil
 	}
 	roots, err := certs.ParseChain(text)

@@ -91,7 +91,7 @@ func TestParse(t *testing.T) {
 		"other's key":           {data: map[string][]byte{"tls.crt": a.cert, "tls.key": b.key}, wantErr: "tls.key does not belong to the first certificate of tls.crt"},
 		"chain in wrong order":  {data: map[string][]byte{"tls.crt": slices.Concat(b.cert, a.cert), "tls.key": a.key}, wantErr: "does not belong"},
 		"no certificate":        {data: map[string][]byte{"tls.crt": []byte("hunter2"), "tls.key": a.key}, wantErr: "tls.crt: there is no PEM"},
-		"no key":                {data: map[string][]byte{"tls.crt": a.cert, "tls.key": []byte("hunter2")}, wantErr: "tls.key is not a private key"},
+		"no key":                {data: map[string][]byte{"tls.crt": a.cert, "tls.key": []byte("hunter2")}, wantErr: "tls.key is not a usable private key"},
 		"key among roots":       {data: map[string][]byte{"cacert": slices.Concat(a.cert, a.key)}, wantErr: "not CERTIFICATE"},
 		"bad revocation list":   {data: map[string][]byte{"cacert": a.cert, "crl": []byte("hunter2")}, wantErr: "crl is not PEM"},
 		"certificate as list":   {data: map[string][]byte{"cacert": a.cert, "ca.crl": a.cert}, wantErr: "ca.crl is not a revocation list"},

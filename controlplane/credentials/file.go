@@ -70,7 +70,7 @@ func NewFileSource(cfg FileConfig) (*FileSource, error) {
 		return nil, fmt.Errorf("open directory of credentials: %w", err)
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("open directory of credentials %s: it is a file; name the directory that holds it", cfg.Dir)
+		return nil, fmt.Errorf("open directory of credentials %s: it is a file; name its directory", cfg.Dir)
 	}
 	if cfg.Namespace == "" {
 		cfg.Namespace = "default"

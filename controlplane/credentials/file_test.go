@@ -213,9 +213,9 @@ func TestDecode(t *testing.T) {
 		"a number":    {head + "metadata: {name: one}\nstringData: {key: 8675309}\n", ""},
 		"a list":      {"---\n" + good + "---\n" + head + "stringData: [hunter2]\n", "document 2 is not the YAML of a Secret"},
 		"syntax":      {head + "x:\n  stringData: {key: hunter2\n", "is not the YAML of an object (line"},
-		"aliases":     {head + "a: &a " + strings.Repeat("hunter2", 10_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]", "document 1 is refused: its aliases expand to too much, or it is no YAML (line 4 of it)"},
-		"no name":     {head + "stringData: {key: hunter2}\n", "without a good name"},
-		"odd name":    {head + "metadata: {name: ../x}\n", "without a good name"},
+		"aliases":     {head + "a: &a " + strings.Repeat("hunter2", 10_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]", "document 1 is refused: its aliases expand to too much, or it is not YAML (line 4 of it)"},
+		"no name":     {head + "stringData: {key: hunter2}\n", "without a valid name"},
+		"odd name":    {head + "metadata: {name: ../x}\n", "without a valid name"},
 		"odd kind":    {"apiVersion: v1\nkind: [Secret, hunter2]\n", "is not the YAML of an object"},
 	} {
 		secrets, err := decode([]byte(tc.text), "default")

@@ -36,14 +36,14 @@ func (p PullSecret) MarshalText() ([]byte, error) { return []byte(p.String()), n
 func (c *Credential) parseDocker(data map[string][]byte) error {
 	text := data[keyDocker]
 	if len(text) == 0 {
-		c.noDocker = c.fault(fmt.Errorf("it holds no %s, but %s", keyDocker, present(data)))
+		c.noDocker = c.fault(fmt.Errorf("it contains no %s, but %s", keyDocker, present(data)))
 		return nil
 	}
 	var config struct {
 		Auths map[string]json.RawMessage `json:"auths"`
 	}
 	if json.Unmarshal(text, &config) != nil { // the error may quote a value
-		return fmt.Errorf("%s is not the JSON of a docker config: it has to be an object with auths", keyDocker)
+		return fmt.Errorf("%s is not the JSON of a docker config: it must be an object with auths", keyDocker)
 	}
 	if config.Auths == nil {
 		return fmt.Errorf("%s has no auths: write the registries there, as docker login does", keyDocker)

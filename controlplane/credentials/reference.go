@@ -44,7 +44,7 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 			return Reference{}, fmt.Errorf("credential %q: write kubernetes-gateway://<namespace>/<name>", clip.Cut(resource, maxText))
 		}
 	default:
-		return Reference{}, fmt.Errorf("credential %q: the scheme is not one of kubernetes, kubernetes-gateway", clip.Cut(resource, maxText))
+		return Reference{}, fmt.Errorf("credential %q: the scheme is neither kubernetes nor kubernetes-gateway", clip.Cut(resource, maxText))
 	}
 	if both {
 		ref.Namespace = namespace

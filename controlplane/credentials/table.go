@@ -42,7 +42,7 @@ func NewTable(log *slog.Logger, reg prometheus.Registerer) (*Table, error) {
 	}
 	t := &Table{log: log, entries: map[key]entry{}, synced: make(chan struct{}), broken: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "pilot_sds_certificate_errors_total",
-		Help: "Number of credentials that were read and are broken.",
+		Help: "Number of credentials that are invalid.",
 	})}
 	if reg == nil {
 		return t, nil
@@ -116,7 +116,7 @@ func (t *Table) put(k key, c *Credential, err error) {
 		}
 	case err == nil && !before.good.same(c):
 		for _, w := range c.Warnings {
-			t.log.Warn("a credential is doubtful", "namespace", k.namespace, "name", k.name, "reason", w)
+			t.log.Warn("a credential may be unusable", "namespace", k.namespace, "name", k.name, "reason", w)
 		}
 	}
 	if !known || !before.good.same(next.good) {

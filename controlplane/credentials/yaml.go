@@ -32,7 +32,7 @@ func decode(file []byte, namespace string) ([]secret, error) {
 			continue // other readers report errors of these documents
 		}
 		if err := aliases.Check(text); err != nil {
-			return nil, fmt.Errorf("document %d is refused: its aliases expand to too much, or it is no YAML%s", i+1, place(err))
+			return nil, fmt.Errorf("document %d is refused: its aliases expand to too much, or it is not YAML%s", i+1, place(err))
 		}
 		var head struct {
 			APIVersion string `json:"apiVersion"`
@@ -59,7 +59,7 @@ func decode(file []byte, namespace string) ([]secret, error) {
 			s.Metadata.Namespace = namespace
 		}
 		if !isName(s.Metadata.Name) || !isName(s.Metadata.Namespace) {
-			return nil, fmt.Errorf("document %d is a Secret without a good name", i+1)
+			return nil, fmt.Errorf("document %d is a Secret without a valid name", i+1)
 		}
 		data := map[string][]byte{}
 		maps.Copy(data, s.Data)

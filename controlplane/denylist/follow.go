@@ -80,7 +80,7 @@ func (f *Follower) report(err error) {
 	if errors.Is(err, filetree.ErrEmpty) {
 		err = fmt.Errorf("%w; to deny nobody, write a comment such as # nobody", err)
 	}
-	f.cfg.Logger.Error("the deny list has an error and the last good one stays in force", "path", f.cfg.Path, "err", err)
+	f.cfg.Logger.Error("the deny list has an error; the last valid one stays in force", "path", f.cfg.Path, "err", err)
 }
 
 // take parses a list and puts it in force.

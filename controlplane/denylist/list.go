@@ -116,7 +116,7 @@ func parseSerial(text string) (string, error) {
 		if len(text) > 80 {
 			text = text[:80] + "..."
 		}
-		return "", fmt.Errorf("%q is no serial number: write 1 to %d bytes in hexadecimal, such as serial 3F2A9C, as openssl x509 -serial shows it", text, maxSerial)
+		return "", fmt.Errorf("%q is not a serial number: write 1 to %d bytes in hexadecimal, such as serial 3F2A9C, as openssl x509 -serial shows it", text, maxSerial)
 	}
 	return SerialText(n), nil
 }

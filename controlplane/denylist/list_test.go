@@ -78,12 +78,12 @@ func TestParseRefuses(t *testing.T) {
 		"spiffe://cluster.local/ns/*/sa/*\n":      `namespace "*"`,
 		"spiffe://cluster.local/ns/shop/sa/we*\n": `service account "we*"`,
 		"shop/web\n":     "does not start with spiffe://",
-		"serial\n":       "no serial number",
-		"serial 0\n":     "no serial number",
-		"serial -1\n":    "no serial number",
-		"serial 1_2\n":   "no serial number",
-		"serial 12 34\n": "no serial number",
-		"serial " + strings.Repeat("f", 42) + "\n":                "no serial number",
+		"serial\n":       "is not a serial number",
+		"serial 0\n":     "is not a serial number",
+		"serial -1\n":    "is not a serial number",
+		"serial 1_2\n":   "is not a serial number",
+		"serial 12 34\n": "is not a serial number",
+		"serial " + strings.Repeat("f", 42) + "\n":                "is not a serial number",
 		strings.Repeat("#\n", maxBytes):                           "at most",
 		"spiffe://cluster.local/ns/a/sa/b spiffe://c/ns/d/sa/e\n": "line 1:",
 	} {
@@ -133,7 +133,7 @@ func TestFollower(t *testing.T) {
 	if _, err := NewFollower(Config{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := NewFollower(Config{Path: dir}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := NewFollower(Config{Path: dir}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -85,7 +85,7 @@ type Controller struct {
 // New returns a Controller. It does nothing until Run is called.
 func New(cfg Config) (*Controller, error) {
 	if cfg.Store == nil || cfg.Cluster == nil || cfg.Follow == nil || cfg.Owned == nil || cfg.Fingerprint == nil || cfg.Mine == nil || cfg.Injector == nil || cfg.OnFault == nil {
-		return nil, errors.New("deployment of gateways: it needs objects, a cluster, an injector, and who hears of faults")
+		return nil, errors.New("deployment of gateways: it needs objects, a cluster, an injector, and a receiver of faults")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -192,7 +192,7 @@ func (c *Controller) work(ctx context.Context, queue workqueue.TypedRateLimiting
 			}
 		default:
 			if n := queue.NumRequeues(key); (n == 0 || n == 5) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // somebody else wrote meanwhile
-				c.log.Warn("a Gateway is not deployed as it should be; this replica tries again", "namespace", key.Namespace, "name", key.Name, "attempt", n+1, "err", err)
+				c.log.Warn("a Gateway is not deployed completely; retrying", "namespace", key.Namespace, "name", key.Name, "attempt", n+1, "err", err)
 			}
 			queue.AddRateLimited(key)
 		}

@@ -34,7 +34,7 @@ func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv
 	}
 	injector := c.cfg.Injector()
 	if injector == nil {
-		return errors.New("the configuration of the injector, which has the image of the proxies, is not read yet")
+		return errors.New("the configuration of the injector, which has the image of the proxies, has not been read yet")
 	}
 	overlays, err := c.parameters(ctx, g, spec)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Controller) write(ctx context.Context, g *model.Config, objects []*unst
 		case o.GetKind() == "ServiceAccount" && g.Annotations[gatewayapi.AccountAnnotation] != "":
 			continue // the user's own
 		default:
-			return &wrongError{fmt.Errorf("nothing is deployed: the %s %s belongs to somebody else; remove it, or name the Service of your own gateway in spec.addresses with the type Hostname", o.GetKind(), o.GetName()), false}
+			return &wrongError{fmt.Errorf("nothing is deployed: the %s %s has another owner; remove it, or name the Service of your own gateway in spec.addresses with the type Hostname", o.GetKind(), o.GetName()), false}
 		}
 		mine = append(mine, o)
 	}
@@ -147,9 +147,9 @@ func (c *Controller) prune(ctx context.Context, g *model.Config, want []*unstruc
 			continue
 		}
 		if err := c.cfg.Cluster.Delete(ctx, o); err != nil {
-			return fmt.Errorf("remove the %s %s, which the Gateway does not need any more: %w", o.GetKind(), o.GetName(), err)
+			return fmt.Errorf("remove the %s %s, which the Gateway no longer needs: %w", o.GetKind(), o.GetName(), err)
 		}
-		c.log.Info("removed an object that a Gateway does not need any more", "kind", o.GetKind(), "namespace", o.GetNamespace(), "name", o.GetName())
+		c.log.Info("removed an object that a Gateway no longer needs", "kind", o.GetKind(), "namespace", o.GetNamespace(), "name", o.GetName())
 	}
 	return nil
 }

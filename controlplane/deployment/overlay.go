@@ -70,7 +70,7 @@ func (k kind) merge(base object, doc string) (object, error) {
 		return nil, fault("is refused: %w", err)
 	}
 	if err := yaml.Unmarshal([]byte(doc), &patch); err != nil {
-		return nil, fault("is no YAML of a %s: %w", k.Kind, err)
+		return nil, fault("is not the YAML of a %s: %w", k.Kind, err)
 	}
 	if meta, ok := patch["metadata"].(object); ok {
 		for field := range meta {
@@ -79,7 +79,7 @@ func (k kind) merge(base object, doc string) (object, error) {
 			}
 		}
 	} else if patch["metadata"] != nil {
-		return nil, fault("has metadata that is no map")
+		return nil, fault("has metadata that is not a map")
 	}
 	lookup, err := strategicpatch.NewPatchMetaFromStruct(k.example)
 	if err != nil {

@@ -60,7 +60,7 @@ func Render(in Input) ([]*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("the Gateway has a spec of the type %T", in.Gateway.Spec)
 	}
 	if len(in.Gateway.Name) > longestLabel {
-		return nil, fmt.Errorf("the name of the Gateway has %d letters: the label of its proxies takes %d, so choose a shorter one", len(in.Gateway.Name), longestLabel)
+		return nil, fmt.Errorf("the name of the Gateway has %d letters; the label of its proxies allows %d: choose a shorter one", len(in.Gateway.Name), longestLabel)
 	}
 	if err := checkOverlays(in.Overlays); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-var update = flag.Bool("update", false, "write the golden files in testdata anew")
+var update = flag.Bool("update", false, "write the golden files in testdata again")
 
 func injector(t testing.TB) *inject.Injector {
 	t.Helper()
@@ -110,10 +110,10 @@ func TestRenderRefuses(t *testing.T) {
 		"an unknown key":       {edge + "---\nconfigMap: '{}'\n", `has the key "configMap": write one of serviceAccount, deployment`},
 		"another name":         {edge + "---\ndeployment: 'metadata: {name: mine}'\n", "the key deployment in the ConfigMap of spec.infrastructure.parametersRef sets metadata.name: only labels and annotations"},
 		"an owner":             {edge + "---\nservice: 'metadata: {ownerReferences: []}'\n", "sets metadata.ownerReferences"},
-		"no YAML":              {edge + "---\nservice: '{'\n", "is no YAML of a Service"},
+		"no YAML":              {edge + "---\nservice: '{'\n", "is not the YAML of a Service"},
 		"aliases that expand":  {edge + "---\ndeployment: 'metadata: {annotations: {a: &a " + strings.Repeat("x", 50_000) + ", b: [" + strings.Repeat("*a, ", 1000) + "]}}'\n", "the key deployment in the ConfigMap of spec.infrastructure.parametersRef is refused: line 1: the aliases"},
 		"a wrong type":         {edge + "---\ndeployment: 'spec: {template: {spec: {containers: [1]}}}'\n", "cannot be merged with the Deployment"},
-		"metadata":             {edge + "---\nservice: 'metadata: 1'\n", "metadata that is no map"},
+		"metadata":             {edge + "---\nservice: 'metadata: 1'\n", "metadata that is not a map"},
 		"a wrong annotation":   {strings.Replace(edge, "name: edge,", "name: edge, annotations: {sidecar.istio.io/proxyCPU: much},", 1), "sidecar.istio.io/proxyCPU"},
 		"a wrong proxy config": {strings.Replace(edge, "name: edge,", "name: edge, annotations: {proxy.istio.io/config: 'concurrency: x'},", 1), "proxy.istio.io/config"},
 	} {

@@ -55,7 +55,7 @@ func nonceOf(number uint64) string { return strconv.FormatUint(number, 36) }
 
 // acknowledgements are the records of all types of a stream.
 type acknowledgements struct {
-	mu sync.Mutex // guards what follows, and the records
+	mu sync.Mutex // guards the fields below, and the records
 	// types are the records of the newest subscription of each type.
 	types []*acknowledgement
 	// follows is true once the proxy requested a type of configTypes.

@@ -22,8 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// agentWord describes what an agent gets: names with their addresses, or the
-// subjects of roots.
+// agentWord describes a response to an agent: names with their addresses, or the subjects of roots.
 func agentWord(t *testing.T, res *anypb.Any) string {
 	t.Helper()
 	var words []string
@@ -73,7 +72,7 @@ func eachAgent(t *testing.T, test func(t *testing.T, h *harness, p *peer)) {
 	}
 }
 
-// askBare asks for a type as an agent does: without node, names or version.
+// askBare requests a type as an agent does: without node, names or version.
 func (p *peer) askBare(typeURL string) {
 	p.t.Helper()
 	if p.delta {
@@ -101,8 +100,7 @@ func TestNameTable(t *testing.T) {
 	})
 }
 
-// An agent gets the bundle when there is one, as it changes, and never an empty
-// one.
+// An agent receives the bundle once it exists, and its changes, but never an empty one.
 func TestTrustBundle(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
 		one, two := mint(t, "one"), mint(t, "two")
@@ -128,7 +126,7 @@ func TestTrustBundle(t *testing.T) {
 	})
 }
 
-// A gateway gets the bundle, but no names.
+// A gateway receives the bundle, but no names.
 func TestAgentOfGateway(t *testing.T) {
 	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
 		p.node = gatewayNode(t, nil)

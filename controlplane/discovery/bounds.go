@@ -189,9 +189,9 @@ func (a *quota) resize(names int) error {
 	a.names = names
 	switch {
 	case names > maxStreamNames:
-		return status.Errorf(codes.ResourceExhausted, "the stream asks for names of %d bytes in all, at most %d are served", names, maxStreamNames)
+		return status.Errorf(codes.ResourceExhausted, "the stream requests names of %d bytes in total; at most %d are allowed", names, maxStreamNames)
 	case a.use.names > c.share(maxCallerNames):
-		return status.Errorf(codes.ResourceExhausted, "the caller's streams ask for names of %d bytes in all, at most %d are served", a.use.names, c.share(maxCallerNames))
+		return status.Errorf(codes.ResourceExhausted, "the caller's streams request names of %d bytes in total; at most %d are allowed", a.use.names, c.share(maxCallerNames))
 	}
 	return nil
 }

@@ -135,8 +135,8 @@ func from(t *testing.T, ip string) context.Context {
 	return grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234}})
 }
 
-// TestCallers checks what the streams of one workload may hold, and that others
-// do not feel it: other identities, and replicas of it on other machines.
+// TestCallers checks the limits of the streams of one workload, and that they do not affect others:
+// other identities, and replicas of it on other machines.
 func TestCallers(t *testing.T) {
 	t.Parallel()
 	c := newCallers(0)
@@ -258,8 +258,8 @@ func TestSlowed(t *testing.T) {
 	})
 }
 
-// TestTooManyNames has real streams ask for too much, in one request and over
-// several, and for as much as a large mesh has.
+// TestTooManyNames requests too many names on real streams, in one request and over several, and as
+// many as a large mesh has.
 func TestTooManyNames(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		h.set(xds.TypeEndpoint, map[string]string{"a": "a=1"})
@@ -267,7 +267,7 @@ func TestTooManyNames(t *testing.T) {
 		p.subscribe(xds.TypeEndpoint, append(manyNames(20_000), "a")...)
 		p.any()
 		if !p.delta {
-			_ = p.send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNames: manyNames(maxNames + 1), ResponseNonce: "1"}) // its end tells
+			_ = p.send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNames: manyNames(maxNames + 1), ResponseNonce: "1"}) // its end is checked
 		}
 		for i := range 10 {
 			more := manyNames(40_000)
@@ -281,14 +281,14 @@ func TestTooManyNames(t *testing.T) {
 		for range p.got { // until the stream ends
 		}
 		err, _ := p.err.Load().(error)
-		if want := map[bool]string{true: "asks for names of", false: "resource names 200001"}[p.delta]; err == nil || !strings.Contains(err.Error(), want) {
+		if want := map[bool]string{true: "requests names of", false: "resource names 200001"}[p.delta]; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the stream ends with %v, want %q", err, want)
 		}
 	})
 }
 
-// TestUnservedTypesAreForgotten checks that a stream remembers few of the types that
-// are not served, and little of each, however many a proxy asks for.
+// TestUnservedTypesAreForgotten checks that a stream stores a bounded number of unserved types, and
+// little of each, however many a proxy requests.
 func TestUnservedTypesAreForgotten(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Generator: &table{}, Workers: 1})

@@ -13,11 +13,10 @@ import (
 	"testing"
 )
 
-// TestClockMayJump holds that a clock that is set, forwards or back, stops no
-// push, trial or age: a time.Time of time.Now carries the monotonic clock, by
-// which Sub, Since, Until, Before and After go, as timers do, as long as nobody
-// takes it away. What takes it away, or makes a time of numbers, may be used only
-// to write readable times.
+// TestClockMayJump checks that setting the clock, forwards or back, stops no push, trial or age. A
+// time.Time of time.Now carries the monotonic clock, which timers, Sub, Since, Until, Before and
+// After use. Functions that strip it, or create a time from numbers, may be used only to write
+// readable times.
 func TestClockMayJump(t *testing.T) {
 	t.Parallel()
 	strips := []string{

@@ -29,8 +29,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// TestDebugThroughAgent asks the debug port of the agent's relay, over HTTP as
-// "outrigger-agent request" does and over gRPC as istioctl does.
+// TestDebugThroughAgent queries the debug port of the agent's relay, over HTTP as "outrigger-agent
+// request" does and over gRPC as istioctl does.
 func TestDebugThroughAgent(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -74,8 +74,8 @@ func TestDebugThroughAgent(t *testing.T) {
 	}
 }
 
-// startAgent runs a relay with its debug port between a server and an Envoy,
-// which has asked for its clusters.
+// startAgent runs a relay with its debug port between a server and an Envoy, which has requested
+// its clusters.
 func startAgent(t *testing.T, delta bool) (address string) {
 	t.Helper()
 	h := &harness{}

@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// BenchmarkExplain asks about a VirtualService of a mesh of 500 services and
-// 1,000 proxies with listeners of their own.
+// BenchmarkExplain explains a VirtualService of a mesh of 500 services and 1,000 proxies with
+// different listeners.
 func BenchmarkExplain(b *testing.B) {
 	const services, proxies = 500, 1000
 	objects := debugtest.Objects{}

@@ -25,7 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// debugGet asks over HTTP, from this machine.
+// debugGet sends a query over HTTP, from this machine.
 func debugGet(t testing.TB, s *Server, path string, into any) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/debug/"+path, nil)
@@ -40,7 +40,7 @@ func debugGet(t testing.TB, s *Server, path string, into any) {
 	}
 }
 
-// eventually asks until an answer is as wanted.
+// eventually repeats a query until the response is as expected.
 func eventually[T any](t *testing.T, s *Server, path, what string, is func(T) bool) T {
 	t.Helper()
 	var got T
@@ -136,7 +136,7 @@ func TestExplain(t *testing.T) {
 	if rds := replica.Proxies[0].Types[i]; rds.State != report.Rejected || rds.Resources != 1 || rds.Since.IsZero() || replica.Snapshot != 2 || replica.Problems != 1 {
 		t.Errorf("got %+v of %+v", rds, replica)
 	}
-	// The last accepted routes are given in the round after the rejection.
+	// The last accepted routes are sent in the round after the rejection.
 	type dump struct{ Configs []json.RawMessage }
 	eventually(t, h.server, "config_dump?proxyID=shop.default", "the dump shows what is given and what was refused", func(d dump) bool {
 		routes := string(d.Configs[2])
@@ -144,7 +144,7 @@ func TestExplain(t *testing.T) {
 	})
 }
 
-// TestExplainOthers asks about objects that nobody gets anything of.
+// TestExplainOthers explains objects without effect.
 func TestExplainOthers(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, false)
@@ -166,7 +166,7 @@ func TestExplainOthers(t *testing.T) {
 	}
 }
 
-// TestDebugMore asks each question that there is.
+// TestDebugMore sends each query.
 func TestDebugMore(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)

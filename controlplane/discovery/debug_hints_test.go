@@ -34,8 +34,7 @@ func (oneSecret) OnChange(func(namespace, name string)) {}
 
 func (s oneSecret) Synced() <-chan struct{} { return s.synced }
 
-// TestExplainGateway asks about Gateways that no proxy has, or of which a
-// certificate is not there.
+// TestExplainGateway explains Gateways that no proxy has, or whose certificate is missing.
 func TestExplainGateway(t *testing.T) {
 	t.Parallel()
 	server := func(port uint32, credential string) *networkingv1alpha3.Server {
@@ -80,8 +79,8 @@ func TestExplainGateway(t *testing.T) {
 	close(source.synced)
 	lacking := strings.Join(about(model.Gateway, "edge").Lacking, "\n")
 	for _, want := range []string{
-		`spec.servers[1].tls: proxies of the namespace default get no credential "none": the Secret default/none: credential not found`,
-		`spec.servers[2].tls: proxies of the namespace default get no credential "kubernetes://other/there": `,
+		`spec.servers[1].tls: proxies of the namespace default do not receive the credential "none": the Secret default/none: credential not found`,
+		`spec.servers[2].tls: proxies of the namespace default do not receive the credential "kubernetes://other/there": `,
 	} {
 		if !strings.Contains(lacking, want) {
 			t.Errorf("%q is missing in\n%s", want, lacking)
@@ -91,7 +90,7 @@ func TestExplainGateway(t *testing.T) {
 		t.Errorf("more is lacking than two:\n%s", lacking)
 	}
 	for _, o := range []report.Object{about(model.Gateway, "lost"), about(model.KubernetesGateway, "front")} {
-		if !strings.Contains(o.Nobody, "and the 1 gateway that is connected is none of them") {
+		if !strings.Contains(o.Nobody, "and the 1 connected gateway is not among them") {
 			t.Errorf("%s: %+v", o.Name, o)
 		}
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// bearers knows callers by their tokens, "Bearer <namespace>", and takes client
-// certificates, whatever they are, for one of the namespace bank.
+// bearers authenticates callers by their tokens, "Bearer <namespace>", and treats any client
+// certificate as one of the namespace bank.
 type bearers struct{}
 
 func (bearers) Authenticate(ctx context.Context) (*authn.Caller, error) {
@@ -47,7 +47,7 @@ func (bearers) Authenticate(ctx context.Context) (*authn.Caller, error) {
 	return nil, authn.ErrUnauthenticated
 }
 
-// TestDebugHTTPAccess says who may ask what.
+// TestDebugHTTPAccess checks which callers may send which queries.
 func TestDebugHTTPAccess(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
@@ -98,7 +98,7 @@ func TestDebugHTTPAccess(t *testing.T) {
 		{"the root namespace sees all", "/connections", there, "istiod:8080", bearer("istio-system"), 200, "vault.bank", "error"},
 		{"and the mesh", "/mesh", there, "istiod:8080", bearer("istio-system"), 200, "{", "error"},
 		{"the index is for all", "", there, "istiod:8080", nil, 200, "/debug/config_dump", "vault"},
-		{"there is no such thing", "/nonsense", here, "127.0.0.1", nil, 404, "ask for one of", ""},
+		{"there is no such thing", "/nonsense", here, "127.0.0.1", nil, 404, "it must be one of", ""},
 		{"a proxy has to be named", "/config_dump", here, "127.0.0.1", nil, 400, "name the proxy", ""},
 	} {
 		if code, body := ask(tc.path, tc.from, tc.host, tc.headers); code != tc.code || !strings.Contains(body, tc.has) || tc.lacks != "" && strings.Contains(body, tc.lacks) {
@@ -115,7 +115,7 @@ func TestDebugHTTPAccess(t *testing.T) {
 	}
 }
 
-// Without an authenticator, or before there is a snapshot, nobody learns anything.
+// Without an authenticator, or before there is a snapshot, all queries fail.
 func TestDebugHTTPWithout(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Generator: &table{}, Workers: 1})
@@ -132,7 +132,7 @@ func TestDebugHTTPWithout(t *testing.T) {
 	}
 }
 
-// The metrics of a mesh are counted when somebody asks.
+// The metrics of a mesh are computed when they are scraped.
 func TestMeshMetrics(t *testing.T) {
 	t.Parallel()
 	h, reg := startDebug(t, false), prometheus.NewRegistry()

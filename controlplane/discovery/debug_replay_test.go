@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// TestDebugReplay asks what would change with other policies.
+// TestDebugReplay checks what would change with other policies.
 func TestDebugReplay(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
@@ -36,7 +36,7 @@ func TestDebugReplay(t *testing.T) {
 		`{"method":"GET","path":"/secret",` + web + `,` + inbound + `}`,                                                               // denied by a rule
 		`{"method":"POST","path":"/","downstream_peer_uri_san":null,"request_headers":{"X-Team":"blue","none":null},` + inbound + `}`, // allowed
 		`{"method":"GET","path":"/admin","downstream_peer_uri_san":null,` + inbound + `}`,                                             // both deny it
-		`{"method":"GET","path":"/",` + inbound + `}`,                                                                                 // sent by nobody knows whom
+		`{"method":"GET","path":"/",` + inbound + `}`,                                                                                 // from an unknown client
 		`{"method":"GET","path":"/","upstream_cluster":"outbound|80||catalog",` + web + `}`,
 		`{"method":"GET","path":"/"}`, `no record`, ``,
 	}, "\n")
@@ -74,7 +74,7 @@ spec:
 			t.Errorf("%s lacks %s", body, want)
 		}
 	}
-	// Nobody waits for the answer. Whether the request gets a turn is decided at random.
+	// The caller does not wait for the response. Whether the request is served is random.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {

@@ -73,7 +73,7 @@ func guardedCart() debugtest.Objects {
 	}
 }
 
-// TestDebugRequest asks what a proxy decides about requests.
+// TestDebugRequest checks what a proxy decides about requests.
 func TestDebugRequest(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)
@@ -113,19 +113,19 @@ func TestDebugRequest(t *testing.T) {
 		}
 	}
 	for query, want := range map[string]string{
-		"from=shop/web":                                                      "to whom is the request sent?",
-		"to=cart&port=80":                                                    "who sends the request?",
-		"from=shop/web&to=cart":                                              "has the ports 80, 90: choose one with --port",
-		"from=shop/web&to=cart&port=81":                                      "has the ports 80, 90: choose one with --port",
-		"from=shop/web&to=cart&port=x":                                       `the port "x" is no number`,
-		"from=shop/web&to=cart-1":                                            "has the ports 8080, 9090: choose one with --port",
-		"from=shop/web&to=absent":                                            `"absent" is not known here`,
-		"from=absent&to=cart&port=80":                                        "a service account is written NAMESPACE/NAME",
-		"from=shop/&to=cart&port=80":                                         "is no service account",
-		"from=shop/web&to=nobody":                                            "none of its workloads has a proxy",
-		"from=shop/web&to=cart&port=80&path=x":                               "does not begin with a slash",
-		"from=shop/web&to=cart&port=80&header=x":                             "is not written as NAME=VALUE",
-		"from=shop/web&to=cart&port=80&address=x":                            "is no IP address",
+		"from=shop/web":                           "to whom is the request sent?",
+		"to=cart&port=80":                         "who sends the request?",
+		"from=shop/web&to=cart":                   "has the ports 80, 90: choose one with --port",
+		"from=shop/web&to=cart&port=81":           "has the ports 80, 90: choose one with --port",
+		"from=shop/web&to=cart&port=x":            `the port "x" is no number`,
+		"from=shop/web&to=cart-1":                 "has the ports 8080, 9090: choose one with --port",
+		"from=shop/web&to=absent":                 `"absent" is not known here`,
+		"from=absent&to=cart&port=80":             "a service account is written NAMESPACE/NAME",
+		"from=shop/&to=cart&port=80":              "is no service account",
+		"from=shop/web&to=nobody":                 "none of its workloads has a proxy",
+		"from=shop/web&to=cart&port=80&path=x":    "does not begin with a slash",
+		"from=shop/web&to=cart&port=80&header=x":  "is not written as NAME=VALUE",
+		"from=shop/web&to=cart&port=80&address=x": "is no IP address",
 		"from=shop/web&to=cart&port=80&path=/" + strings.Repeat("x", 20_000): "16384 bytes",
 	} {
 		fields, err := url.ParseQuery(query)
@@ -165,7 +165,7 @@ func TestDebugRequestVisibility(t *testing.T) {
 	other := h.join(t, "spy-1", "other")
 	for _, to := range []string{"cart", "cart-1.default", "cart-1"} {
 		answers := other.question(debug.Type, "request?from=shop/web&port=80&to="+to)
-		if len(answers) != 1 || !strings.Contains(string(answers[0].GetValue()), "not known here") {
+		if len(answers) != 1 || !strings.Contains(string(answers[0].GetValue()), "unknown") {
 			t.Errorf("%s: got %v", to, answers)
 		}
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// turns takes each caller for the one that the test says it is.
+// turns authenticates each caller as the one that the test sets.
 type turns struct{ now atomic.Pointer[authn.Caller] }
 
 func (a *turns) Authenticate(context.Context) (*authn.Caller, error) { return a.now.Load(), nil }
@@ -65,7 +65,7 @@ func (h *debugHarness) join(t *testing.T, name, namespace string) *peer {
 	return p
 }
 
-// question asks as an agent does, and returns what comes.
+// question sends a query as an agent does, and returns the response.
 func (p *peer) question(typeURL string, names ...string) []*anypb.Any {
 	p.t.Helper()
 	if p.delta {
@@ -98,7 +98,7 @@ func (p *peer) question(typeURL string, names ...string) []*anypb.Any {
 	return nil
 }
 
-// body asks for JSON.
+// body returns a response in JSON.
 func (p *peer) body(names ...string) string {
 	p.t.Helper()
 	all := p.question(debug.Type, names...)
@@ -160,7 +160,7 @@ func TestDebugSyncz(t *testing.T) {
 	})
 }
 
-// TestDebugContent asks for what a proxy should have.
+// TestDebugContent checks the configuration that a proxy should have.
 func TestDebugContent(t *testing.T) {
 	eachDebug(t, func(t *testing.T, h *debugHarness) {
 		h.join(t, "other", "default")
@@ -188,7 +188,7 @@ func TestDebugContent(t *testing.T) {
 				t.Errorf("%s: %s lacks %s", name, got, want)
 			}
 		}
-		// The stream goes on, and an answer to an answer is none.
+		// The stream continues, and an acknowledgement causes no response.
 		p.must(answerTo(h.delta))
 		p.ack(xds.TypeCluster)
 		h.server.Push(snapshotOf(nil, nil, debugtest.External("b", "240.0.0.2")), model.Change{All: true})
@@ -205,7 +205,7 @@ func answerTo(delta bool) proto.Message {
 	return &discoveryv3.DiscoveryRequest{TypeUrl: debug.Type, ResponseNonce: "1", ResourceNames: []string{"list"}}
 }
 
-// TestDebugAccess has workloads ask about those of other namespaces.
+// TestDebugAccess sends queries of workloads about those of other namespaces.
 func TestDebugAccess(t *testing.T) {
 	eachDebug(t, func(t *testing.T, h *debugHarness) {
 		h.join(t, "vault", "bank")
@@ -214,15 +214,15 @@ func TestDebugAccess(t *testing.T) {
 		for name, want := range map[string]string{
 			"config_dump?proxyID=vault.bank": "no proxy", "ndsz?proxyID=vault.bank": "no proxy", "edsz?proxyID=vault.bank": "no proxy",
 			"registryz": "for callers of the namespace istio-system", "mesh": "istio-system", "configz": "istio-system", "endpointz": "istio-system",
-			"adsz?push=true": "a push is for callers", "explain?kind=VirtualService&namespace=bank&name=x": "the object is of the namespace", "explain?proxyID=vault.bank": "no proxy", "push_status": "istio-system",
-			"nonsense": "ask for one of: adsz, config_distribution", "": "ask for one of", "%zz": "cannot be read",
-			strings.Repeat("x", 1<<10+1): "at most 1024 are read",
+			"adsz?push=true": "a push is for callers", "explain?kind=VirtualService&namespace=bank&name=x": "the object is in the namespace", "explain?proxyID=vault.bank": "no proxy", "push_status": "istio-system",
+			"nonsense": "it must be one of: adsz, config_distribution", "": "it must be one of", "%zz": "cannot be read",
+			strings.Repeat("x", 1<<10+1): "at most 1024 are allowed",
 		} {
 			if got := p.body(name); !strings.Contains(got, `"error": `) || !strings.Contains(got, want) {
 				t.Errorf("%.40s: got %s, want an error with %q", name, got, want)
 			}
 		}
-		if got := p.body("list", "mesh"); !strings.Contains(got, "one question") {
+		if got := p.body("list", "mesh"); !strings.Contains(got, "one query") {
 			t.Errorf("two questions: %s", got)
 		}
 		if got := p.question(debug.Type+"/config_dump", "vault.bank"); len(got) != 1 || !strings.Contains(string(got[0].Value), "no proxy") {
@@ -246,13 +246,13 @@ func TestDebugAccess(t *testing.T) {
 	})
 }
 
-// TestDebugLimit asks more than a person does.
+// TestDebugLimit sends more queries than a user does.
 func TestDebugLimit(t *testing.T) {
 	eachDebug(t, func(t *testing.T, h *debugHarness) {
 		p := h.join(t, "shop", "default")
 		refused := 0
 		for range 3 * debug.Burst {
-			if strings.Contains(p.body("list"), "too many questions") {
+			if strings.Contains(p.body("list"), "too many queries") {
 				refused++
 			}
 		}
@@ -262,7 +262,7 @@ func TestDebugLimit(t *testing.T) {
 	})
 }
 
-// TestDebugNeedsIdentity asks on a stream of anybody.
+// TestDebugNeedsIdentity sends a query on an unauthenticated stream.
 func TestDebugNeedsIdentity(t *testing.T) {
 	t.Parallel()
 	for name, auth := range map[string]authn.Authenticator{"anybody": nil, "in the clear": gatewayCaller} {

@@ -57,7 +57,7 @@ func TestClustersComeAndGo(t *testing.T) {
 			p.wantAck("cds c=1 -a")
 			p.wantAck("eds -a")
 		} else {
-			p.wantAck("cds b=1 c=1") // what is not in it is gone
+			p.wantAck("cds b=1 c=1") // missing resources are removed
 		}
 		p.more(xds.TypeEndpoint, "c")
 		p.wantAck("eds ec=1")
@@ -65,7 +65,7 @@ func TestClustersComeAndGo(t *testing.T) {
 	})
 }
 
-// A cluster stays until the routes that named it are gone.
+// A cluster stays until the routes that named it are removed.
 func TestRoutesGoBeforeTheirClusters(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
@@ -92,8 +92,8 @@ func TestRoutesGoBeforeTheirClusters(t *testing.T) {
 	})
 }
 
-// Envoy warms a changed cluster with endpoints that come after it, so they go
-// out again although their bytes are the same.
+// Envoy warms a changed cluster with endpoints that arrive after it, so they are sent again
+// although their bytes are the same.
 func TestChangedClusterGetsItsEndpointsAgain(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
@@ -127,8 +127,7 @@ func TestRoutesWaitForClusters(t *testing.T) {
 	})
 }
 
-// While a response is unanswered, changes merge: the proxy gets the newest
-// state and none between.
+// While a response is unacknowledged, changes merge: the proxy receives only the newest state.
 func TestOneResponseInFlight(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
@@ -187,7 +186,7 @@ func TestStaleNonce(t *testing.T) {
 	})
 }
 
-// A proxy that comes back with what is current is not sent it again.
+// A proxy that reconnects with current resources does not receive them again.
 func TestResumeSotW(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
@@ -234,7 +233,7 @@ func TestResumeDelta(t *testing.T) {
 	p.quiet()
 }
 
-// What was asked for and does not exist is reported, once.
+// Requested resources that do not exist are reported once.
 func TestDeltaMissing(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)

@@ -27,9 +27,9 @@ func (h *harness) progress(t *testing.T, sequence uint64, want string) Progress 
 	return Progress{}
 }
 
-// A proxy is current when it has answered all that differs for it, also when
-// nothing does; what it rejects is reported for the snapshots that brought it, until it
-// takes something else.
+// A proxy is current once it has acknowledged all of its changes, also if there are none. A
+// rejection is reported for the snapshots that contain the resource, until the proxy accepts
+// another version.
 func TestDistribution(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		h.progress(t, 1, "0 0 0")
@@ -37,7 +37,7 @@ func TestDistribution(t *testing.T) {
 		p.want("cds a=1 b=1")
 		h.progress(t, 1, "0 1 0")
 		p.ack(xds.TypeCluster)
-		p.subscribe(xds.TypeListener) // it has not asked before: its clusters were not warm
+		p.subscribe(xds.TypeListener) // its first request: its clusters were not warm
 		p.want("lds l=1")
 		h.progress(t, 1, "0 1 0")
 		p.ack(xds.TypeListener)
@@ -61,7 +61,7 @@ func TestDistribution(t *testing.T) {
 		p.any()
 		h.progress(t, 4, "0 1 0")
 		p.ack(xds.TypeCluster)
-		h.progress(t, 4, "1 0 0") // what came later is not to blame
+		h.progress(t, 4, "1 0 0") // later changes are not the cause
 		if missing := h.server.Distribution().Missing(3); len(missing) != 1 || missing[0].Settled != 4 {
 			t.Errorf("missing are %+v", missing)
 		}

@@ -69,10 +69,10 @@ type gatewayTest struct {
 
 // TestEnvoyGateway has the real Envoy serve TLS with the certificates of
 // Secrets:
-//   - it gets them over ADS, and asks its clients for certificates
-//   - a new pair is used for new connections, the old ones live on
-//   - a broken Secret and one that is gone change nothing
-//   - a revocation list takes a client out
+//   - it receives them over ADS, and requests certificates of its clients
+//   - a new pair is used for new connections, old ones stay open
+//   - an invalid or deleted Secret changes nothing
+//   - a revocation list excludes a client
 func TestEnvoyGateway(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

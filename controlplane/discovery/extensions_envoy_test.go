@@ -28,13 +28,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
-// TestEnvoyPlugins has a real Envoy run real modules, of files and, through the
-// agent's relay, of a web server. No request fails and no listener is rejected
-// while
+// TestEnvoyPlugins runs real modules in a real Envoy, from files and, through the agent's relay,
+// from a web server. No request fails and no listener is rejected while
 //
-//   - a plugin comes, and its module changes, which changes no listener
-//   - a module is broken: the one of before goes on, also in new listeners
-//   - another plugin comes, the first one goes, and so does the other
+//   - a plugin is added, and its module changes, which changes no listener
+//   - a module is invalid: the previous one stays in force, also in new listeners
+//   - another plugin is added, and both are removed
 func TestEnvoyPlugins(t *testing.T) {
 	t.Parallel()
 	wasmtest.NeedRuntime(t, envoyBinary(t))
@@ -111,8 +110,8 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 	}
 }
 
-// Plugins that are broken and fail open let requests pass, however many they are;
-// those that work go on beside them.
+// Invalid plugins that fail open let requests pass, however many there are; working plugins stay in
+// force beside them.
 func TestEnvoyBrokenPlugins(t *testing.T) {
 	t.Parallel()
 	wasmtest.NeedRuntime(t, envoyBinary(t))
@@ -196,8 +195,7 @@ func servePlugins(t *testing.T, ip string, overHTTP bool) string {
 	return s.URL + "/"
 }
 
-// relayFor runs an agent's relay between an Envoy and a mesh, and gives its
-// address.
+// relayFor runs an agent's relay between an Envoy and a mesh, and returns its address.
 func relayFor(t *testing.T, w *wireMesh, ip string) string {
 	t.Helper()
 	cache, err := wasm.New(wasm.Config{Dir: t.TempDir(), AllowedHosts: []string{ip}})
@@ -229,7 +227,7 @@ func relayFor(t *testing.T, w *wireMesh, ip string) string {
 	return l.Addr().String()
 }
 
-// askThrough sends a request through a sidecar, and tells what the modules said.
+// askThrough sends a request through a sidecar, and returns the headers of the modules.
 func askThrough(client *http.Client) string {
 	resp, err := client.Get("http://web.default.svc.cluster.local/") //nolint:noctx // the client has a limit
 	if err != nil {
@@ -249,7 +247,7 @@ func askThrough(client *http.Client) string {
 	return got
 }
 
-// neverFails sends requests until stop; each has to be answered well.
+// neverFails sends requests until stop; each must succeed.
 func neverFails(t *testing.T, client *http.Client) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -182,7 +182,7 @@ func TestPluginRejected(t *testing.T) {
 		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
 		p.wantAck("ecds default.a=r.example/a:v1") // so that listeners can name it
 		p.quiet()
-		h.put("b", "r.example/b:v2", "") // which says nothing new of a
+		h.put("b", "r.example/b:v2", "") // which contains no news about a
 		p.wantAck("ecds default.b=r.example/b:v2")
 		h.put("a", "r.example/a:v2", "")
 		p.wantAck("ecds default.a=r.example/a:v2")
@@ -197,9 +197,8 @@ func TestPluginRejected(t *testing.T) {
 	})
 }
 
-// A plugin that never worked is replaced by what its failStrategy says, also when the
-// strategy changes, and remains rejected: Envoy would reject the listeners that refer
-// to it.
+// A plugin that never worked is replaced according to its failStrategy, also when the strategy
+// changes, and remains rejected: Envoy would reject the listeners that refer to it.
 func TestPluginReplaced(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		put := func(failStrategy extensionsv1alpha1.FailStrategy) {
@@ -227,8 +226,7 @@ func TestPluginReplaced(t *testing.T) {
 	})
 }
 
-// What an agent rejects, with code 0, it tries again by itself: nothing may take
-// its place.
+// An agent retries what it rejects with code 0, so the resource must not be replaced.
 func TestPluginRejectedByAgent(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "")
@@ -293,7 +291,7 @@ func TestPluginStanding(t *testing.T) {
 			h.put("a", "r.example/a:other", "")
 			p.want("ecds default.a=r.example/a:other")
 			p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
-			p.wantAck("ecds default.a=deny") // the version of the deleted one does not come back
+			p.wantAck("ecds default.a=deny") // the version of the deleted one is not reused
 			p.quiet()
 			h.stands(t, "applied again", "0 acknowledged, 0 behind, 1 rejected, REJECTED")
 			h.put("a", "r.example/a:v2", "")
@@ -335,8 +333,7 @@ func dockerSecret(config string) map[string][]byte {
 	return map[string][]byte{".dockerconfigjson": []byte(config)}
 }
 
-// A pull secret is filled in when it is there, changes with it, and is in nothing
-// but the response.
+// A pull secret is filled in once it exists, changes with it, and is only in the response.
 func TestPullSecrets(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
 		h.put("a", "r.example/a:v1", "registry")
@@ -367,7 +364,7 @@ func TestPullSecrets(t *testing.T) {
 		p.wantAck("ecds default.a=r.example/a:v2/null")
 		h.secrets.Set("default", "registry", map[string][]byte{"ca.crt": mint(t, "root").chain})
 		p.quiet()
-		if got := h.problems(); !strings.Contains(got, "it holds no .dockerconfigjson, but ca.crt") {
+		if got := h.problems(); !strings.Contains(got, "it contains no .dockerconfigjson, but ca.crt") {
 			t.Errorf("the problems are %q", got)
 		}
 		if said := h.logged.String(); strings.Contains(said, "c2VjcmV0") {
@@ -386,7 +383,7 @@ func TestPullSecretNeedsTLS(t *testing.T) {
 	p := h.subject(t, false)
 	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/null")
-	if said := h.logged.String(); !strings.Contains(said, "pull secrets are given only over TLS") {
+	if said := h.logged.String(); !strings.Contains(said, "pull secrets are sent only over TLS") {
 		t.Errorf("the log says %s", said)
 	}
 }

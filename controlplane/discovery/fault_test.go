@@ -65,7 +65,7 @@ func withFaults(t *testing.T, delta, canaries bool) (h *harness, g *faultyTable,
 	return h, g, bad, other
 }
 
-// until acknowledges what comes until all of the lines did.
+// until acknowledges responses until it has received all of the lines.
 func (p *peer) until(lines ...string) {
 	p.t.Helper()
 	for left := lines; len(left) > 0; {
@@ -83,8 +83,8 @@ func (p *peer) until(lines ...string) {
 	}
 }
 
-// A panic in the generator for one proxy ends nobody's stream: the proxy keeps
-// what it has, of all types, and gets what is newest when that can be made.
+// A panic in the generator for one proxy ends no stream: the proxy keeps its resources of all
+// types, and receives the newest ones once they can be generated.
 func TestGeneratorPanics(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestGeneratorPanics(t *testing.T) {
 	}
 }
 
-// The same for a type of the agent: the others go on, in the newest snapshot.
+// The same for a type of the agent: the others are served from the newest snapshot.
 func TestGeneratorPanicsForAgent(t *testing.T) {
 	t.Parallel()
 	h, g, bad, other := withFaults(t, true, false)
@@ -231,7 +231,7 @@ func TestAuthorizePanics(t *testing.T) {
 	p.quiet()
 }
 
-// What is logged of a panic says where it was.
+// The log of a panic contains its place.
 func TestDescribePanic(t *testing.T) {
 	t.Parallel()
 	var got string
@@ -245,8 +245,8 @@ func TestDescribePanic(t *testing.T) {
 	}
 }
 
-// A proxy that is to go to another replica has answered all when its stream ends,
-// and gets nothing in part.
+// A proxy that is moved to another replica has acknowledged everything when its stream ends, and
+// receives no partial state.
 func TestShed(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		if h.server.Shed() {
@@ -271,9 +271,8 @@ func TestShed(t *testing.T) {
 	})
 }
 
-// A proxy leaves in the middle of a stream of pushes, though a newer snapshot is
-// there whenever it answers, and with the whole of one snapshot: the listeners
-// that wait for its clusters come before the end.
+// A proxy is moved amid continuous pushes, although each acknowledgement finds a newer snapshot. It
+// has all of one snapshot: the listeners that wait for its clusters arrive before the end.
 func TestShedUnderSteadyPushes(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		version := 1
@@ -318,7 +317,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 	})
 }
 
-// A proxy that does not answer leaves, too.
+// A proxy that does not respond is moved, too.
 func TestShedOfSilentProxy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

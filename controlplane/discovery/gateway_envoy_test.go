@@ -136,14 +136,14 @@ spec:
     route: [{destination: {host: echo}}]
 `
 
-// TestEdge sends what clients send through the real Envoy as a gateway, and
-// changes what it receives:
-//   - requests by host, with redirects, and hosts that nobody has
-//   - TLS that is ended with the certificate of the name, of mutual TLS too, and
-//     TLS that is handed on
-//   - streams, mutual TLS of the mesh, ended and handed on
-//   - a new certificate leaves connections alone
-//   - servers, Gateways and routes that come, change and go
+// TestEdge sends requests of clients through the real Envoy as a gateway, and changes its
+// configuration:
+//   - requests by host, with redirects, and unknown hosts
+//   - TLS that is terminated with the certificate of the name, also mutual TLS, and TLS that is
+//     passed through
+//   - streams, mutual TLS of the mesh, terminated and passed through
+//   - a new certificate does not affect connections
+//   - servers, Gateways and routes that are created, changed and deleted
 func TestEdge(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ api, ip string }{"sotw": {"GRPC", "127.77.57.11"}, "delta": {"DELTA_GRPC", "127.77.57.12"}} {
@@ -207,8 +207,8 @@ func (w *edgeWorld) testTable(t *testing.T) {
 		{caller{port: "PORT_AUTO", name: "outbound_.4_._.echo.default.svc.cluster.local", alpn: []string{"istio", "http/1.1"}, client: &client}, "echo", refused, ""},
 		{caller{port: "PORT_HTTPS"}, "one.test", refused, ""},
 	} {
-		// A client that shows a certificate that is forged hears so only after
-		// its handshake: what it sends is not answered.
+		// A client with a forged certificate receives the error only after its handshake; its
+		// requests fail.
 		got := w.ask(tc.from, tc.host)
 		if tc.want == refused {
 			if !strings.Contains(got, refused) {
@@ -245,7 +245,7 @@ func (w *edgeWorld) testRotation(t *testing.T) {
 	}
 }
 
-// testChanges has Gateways and routes come, change and go.
+// testChanges creates, changes and deletes Gateways and routes.
 func (w *edgeWorld) testChanges(t *testing.T) {
 	t.Helper()
 	plain, late := caller{port: "PORT_HTTP"}, caller{port: "PORT_LATE"}

@@ -51,7 +51,7 @@ import (
 type edgeWorld struct {
 	*gatewayTest // Secrets, the root of all certificates, the log
 	ip           string
-	ports        map[string]string // what stands for ports, and a file, in the objects
+	ports        map[string]string // placeholders of ports and of a file in the objects
 	revoked      minted            // a client on the list CRL_FILE
 	topology     *meshv1alpha1.Topology
 	server       *Server
@@ -59,8 +59,8 @@ type edgeWorld struct {
 	objects      map[model.Key]*model.Config
 }
 
-// startEdge starts everything with some objects. Words such as PORT_HTTP in them
-// stand for free ports of the address; Envoy is waited for at the first of them.
+// startEdge starts everything with some objects, in which words such as PORT_HTTP are replaced by
+// free ports of the address. It waits for Envoy at the first of them.
 func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Topology) *edgeWorld {
 	t.Helper()
 	binary := envoyBinary(t)
@@ -187,8 +187,7 @@ type anyNode struct{}
 // ID implements the cache's NodeHash.
 func (anyNode) ID(*corev3.Node) string { return "" }
 
-// agent is the SDS server of an agent, with its identity and with files; its
-// address is given.
+// agent runs the SDS server of an agent, with its identity and with files, and returns its address.
 func (w *edgeWorld) agent(t *testing.T) string {
 	t.Helper()
 	inline := func(b []byte) *corev3.DataSource {
@@ -248,7 +247,7 @@ func (w *edgeWorld) apply(t *testing.T, text string) {
 	w.publish(keys...)
 }
 
-// remove takes an object away.
+// remove deletes an object.
 func (w *edgeWorld) remove(kind model.Kind, name string) {
 	key := model.Key{Kind: kind, Namespace: "default", Name: name}
 	delete(w.objects, key)
@@ -270,7 +269,7 @@ func (w *edgeWorld) publish(keys ...model.Key) {
 	w.server.Push(w.mesh, model.NewChange(keys...))
 }
 
-// webServer answers with its name, the host that it was asked for, and who asks.
+// webServer responds with its name, the host of the request, and the caller.
 func webServer(t *testing.T, name string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -280,8 +279,8 @@ func webServer(t *testing.T, name string) string {
 	return portOf(t, s.Listener.Addr())
 }
 
-// tlsServer is an application that speaks TLS itself, and takes clients with
-// certificates and without.
+// tlsServer is an application with TLS of its own that accepts clients with and without
+// certificates.
 func (w *edgeWorld) tlsServer(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -324,7 +323,7 @@ func echoServer(t *testing.T, ip string) string {
 // caller is how a client connects to the gateway.
 type caller struct {
 	port string // a word such as PORT_HTTP
-	// name is what TLS asks for; empty for plaintext.
+	// name is the server name of TLS; empty for plaintext.
 	name   string
 	alpn   []string
 	client *minted // whose certificate it shows; may be nil
@@ -367,8 +366,8 @@ func (w *edgeWorld) connect(c caller) (net.Conn, string, error) {
 	return secured, secured.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
-// ask sends a request for a host, with more headers, and returns the certificate,
-// the status and the first line of the answer, or why there is none.
+// ask sends a request for a host with additional headers, and returns the certificate, the status
+// and the first line of the response, or the error.
 func (w *edgeWorld) ask(c caller, host string, headers ...string) string {
 	conn, name, err := w.connect(c)
 	if err != nil {
@@ -398,7 +397,7 @@ func exchange(conn net.Conn, reader *bufio.Reader, host string, headers ...strin
 	return strings.TrimSpace(fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("Location"), string(body)))
 }
 
-// echo sends a line, and returns what comes back.
+// echo sends a line, and returns the response.
 func (w *edgeWorld) echo(c caller) string {
 	conn, name, err := w.connect(c)
 	if err != nil {

@@ -99,7 +99,7 @@ type harness struct {
 	// address is where it listens.
 	address string
 	client  discoveryv3.AggregatedDiscoveryServiceClient
-	// identity is namespace/account of those who connect, for byHeader.
+	// identity is namespace/account of callers, for byHeader.
 	identity string
 	// wait is how long others wait for a canary, as a time.Duration; 0 means
 	// 1 s.
@@ -107,8 +107,8 @@ type harness struct {
 	reg  *prometheus.Registry
 }
 
-// byHeader proves whatever namespace/account the header of a stream names;
-// empty is that of shopNode.
+// byHeader authenticates a stream as the namespace/account in its header; empty means that of
+// shopNode.
 type byHeader struct{}
 
 func (byHeader) Authenticate(ctx context.Context) (*authn.Caller, error) {
@@ -166,7 +166,7 @@ func (h *harness) serve(t *testing.T, cfg Config, auth authn.Authenticator, serv
 	})
 }
 
-// push publishes what the table holds.
+// push publishes the content of the table.
 func (h *harness) push() { h.server.Push(h.freeze(), model.Change{All: true}) }
 
 // shopCaller proves the identity that shopNode has.
@@ -253,7 +253,7 @@ func (p *peer) must(m proto.Message) {
 	}
 }
 
-// subscribe asks for a type the first time; no names means everything.
+// subscribe sends the first request for a type; no names means everything.
 func (p *peer) subscribe(typeURL string, names ...string) {
 	p.t.Helper()
 	p.names[typeURL] = names
@@ -264,7 +264,7 @@ func (p *peer) subscribe(typeURL string, names ...string) {
 	p.must(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: typeURL, ResourceNames: names, VersionInfo: p.vers[typeURL]})
 }
 
-// more asks for one more name.
+// more subscribes to another name.
 func (p *peer) more(typeURL, name string) {
 	p.t.Helper()
 	p.names[typeURL] = append(p.names[typeURL], name)
@@ -316,7 +316,7 @@ func (p *peer) want(line string) string {
 	return ""
 }
 
-// any receives one response, whatever it holds, and gives its type.
+// any receives one response and returns its type.
 func (p *peer) any() string {
 	p.t.Helper()
 	select {
@@ -394,9 +394,8 @@ func textOf(res *anypb.Any) string {
 	return list.Values[0].GetStringValue()
 }
 
-// quiet asserts that nothing is on its way: the answer to a question, which is
-// always answered, comes next. Before it the stream looks for what there is to
-// send, as it does for each request.
+// quiet asserts that no response is pending: the next one is that to a debug query, which is always
+// answered. Before it the stream sends pending responses, as it does for each request.
 func (p *peer) quiet() {
 	p.t.Helper()
 	probe := fmt.Sprintf("type.googleapis.com/none.of.this.exists.%d", time.Now().UnixNano())

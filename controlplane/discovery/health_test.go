@@ -27,8 +27,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// report says how the application is, as an agent does; no message means that
-// it is healthy.
+// report reports the health of the application, as an agent does; no message means that it is
+// healthy.
 func (p *peer) report(message string) {
 	p.t.Helper()
 	var why *rpcstatus.Status
@@ -45,7 +45,7 @@ func (p *peer) report(message string) {
 // leave ends the stream and waits until the server has noticed.
 func (p *peer) leave(h *harness) {
 	p.t.Helper()
-	until(p.t, "the stream has begun", func() bool { return h.server.Connected() > 0 }) // others may hear of the proxy before
+	until(p.t, "the stream has begun", func() bool { return h.server.Connected() > 0 }) // others may be notified of the proxy before
 	left := h.server.Connected() - 1
 	if err := p.end(); err != nil {
 		p.t.Fatal(err)
@@ -53,8 +53,7 @@ func (p *peer) leave(h *harness) {
 	until(p.t, "the stream ends", func() bool { return h.server.Connected() == left })
 }
 
-// A report on a port that asks for no proof of identity has no effect, before the
-// stream nor on it.
+// A report on an unauthenticated port has no effect, neither before the stream nor on it.
 func TestHealthNeedsIdentity(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -75,8 +74,7 @@ func TestHealthNeedsIdentity(t *testing.T) {
 	}
 }
 
-// Reports on an application's health are handed on, whenever they come, and not
-// answered.
+// Reports on an application's health are forwarded at any time, and not acknowledged.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -150,8 +148,8 @@ func TestHealthOfCaller(t *testing.T) {
 	}
 }
 
-// machines is a mesh whose one service runs on two machines, and the pipeline
-// that its snapshots come from, without the waiting.
+// machines is a mesh with one service on two machines, and the pipeline of its snapshots without
+// delays.
 type machines struct {
 	*harness
 	mu      sync.Mutex // guards mesh
@@ -207,7 +205,7 @@ func (m *machines) build(change model.Change) {
 	m.server.Push(m.mesh, change)
 }
 
-// agentOf connects as the agent of a machine, whose Envoy asks for clusters.
+// agentOf connects as the agent of a machine, whose Envoy requests clusters.
 func (m *machines) agentOf(t *testing.T, delta bool, meta map[string]any) *peer {
 	t.Helper()
 	node := shopNode(t, meta)
@@ -242,9 +240,8 @@ func endpointWord(t *testing.T, res *anypb.Any) string {
 	return "[" + strings.Join(words, " ") + "]"
 }
 
-// A machine whose agent says that its application is unhealthy is taken out of
-// the endpoints of others, and only of the endpoints; the verdict outlives the
-// stream, and nobody speaks for another.
+// A machine whose agent reports an unhealthy application is removed from the endpoints of others,
+// and from nothing else. The verdict survives the stream, and no agent can report for another.
 func TestHealthMovesEndpoints(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {

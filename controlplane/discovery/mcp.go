@@ -43,13 +43,13 @@ func (s *Server) peerOf(n *corev3.Node, caller *authn.Caller, secure bool) (*mod
 // the types of proxies are refused.
 func (s *stream) admitType(typeURL string) error {
 	if _, ofProxies := shortTypes[typeURL]; ofProxies {
-		return status.Errorf(codes.InvalidArgument, "a stream with the node metadata GENERATOR=api gets objects, not %s: open another one", typeURL)
+		return status.Errorf(codes.InvalidArgument, "a stream with the node metadata GENERATOR=api receives objects, not %s: open another one", typeURL)
 	}
 	if slices.Contains(s.kinds, typeURL) {
 		return nil
 	}
 	if len(s.kinds) == maxTypes {
-		return status.Errorf(codes.ResourceExhausted, "a stream asks for more than %d types", maxTypes)
+		return status.Errorf(codes.ResourceExhausted, "a stream requests more than %d types", maxTypes)
 	}
 	s.kinds = append(s.kinds, typeURL)
 	return nil

@@ -33,7 +33,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// The types as Istio 1.18 asks for them.
+// The types in the order in which Istio 1.18 requests them.
 const (
 	entryType   = "networking.istio.io/v1alpha3/ServiceEntry"
 	machineType = "networking.istio.io/v1alpha3/WorkloadEntry"
@@ -165,7 +165,7 @@ func TestMCPPushes(t *testing.T) {
 		p.wantAck("other shop/a=10.0.0.1")
 		p.subscribe(classType)
 		p.wantAck("other /edge=example.org/c")
-		p.subscribe(entryType) // an empty answer is one, too
+		p.subscribe(entryType) // an empty response also counts
 		p.wantAck("other")
 		for _, unknown := range []string{"networking.istio.io/v9/Sidecar", "example.org/v1/Thing", "x"} {
 			p.subscribe(unknown)
@@ -183,7 +183,7 @@ func TestMCPPushes(t *testing.T) {
 		h.write(t, mcpEntry("b", ""))
 		p.wantAck(want[2])
 		p.quiet()
-		// A status is sent to nobody.
+		// A status is not sent.
 		c := mcpEntry("a", "10.0.0.3")
 		sch, _ := schema.Of(c.Kind)
 		c.Status = sch.NewStatus()
@@ -222,8 +222,8 @@ func TestMCPOneInFlight(t *testing.T) {
 	})
 }
 
-// One that never answers, as Istio's client does with the mesh config, gets
-// the other types all the same.
+// A client that never acknowledges, like Istio's client for the mesh config, still receives the
+// other types.
 func TestMCPUnanswered(t *testing.T) {
 	eachReader(t, func(t *testing.T, h *mcpHarness, p *peer) {
 		p.subscribe(mcp.MeshConfigType)
@@ -247,7 +247,7 @@ func TestMCPFirstNonce(t *testing.T) {
 	p.wantAck("other shop/a=10.0.0.2")
 }
 
-// A delta client that comes back gets what changed meanwhile.
+// A delta client that reconnects receives the changes since.
 func TestMCPResume(t *testing.T) {
 	t.Parallel()
 	h := startMCP(t, account("mesh", "istiod"), true, "mesh/istiod")
@@ -302,7 +302,7 @@ func TestMCPSynthetic(t *testing.T) {
 	})
 }
 
-// Who may: encrypted, known, of the claimed namespace, and in the list.
+// Allowed callers: encrypted, authenticated, in the claimed namespace, and in the list.
 func TestMCPReaders(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -313,7 +313,7 @@ func TestMCPReaders(t *testing.T) {
 	}{
 		"in the list":             {caller: account("mesh", "istiod"), readers: []string{"other/x", "mesh/istiod"}},
 		"all of a namespace":      {caller: account("mesh", "any"), readers: []string{"mesh/*"}},
-		"another account":         {caller: account("mesh", "any"), readers: []string{"mesh/istiod"}, says: "mesh/any in OUTRIGGER_MCP_READERS"},
+		"another account":         {caller: account("mesh", "any"), readers: []string{"mesh/istiod"}, says: "mesh/any to OUTRIGGER_MCP_READERS"},
 		"another namespace":       {caller: account("shop", "istiod"), readers: []string{"shop/*"}, says: "claims the namespace"},
 		"nobody":                  {caller: account("mesh", "istiod"), says: "OUTRIGGER_MCP_READERS"},
 		"not encrypted":           {caller: account("mesh", "istiod"), plaintext: true, readers: []string{"mesh/*"}, says: "TLS"},
@@ -353,8 +353,8 @@ func refused(t *testing.T, p *peer, code codes.Code, says string) {
 	}
 }
 
-// A stream for objects gets nothing that is for proxies, above all no secret,
-// and a bounded number of types.
+// A stream for objects receives no resources of proxies, in particular no secrets, and a bounded
+// number of types.
 func TestMCPOnlyObjects(t *testing.T) {
 	t.Parallel()
 	h := startMCP(t, account("mesh", "istiod"), true, "mesh/*")
@@ -378,5 +378,5 @@ func TestMCPOnlyObjects(t *testing.T) {
 	h.server.objects = nil
 	p = h.reader(t, false)
 	p.subscribe(machineType)
-	refused(t, p, codes.PermissionDenied, "to nobody")
+	refused(t, p, codes.PermissionDenied, "does not serve its objects")
 }

@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, queued func() float64) *metrics {
 		unserved: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outrigger_control_xds_unserved_requests_total", Help: "Requests for types that are not served. They are not answered.",
 		}),
-		panics: byType("outrigger_control_xds_panics_total", "Panics while generating the configuration of a proxy, by type; other means while serving its stream."),
+		panics: byType("outrigger_control_xds_panics_total", "Panics while generating the configuration of a proxy, by type; the type other means while serving its stream."),
 		internal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pilot_total_xds_internal_errors", Help: "Errors of the control plane itself while serving proxies.",
 		}),

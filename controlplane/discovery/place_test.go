@@ -11,7 +11,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// TestPlaceOf: the label of the workload goes before the place of the machine.
+// TestPlaceOf checks that the label of the workload takes precedence over the locality of the
+// machine.
 func TestPlaceOf(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -41,8 +41,8 @@ func (labelled) Generate(_ *snapshot.Mesh, proxy *model.Proxy, typeURL string) *
 	return made.Generate(nil, proxy, typeURL)
 }
 
-// What a proxy gets follows the labels of its workload, from the first response
-// on; those that its agent was given stay beneath them.
+// The configuration of a proxy follows the labels of its workload from the first response on; they
+// override those of its agent.
 func TestLabelsFollow(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -90,8 +90,8 @@ func TestLabelsFollow(t *testing.T) {
 	}
 }
 
-// Where a registry knows the workloads, the labels that a proxy claims choose
-// nothing for it: before its workload is known, nor when it is.
+// Where a registry knows the workloads, the labels that a proxy claims select nothing for it,
+// neither before nor after its workload is known.
 func TestClaimedLabels(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -125,7 +125,7 @@ func TestClaimedLabels(t *testing.T) {
 			set(map[string]string{"app": "web"})
 			h.push()
 			p.wantAck("cds app=web")
-			set(nil) // its pod is gone
+			set(nil) // its pod was deleted
 			h.push()
 			p.quiet()
 
@@ -140,7 +140,7 @@ func TestClaimedLabels(t *testing.T) {
 			<-asked // it waits
 			set(map[string]string{"app": "late"})
 			late.wantAck("cds app=late")
-			// Others do not wait for one that nobody knows.
+			// Others do not wait for an unknown proxy.
 			set(nil)
 			stuck := h.connect(t, delta)
 			stuck.node = node
@@ -150,7 +150,7 @@ func TestClaimedLabels(t *testing.T) {
 	}
 }
 
-// A proxy that nobody knows waits for a bounded time and asks a few times.
+// An unknown proxy waits for a bounded time and is looked up a few times.
 func TestLabelsAreAwaited(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -181,7 +181,7 @@ func TestLabelsAreAwaited(t *testing.T) {
 	}
 }
 
-// Who hears of proxies hears what their node says, and may refuse them.
+// Observers of proxies receive their node, and may refuse them.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	came, left := make(chan model.ConnectedProxy, 1), make(chan *model.Proxy, 1)

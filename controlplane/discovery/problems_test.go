@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// What the generator leaves out is logged once, however many proxies and
-// pushes see it, and again when it comes back.
+// An object that the generator ignores is logged once, however many proxies and pushes it affects,
+// and again when it recurs.
 func TestProblemsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

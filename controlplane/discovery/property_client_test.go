@@ -25,19 +25,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// viewer is a subscriber that follows names from type to type as Envoy, or a
-// gRPC client, does, and keeps what it is sent. Its goroutine is the test's.
+// viewer is a subscriber that follows names from type to type like Envoy or a gRPC client, and
+// stores the received resources. It runs on the goroutine of the test.
 type viewer struct {
 	t       *testing.T
 	kind    viewerKind
 	address string
 
-	// have is what it uses: type -> name -> message. told are the versions that
-	// it says it has when it comes back: Envoy counts what it could not use.
+	// have contains the resources in use: type -> name -> message. told contains the versions that
+	// it reports when it reconnects: Envoy includes resources that it could not use.
 	have map[string]map[string]*anypb.Any
 	told map[string]map[string]string
-	// version is that of the last response of a type (without delta), names what
-	// it asks for; a type that is not in names was not asked for.
+	// version is that of the last response of a type (without delta); names contains the
+	// subscriptions by type.
 	version map[string]string
 	names   map[string][]string
 
@@ -47,10 +47,10 @@ type viewer struct {
 	send   func(proto.Message) error
 	got    chan proto.Message
 	nonce  map[string]string
-	// warming are changed clusters whose endpoints are still to come; Envoy
-	// acknowledges clusters when there are none.
+	// warming contains changed clusters that wait for endpoints; Envoy acknowledges clusters once
+	// there are none.
 	warming map[string]bool
-	// came are the names in the last response, removed ones as well.
+	// came contains the names in the last response, including removed ones.
 	came []string
 	// exact is false while the server cannot know what it had before.
 	exact bool
@@ -61,7 +61,7 @@ type viewerKind struct {
 	name  string
 	delta bool
 	vhds  bool
-	// grpc asks for listeners and clusters by name.
+	// grpc subscribes to listeners and clusters by name.
 	grpc bool
 }
 
@@ -87,7 +87,7 @@ func (v *viewer) node() *corev3.Node {
 	return n
 }
 
-// connect opens a stream and asks for what it asked for on the last one.
+// connect opens a stream and repeats the subscriptions of the last one.
 func (v *viewer) connect() {
 	v.t.Helper()
 	var err error
@@ -155,7 +155,7 @@ func (v *viewer) ask() {
 	}
 }
 
-// first asks for a type for the first time on a stream.
+// first sends the first request for a type on a stream.
 func (v *viewer) first(typeURL string, names []string, node *corev3.Node) {
 	if v.kind.delta {
 		_ = v.send(&discoveryv3.DeltaDiscoveryRequest{
@@ -166,26 +166,26 @@ func (v *viewer) first(typeURL string, names []string, node *corev3.Node) {
 	_ = v.send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNames: names, VersionInfo: v.version[typeURL]})
 }
 
-// byName reports whether the viewer asks for a type by name.
+// byName reports whether the viewer subscribes to a type by name.
 func (v *viewer) byName(typeURL string) bool {
 	return typeURL == xds.TypeEndpoint || typeURL == xds.TypeRoute || v.kind.grpc
 }
 
-// leave ends the stream, whatever is on its way.
+// leave closes the stream, even if responses are pending.
 func (v *viewer) leave() {
 	v.cancel()
 	_ = v.conn.Close() // the stream has ended
 	for range v.got {  // until its goroutine has
 	}
 	v.exact = v.kind.delta
-	// What Envoy has lost, for it came before its route, the server sends again
-	// when Envoy asks for the route; not so if the stream ends in between, for
-	// then Envoy says that it has both.
+	// The server resends resources that Envoy lost because they arrived before their route, once
+	// Envoy requests the route. If the stream ends in between, it does not, because Envoy reports
+	// that it has both.
 	maps.DeleteFunc(v.told[xds.TypeVirtualHost], func(name, _ string) bool { return v.have[xds.TypeVirtualHost][name] == nil })
 }
 
-// apply takes one response: it changes the view, answers, and asks for what the
-// new view names.
+// apply applies one response: it changes the view, acknowledges, and subscribes to the names in the
+// new view.
 func (v *viewer) apply(m proto.Message) {
 	v.t.Helper()
 	if r := m.(interface {
@@ -229,7 +229,7 @@ func (v *viewer) apply(m proto.Message) {
 		for _, name := range r.GetRemovedResources() {
 			delete(v.told[typeURL], name)
 			delete(v.have[typeURL], name)
-			v.came = append(v.came, name) // to Envoy, a removal of endpoints is an answer as well
+			v.came = append(v.came, name) // for Envoy, a removal of endpoints is also a response
 		}
 	}
 	if typeURL != xds.TypeCluster || v.kind.grpc {
@@ -271,12 +271,12 @@ func (v *viewer) warm(typeURL string, before map[string]*anypb.Any) {
 	}
 }
 
-// wants reports whether a resource is asked for: some come too late.
+// wants reports whether a resource is subscribed to: some arrive too late.
 func (v *viewer) wants(typeURL, name string) bool {
 	return !v.byName(typeURL) || slices.Contains(v.names[typeURL], name)
 }
 
-// keep takes a resource, unless it is one that Envoy would lose.
+// keep stores a resource unless Envoy would lose it.
 func (v *viewer) keep(typeURL, name string, res *anypb.Any) {
 	if typeURL == xds.TypeVirtualHost && v.have[xds.TypeRoute][routeOf(name)] == nil {
 		return
@@ -298,8 +298,7 @@ func (v *viewer) acknowledge(typeURL string) {
 	})
 }
 
-// refresh asks for what the view names and no longer for the rest, as often as
-// that changes what it names.
+// refresh updates the subscriptions to the names in the view, until they no longer change.
 func (v *viewer) refresh() {
 	routes := v.namedRoutes()
 	v.want(xds.TypeRoute, routes)
@@ -410,9 +409,8 @@ func (v *viewer) namedClusters() []string {
 	return slices.Compact(names)
 }
 
-// checkRoutes asserts that no route leads to a cluster that is not there. That
-// holds at any time where the server knows what the viewer has; a gRPC client
-// asks for clusters after routes.
+// checkRoutes asserts that no route refers to a missing cluster. That holds at any time if the
+// server knows the resources of the viewer; a gRPC client requests clusters after routes.
 func (v *viewer) checkRoutes() {
 	v.t.Helper()
 	if v.kind.grpc || !v.exact || v.have[xds.TypeCluster] == nil {

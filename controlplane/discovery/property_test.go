@@ -50,19 +50,18 @@ type propertyRun struct {
 	rnd *rand.Rand
 	w   *wireMesh
 	v   *viewer
-	// present and ruled say which services there are and have rules.
+	// present and ruled contain the services that exist and have rules.
 	present, ruled [propertyServices]bool
 	changes        []string // what was done, for the report of a failure
-	// at is the address of the proxy, if it is not that of shopNode. plain leaves
-	// out what a proxy without an agent, on a machine without DNS, cannot have.
+	// at is the address of the proxy, if it is not that of shopNode. plain excludes resources that
+	// a proxy without an agent, on a machine without DNS, cannot have.
 	at    string
 	plain bool
 }
 
-// TestViewsAgree makes random changes while a proxy comes, goes, answers late,
-// and its control plane restarts. Whatever the order, in the end it has, byte
-// for byte, what it would have been sent by a control plane that knows nothing
-// but the objects; and at no time does a route lead to a cluster that it lacks.
+// TestViewsAgree makes random changes while a proxy connects, disconnects and acknowledges late,
+// and its control plane restarts. In the end the proxy has, byte for byte, the resources that a new
+// control plane would send, and at no time does a route refer to a cluster that it lacks.
 func TestViewsAgree(t *testing.T) {
 	t.Parallel()
 	seeds := 20
@@ -126,7 +125,7 @@ func (r *propertyRun) did(format string, args ...any) {
 	r.changes = append(r.changes, fmt.Sprintf(format, args...))
 }
 
-// receive applies the next response, if one comes within the limit.
+// receive applies the next response, if one arrives within the limit.
 func (r *propertyRun) receive(limit time.Duration) bool {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
@@ -142,8 +141,7 @@ func (r *propertyRun) receive(limit time.Duration) bool {
 	}
 }
 
-// agrees waits until nothing is on its way, and compares the view with that of
-// a proxy that comes now.
+// agrees waits until no response is pending, and compares the view with that of a new proxy.
 func (r *propertyRun) agrees() {
 	r.t.Helper()
 	want := r.fromNothing()
@@ -157,8 +155,8 @@ func (r *propertyRun) agrees() {
 	r.v.checkRoutes()
 }
 
-// quiet reports whether the next that the server sends is the answer to a
-// question that comes after all others.
+// quiet reports whether the next response is that to a debug query that is sent after all other
+// requests.
 func (r *propertyRun) quiet() bool {
 	r.t.Helper()
 	delete(r.v.nonce, debug.Type)
@@ -179,7 +177,7 @@ func (r *propertyRun) quiet() bool {
 	}
 }
 
-// lines cuts long content, of which the beginning says enough.
+// lines truncates long content.
 func lines(view string) []string {
 	out := strings.Split(view, "\n")
 	for i, line := range out {
@@ -263,7 +261,7 @@ func (r *propertyRun) change() {
 	case p < 93:
 		ports := []int32{0, 15080}
 		if r.plain {
-			ports[0] = 15081 // a listener that goes drains in Envoy, and has its routes till then
+			ports[0] = 15081 // a removed listener drains in Envoy, and has its routes until then
 		}
 		port := ports[r.rnd.IntN(2)]
 		r.did("proxy port %d", port)
@@ -294,8 +292,8 @@ func (r *propertyRun) putService(i int) {
 	r.w.putAll(map[model.Key]proto.Message{serviceKey(i): se})
 }
 
-// putRules writes the subsets and routes of a service, or takes them away:
-// always both, so that no route names a subset that is not there.
+// putRules writes or deletes the subsets and routes of a service: always both, so that no route
+// names a missing subset.
 func (r *propertyRun) putRules(i int) {
 	rule, routes := wireKey(model.DestinationRule, propertyHost(i)), wireKey(model.VirtualService, propertyHost(i))
 	if !r.present[i] || r.ruled[i] && r.rnd.IntN(3) == 0 {
@@ -315,9 +313,9 @@ func (r *propertyRun) putRules(i int) {
 	r.w.putAll(map[model.Key]proto.Message{rule: dr, routes: vs})
 }
 
-// putSidecar narrows what proxies see, and gives them ports: at least one, for a
-// proxy that comes back to a mesh without any listener loses its clusters before
-// it has heard that its listeners are gone.
+// putSidecar restricts what proxies see, and sets their ports: at least one, because a proxy that
+// reconnects to a mesh without any listener loses its clusters before it receives the removal of
+// its listeners.
 func (r *propertyRun) putSidecar() {
 	n := r.rnd.IntN(4)
 	r.did("sidecar %d", n)
@@ -344,7 +342,7 @@ func (r *propertyRun) putSidecar() {
 	r.w.putOne(model.Sidecar, "default", spec)
 }
 
-// putBad writes an object of which nothing can be made, or takes it away.
+// putBad writes or deletes an object that cannot be converted.
 func (r *propertyRun) putBad() {
 	n := r.rnd.IntN(3)
 	r.did("bad object %d", n)

@@ -66,7 +66,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 	if meta.HTTPProxyPort != "" {
 		port, err := strconv.ParseUint(meta.HTTPProxyPort, 10, 16)
 		if err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "node metadata HTTP_PROXY_PORT of %s is %q, it must be a port number", n.Id, meta.HTTPProxyPort)
+			return nil, status.Errorf(codes.InvalidArgument, "node metadata HTTP_PROXY_PORT of %s is %q; it must be a port number", n.Id, meta.HTTPProxyPort)
 		}
 		p.HTTPProxyPort = uint32(port)
 	}

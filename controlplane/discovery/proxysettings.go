@@ -29,14 +29,14 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	if meta.UnprivilegedPod != "" {
 		on, err := strconv.ParseBool(meta.UnprivilegedPod)
 		if err != nil {
-			return nil, fmt.Errorf("UNPRIVILEGED_POD is %q, it must be true or false", meta.UnprivilegedPod)
+			return nil, fmt.Errorf("UNPRIVILEGED_POD is %q; it must be true or false", meta.UnprivilegedPod)
 		}
 		s.Unprivileged = on
 	}
 	if meta.IdleTimeout != "" {
 		d, err := time.ParseDuration(meta.IdleTimeout)
 		if err != nil || d < 0 {
-			return nil, fmt.Errorf("IDLE_TIMEOUT is %q, it must be a duration such as 30s", meta.IdleTimeout)
+			return nil, fmt.Errorf("IDLE_TIMEOUT is %q; it must be a duration such as 30s", meta.IdleTimeout)
 		}
 		s.IdleTimeout = d
 	}

@@ -73,7 +73,7 @@ func TestBadProxySettings(t *testing.T) {
 	t.Parallel()
 	config := func(fields map[string]any) map[string]any { return map[string]any{"PROXY_CONFIG": fields} }
 	for says, meta := range map[string]map[string]any{
-		`IDLE_TIMEOUT is "5", it must be a duration`:               {"IDLE_TIMEOUT": "5"},
+		`IDLE_TIMEOUT is "5"; it must be a duration`:               {"IDLE_TIMEOUT": "5"},
 		`IDLE_TIMEOUT is "-5s"`:                                    {"IDLE_TIMEOUT": "-5s"},
 		`UNPRIVILEGED_POD is "perhaps"`:                            {"UNPRIVILEGED_POD": "perhaps"},
 		`INBOUND_LISTENER_EXACT_BALANCE`:                           {"INBOUND_LISTENER_EXACT_BALANCE": "perhaps"},

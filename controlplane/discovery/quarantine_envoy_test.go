@@ -96,7 +96,7 @@ type canaryMesh struct {
 	control string
 }
 
-// loaded is an Envoy that is asked all the time.
+// loaded is an Envoy under continuous load.
 type loaded struct {
 	address string
 	served  atomic.Pointer[string] // the last answer
@@ -211,8 +211,7 @@ func (m *canaryMesh) run(t *testing.T) *loaded {
 	return e
 }
 
-// load asks one request after another, and notes those that fail after one was
-// answered.
+// load sends one request after another, and records failures after the first success.
 func (e *loaded) load(ctx context.Context) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
@@ -315,14 +314,13 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 	}
 }
 
-// TestEnvoyCanary sends resources that Envoy rejects to a group of Envoys:
-// routes, listeners and clusters, and messages that it does not even read. All
-// the time each of them is asked.
-//   - exactly one sees each, and all go on
-//   - what changed beside reaches all
-//   - an Envoy that comes later gets the last good ones
+// TestEnvoyCanary sends resources that Envoy rejects to a group of Envoys: routes, listeners and
+// clusters, and messages that it cannot parse, all under continuous load.
+//   - exactly one receives each, and all continue to serve
+//   - other changes reach all
+//   - a later Envoy receives the last good ones
 //   - the next good change reaches all
-//   - a bad change of what protects reaches all, and they keep what they had
+//   - a bad security change reaches all, and they keep their previous version
 func TestEnvoyCanary(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

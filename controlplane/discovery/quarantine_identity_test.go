@@ -90,7 +90,7 @@ func (h *identities) as(t *testing.T, account string, delta bool) *peer {
 	return p
 }
 
-// takeListener takes the only listener.
+// takeListener receives the only listener.
 func (p *peer) takeListener(line string) *peer {
 	p.t.Helper()
 	p.subscribe(xds.TypeListener)
@@ -99,8 +99,8 @@ func (p *peer) takeListener(line string) *peer {
 	return p
 }
 
-// What one identity rejects is not withheld from another one that says the same
-// of itself, nor from anybody because of a stream on the plaintext port.
+// A resource that one identity rejects is not withheld from another one that claims the same, nor
+// from anyone because of a stream on the plaintext port.
 func TestRejectionOfAnotherIdentity(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ victim, attacker string }{
@@ -206,9 +206,8 @@ func guardOf(t *testing.T, res *anypb.Any) string {
 	return fmt.Sprintf("%x", generate.Guard(&xds.Resource{Any: b}))
 }
 
-// A change of what protects reaches all proxies of an identity, whatever its
-// other proxies say of it: those that are connected, and those that come back or
-// are new.
+// A security change reaches all proxies of an identity regardless of rejections by its other
+// proxies: connected, reconnecting and new ones.
 func TestRejectionWithholdsNoProtection(t *testing.T) {
 	t.Parallel()
 	for _, words := range []string{"listener(s) virtualInbound: bad config", "it is bad"} {

@@ -22,10 +22,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// picky is a proxy that rejects every resource with "bad" in it as Envoy does:
-// of clusters and listeners it takes the rest of the response and names those
-// that it rejects; of routes it takes those before the first bad one, and names
-// none. A "worse" one spoils its response.
+// picky is a proxy that rejects every resource with "bad" in it like Envoy: for clusters and
+// listeners it accepts the rest of the response and names the rejected ones; for routes it accepts
+// those before the first bad one, and names none. A "worse" one invalidates its response.
 type picky struct {
 	h     *harness
 	id    int
@@ -33,7 +32,7 @@ type picky struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	have map[string]map[string]string
 	vers map[string]map[string]string // delta
 	last map[string]string            // without: version_info
@@ -124,7 +123,7 @@ func (p *picky) run(ctx context.Context, t *testing.T) error {
 // offered is a resource of a response.
 type offered struct{ name, value, version string }
 
-// take takes what it can and returns what it rejects.
+// take accepts valid resources and returns the rejected ones.
 func (p *picky) take(typeURL string, all []offered) *rpcstatus.Status {
 	for _, o := range all {
 		if strings.Contains(o.value, "worse") {
@@ -252,8 +251,8 @@ func (w *world) step() {
 	w.settle()
 }
 
-// settle says what all proxies should have: what was made, with the last good
-// in the place of what is bad, and the clusters that it needs.
+// settle returns the resources that all proxies should have: the generated ones, with the last good
+// versions in place of bad ones, and the clusters that they need.
 func (w *world) settle() {
 	before := w.good
 	w.good = map[string]map[string]string{}
@@ -296,8 +295,8 @@ func (p *picky) differs(w *world) string {
 	return ""
 }
 
-// Whatever changes, is rejected, comes back or begins afresh: in the end every
-// proxy has what was made, with the last good one in the place of what is bad.
+// After any sequence of changes, rejections, reconnects and restarts every proxy has the generated
+// resources, with the last good version in place of bad ones.
 func TestKeptProperty(t *testing.T) {
 	t.Parallel()
 	for _, canaries := range []bool{true, false} {
@@ -367,7 +366,7 @@ func (w *world) agree(t *testing.T, h *harness, all []*picky, round int) {
 	t.Fatalf("round %d: %s\nmade: %v\nrejected: %v", round, diff, w.made, h.server.Rejected())
 }
 
-// publish pushes what a world holds.
+// publish pushes the resources of a world.
 func (h *harness) publish(w *world) {
 	for typeURL, all := range w.made {
 		h.set(typeURL, all)
@@ -375,8 +374,8 @@ func (h *harness) publish(w *world) {
 	h.push()
 }
 
-// What a control plane that starts anew does not know, proxies that come back
-// do: a rejected resource takes nothing from them, and new ones do without.
+// Proxies that reconnect to a restarted control plane keep the versions that it does not know: a
+// rejected resource removes nothing from them, and new proxies do not receive it.
 func TestKeptAfterRestart(t *testing.T) {
 	t.Parallel()
 	first, second := startEmpty(t, true), startEmpty(t, true)

@@ -69,7 +69,7 @@ func eachCanary(t *testing.T, test func(t *testing.T, h *harness, all []*peer)) 
 	}
 }
 
-// join asks for all types and takes what there is.
+// join subscribes to all types and accepts the responses.
 func (p *peer) join(clusters, listeners, routes string) {
 	p.t.Helper()
 	p.subscribe(xds.TypeCluster)
@@ -83,7 +83,7 @@ func (p *peer) join(clusters, listeners, routes string) {
 	p.quiet()
 }
 
-// line is a response, in the words for delta; without, wildcards hold all.
+// line formats a response in the form of delta; without delta, wildcards contain all resources.
 func (p *peer) line(delta, sotw string) string {
 	if p.delta {
 		return delta
@@ -117,8 +117,8 @@ func (h *harness) count(result string) int {
 	return int(counter(h.reg, "outrigger_control_canary_pushes", result))
 }
 
-// One proxy tries a change; the others get it when it has taken it, one type
-// after the other.
+// One proxy receives a change first; the others receive it once it has accepted it, one type after
+// the other.
 func TestCanaryTakes(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.set(xds.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
@@ -149,9 +149,9 @@ func TestCanaryTakes(t *testing.T) {
 	})
 }
 
-// One proxy rejects: the others do not see it, and new ones get the last good
-// one, with the clusters that it needs. Other changes flow, and the next version
-// is for all.
+// One proxy rejects a resource: the others do not receive it, and new ones receive the last good
+// version, with the clusters that it needs. Other changes are sent, and the next version is sent to
+// all.
 func TestCanaryRejects(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.set(xds.TypeCluster, map[string]string{"b": "b=1", "c": "c=1"})
@@ -211,8 +211,8 @@ func TestCanaryRejects(t *testing.T) {
 	})
 }
 
-// A canary that says nothing holds nobody back for longer than it may; endpoints
-// do not wait for it at all.
+// A canary that does not respond delays others for a bounded time; endpoints do not wait for it at
+// all.
 func TestCanaryIsSilent(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.patience(time.Second)
@@ -236,7 +236,7 @@ func TestCanaryIsSilent(t *testing.T) {
 			t.Errorf("the others waited for %v, want %v", all, time.Second)
 		}
 		until(t, "it is counted", func() bool { return h.count("unanswered") == 1 })
-		// It is not asked again before it has answered.
+		// It does not receive another candidate before it has responded.
 		h.set(xds.TypeRoute, map[string]string{"r": "r=3"})
 		h.push()
 		second, rest := canary(t, others)
@@ -249,8 +249,8 @@ func TestCanaryIsSilent(t *testing.T) {
 	})
 }
 
-// Of a canary that rejects when the others have taken it already, nobody takes
-// notice, and it is none any more.
+// A rejection by a canary after the others have accepted the change is ignored, and the proxy is no
+// longer a canary.
 func TestCanaryIsOdd(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.patience(10 * time.Millisecond)
@@ -347,7 +347,7 @@ func TestCanaryLeaves(t *testing.T) {
 	})
 }
 
-// Proxies that come while a candidate is tried get what was good before.
+// Proxies that connect while a candidate is tried receive the last good version.
 func TestCanaryAndNewcomers(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.set(xds.TypeRoute, map[string]string{"r": "r=2"})
@@ -367,7 +367,7 @@ func TestCanaryAndNewcomers(t *testing.T) {
 	})
 }
 
-// A machine's own trouble is nobody else's.
+// A problem of one machine does not affect others.
 func TestCanaryCannotBind(t *testing.T) {
 	eachCanary(t, func(t *testing.T, h *harness, all []*peer) {
 		h.set(xds.TypeListener, map[string]string{"l": "l=2"})
@@ -383,8 +383,7 @@ func TestCanaryCannotBind(t *testing.T) {
 	})
 }
 
-// What one proxy rejects and nobody ever had is tried by a second one, which
-// decides.
+// A new resource that one proxy rejects is tried by a second one, which decides.
 func TestRejectedWithoutGood(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
@@ -408,7 +407,7 @@ func TestRejectedWithoutGood(t *testing.T) {
 				second.subscribe(xds.TypeRoute, "r")
 				if second.want("rds r=1 a"); bad {
 					if second.nack(xds.TypeRoute, "no"); delta {
-						second.wantAck("rds -r") // it has asked for it
+						second.wantAck("rds -r") // it has subscribed to it
 					}
 				} else {
 					second.ack(xds.TypeRoute)
@@ -433,8 +432,8 @@ func TestRejectedWithoutGood(t *testing.T) {
 	}
 }
 
-// A proxy that rejected its first listener, and has none, learns that the listener
-// is gone when it is deleted, and not before. Until then the status calls it REJECTED.
+// A proxy that rejected its first listener, and has none, receives the removal of the listener when
+// it is deleted, and not before. Until then the status calls it REJECTED.
 func TestRejectedWithdrawn(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
@@ -475,7 +474,7 @@ func TestRejectedWithdrawn(t *testing.T) {
 					h.set(typeURL, to)
 					h.push()
 					order := all
-					if to != nil { // what is gone is not tried by one proxy first
+					if to != nil { // removals are not sent to one proxy first
 						first, others := canary(t, all)
 						order = append([]*peer{first}, others...)
 					}

@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// resume subscribes as a proxy that comes back does: with the versions of what
-// it has. A resource of the value "old" is one that changed meanwhile.
+// resume subscribes as a reconnecting proxy does: with the versions of its resources. The value
+// "old" marks a resource that has changed since.
 func (h *harness) resume(p *peer, typeURL string, have map[string]string, names ...string) {
 	p.t.Helper()
 	versions := map[string]string{}
@@ -44,9 +44,9 @@ func reconnected(t *testing.T) (*harness, *peer) {
 	return h, h.connect(t, true)
 }
 
-// A proxy comes back and b has changed: Envoy warms the new b with endpoints
-// that come after it, although it has them. Routes wait for that, and what is
-// gone stays until the routes are taken.
+// A proxy reconnects and b has changed: Envoy warms the new b with endpoints that arrive after it,
+// although it has them. Routes wait for that, and removed clusters stay until the routes are
+// accepted.
 func TestResumeMakesBeforeItBreaks(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
@@ -56,15 +56,14 @@ func TestResumeMakesBeforeItBreaks(t *testing.T) {
 	p.wantAck("eds ea=1 eb=1")
 	h.resume(p, xds.TypeListener, map[string]string{"l": ""})
 	h.resume(p, xds.TypeRoute, map[string]string{"r": "old"}, "r")
-	p.quiet() // Envoy acknowledges clusters when they are warm
+	p.quiet() // Envoy acknowledges clusters once they are warm
 	p.ack(xds.TypeCluster)
 	p.wantAck("rds r=2")
 	p.wantAck("cds -gone")
 	p.quiet()
 }
 
-// Envoy asks for clusters first, except when some are warming: then they wait
-// for endpoints.
+// Envoy requests clusters first, except when some are warming and wait for endpoints.
 func TestResumeWhileWarming(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
@@ -137,7 +136,7 @@ func TestRejectedRoutesKeepTheirClusters(t *testing.T) {
 		if p.delta {
 			p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResponseNonce: p.nonce[xds.TypeRoute], ErrorDetail: detail})
 		} else {
-			// What a rejection names beside is asked for all the same.
+			// Names that a rejection adds are subscribed to anyway.
 			h.set(xds.TypeRoute, map[string]string{"r": "bad", "s": "s=1"})
 			h.push()
 			p.must(&discoveryv3.DiscoveryRequest{
@@ -205,9 +204,8 @@ func TestOnePushOneSnapshot(t *testing.T) {
 	}
 }
 
-// A proxy that comes back with all that it should have is synced, although
-// nothing is sent to it: after a restart the control plane knows as much of its
-// proxies as before.
+// A proxy that reconnects with all current resources is synced, although nothing is sent to it:
+// after a restart the control plane knows the state of its proxies as before.
 func TestResumedIsSynced(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)

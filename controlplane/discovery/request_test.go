@@ -14,8 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzRequest compares the readers with the generated types: whatever these
-// read, the readers read the same.
+// FuzzRequest checks that the readers read the same as the generated types.
 func FuzzRequest(f *testing.F) {
 	for _, m := range []proto.Message{
 		&discoveryv3.DiscoveryRequest{

@@ -154,7 +154,7 @@ type secretHarness struct {
 	reg     *prometheus.Registry
 }
 
-// gatewayCaller is who calls on a TLS connection of a test.
+// gatewayCaller is the caller on a TLS connection of a test.
 var gatewayCaller = fixed{caller: &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "gateway"}}}
 
 // startSecrets starts a server on TLS, or on plaintext, with everything that it

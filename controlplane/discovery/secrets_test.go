@@ -20,8 +20,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// A gateway gets empty sets of everything that makes up a configuration, and
-// can be ready; and the secrets that it asks for as they change.
+// A gateway receives empty sets of all types, and can become ready; it receives the secrets that it
+// requests, and their changes.
 func TestSecrets(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		a, b, root := mint(t, "a"), mint(t, "b"), mint(t, "root")
@@ -60,7 +60,7 @@ func TestSecrets(t *testing.T) {
 	})
 }
 
-// Only streams that asked for a Secret look when it changes.
+// Only streams that subscribed to a Secret process its changes.
 func TestSecretOfOthers(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
@@ -108,7 +108,7 @@ func TestSecretUnsubscribe(t *testing.T) {
 	})
 }
 
-// A proxy that comes back with what is current gets nothing.
+// A proxy that reconnects with current resources receives nothing.
 func TestSecretResume(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		h.secrets.Set("default", "shop", mint(t, "a").pair())
@@ -137,7 +137,7 @@ func TestSecretResume(t *testing.T) {
 	})
 }
 
-// Who may not have a secret does not get it, and a person reads why.
+// A caller without access to a secret does not receive it, and the reason is logged.
 func TestSecretRefusals(t *testing.T) {
 	t.Parallel()
 	deny := func(context.Context, *authn.Caller) error { return errors.New("let a Role allow it") }
@@ -154,10 +154,10 @@ func TestSecretRefusals(t *testing.T) {
 		"unauthorised":      {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes://shop", label: "unauthorized", says: "let a Role allow it"},
 		"unauthorised, too": {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes-gateway://default/shop", label: "unauthorized", says: "let a Role allow it"},
 		"of the agent":      {resource: "default", label: "name", says: "from the agent"},
-		"other scheme":      {resource: "file:///etc/passwd", label: "name", says: "the scheme is not one of"},
+		"other scheme":      {resource: "file:///etc/passwd", label: "name", says: "the scheme is neither"},
 		"path":              {resource: "kubernetes://../bank/shop", label: "name", says: "write kubernetes://"},
 		"missing":           {resource: "kubernetes://nobody", label: "missing", says: "there is no Secret default/nobody"},
-		"no roots":          {resource: "kubernetes://shop-cacert", label: "broken", says: "holds neither cacert nor ca.crt"},
+		"no roots":          {resource: "kubernetes://shop-cacert", label: "broken", says: "contains neither cacert nor ca.crt"},
 		"no pair":           {resource: "kubernetes://roots", label: "broken", says: "neither cert and key nor tls.crt and tls.key"},
 	} {
 		for kind, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -197,8 +197,8 @@ func TestSecretGranted(t *testing.T) {
 	})
 }
 
-// What a proxy says of its role and labels gets it no Secret of a Gateway: only
-// the service account of the Gateway does.
+// The role and labels that a proxy claims grant it no Secret of a Gateway; only the service account
+// of the Gateway does.
 func TestSecretOfGateway(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{false, true} {
@@ -227,7 +227,7 @@ func TestSecretOfGateway(t *testing.T) {
 				if gets {
 					p.wantAck("sds kubernetes-gateway://default/edge=own kubernetes-gateway://vault/edge=granted")
 				} else {
-					until(t, "the log says why", func() bool { return strings.Contains(h.logged.String(), "named by the annotation") })
+					until(t, "the log says why", func() bool { return strings.Contains(h.logged.String(), "or by the annotation") })
 				}
 				p.quiet()
 			})
@@ -235,8 +235,8 @@ func TestSecretOfGateway(t *testing.T) {
 	}
 }
 
-// A grant that comes, or goes, with a snapshot counts from then on; what the
-// proxy has it keeps.
+// A grant that a snapshot adds or removes takes effect from then on; the proxy keeps the secrets
+// that it has.
 func TestSecretGrantComes(t *testing.T) {
 	eachSecret(t, func() secrets.Config {
 		return secrets.Config{Granted: func(mesh *snapshot.Mesh, _ *authn.Caller, _ credentials.Reference) bool { return mesh.Sequence == 2 }}
@@ -252,8 +252,8 @@ func TestSecretGrantComes(t *testing.T) {
 	})
 }
 
-// While it is asked whether a proxy may have secrets, everything else goes on;
-// and who was refused gets them as soon as it may.
+// A pending access check does not block anything else; a refused proxy receives the secrets as soon
+// as access is granted.
 func TestSecretAuthorize(t *testing.T) {
 	t.Parallel()
 	for name, delta := range map[string]bool{"sotw": false, "delta": true} {
@@ -284,7 +284,7 @@ func TestSecretAuthorize(t *testing.T) {
 			h.secrets.Set("default", "shop", mint(t, "b").pair())
 			p.quiet()
 			answer <- errors.New("not yet")
-			<-asked // by itself, after a while
+			<-asked // automatically, after a while
 			p.quiet()
 			answer <- nil
 			p.wantAck("sds shop=b")
@@ -315,7 +315,7 @@ func TestSecretLoading(t *testing.T) {
 	until(t, "it is logged", func() bool { return strings.Contains(h.logged.String(), "there is no Secret default/shop") })
 }
 
-// A proxy that asks for many names fills no log.
+// A proxy that requests many names does not flood the log.
 func TestManyRefusals(t *testing.T) {
 	t.Parallel()
 	h := startSecrets(t, true, noConfig())
@@ -335,8 +335,7 @@ func TestManyRefusals(t *testing.T) {
 	}
 }
 
-// Whatever happens to a secret, nothing of its key gets into the log, into
-// errors or into metrics.
+// No part of a secret's key is ever in the log, in errors or in metrics.
 func TestNoKeyIsShown(t *testing.T) {
 	eachSecret(t, noConfig, func(t *testing.T, h *secretHarness, p *peer) {
 		a, b := mint(t, "a"), mint(t, "b")

@@ -19,7 +19,7 @@ import (
 // shared caches what many streams have in common: lists of names, differences
 // between sets, and the encoded bodies of long responses.
 type shared struct {
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// names are the lists that streams use. Unused ones are removed when there are
 	// sweepAt of them.
 	names   map[namesKey]weak.Pointer[nameSet]

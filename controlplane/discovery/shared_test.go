@@ -23,8 +23,7 @@ func (h *harness) remembered() string {
 	return fmt.Sprint(len(s.updates), len(s.unions), len(s.requested))
 }
 
-// Streams that ask for the same share the work, also while clusters wait for
-// their removal.
+// Streams with equal subscriptions share the work, also while clusters wait for their removal.
 func TestStreamsShare(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		many := map[string]string{"a": "a=1", "b": "b=1"}
@@ -77,7 +76,7 @@ func TestStreamsShare(t *testing.T) {
 	})
 }
 
-// What a proxy comes back with belongs to it alone and is not remembered.
+// The resources that a proxy reconnects with are not shared and not stored.
 func TestResumedSetsAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
@@ -125,8 +124,8 @@ func TestNamesDecide(t *testing.T) {
 	}
 }
 
-// A stream that adds the names that others have shares their set, in whatever
-// order it names them, and also if it names one twice.
+// A stream that adds the names of other streams shares their set, in any order and also with
+// duplicates.
 func TestAddedNamesShare(t *testing.T) {
 	t.Parallel()
 	s := newShared()
@@ -179,8 +178,8 @@ func together[V comparable](f func() V) map[V]bool {
 	return different
 }
 
-// Streams that come at the same time, as after a start, share as those do that
-// come one after the other.
+// Streams that connect concurrently, as after a start, share like those that connect one after the
+// other.
 func TestCrowdShares(t *testing.T) {
 	t.Parallel()
 	const count = 500

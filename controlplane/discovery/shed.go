@@ -11,7 +11,7 @@ import (
 )
 
 // errMoved ends the stream of a proxy that is to move to another replica.
-var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: connect again")
+var errMoved = status.Error(codes.Unavailable, "another replica of this control plane has fewer proxies: reconnect")
 
 // leaveTime is how long a proxy that is to move has to answer its last responses. Its
 // stream ends after it in any case.

@@ -30,12 +30,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// cable is a TCP port before a server that a test can cut and lead elsewhere. It
-// counts the bytes that come from the server.
+// cable is a TCP proxy in front of a server that a test can cut and redirect. It counts the bytes
+// from the server.
 type cable struct {
 	net.Listener
 	received atomic.Int64
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	to       string
 	open     []net.Conn
 }
@@ -106,7 +106,7 @@ type turning struct {
 	port uint16
 }
 
-// fill is how many virtual hosts nothing is asked of.
+// fill is the number of unused virtual hosts.
 const fill = 200
 
 func startTurning(t *testing.T, address string, noVHDS []bool, args ...string) *turning {
@@ -154,7 +154,7 @@ func startTurning(t *testing.T, address string, noVHDS []bool, args ...string) *
 	return m
 }
 
-// takesVHDS reports whether the Envoy of the tests takes virtual hosts over ADS.
+// takesVHDS reports whether the Envoy of the tests supports virtual hosts over ADS.
 func takesVHDS(t *testing.T) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").CombinedOutput()
@@ -164,8 +164,7 @@ func takesVHDS(t *testing.T) bool {
 	return !strings.Contains(string(out), "/1.36.")
 }
 
-// needVHDS skips a test of virtual hosts as resources of their own where Envoy
-// does not take them.
+// needVHDS skips a test of virtual hosts as separate resources if Envoy does not support them.
 func needVHDS(t *testing.T) {
 	t.Helper()
 	if !takesVHDS(t) {
@@ -246,7 +245,7 @@ func (m *turning) bootstrap(t *testing.T, ip string) []byte {
 	return b
 }
 
-// get asks for a host, and returns the status and the answer.
+// get requests a host, and returns the status and the response.
 func (m *turning) get(host string) string {
 	r, err := m.client.Get("http://" + host + "/")
 	if err != nil {
@@ -262,8 +261,8 @@ func (m *turning) get(host string) string {
 
 func (m *turning) fail(why string) { m.failed.CompareAndSwap(nil, &why) }
 
-// load sends requests until the test ends: each has to succeed, and if they are
-// in order an answer is never older than the one before.
+// load sends requests until the test ends. Each must succeed, and with ordered a response is never
+// older than the previous one.
 func (m *turning) load(t *testing.T, inOrder bool) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -316,7 +315,7 @@ func (m *turning) turn(t *testing.T, i int) {
 	case 3: // it goes
 		host, want = fmt.Sprintf("new-%d.example.com", i-1), "502 no service"
 		delete(m.objects, model.Key{Kind: model.VirtualService, Namespace: "default", Name: fmt.Sprintf("new-%d", i-1)})
-	case 4: // an address goes from one to the other
+	case 4: // an address moves from one to the other
 		host, want = "240.0.0.9", "200 stable"
 		for n, name := range []string{"stable", "other"} {
 			key := model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: name}
@@ -332,10 +331,9 @@ func (m *turning) turn(t *testing.T, i int) {
 	until(t, fmt.Sprintf("change %d: %s answers %q", i, host, want), func() bool { return strings.HasPrefix(m.get(host), want) })
 }
 
-// TestEnvoyVHDS changes 200 routes of a real Envoy under load, both ways: each
-// change arrives, no request fails or gets an answer that is older than one
-// before, and with VHDS a change is small. In between the stream is cut: what
-// did not change is not sent again.
+// TestEnvoyVHDS changes 200 routes of a real Envoy under load, both ways: each change arrives, no
+// request fails or receives an outdated response, and with VHDS a change is small. In between the
+// stream is cut: unchanged resources are not sent again.
 func TestEnvoyVHDS(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -392,9 +390,9 @@ func TestEnvoyChangesOver(t *testing.T) {
 	}
 }
 
-// TestEnvoyListenerComesBack takes the listener away for longer than it drains,
-// and gives it back: Envoy asks for the routes again, but not for their virtual
-// hosts, although it has forgotten them; it takes no request before it has them.
+// TestEnvoyListenerComesBack removes the listener for longer than it drains, and restores it: Envoy
+// requests the routes again, but not their virtual hosts, although it has dropped them; it accepts
+// no request before it has them.
 func TestEnvoyListenerComesBack(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

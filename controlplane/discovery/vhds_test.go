@@ -24,7 +24,7 @@ func withAgent(n *corev3.Node, name string, major, minor uint32) *corev3.Node {
 	return n
 }
 
-// apart is a generator whose routes come apart for proxies with VHDS.
+// apart is a generator that separates virtual hosts from routes for proxies with VHDS.
 type apart struct{ *table }
 
 func (g apart) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
@@ -34,8 +34,8 @@ func (g apart) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string)
 	return g.table.Generate(mesh, proxy, typeURL)
 }
 
-// Only Envoys that are known to take them, over delta, get virtual hosts as
-// resources of their own.
+// Only Envoys that are known to support them, over delta, receive virtual hosts as separate
+// resources.
 func TestWhoHasVHDS(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -93,7 +93,7 @@ func (h *harness) newEnvoy(t *testing.T) *peer {
 	return p
 }
 
-// join goes through what an Envoy asks for until it has the hosts of route r.
+// join sends the requests of an Envoy until it has the hosts of route r.
 func (p *peer) joinHosts() {
 	p.t.Helper()
 	p.subscribe(xds.TypeCluster)
@@ -106,11 +106,11 @@ func (p *peer) joinHosts() {
 	p.quiet() // not before the route is taken
 	p.ack(xds.TypeRoute)
 	p.wantAck("vhds x=1 y=1")
-	p.quiet() // nothing of routes that it did not ask for
+	p.quiet() // nothing of routes that it did not request
 }
 
-// A changed, a new and a gone virtual host go out alone, together, and after
-// the clusters that they may name.
+// Changed, new and removed virtual hosts are sent without others, together, and after the clusters
+// that they may name.
 func TestHostsChange(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
@@ -130,8 +130,8 @@ func TestHostsChange(t *testing.T) {
 	p.quiet()
 }
 
-// Envoy refuses a response as a whole and does not say why: what it held is
-// tried in parts.
+// Envoy rejects a response as a whole without naming a resource: its resources are then sent in
+// parts.
 func TestHostsRefused(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
@@ -156,8 +156,7 @@ func TestHostsRefused(t *testing.T) {
 	p.quiet()
 }
 
-// Envoy asks for virtual hosts once. What comes later is pushed: those of a
-// route that it asks for later, or again.
+// Envoy requests virtual hosts once. Those of routes that it requests later, or again, are pushed.
 func TestHostsOfLaterRoutes(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
@@ -167,26 +166,26 @@ func TestHostsOfLaterRoutes(t *testing.T) {
 	p.ack(xds.TypeRoute)
 	p.wantAck("vhds z=1")
 	p.drop(xds.TypeRoute, "s")
-	p.wantAck("vhds -s/z") // or it would say later that it has it
+	p.wantAck("vhds -s/z") // otherwise it would report later that it has it
 	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/y": "y=1", "s/z": "z=2"})
 	h.push()
 	p.quiet()
 	p.more(xds.TypeRoute, "s")
 	p.wantAck("rds s=1")
 	p.wantAck("vhds z=2")
-	p.more(xds.TypeRoute, "s") // it was dropped and asked for again in one
+	p.more(xds.TypeRoute, "s") // it was unsubscribed and subscribed in one request
 	p.wantAck("rds s=1")
 	p.wantAck("vhds z=2")
 	p.quiet()
 }
 
-// drop says that the proxy no longer wants a name.
+// drop unsubscribes from a name.
 func (p *peer) drop(typeURL, name string) {
 	p.t.Helper()
 	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesUnsubscribe: []string{name}})
 }
 
-// The hosts of a route that is gone stay while its listener drains.
+// The hosts of a removed route stay while its listener drains.
 func TestHostsOfDrainingListener(t *testing.T) {
 	h, p := startHosts(t)
 	p.joinHosts()
@@ -205,7 +204,7 @@ func TestHostsOfDrainingListener(t *testing.T) {
 	p.quiet()
 }
 
-// A proxy that comes back gets what changed meanwhile, and nothing else.
+// A proxy that reconnects receives the changes since, and nothing else.
 func TestHostsResume(t *testing.T) {
 	h, p := startHosts(t)
 	h.resume(p, xds.TypeCluster, map[string]string{"a": ""})
@@ -227,8 +226,8 @@ func TestHostsResumeUnchanged(t *testing.T) {
 	p.quiet()
 }
 
-// What a proxy says it has of a route that it does not have, it does not have:
-// it got that before the route. Nor may it go on saying so.
+// Virtual hosts that a proxy reports for a route that it does not have count as missing: it
+// received them before the route. It must not continue to report them.
 func TestHostsResumeWithoutRoute(t *testing.T) {
 	h, p := startHosts(t)
 	h.resume(p, xds.TypeRoute, nil, "r")
@@ -240,8 +239,7 @@ func TestHostsResumeWithoutRoute(t *testing.T) {
 	p.quiet()
 }
 
-// Virtual hosts may be asked for before the routes: nothing happens to those
-// that the proxy has.
+// Virtual hosts may be requested before the routes: those that the proxy has are not affected.
 func TestHostsResumeBeforeRoutes(t *testing.T) {
 	h, p := startHosts(t)
 	h.resume(p, xds.TypeVirtualHost, map[string]string{"r/x": "", "r/y": "old"})
@@ -251,8 +249,8 @@ func TestHostsResumeBeforeRoutes(t *testing.T) {
 	p.quiet()
 }
 
-// A proxy that comes back with virtual hosts, to a control plane that does not
-// make any, keeps them: its listener goes over to other routes first.
+// A proxy that reconnects with virtual hosts to a control plane that sends none keeps them until
+// its listener uses other routes.
 func TestHostsResumeWhereThereAreNone(t *testing.T) {
 	h, p := startHosts(t)
 	h.set(xds.TypeListener, map[string]string{"l": "l=2"})

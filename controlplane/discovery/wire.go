@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is no frame
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything that is not a frame
 	"google.golang.org/grpc/mem"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"

@@ -15,14 +15,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// laborious takes work the first time that a proxy of some name comes.
+// laborious takes CPU time when a proxy of a name connects the first time.
 type laborious struct {
 	*table
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	known   map[string]bool
 	working int
 	most    int
-	// goOn takes a value for each proxy that is worked on.
+	// goOn receives a value for each proxy that is processed.
 	goOn chan struct{}
 }
 
@@ -50,9 +50,9 @@ func (g *laborious) count() (working int) {
 	return g.working
 }
 
-// TestAdmission has a burst of proxies come for which everything has to be
-// made: as many as there are workers are let in at a time, in no fixed rate, and
-// those that are served hear of changes meanwhile.
+// TestAdmission connects a burst of proxies whose configuration must be generated: as many as there
+// are workers are admitted at a time, without a fixed rate, and connected proxies receive changes
+// meanwhile.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	const workers, newcomers = 3, 60

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3" // a dump of Envoy holds it
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3" // a dump of Envoy contains it
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/google/go-cmp/cmp"
@@ -100,7 +100,7 @@ func runWireEnvoy(t *testing.T, w *wireMesh, api, ip string) *wireEnvoy {
 	return e
 }
 
-// get asks the admin port; nothing while it does not answer.
+// get sends a request to the admin port; it returns nothing while the port does not respond.
 func (e *wireEnvoy) get(path string) string {
 	resp, err := http.Get("http://" + e.admin + path) //nolint:noctx // the test's own Envoy, which answers at once
 	if err != nil {
@@ -114,8 +114,8 @@ func (e *wireEnvoy) get(path string) string {
 	return string(body)
 }
 
-// view returns what Envoy has in force, as a viewer would hold it; nil while
-// something is still warming.
+// view returns the active resources of Envoy in the form of a viewer, or nil while something is
+// warming.
 func (e *wireEnvoy) view(kind viewerKind) *viewer {
 	dump := &adminv3.ConfigDump{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(e.get("/config_dump?include_eds")), dump); err != nil {
@@ -160,13 +160,13 @@ func (e *wireEnvoy) view(kind viewerKind) *viewer {
 			}
 		}
 	}
-	edsClusters := v.namedEndpoints() // the dump has those of other clusters, too
+	edsClusters := v.namedEndpoints() // the dump also has those of other clusters
 	maps.DeleteFunc(v.have[xds.TypeEndpoint], func(name string, _ *anypb.Any) bool { return !slices.Contains(edsClusters, name) })
 	return v
 }
 
-// content is what a view says of the traffic, for comparison: Envoy's dump
-// fills in defaults, and leaves virtual hosts of their own in no order.
+// content returns the parts of a view that affect traffic, for comparison: Envoy's dump fills in
+// defaults, and has separate virtual hosts in random order.
 func content(t *testing.T, v *viewer) map[string]string {
 	t.Helper()
 	if v == nil {
@@ -234,10 +234,9 @@ func endpointsOf(t *testing.T, res *anypb.Any) string {
 	return strings.Join(slices.Compact(addresses), " ")
 }
 
-// TestEnvoyViews makes random changes while a real Envoy is connected, and its
-// control plane restarts: at the end Envoy has in force what a control plane
-// that knows nothing but the objects would send, has rejected nothing, and
-// none of it is still warming.
+// TestEnvoyViews makes random changes while a real Envoy is connected, and its control plane
+// restarts: at the end Envoy has in force what a new control plane would send, has rejected
+// nothing, and nothing is warming.
 func TestEnvoyViews(t *testing.T) {
 	t.Parallel()
 	delta := viewerKinds[2]

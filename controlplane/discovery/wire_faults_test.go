@@ -24,8 +24,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// A proxy that never acknowledges costs nothing but itself: others are served,
-// and what it gets when it wakes up is the newest.
+// A proxy that never acknowledges affects no other: others are served, and it receives the newest
+// state when it resumes.
 func TestNeverAcknowledges(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		p.subscribe(xds.TypeCluster)
@@ -53,7 +53,7 @@ func TestNeverAcknowledges(t *testing.T) {
 	})
 }
 
-// A proxy that reads nothing holds up nobody, and its stream can be ended.
+// A proxy that reads nothing delays no other, and its stream can be closed.
 func TestNeverReads(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
@@ -83,8 +83,7 @@ func TestNeverReads(t *testing.T) {
 	until(t, "the stream has ended", func() bool { return h.server.Connected() == 1 })
 }
 
-// onOwnConnection connects without sharing flow control with others, and takes
-// long responses.
+// onOwnConnection connects without sharing flow control with others, and accepts long responses.
 func (h *harness) onOwnConnection(t *testing.T, delta bool) *peer {
 	t.Helper()
 	conn, err := grpc.NewClient(h.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -147,8 +146,8 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Garbage in place of a request, at the beginning of a stream or later, ends
-// the stream or is taken as a request that says little; it never harms others.
+// Garbage in place of a request, at the beginning of a stream or later, ends the stream or counts
+// as an empty request; it never affects others.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
@@ -225,8 +224,8 @@ func spoil(rnd *rand.Rand, good []byte) []byte {
 	return b
 }
 
-// TestStorm has many proxies come and leave at any moment, while changes go
-// out: none of them stays, and who stays is served.
+// TestStorm connects and disconnects many proxies at random during changes: none of them leaks, and
+// a permanent proxy is served.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)

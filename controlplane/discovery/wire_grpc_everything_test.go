@@ -61,8 +61,8 @@ func everyObject(t *testing.T) map[string]map[model.Key]proto.Message {
 	return out
 }
 
-// TestGRPCTakesEverything has grpc-go's xDS client dial every host of the
-// generator's own cases. It rejects nothing, and gets what it asks for.
+// TestGRPCTakesEverything has grpc-go's xDS client dial every host of the generator's own cases. It
+// rejects nothing, and receives all requested resources.
 func TestGRPCTakesEverything(t *testing.T) {
 	t.Parallel()
 	cases := everyObject(t)
@@ -117,8 +117,8 @@ func TestGRPCTakesEverything(t *testing.T) {
 	}
 }
 
-// tryTarget sends a call that nobody need answer; the client must know where to
-// send it, or that it is nowhere.
+// tryTarget sends a call that need not succeed; the client must resolve its address, or know that
+// there is none.
 func tryTarget(target string, opts ...grpc.DialOption) error {
 	conn, err := grpc.NewClient(target, opts...)
 	if err != nil {

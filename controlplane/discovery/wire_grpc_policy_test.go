@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestGRPCServerPolicies enforces policies at grpc-go's own xDS server. What it cannot evaluate, such as
-// tokens, is refused, and no policy makes it reject its listener.
+// TestGRPCServerPolicies enforces policies at grpc-go's own xDS server. Rules that it cannot
+// evaluate, such as those of tokens, are refused, and no policy makes it reject its listener.
 func TestGRPCServerPolicies(t *testing.T) {
 	t.Parallel()
 	w, ca := newWireMesh(t, "127.77.60.13"), newWireCA(t)

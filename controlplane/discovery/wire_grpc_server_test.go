@@ -196,9 +196,9 @@ func (c *wireClient) refused() {
 
 // TestGRPCMutualTLS has grpc-go's xDS server and client talk mutual TLS through
 // nothing but the control plane and certificates as the agent writes them:
-//   - the server knows the caller by its certificate
-//   - who has no certificate of the mesh, or none at all, is refused
-//   - a server with another identity than its service has is refused
+//   - the server sees the caller's identity in its certificate
+//   - callers without a certificate, or with one from outside the mesh, are refused
+//   - a server with an identity other than that of its service is refused
 func TestGRPCMutualTLS(t *testing.T) {
 	t.Parallel()
 	w, ca := newWireMesh(t, "127.77.60.2"), newWireCA(t)
@@ -233,7 +233,7 @@ func TestGRPCMutualTLS(t *testing.T) {
 		}
 	}
 
-	// A connection that there is stays: it is new ones that are checked.
+	// Existing connections stay open; only new ones are checked.
 	w.putOne(model.ServiceEntry, "echo", wireAccount(wireHost, "somebody-else", server.address))
 	misled := app.dial(t, w, "xds:///echo:7070")
 	misled.refused()
@@ -276,8 +276,8 @@ func TestGRPCDenied(t *testing.T) {
 	app.dial(t, w, "xds:///echo:7070").calls(wireID("client"))
 }
 
-// TestGRPCServerModes changes what a server takes while it runs. It takes one of
-// mutual TLS and plaintext at a time, and serves all the while.
+// TestGRPCServerModes changes the mode of a server while it runs. It accepts either mutual TLS or
+// plaintext at a time, and serves without interruption.
 func TestGRPCServerModes(t *testing.T) {
 	t.Parallel()
 	w, ca := newWireMesh(t, "127.77.60.3"), newWireCA(t)
@@ -294,7 +294,7 @@ func TestGRPCServerModes(t *testing.T) {
 	})
 	app := wireApp{ip: "127.77.60.24", name: "client", certificates: ca.issue(t, "client")}
 	toPlain, toMarked := app.dial(t, w, "xds:///plain:7070"), app.dial(t, w, "xds:///marked:7070")
-	toPlain.calls("nobody") // permissive, and it does not say that it speaks mutual TLS
+	toPlain.calls("nobody") // permissive, without a sign that it supports mutual TLS
 	toMarked.calls(wireID("client"))
 
 	w.putAll(map[model.Key]proto.Message{
@@ -321,9 +321,8 @@ func TestGRPCServerModes(t *testing.T) {
 	}
 }
 
-// TestGRPCServerNames has servers listen at their own address and at all, at any
-// port, one more when others run, and whatever becomes of the services that lead
-// there.
+// TestGRPCServerNames has servers listen at their own address and at all addresses, at any port,
+// while others run, and regardless of the services that select them.
 func TestGRPCServerNames(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.4")
@@ -374,8 +373,8 @@ func TestGRPCServerNames(t *testing.T) {
 	}
 }
 
-// TestGRPCServerListensMore has one server listen at a second address while it
-// serves at the first: both come over one stream, and the first is not disturbed.
+// TestGRPCServerListensMore has one server listen at a second address while it serves at the first:
+// both are served over one stream, and the first is not affected.
 func TestGRPCServerListensMore(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.10")
@@ -417,8 +416,8 @@ func TestGRPCServerListensMore(t *testing.T) {
 	}
 }
 
-// TestGRPCWithoutCertificates: an application that has no certificates rejects
-// what demands them, and takes it from no other.
+// TestGRPCWithoutCertificates checks that an application without certificates rejects resources
+// that require them, without effects on others.
 func TestGRPCWithoutCertificates(t *testing.T) {
 	t.Parallel()
 	w, ca := newWireMesh(t, "127.77.60.11"), newWireCA(t)

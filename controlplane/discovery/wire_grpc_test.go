@@ -59,8 +59,9 @@ func wireStoppable(t *testing.T, ip string) (string, *grpc.Server) {
 	return l.Addr().String(), s
 }
 
-// wireEcho does what the headers of a call say: "x-fail: 2" fails the first two
-// attempts, "x-delay" waits, and "x-bad: address" fails at that address. The header "x-caller" is the identity of the caller.
+// wireEcho implements the headers of a call: "x-fail: 2" fails the first two attempts, "x-delay"
+// waits, and "x-bad: address" fails at that address. The header "x-caller" is the identity of the
+// caller.
 type wireEcho struct {
 	healthpb.UnimplementedHealthServer
 }
@@ -160,14 +161,14 @@ type wireClient struct {
 	health healthpb.HealthClient
 }
 
-// dialXDS makes a client of a target; what it knows comes from the control plane.
+// dialXDS returns a client of a target that is configured by the control plane.
 func dialXDS(t *testing.T, w *wireMesh, target string) *wireClient {
 	t.Helper()
 	return wireApp{ip: "127.77.171.40", name: "client"}.dial(t, w, target)
 }
 
-// dial makes a client that takes from the control plane how to secure its
-// connections, and none if that says nothing.
+// dial returns a client that secures its connections as the control plane configures, by default
+// not at all.
 func (a wireApp) dial(t *testing.T, w *wireMesh, target string) *wireClient {
 	t.Helper()
 	resolver, err := grpcxds.NewXDSResolverWithConfigForTesting(a.bootstrap(t, w))
@@ -195,8 +196,7 @@ func dialAt(t *testing.T, target string, opts ...grpc.DialOption) *wireClient {
 	return &wireClient{t: t, health: healthpb.NewHealthClient(conn)}
 }
 
-// ask sends a call with headers, and returns the address that answered and the
-// caller as the server knows it.
+// ask sends a call with headers, and returns the address of the server and the caller that it saw.
 func (c *wireClient) ask(headers ...string) (from, caller string, err error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 15*time.Second)
 	defer cancel()
@@ -235,11 +235,11 @@ func (c *wireClient) reaches(user string, want ...string) {
 
 // TestGRPCClient has grpc-go's own xDS client read listeners, routes, clusters
 // and endpoints of the proxyless generator:
-//   - it reaches all endpoints, and by short names, too
-//   - routes by header and subset hold, and a changed one takes effect
-//   - an endpoint that moves is followed, calls meanwhile do not fail
-//   - a service that comes later is served; one that goes is gone
-//   - a control plane that comes back, with other state, is followed
+//   - it reaches all endpoints, also by short names
+//   - routes by header and subset are applied, and so is a changed one
+//   - an endpoint moves without failed calls
+//   - a new service is served; a deleted one is removed
+//   - a restarted control plane with other state is followed
 func TestGRPCClient(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.171.2")

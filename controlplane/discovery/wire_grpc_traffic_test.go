@@ -42,8 +42,7 @@ func to(subset string) string {
 	return `{"destination":{"host":"` + wireHost + `","subset":"` + subset + `"}}`
 }
 
-// answered counts who answers calls with these headers; failures count under
-// their code.
+// answered counts the servers of calls with these headers; failures count under their code.
 func (c *wireClient) answered(calls int, headers ...string) map[string]int {
 	got := map[string]int{}
 	for range calls {
@@ -66,8 +65,8 @@ func (c *wireClient) settles(want string, headers ...string) {
 	})
 }
 
-// TestGRPCRoutes has grpc-go's xDS client read what VirtualServices say. One rule
-// follows another for the same host.
+// TestGRPCRoutes has grpc-go's xDS client apply VirtualServices, one after the other for the same
+// host.
 func TestGRPCRoutes(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.5")
@@ -147,8 +146,7 @@ func wirePolicy(policy *networkingv1alpha3.TrafficPolicy) *networkingv1alpha3.De
 	return rule
 }
 
-// TestGRPCPolicies has grpc-go's xDS client read what DestinationRules say: rings,
-// limits and outliers.
+// TestGRPCPolicies has grpc-go's xDS client apply DestinationRules: rings, limits and outliers.
 func TestGRPCPolicies(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.6")
@@ -216,8 +214,8 @@ func TestGRPCPolicies(t *testing.T) {
 	})
 }
 
-// TestGRPCPlaces has a client prefer the endpoints of its region, and go to others
-// when those are gone; and resolve the names of services by itself.
+// TestGRPCPlaces has a client prefer the endpoints of its region, use others when those are
+// removed, and resolve the names of services itself.
 func TestGRPCPlaces(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.7")
@@ -248,8 +246,8 @@ func TestGRPCPlaces(t *testing.T) {
 	named.reaches("anybody", far)
 }
 
-// TestGRPCEndpointLeaves takes an endpoint away under load, and stops it as a
-// workload stops that is no endpoint any more: no call fails.
+// TestGRPCEndpointLeaves removes an endpoint under load, and then stops its server as a workload
+// stops: no call fails.
 func TestGRPCEndpointLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.60.8")

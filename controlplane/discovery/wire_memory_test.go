@@ -26,9 +26,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestMemoryOfBadPeers has proxies do what costs most, and looks at what the
-// server holds while they do it, and afterwards. It runs alone: others would be
-// counted, too.
+// TestMemoryOfBadPeers has proxies use as many resources as possible, and checks the memory of the
+// server meanwhile and afterwards. It runs alone, because other tests would be counted.
 func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 	for _, tc := range []struct {
 		name string
@@ -85,10 +84,10 @@ func TestMemoryOfBadPeers(t *testing.T) { //nolint:paralleltest // see above
 			h.set(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=1"})
 			h.push()
 			before := heap()
-			p := h.onOwnConnection(t, true) // which takes long responses
+			p := h.onOwnConnection(t, true) // which accepts long responses
 			tc.act(t, h, p)
 			p.must(&discoveryv3.DeltaDiscoveryRequest{Node: p.node, TypeUrl: debug.Type, ResourceNamesSubscribe: []string{"list"}})
-			for p.anyOf() != debug.Type { // what was asked before is done
+			for p.anyOf() != debug.Type { // earlier requests have been processed
 			}
 			during := heap() - before
 			if err := p.end(); err != nil {
@@ -117,7 +116,7 @@ func (g *table) forgetPushed() {
 	}
 }
 
-// anyOf receives one response and gives its type.
+// anyOf receives one response and returns its type.
 func (p *peer) anyOf() string {
 	p.t.Helper()
 	m, ok := <-p.got

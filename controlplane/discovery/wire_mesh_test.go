@@ -33,12 +33,12 @@ type wireMesh struct {
 	address string
 	logged  *journal
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	objects map[model.Key]*model.Config
 	mesh    *snapshot.Mesh
 	// port is that of the HTTP proxy of sidecars, 0 for none.
 	port int32
-	// noTLS leaves out mutual TLS, which takes an agent.
+	// noTLS disables mutual TLS, which requires an agent.
 	noTLS  bool
 	denied *denylist.List
 	server *Server
@@ -96,13 +96,13 @@ func (w *wireMesh) restart() {
 	w.start()
 }
 
-// build publishes what follows a change. The caller holds mu.
+// build publishes the snapshot after a change. The caller holds mu.
 func (w *wireMesh) build(change model.Change) {
 	w.mesh = snapshot.Build(w.mesh, w.input(), change)
 	w.server.Push(w.mesh, change)
 }
 
-// input is what snapshots are built from. The caller holds mu.
+// input returns the input of snapshots. The caller holds mu.
 func (w *wireMesh) input() snapshot.Input {
 	settings := meshconfig.Default()
 	settings.ProxyHttpPort = w.port
@@ -156,7 +156,7 @@ func (w *wireMesh) setPort(port int32) {
 	w.build(model.Change{All: true})
 }
 
-// deny changes who is refused.
+// deny changes the deny list.
 func (w *wireMesh) deny(text string) {
 	w.t.Helper()
 	list, err := denylist.Parse([]byte(text))

@@ -21,9 +21,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// TestGoControlPlaneClient has go-control-plane's own ADS client take listeners:
-// it acknowledges, rejects, is sent nothing again, then the next change, and
-// resumes on another connection.
+// TestGoControlPlaneClient receives listeners with go-control-plane's own ADS client: it
+// acknowledges, rejects, receives no response until the next change, and resumes on another
+// connection.
 func TestGoControlPlaneClient(t *testing.T) {
 	t.Parallel()
 	w := newWireMesh(t, "127.77.171.3")
@@ -31,7 +31,7 @@ func TestGoControlPlaneClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // the test is over
+	defer func() { _ = conn.Close() }() // the test has ended
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	client := sotwv3.NewADSClient(ctx, shopNode(t, nil), xds.TypeListener)
@@ -80,8 +80,8 @@ func TestGoControlPlaneClient(t *testing.T) {
 	if _, err := client.Fetch(); !sotwv3.IsConnError(err) {
 		t.Fatalf("the control plane is gone, and the client got %v", err)
 	}
-	// The client sends the nonce of the stream that is gone, so that the server does
-	// not rely on its version: what it has may come once more.
+	// The client sends the nonce of the closed stream, so the server does not rely on its version
+	// and may resend its resources.
 	must(client.InitConnect(conn, grpc.WaitForReady(true)))
 	w.setPort(15083)
 	got := ports()
@@ -94,7 +94,7 @@ func TestGoControlPlaneClient(t *testing.T) {
 	}
 }
 
-// A gRPC client takes what a response of clusters or listeners lacks as gone.
+// A gRPC client removes clusters or listeners that a response lacks.
 func TestWholeStateByName(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{xds.TypeCluster, xds.TypeListener} {
@@ -123,8 +123,7 @@ func TestWholeStateByName(t *testing.T) {
 	}
 }
 
-// A request that comes between a snapshot and its push is answered from the new
-// snapshot, and in its order.
+// A request between a snapshot and its push is served from the new snapshot, in its order.
 func TestRequestDoesNotOvertake(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		p.subscribe(xds.TypeCluster)
@@ -145,8 +144,8 @@ func TestRequestDoesNotOvertake(t *testing.T) {
 	})
 }
 
-// A proxy that comes back with current listeners and routes is answered at once
-// that clusters are gone: no answer is to come that would be waited for.
+// A proxy that reconnects with current listeners and routes receives the removal of clusters at
+// once, because no acknowledgement is pending.
 func TestResumeRemovesAtOnce(t *testing.T) {
 	t.Parallel()
 	h, p := reconnected(t)
@@ -158,8 +157,8 @@ func TestResumeRemovesAtOnce(t *testing.T) {
 	p.quiet()
 }
 
-// Envoy acknowledges clusters when it has the endpoints of all: also of those
-// that are gone again when it asks for them.
+// Envoy acknowledges clusters once it has the endpoints of all, including those that were removed
+// when it requests them.
 func TestEndpointsGoneWhenAskedFor(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil)
@@ -176,9 +175,9 @@ func TestEndpointsGoneWhenAskedFor(t *testing.T) {
 	p.quiet()
 }
 
-// TestEndpointsGoneWhileWarming removes a cluster that has just changed while an earlier
-// endpoint response is unanswered. Envoy still needs endpoints to warm the changed cluster;
-// until it has them, it neither acknowledges clusters nor gets routes that lead elsewhere.
+// TestEndpointsGoneWhileWarming removes a cluster that has just changed while an earlier endpoint
+// response is unanswered. Envoy still needs endpoints to warm the changed cluster; until it has
+// them, it neither acknowledges clusters nor receives routes to other clusters.
 func TestEndpointsGoneWhileWarming(t *testing.T) {
 	each(t, func(_ *testing.T, h *harness, p *peer) {
 		initial(p)
@@ -212,9 +211,9 @@ func TestEndpointsGoneWhileWarming(t *testing.T) {
 	})
 }
 
-// What a proxy ceased to ask for it has no longer, whatever version it names:
-// its requests name that of the last response. A listener would wait for its
-// routes forever.
+// A proxy no longer has resources that it unsubscribed from, regardless of the version in its
+// request, which is that of the last response. Otherwise a listener would wait for its routes
+// forever.
 func TestAskedAgain(t *testing.T) {
 	each(t, func(_ *testing.T, _ *harness, p *peer) {
 		initial(p)
@@ -232,8 +231,8 @@ func TestAskedAgain(t *testing.T) {
 	})
 }
 
-// Names come in any number and order, and twice; what differs between two
-// snapshots is found for all of them.
+// Names are in any number and order, and may be duplicates; the differences between two snapshots
+// are found for all of them.
 func TestManyNames(t *testing.T) {
 	const count = 100_000
 	each(t, func(t *testing.T, h *harness, p *peer) {
@@ -272,9 +271,9 @@ func TestManyNames(t *testing.T) {
 	})
 }
 
-// Types that nobody serves are not answered: an answer without resources would
-// have a proxy drop what it has of them. The stream serves the others on, whatever
-// the number of such types, and keeps none of them.
+// Unserved types receive no response, because a response without resources would have a proxy drop
+// its own. The stream continues to serve the others, regardless of the number of such types, and
+// stores none of them.
 func TestUnservedTypes(t *testing.T) {
 	const count = 2000
 	each(t, func(t *testing.T, h *harness, p *peer) {

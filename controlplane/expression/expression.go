@@ -47,7 +47,7 @@ func Format(text string) (string, error) {
 		return "", err
 	}
 	if strings.Contains(text, ")%") || strings.ContainsAny(text, "\r\n\x00") {
-		return "", errors.New("not writable in a format of Envoy: write it without line breaks and without )%")
+		return "", errors.New("not expressible in a format of Envoy: write it without line breaks and without )%")
 	}
 	return "%CEL(" + text + ")%", nil
 }
@@ -61,7 +61,7 @@ func parse(text string) (*ast.AST, error) {
 	if len(errs.GetErrors()) > 0 {
 		e := errs.GetErrors()[0]
 		message, _, _ := strings.Cut(strings.TrimPrefix(e.Message, "Syntax error: "), " expecting ")
-		return nil, fmt.Errorf("no CEL expression: at column %d, %s", e.Location.Column()+1, message)
+		return nil, fmt.Errorf("not a CEL expression: at column %d, %s", e.Location.Column()+1, message)
 	}
 	return tree, nil
 }
@@ -117,9 +117,9 @@ func called(call ast.CallExpr, known map[string]form) error {
 	}
 	switch {
 	case name == "string":
-		return errors.New("a call of string, which is no function of Envoy: compare or show the value itself")
+		return errors.New("a call of string, which is not a function of Envoy: compare or show the value itself")
 	case !ok:
-		return fmt.Errorf("a call of %s, which is no function of Envoy: use one of its functions, such as contains, startsWith or matches", name)
+		return fmt.Errorf("a call of %s, which is not a function of Envoy: use one of its functions, such as contains, startsWith or matches", name)
 	case call.IsMemberFunction() && f.method&(1<<len(args)) == 0, !call.IsMemberFunction() && f.function&(1<<len(args)) == 0:
 		return fmt.Errorf("a call of %s in a form or with a number of arguments that Envoy does not have: write it as in request.path.startsWith('/a') or size(request.path)", name)
 	case name != "matches":

@@ -19,11 +19,11 @@ func TestFormat(t *testing.T) {
 		`request.headers['a'].startsWith('b') && !(2 in [1, 2])`: `%CEL(request.headers['a'].startsWith('b') && !(2 in [1, 2]))%`,
 		`has(request.headers) || size(request.path) > -1`:        `%CEL(has(request.headers) || size(request.path) > -1)%`,
 		`re.extract(request.path, '/(.*)', '\\1')`:               `%CEL(re.extract(request.path, '/(.*)', '\\1'))%`,
-		`request.path.lowerAscii()`:                              "!lowerAscii, which is no function",
-		`[1].exists(x, x == 1)`:                                  "!exists, which is no function",
-		`request.`:                                               "!no CEL expression: at column",
-		`(5)%(2)`:                                                "!not writable",
-		"1 +\n2":                                                 "!not writable",
+		`request.path.lowerAscii()`:                              "!lowerAscii, which is not a function",
+		`[1].exists(x, x == 1)`:                                  "!exists, which is not a function",
+		`request.`:                                               "!not a CEL expression: at column",
+		`(5)%(2)`:                                                "!not expressible",
+		"1 +\n2":                                                 "!not expressible",
 		"request.host\n":                                         "%CEL(request.host)%",
 	} {
 		got, err := Format(text)

@@ -30,8 +30,8 @@ func TestCheckFormat(t *testing.T) {
 		"%PROTOCOL(x)%":                         "has an argument",
 		"%PROTOCOL:5%":                          "has a length",
 		"%METADATA(NOWHERE:a)%":                 "has an argument",
-		"%CEL(request.)%":                       "no CEL expression",
-		"%CEL(request.path.lowerAscii())%":      "lowerAscii, which is no function",
+		"%CEL(request.)%":                       "not a CEL expression",
+		"%CEL(request.path.lowerAscii())%":      "lowerAscii, which is not a function",
 	} {
 		err := CheckFormat(format)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -149,7 +149,7 @@ func (c *converter) labelsOf(namespace string) map[string]string {
 
 // finish adds the faults of the rules to the status of each parent.
 func (r *route) finish(status []gatewayv1.RouteParentStatus) gatewayv1.RouteStatus {
-	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "what the route refers to is there")
+	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "all references of the route are resolved")
 	if r.unresolved.is() {
 		resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, r.unresolved.reason, r.unresolved.message)
 	}

@@ -35,7 +35,7 @@ func (c *converter) destinations(r *route, refs []backendRef, at string) []*netw
 			f := c.filters(r, ref.filters, fmt.Sprintf("%s[%d].filters", at, i))
 			if f.invalid || f.redirect != nil || f.rewrite != nil || f.mirrors != nil || f.cors != nil {
 				if !f.invalid {
-					r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s[%d].filters: only filters of headers are served here; write the others into the rule", at, i)
+					r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s[%d].filters: only filters of headers are supported here; move the others to the rule", at, i)
 				}
 				to, ok = astray(), false
 			} else {
@@ -102,7 +102,7 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 			}
 		}
 	default:
-		r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s: the kind %s/%s is not served: write a Service, or a Hostname of networking.istio.io", at, group, kind)
+		r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s: the kind %s/%s is not supported: write a Service, or a Hostname of networking.istio.io", at, group, kind)
 		return astray(), false
 	}
 	port := uint32(deref(ref.Port))
@@ -111,7 +111,7 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 		r.unresolve(gatewayv1.RouteReasonBackendNotFound, "%s: there is no %s %s/%s", at, kind, to.namespace, to.name)
 		return astray(), false
 	case port == 0:
-		r.unresolve(gatewayv1.RouteReasonUnsupportedValue, "%s: port is missing: a %s needs one", at, kind)
+		r.unresolve(gatewayv1.RouteReasonUnsupportedValue, "%s: port is missing: a %s requires one", at, kind)
 		return astray(), false
 	case !slices.ContainsFunc(s.Ports, func(p model.Port) bool { return p.Number == port }):
 		r.unresolve(gatewayv1.RouteReasonBackendNotFound, "%s: the %s %s/%s has no port %d", at, kind, to.namespace, to.name, port)

@@ -56,7 +56,7 @@ func (c *converter) filters(r *route, in []gatewayv1.HTTPRouteFilter, at string)
 			out.cors = cors(f.CORS)
 		default:
 			out.invalid = true
-			r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s[%d]: the filter %s is not served: requests of the rule get 500", at, i, f.Type)
+			r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s[%d]: the filter %s is not supported: requests of the rule receive 500", at, i, f.Type)
 		}
 	}
 	return out

@@ -128,11 +128,11 @@ func (c *converter) readGateways() {
 		conflicts(g.listeners)
 		switch {
 		case !accepted:
-			g.reject(gatewayv1.GatewayReasonInvalidParameters, "the GatewayClass %s has parameters, which no version serves", o.spec.GatewayClassName)
+			g.reject(gatewayv1.GatewayReasonInvalidParameters, "the GatewayClass %s has parameters, which are not supported", o.spec.GatewayClassName)
 		case c.in.Deployed != nil && Manages(o.spec):
 			g.fault = c.in.Deployed(o.Namespace, o.Name)
 		case o.spec.Infrastructure != nil && o.spec.Infrastructure.ParametersRef != nil:
-			g.reject(gatewayv1.GatewayReasonInvalidParameters, "spec.infrastructure.parametersRef: nothing is deployed for this Gateway, so that it has no parameters")
+			g.reject(gatewayv1.GatewayReasonInvalidParameters, "spec.infrastructure.parametersRef: nothing is deployed for this Gateway, so the parameters have no effect")
 		}
 		c.addresses(g)
 		c.gateways[name{o.Namespace, o.Name}] = g
@@ -188,7 +188,7 @@ func (c *converter) addresses(g *gateway) {
 			g.unusable = fmt.Sprintf("spec.addresses: there is no Service %s in the namespace of the Gateway", a.Value)
 		default:
 			chosen = true
-			g.reject(gatewayv1.GatewayReasonUnsupportedAddress, "spec.addresses: the type %s is not served: write IPAddress or Hostname", kind)
+			g.reject(gatewayv1.GatewayReasonUnsupportedAddress, "spec.addresses: the type %s is not supported: write IPAddress or Hostname", kind)
 		}
 	}
 	if chosen {
@@ -281,7 +281,7 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 	l := &listener{Listener: in, of: g, namespaces: map[string]bool{}, ended: map[string]bool{}}
 	kinds, served := protocolKinds(in)
 	if !served {
-		l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("the protocol %s is not served: write HTTP, HTTPS, TLS or TCP", in.Protocol)}
+		l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("the protocol %s is not supported: write HTTP, HTTPS, TLS or TCP", in.Protocol)}
 	}
 	c.certificates(l)
 	c.frontend(l)
@@ -298,7 +298,7 @@ func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
 			if !l.unresolved.is() { // the listener is not served without a certificate
 				l.unresolved = fault{
 					string(gatewayv1.ListenerReasonInvalidRouteKinds),
-					fmt.Sprintf("allowedRoutes.kinds names %s, which is no route of a %s listener", k.Kind, in.Protocol),
+					fmt.Sprintf("allowedRoutes.kinds names %s, which is not a route of a %s listener", k.Kind, in.Protocol),
 				}
 			}
 			continue
@@ -313,7 +313,7 @@ func (c *converter) certificates(l *listener) {
 	secure := l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType
 	if !secure || tlsMode(l.Listener) == gatewayv1.TLSModePassthrough {
 		if l.Protocol == gatewayv1.HTTPSProtocolType {
-			l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedValue), "tls.mode Passthrough needs the protocol TLS"}
+			l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedValue), "tls.mode Passthrough requires the protocol TLS"}
 		}
 		return
 	}
@@ -325,7 +325,7 @@ func (c *converter) certificates(l *listener) {
 		to := name{string(orElse(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), string(ref.Name)}
 		switch group, kind := string(deref(ref.Group)), string(orElse(ref.Kind, kindSecret)); {
 		case group != "" || kind != kindSecret:
-			l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCertificateRef), fmt.Sprintf("tls.certificateRefs names a %s/%s: only Secrets are served", group, kind)}
+			l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCertificateRef), fmt.Sprintf("tls.certificateRefs names a %s/%s: only Secrets are supported", group, kind)}
 		case !c.allowed(reference{kind: model.KubernetesGateway, namespace: l.of.Namespace, toKind: kindSecret, to: to}):
 			l.unresolved = fault{
 				string(gatewayv1.ListenerReasonRefNotPermitted),
@@ -369,7 +369,7 @@ func (c *converter) frontend(l *listener) {
 	}
 	if validation != nil {
 		l.credentials = nil
-		l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCACertificateKind), "spec.tls.frontend: certificates of clients are not checked in this version, so that the listener is closed"}
+		l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCACertificateKind), "spec.tls.frontend: client certificates are not verified in this version, so the listener is closed"}
 	}
 }
 

@@ -145,7 +145,7 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 	case valid < len(g.listeners):
 		accepted = condition(gatewayv1.GatewayConditionAccepted, valid > 0, gatewayv1.GatewayReasonListenersNotValid, "not all listeners are accepted: see their conditions")
 	}
-	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed, "proxies with the label "+NameLabel+"="+g.Name+" get the listeners")
+	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed, "proxies with the label "+NameLabel+"="+g.Name+" receive the listeners")
 	switch {
 	case g.reason != "", serving == 0:
 		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, "no listener can be served")
@@ -172,9 +172,9 @@ func observe(conditions []metav1.Condition, generation int64) {
 
 func (l *listener) status() gatewayv1.ListenerStatus {
 	accepted := condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "the listener is accepted")
-	conflicted := condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "no other listener is in the way")
-	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, "what the listener refers to is there")
-	programmed := condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed, "proxies get the listener")
+	conflicted := condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "no other listener conflicts")
+	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, "all references of the listener are resolved")
+	programmed := condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed, "proxies receive the listener")
 	switch {
 	case l.refused.is():
 		accepted = condition(gatewayv1.ListenerConditionAccepted, false, l.refused.reason, l.refused.message)
@@ -186,7 +186,7 @@ func (l *listener) status() gatewayv1.ListenerStatus {
 		resolved = condition(gatewayv1.ListenerConditionResolvedRefs, false, l.unresolved.reason, l.unresolved.message)
 	}
 	if !l.serves() || l.unresolved.is() {
-		programmed = condition(gatewayv1.ListenerConditionProgrammed, l.serves(), gatewayv1.ListenerReasonInvalid, "not all of the listener is valid: see the other conditions")
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, l.serves(), gatewayv1.ListenerReasonInvalid, "the listener is not fully valid: see the other conditions")
 		if l.serves() {
 			programmed.Reason = string(gatewayv1.ListenerReasonProgrammed)
 		}

@@ -192,7 +192,7 @@ func ingressMatch(p *kubenetworkingv1.HTTPIngressPath) (*networkingv1alpha3.Stri
 // requests.
 func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *kubenetworkingv1.IngressBackend, at string) *networkingv1alpha3.Destination {
 	if b.Service == nil {
-		c.problem(o.Config, at+": resources are not served: write a service")
+		c.problem(o.Config, at+": resources are not supported: write a service")
 		return nil
 	}
 	n := name{o.Namespace, b.Service.Name}
@@ -204,7 +204,7 @@ func (c *converter) ingressBackend(o object[kubenetworkingv1.IngressSpec], b *ku
 			i = slices.IndexFunc(s.Ports, func(p model.Port) bool { return p.Name == b.Service.Port.Name })
 		}
 		if i < 0 {
-			c.problem(o.Config, fmt.Sprintf("%s: there is no Service %s/%s with a port called %s: requests of the path get 404", at, n.namespace, n.name, b.Service.Port.Name))
+			c.problem(o.Config, fmt.Sprintf("%s: there is no Service %s/%s with a port named %s: requests of the path receive 404", at, n.namespace, n.name, b.Service.Port.Name))
 			return nil
 		}
 		port = s.Ports[i].Number

@@ -59,7 +59,7 @@ type Input struct {
 	// means that no Secrets are served.
 	Certificate func(namespace, name string) error
 	// Deployed returns why the proxies of a Gateway are not deployed. A nil function means that none
-	// are, because somebody else runs them.
+	// are, because another controller runs them.
 	Deployed func(namespace, name string) Fault
 	// Mesh contains the mesh-wide settings; nil means the defaults.
 	Mesh *meshv1alpha1.MeshConfig

@@ -45,7 +45,7 @@ func (c *converter) readPolicies() {
 			case slices.ContainsFunc(c.secured[to], func(q *securing) bool { return q.section == p.section }):
 				p.refused = fault{string(gatewayv1.PolicyReasonConflicted), "an older BackendTLSPolicy is for the same target"}
 			case len(v.CACertificateRefs) > 0:
-				p.refused = fault{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "validation.caCertificateRefs: roots out of ConfigMaps are not served in this version; requests of the target get 500: write wellKnownCACertificates: System"}
+				p.refused = fault{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "validation.caCertificateRefs: roots from ConfigMaps are not supported in this version; requests of the target receive 500: write wellKnownCACertificates: System"}
 				p.unresolved = fault{string(gatewayv1.BackendTLSPolicyReasonInvalidKind), p.refused.message}
 			}
 			c.secured[to] = append(c.secured[to], p)
@@ -143,7 +143,7 @@ func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
 	if p.refused.is() {
 		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.refused.reason, p.refused.message)
 	}
-	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "what the policy refers to is there")
+	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "all references of the policy are resolved")
 	if p.unresolved.is() {
 		resolved = condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, false, p.unresolved.reason, p.unresolved.message)
 	}

@@ -161,7 +161,7 @@ func (g *Generator) outboundClusters(s *target) *part {
 // withoutNames returns the problem of a service that has no name to resolve.
 func withoutNames(ref clusterRef) model.Problem {
 	return model.Problem{Object: ref.service.Source, Reason: fmt.Sprintf(
-		"port %d of %s has no endpoint, so there is nothing to resolve: requests there are answered with 503; add an endpoint with the port", ref.port.Number, ref.service.Hostname)}
+		"port %d of %s has no endpoint, so there is nothing to resolve: requests to it are answered with 503; add an endpoint with the port", ref.port.Number, ref.service.Hostname)}
 }
 
 // add appends a resource, or the problem of the object that makes it invalid.

@@ -191,7 +191,7 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 // fields.
 var withoutEffect = []string{
 	"has no effect in this version", "has no effect on a sidecar: remove it", "has no effect on a gateway: remove it",
-	"is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors",
+	"is the form of older versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors",
 }
 
 // plain returns the path of a field without indexes and keys.

@@ -35,7 +35,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-var update = flag.Bool("update", false, "write the want files of testdata anew, and delete stale ones")
+var update = flag.Bool("update", false, "write the want files of testdata again, and delete stale ones")
 
 // goldenFiles are the want files of a case, by type.
 var goldenFiles = map[string]string{

@@ -121,7 +121,7 @@ func (in *ingress) sparePort(port uint32) {
 			return false
 		}
 		p := model.Problem{Warning: true, Reason: fmt.Sprintf(
-			"port %d of the workloads is where their proxies take redirected traffic, and nothing behind it can be reached: have the application listen elsewhere", port)}
+			"port %d of the workloads is where their proxies accept redirected traffic, so the application behind it is unreachable: have it listen on another port", port)}
 		if in.sidecar() != nil {
 			p.Object = in.sidecar().Config.Key
 		} else {
@@ -159,7 +159,7 @@ func (in *ingress) named() {
 			case snapshot.MutualTLSPermissive:
 				// Omitting the listener is safer than accepting plaintext where the author
 				// requires TLS.
-				in.leave(i, port, "tls and mutual TLS of the mesh exclude each other, and the mode PERMISSIVE would take plaintext: "+
+				in.leave(i, port, "tls and mutual TLS of the mesh exclude each other, and the mode PERMISSIVE would accept plaintext: "+
 					"set the mode of the port to DISABLE in a PeerAuthentication (spec.portLevelMtls)")
 				continue
 			}
@@ -198,7 +198,7 @@ func (in *ingress) leave(i int, port uint32, why string) {
 	of := in.target.sidecar.Config
 	in.refused = append(in.refused, port)
 	in.problems = append(in.problems, model.Problem{
-		Object: of.Key, Source: of.Source, Reason: fmt.Sprintf("spec.ingress[%d].tls: the port takes no connections: %s", i, why),
+		Object: of.Key, Source: of.Source, Reason: fmt.Sprintf("spec.ingress[%d].tls: the port accepts no connections: %s", i, why),
 	})
 }
 
@@ -233,7 +233,7 @@ func (in *ingress) served() {
 		default:
 			p := model.Problem{
 				Object: i.Service.Source, Warning: true, Code: model.ConflictInbound,
-				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and counts: "+
+				Reason: fmt.Sprintf("port %d of the workloads speaks %s for this service and %s for %s, which is older and wins: "+
 					"give both ports the same protocol", port, e.protocol, first.protocol, first.host),
 			}
 			if !slices.Contains(in.problems, p) { // several endpoints may have the same address

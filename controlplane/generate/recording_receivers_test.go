@@ -63,7 +63,7 @@ func TestEnvoyOutlivesReceivers(t *testing.T) {
 	for _, path := range []string{"/back", "/again"} {
 		request("/gone", "")
 		r, stop := newRecorded(t, ports[0], ports[1])
-		// Connections are made anew after a pause that grows, and each kind of record comes on its own.
+		// Connections are made again after a pause that grows, and each kind of record comes on its own.
 		for deadline := time.Now().Add(4 * time.Minute); !r.hasAll("als shop: "+path, "otlp log /missing"+path, "zipkin span", "otlp span"); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("after the receivers came back: %s", strings.Join(r.all(), "\n"))

@@ -115,7 +115,7 @@ func (g *Generator) apart(s *target, p *plan, own []ownListener) *part {
 		case !taken.take(m.sockets):
 			out.problems = append(out.problems, model.Problem{
 				Object: object, Warning: true,
-				Reason: "the proxy has another listener at " + m.sockets[0] + " already, and this one is left out: use another port, or an address of its own",
+				Reason: "the proxy has another listener at " + m.sockets[0] + " already, so this one is ignored: use another port, or a separate address",
 			})
 		case m.err != nil:
 			out.problems = append(out.problems, envoyconf.Left(s.author(model.Key{}), m.err))

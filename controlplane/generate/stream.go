@@ -23,7 +23,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 	if byName && !port.Protocol.IsTLS() && !port.Protocol.Sniffed() {
 		p.plan.problems = append(p.plan.problems, model.Problem{
 			Object: svc.Source, Warning: true,
-			Reason: fmt.Sprintf("spec.ports: port %d is of the protocol %s, whose connections name no host to resolve, so nothing is sent there: write TLS or HTTP, or another resolution", port.Number, port.Protocol),
+			Reason: fmt.Sprintf("spec.ports: port %d is of the protocol %s, whose connections name no host to resolve, so nothing is sent to it: write TLS or HTTP, or another resolution", port.Number, port.Protocol),
 		})
 		return
 	}
@@ -69,8 +69,8 @@ func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	where := cmp.Or(l.bind, "every address")
 	p.plan.problems = append(p.plan.problems, model.Problem{
 		Object: lost.from, Warning: true, Code: model.ConflictOutbound,
-		Reason: "port " + envoyconf.Number(l.port) + " of " + where + " already leads to what " + won.from.String() +
-			" says, and connections to both look the same: give one of them an address of its own (spec.addresses) or another port",
+		Reason: "port " + envoyconf.Number(l.port) + " of " + where + " is already used by " + won.from.String() +
+			", and connections to both are indistinguishable: give one of them its own address (spec.addresses) or another port",
 	})
 }
 

@@ -278,10 +278,10 @@ func claimVerdicts() []verdict {
 			200 GET / | Authorization: Bearer <claims>
 			403 GET / | Authorization: Bearer <ann>
 		`},
-		{"a claim that is no string", one + when("request.auth.claims[flag]", `"true"`), `
+		{"a claim that is not a string", one + when("request.auth.claims[flag]", `"true"`), `
 			403 GET / | Authorization: Bearer <claims>
 		`},
-		{"a denied claim that is no string", one + deny("request.auth.claims[flag]", `values: ["true"]`), `
+		{"a denied claim that is not a string", one + deny("request.auth.claims[flag]", `values: ["true"]`), `
 			403 GET / | Authorization: Bearer <claims>
 			200 GET / | Authorization: Bearer <ann>
 			200 GET /

@@ -189,7 +189,7 @@ func TestTokensWithoutKeys(t *testing.T) {
 		`})
 	}
 	verdicts = newTokens(t).in(verdicts)
-	failed := jwks.Keys{Problem: "the keys cannot be fetched, and tokens of this issuer are refused until they are"}
+	failed := jwks.Keys{Problem: "the keys cannot be fetched; tokens of this issuer are refused until then"}
 	fetched := jwks.NewSets(map[jwks.Source]jwks.Keys{{URL: "https://keys.example/jwks"}: failed, {Issuer: issuerA}: failed})
 	c := newCourt(t, "127.77.60.1", func() *snapshot.Input { return &snapshot.Input{Mesh: meshconfig.Default(), Keys: fetched} }, verdicts)
 	for i, v := range verdicts {

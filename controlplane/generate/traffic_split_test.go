@@ -183,7 +183,7 @@ func (w *traffic) checkWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // the test is over
+	defer func() { _ = conn.Close() }() // the test has ended
 	if _, err := fmt.Fprint(conn, "GET http://uri-prefix.test/p HTTP/1.1\r\nHost: uri-prefix.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -240,7 +240,7 @@ func customVerdicts() []verdict {
 		{
 			"authorizers that cannot be asked",
 			"# problem: no extension provider \"missing\"\n# problem: \"prometheus\" is no authorizer\n" +
-				"# problem: \"nobody.example.com\", which the namespace default does not see\n# problem: port 1, which the service \"grpc.example.com\" does not have\n" +
+				"# problem: \"nobody.example.com\", which is not visible in the namespace default\n# problem: port 1, which the service \"grpc.example.com\" does not have\n" +
 				documents(custom("missing", "/missing"), custom("prometheus", "/kind"), custom("nowhere", "/nowhere"), custom("no-port", "/port"), custom("web", "/web")), `
 			200 GET /
 			200 GET /web
@@ -397,9 +397,9 @@ spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol
 		{"a gateway", entry("authz", static) + gateway, router, true, ""},
 		{"a gateway in a namespace with a Sidecar", entry("authz", static) + gateway + "---\nkind: Sidecar\nmetadata: {name: none, namespace: default}\nspec: {egress: [{hosts: [./none.example.com]}]}\n", router, true, ""},
 		{"a service of the namespace has the same host", entry("authz", static) + entry("default", static), sidecar, false, "reach the service of the same host in the namespace default"},
-		{"not exported", entry("authz", static+", exportTo: [istio-system]"), sidecar, false, "which the namespace default does not see"},
+		{"not exported", entry("authz", static+", exportTo: [istio-system]"), sidecar, false, "which is not visible in the namespace default"},
 		{"an address that only the caller knows", entry("authz", "resolution: NONE"), sidecar, false, "the proxy cannot choose an endpoint"},
-		{"a gRPC server", entry("authz", static), grpcServer, false, "a gRPC server without a proxy asks no authorizer"},
+		{"a gRPC server", entry("authz", static), grpcServer, false, "a gRPC server without a proxy calls no authorizer"},
 	} {
 		objects := decode(t, strings.TrimSpace(custom+tc.objects))
 		built := snapshot.Build(nil, inputOf(objects, mesh), model.Change{All: true})

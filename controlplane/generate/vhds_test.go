@@ -201,7 +201,7 @@ func (o *once) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService
 	for n := 0; ; n++ {
 		q, err := s.Recv()
 		if err != nil {
-			return nil // the test is over
+			return nil // the test has ended
 		}
 		if q.GetErrorDetail() != nil {
 			o.t.Errorf("envoy rejects %s: %s", q.GetTypeUrl(), q.GetErrorDetail().GetMessage())

@@ -44,7 +44,7 @@ func reportIn(c *model.Config) *reported {
 	condition := conditionOf(c)
 	switch {
 	case condition == nil && checks:
-		return &reported{message: "no agent has said yet that the application is healthy"}
+		return &reported{message: "no agent has reported a healthy application yet"}
 	case condition == nil:
 		return nil
 	case !checks && (condition.GetReason() != ConditionReason || condition.GetObservedGeneration() != c.SpecGeneration()):

@@ -61,7 +61,7 @@ type report struct {
 // New returns a table without entries. It returns an error for an invalid configuration.
 func New(cfg Config) (*Table, error) {
 	if cfg.OnChange == nil {
-		return nil, errors.New("health needs somebody to tell of changes")
+		return nil, errors.New("health needs a receiver of changes")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -75,7 +75,7 @@ func New(cfg Config) (*Table, error) {
 	}
 	err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "outrigger_control_unhealthy_workloads",
-		Help: "Workload entries that are out of service because their agents say that the application is unhealthy.",
+		Help: "Workload entries that are out of service because their agents report an unhealthy application.",
 	}, t.countDown))
 	if err != nil {
 		return nil, fmt.Errorf("registering the metric of health: %w", err)
@@ -101,7 +101,7 @@ func (t *Table) Report(proxy *model.Proxy, healthy bool, message string) {
 	t.mu.Unlock()
 	if len(concerned) == 0 && !healthy {
 		t.log.Warn("an agent reports an unhealthy application that has no WorkloadEntry; the report has no effect", "proxy", proxy.ID,
-			"namespace", proxy.Namespace, "reason", "no entry of the namespace has the service account of the proxy and one of its addresses, or the name that WORKLOAD_ENTRY gives: "+
+			"namespace", proxy.Namespace, "reason", "no entry of the namespace has the service account of the proxy and one of its addresses, or the name in WORKLOAD_ENTRY: "+
 				"correct spec.address and spec.serviceAccount of the entry")
 	}
 	t.tell(changed)

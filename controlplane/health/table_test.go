@@ -79,7 +79,7 @@ func (b *bench) want(t *testing.T, what, list string) {
 	if got := names(b.Unhealthy()); got != list {
 		t.Errorf("%s: out of service are %q, want %q", what, got, list)
 	}
-	metric := fmt.Sprintf("# HELP outrigger_control_unhealthy_workloads Workload entries that are out of service because their agents say that the application is unhealthy.\n"+
+	metric := fmt.Sprintf("# HELP outrigger_control_unhealthy_workloads Workload entries that are out of service because their agents report an unhealthy application.\n"+
 		"# TYPE outrigger_control_unhealthy_workloads gauge\noutrigger_control_unhealthy_workloads %d\n", len(strings.Fields(list)))
 	if err := testutil.GatherAndCompare(b.reg, strings.NewReader(metric)); err != nil {
 		t.Errorf("%s: %v", what, err)
@@ -266,7 +266,7 @@ func TestNewRefuses(t *testing.T) {
 		t.Error("two tables share a metric")
 	}
 	if _, err := New(Config{}); err == nil {
-		t.Error("nobody hears of changes, and that is no error")
+		t.Error("changes have no receiver, but there is no error")
 	}
 }
 

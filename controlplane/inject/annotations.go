@@ -232,7 +232,7 @@ func isObjectName(s string) error {
 func isContainers(s string) error {
 	var c containers
 	if err := json.Unmarshal([]byte(s), &c); err != nil {
-		return fmt.Errorf("it must be JSON with containers and initContainers; injection writes it, remove it: %w", err)
+		return fmt.Errorf("it must be JSON with containers and initContainers; injection writes it; remove it: %w", err)
 	}
 	return nil
 }

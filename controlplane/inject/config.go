@@ -54,7 +54,7 @@ func ParseConfig(doc []byte) (*Config, error) {
 		c.Policy = PolicyEnabled
 	case PolicyEnabled, PolicyDisabled:
 	default:
-		return nil, fmt.Errorf("policy is %s, it must be %s or %s", clipped(c.Policy), PolicyEnabled, PolicyDisabled)
+		return nil, fmt.Errorf("policy is %s; it must be %s or %s", clipped(c.Policy), PolicyEnabled, PolicyDisabled)
 	}
 	if len(c.DefaultTemplates) == 0 {
 		c.DefaultTemplates = []string{templateSidecar}
@@ -126,7 +126,7 @@ func (c *Config) known() string {
 	for name := range builtins() {
 		names[name] = true
 	}
-	return "there is no such template; the templates are " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+	return "the template does not exist; the templates are " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
 // clipped returns a text of a user as an error may contain it: quoted and bounded.

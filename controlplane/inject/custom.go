@@ -49,7 +49,7 @@ func (j *job) custom(name, source string) (map[string]any, error) {
 	}
 	var fields map[string]any
 	if err := yaml.Unmarshal(doc, &fields); err != nil {
-		return nil, fmt.Errorf("template %s: its output is no YAML of a pod: %w", name, err)
+		return nil, fmt.Errorf("template %s: its output is not the YAML of a pod: %w", name, err)
 	}
 	return fields, nil
 }

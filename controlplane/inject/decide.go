@@ -37,12 +37,12 @@ func (c *Config) decide(pod *corev1.Pod, namespace string) decision {
 	d := decision{}
 	switch asked {
 	case "true":
-		return decision{inject: true, reason: "its " + kind + " asks for it"}
+		return decision{inject: true, reason: "its " + kind + " requests it"}
 	case "false":
 		return decision{reason: "its " + kind + " refuses it"}
 	case "":
 	default:
-		d.warning = fmt.Sprintf("%s %s is %s, it must be \"true\" or \"false\"; it has no effect", kind, nameInject, clipped(asked))
+		d.warning = fmt.Sprintf("%s %s is %s; it must be \"true\" or \"false\"; it has no effect", kind, nameInject, clipped(asked))
 	}
 	matches := func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) }
 	switch {

@@ -34,7 +34,7 @@ func (j *job) functions(proxy, mesh map[string]any) template.Functions {
 			case same(v, mesh):
 				return changedFields(j.mesh), nil
 			}
-			return "", errors.New("protoToJSON takes .ProxyConfig or .MeshConfig")
+			return "", errors.New("protoToJSON requires .ProxyConfig or .MeshConfig")
 		},
 		"formatDuration": func(v map[string]any) string {
 			seconds, _ := v["Seconds"].(int64)
@@ -101,7 +101,7 @@ func textFunctions() template.Functions {
 		"indent": func(spaces int, s string) (string, error) {
 			const most = 100
 			if spaces < 0 || spaces > most {
-				return "", fmt.Errorf("indent of %d, it must be from 0 to %d", spaces, most)
+				return "", fmt.Errorf("indent of %d; it must be from 0 to %d", spaces, most)
 			}
 			return strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", spaces)), nil
 		},

@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 )
 
-var update = flag.Bool("update", false, "write the golden files in testdata anew")
+var update = flag.Bool("update", false, "write the golden files in testdata again")
 
 // newInjector returns an injector with the given configuration, values and mesh config, as YAML.
 func newInjector(t testing.TB, config, values, mesh string) *Injector {

@@ -123,7 +123,7 @@ func (in *Injector) render(j *job, pod *corev1.Pod) (rendered, result *corev1.Po
 		}
 		// merge changes its argument.
 		if rendered, err = merge(rendered, runtime.DeepCopyJSON(fields)); err != nil {
-			return nil, nil, fmt.Errorf("template %s is no part of a pod: %w", name, err)
+			return nil, nil, fmt.Errorf("template %s is not a part of a pod: %w", name, err)
 		}
 		result = moveOverrides(result, rendered, j.native)
 		if result, err = merge(result, fields); err != nil {
@@ -210,7 +210,7 @@ func (j *job) finish(pod, rendered *corev1.Pod, annotations map[string]string) e
 func PathVariables(path string) (map[string]string, error) {
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/inject")
 	if !ok || rest != "" && rest[0] != '/' {
-		return nil, fmt.Errorf("the path is %s, it must start with /inject", clipped(path))
+		return nil, fmt.Errorf("the path is %s; it must start with /inject", clipped(path))
 	}
 	if rest == "" {
 		return nil, nil

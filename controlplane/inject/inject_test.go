@@ -154,9 +154,9 @@ func TestHostileAnnotations(t *testing.T) {
 func TestWrongConfig(t *testing.T) {
 	t.Parallel()
 	for doc, want := range map[string]string{
-		"policy: off":                     "policy is \"false\", it must be enabled or disabled",
-		"policy: always":                  "policy is \"always\", it must be enabled or disabled",
-		"defaultTemplates: [none]":        "defaultTemplates has \"none\": there is no such template; the templates are gateway, grpc-agent, grpc-simple, sidecar",
+		"policy: off":                     "policy is \"false\"; it must be enabled or disabled",
+		"policy: always":                  "policy is \"always\"; it must be enabled or disabled",
+		"defaultTemplates: [none]":        "defaultTemplates has \"none\": the template does not exist; the templates are gateway, grpc-agent, grpc-simple, sidecar",
 		"templates: {a: '{{ if }}'}":      "template a line 1: missing value for if",
 		"templates: {a: '{{ unknown }}'}": "function \"unknown\" not defined",
 		"neverInjectSelector: [{matchExpressions: [{key: a, operator: Is}]}]": "neverInjectSelector[0]: ",
@@ -169,9 +169,9 @@ func TestWrongConfig(t *testing.T) {
 		}
 	}
 	for doc, want := range map[string]string{
-		"[]":                                     "the values are no map",
-		"global: {hub: {a: b}}":                  "it is a map or a list, it must be a single value",
-		"global: {proxy: {privileged: perhaps}}": "it is \"perhaps\", it must be true or false",
+		"[]":                                     "the values are not a map",
+		"global: {hub: {a: b}}":                  "it is a map or a list; it must be a single value",
+		"global: {proxy: {privileged: perhaps}}": "it is \"perhaps\"; it must be true or false",
 		"global: {proxy: {resources: {limits: {cpu: many}}}}": "quantities must match",
 		"global: 1":   "cannot unmarshal",
 		manyAliases(): "the values: line 2: the aliases",
@@ -182,7 +182,7 @@ func TestWrongConfig(t *testing.T) {
 	}
 	in := newInjector(t, "", "{global: {proxy: {readinessPeriodSeconds: often}}}", "")
 	if _, err := in.Inject(Request{Pod: podWith(nil, nil)}); err == nil || !strings.Contains(err.Error(), "it must be a number") {
-		t.Errorf("a value that is no number: error %v", err)
+		t.Errorf("a value that is not a number: error %v", err)
 	}
 }
 
@@ -191,13 +191,13 @@ func TestWrongTemplates(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
 		"{{ fail \"no\" }}":                        "template own line 1",
-		"a: [":                                     "its output is no YAML of a pod",
-		"- 1":                                      "its output is no YAML of a pod",
-		"spec: {containers: {a: b}}":               "template own is no part of a pod",
+		"a: [":                                     "its output is not the YAML of a pod",
+		"- 1":                                      "its output is not the YAML of a pod",
+		"spec: {containers: {a: b}}":               "template own is not a part of a pod",
 		"spec: {containers: [{image: x}]}":         "merge template own with the pod",
-		"spec: {hostNetwork: perhaps}":             "template own is no part of a pod",
+		"spec: {hostNetwork: perhaps}":             "template own is not a part of a pod",
 		"{{ range until 1000000000 }}{{ end }}":    "template own line 1",
-		"{{ protoToJSON .Values }}":                "protoToJSON takes .ProxyConfig or .MeshConfig",
+		"{{ protoToJSON .Values }}":                "protoToJSON requires .ProxyConfig or .MeshConfig",
 		"{{ .ProxyConfig.InterceptionMode.Name }}": "can't evaluate field Name",
 	} {
 		doc, err := json.Marshal(map[string]any{"templates": map[string]string{"own": source}, "defaultTemplates": []string{"own"}})

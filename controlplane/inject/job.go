@@ -60,7 +60,7 @@ func (j *job) number(name string, value text) int32 {
 	s := j.annotated(name, value)
 	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 32)
 	if err != nil {
-		j.errs = append(j.errs, fmt.Errorf("the value for %s is %s, it must be a number", name, clipped(s)))
+		j.errs = append(j.errs, fmt.Errorf("the value for %s is %s; it must be a number", name, clipped(s)))
 	}
 	return int32(n)
 }

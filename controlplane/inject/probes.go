@@ -104,7 +104,7 @@ func setProbers(sidecar *corev1.Container, probers map[string]prober) error {
 	if i >= 0 {
 		before := map[string]prober{}
 		if err := json.Unmarshal([]byte(sidecar.Env[i].Value), &before); err != nil {
-			return fmt.Errorf("variable %s of container %s is no JSON with probes, remove it: %w", proberVariable, proxyName, err)
+			return fmt.Errorf("variable %s of container %s is not JSON with probes; remove it: %w", proberVariable, proxyName, err)
 		}
 		maps.Copy(probers, before)
 	}

@@ -66,7 +66,7 @@ func (j *job) mergeMetrics(pod *corev1.Pod) error {
 		return nil // off, or done by an earlier injection
 	}
 	if n, err := strconv.ParseUint(found.Port, 10, 16); found.Port != "" && (err != nil || n == 0) {
-		return fmt.Errorf("annotation prometheus.io/port is %s, it must be a port, from 1 to 65535", clipped(found.Port))
+		return fmt.Errorf("annotation prometheus.io/port is %s; it must be a port, from 1 to 65535", clipped(found.Port))
 	}
 	if sidecar := findContainer(proxyName, pod); sidecar != nil && found != (scrape{}) {
 		doc, err := json.Marshal(found)

@@ -125,7 +125,7 @@ type text string
 func (t *text) UnmarshalJSON(doc []byte) error {
 	switch {
 	case len(doc) > 0 && (doc[0] == '{' || doc[0] == '['):
-		return errors.New("it is a map or a list, it must be a single value")
+		return errors.New("it is a map or a list; it must be a single value")
 	case len(doc) > 0 && doc[0] == '"':
 		return json.Unmarshal(doc, (*string)(t))
 	case string(doc) != "null":
@@ -145,7 +145,7 @@ func (f *toggle) UnmarshalJSON(doc []byte) error {
 	case "false", "", "null":
 		*f = false
 	default:
-		return fmt.Errorf("it is %s, it must be true or false", clipped(s))
+		return fmt.Errorf("it is %s; it must be true or false", clipped(s))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func ParseValues(doc []byte, tag string) (*Values, error) {
 		return nil, fmt.Errorf("the values: %w", err)
 	}
 	if err := yaml.Unmarshal(doc, &own); err != nil {
-		return nil, fmt.Errorf("the values are no map: %w", err)
+		return nil, fmt.Errorf("the values are not a map: %w", err)
 	}
 	overlay(all, own)
 	if global, ok := all["global"].(map[string]any); ok && (global["tag"] == nil || global["tag"] == "") {

@@ -59,7 +59,7 @@ func (s Source) start() (*url.URL, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme == "" {
-		return nil, errors.New("neither keys are given nor a URL to fetch them from, and the issuer is not a URL that tells where they are")
+		return nil, errors.New("there are neither keys nor a URL to fetch them from, and the issuer is not a URL to discover them by")
 	}
 	return u, nil
 }
@@ -140,7 +140,7 @@ func (f *fetcher) client() (*http.Client, error) {
 		Transport: transport,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > maxRedirects {
-				return fmt.Errorf("it is redirected more than %d times", maxRedirects)
+				return fmt.Errorf("there are more than %d redirects", maxRedirects)
 			}
 			return f.checkURL(req.URL)
 		},
@@ -186,15 +186,15 @@ func hostPort(host, port string) string {
 func (f *fetcher) checkURL(u *url.URL) error {
 	switch {
 	case u.User != nil:
-		return fmt.Errorf("%s holds a password; keys are public, leave it out", u.Redacted())
+		return fmt.Errorf("%s contains a password; keys are public: remove it", u.Redacted())
 	case u.Host == "":
 		return fmt.Errorf("%q names no host", u.Redacted())
 	case u.Scheme == "http" && (f.plain || f.cfg.AllowLoopback && isLoopbackName(u.Hostname())):
 	case u.Scheme != "https":
-		return fmt.Errorf("%s is not https; keys that travel in plaintext can be exchanged on the way", u.Redacted())
+		return fmt.Errorf("%s is not https; keys sent in plaintext can be replaced in transit", u.Redacted())
 	}
 	if host := HostPort(u); !f.cfg.AnyHost && !slices.Contains(f.allowed, host) {
-		return fmt.Errorf("host %s is not among the allowed hosts (%s); add it if it is to be trusted", host, strings.Join(f.allowed, ", "))
+		return fmt.Errorf("host %s is not among the allowed hosts (%s); add it if it is trusted", host, strings.Join(f.allowed, ", "))
 	}
 	return nil
 }
@@ -231,14 +231,14 @@ func (f *fetcher) get(ctx context.Context, client *http.Client, address string) 
 	}
 	defer func() { _ = resp.Body.Close() }() // only read, so the error is irrelevant
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("get %s: the answer has status %d", u.Redacted(), resp.StatusCode)
+		return nil, fmt.Errorf("get %s: the response has status %d", u.Redacted(), resp.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if err != nil {
 		return nil, f.explain(u, err)
 	}
 	if len(body) > maxDocument {
-		return nil, fmt.Errorf("get %s: the answer has more than %d bytes", u.Redacted(), maxDocument)
+		return nil, fmt.Errorf("get %s: the response has more than %d bytes", u.Redacted(), maxDocument)
 	}
 	return &document{body, maxAge(resp.Header)}, nil
 }
@@ -257,7 +257,7 @@ func (f *fetcher) explain(u *url.URL, err error) error {
 	case errors.As(err, &name):
 		err = fmt.Errorf("the name %s cannot be resolved", name.Name)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		err = fmt.Errorf("there is no complete answer within %s", f.cfg.Timeout)
+		err = fmt.Errorf("there is no complete response within %s", f.cfg.Timeout)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		err = errors.New("its certificate has expired or is not yet valid")
 	case errors.As(err, &op) && op.Addr != nil:
@@ -296,7 +296,7 @@ func (f *fetcher) discover(ctx context.Context, client *http.Client) (string, er
 		return "", fmt.Errorf("reading the discovery document of %s: %w", issuer, err)
 	}
 	if doc.Issuer != issuer {
-		return "", fmt.Errorf("the discovery document of %s is that of issuer %q; write the issuer exactly as it calls itself", issuer, clip.Cut(doc.Issuer, maxText))
+		return "", fmt.Errorf("the discovery document of %s is that of issuer %q; write the issuer exactly as in that document", issuer, clip.Cut(doc.Issuer, maxText))
 	}
 	if doc.JWKSURI == "" {
 		return "", fmt.Errorf("the discovery document of %s names no jwks_uri", issuer)

@@ -122,9 +122,9 @@ func TestFetch(t *testing.T) {
 		"server of an unknown authority": {FetchConfig{AllowLoopback: true, Timeout: patience}, s.URL + "/keys", "certificate"},
 		"too big":                        {open, s.URL + "/big", "more than 262144 bytes"},
 		"not JSON":                       {open, s.URL + "/html", "invalid character"},
-		"no usable key":                  {open, s.URL + "/none", "holds no public key"},
+		"no usable key":                  {open, s.URL + "/none", "contains no public key"},
 		"not found":                      {open, s.URL + "/nothing", "status 404"},
-		"endless redirects":              {open, s.URL + "/loop", "redirected more than 3"},
+		"endless redirects":              {open, s.URL + "/loop", "more than 3 redirects"},
 		"redirected to another host":     {open, s.URL + "/out", "evil.test:443 is not among the allowed hosts"},
 		"redirected to plaintext":        {open, s.URL + "/plain", "is not among the allowed hosts"},
 		"redirected to metadata":         {open, s.URL + "/metadata", "is not https"},
@@ -203,7 +203,7 @@ func TestSlowIssuer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "no complete answer within 50ms") {
+		if _, err := f.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "no complete response within 50ms") {
 			t.Errorf("%s: got error %v", path, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestAnyHost(t *testing.T) {
 		"unspecified":                {"http://0.0.0.0" + port, "a loopback, link-local"},
 		"redirect to loopback":       {redirect(hidden.URL), "a loopback, link-local"},
 		"redirect to metadata":       {redirect("http://169.254.169.254/latest"), "a loopback, link-local"},
-		"redirect to a password":     {redirect("http://a:b@127.77.46.1/"), "holds a password"},
+		"redirect to a password":     {redirect("http://a:b@127.77.46.1/"), "contains a password"},
 		"redirect to another scheme": {redirect("file:///etc/passwd"), "names no host"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -293,7 +293,7 @@ func (f *Follower) note(source Source, set *Set, err error) {
 	now := time.Now()
 	if err == nil {
 		if keys := newKeys(set); len(keys.List) == 0 {
-			set, err = nil, fmt.Errorf("the key set of %s holds no key for signatures", source)
+			set, err = nil, fmt.Errorf("the key set of %s contains no key for signatures", source)
 		}
 	}
 	f.metrics.fetched(err)
@@ -361,7 +361,7 @@ func (e *entry) reason(source Source, err error, now time.Time) string {
 	why := clip.Text(err.Error(), maxReason)
 	switch {
 	case e.keys == nil:
-		return fmt.Sprintf("the keys of %s cannot be fetched, and tokens of this issuer are refused until they are: %s", source, why)
+		return fmt.Sprintf("the keys of %s cannot be fetched; tokens of this issuer are refused until then: %s", source, why)
 	case now.Sub(e.fetched) > staleAfter:
 		return fmt.Sprintf("the keys of %s cannot be fetched, and those of %s stay in use: %s", source, e.fetched.UTC().Format(time.RFC3339), why)
 	}

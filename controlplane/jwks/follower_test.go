@@ -136,7 +136,7 @@ func TestFollower(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		<-f.Tried()
 		for host, want := range map[string]string{
-			"down": "no route to host", "html": "invalid character", "empty": "holds no public key", "hangs": "no complete answer within 5s",
+			"down": "no route to host", "html": "invalid character", "empty": "contains no public key", "hangs": "no complete response within 5s",
 		} {
 			if k := f.of(host); len(k.List) != 0 || !strings.Contains(k.Problem, want) || !strings.Contains(k.Problem, "refused") {
 				t.Errorf("%s: %+v, want a problem with %q", host, k, want)

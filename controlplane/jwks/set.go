@@ -44,7 +44,7 @@ func Parse(text []byte, strict bool) (*Set, error) {
 		return nil, err
 	}
 	if len(set.Keys) > maxKeys {
-		return nil, fmt.Errorf("it holds %d keys; at most %d are taken", len(set.Keys), maxKeys)
+		return nil, fmt.Errorf("it contains %d keys; at most %d are allowed", len(set.Keys), maxKeys)
 	}
 	out := &Set{Sum: sha256.Sum256(text)}
 	for i, raw := range set.Keys {
@@ -57,7 +57,7 @@ func Parse(text []byte, strict bool) (*Set, error) {
 		}
 	}
 	if len(out.Keys) == 0 {
-		return nil, errors.New("it holds no public key of a known type")
+		return nil, errors.New("it contains no public key of a known type")
 	}
 	return out, nil
 }
@@ -68,7 +68,7 @@ func parseKey(raw []byte) (jose.JSONWebKey, error) {
 		return k, fmt.Errorf("cannot be read: %w", err)
 	}
 	if !k.IsPublic() || !k.Valid() {
-		return k, errors.New("is not a public key; give only public keys")
+		return k, errors.New("is not a public key; include only public keys")
 	}
 	if pub, ok := k.Key.(*rsa.PublicKey); ok && pub.N.BitLen() < minRSA {
 		return k, fmt.Errorf("is an RSA key of %d bits; use %d or more", pub.N.BitLen(), minRSA)

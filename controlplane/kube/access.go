@@ -75,7 +75,7 @@ func (c *Client) MayReadSecrets(ctx context.Context, namespace, serviceAccount s
 	if !ok {
 		var err error
 		if found, err = c.reviewAccess(ctx, who); err != nil {
-			return fmt.Errorf("ask whether %s/%s may read Secrets: %w", namespace, serviceAccount, err)
+			return fmt.Errorf("check whether %s/%s may read Secrets: %w", namespace, serviceAccount, err)
 		}
 		c.access.put(who, found, time.Now())
 	}

@@ -98,7 +98,7 @@ func load(cfg Config) (*rest.Config, error) {
 	if cfg.Kubeconfig == "" {
 		restConfig, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("connect to Kubernetes: this is no pod and no kubeconfig is named; give one")
+			return nil, errors.New("connect to Kubernetes: this is not a pod, and no kubeconfig is named; name one")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("connect to Kubernetes as the service account of this pod: %w", err)

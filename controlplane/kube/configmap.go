@@ -47,7 +47,7 @@ type ConfigMaps struct {
 // NewConfigMaps returns ConfigMaps that are empty until Read or Run is called.
 func NewConfigMaps(cfg ConfigMapsConfig) (*ConfigMaps, error) {
 	if cfg.Client == nil || cfg.OnChange == nil || cfg.Namespace == "" {
-		return nil, errors.New("ConfigMaps: they need a cluster, a namespace, and who hears of changes")
+		return nil, errors.New("ConfigMaps: they need a cluster, a namespace, and a receiver of changes")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -92,7 +92,7 @@ func (c *ConfigMaps) read(ctx context.Context, name string) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		c.cfg.Logger.Warn("no permission to read a ConfigMap, which is treated as missing: give the service account the rights to get, list and watch it",
+		c.cfg.Logger.Warn("no permission to read a ConfigMap, which is treated as missing: grant the service account the rights to get, list and watch it",
 			"name", name, "namespace", c.cfg.Namespace, "err", err)
 		return nil
 	case err != nil:

@@ -151,7 +151,7 @@ func (d *definitionSink) Delete(o any) error {
 		o = unknown.Obj
 	}
 	if crd, ok := o.(*unstructured.Unstructured); ok {
-		d.drop(crd.GetName(), "its definition is gone")
+		d.drop(crd.GetName(), "its definition was deleted")
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (d *definitionSink) Replace(list []any, _ string) error {
 	}
 	for name := range d.versions {
 		if !there[name] {
-			d.drop(name, "its definition is gone")
+			d.drop(name, "its definition was deleted")
 		}
 	}
 	d.store.mu.Lock()

@@ -43,7 +43,7 @@ func (s *ConfigStore) resource(verb string, key model.Key) (dynamic.ResourceInte
 	case f != nil:
 		version = f.version
 	case listed:
-		return nil, k, fmt.Errorf("%s %s: the cluster has no definition %s.%s, install it: %w", verb, key, k.Plural, k.Group, config.ErrNoKind)
+		return nil, k, fmt.Errorf("%s %s: the cluster has no definition %s.%s; install it: %w", verb, key, k.Plural, k.Group, config.ErrNoKind)
 	}
 	client := s.cfg.Client.objects.Resource(kubeschema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Plural})
 	if k.Cluster {
@@ -183,7 +183,7 @@ func (s *ConfigStore) Patch(ctx context.Context, key model.Key, change func(*mod
 		}
 		c, err := stored(k, u)
 		if err != nil {
-			return fmt.Errorf("patch %s: what is stored cannot be read: %w", key, err)
+			return fmt.Errorf("patch %s: the stored object cannot be read: %w", key, err)
 		}
 		if err := change(c); err != nil {
 			return fmt.Errorf("patch %s: %w", key, err)

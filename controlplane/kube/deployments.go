@@ -57,7 +57,7 @@ type Deployments struct {
 // NewDeployments returns Deployments. It returns an error if the configuration is invalid.
 func NewDeployments(cfg DeploymentsConfig) (*Deployments, error) {
 	if cfg.Client == nil || cfg.Selector == "" || cfg.OnTags == nil {
-		return nil, errors.New("deployments: they need a cluster, a selector, and who hears of tags")
+		return nil, errors.New("deployments: they need a cluster, a selector, and a receiver of tags")
 	}
 	if cfg.Revision == "" {
 		cfg.Revision = "default"

@@ -68,7 +68,7 @@ func TestReadReview(t *testing.T) {
 		"no audience asked for":   {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, nil, ""},
 		"server knows none":       {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, []string{"istio-ca"}, "for istio-ca"},
 		"another audience":        {func(*authenticationv1.TokenReviewStatus) {}, []string{"vault"}, "for vault"},
-		"error":                   {func(s *authenticationv1.TokenReviewStatus) { s.Error = "expired" }, nil, "says: expired"},
+		"error":                   {func(s *authenticationv1.TokenReviewStatus) { s.Error = "expired" }, nil, "reports: expired"},
 		"not authenticated":       {func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }, nil, "does not accept"},
 		"not in the group":        {func(s *authenticationv1.TokenReviewStatus) { s.User.Groups = []string{"system:authenticated"} }, nil, "not that of a service account"},
 		"a user":                  {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "jane" }, nil, "not that of a service account"},

@@ -119,7 +119,7 @@ func (e *election) wrote(lease *coordinationv1.Lease, err error) (held bool, _ e
 	return true, nil
 }
 
-// raced reports whether somebody else wrote the lease between a read and a write.
+// raced reports whether another replica wrote the lease between a read and a write.
 func raced(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // free reports whether nobody holds the lease that was seen.

@@ -29,7 +29,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_kube_signing_requests_total",
-			Help: "Number of certificates that were asked for through certificates.k8s.io.",
+			Help: "Number of certificates that were requested through certificates.k8s.io.",
 		}, []string{"result"}),
 	}
 	if reg == nil {

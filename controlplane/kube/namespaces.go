@@ -35,7 +35,7 @@ type Namespaces struct {
 // NewNamespaces returns Namespaces that are empty until Run is called.
 func NewNamespaces(cfg NamespacesConfig) (*Namespaces, error) {
 	if cfg.Client == nil || cfg.OnChange == nil {
-		return nil, errors.New("labels of namespaces: they need a cluster, and who hears of changes")
+		return nil, errors.New("labels of namespaces: they need a cluster and a receiver of changes")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

@@ -70,7 +70,7 @@ type podOfNode struct {
 // NewNodes returns a Nodes. It returns an error if the configuration is invalid.
 func NewNodes(cfg NodesConfig) (*Nodes, error) {
 	if cfg.Client == nil {
-		return nil, errors.New("impersonation: there is no cluster to ask")
+		return nil, errors.New("impersonation: there is no cluster to query")
 	}
 	n := &Nodes{cfg: cfg, trusted: map[string]bool{}, nodes: map[string]nodePods{}}
 	for _, t := range cfg.Trusted {
@@ -109,7 +109,7 @@ func (n *Nodes) Authorize(ctx context.Context, caller *authn.Caller, id certs.ID
 		return err
 	}
 	if node == "" {
-		return refuse("the pod %s/%s is gone, another one now, or on no node", who.namespace, caller.Pod.Name)
+		return refuse("the pod %s/%s was deleted or replaced, or is not on a node", who.namespace, caller.Pod.Name)
 	}
 	wanted := account{id.Namespace, id.ServiceAccount}
 	found, err := n.onNode(ctx, node, func(p podOfNode) bool { return p.account == wanted })
@@ -181,7 +181,7 @@ func (n *Nodes) onNode(ctx context.Context, node string, is func(podOfNode) bool
 // unknown logs why the API server is unavailable, and returns an error that lets the caller retry.
 func (n *Nodes) unknown(err error) error {
 	n.cfg.Client.log.Warn("the pods on the node of a caller cannot be read", "err", err)
-	return fmt.Errorf("%w: the API server could not be asked which pods run on the node of the caller", authn.ErrUnavailable)
+	return fmt.Errorf("%w: the API server could not list the pods on the node of the caller", authn.ErrUnavailable)
 }
 
 func reducePod(p *corev1.Pod) podOfNode {

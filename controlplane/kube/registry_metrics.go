@@ -25,11 +25,11 @@ func newRegistryMetrics(reg prometheus.Registerer, awaited func() float64) (*reg
 		}, []string{"type", "event"}),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_control_kube_events_skipped_total",
-			Help: "Number of events of objects of clusters after which no proxy needed anything, by kind.",
+			Help: "Number of events of objects of clusters that changed nothing for any proxy, by kind.",
 		}, []string{"type"}),
 		awaited: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pilot_k8s_endpoints_pending_pod",
-			Help: "Pods that endpoints name and that were not seen.",
+			Help: "Pods that endpoints name but that are unknown.",
 		}, awaited),
 	}
 	if reg == nil {

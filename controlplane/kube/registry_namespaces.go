@@ -44,7 +44,7 @@ func namespaceSelector(selectors []*meshv1alpha1.LabelSelector) (func(map[string
 		}
 		var err error
 		if anyOf[i], err = metav1.LabelSelectorAsSelector(like); err != nil {
-			return nil, fmt.Errorf("discoverySelectors[%d] of the mesh config cannot be read, write one as Kubernetes takes it: %w", i, err)
+			return nil, fmt.Errorf("discoverySelectors[%d] of the mesh config cannot be read; write a label selector of Kubernetes: %w", i, err)
 		}
 	}
 	return func(of map[string]string) bool {

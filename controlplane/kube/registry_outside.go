@@ -60,7 +60,7 @@ func (r *serviceRecord) readOutside(o *corev1.Service) {
 		}
 		if err := json.Unmarshal([]byte(text), &out.nodes); err != nil || out.nodes == nil {
 			out.nodes = nil
-			r.warn("the annotation %s is no map of labels and chooses no node: write one such as {\"kubernetes.io/role\": \"edge\"}, or {} for all nodes", nodeSelector)
+			r.warn("the annotation %s is not a map of labels and selects no node: write one such as {\"kubernetes.io/role\": \"edge\"}, or {} for all nodes", nodeSelector)
 			break
 		}
 		out.nodePorts = map[uint32]uint32{}
@@ -77,14 +77,14 @@ func (r *serviceRecord) readOutside(o *corev1.Service) {
 	if text := o.Labels[gatewayPortLabel]; text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			r.warn("the label %s is %q, which is no port, and %d is taken: write a number from 1 to 65535", gatewayPortLabel, text, defaultGatewayPort)
+			r.warn("the label %s is %q, which is not a port, so %d is used: write a number from 1 to 65535", gatewayPortLabel, text, defaultGatewayPort)
 		} else {
 			out.port = uint32(port)
 		}
 	}
 	for _, address := range out.addresses {
 		if _, err := netip.ParseAddr(address); err != nil {
-			r.warn("the gateway of the network %q has the name %q, which proxies cannot resolve, and is left out at it: give the load balancer an IP address", out.network, address)
+			r.warn("the gateway of the network %q has the name %q, which proxies cannot resolve, so it is ignored: assign an IP address to the load balancer", out.network, address)
 		}
 	}
 }

@@ -40,8 +40,8 @@ func TestOutside(t *testing.T) {
 			addresses: "map[c:[192.0.2.101]] map[c:map[15443:30443]]", gateways: "one/c=192.0.2.101:30443",
 		},
 		"all nodes":     {meta: `annotations: {traffic.istio.io/nodeSelector: '{}'}`, spec: `{type: NodePort, ports: [{port: 80, nodePort: 30080}]}`, addresses: "map[c:[192.0.2.101 192.0.2.102]] map[c:map[80:30080]]"},
-		"no map":        {meta: `annotations: {traffic.istio.io/nodeSelector: 'edge'}`, spec: `{type: NodePort, ports: [{port: 80, nodePort: 30080}]}`, addresses: "map[]", problems: "the annotation traffic.istio.io/nodeSelector is no map"},
-		"null":          {meta: `annotations: {traffic.istio.io/nodeSelector: 'null'}`, spec: `{type: NodePort}`, addresses: "map[]", problems: "the annotation traffic.istio.io/nodeSelector is no map"},
+		"no map":        {meta: `annotations: {traffic.istio.io/nodeSelector: 'edge'}`, spec: `{type: NodePort, ports: [{port: 80, nodePort: 30080}]}`, addresses: "map[]", problems: "the annotation traffic.istio.io/nodeSelector is not a map"},
+		"null":          {meta: `annotations: {traffic.istio.io/nodeSelector: 'null'}`, spec: `{type: NodePort}`, addresses: "map[]", problems: "the annotation traffic.istio.io/nodeSelector is not a map"},
 		"nodes, unread": {spec: `{type: NodePort, ports: [{port: 80, nodePort: 30080}]}`, addresses: "map[]"},
 	} {
 		t.Run(name, func(t *testing.T) {

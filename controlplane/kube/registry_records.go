@@ -98,7 +98,7 @@ func readService(domain string, o *corev1.Service) *serviceRecord {
 	}
 	for _, name := range r.service.ExportTo {
 		if strings.ContainsAny(name, " /\t") {
-			r.warn("the annotation %s names %q, which is no namespace: write names, \".\" or \"*\" with commas between", exportToAnnotation, name)
+			r.warn("the annotation %s names %q, which is not a namespace: write names, \".\" or \"*\", separated by commas", exportToAnnotation, name)
 		}
 	}
 	r.readDistribution(o)
@@ -126,7 +126,7 @@ func (r *serviceRecord) readDistribution(o *corev1.Service) {
 	}
 	var ok bool
 	if r.service.Distribution, ok = model.ParseDistribution(text); !ok {
-		r.warn("the traffic distribution is %q, which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution", text)
+		r.warn("the traffic distribution is %q, which is unknown and has no effect: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution", text)
 	}
 }
 

@@ -220,7 +220,7 @@ func (r *Registry) leave(id string) {
 func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		return nil, errors.New("the value is no kubeconfig: write one that kubectl can use")
+		return nil, errors.New("the value is not a kubeconfig: write one that kubectl can use")
 	}
 	if err := harmless(config, r.cfg.Remote.Allowed); err != nil {
 		return nil, err
@@ -252,7 +252,7 @@ func harmless(config *clientcmdapi.Config, allowed []string) error {
 		if slices.Contains(allowed, way) {
 			return nil
 		}
-		return fmt.Errorf("the kubeconfig uses %s, which is refused: put the value itself into it, or name %s in PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS", way, way)
+		return fmt.Errorf("the kubeconfig uses %s, which is refused: put the value itself into it, or add %s in PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS", way, way)
 	}
 	var errs []error
 	check := func(used bool, way string) {

@@ -73,7 +73,7 @@ func TestReadService(t *testing.T) {
 		"annotated":       {spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/traffic-distribution: PreferSameNode}`, want: "a.shop.svc.test [10.96.0.1] PreferSameNode"},
 		"no distribution": {
 			spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/traffic-distribution: PreferFar}`,
-			want: "a.shop.svc.test [10.96.0.1]\nService/shop/a: the traffic distribution is \"PreferFar\", which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution",
+			want: "a.shop.svc.test [10.96.0.1]\nService/shop/a: the traffic distribution is \"PreferFar\", which is unknown and has no effect: write PreferSameZone, PreferSameNode or PreferClose into spec.trafficDistribution",
 		},
 		"internal traffic": {spec: `{clusterIP: 10.96.0.1, internalTrafficPolicy: Local}`, want: "a.shop.svc.test [10.96.0.1] local"},
 		"annotations": {
@@ -82,7 +82,7 @@ func TestReadService(t *testing.T) {
 		},
 		"a wrong annotation": {
 			spec: `{clusterIP: 10.96.0.1}`, annotations: `{networking.istio.io/exportTo: "one two"}`,
-			want: "a.shop.svc.test [10.96.0.1] one two\nService/shop/a: the annotation networking.istio.io/exportTo names \"one two\", which is no namespace: write names, \".\" or \"*\" with commas between",
+			want: "a.shop.svc.test [10.96.0.1] one two\nService/shop/a: the annotation networking.istio.io/exportTo names \"one two\", which is not a namespace: write names, \".\" or \"*\", separated by commas",
 		},
 		"a wrong address": {spec: `{clusterIP: 10.96.0.300, ports: [{port: -1}, {port: 0}]}`, want: "a.shop.svc.test []"},
 		"a name":          {spec: `{type: ExternalName, externalName: api.example.com., ports: [{port: 443}]}`, want: "a.shop.svc.test [] :443:unsupported>443 dns outside api.example.com"},
@@ -242,7 +242,7 @@ func TestSameEventsAreSkipped(t *testing.T) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP outrigger_control_kube_events_skipped_total Number of events of objects of clusters after which no proxy needed anything, by kind.
+# HELP outrigger_control_kube_events_skipped_total Number of events of objects of clusters that changed nothing for any proxy, by kind.
 # TYPE outrigger_control_kube_events_skipped_total counter
 outrigger_control_kube_events_skipped_total{type="EndpointSlice"} 3
 outrigger_control_kube_events_skipped_total{type="Pods"} 3

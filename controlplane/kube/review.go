@@ -39,7 +39,7 @@ func (c *Client) Review(ctx context.Context, token string, audiences []string) (
 func readReview(status *authenticationv1.TokenReviewStatus, audiences []string) (authn.Review, error) {
 	none := authn.Review{}
 	if status.Error != "" {
-		return none, authn.Refuse("the API server says: " + status.Error)
+		return none, authn.Refuse("the API server reports: " + status.Error)
 	}
 	if !status.Authenticated {
 		return none, authn.Refuse("the API server does not accept the token")

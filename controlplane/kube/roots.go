@@ -65,7 +65,7 @@ type Roots struct {
 // NewRoots returns a Roots. It returns an error if the configuration is invalid.
 func NewRoots(cfg RootsConfig) (*Roots, error) {
 	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
-		return nil, errors.New("distribution of roots: it needs a cluster, the roots and a way to hear of their changes")
+		return nil, errors.New("distribution of roots: it needs a cluster, the roots and notifications of their changes")
 	}
 	if cfg.Lease.Name == "" {
 		cfg.Lease.Name = rootsLease

@@ -66,7 +66,7 @@ type RegistrationAuthority struct {
 // configuration is invalid.
 func NewRegistrationAuthority(cfg RegistrationConfig) (*RegistrationAuthority, error) {
 	if cfg.Client == nil {
-		return nil, errors.New("registration authority: there is no cluster to ask")
+		return nil, errors.New("registration authority: there is no cluster to query")
 	}
 	if cfg.Signer == "" && cfg.Domain == "" {
 		return nil, errors.New("registration authority: neither a signer nor a domain of signers is named")
@@ -123,7 +123,7 @@ func (r *RegistrationAuthority) signer(name string) (string, error) {
 	case name == r.cfg.Signer:
 		return name, nil
 	case r.cfg.Domain == "":
-		return "", fmt.Errorf("%w: it names a signer, but which ones may be named is not configured", ca.ErrRequest)
+		return "", fmt.Errorf("%w: it names a signer, but no signers are allowed by the configuration", ca.ErrRequest)
 	case strings.ContainsAny(name, "/ \t\r\n") || len(name) > 200:
 		return "", fmt.Errorf("%w: the name of its signer is not that of a signer below %s", ca.ErrRequest, r.cfg.Domain)
 	}
@@ -137,7 +137,7 @@ func readCSR(pem []byte) (*x509.CertificateRequest, error) {
 		return nil, fmt.Errorf("%w: %w", ca.ErrRequest, err)
 	}
 	if len(csr.URIs) != 1 {
-		return nil, fmt.Errorf("%w: it has %d URI names; the signer takes the identity from the one", ca.ErrRequest, len(csr.URIs))
+		return nil, fmt.Errorf("%w: it has %d URI names; the signer requires exactly one, the identity", ca.ErrRequest, len(csr.URIs))
 	}
 	if _, err := certs.ParseID(csr.URIs[0].String()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ca.ErrRequest, err)
@@ -246,7 +246,7 @@ func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1
 		pause(ctx, time.Second) // the watch ended without a result; the API server may be restarting
 		switch now, err := requests.Get(ctx, name, metav1.GetOptions{}); {
 		case ctx.Err() != nil:
-			return nil, errors.Join(fmt.Errorf("request %s got no certificate in time: is its signer running? %w", name, context.Cause(ctx)), trouble)
+			return nil, errors.Join(fmt.Errorf("request %s received no certificate in time: is its signer running? %w", name, context.Cause(ctx)), trouble)
 		case apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("request %s: %w", name, errDeleted)
 		case err == nil:
@@ -256,7 +256,7 @@ func (r *RegistrationAuthority) wait(ctx context.Context, object *certificatesv1
 }
 
 // errDeleted is returned by wait if the request was deleted.
-var errDeleted = errors.New("somebody deleted it")
+var errDeleted = errors.New("it was deleted")
 
 // next follows a watch until the request is settled or the watch ends.
 func next(ctx context.Context, events watch.Interface, object *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
@@ -313,7 +313,7 @@ func readIssued(pem []byte, csr *x509.CertificateRequest) ([]*x509.Certificate, 
 		return nil, errors.New("the signer issued the certificate of an authority")
 	}
 	if !time.Now().Before(leaf.NotAfter) {
-		return nil, fmt.Errorf("the signer issued a certificate that ended at %s", leaf.NotAfter.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the signer issued a certificate that expired at %s", leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return chain, nil
 }

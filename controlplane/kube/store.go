@@ -128,7 +128,7 @@ func (s *AuthorityStore) fault(what string, err error) error {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), what != "create" && apierrors.IsNotFound(err):
 		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, ca.ErrConflict)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%s Secret %s/%s: %w: give the control plane this right, or name a directory with --stateDir", what, s.namespace, authoritySecret, err)
+		return fmt.Errorf("%s Secret %s/%s: %w: grant the control plane this right, or name a directory with --stateDir", what, s.namespace, authoritySecret, err)
 	default:
 		return fmt.Errorf("%s Secret %s/%s: %w", what, s.namespace, authoritySecret, err)
 	}

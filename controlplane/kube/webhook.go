@@ -63,7 +63,7 @@ type Webhook struct {
 // NewWebhook returns a Webhook. It returns an error if the configuration is invalid.
 func NewWebhook(cfg WebhookConfig) (*Webhook, error) {
 	if cfg.Client == nil || cfg.Bundle == nil || cfg.Changed == nil {
-		return nil, errors.New("webhook configuration: it needs a cluster, the roots and a way to hear of their changes")
+		return nil, errors.New("webhook configuration: it needs a cluster, the roots and notifications of their changes")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -171,7 +171,7 @@ func (w *Webhook) keep(ctx context.Context, shared *admissionv1.ValidatingWebhoo
 			next.Webhooks[i].FailurePolicy = &fail
 		}
 	}
-	return w.update(ctx, next, "the webhook works: from now on what cannot be checked is refused")
+	return w.update(ctx, next, "the webhook works: objects that cannot be checked are refused from now on")
 }
 
 func sameBundles(a, b *admissionv1.ValidatingWebhookConfiguration) bool {
@@ -260,7 +260,7 @@ func (w *Webhook) refuses(ctx context.Context) error {
 	_, err := gateways.Namespace(w.cfg.Namespace).Create(ctx, gateway, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 	switch {
 	case err == nil:
-		return errors.New("the API server took an object that is not valid")
+		return errors.New("the API server accepted an invalid object")
 	case strings.Contains(err.Error(), "denied the request"):
 		return nil
 	case apierrors.IsNotFound(err), meansNoDryRun(err):

@@ -25,7 +25,7 @@ import (
 // mapServer is an API server that has ConfigMaps of the namespace mesh, and
 // nothing else.
 type mapServer struct {
-	mu      sync.Mutex // guards what is below
+	mu      sync.Mutex // guards the fields below
 	version int
 	maps    map[string]map[string]any
 	changed chan struct{} // closed, and replaced, with each change
@@ -156,7 +156,7 @@ func TestMeshConfigOfCluster(t *testing.T) {
 	api.set("shared", map[string]string{"mesh": "accessLogFile: /bad\nconnectTimeout: soon\n"})
 	waitFor(t, "what is wrong is named", func() bool { return strings.Contains(log.String(), "connectTimeout") })
 	api.set("istio-canary", nil)
-	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it is gone") })
+	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it was deleted") })
 	file("/again", 0)
 	// A file wins, should one come.
 	write(t, filepath.Join(dir, "mesh"), "accessLogFile: /file\nproxyHttpPort: 1\n")

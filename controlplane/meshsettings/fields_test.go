@@ -28,7 +28,7 @@ func TestWithoutEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(withoutEffect(mesh)); got != "[inboundTrafficPolicy]" {
-		t.Errorf("told of %s", got)
+		t.Errorf("reported %s", got)
 	}
 	for text, want := range map[string]string{
 		"{name: a, envoyExtAuthzHttp: {service: a.example.com, port: 80}}": "[]",

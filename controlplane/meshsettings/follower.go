@@ -106,7 +106,7 @@ func New(ctx context.Context, cfg Config) (*Follower, error) {
 			Name: "outrigger_control_mesh_config_reloads_total", Help: "Number of changes of the mesh config and of the networks, by result: applied, rejected.",
 		}, []string{"source", "result"}),
 		rejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "outrigger_control_mesh_config_rejected", Help: "1 while what the mesh config, or the networks, say now is not taken and the last good ones are in force.",
+			Name: "outrigger_control_mesh_config_rejected", Help: "1 while the current mesh config or networks are rejected and the last valid ones are in force.",
 		}, []string{"source"}),
 	}
 	for _, c := range []prometheus.Collector{m.reloads, m.rejected} {
@@ -306,7 +306,7 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 		}
 		if err == nil && equalDocs(docs, p.taken) {
 			if p.said != "" {
-				m.log.Info("the mesh config is again what is in force", "source", from)
+				m.log.Info("the mesh config is valid again and in force", "source", from)
 			}
 			p.said = ""
 			m.rejected.WithLabelValues(p.name).Set(0)
@@ -350,11 +350,11 @@ func (p *part) readable(docs [][]byte) error {
 	case len(p.taken) == 0:
 		return nil
 	case len(docs) < len(p.taken):
-		return errors.New("it is gone; to return to the defaults write {}")
+		return errors.New("it was deleted; to return to the defaults, write {}")
 	}
 	last, before := docs[len(docs)-1], p.taken[len(p.taken)-1]
 	if len(bytes.TrimSpace(last)) == 0 && len(bytes.TrimSpace(before)) > 0 {
-		return errors.New("it is empty; to return to the defaults write {}")
+		return errors.New("it is empty; to return to the defaults, write {}")
 	}
 	return nil
 }

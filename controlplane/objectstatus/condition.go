@@ -57,7 +57,7 @@ func distributed(p discovery.Progress) verdict {
 	case p.Connected == 0:
 		return verdict{}
 	case p.Rejected > 0:
-		text := fmt.Sprintf("rejected by %d of %s: %s says of %s: %s", p.Rejected, proxies(p.Connected), rejecting(p), strings.ToUpper(p.Rejection.Type), clip.Text(p.Rejection.Reason, maxSentence))
+		text := fmt.Sprintf("rejected by %d of %s: %s reports for %s: %s", p.Rejected, proxies(p.Connected), rejecting(p), strings.ToUpper(p.Rejection.Type), clip.Text(p.Rejection.Reason, maxSentence))
 		if p.Behind > 0 {
 			text += fmt.Sprintf("; not yet acknowledged by %d", p.Behind)
 		}

@@ -52,7 +52,7 @@ func TestEffective(t *testing.T) {
 		"spec":       {func(c *model.Config) { c.Spec = rule("a", "2").Spec }, true},
 		"labels":     {func(c *model.Config) { c.Labels = map[string]string{"a": "b"} }, true},
 		"annotation": {func(c *model.Config) { c.Annotations = map[string]string{"a": "b"} }, true},
-		"made anew":  {func(c *model.Config) { c.UID = "v" }, true},
+		"made again": {func(c *model.Config) { c.UID = "v" }, true},
 		"older now":  {func(c *model.Config) { c.Created = time.Unix(1, 0) }, true},
 	} {
 		next := old.Clone()

@@ -63,7 +63,7 @@ type truce struct {
 // written until Run is called.
 func NewVerdicts(cfg VerdictsConfig) (*Verdicts, error) {
 	if cfg.Store == nil || cfg.Merge == nil || cfg.Limits.Workers < 1 || cfg.Limits.QPS <= 0 || cfg.Limits.Burst < 1 {
-		return nil, errors.New("verdicts on objects need a store, a way to merge and at least one worker and write")
+		return nil, errors.New("verdicts on objects need a store, a merge function and at least one worker and write")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -351,7 +351,7 @@ func (w *Writer) read(ctx context.Context, key model.Key) (*model.Config, error)
 		return out, nil
 	}
 	if err == nil {
-		err = fmt.Errorf("read %s: the store did not show it", key)
+		err = fmt.Errorf("read %s: the store did not return it", key)
 	}
 	return nil, err
 }

@@ -90,7 +90,7 @@ func TestRejected(t *testing.T) {
 		q.Identity = "spiffe://cluster.local/ns/shop/sa/q"
 		r.at(append(had(1, 1), q)...)
 		time.Sleep(2 * second)
-		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q (spiffe://cluster.local/ns/shop/sa/q) says of LDS: no such filter \\xff")
+		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q (spiffe://cluster.local/ns/shop/sa/q) reports for LDS: no such filter \\xff")
 		if _, missing, _ := r.Distribution(key); len(missing) != 1 || missing[0].ID != "q" {
 			t.Errorf("missing are %v, want q", missing)
 		}

@@ -43,7 +43,7 @@ type Debouncer struct {
 	// wake holds one token, which means that pending is not empty.
 	wake chan struct{}
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// pending is the union of the added changes. Its maps are not shared, and are
 	// extended in place. Its size is bounded by the number of objects of the mesh.
 	pending     model.Change

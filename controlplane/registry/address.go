@@ -34,7 +34,7 @@ func (b *builder) allocate() {
 	for _, s := range wanting {
 		if len(taken) == slots {
 			p := model.Problem{Object: s.Source, Warning: true}
-			p.Reason = "no virtual address is left for " + s.Hostname + " and those that are younger: write one into spec.addresses"
+			p.Reason = "no virtual address is left for " + s.Hostname + " and younger objects: write one into spec.addresses"
 			b.out.shape.problems = append(b.out.shape.problems, p)
 			return
 		}

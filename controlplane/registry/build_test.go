@@ -238,7 +238,7 @@ default/b.yaml:1: ServiceEntry/default/b: spec.hosts names "a.example", which Se
 			want: `default/a.example http:80:HTTP [] [] by a
   80 -> 10.0.0.1:80 w1 default/ a-1
   80 -> fe80::1:80 w1 default/ a-4
-default/a-3.yaml:1: WorkloadEntry/default/a-3: the address "host.example" cannot serve ServiceEntry/default/a: resolution STATIC takes only IP addresses; write one, or write resolution: DNS in the ServiceEntry
+default/a-3.yaml:1: WorkloadEntry/default/a-3: the address "host.example" cannot serve ServiceEntry/default/a: resolution STATIC allows only IP addresses; write one, or write resolution: DNS in the ServiceEntry
 default/a.yaml:1: ServiceEntry/default/a: WorkloadEntry/default/a-2 serves port 80 at 10.0.0.1:80, as WorkloadEntry/default/a-1 does: each address can serve a port once
 `,
 		},

@@ -38,7 +38,7 @@ func (b *builder) entry(c *model.Config, se *networkingv1alpha3.ServiceEntry) {
 	resolution := resolutionOf(se)
 	distribution, ok := model.ParseDistribution(c.Annotations[distributionAnnotation])
 	if !ok {
-		p := problemf(c, "the annotation %s is %q, which prefers nothing: write PreferSameZone, PreferSameNode or PreferClose", distributionAnnotation, c.Annotations[distributionAnnotation])
+		p := problemf(c, "the annotation %s is %q, which is unknown and has no effect: write PreferSameZone, PreferSameNode or PreferClose", distributionAnnotation, c.Annotations[distributionAnnotation])
 		p.Warning = true
 		sh.problems = append(sh.problems, p)
 	}
@@ -139,7 +139,7 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	for _, w := range targets {
 		base, reason := b.endpoint(w, resolution)
 		if reason == "" && resolution == model.ResolutionDNSRoundRobin && len(all) > 0 {
-			reason = "resolution DNS_ROUND_ROBIN takes one endpoint, and there is one; write resolution: DNS"
+			reason = "resolution DNS_ROUND_ROBIN allows one endpoint, and there is one already; write resolution: DNS"
 		}
 		if reason != "" {
 			at := model.Problem{Object: w.Object, Source: w.Source}
@@ -249,7 +249,7 @@ func unusable(address string, resolution model.Resolution) string {
 	ip, err := netip.ParseAddr(address)
 	switch {
 	case err == nil && ip.Zone() != "":
-		return fmt.Sprintf("the zone %q is known on its own machine only; write an address that others reach", ip.Zone())
+		return fmt.Sprintf("the zone %q is known only on its own machine; write an address that others reach", ip.Zone())
 	case address == "":
 		return "it is empty; write one"
 	case unix && resolution.ByName():
@@ -261,9 +261,9 @@ func unusable(address string, resolution model.Resolution) string {
 	case unix:
 		return ""
 	case strings.Contains(address, "://"):
-		return "only unix:// may stand before a path; write an IP address or unix:///path"
+		return "only unix:// is allowed before a path; write an IP address or unix:///path"
 	case !resolution.ByName():
-		return "resolution STATIC takes only IP addresses; write one, or write resolution: DNS in the ServiceEntry"
+		return "resolution STATIC allows only IP addresses; write one, or write resolution: DNS in the ServiceEntry"
 	}
 	return ""
 }

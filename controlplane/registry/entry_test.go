@@ -36,7 +36,7 @@ default/b.example http:80:HTTP passthrough external [] [] by b
 default/b.example tls:443:TLS http:80:HTTP round robin external [] [] by b
   80 -> b1.example:80 w1 default/
   443 -> b1.example:443 w1 default/
-default/b.yaml:1: ServiceEntry/default/b: the address "b2.example" cannot serve ServiceEntry/default/b: resolution DNS_ROUND_ROBIN takes one endpoint, and there is one; write resolution: DNS
+default/b.yaml:1: ServiceEntry/default/b: the address "b2.example" cannot serve ServiceEntry/default/b: resolution DNS_ROUND_ROBIN allows one endpoint, and there is one already; write resolution: DNS
 `,
 		},
 		{
@@ -49,7 +49,7 @@ default/b.yaml:1: ServiceEntry/default/b: the address "b2.example" cannot serve 
 			entries: map[string]string{"default/a": `hosts: "a.example" resolution: STATIC ` + http + `endpoints {address: "fe80::1%eth0"} endpoints {address: "fe80::1"}`},
 			want: `default/a.example http:80:HTTP external [] [] by a
   80 -> fe80::1:80 w1 default/
-default/a.yaml:1: ServiceEntry/default/a: the address "fe80::1%eth0" cannot serve ServiceEntry/default/a: the zone "eth0" is known on its own machine only; write an address that others reach
+default/a.yaml:1: ServiceEntry/default/a: the address "fe80::1%eth0" cannot serve ServiceEntry/default/a: the zone "eth0" is known only on its own machine; write an address that others reach
 `,
 		},
 		{
@@ -84,7 +84,7 @@ default/b.example http:80:HTTP dns external [] [] by b
 default/c.example http:80:HTTP external [] [] by c
 default/b.yaml:1: ServiceEntry/default/b: the address "unix:///run/b" cannot serve ServiceEntry/default/b: a socket has no name to resolve; write resolution: STATIC in the ServiceEntry
 default/c.yaml:1: ServiceEntry/default/c: the address "unix://run/c" cannot serve ServiceEntry/default/c: it names no socket; write unix:// and an absolute path, or unix://@ and a name
-default/c.yaml:1: ServiceEntry/default/c: the address "http://c" cannot serve ServiceEntry/default/c: only unix:// may stand before a path; write an IP address or unix:///path
+default/c.yaml:1: ServiceEntry/default/c: the address "http://c" cannot serve ServiceEntry/default/c: only unix:// is allowed before a path; write an IP address or unix:///path
 default/c.yaml:1: ServiceEntry/default/c: the address "unix:///` + strings.Repeat("x", maxUnixPath) + `" cannot serve ServiceEntry/default/c: a path of a socket has at most 107 bytes; write a shorter one
 `,
 	}})

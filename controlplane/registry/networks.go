@@ -39,7 +39,7 @@ func newNetworkFinder(in *meshv1alpha1.MeshNetworks) *networkFinder {
 		for _, e := range in.GetNetworks()[name].GetEndpoints() {
 			if cluster := e.GetFromRegistry(); cluster != "" {
 				if other, twice := f.clusters[cluster]; twice && other != name {
-					f.problems = append(f.problems, networkProblem("fromRegistry %q is in the networks %q and %q, and counts as %q: leave it in one", cluster, other, name, other))
+					f.problems = append(f.problems, networkProblem("fromRegistry %q is in the networks %q and %q, and belongs to %q: keep it in one of them", cluster, other, name, other))
 					continue
 				}
 				f.clusters[cluster] = name
@@ -47,7 +47,7 @@ func newNetworkFinder(in *meshv1alpha1.MeshNetworks) *networkFinder {
 			if text := e.GetFromCidr(); text != "" {
 				prefix, err := netip.ParsePrefix(text)
 				if err != nil {
-					f.problems = append(f.problems, networkProblem("fromCidr of the network %q is %q, which is no range and is left out: write one such as 10.0.0.0/8", name, text))
+					f.problems = append(f.problems, networkProblem("fromCidr of the network %q is %q, which is not a range and is ignored: write one such as 10.0.0.0/8", name, text))
 					continue
 				}
 				f.ranges = append(f.ranges, networkRange{prefix.Masked(), name})
@@ -226,11 +226,11 @@ func (b *builder) gateways(services []*PlatformService) {
 			}
 			address, err := netip.ParseAddr(g.GetAddress())
 			if err != nil {
-				sh.problems = append(sh.problems, networkProblem("the gateway %q of the network %q is no IP address and is left out: write one", g.GetAddress(), name))
+				sh.problems = append(sh.problems, networkProblem("the gateway %q of the network %q is not an IP address and is ignored: write one", g.GetAddress(), name))
 				continue
 			}
 			if g.GetPort() == 0 || g.GetPort() > math.MaxUint16 {
-				sh.problems = append(sh.problems, networkProblem("the gateway %q of the network %q has the port %d and is left out: write one from 1 to 65535", g.GetAddress(), name, g.GetPort()))
+				sh.problems = append(sh.problems, networkProblem("the gateway %q of the network %q has the port %d and is ignored: write one from 1 to 65535", g.GetAddress(), name, g.GetPort()))
 				continue
 			}
 			all = append(all, model.NetworkGateway{Network: name, Address: address.String(), Port: g.GetPort()})

@@ -63,8 +63,8 @@ func TestNetworkOfEndpoints(t *testing.T) {
 		problems = append(problems, p.String())
 	}
 	want := []string{
-		`MeshConfig//meshNetworks: fromRegistry "c1" is in the networks "one" and "wide", and counts as "one": leave it in one`,
-		`MeshConfig//meshNetworks: fromCidr of the network "wide" is "nonsense/8", which is no range and is left out: write one such as 10.0.0.0/8`,
+		`MeshConfig//meshNetworks: fromRegistry "c1" is in the networks "one" and "wide", and belongs to "one": keep it in one of them`,
+		`MeshConfig//meshNetworks: fromCidr of the network "wide" is "nonsense/8", which is not a range and is ignored: write one such as 10.0.0.0/8`,
 	}
 	if diff := cmp.Diff(want, problems); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -85,7 +85,7 @@ type round struct{ replicas, proxies int }
 // until Run is called.
 func New(cfg Config) (*Balancer, error) {
 	if cfg.Peers == nil || cfg.Load == nil || cfg.Shed == nil || cfg.Ready == nil {
-		return nil, errors.New("replicas need to know their peers, their load and how to shed it")
+		return nil, errors.New("replicas need their peers, their load and a way to shed it")
 	}
 	if cfg.Every <= 0 {
 		cfg.Every = 10 * time.Second
@@ -100,8 +100,8 @@ func New(cfg Config) (*Balancer, error) {
 			Transport:     &http.Transport{DisableKeepAlives: true}, // no HTTP proxy; an address may change owner
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		moved: prometheus.NewCounter(prometheus.CounterOpts{Name: "outrigger_control_replica_moved_total", Help: "Proxies that were asked to connect again, so that they come to another replica."}),
-		known: prometheus.NewGauge(prometheus.GaugeOpts{Name: "outrigger_control_replicas", Help: "Replicas that answer and take proxies, with this one; 0 before the first round."}),
+		moved: prometheus.NewCounter(prometheus.CounterOpts{Name: "outrigger_control_replica_moved_total", Help: "Proxies that were asked to reconnect to another replica."}),
+		known: prometheus.NewGauge(prometheus.GaugeOpts{Name: "outrigger_control_replicas", Help: "Replicas that respond and accept proxies, including this one; 0 before the first round."}),
 		mean:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "outrigger_control_replica_mean_proxies", Help: "Proxies of one replica on average."}),
 	}
 	if cfg.Registerer != nil {
@@ -219,7 +219,7 @@ func (b *Balancer) load(ctx context.Context, address string) (l Load, err error)
 		return l, fmt.Errorf("replica %s: %w", address, err)
 	}
 	if l.ID == "" || l.Proxies < 0 || l.Proxies > math.MaxInt32 {
-		return l, fmt.Errorf("replica %s: an answer that cannot be, id %q and %d proxies", address, l.ID, l.Proxies)
+		return l, fmt.Errorf("replica %s: invalid response, id %q and %d proxies", address, l.ID, l.Proxies)
 	}
 	return l, nil
 }

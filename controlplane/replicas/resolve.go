@@ -20,10 +20,10 @@ func Resolve(list []string) (func(context.Context) ([]string, error), error) {
 	for _, item := range list {
 		host, port, err := net.SplitHostPort(item)
 		if err != nil || host == "" {
-			return nil, fmt.Errorf("%q is no replica: write host:port, such as istiod-replicas.istio-system.svc:8080", item)
+			return nil, fmt.Errorf("%q is not a replica: write host:port, such as istiod-replicas.istio-system.svc:8080", item)
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return nil, fmt.Errorf("%q is no replica: its port is no number from 1 to 65535", item)
+			return nil, fmt.Errorf("%q is not a replica: its port is not a number from 1 to 65535", item)
 		}
 		places = append(places, place{host, port})
 	}

@@ -158,7 +158,7 @@ func (c *Config) check() error {
 		return err
 	}
 	if c.Shutdown < 0 {
-		return fmt.Errorf("--shutdownDuration %s: write a time that is not below 0, such as 10s", c.Shutdown)
+		return fmt.Errorf("--shutdownDuration %s: write a duration of at least 0s, such as 10s", c.Shutdown)
 	}
 	if c.Listen.Secure == "" && c.Listen.Plaintext == "" {
 		return errors.New("--secureGRPCAddr and --grpcAddr are both empty: no proxy could connect")

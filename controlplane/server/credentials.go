@@ -50,7 +50,7 @@ func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer
 			return s.kube.MayReadSecrets(ctx, caller.ID.Namespace, caller.ID.ServiceAccount)
 		}
 	default:
-		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q, it must be fs:///directory or k8s://", cfg.Source)
+		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q; it must be fs:///directory or k8s://", cfg.Source)
 	}
 	config.Source, config.Granted = s.objects.credentials, s.objects.granted
 	return config, err

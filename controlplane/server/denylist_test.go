@@ -67,7 +67,7 @@ func newMember(t *testing.T, s *Server, account string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = m.conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = m.conn.Close() }) // the test has ended
 	return m
 }
 

@@ -29,7 +29,7 @@ const movedGrace = time.Second
 
 // drain tracks the open streams of a server, and ends them.
 type drain struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	streams map[*drained]struct{}
 	over    bool // all streams have been ended
 }

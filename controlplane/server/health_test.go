@@ -63,7 +63,7 @@ func (i *issuer) stream(t *testing.T, s *Server, address string) *adsStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func (s *Server) metric(t *testing.T, line string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = answer.Body.Close() // all of it was read
+		_ = answer.Body.Close() // the body was read completely
 		if strings.Contains(string(text), "\n"+line+"\n") {
 			return
 		}

@@ -63,7 +63,7 @@ const lookEvery = 2 * time.Second
 type history struct {
 	exists func(model.Key) bool
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// first is the first snapshot, and changes are the last snapshots that changed
 	// an object. Entries of objects that do not exist any more are removed when
 	// there are sweepAt entries.

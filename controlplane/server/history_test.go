@@ -93,7 +93,7 @@ func TestDebugOverHTTP(t *testing.T) {
 		{"/debug", nil, 200, "/debug/config_dump"},
 		{"/debug/explain?kind=ServiceEntry&namespace=shop&name=web", nil, 200, `"found":true`},
 		{"/debug/explain?kind=VirtualService&namespace=shop&name=bad", nil, 200, `unknown field \"htpp\"`},
-		{"/debug/explain?kind=ProxyConfig&namespace=shop&name=debug", nil, 200, "this control plane injects none"},
+		{"/debug/explain?kind=ProxyConfig&namespace=shop&name=debug", nil, 200, "this control plane does not inject"},
 		{"/debug/configz?kind=WorkloadEntry", nil, 200, `"web-21"`},
 		{"/debug/config_distribution?resource=ServiceEntry/shop/web", nil, 200, `"proxy":"web.shop"`},
 		{"/debug/pprof/heap?debug=1", nil, 200, "heap profile"},

@@ -191,7 +191,7 @@ func (s *Server) uninjected() (problems []model.Problem) {
 	for _, c := range s.objects.list(model.ProxyConfig) {
 		problems = append(problems, model.Problem{
 			Object: c.Key, Source: c.Source, Warning: true,
-			Reason: "a ProxyConfig has no effect here: it is for pods, and this control plane injects none; use defaultConfig of the mesh config",
+			Reason: "a ProxyConfig has no effect here: it is for pods, and this control plane does not inject; use defaultConfig of the mesh config",
 		})
 	}
 	return problems
@@ -236,7 +236,7 @@ func (i *injection) run(ctx context.Context) error {
 			}
 			data := i.maps.Get(i.name)
 			if data == nil {
-				i.report("ConfigMap "+i.name, errors.New("the ConfigMap is gone; to return to the defaults, create an empty one"))
+				i.report("ConfigMap "+i.name, errors.New("the ConfigMap was deleted; to return to the defaults, create an empty one"))
 				continue
 			}
 			i.report("ConfigMap "+i.name, i.load(data[injectorConfig], data[injectorValues]))

@@ -63,7 +63,7 @@ func rootsWith(path string) (*x509.CertPool, error) {
 		return roots, nil
 	}
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxRootFile) {
-		err = fmt.Errorf("it is no file of at most %d bytes", maxRootFile)
+		err = fmt.Errorf("it is not a file of at most %d bytes", maxRootFile)
 	}
 	var text []byte
 	if err == nil {

@@ -53,7 +53,7 @@ func listenersOf(t *testing.T, s *Server) (next func() string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	const kind = "type.googleapis.com/envoy.config.listener.v3.Listener"

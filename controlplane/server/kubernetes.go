@@ -58,7 +58,7 @@ func (c *ClusterConfig) checkRegistries() error {
 func (c *ClusterConfig) choose() (kubeconfig string, use bool, err error) {
 	switch {
 	case c.Use == ClusterOff && c.Kubeconfig != "":
-		return "", false, errors.New("--kubeconfig is given, but OUTRIGGER_KUBERNETES is false: remove one of them")
+		return "", false, errors.New("--kubeconfig is set, but OUTRIGGER_KUBERNETES is false: remove one of them")
 	case c.Use == ClusterOff:
 		return "", false, nil
 	case c.Kubeconfig != "":

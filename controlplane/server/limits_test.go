@@ -263,7 +263,7 @@ func TestLogFlood(t *testing.T) {
 
 // logText is a log in memory.
 type logText struct {
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	b  bytes.Buffer
 }
 

@@ -62,7 +62,7 @@ func (i *issuer) vm(t *testing.T, s *Server, address string, more map[string]any
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	all := map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address, "AUTO_REGISTER_GROUP": "web"}
 	maps.Copy(all, more)
 	md, err := structpb.NewStruct(all)

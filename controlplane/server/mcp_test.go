@@ -133,7 +133,7 @@ func proxyOf(t *testing.T, s *Server) *adstest.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"})
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestTakesNothingUnasked(t *testing.T) {
 		c.Callers.Hosts = []string{testHost}
 	})
 	for name, tc := range map[string]struct{ from, says string }{
-		"another account": {secureSource(t, source, i.token(t, "istio-ca")), "shop/web in OUTRIGGER_MCP_READERS"},
+		"another account": {secureSource(t, source, i.token(t, "istio-ca")), "shop/web to OUTRIGGER_MCP_READERS"},
 		"plaintext":       {"xds://" + source.ports.listeners.plaintext.Addr().String(), "connect to the TLS port"},
 	} {
 		cfg := testConfig(t)

@@ -181,7 +181,7 @@ func TestTokenOfIssuer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {

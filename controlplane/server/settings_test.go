@@ -83,7 +83,7 @@ func connected(t *testing.T, s *Server, extra map[string]any) *adstest.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	meta := map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"}
 	for k, v := range extra {
 		meta[k] = v
@@ -140,7 +140,7 @@ func TestFollowsMeshConfig(t *testing.T) {
 		return strings.Contains(log.String(), "name=inboundTrafficPolicy") && strings.Contains(log.String(), "name=proxyHtpPort")
 	})
 	for text, says := range map[string]string{
-		"accessLogFile: /dev/bad\nconnectTimeout: 90s\n": "connectTimeout is 1m30s, it must be from 1ms to 30s",
+		"accessLogFile: /dev/bad\nconnectTimeout: 90s\n": "connectTimeout is 1m30s; it must be from 1ms to 30s",
 		"accessLogFile: [\n":                             "line ",
 		"":                                               "it is empty",
 		"accessLogFile: /dev/bad\ncaCertificates: [{pem: x}]\n":                   rootsOfMesh,
@@ -153,7 +153,7 @@ func TestFollowsMeshConfig(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it is gone") })
+	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it was deleted") })
 	if got := s.settings.Current().Mesh.GetAccessLogFile(); got != "/dev/second" {
 		t.Errorf("what is wrong was taken: %s", got)
 	}
@@ -255,8 +255,8 @@ func TestMeshConfigRefusedAtStart(t *testing.T) {
 	bad, networks := filepath.Join(dir, "mesh"), filepath.Join(dir, "networks")
 	write(t, map[string][]byte{bad: []byte("proxyListenPort: 0\n"), networks: []byte("networks: {a: {gateways: [{address: x, port: 0}]}}\n")})
 	for says, set := range map[string]func(*Config){
-		bad + ": mesh config: proxyListenPort is 0, it must be":                    func(c *Config) { c.Mesh.File = bad },
-		networks + ": mesh networks: networks.a.gateways[0].port is 0, it must be": func(c *Config) { c.Mesh.NetworksFile = networks },
+		bad + ": mesh config: proxyListenPort is 0; it must be":                    func(c *Config) { c.Mesh.File = bad },
+		networks + ": mesh networks: networks.a.gateways[0].port is 0; it must be": func(c *Config) { c.Mesh.NetworksFile = networks },
 	} {
 		if _, err := makeServer(t, set); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)

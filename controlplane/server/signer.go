@@ -55,12 +55,12 @@ func meshRoots(mesh *meshv1alpha1.MeshConfig) ([]byte, error) {
 	var out []byte
 	for i, c := range mesh.GetCaCertificates() {
 		if c.GetSpiffeBundleUrl() != "" {
-			return nil, fmt.Errorf("mesh config: caCertificates[%d] names the bundle %q, and bundles are not fetched: put the certificates into pem", i, c.GetSpiffeBundleUrl())
+			return nil, fmt.Errorf("mesh config: caCertificates[%d] names the bundle %q, but bundles are not fetched: put the certificates into pem", i, c.GetSpiffeBundleUrl())
 		}
 		for _, td := range c.GetTrustDomains() {
 			// A trusted root can sign every identity.
 			if td != mesh.GetTrustDomain() && !slices.Contains(mesh.GetTrustDomainAliases(), td) {
-				return nil, fmt.Errorf("mesh config: caCertificates[%d] is for the trust domain %q, and roots cannot be kept apart by trust domain: remove it, or add %q to trustDomainAliases if it is another name of %s", i, td, td, mesh.GetTrustDomain())
+				return nil, fmt.Errorf("mesh config: caCertificates[%d] is for the trust domain %q, but roots cannot be separated by trust domain: remove it, or add %q to trustDomainAliases if it is another name of %s", i, td, td, mesh.GetTrustDomain())
 			}
 		}
 		out = append(append(out, c.GetPem()...), '\n')

@@ -93,7 +93,7 @@ func (o *objects) loading() string {
 // traffic.
 func (o *objects) readiness() string {
 	if behind := o.store.Behind(); len(behind) > 0 {
-		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not end"
+		return "ready, but changes of the configuration are not applied: reading " + strings.Join(behind, ", ") + " does not finish"
 	}
 	return "ready"
 }
@@ -132,7 +132,7 @@ func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
 	case tls == nil, mode == networkingv1alpha3.ClientTLSSettings_DISABLE:
 		return source.GetAddress(), nil
 	case mode == networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL:
-		return "", fmt.Errorf("config source %q: tlsSettings.mode ISTIO_MUTUAL: the control plane's own certificate is in no file: write MUTUAL with clientCertificate, privateKey and caCertificates", source.GetAddress())
+		return "", fmt.Errorf("config source %q: tlsSettings.mode ISTIO_MUTUAL: the control plane's own certificate is not in a file: write MUTUAL with clientCertificate, privateKey and caCertificates", source.GetAddress())
 	case mode == networkingv1alpha3.ClientTLSSettings_MUTUAL:
 		values = url.Values{"cert": {tls.GetClientCertificate()}, "key": {tls.GetPrivateKey()}}
 	default:
@@ -148,7 +148,7 @@ func sourceAddress(source *meshv1alpha1.ConfigSource) (string, error) {
 	}
 	u, err := url.Parse(source.GetAddress())
 	if err != nil {
-		return "", fmt.Errorf("config source %q is no URL: %w", source.GetAddress(), err)
+		return "", fmt.Errorf("config source %q is not a URL: %w", source.GetAddress(), err)
 	}
 	for name := range u.Query() {
 		values.Set(name, u.Query().Get(name))

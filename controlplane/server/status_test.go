@@ -32,9 +32,8 @@ func (s *Server) condition(key model.Key, kind string) string {
 	return ""
 }
 
-// A machine that is not healthy stays out of the endpoints when the control plane
-// starts again, with the first snapshot, until its agent says otherwise. What is
-// in the status makes no push.
+// A machine that is not healthy stays out of the endpoints when the control plane starts again,
+// with the first snapshot, until its agent says otherwise. What is in a status causes no push.
 func TestHealthAfterRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

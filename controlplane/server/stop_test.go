@@ -256,7 +256,7 @@ func TestMovedConnection(t *testing.T) {
 	select {
 	case err := <-gone:
 		t.Errorf("the stream of another proxy on the connection ended: %v", err)
-	case <-time.After(2 * movedGrace): // nothing is to happen
+	case <-time.After(2 * movedGrace): // nothing should happen
 	}
 	stop()
 	if err := <-done; err != nil {

@@ -44,9 +44,9 @@ func (c *TLSConfig) files() (own *ownCertificate, roots string, err error) {
 	case certErr == nil && keyErr == nil:
 		cert, key = OwnCertFile, OwnKeyFile
 	case c.Provider == CertProviderCustom:
-		return nil, "", fmt.Errorf("PILOT_CERT_PROVIDER is %s, and there is no %s with %s: put them there, or name others with --tlsCertFile and --tlsKeyFile", c.Provider, OwnCertFile, OwnKeyFile)
+		return nil, "", fmt.Errorf("PILOT_CERT_PROVIDER is %s, but there is no %s with %s: put them there, or name others with --tlsCertFile and --tlsKeyFile", c.Provider, OwnCertFile, OwnKeyFile)
 	case c.RootFile != "":
-		return nil, "", errors.New("--caCertFile is given without --tlsCertFile: further roots of the mesh belong into caCertificates of the mesh config")
+		return nil, "", errors.New("--caCertFile is set without --tlsCertFile: additional roots of the mesh belong in caCertificates of the mesh config")
 	default:
 		return nil, "", nil
 	}
@@ -73,7 +73,7 @@ func (c *TLSConfig) ciphers() (ids []uint16, err error) {
 	for _, name := range c.Suites {
 		id, ok := known[strings.TrimSpace(name)]
 		if !ok {
-			return nil, fmt.Errorf("--tls-cipher-suites: %q is not one of the secure suites that are known, such as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name)
+			return nil, fmt.Errorf("--tls-cipher-suites: %q is not one of the known secure suites, such as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", name)
 		}
 		ids = append(ids, id)
 	}
@@ -135,7 +135,7 @@ type overlay struct {
 	inner func(*tls.ClientHelloInfo) (*tls.Config, error)
 	apply func(*tls.Config)
 
-	mu       sync.Mutex // guards what is below
+	mu       sync.Mutex // guards the fields below
 	from, to *tls.Config
 }
 
@@ -159,7 +159,7 @@ type ownCertificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 
-	mu        sync.Mutex // guards what is below
+	mu        sync.Mutex // guards the fields below
 	looked    time.Time
 	cert, key []byte
 	good      *tls.Certificate

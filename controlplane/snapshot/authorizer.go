@@ -51,7 +51,7 @@ func (m *Mesh) Authorizer(name, namespace string, sidecar *Sidecar) (Authorizer,
 	}
 	of := meshconfig.AuthorizerOf(provider)
 	if of == nil {
-		return Authorizer{}, fmt.Errorf("the extension provider %q is no authorizer: name one with envoyExtAuthzHttp or envoyExtAuthzGrpc", name)
+		return Authorizer{}, fmt.Errorf("the extension provider %q is not an authorizer: name one with envoyExtAuthzHttp or envoyExtAuthzGrpc", name)
 	}
 	if err := meshconfig.CheckAuthorizer(provider); err != nil {
 		return Authorizer{}, fmt.Errorf("the mesh config is invalid: %w", err)
@@ -79,7 +79,7 @@ func (m *Mesh) reach(name string, of destination, namespace string, sidecar *Sid
 	}
 	switch {
 	case to.Service == nil:
-		return Reached{}, unknownProvider{fmt.Errorf("the extension provider %q names the service %q, which the namespace %s does not see: correct the name, or export the service", name, of.GetService(), namespace)}
+		return Reached{}, unknownProvider{fmt.Errorf("the extension provider %q names the service %q, which is not visible in the namespace %s: correct the name, or export the service", name, of.GetService(), namespace)}
 	case in != "" && to.Service.Namespace != in:
 		return Reached{}, fmt.Errorf("the extension provider %q names the service %q, and workloads of the namespace %s reach the service of the same host in the namespace %s: use a host that only one service has",
 			name, of.GetService(), namespace, to.Service.Namespace)
@@ -97,7 +97,7 @@ func NotAsked(policy *model.Config, err error) model.Problem {
 	var unknown unknownProvider
 	return model.Problem{
 		Object: policy.Key, Source: policy.Source, Dangling: errors.As(err, &unknown),
-		Reason: fmt.Sprintf("spec.provider.name: what the rules match is denied: %s", err),
+		Reason: fmt.Sprintf("spec.provider.name: requests that match the rules are denied: %s", err),
 	}
 }
 

@@ -76,7 +76,7 @@ func (v *VirtualService) delegate(lenders map[string]*model.Config, set settings
 		for j, sub := range spec.GetHttp() {
 			r, conflict := lend(root, qualified(sub, lender.Namespace, set))
 			if conflict != "" {
-				v.report(i, false, "spec.http[%d] of the VirtualService %s %s and is left out; a route of a delegate can only narrow the matches of the route that names it", j, name, conflict)
+				v.report(i, false, "spec.http[%d] of the VirtualService %s %s and is ignored; a route of a delegate can only narrow the matches of the route that names it", j, name, conflict)
 				continue
 			}
 			if sub.GetDelegate() != nil {

@@ -53,7 +53,7 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 	own := rules[at]
 	for _, other := range rules[:at] {
 		if !other.Selected() && !own.Selected() && own.From[0].Key == obj.Key {
-			c.report(obj, "spec.exportTo: is another one than that of the older DestinationRule %s for %q, so the two are not merged, and the older one alone counts in %s; "+
+			c.report(obj, "spec.exportTo: differs from that of the older DestinationRule %s for %q, so the two are not merged, and only the older one has an effect in %s; "+
 				"write the same exportTo in both", other.From[0].Name, host, obj.Namespace)
 		}
 	}
@@ -64,7 +64,7 @@ func (c *checker) olderRules(obj *model.Config, spec *networkingv1alpha3.Destina
 			continue
 		}
 		if spec.GetTrafficPolicy() != nil && said.GetTrafficPolicy() != nil {
-			c.report(obj, "spec.trafficPolicy: %q has one already in the older DestinationRule %s, which wins; remove one of them", host, older.Name)
+			c.report(obj, "spec.trafficPolicy: %q already has one in the older DestinationRule %s, which wins; remove one of them", host, older.Name)
 		}
 		for i, s := range spec.GetSubsets() {
 			if slices.ContainsFunc(said.GetSubsets(), func(o *networkingv1alpha3.Subset) bool { return o.GetName() == s.GetName() }) {
@@ -93,10 +93,10 @@ func (c *checker) policy(obj *model.Config, at string, policy *networkingv1alpha
 func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selected bool) {
 	lb, tls := p.GetLoadBalancer(), p.GetTls()
 	if n := lb.GetConsistentHash().GetRingHash().GetMinimumRingSize(); n > MaxRing {
-		c.warn(obj, "%s.loadBalancer.consistentHash.ringHash.minimumRingSize: %d is more than Envoy takes: %d is used", at, n, MaxRing)
+		c.warn(obj, "%s.loadBalancer.consistentHash.ringHash.minimumRingSize: %d is more than Envoy allows: %d is used", at, n, MaxRing)
 	}
 	if hash := lb.GetConsistentHash(); hash != nil && lb.GetWarmup() != nil || lb.GetSimple() == networkingv1alpha3.LoadBalancerSettings_RANDOM && lb.GetWarmup() != nil {
-		c.warn(obj, "%s.loadBalancer.warmup: has an effect with ROUND_ROBIN and LEAST_REQUEST only; use one of them", at)
+		c.warn(obj, "%s.loadBalancer.warmup: has an effect only with ROUND_ROBIN and LEAST_REQUEST; use one of them", at)
 	}
 	c.keepalive(obj, at+".connectionPool.tcp.tcpKeepalive", p.GetConnectionPool().GetTcp().GetTcpKeepalive())
 	if fault := TLSFault(tls); fault != "" {
@@ -104,7 +104,7 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 		return
 	}
 	if OriginatesTLS(tls) && tls.GetCredentialName() != "" && !selected {
-		c.warn(obj, "%s.tls.credentialName: sidecars take it only from a rule with a workloadSelector: what they send to the host is answered with 503, and never sent as plaintext; "+
+		c.warn(obj, "%s.tls.credentialName: sidecars use it only from a rule with a workloadSelector: their requests to the host are answered with 503, and never sent as plaintext; "+
 			"write spec.workloadSelector, or use files", at)
 	}
 }
@@ -112,14 +112,14 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 // keepalive reports values that exceed the limits of the kernel.
 func (c *checker) keepalive(obj *model.Config, at string, k *networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
 	if n := k.GetProbes(); n > MaxKeepaliveProbes {
-		c.warn(obj, "%s.probes: %d is more than the kernel takes: %d is used", at, n, MaxKeepaliveProbes)
+		c.warn(obj, "%s.probes: %d is more than the kernel allows: %d is used", at, n, MaxKeepaliveProbes)
 	}
 	for _, f := range []struct {
 		name    string
 		seconds int64
 	}{{"time", k.GetTime().GetSeconds()}, {"interval", k.GetInterval().GetSeconds()}} {
 		if f.seconds > MaxKeepaliveSeconds {
-			c.warn(obj, "%s.%s: %ds is more than the kernel takes: %ds is used", at, f.name, f.seconds, MaxKeepaliveSeconds)
+			c.warn(obj, "%s.%s: %ds is more than the kernel allows: %ds is used", at, f.name, f.seconds, MaxKeepaliveSeconds)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func OriginatesTLS(tls *networkingv1alpha3.ClientTLSSettings) bool {
 // of the field. It returns "" if they are valid.
 func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
 	if _, known := networkingv1alpha3.ClientTLSSettings_TLSmode_name[int32(tls.GetMode())]; !known { // from a newer client, or over MCP
-		return fmt.Sprintf("mode: %d is not known; write DISABLE, SIMPLE, MUTUAL or ISTIO_MUTUAL", tls.GetMode())
+		return fmt.Sprintf("mode: %d is unknown; write DISABLE, SIMPLE, MUTUAL or ISTIO_MUTUAL", tls.GetMode())
 	}
 	if !OriginatesTLS(tls) {
 		return ""
@@ -150,7 +150,7 @@ func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
 	}
 	for i, path := range own {
 		if strings.Contains(path, "~") {
-			return fmt.Sprintf("%s: the agent cannot be asked for %q, which holds a ~; give the file another name", []string{"clientCertificate", "privateKey"}[i], path)
+			return fmt.Sprintf("%s: the agent cannot serve %q, which contains a ~; rename the file", []string{"clientCertificate", "privateKey"}[i], path)
 		}
 	}
 	return ""

@@ -58,7 +58,7 @@ func TestDestinationRuleProblems(t *testing.T) {
 		{
 			"a name that the agent cannot be asked for",
 			[]*model.Config{webRule("a", 0, withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: mutual, PrivateKey: "x~y", ClientCertificate: "z"}))},
-			[]string{"spec.trafficPolicy.tls.privateKey: the agent cannot be asked"},
+			[]string{"spec.trafficPolicy.tls.privateKey: the agent cannot serve"},
 		},
 		{
 			"secret of another server",
@@ -68,7 +68,7 @@ func TestDestinationRuleProblems(t *testing.T) {
 		{
 			"secret without a selector",
 			[]*model.Config{webRule("a", 0, withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple, CredentialName: "x"}))},
-			[]string{"spec.trafficPolicy.tls.credentialName: sidecars take it only from a rule with a workloadSelector"},
+			[]string{"spec.trafficPolicy.tls.credentialName: sidecars use it only from a rule with a workloadSelector"},
 		},
 		{"secret with a selector", []*model.Config{webRule("a", 0, func(spec *networkingv1alpha3.DestinationRule) {
 			withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple, CredentialName: "x"})(spec)
@@ -82,16 +82,16 @@ func TestDestinationRuleProblems(t *testing.T) {
 		})}, []string{`spec.subsets[0].labels: no endpoint of "web.example.com" has them`}},
 		{"two policies", []*model.Config{
 			webRule("a", 0, withTLS(nil)), webRule("b", 1, withTLS(nil)),
-		}, []string{`spec.trafficPolicy: "web.example.com" has one already in the older DestinationRule a, which wins`}},
+		}, []string{`spec.trafficPolicy: "web.example.com" already has one in the older DestinationRule a, which wins`}},
 		{"other exportTo", []*model.Config{
 			webRule("a", 0, withTLS(nil)), webRule("b", 1, func(spec *networkingv1alpha3.DestinationRule) { spec.ExportTo = []string{"."} }),
-		}, []string{"spec.exportTo: is another one than that of the older DestinationRule a"}},
+		}, []string{"spec.exportTo: differs from that of the older DestinationRule a"}},
 		{"ring", []*model.Config{webRule("a", 0, func(spec *networkingv1alpha3.DestinationRule) {
 			hash := &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB{HashAlgorithm: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_RingHash_{
 				RingHash: &networkingv1alpha3.LoadBalancerSettings_ConsistentHashLB_RingHash{MinimumRingSize: MaxRing + 1},
 			}}
 			spec.TrafficPolicy.LoadBalancer = &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_ConsistentHash{ConsistentHash: hash}}
-		})}, []string{"spec.trafficPolicy.loadBalancer.consistentHash.ringHash.minimumRingSize: 8388609 is more than Envoy takes"}},
+		})}, []string{"spec.trafficPolicy.loadBalancer.consistentHash.ringHash.minimumRingSize: 8388609 is more than Envoy allows"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -140,7 +140,7 @@ func (c *checker) gateways(obj *model.Config, spec *networkingv1alpha3.VirtualSe
 		full := GatewayName(name, obj.Namespace)
 		gateway := c.mesh.Gateways.Get(full)
 		if gateway == nil {
-			c.dangling(obj, "spec.gateways[%d]: there is no Gateway %s, so the routes take no effect there; correct the name or create it", i, full)
+			c.dangling(obj, "spec.gateways[%d]: there is no Gateway %s, so the routes have no effect there; correct the name or create it", i, full)
 			continue
 		}
 		c.gatewayHosts(obj, spec, gateway)
@@ -156,7 +156,7 @@ func (c *checker) gatewayHosts(obj *model.Config, spec *networkingv1alpha3.Virtu
 			return len(IntersectHosts(gateway.ServerHosts(s, obj.Namespace), host)) > 0
 		})
 		if !covered {
-			c.report(obj, "spec.hosts[%d]: no server of the Gateway %s takes %q for VirtualServices of the namespace %s, so the host takes no effect there; add it to spec.servers[].hosts of the Gateway",
+			c.report(obj, "spec.hosts[%d]: no server of the Gateway %s accepts %q for VirtualServices of the namespace %s, so the host has no effect there; add it to spec.servers[].hosts of the Gateway",
 				i, gateway.Name, h, obj.Namespace)
 		}
 	}

@@ -74,7 +74,7 @@ func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, re
 		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass) && namespace == p.root:
 			ns.selected.add(map[string]string{gatewayClassLabel: ref.GetName()}, policy)
 		case ref.GetGroup() == gatewayAPIGroup && ref.GetKind() == string(model.GatewayClass):
-			report("%s: a policy for a class has to be in the root namespace %q, and this one has no effect there; move it, or name a Gateway", at, p.root)
+			report("%s: a policy for a class must be in the root namespace %q; this one has no effect; move it, or name a Gateway", at, p.root)
 		case isService(ref):
 			key := model.Key{Kind: model.Kind(ref.GetKind()), Namespace: namespace, Name: ref.GetName()}
 			if p.services == nil {
@@ -82,7 +82,7 @@ func (p *policyIndex[T]) add(namespace string, target policyTarget, policy T, re
 			}
 			p.services[key] = append(p.services[key], policy)
 		default:
-			report("%s cannot be the target of this kind, so the policy has no effect there; use a selector", at)
+			report("%s cannot be the target of this kind, so the policy has no effect; use a selector", at)
 		}
 	}
 }

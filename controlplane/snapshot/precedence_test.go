@@ -35,7 +35,7 @@ func TestVirtualServicePrecedence(t *testing.T) {
 		}
 	}
 	for _, p := range m.Problems {
-		if strings.Contains(p.Reason, "already ruled") && p.Object.Name != "public-young" {
+		if strings.Contains(p.Reason, "is already in the older") && p.Object.Name != "public-young" {
 			t.Errorf("%s has precedence in its namespace, and is reported: %s", p.Object.Name, p.Reason)
 		}
 	}
@@ -125,8 +125,8 @@ func TestBackendTLSPolicyBesideRules(t *testing.T) {
 func TestUnservableRules(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*networkingv1alpha3.DestinationRule){
-		"tls.mode: 9 is not known": withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: 9}),
-		"tcpKeepalive.time: 36000s is more than the kernel takes: 32767s is used": func(spec *networkingv1alpha3.DestinationRule) {
+		"tls.mode: 9 is unknown": withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: 9}),
+		"tcpKeepalive.time: 36000s is more than the kernel allows: 32767s is used": func(spec *networkingv1alpha3.DestinationRule) {
 			spec.TrafficPolicy.ConnectionPool = &networkingv1alpha3.ConnectionPoolSettings{Tcp: &networkingv1alpha3.ConnectionPoolSettings_TCPSettings{
 				TcpKeepalive: &networkingv1alpha3.ConnectionPoolSettings_TCPSettings_TcpKeepalive{Time: durationpb.New(36000e9)},
 			}}

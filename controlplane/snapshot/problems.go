@@ -80,7 +80,7 @@ func (c *checker) duplicateHosts(obj *model.Config, spec *networkingv1alpha3.Vir
 				break
 			}
 			if own != nil && other.VisibleFrom(obj.Namespace) && other.Reach(obj.Namespace) <= own.Reach(obj.Namespace) {
-				c.report(obj, "spec.hosts: %q is already ruled by the older VirtualService %s/%s, which wins; merge the two objects",
+				c.report(obj, "spec.hosts: %q is already in the older VirtualService %s/%s, which wins; merge the two objects",
 					h, other.Config.Namespace, other.Config.Name)
 				c.found[len(c.found)-1].Code = model.DuplicateHost
 				break
@@ -94,19 +94,19 @@ func (c *checker) destination(obj *model.Config, at string, dest *networkingv1al
 	host := c.mesh.ResolveHost(dest.GetHost(), obj.Namespace)
 	svc := c.mesh.Services.ForHost(host, obj.Namespace)
 	if svc == nil {
-		c.dangling(obj, "%s.host: no service has the host %q: requests that go there are answered with 503; correct the host or add a ServiceEntry", at, host)
+		c.dangling(obj, "%s.host: no service has the host %q: requests to it are answered with 503; correct the host or add a ServiceEntry", at, host)
 		return
 	}
 	if number := dest.GetPort().GetNumber(); number != 0 &&
 		!slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == number }) {
-		c.dangling(obj, "%s.port.number: the service %q has no port %d: requests that go there are answered with 503; use one of its ports", at, host, number)
+		c.dangling(obj, "%s.port.number: the service %q has no port %d: requests to it are answered with 503; use one of its ports", at, host, number)
 	}
 	subset := dest.GetSubset()
 	if subset == "" {
 		return
 	}
 	if c.mesh.DestinationRules.For(svc.ServiceKey, obj.Namespace, nil).Subset(subset) == nil {
-		c.dangling(obj, "%s.subset: no DestinationRule for %q has the subset %q: requests that go there are answered with 503; add the subset to a DestinationRule",
+		c.dangling(obj, "%s.subset: no DestinationRule for %q has the subset %q: requests to it are answered with 503; add the subset to a DestinationRule",
 			at, host, subset)
 	}
 }

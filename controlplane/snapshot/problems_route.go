@@ -40,7 +40,7 @@ func (c *checker) httpRoutes(obj *model.Config, spec *networkingv1alpha3.Virtual
 	}
 	if len(spec.GetHosts()) == 0 {
 		if !c.mesh.VirtualServices.lends(obj) {
-			c.warn(obj, "spec.hosts is empty, so the object only lends its routes, and no VirtualService names it as delegate: it has no effect; write hosts, or name it in spec.http[].delegate of another one")
+			c.warn(obj, "spec.hosts is empty, so the object is a delegate, but no VirtualService names it as one: it has no effect; write hosts, or name it in spec.http[].delegate of another one")
 		}
 		return
 	}
@@ -75,7 +75,7 @@ func (c *checker) neverReached(vs *VirtualService) {
 		if from.Config.Key == vs.Config.Key && next.Config.Key == vs.Config.Key {
 			return
 		}
-		c.warn(vs.Config, "spec.http: spec.http[%d] of the VirtualService %s/%s has no match and takes every request, so spec.http[%d] of %s/%s and what follows are never reached; write it last",
+		c.warn(vs.Config, "spec.http: spec.http[%d] of the VirtualService %s/%s has no match and takes every request, so spec.http[%d] of %s/%s and later routes are never reached; write it last",
 			from.Rule, from.Config.Namespace, from.Config.Name, next.Rule, next.Config.Namespace, next.Config.Name)
 		return
 	}

@@ -264,7 +264,7 @@ func (g *guard) stay(cause any) *Mesh {
 	m.Sequence++
 	m.inputs.pending = g.change
 	p := model.Problem{Reason: fmt.Sprintf(
-		"building from the configuration fails with %q, whatever object is left out: what was in force before stays in force; report this", fmt.Sprint(cause))}
+		"building from the configuration fails with %q, whichever object is excluded: the previous configuration stays in force; report this", fmt.Sprint(cause))}
 	if !slices.Contains(m.Problems, p) {
 		m.Problems = append(slices.Clip(m.Problems), p)
 	}
@@ -335,7 +335,7 @@ func (i *inputs) problems() []model.Problem {
 	for _, key := range slices.SortedFunc(maps.Keys(i.broken), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) }) {
 		s := i.broken[key]
 		p := model.Problem{Object: key}
-		what := "it is left out"
+		what := "it is ignored"
 		if s.good != nil {
 			what = "its last good version stays in force"
 		}

@@ -106,7 +106,7 @@ func serves(m *Mesh) (addresses map[string]string, problems []string) {
 
 // TestPanicIsOneObject checks that an object that makes the build panic is replaced by its last
 // good version, or left out if it has none. It is reported, other objects are not affected, and it
-// is tried again when it changes.
+// is retried when it changes.
 func TestPanicIsOneObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}

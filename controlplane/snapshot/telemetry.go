@@ -59,7 +59,7 @@ func newTelemetries(old *Telemetries, objs []*model.Config, set settings) *Telem
 		}
 		for i, ref := range targetRefs(spec) {
 			if isService(ref) {
-				report("spec.targetRefs[%d]: %s %q: only the waypoints of Istio's ambient mode look at services, so the object has no effect there; use a selector",
+				report("spec.targetRefs[%d]: %s %q: only the waypoints of Istio's ambient mode are attached to services, so the object has no effect; use a selector",
 					i, ref.GetKind(), ref.GetName())
 			}
 		}

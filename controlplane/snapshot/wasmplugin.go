@@ -70,7 +70,7 @@ func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmP
 		}
 		plugin, err := newWasmPlugin(obj, spec)
 		if err != nil {
-			report("%s; the plugin is left out", err)
+			report("%s; the plugin is ignored", err)
 			continue
 		}
 		if old != nil && old.byName[plugin.Name] != nil && sameConfig(old.byName[plugin.Name].Config, obj) {
@@ -78,7 +78,7 @@ func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmP
 		}
 		for i, ref := range targetRefs(spec) {
 			if ref.GetGroup() != gatewayAPIGroup || ref.GetKind() != string(kindGateway) {
-				report("spec.targetRefs[%d]: %s %q is no Gateway of %s, so the plugin has no effect there; name a Gateway, or use a selector",
+				report("spec.targetRefs[%d]: %s %q is not a Gateway of %s, so the plugin has no effect; name a Gateway, or use a selector",
 					i, ref.GetKind(), ref.GetName(), gatewayAPIGroup)
 			}
 		}
@@ -114,7 +114,7 @@ func inOrder(plugins []*WasmPlugin) []*WasmPlugin {
 func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*WasmPlugin, error) {
 	p := &WasmPlugin{Config: obj, Spec: spec, Name: obj.Namespace + "." + obj.Name}
 	if spec.GetType() == extensionsv1alpha1.PluginType_NETWORK {
-		return nil, fmt.Errorf("spec.type is NETWORK, and only HTTP is served: write HTTP, or remove the object")
+		return nil, fmt.Errorf("spec.type is NETWORK, but only HTTP is supported: write HTTP, or remove the object")
 	}
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
 	if err != nil {
@@ -151,13 +151,13 @@ func moduleURL(text string) (string, error) {
 	case text == "":
 		return "", fmt.Errorf("spec.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1")
 	case err != nil: // the text of the error may contain a password
-		return "", fmt.Errorf("spec.url is no URL: write file://, http://, https:// or oci:// in front of the address")
+		return "", fmt.Errorf("spec.url is not a URL: write file://, http://, https:// or oci:// before the address")
 	case u.Scheme == "":
 		return "oci://" + text, nil
 	case !slices.Contains([]string{"file", "http", "https", "oci"}, u.Scheme):
 		return "", fmt.Errorf("spec.url has the scheme %q: write file, http, https or oci", u.Scheme)
 	case u.Scheme == "file" && len(text) <= len("file://") || u.Scheme == "file" && !strings.HasPrefix(text, "file://"):
-		return "", fmt.Errorf("spec.url names no file: write its path behind file://")
+		return "", fmt.Errorf("spec.url names no file: write its path after file://")
 	}
 	return text, nil
 }

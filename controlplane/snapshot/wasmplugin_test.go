@@ -116,13 +116,13 @@ func TestWasmPluginsThatCannotBe(t *testing.T) {
 		{"a registry with a port", url("registry.example:5000/p"), `spec.url has the scheme "registry.example"`, ""},
 		{"no file", url("file://"), "spec.url names no file", ""},
 		{"no path", url("file:p.wasm"), "spec.url names no file", ""},
-		{"no words of it", url("https://user:password\x7f@example.com"), "spec.url is no URL", ""},
+		{"no words of it", url("https://user:password\x7f@example.com"), "spec.url is not a URL", ""},
 		{"network", func(s *extensionsv1alpha1.WasmPlugin) { s.Type = extensionsv1alpha1.PluginType_NETWORK }, "spec.type is NETWORK", ""},
 		{"not UTF-8", func(s *extensionsv1alpha1.WasmPlugin) { s.PluginName = "\xff" }, "spec cannot be written", ""},
 		{"no number", func(s *extensionsv1alpha1.WasmPlugin) {
 			s.PluginConfig = &structpb.Struct{Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(math.NaN())}}
 		}, "spec.pluginConfig cannot be written as JSON", ""},
-		{"a waypoint's", attached("", "Service", "web"), `spec.targetRefs[0]: Service "web" is no Gateway`, "oci://registry.example/p:v1"},
+		{"a waypoint's", attached("", "Service", "web"), `spec.targetRefs[0]: Service "web" is not a Gateway`, "oci://registry.example/p:v1"},
 	}
 	for _, tc := range tests {
 		m := Build(nil, pluginsIn(pluginOf("shop", "p", 1, tc.edit)), model.Change{All: true})

@@ -47,7 +47,7 @@ func Drivers(cfg Config) map[string]config.Driver {
 // k8s:///path/of/kubeconfig?context=name (another one).
 func (cfg Config) kubernetes(u *url.URL, open config.OpenConfig) (config.Store, error) {
 	if u.Host != "" || u.User != nil {
-		return nil, fmt.Errorf("config source %q names the host %q: write k8s:// for the own cluster, or k8s:///path/of/kubeconfig", u.Redacted(), u.Host)
+		return nil, fmt.Errorf("config source %q names the host %q: write k8s:// for the local cluster, or k8s:///path/of/kubeconfig", u.Redacted(), u.Host)
 	}
 	query := u.Query()
 	context := query.Get("context")
@@ -55,7 +55,7 @@ func (cfg Config) kubernetes(u *url.URL, open config.OpenConfig) (config.Store, 
 	query.Del("context")
 	query.Del("namespace")
 	if len(query) > 0 {
-		return nil, fmt.Errorf("config source %q has unknown parameters %q: only context and namespace can stand behind the ?", u, query.Encode())
+		return nil, fmt.Errorf("config source %q has unknown parameters %q: only context and namespace are allowed after the ?", u, query.Encode())
 	}
 	var client *kube.Client
 	var err error

@@ -43,11 +43,11 @@ func TestDrivers(t *testing.T) {
 	}
 	for address, words := range map[string]string{
 		"k8s://":                             "this control plane uses no cluster: name a kubeconfig",
-		"k8s://host/path":                    `names the host "host": write k8s:// for the own cluster`,
+		"k8s://host/path":                    `names the host "host": write k8s:// for the local cluster`,
 		"k8s://" + kubeconfig + "?ns=a":      `unknown parameters "ns=a"`,
 		"k8s://" + kubeconfig + "?context=b": "does not exist",
 		"k8s:///nowhere":                     "/nowhere",
-		"zk://host":                          "the scheme is not known: zk",
+		"zk://host":                          "the scheme is unknown: zk",
 	} {
 		if _, err := open(address); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v, want %q", address, err, words)

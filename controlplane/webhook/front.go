@@ -108,7 +108,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // errBusy is returned while too many requests are in progress.
-var errBusy = errors.New("other objects are being checked: try again")
+var errBusy = errors.New("too many objects are being checked: retry")
 
 // refuse responds to a request that is not validated.
 func (f *front) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
@@ -130,7 +130,7 @@ func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, relea
 		return nil, release, http.StatusMethodNotAllowed, errors.New("send an AdmissionReview with POST")
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return nil, release, http.StatusUnsupportedMediaType, fmt.Errorf("the content type is %q, it has to be application/json", r.Header.Get("Content-Type"))
+		return nil, release, http.StatusUnsupportedMediaType, fmt.Errorf("the content type is %q; it must be application/json", r.Header.Get("Content-Type"))
 	}
 	from := &bounded{r: http.MaxBytesReader(w, r.Body, maxBody), free: freeBody, more: f.bodies}
 	body, err = io.ReadAll(from)
@@ -181,12 +181,12 @@ func (b *bounded) release() {
 // parse parses a request.
 func parse(body []byte) (in review, err error) {
 	if err := json.Unmarshal(body, &in); err != nil {
-		return in, fmt.Errorf("the body is no AdmissionReview: %w", err)
+		return in, fmt.Errorf("the body is not an AdmissionReview: %w", err)
 	}
 	versions := []string{admissionv1.SchemeGroupVersion.String(), admissionv1beta1.SchemeGroupVersion.String()}
 	switch {
 	case in.Kind != "AdmissionReview" || !slices.Contains(versions, in.APIVersion):
-		return in, fmt.Errorf("the body is %s %s, it has to be an AdmissionReview of %s", in.APIVersion, in.Kind, strings.Join(versions, " or "))
+		return in, fmt.Errorf("the body is %s %s; it must be an AdmissionReview of %s", in.APIVersion, in.Kind, strings.Join(versions, " or "))
 	case in.Request == nil:
 		return in, errors.New("the AdmissionReview has no request")
 	case len(in.Request.Object.Raw) > maxObject:

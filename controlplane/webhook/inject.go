@@ -113,11 +113,11 @@ func (w *Injector) inject(path string, r *admissionv1.AdmissionRequest) (patch [
 	}
 	pod := &corev1.Pod{}
 	if err := json.Unmarshal(r.Object.Raw, pod); err != nil {
-		return nil, nil, fmt.Errorf("the object is no Pod: %w", err)
+		return nil, nil, fmt.Errorf("the object is not a Pod: %w", err)
 	}
 	var object map[string]any
 	if err := json.Unmarshal(r.Object.Raw, &object); err != nil {
-		return nil, nil, fmt.Errorf("the object is no Pod: %w", err)
+		return nil, nil, fmt.Errorf("the object is not a Pod: %w", err)
 	}
 	namespace := r.Namespace
 	if namespace == "" {
@@ -125,7 +125,7 @@ func (w *Injector) inject(path string, r *admissionv1.AdmissionRequest) (patch [
 	}
 	injector := w.current()
 	if injector == nil {
-		return nil, nil, errors.New("the control plane has not read a valid configuration of the injector yet; its log says why")
+		return nil, nil, errors.New("the control plane has not read a valid configuration of the injector yet; its log has the reason")
 	}
 	result, err := injector.Inject(inject.Request{Pod: pod, Namespace: namespace, Env: env})
 	if err != nil {

@@ -65,9 +65,9 @@ func TestInjection(t *testing.T) {
 		"wrong label":      {"/inject", "Pod", podOf(`{"name":"a","labels":{"sidecar.istio.io/inject":"maybe"}}`), true, `"istio-proxy"`, "", "it must be"},
 		"wrong annotation": {"/inject", "Pod", podOf(`{"name":"a","annotations":{"sidecar.istio.io/proxyCPU":"much"}}`), false, "", `annotation sidecar.istio.io/proxyCPU is "much": it must be a quantity`, ""},
 		"another kind":     {"/inject", "Deployment", `{"spec":{}}`, true, "", "", ""},
-		"no pod":           {"/inject", "Pod", `"text"`, false, "", "the object is no Pod", ""},
+		"no pod":           {"/inject", "Pod", `"text"`, false, "", "the object is not a Pod", ""},
 		"no object":        {"/inject", "Pod", `null`, true, "", "", ""},
-		"wrong pod":        {"/inject", "Pod", `{"spec":{"containers":{}}}`, false, "", "the object is no Pod", ""},
+		"wrong pod":        {"/inject", "Pod", `{"spec":{"containers":{}}}`, false, "", "the object is not a Pod", ""},
 		"empty pod":        {"/inject", "Pod", `{}`, true, `"istio-proxy"`, "", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1"} {
@@ -128,7 +128,7 @@ func TestInjectionMetrics(t *testing.T) {
 		postTo(w, "/inject", ask("v1", "CREATE", "", "Pod", object))
 	}
 	if answer := postTo(w, "/inject", "no JSON"); answer.Code != http.StatusBadRequest {
-		t.Errorf("a body that is no JSON: %d", answer.Code)
+		t.Errorf("a body that is not JSON: %d", answer.Code)
 	}
 	if answer := postTo(w, "/inject", ""); answer.Code != http.StatusBadRequest {
 		t.Errorf("an empty body: %d", answer.Code)

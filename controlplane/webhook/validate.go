@@ -41,14 +41,14 @@ func NewValidator(cfg Config) (*Validator, error) {
 	labels := []string{"group", "version", "resource"}
 	v := &Validator{
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "galley_validation_passed", Help: "Objects that the validating webhook was asked about and found good.",
+			Name: "galley_validation_passed", Help: "Objects that the validating webhook accepted.",
 		}, labels),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "galley_validation_failed", Help: "Objects that the validating webhook was asked about and refused.",
+			Name: "galley_validation_failed", Help: "Objects that the validating webhook refused.",
 		}, labels),
 	}
 	faults := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "galley_validation_http_error", Help: "Questions to the validating webhook that could not be read.",
+		Name: "galley_validation_http_error", Help: "Requests to the validating webhook that could not be read.",
 	})
 	v.front = newFront(cfg.Logger, faults, v.answer)
 	if cfg.Registerer != nil {

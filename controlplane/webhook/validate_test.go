@@ -113,9 +113,9 @@ func TestQuestionsThatCannotBeRead(t *testing.T) {
 		says              string
 	}{
 		"no content type":   {"", good, http.StatusUnsupportedMediaType, `the content type is ""`},
-		"YAML":              {"application/yaml", good, http.StatusUnsupportedMediaType, "it has to be application/json"},
+		"YAML":              {"application/yaml", good, http.StatusUnsupportedMediaType, "it must be application/json"},
 		"empty":             {"application/json", "", http.StatusBadRequest, "the body is empty"},
-		"no JSON":           {"application/json", "{", http.StatusBadRequest, "no AdmissionReview"},
+		"no JSON":           {"application/json", "{", http.StatusBadRequest, "not an AdmissionReview"},
 		"another kind":      {"application/json", `{"apiVersion":"v1","kind":"Pod"}`, http.StatusBadRequest, "the body is v1 Pod"},
 		"another version":   {"application/json", strings.Replace(good, "k8s.io/v1", "k8s.io/v2", 1), http.StatusBadRequest, "admission.k8s.io/v2"},
 		"a large object":    {"application/json", ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", `{"x":"`+strings.Repeat("x", maxObject)+`"}`), http.StatusBadRequest, "API servers accept 3 MiB"},

@@ -77,7 +77,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// An attack is found in the document by its entry.
+// TestNames checks that an attack is found in the document by its entry.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -21,7 +21,7 @@ func buffers(texts ...string) mem.BufferSlice {
 	return s
 }
 
-// A marker is found even if it spans several buffers.
+// TestContains checks that a marker is found even if it spans several buffers.
 func TestContains(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -44,8 +44,8 @@ func TestContains(t *testing.T) {
 	}
 }
 
-// The header fields of a response are read however it is split into buffers, and resources are
-// skipped.
+// TestHead checks that the header fields of a response are read however it is split into buffers,
+// and resources are skipped.
 func TestHead(t *testing.T) {
 	t.Parallel()
 	b := appendText(nil, wire.ResponseVersion, "v1")
@@ -96,8 +96,8 @@ sync    1.500 s   1.000 s   1.50x  -
 	}
 }
 
-// A proxy that waits for a new service looks for its route and subscribes to the endpoints of its
-// cluster; without delta, together with all others.
+// TestWantedService checks that a proxy that waits for a new service looks for its route and
+// subscribes to the endpoints of its cluster; without delta, together with all others.
 func TestWantedService(t *testing.T) {
 	t.Parallel()
 	for delta, typeURL := range map[bool]string{false: typeRoute, true: typeVirtualHost} {

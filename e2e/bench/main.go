@@ -77,7 +77,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	for _, p := range []string{filepath.Join(o.bin, "outrigger-agent"), filepath.Join(o.bin, "outrigger-control"), o.envoy} {
 		if _, err := os.Stat(p); err != nil {
-			return o, fmt.Errorf("%w: run make build envoy first, or say where the programs are with --bin and --envoy", err)
+			return o, fmt.Errorf("%w: run make build envoy first, or name the programs with --bin and --envoy", err)
 		}
 	}
 	return o, nil

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// A program writes its output to its log, is measured while it runs, and exits together with its
-// children.
+// TestProcess checks that a program writes its output to its log, is measured while it runs, and
+// exits together with its children.
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestProcess(t *testing.T) {
 	}
 	p.Stop()
 	if p.Err == nil {
-		t.Error("it ended by itself")
+		t.Error("it exited unexpectedly")
 	}
 	if _, err := p.Usage(); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("measured after its end: %v", err)
@@ -64,7 +64,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// The CPU time of a process increases while it works.
+// TestUsageCPU checks that the CPU time of a process increases while it works.
 func TestUsageCPU(t *testing.T) {
 	t.Parallel()
 	for {
@@ -76,7 +76,7 @@ func TestUsageCPU(t *testing.T) {
 	}
 }
 
-// The error for a program that cannot be started contains its name.
+// TestStartFails checks that the error for a program that cannot be started contains its name.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

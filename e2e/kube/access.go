@@ -18,14 +18,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Admin is a client that may do everything.
+// Admin is a client with all rights.
 func (c *Cluster) Admin() kubernetes.Interface { return c.client }
 
-// AdminConfig is what other clients of the administrator are made from.
+// AdminConfig is the configuration for other clients of the administrator.
 func (c *Cluster) AdminConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Config is for a user with a client certificate; groups are what RBAC sees
-// beside system:authenticated. There is no limit of requests.
+// Config returns the configuration of a user with a client certificate. RBAC sees the groups in
+// addition to system:authenticated. Requests are not limited.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	p, err := c.ca.user(user, groups...)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	}, nil
 }
 
-// TokenConfig is for who holds a token.
+// TokenConfig returns the configuration of a client with a token.
 func (c *Cluster) TokenConfig(token string) *rest.Config {
 	return &rest.Config{
 		Host: c.URL, QPS: -1, UserAgent: "kube-test/token", BearerToken: token,
@@ -45,8 +45,8 @@ func (c *Cluster) TokenConfig(token string) *rest.Config {
 	}
 }
 
-// Kubeconfig writes a kubeconfig for a user with a client certificate and gives
-// its path. It goes with the cluster.
+// Kubeconfig writes a kubeconfig for a user with a client certificate and returns its path. The
+// file is removed with the cluster.
 func (c *Cluster) Kubeconfig(user string, groups ...string) (string, error) {
 	config, err := c.Config(user, groups...)
 	if err != nil {
@@ -55,8 +55,8 @@ func (c *Cluster) Kubeconfig(user string, groups ...string) (string, error) {
 	return c.writeKubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData})
 }
 
-// TokenKubeconfig writes a kubeconfig that names a file with a token, which
-// clients read anew when it changes.
+// TokenKubeconfig writes a kubeconfig that names a file with a token, which clients reread when it
+// changes.
 func (c *Cluster) TokenKubeconfig(tokenFile string) (string, error) {
 	return c.writeKubeconfig(clientcmdapi.AuthInfo{TokenFile: tokenFile})
 }
@@ -81,15 +81,15 @@ func (c *Cluster) writeKubeconfig(user clientcmdapi.AuthInfo) (path string, err 
 	return file.Name(), nil
 }
 
-// TokenOptions says what token of a service account is asked for.
+// TokenOptions describes the requested token of a service account.
 type TokenOptions struct {
-	Audiences []string      // none: that of kube-apiserver, which is its issuer
-	Lifetime  time.Duration // 0 is an hour; kube-apiserver grants at least 10 minutes
-	Pod       *corev1.Pod   // the token is valid as long as this Pod is there; nil for no such bond
+	Audiences []string      // empty: that of kube-apiserver, which is its issuer
+	Lifetime  time.Duration // 0 means an hour; kube-apiserver grants at least 10 minutes
+	Pod       *corev1.Pod   // the token is valid while this Pod exists; nil: not bound to a Pod
 }
 
-// Token gets a token of a service account by TokenRequest, as a kubelet does
-// for a projected volume.
+// Token returns a token of a service account from TokenRequest, as a kubelet requests it for a
+// projected volume.
 func (c *Cluster) Token(ctx context.Context, namespace, serviceAccount string, o TokenOptions) (string, error) {
 	if o.Lifetime == 0 {
 		o.Lifetime = time.Hour

@@ -54,8 +54,8 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// server makes the certificate of what listens on an address; etcd also
-// presents it to itself as a client.
+// server creates the certificate of a server at an address. etcd also uses it as a client of
+// itself.
 func (a *authority) server(address string) (pair, error) {
 	return a.sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-test-server"},
@@ -65,8 +65,7 @@ func (a *authority) server(address string) (pair, error) {
 	})
 }
 
-// user makes a client certificate: the common name is the user, the
-// organizations are the groups.
+// user creates a client certificate: the common name is the user, the organizations are the groups.
 func (a *authority) user(name string, groups ...string) (pair, error) {
 	return a.sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name, Organization: groups},
@@ -96,8 +95,7 @@ func (a *authority) sign(template *x509.Certificate) (pair, error) {
 	return pair{cert: encode("CERTIFICATE", der), key: encode("PRIVATE KEY", keyDER)}, nil
 }
 
-// serviceAccountKeys makes the keys that tokens are signed and checked with:
-// RSA, as in most clusters.
+// serviceAccountKeys creates the keys that sign and verify tokens: RSA, as in most clusters.
 func serviceAccountKeys() (pair, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

@@ -28,18 +28,18 @@ const (
 
 const defaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// Options says how a cluster is run; the zero value is what most tests want.
+// Options configures a cluster. Most tests use the zero value.
 type Options struct {
 	Issuer       string          // of service account tokens; "" is https://kubernetes.default.svc.cluster.local
 	FeatureGates map[string]bool // of kube-apiserver
-	Args         []string        // more flags of kube-apiserver; the last of a name wins
-	Address      string          // of kube-apiserver and etcd; "" is a loopback address that no other cluster has
-	Etcd         EtcdOptions     // TLS also secures the way from kube-apiserver to etcd
-	Log          io.Writer       // hears about a build of the programs; nil for nobody
+	Args         []string        // additional flags of kube-apiserver; the last of a name wins
+	Address      string          // of kube-apiserver and etcd; "" selects a free loopback address
+	Etcd         EtcdOptions     // TLS also secures the connections from kube-apiserver to etcd
+	Log          io.Writer       // receives progress of a build of the programs; may be nil
 }
 
-// Cluster is a kube-apiserver and its etcd. Both can be stopped, killed,
-// paused and started again by themselves; what was written stays.
+// Cluster is a kube-apiserver and its etcd. Each can be stopped, killed, paused and restarted; the
+// data persists.
 type Cluster struct {
 	APIServer *Server
 	Etcd      *Etcd
@@ -54,9 +54,8 @@ type Cluster struct {
 	client kubernetes.Interface
 }
 
-// Start starts a cluster and waits until it serves and the namespace default
-// with its service account is there. ctx bounds the start; the cluster lives
-// until Stop.
+// Start starts a cluster and waits until it serves and the namespace default with its service
+// account exists. ctx bounds the start; the cluster lives until Stop.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	programs, err := parts.Get(ctx, orDiscard(o.Log))
 	if err != nil {
@@ -80,7 +79,7 @@ func (c *Cluster) start(ctx context.Context, programs parts.Parts, o Options) (e
 	if c.Etcd, err = newEtcd(programs.Etcd, c.work, o.Etcd); err != nil {
 		return err
 	}
-	if err := c.Etcd.launch(); err != nil { // it is ready before kube-apiserver asks for it
+	if err := c.Etcd.launch(); err != nil { // it is ready before kube-apiserver connects to it
 		return fmt.Errorf("start etcd: %w", err)
 	}
 	if err := c.secure(); err != nil {
@@ -106,8 +105,7 @@ func (c *Cluster) start(ctx context.Context, programs parts.Parts, o Options) (e
 	return c.first(ctx)
 }
 
-// secure makes the authority, the files of kube-apiserver and the
-// administrator.
+// secure creates the authority, the files of kube-apiserver and the administrator.
 func (c *Cluster) secure() (err error) {
 	if c.ca, err = newAuthority(); err != nil {
 		return fmt.Errorf("make an authority: %w", err)
@@ -134,7 +132,7 @@ func (c *Cluster) secure() (err error) {
 	return err
 }
 
-// args are the flags of kube-apiserver.
+// args returns the flags of kube-apiserver.
 func (c *Cluster) args(o Options) []string {
 	args := []string{
 		"--bind-address=" + c.work.address, "--advertise-address=" + c.work.address, fmt.Sprintf("--secure-port=%d", apiServerPort),
@@ -146,7 +144,7 @@ func (c *Cluster) args(o Options) []string {
 		"--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--allow-privileged=true",
 		"--service-cluster-ip-range=" + serviceRange,
 		"--kubelet-client-certificate=" + c.work.file("server.crt"), "--kubelet-client-key=" + c.work.file("server.key"),
-		// Loopback may not be the endpoint of a Service.
+		// A loopback address must not be the endpoint of a Service.
 		"--endpoint-reconciler-type=none",
 	}
 	if o.Etcd.TLS {
@@ -162,8 +160,8 @@ func (c *Cluster) args(o Options) []string {
 	return append(args, o.Args...)
 }
 
-// first waits for the namespaces that kube-apiserver makes by itself, and makes
-// the service account of default.
+// first waits for the namespaces that kube-apiserver creates, and creates the service account of
+// default.
 func (c *Cluster) first(ctx context.Context) error {
 	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespaceDefault} {
 		err := wait.PollUntilContextCancel(ctx, 2*probeEvery, true, func(ctx context.Context) (bool, error) {
@@ -177,13 +175,12 @@ func (c *Cluster) first(ctx context.Context) error {
 	return c.CreateServiceAccount(ctx, metav1.NamespaceDefault, "default")
 }
 
-// Stop ends both programs and removes all files. kube-apiserver is asked; when
-// ctx is done first, it is killed.
+// Stop stops both programs and removes all files. When ctx is done, it kills kube-apiserver.
 func (c *Cluster) Stop(ctx context.Context) error {
 	return errors.Join(c.APIServer.Stop(ctx), c.close(false))
 }
 
-// close kills what runs.
+// close kills the running programs.
 func (c *Cluster) close(keepLogs bool) error {
 	if c.APIServer != nil {
 		c.APIServer.Kill()

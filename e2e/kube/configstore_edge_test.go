@@ -18,9 +18,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// What only a cluster does to objects: finalizers, names that are used again at
-// once, definitions that lack a field, numbers that are no strings, and readers
-// who want one kind.
+// TestConfigStoreEdges checks behaviour of objects that only a cluster has: finalizers, names that
+// are reused at once, definitions without a field, numbers that are not strings, and readers of one
+// kind.
 func TestConfigStoreEdges(t *testing.T) {
 	t.Parallel()
 	c := configCluster(t)

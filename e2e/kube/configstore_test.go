@@ -31,7 +31,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// definitionsOf returns the folder of a module in which its definitions are.
+// definitionsOf returns the directory of a module that contains its definitions.
 func definitionsOf(t *testing.T, module, folder string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
@@ -41,14 +41,14 @@ func definitionsOf(t *testing.T, module, folder string) string {
 	return filepath.Join(strings.TrimSpace(string(out)), folder)
 }
 
-// seeded is the data of an etcd, made by the first test that asks.
+// seeded is the data of an etcd, created by the first test that needs it.
 type seeded struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// data returns the folder. What fill writes into a new cluster is in it.
+// data returns the directory, which contains what fill writes into a new cluster.
 func (s *seeded) data(t *testing.T, fill func(context.Context, *Cluster) error) string {
 	t.Helper()
 	s.once.Do(func() {
@@ -74,12 +74,12 @@ func (s *seeded) data(t *testing.T, fill func(context.Context, *Cluster) error) 
 
 func (s *seeded) remove() {
 	if s.dir != "" {
-		_ = os.RemoveAll(s.dir) // the tests are over
+		_ = os.RemoveAll(s.dir) // the tests have ended
 	}
 }
 
-// configCluster returns a cluster of the test's own with the definitions of Istio
-// and of the Gateway API.
+// configCluster returns a separate cluster for the test with the definitions of Istio and of the
+// Gateway API.
 func configCluster(t *testing.T) *Cluster {
 	t.Helper()
 	folders := []string{
@@ -171,7 +171,7 @@ func TestConfigStoreConforms(t *testing.T) {
 	})
 }
 
-// workloadEntry returns an object that is quick to write.
+// workloadEntry returns a small object.
 func workloadEntry(namespace, name, address string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
@@ -179,8 +179,9 @@ func workloadEntry(namespace, name, address string) *model.Config {
 	}
 }
 
-// The definitions come after the store has started, change their versions, and
-// go; what is there is picked up, and what goes is gone.
+// TestConfigStoreFollowsDefinitions creates the definitions after the store has started, changes
+// their versions, and deletes them. The store follows: it serves the objects of existing
+// definitions, and no others.
 func TestConfigStoreFollowsDefinitions(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -202,7 +203,7 @@ func TestConfigStoreFollowsDefinitions(t *testing.T) {
 	eventually(t, ctx, "the object of the new kind is there", func() bool { return s.Get(key) != nil })
 
 	definitions := untyped(t, c).Resource(kubeschema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	// v1 is served no more: the store goes on with an older version.
+	// v1 is no longer served: the store continues with an older version.
 	crd, err := definitions.Get(ctx, "workloadentries.networking.istio.io", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -234,8 +235,8 @@ func TestConfigStoreFollowsDefinitions(t *testing.T) {
 	eventually(t, ctx, "the object is gone with its definition", func() bool { return s.Get(key) == nil })
 }
 
-// The API server and its etcd are killed and started again under the watch:
-// nothing that is written meanwhile is missed.
+// TestConfigStoreMissesNothing kills and restarts the API server and its etcd during the watch: no
+// write is missed.
 func TestConfigStoreMissesNothing(t *testing.T) {
 	t.Parallel()
 	c := configCluster(t)
@@ -262,7 +263,7 @@ func TestConfigStoreMissesNothing(t *testing.T) {
 					acknowledged.Store(i, true)
 					break
 				}
-				time.Sleep(20 * time.Millisecond) // the API server is away
+				time.Sleep(20 * time.Millisecond) // the API server is down
 			}
 		}
 	}()
@@ -271,7 +272,7 @@ func TestConfigStoreMissesNothing(t *testing.T) {
 	}
 	eventually(t, ctx, "a part is written", has(writes/3))
 	c.APIServer.Kill()
-	eventually(t, ctx, "somebody heard that the API server is away", func() bool { return troubles.Load() > 0 })
+	eventually(t, ctx, "somebody heard that the API server is down", func() bool { return troubles.Load() > 0 })
 	if err := c.APIServer.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -285,8 +286,8 @@ func TestConfigStoreMissesNothing(t *testing.T) {
 	eventually(t, ctx, "every object was reported", func() bool { return events.Load() >= writes })
 }
 
-// An object of another revision is not there, and one that changes to another
-// goes; one that is not valid any more stays as it was.
+// TestConfigStoreLeavesOut checks that objects of another revision are not served, nor those that
+// change to one. The last valid version of an object that becomes invalid stays in force.
 func TestConfigStoreLeavesOut(t *testing.T) {
 	t.Parallel()
 	c := configCluster(t)
@@ -306,7 +307,7 @@ func TestConfigStoreLeavesOut(t *testing.T) {
 	if s.Get(canary.Key) != nil {
 		t.Error("the object of another revision is there")
 	}
-	// Past the rules of this control plane, as long as its webhook is not there.
+	// The API server accepts it, because the webhook of the control plane is not installed.
 	entries := untyped(t, c).Resource(kubeschema.GroupVersionResource{Group: "networking.istio.io", Version: "v1", Resource: "workloadentries"}).Namespace("default")
 	bad, err := entries.Get(ctx, "plain", metav1.GetOptions{})
 	if err != nil {
@@ -336,8 +337,8 @@ func TestConfigStoreLeavesOut(t *testing.T) {
 	}
 }
 
-// A store that may not read says which right is missing, does not sync, and goes
-// on by itself once it has it.
+// TestConfigStoreWithoutRights checks that a store without permission to read reports the missing
+// right, does not sync, and continues automatically once the right is granted.
 func TestConfigStoreWithoutRights(t *testing.T) {
 	t.Parallel()
 	c := configCluster(t)

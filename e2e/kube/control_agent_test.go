@@ -24,8 +24,8 @@ type agent struct {
 	dir string
 }
 
-// newAgent makes the agent of shop/web as the injector does, and does not start
-// it. It has the roots that the namespace was given, and a token.
+// newAgent creates the agent of shop/web as the injector does, without starting it. It has the
+// roots of the namespace, and a token.
 func newAgent(t *testing.T, cp *control, roots, token string) *agent {
 	t.Helper()
 	host := address(t)
@@ -33,7 +33,7 @@ func newAgent(t *testing.T, cp *control, roots, token string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the test is over
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the test has ended
 	a := &agent{dir: dir}
 	if err := os.Mkdir(filepath.Join(dir, "certs"), 0o700); err != nil {
 		t.Fatal(err)
@@ -62,8 +62,7 @@ func (a *agent) write(t *testing.T, name, text string) {
 	}
 }
 
-// leaf reads the certificate that the agent has written, and checks it against
-// the roots beside it.
+// leaf reads the certificate that the agent has written, and verifies it with the roots beside it.
 func (a *agent) leaf() (*x509.Certificate, error) {
 	text, err := os.ReadFile(filepath.Join(a.dir, "certs/cert-chain.pem"))
 	if err != nil {
@@ -96,12 +95,13 @@ func (a *agent) renewed(t *testing.T, old *x509.Certificate) (leaf *x509.Certifi
 	return leaf
 }
 
-// An agent as it runs in a pod, without Envoy, with the token of its pod:
+// TestAgentOnKubernetes runs an agent as in a pod, without Envoy, with the token of its pod. The
+// agent:
 //   - gets the certificate of its service account, is ready, and relays a stream
 //     of an application that speaks xDS;
-//   - renews its certificate, also while kube-apiserver is gone;
-//   - with a token for somebody else it is not ready; with the right one it is,
-//     without a restart.
+//   - renews its certificate, also while kube-apiserver is down;
+//   - is not ready with a token for another audience; becomes ready with the right one, without a
+//     restart.
 func TestAgentOnKubernetes(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -127,7 +127,7 @@ func TestAgentOnKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	if err := clusters(t.Context(), t, conn, id); err != nil {
 		t.Errorf("a stream through the agent: %v", err)
 	}
@@ -141,7 +141,7 @@ func TestAgentOnKubernetes(t *testing.T) {
 	if err := stranger.launch(); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "a refusal", func() error { return logged(stranger.Server, "the token is for another audience than istio-ca") })
+	soon(t, "a refusal", func() error { return logged(stranger.Server, "the token is for an audience other than istio-ca") })
 	if err := stranger.ready(t.Context()); err == nil {
 		t.Error("an agent without a certificate is ready")
 	}

@@ -36,7 +36,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: secret-reader}
 subjects: [{kind: ServiceAccount, name: gateway, namespace: edge}]
 `
 
-// secretStream asks for a Secret as a gateway and returns what comes.
+// secretStream requests a Secret as a gateway and returns the responses.
 func secretStream(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID, name string) <-chan *tlsv3.Secret {
 	t.Helper()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
@@ -60,7 +60,7 @@ func secretStream(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id c
 		for {
 			resp, err := stream.Recv()
 			if err != nil {
-				return // the test has ended, or waits in vain
+				return // the test has ended, or its wait has timed out
 			}
 			for _, r := range resp.GetResources() {
 				secret := &tlsv3.Secret{}
@@ -77,8 +77,8 @@ func secretStream(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id c
 	return secrets
 }
 
-// A gateway gets the certificate of its namespace from a Secret, and each new
-// one, if its service account may read Secrets there; nobody else does.
+// TestControlCredentials checks that a gateway receives the certificate of its namespace from a
+// Secret, and each new one, if its service account may read Secrets there. Other accounts do not.
 func TestControlCredentials(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -128,13 +128,13 @@ func TestControlCredentials(t *testing.T) {
 	select {
 	case <-stranger:
 		t.Error("an account without the right got the certificate")
-	default: // the gateway has had two since
+	default: // the gateway has received two since
 	}
 	text, err := os.ReadFile(control.Log())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(text), string(first["tls.key"][40:80])) || strings.Contains(string(text), "PRIVATE KEY") {
-		t.Error("the log holds a key")
+		t.Error("the log contains a key")
 	}
 }

@@ -32,14 +32,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// Addresses of the programs of this repository. Each has one for itself.
+// Addresses of the programs of this repository, one for each.
 const (
 	controlAddresses = "127.77.53."
 	meshNamespace    = "istio-system"
 	controlAccount   = "outrigger-control"
 )
 
-// build makes the programs of this repository as a user does, once for all tests.
+// build builds the programs of this repository as a user does, once for all tests.
 var build = sync.OnceValue(func() error {
 	if out, err := exec.Command("make", "-s", "-C", "../..", "build").CombinedOutput(); err != nil {
 		return fmt.Errorf("make build: %w\n%s", err, out)
@@ -60,18 +60,18 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// address takes an address until the end of the test.
+// address reserves an address until the end of the test.
 func address(t *testing.T) string {
 	t.Helper()
 	a, lease, err := takeAddress(controlAddresses)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = lease.Close() }) // the test is over
+	t.Cleanup(func() { _ = lease.Close() }) // the test has ended
 	return a
 }
 
-// run makes a program that ends with the test.
+// run creates a program that is killed at the end of the test.
 func run(t *testing.T, s *Server) *Server {
 	t.Helper()
 	t.Cleanup(func() {
@@ -83,7 +83,7 @@ func run(t *testing.T, s *Server) *Server {
 	return s
 }
 
-// answers makes a check that a URL answers 200.
+// answers returns a check that a URL returns 200.
 func answers(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -102,8 +102,8 @@ func answers(url string) func(context.Context) error {
 	}
 }
 
-// install applies what a user applies, and returns the kubeconfig of the control
-// plane's service account.
+// install applies the manifests of a user, and returns the kubeconfig of the control plane's
+// service account.
 func install(t *testing.T, c *Cluster, manifests ...string) (kubeconfig string) {
 	t.Helper()
 	return installOnly(t, c, append(manifests, "rbac-services.yaml")...)
@@ -142,8 +142,8 @@ type control struct {
 	dir  string
 }
 
-// newControl makes a control plane with an empty configuration, and does not
-// start it. Its working directory is its own.
+// newControl creates a control plane with an empty configuration and its own working directory,
+// without starting it.
 func newControl(t *testing.T, kubeconfig string, env []string, args ...string) *control {
 	t.Helper()
 	c := &control{host: address(t), dir: t.TempDir()}
@@ -162,7 +162,7 @@ func newControl(t *testing.T, kubeconfig string, env []string, args ...string) *
 	return c
 }
 
-// startControl makes and starts one.
+// startControl creates and starts a control plane.
 func startControl(t *testing.T, kubeconfig string, env []string, args ...string) *control {
 	t.Helper()
 	c := newControl(t, kubeconfig, env, args...)
@@ -174,7 +174,7 @@ func startControl(t *testing.T, kubeconfig string, env []string, args ...string)
 
 func (c *control) secure() string { return c.host + ":15012" }
 
-// rootsOf reads the roots that a namespace was given.
+// rootsOf returns the roots of a namespace.
 func rootsOf(ctx context.Context, c *Cluster, namespace string) (string, error) {
 	m, err := c.Admin().CoreV1().ConfigMaps(namespace).Get(ctx, rootsMap, metav1.GetOptions{})
 	if err != nil {
@@ -183,7 +183,7 @@ func rootsOf(ctx context.Context, c *Cluster, namespace string) (string, error) 
 	return m.Data["root-cert.pem"], nil
 }
 
-// waitRoots waits for them.
+// waitRoots waits for the roots of a namespace.
 func waitRoots(t *testing.T, c *Cluster, namespace string) (roots string) {
 	t.Helper()
 	soon(t, "roots in "+namespace, func() (err error) {
@@ -206,16 +206,16 @@ func (c *control) dial(t *testing.T, roots string, own ...tls.Certificate) *grpc
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	return conn
 }
 
-// withToken adds what an agent adds to a call.
+// withToken adds the metadata of an agent to a call.
 func withToken(ctx context.Context, token, cluster string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token, "clusterid", cluster)
 }
 
-// sign asks for a certificate.
+// sign requests a certificate.
 func sign(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID, fields map[string]any) (tls.Certificate, []*x509.Certificate, error) {
 	t.Helper()
 	key, csr := request(t, id, certs.ECDSAP256)
@@ -246,7 +246,7 @@ func pairOf(t *testing.T, key crypto.Signer, texts []string) (tls.Certificate, [
 	return pair, chain, nil
 }
 
-// clusters opens an ADS stream and returns the type of the first answer.
+// clusters opens an ADS stream and returns the type of the first response.
 func clusters(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs.ID) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
@@ -265,7 +265,7 @@ func clusters(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs
 	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: kind, Node: &corev3.Node{
 		Id: "sidecar~10.0.0.1~web." + id.Namespace + "~" + id.Namespace + ".svc.cluster.local", Metadata: node,
 	}}); err != nil {
-		_, err = stream.Recv() // it says why
+		_, err = stream.Recv() // it has the reason
 		return err
 	}
 	answer, err := stream.Recv()
@@ -275,7 +275,7 @@ func clusters(ctx context.Context, t *testing.T, conn *grpc.ClientConn, id certs
 	return err
 }
 
-// istioToken gets what a kubelet would put into the pod of a sidecar.
+// istioToken returns the token that a kubelet would mount into the pod of a sidecar.
 func istioToken(t *testing.T, c *Cluster, namespace, account string, pod *corev1.Pod) string {
 	t.Helper()
 	token, err := c.Token(t.Context(), namespace, account, TokenOptions{Audiences: []string{"istio-ca"}, Pod: pod})

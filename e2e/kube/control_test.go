@@ -21,12 +21,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// The control plane with no other rights than those of examples/kubernetes:
+// TestControlPlane runs the control plane with only the rights of examples/kubernetes:
 //   - the roots are in each namespace;
-//   - the token of a service account is exchanged for a certificate, the certificate a
+//   - the token of a service account is exchanged for a certificate, and the certificate for a
 //     stream and the next certificate;
-//   - tokens for another audience or another cluster give nothing;
-//   - a node account gets certificates of the pods on its node, and no others.
+//   - tokens for another audience or another cluster are refused;
+//   - a node account receives certificates of the pods on its node, and no others.
 func TestControlPlane(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -61,7 +61,7 @@ func TestControlPlane(t *testing.T) {
 		t.Errorf("a stream with a certificate: %v", err)
 	}
 	if err := clusters(t.Context(), t, own, id("far")); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a stream for somebody else: %v", err)
+		t.Errorf("a stream for another identity: %v", err)
 	}
 	if _, _, err := sign(t.Context(), t, own, id("web"), nil); err != nil {
 		t.Errorf("a certificate for a certificate: %v", err)
@@ -81,7 +81,7 @@ func TestControlPlane(t *testing.T) {
 		"no token":                       {"", "one", "", codes.Unauthenticated, ""},
 		"for a pod of the node":          {agentToken, "one", "web", codes.OK, ""},
 		"for a pod of another node":      {agentToken, "one", "far", codes.Unauthenticated, "no pod of shop/far runs on the node"},
-		"for another, untrusted":         {webToken, "one", "far", codes.Unauthenticated, "no trusted node account"},
+		"for another, untrusted":         {webToken, "one", "far", codes.Unauthenticated, "not a trusted node account"},
 	} {
 		as, fields := id("web"), map[string]any(nil)
 		if tc.as != "" {
@@ -97,28 +97,28 @@ func TestControlPlane(t *testing.T) {
 			}
 		}
 	}
-	// Nothing of a key, and nothing of a token, is in the log.
+	// The log contains no part of a key or a token.
 	text, err := os.ReadFile(control.Log())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, secret := range map[string]string{"token": webToken, "payload": strings.Split(webToken, ".")[1], "key": "PRIVATE KEY"} {
 		if strings.Contains(string(text), secret) {
-			t.Errorf("the log holds a %s", name)
+			t.Errorf("the log contains a %s", name)
 		}
 	}
 	if !strings.Contains(string(text), "certificate issued") {
-		t.Error("the log does not tell of a certificate")
+		t.Error("the log has no line about a certificate")
 	}
 	if _, err := os.Stat(filepath.Join(control.dir, "var/lib/outrigger/ca")); err == nil {
 		t.Error("the authority is on disk, too")
 	}
 }
 
-// Two replicas that start at the same moment:
-//   - have the same root, which is in the Secret, of Istio's type;
-//   - one of them writes the roots; when it is killed, the other one does;
-//   - a replica that starts again has the same root.
+// TestControlReplicas starts two replicas at the same moment:
+//   - both have the same root, which is in the Secret, of Istio's type;
+//   - one of them writes the roots; when it is killed, the other one takes over;
+//   - a restarted replica has the same root.
 func TestControlReplicas(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -138,7 +138,7 @@ func TestControlReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if secret.Type != "istio.io/ca-root" || string(secret.Data["ca-cert.pem"]) != roots || len(secret.Data["ca-key.pem"]) == 0 {
-		t.Errorf("the Secret of type %s does not hold the root that was given out", secret.Type)
+		t.Errorf("the Secret of type %s does not contain the distributed root", secret.Type)
 	}
 	token := istioToken(t, c, "default", "default", nil)
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "default"}
@@ -183,11 +183,10 @@ func TestControlReplicas(t *testing.T) {
 	}
 }
 
-// kube-apiserver goes away under a control plane:
-//   - callers with a token must come back, those with a certificate are
-//     served as before;
-//   - it comes back, and so do they;
-//   - a control plane that starts meanwhile waits for it.
+// TestControlWithoutAPIServer kills kube-apiserver while a control plane runs:
+//   - callers with a token must retry, those with a certificate are served as before;
+//   - it is restarted, and callers with a token are served again;
+//   - a control plane that starts while it is down waits for it.
 func TestControlWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -200,7 +199,7 @@ func TestControlWithoutAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := istioToken(t, c, "default", "default", nil) // of which nothing is remembered
+	fresh := istioToken(t, c, "default", "default", nil) // which is not cached
 	agent := podOn(t, c, "default", "agent", "node-1")
 	podOn(t, c, "default", "web", "node-1")
 	agentToken := istioToken(t, c, "default", "agent", agent)
@@ -215,7 +214,7 @@ func TestControlWithoutAPIServer(t *testing.T) {
 	if err := clusters(withToken(t.Context(), fresh, "Kubernetes"), t, conn, id); status.Code(err) != codes.Unavailable {
 		t.Errorf("a stream with a token: got error %v", err)
 	}
-	// This token is remembered; which pods are on the node is not.
+	// This token is cached; the pods on the node are not.
 	web := certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}
 	_, _, err = sign(withToken(t.Context(), agentToken, "Kubernetes"), t, conn, web, map[string]any{"ImpersonatedIdentity": web.String()})
 	if message := status.Convert(err).Message(); status.Code(err) != codes.Unavailable || strings.Contains(message, c.URL) {
@@ -258,10 +257,10 @@ func logged(program *Server, text string) error {
 	return err
 }
 
-// Signers of the cluster:
-//   - sign requests that name none, if one is configured, and by name others;
-//   - their roots come from a file that may change, and are given to the mesh;
-//   - certificates that they signed are taken.
+// TestControlSigners uses signers of the cluster, which:
+//   - sign requests that name none, if a default is configured, and those that name one;
+//   - have roots in a file that may change, which are distributed to the mesh;
+//   - issue certificates that are accepted.
 func TestControlSigners(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -292,7 +291,7 @@ func TestControlSigners(t *testing.T) {
 	}
 	roots := waitRoots(t, c, "default")
 	if !strings.Contains(roots, string(certs.EncodeChain(root.cert))) || strings.Count(roots, "BEGIN") != 2 {
-		t.Errorf("the mesh is given these roots: %s", roots)
+		t.Errorf("the mesh has these roots: %s", roots)
 	}
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "default"}
 	ctx := withToken(t.Context(), istioToken(t, c, "default", "default", nil), "Kubernetes")
@@ -312,7 +311,7 @@ func TestControlSigners(t *testing.T) {
 		return err
 	}
 	if err := named("other-signs"); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "root") {
-		t.Errorf("a signer whose root nobody knows: got error %v", err)
+		t.Errorf("a signer with an unknown root: got error %v", err)
 	}
 	write(root, other)
 	soon(t, "another root in the file", func() error { return named("other-signs") })
@@ -332,8 +331,8 @@ func TestControlSigners(t *testing.T) {
 	}
 }
 
-// A plugged-in authority:
-//   - its root is what namespaces are given, and its key is in no Secret;
+// TestControlPluggedIn uses a plugged-in authority:
+//   - its root is distributed to the namespaces, and its key is in no Secret;
 //   - the control plane starts without kube-apiserver, if no services come from it.
 func TestControlPluggedIn(t *testing.T) {
 	t.Parallel()
@@ -345,7 +344,7 @@ func TestControlPluggedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	control := newControl(t, kubeconfig, nil, "--registries", "")
-	dir := filepath.Join(control.dir, "etc/cacerts") // where ROOT_CA_DIR is by itself
+	dir := filepath.Join(control.dir, "etc/cacerts") // the default of ROOT_CA_DIR
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +358,7 @@ func TestControlPluggedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if roots := waitRoots(t, c, "default"); roots != string(certs.EncodeChain(root.cert)) {
-		t.Errorf("the namespace is given %s", roots)
+		t.Errorf("the namespace has %s", roots)
 	}
 	secret, err := c.Admin().CoreV1().Secrets(meshNamespace).Get(ctx, "istio-ca-secret", metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -367,7 +366,7 @@ func TestControlPluggedIn(t *testing.T) {
 	}
 	for name, value := range secret.Data {
 		if strings.Contains(string(value), "PRIVATE KEY") {
-			t.Errorf("%s of the Secret holds a key", name)
+			t.Errorf("%s of the Secret contains a key", name)
 		}
 	}
 	if err := control.Stop(ctx); err != nil {
@@ -379,7 +378,7 @@ func TestControlPluggedIn(t *testing.T) {
 	}
 }
 
-// A control plane that may not do what it has to says so and what helps.
+// TestControlWithoutRights checks that a control plane that lacks a right reports it and its cure.
 func TestControlWithoutRights(t *testing.T) {
 	t.Parallel()
 	c := shared.Cluster(t)

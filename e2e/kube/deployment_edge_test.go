@@ -44,9 +44,10 @@ metadata: {name: tag-%s, labels: {istio.io/rev: %s, istio.io/tag: %s}}
 webhooks: []
 `
 
-// What is not the controller's own stays untouched, and says so:
-//   - an object of the same name that somebody else made, until it is gone;
-//   - a service account of the user's own is used, and not changed;
+// TestDeploymentOfOthers checks that the controller does not change objects of others, and reports
+// them:
+//   - an object of the same name with another owner, until it is deleted;
+//   - a service account of the user is used, and not changed;
 //   - Gateways of another class, and of another revision; a tag is this revision.
 func TestDeploymentOfOthers(t *testing.T) {
 	t.Parallel()
@@ -61,9 +62,9 @@ func TestDeploymentOfOthers(t *testing.T) {
 	m.apply(gateway("taken", "istio"))
 	m.apply(gateway("away", "other"))
 	m.apply(strings.Replace(gateway("later", "istio"), "name: later,", "name: later, labels: {istio.io/rev: canary},", 1))
-	within(t, m.gateways(), "taken", "Programmed", "False NoResources: nothing is deployed: the Deployment taken-istio belongs to somebody else")
+	within(t, m.gateways(), "taken", "Programmed", "False NoResources: nothing is deployed: the Deployment taken-istio has another owner")
 	if after, err := admin.AppsV1().Deployments("edge").Get(ctx, "taken-istio", metav1.GetOptions{}); err != nil || after.ResourceVersion != before.ResourceVersion {
-		t.Errorf("the Deployment of somebody else was changed: %v, error %v", after, err)
+		t.Errorf("the Deployment of another owner was changed: %v, error %v", after, err)
 	}
 	if _, err := admin.CoreV1().Services("edge").Get(ctx, "taken-istio", metav1.GetOptions{}); err == nil {
 		t.Error("half a gateway was deployed")
@@ -108,8 +109,8 @@ func TestDeploymentOfOthers(t *testing.T) {
 	m.deployed("a Gateway that names the tag", "tagged-istio", nil)
 }
 
-// One of two replicas deploys at a time, the other one when it is gone, and neither writes what is
-// already so.
+// TestDeploymentByReplicas checks that one of two replicas deploys at a time; the other one takes
+// over when it stops. Neither writes unchanged objects.
 func TestDeploymentByReplicas(t *testing.T) {
 	t.Parallel()
 	m := newGatewayMesh(t)
@@ -127,7 +128,7 @@ func TestDeploymentByReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.deployed("by the second", "shop-istio", nil)
-	patch := `{"spec":{"minReadySeconds":3}}` // a field of somebody else, which shows that the second has looked at it
+	patch := `{"spec":{"minReadySeconds":3}}` // a field of another writer, which shows that the second replica has processed it
 	if _, err := admin.AppsV1().Deployments("edge").Patch(ctx, "shop-istio", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,9 +140,9 @@ func TestDeploymentByReplicas(t *testing.T) {
 	}
 }
 
-// The account that is deployed gets the certificate that its Gateway names. Nobody else does: not a
-// Pod with the labels of the Gateway's proxies and another account, and not another Gateway's
-// account.
+// TestDeploymentGetsItsCertificateOnly checks that the deployed account receives the certificate
+// that its Gateway names. No other account does: neither a Pod with the labels of the Gateway's
+// proxies and another account, nor another Gateway's account.
 func TestDeploymentGetsItsCertificateOnly(t *testing.T) {
 	t.Parallel()
 	m := newGatewayMesh(t)
@@ -188,7 +189,7 @@ func TestDeploymentGetsItsCertificateOnly(t *testing.T) {
 	case <-wait.Done():
 		t.Fatal("the gateway waits for its certificate")
 	}
-	// The log says that both were refused.
+	// The log contains both refusals.
 	for _, account := range []string{"stranger", "plain-istio"} {
 		soon(t, "the refusal of "+account, func() error {
 			text, err := os.ReadFile(control.Log())

@@ -50,7 +50,7 @@ spec: {controllerName: example.com/other}
 	return m
 }
 
-// control makes a control plane that reads its configuration from the cluster.
+// control creates a control plane that reads its configuration from the cluster.
 func (m *gatewayMesh) control(env ...string) *control {
 	m.t.Helper()
 	c := newControl(m.t, m.kubeconfig, append([]string{"OUTRIGGER_CREDENTIALS=k8s://", "CLUSTER_ID=one"}, env...),
@@ -88,7 +88,7 @@ func (m *gatewayMesh) gateways() dynamic.ResourceInterface {
 	return untyped(m.t, m.Cluster).Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"}).Namespace("edge")
 }
 
-// objects are what is deployed for a Gateway in edge.
+// objects returns the objects that are deployed for a Gateway in edge.
 type objects struct {
 	account    *corev1.ServiceAccount
 	deployment *appsv1.Deployment
@@ -104,7 +104,7 @@ func (m *gatewayMesh) read(name string) (o objects, err error) {
 	return o, errors.Join(errs[:]...)
 }
 
-// deployed waits until the objects of a Gateway are there and as a test wants them.
+// deployed waits until the objects of a Gateway exist and pass the check of a test.
 func (m *gatewayMesh) deployed(what, name string, is func(objects) error) (o objects) {
 	m.t.Helper()
 	soon(m.t, what, func() (err error) {

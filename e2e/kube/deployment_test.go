@@ -15,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The proxies of a Gateway are deployed with the rights of examples/kubernetes, and follow it:
+// TestDeployment deploys the proxies of a Gateway with the rights of examples/kubernetes, and
+// changes it:
 //   - account, Deployment and Service, owned by the Gateway;
 //   - other ports; labels and a ConfigMap of spec.infrastructure;
-//   - what somebody changes or removes is repaired, what others add stays;
+//   - changed or removed objects are repaired, additions of others stay;
 //   - the address of the load balancer makes the Gateway programmed;
-//   - a Gateway that names a Service of its own loses what was deployed.
+//   - when a Gateway names its own Service, the deployed objects are deleted.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
 	m := newGatewayMesh(t)

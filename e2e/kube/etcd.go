@@ -16,15 +16,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/kube/parts"
 )
 
-// EtcdOptions says how etcd alone is run; the zero value is plain text.
+// EtcdOptions configures a separate etcd. The zero value means plain text.
 type EtcdOptions struct {
 	TLS  bool     // serve TLS, and only to clients with a certificate of Etcd.CA
-	Data string   // folder with the data of an etcd that has ended, to begin with a copy of it; "" begins empty
-	Args []string // more flags; the last of a name wins
+	Data string   // data directory of a stopped etcd, which is copied; "" starts empty
+	Args []string // additional flags; the last of a name wins
 	Log  io.Writer
 }
 
-// Etcd is one etcd server, a cluster of itself.
+// Etcd is an etcd cluster with a single member.
 type Etcd struct {
 	*Server
 	Endpoint string // URL for clients
@@ -36,8 +36,8 @@ type Etcd struct {
 	work *workspace // nil: it belongs to a Cluster
 }
 
-// StartEtcd starts etcd on an address of its own and waits until it serves.
-// ctx bounds the start; the server lives until Close.
+// StartEtcd starts etcd on a free address and waits until it serves. ctx bounds the start; the
+// server runs until Close.
 func StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	programs, err := parts.Get(ctx, orDiscard(o.Log))
 	if err != nil {
@@ -61,7 +61,7 @@ func StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	return etcd, nil
 }
 
-// newEtcd writes what etcd needs and starts nothing.
+// newEtcd writes the files of etcd without starting it.
 func newEtcd(path string, work *workspace, o EtcdOptions) (*Etcd, error) {
 	e := &Etcd{Endpoint: "http://" + work.host(etcdPort)}
 	peer := "http://" + work.host(etcdPeerPort)
@@ -85,8 +85,8 @@ func newEtcd(path string, work *workspace, o EtcdOptions) (*Etcd, error) {
 		"--name=test", "--data-dir=" + work.file("etcd"), "--log-level=warn",
 		"--listen-client-urls=" + e.Endpoint, "--advertise-client-urls=" + e.Endpoint,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer,
-		// A process that is killed loses nothing without fsync: the kernel has
-		// it. A single member need not wait long before it elects itself.
+		// A killed process loses no data without fsync, because the kernel has it. A single member
+		// can elect itself quickly.
 		"--unsafe-no-fsync", "--heartbeat-interval=20", "--election-timeout=200",
 	}
 	e.Server = &Server{
@@ -97,8 +97,7 @@ func newEtcd(path string, work *workspace, o EtcdOptions) (*Etcd, error) {
 	return e, nil
 }
 
-// secure makes an authority, the certificate of the server and that of its
-// clients.
+// secure creates an authority, the certificate of the server and that of its clients.
 func (e *Etcd) secure(work *workspace) error {
 	ca, err := newAuthority()
 	if err != nil {
@@ -123,14 +122,14 @@ func (e *Etcd) secure(work *workspace) error {
 	return err
 }
 
-// TLS is what a client needs, nil without TLS.
+// TLS returns the TLS configuration of a client, or nil without TLS.
 func (e *Etcd) TLS() *tls.Config { return e.tls.Clone() }
 
-// Close ends etcd and removes its data; of a Cluster, Cluster.Stop does it.
+// Close kills etcd and removes its data. The etcd of a Cluster is closed by Cluster.Stop.
 func (e *Etcd) Close() error { return e.close(false) }
 
 func (e *Etcd) close(keepLogs bool) error {
-	e.Kill() // nobody reads the data again
+	e.Kill() // the data is not read again
 	if e.work == nil {
 		return nil
 	}
@@ -147,8 +146,8 @@ func clientTLS(ca []byte, client pair) (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// healthy asks a URL whether its server serves. Each question has its own
-// connection: the one before may be to a server that is gone.
+// healthy requests a URL to check whether its server serves. Each request has its own connection,
+// because an older one may be to a server that has exited.
 func healthy(url string, config *tls.Config) func(context.Context) error {
 	return func(ctx context.Context) error {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config.Clone(), DisableKeepAlives: true}}

@@ -20,9 +20,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// busyWriter changes 50 objects through a store until stop is called, which
-// waits. It goes on over errors. No write is cancelled at the end: etcd might
-// take it later than what is read then.
+// busyWriter changes 50 objects through a store until stop is called, which waits for it. It
+// continues after errors. No write is cancelled at the end, because etcd might apply it after the
+// final read.
 func busyWriter(s *etcdStore) (stop func()) {
 	ctx := s.t.Context()
 	var stopped atomic.Bool
@@ -39,7 +39,7 @@ func busyWriter(s *etcdStore) (stop func()) {
 					_, err = s.Create(ctx, c)
 				}
 				if err != nil && ctx.Err() == nil && config.StatusCode(err) == 500 {
-					time.Sleep(probeEvery) // etcd is away: that is what is tested
+					time.Sleep(probeEvery) // etcd is down, as the test intends
 				}
 			}
 		})
@@ -50,7 +50,7 @@ func busyWriter(s *etcdStore) (stop func()) {
 	}
 }
 
-// truth returns what etcd holds.
+// truth returns the objects in etcd.
 func truth(t *testing.T, client *clientv3.Client, prefix string) map[model.Key]string {
 	t.Helper()
 	answer, err := client.Get(t.Context(), prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -78,7 +78,7 @@ func TestEtcdStoreKilledEtcd(t *testing.T) {
 		if err := e.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
-		// The watch is back when a later write is seen.
+		// The watch is restored once a later write is seen.
 		version := s.must(startEtcdStore(t, etcdURL(e, "", "")).Create(ctx, etcdEntry("mark"+last, "10.0.0.1")))
 		s.until("the write after the restart is seen", func() bool {
 			c := s.Get(etcdEntry("mark"+last, "").Key)
@@ -93,8 +93,8 @@ func TestEtcdStoreKilledEtcd(t *testing.T) {
 	}
 }
 
-// TestEtcdStoreUnreachable starts the store before etcd, and takes etcd away
-// for longer than the client's own patience.
+// TestEtcdStoreUnreachable starts the store before etcd, and stops etcd for longer than the
+// client's own timeout.
 func TestEtcdStoreUnreachable(t *testing.T) {
 	t.Parallel()
 	e := NewEtcd(t, EtcdOptions{})
@@ -137,7 +137,7 @@ func TestEtcdStoreUnreachable(t *testing.T) {
 	}
 }
 
-// TestEtcdStoreSilence holds etcd: its connections stay and nothing comes.
+// TestEtcdStoreSilence pauses etcd: its connections stay open without data.
 func TestEtcdStoreSilence(t *testing.T) {
 	t.Parallel()
 	e := NewEtcd(t, EtcdOptions{})
@@ -150,8 +150,7 @@ func TestEtcdStoreSilence(t *testing.T) {
 	s.agrees(truth(t, etcdClient(t, e), "/outrigger"))
 }
 
-// TestEtcdStoreCompaction cuts the store off, and removes the changes that it
-// misses from etcd's history.
+// TestEtcdStoreCompaction disconnects the store, and compacts the changes that it misses.
 func TestEtcdStoreCompaction(t *testing.T) {
 	t.Parallel()
 	e := NewEtcd(t, EtcdOptions{})
@@ -184,7 +183,7 @@ func TestEtcdStoreCompaction(t *testing.T) {
 		s.agrees(truth(t, raw, "/mesh"))
 	}
 	if n := strings.Count(s.log.String(), "etcd has compacted changes"); n != 2 {
-		t.Errorf("the log speaks of %d compactions, want 2:\n%s", n, s.log)
+		t.Errorf("the log reports %d compactions, want 2:\n%s", n, s.log)
 	}
 	// It follows changes as before.
 	other.must(other.Create(t.Context(), etcdEntry("last", "10.0.0.1")))
@@ -211,13 +210,13 @@ func TestEtcdStoreNewEtcd(t *testing.T) {
 	other.must(other.Create(ctx, etcdEntry("new", "10.0.0.1")))
 	s.agrees(truth(t, etcdClient(t, e), "/outrigger"))
 	if !strings.Contains(s.log.String(), "lower revision") {
-		t.Errorf("the log does not say so:\n%s", s.log)
+		t.Errorf("the log does not report it:\n%s", s.log)
 	}
 	s.must(s.Create(ctx, etcdEntry("w1", "10.0.0.1")))
 	other.agrees(truth(t, etcdClient(t, e), "/outrigger"))
 }
 
-// TestEtcdStoreMembers names a member that is not there first.
+// TestEtcdStoreMembers names an unreachable member first.
 func TestEtcdStoreMembers(t *testing.T) {
 	t.Parallel()
 	e := NewEtcd(t, EtcdOptions{})
@@ -226,7 +225,7 @@ func TestEtcdStoreMembers(t *testing.T) {
 	s := startEtcdStore(t, "etcd://"+line.address+","+host+"/mesh")
 	for i := range 4 {
 		if i == 2 {
-			line.cut() // a write that is under way fails
+			line.cut() // a write in progress fails
 		}
 		s.until("the other member takes a write", func() bool {
 			_, err := s.Create(t.Context(), etcdEntry(fmt.Sprintf("w%d", i), "10.0.0.1"))

@@ -31,19 +31,19 @@ func etcdURL(e *Etcd, user, path string) string {
 	return "etcd://" + user + host + path
 }
 
-// etcdStore is a store under test, with what it said.
+// etcdStore is a store under test, with its log.
 type etcdStore struct {
 	config.Store
 	t    *testing.T
 	log  *lockedBuffer
 	stop func()
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	events map[model.Key]string
 	errs   []error
 }
 
-// openEtcdStore opens a store and does not run it.
+// openEtcdStore opens a store without running it.
 func openEtcdStore(t *testing.T, address string) *etcdStore {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -112,8 +112,7 @@ func (s *etcdStore) until(what string, yes func() bool) {
 	eventually(s.t, ctx, what, yes)
 }
 
-// told waits until the handler of watch errors has heard all the words in one
-// sentence.
+// told waits until the handler of watch errors has received an error that contains all the words.
 func (s *etcdStore) told(words ...string) {
 	s.t.Helper()
 	s.until(fmt.Sprintf("the handler of watch errors receives %q", words), func() bool {
@@ -132,8 +131,8 @@ func (s *etcdStore) told(words ...string) {
 	})
 }
 
-// agrees waits until the store shows what another shows, and its handlers
-// have heard of exactly that.
+// agrees waits until the store has the same objects as another one, and its handlers have received
+// exactly these.
 func (s *etcdStore) agrees(want map[model.Key]string) {
 	s.t.Helper()
 	state := func() string {
@@ -160,7 +159,7 @@ func (s *etcdStore) agrees(want map[model.Key]string) {
 	}
 	for end := time.Now().Add(time.Minute); state() != ""; time.Sleep(probeEvery) {
 		if time.Now().After(end) {
-			s.t.Fatalf("it never agreed: %s", state())
+			s.t.Fatalf("the stores differ: %s", state())
 		}
 	}
 }
@@ -180,12 +179,12 @@ func etcdEntry(name, address string) *model.Config {
 	}
 }
 
-// etcdKey is where a workload entry stands.
+// etcdKey returns the key of a workload entry.
 func etcdKey(prefix, name string) string {
 	return prefix + "/networking.istio.io/workloadentries/shop/" + name
 }
 
-// etcdClient returns a client of its maker.
+// etcdClient returns etcd's own client.
 func etcdClient(t *testing.T, e *Etcd) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint}, TLS: e.TLS(), DialTimeout: startTime, Logger: zap.NewNop()})
@@ -219,7 +218,7 @@ type cable struct {
 	target  string
 	address string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	lis   net.Listener
 	conns []net.Conn
 }
@@ -232,7 +231,7 @@ func newCable(t *testing.T, target string) *cable {
 	return c
 }
 
-// mend lets connections through.
+// mend forwards connections again.
 func (c *cable) mend() {
 	c.t.Helper()
 	lis, err := net.Listen("tcp", c.address)
@@ -266,7 +265,7 @@ func (c *cable) mend() {
 	}()
 }
 
-// cut ends all connections and refuses new ones.
+// cut closes all connections and refuses new ones.
 func (c *cable) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

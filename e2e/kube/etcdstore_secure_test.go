@@ -90,7 +90,7 @@ func TestEtcdStoreTLS(t *testing.T) {
 	})
 }
 
-// TestEtcdStorePlainServer speaks TLS to an etcd without.
+// TestEtcdStorePlainServer connects with TLS to an etcd without TLS.
 func TestEtcdStorePlainServer(t *testing.T) {
 	t.Parallel()
 	e := NewEtcd(t, EtcdOptions{})
@@ -149,12 +149,12 @@ func TestEtcdStoreUser(t *testing.T) {
 
 	nobody := openEtcdStore(t, etcdURL(e, "", "/mesh"))
 	nobody.run()
-	nobody.told("asks who is calling", "passwordFile=")
+	nobody.told("requires authentication", "passwordFile=")
 	elsewhere := openEtcdStore(t, etcdURL(e, "mesh@", "/other?passwordFile="+goodFile))
 	elsewhere.run()
 	elsewhere.told("may not use the keys below /other/", "etcdctl role grant-permission")
 
-	// The session ends when etcd does, and with the password.
+	// The session ends when etcd exits or the password changes.
 	e.Kill()
 	if err := e.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -29,12 +29,11 @@ import (
 // The store in etcd, with the real etcd:
 //
 //   - it passes the suite of all stores (TestEtcdStore);
-//   - 10,000 objects are there in 3 s (TestEtcdStoreLoad);
-//   - what was acknowledged outlives a killed writer (TestEtcdStoreKilledWriter);
-//   - values that others wrote harm nothing (TestEtcdStoreBadValues);
+//   - 10,000 objects are loaded in 3 s (TestEtcdStoreLoad);
+//   - acknowledged writes survive a killed writer (TestEtcdStoreKilledWriter);
+//   - invalid values of other writers do no harm (TestEtcdStoreBadValues);
 //   - an object that is too large is refused (TestEtcdStoreTooLarge);
-//   - etcd that is killed, cut off, silent, compacted or set up anew
-//     (etcdstore_fault_test.go);
+//   - etcd is killed, disconnected, paused, compacted or replaced (etcdstore_fault_test.go);
 //   - TLS and users (etcdstore_secure_test.go).
 
 func TestEtcdStore(t *testing.T) {
@@ -139,7 +138,7 @@ func TestEtcdStoreKilledWriter(t *testing.T) {
 		}
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Fatal("the writer ended by itself")
+		t.Fatal("the writer exited unexpectedly")
 	}
 	if n := len(acknowledged); n < 2500 || n >= 5000 {
 		t.Fatalf("the writer acknowledged %d of 5000 writes before it was killed", n)
@@ -197,7 +196,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	restarted := startEtcdStore(t, etcdURL(e, "", "/mesh"))
 	for _, store := range []*etcdStore{s, restarted} {
 		if c := store.Get(a.Key); c == nil || c.ResourceVersion != version {
-			t.Errorf("the object whose value went bad is %v", c)
+			t.Errorf("the object with the invalid value is %v", c)
 		}
 		if n := len(store.List(model.WorkloadEntry, "")); n != 2 {
 			t.Errorf("%d objects are there, want 2", n)
@@ -207,10 +206,10 @@ func TestEtcdStoreBadValues(t *testing.T) {
 		}
 	}
 
-	// What cannot be read can be removed.
+	// Unreadable objects can be removed.
 	next := s.Get(a.Key).Clone()
 	if _, err := s.Update(t.Context(), next); !errors.Is(err, config.ErrMalformed) {
-		t.Errorf("update by who has seen the last good version: %v", err)
+		t.Errorf("update with the last good version: %v", err)
 	}
 	if err := s.Delete(t.Context(), a.Key, ""); err != nil {
 		t.Error(err)
@@ -221,7 +220,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	if _, err := s.Create(t.Context(), c); !errors.Is(err, config.ErrExists) {
 		t.Errorf("create over what cannot be read: %v", err)
 	}
-	if _, err := s.Update(t.Context(), c); err == nil || !strings.Contains(err.Error(), "delete it and create it anew") {
+	if _, err := s.Update(t.Context(), c); err == nil || !strings.Contains(err.Error(), "delete it and create it again") {
 		t.Errorf("update of what cannot be read: %v", err)
 	}
 	if err := s.Delete(t.Context(), c.Key, ""); err != nil {
@@ -230,8 +229,8 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	s.must(s.Create(t.Context(), c))
 	problems(3)
 
-	// What can be read and breaks a rule is no more in force than that, and can
-	// be corrected by a write that names no version.
+	// Readable but invalid objects are not in force either, and can be corrected by a write without
+	// a version.
 	invalid := strings.Replace(etcdValue(t, raw, "b"), "10.0.0.2", "no address!", 1)
 	put(etcdKey("/mesh", "b"), invalid)
 	problems(4, "spec.address", "the last good version stays in force")
@@ -240,7 +239,7 @@ func TestEtcdStoreBadValues(t *testing.T) {
 		t.Errorf("in force is %v", good)
 	}
 	if _, err := s.Update(t.Context(), good.Clone()); !errors.Is(err, config.ErrMalformed) {
-		t.Errorf("update by who has seen the last good version: %v", err)
+		t.Errorf("update with the last good version: %v", err)
 	}
 	told := good.Clone()
 	told.Status = &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{Type: "PassedAnalysis", Status: "False"}}}
@@ -260,11 +259,11 @@ func TestEtcdStoreBadValues(t *testing.T) {
 	s.agrees(nil)
 	log := s.log.String()
 	if n := strings.Count(log, "a problem with a configuration object is resolved"); n < 6 {
-		t.Errorf("the log says of %d problems that they are gone, want 6:\n%s", n, log)
+		t.Errorf("the log reports %d resolved problems, want 6:\n%s", n, log)
 	}
 }
 
-// etcdValue returns what etcd holds of an object.
+// etcdValue returns the value of an object in etcd.
 func etcdValue(t *testing.T, raw *clientv3.Client, name string) string {
 	t.Helper()
 	answer, err := raw.Get(t.Context(), etcdKey("/mesh", name))

@@ -45,7 +45,7 @@ func TestVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if version.GitVersion != c.Version || !strings.HasPrefix(c.Version, "v1.36.") || version.Major != "1" || version.Minor != "36" {
-		t.Errorf("kube-apiserver says it is %s (%s.%s), built was %s, want a v1.36", version.GitVersion, version.Major, version.Minor, c.Version)
+		t.Errorf("kube-apiserver reports %s (%s.%s), built was %s, want a v1.36", version.GitVersion, version.Major, version.Minor, c.Version)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestTokens(t *testing.T) {
 	if err := c.Admin().CoreV1().Pods(namespace).Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	// kube-apiserver remembers a valid token for 10 s.
+	// kube-apiserver caches a valid token for 10 s.
 	eventually(t, ctx, "the token ends with its pod", func() bool { return !review("istio-ca").Authenticated })
 }
 
@@ -213,7 +213,7 @@ func TestApplyCRDs(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
 	ctx := testContext(t)
-	for range 2 { // again, with nothing to change
+	for range 2 { // again, without changes
 		if err := c.ApplyCRDs(ctx, "testdata/crds"); err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +239,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually asks until yes says yes.
+// eventually polls until yes returns true.
 func eventually(t *testing.T, ctx context.Context, what string, yes func() bool) {
 	t.Helper()
 	for !yes() {

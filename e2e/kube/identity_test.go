@@ -20,8 +20,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 )
 
-// controlPlane is the user whom the tests of controlplane/kube talk as. It has
-// the rights that the package says it needs, and no others.
+// controlPlane is the user of the tests of controlplane/kube. It has only the rights that the
+// package documents.
 const controlPlane = "outrigger-control"
 
 const controlPlaneRights = `
@@ -66,7 +66,7 @@ func connect(t *testing.T, c *Cluster) *kube.Client {
 	return client
 }
 
-// runs runs a part until the end of the test.
+// runs runs a component until the end of the test.
 func runs(t *testing.T, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -82,7 +82,7 @@ func runs(t *testing.T, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// soon waits until what is asked is so.
+// soon waits until the check returns no error.
 func soon(t *testing.T, what string, is func() error) {
 	t.Helper()
 	var err error
@@ -111,7 +111,7 @@ func bearer(t *testing.T, token string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+token))
 }
 
-// podOn creates a Pod as if it had been scheduled; it is named as its account.
+// podOn creates a scheduled Pod with the name of its account.
 func podOn(t *testing.T, c *Cluster, namespace, account, node string) *corev1.Pod {
 	t.Helper()
 	if err := c.CreateServiceAccount(t.Context(), namespace, account); err != nil {
@@ -138,10 +138,10 @@ func deletePod(t *testing.T, c *Cluster, pod *corev1.Pod) {
 	}
 }
 
-// Tokens that kube-apiserver made itself, reviewed by it:
+// TestTokenReview reviews tokens that kube-apiserver issued:
 //   - with the right audience: the identity, the pod and its node are known;
-//   - with another audience, signed by somebody else, not a token: refused;
-//   - of a pod that is deleted: refused within seconds.
+//   - with another audience, signed by another issuer, not a token: refused;
+//   - of a deleted pod: refused within seconds.
 func TestTokenReview(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -180,7 +180,7 @@ func TestTokenReview(t *testing.T) {
 			t.Errorf("%s: got error %v", name, err)
 		}
 	}
-	// What the precheck of authn lets through by mistake, the server refuses.
+	// The server refuses tokens that the precheck of authn accepts by mistake.
 	if _, err := connect(t, c).Review(t.Context(), token(TokenOptions{Audiences: []string{"vault"}}), []string{"istio-ca"}); !errors.Is(err, authn.ErrUnauthenticated) {
 		t.Errorf("another audience: got error %v", err)
 	}
@@ -237,7 +237,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serv
 		"by the group":          {namespace + "-all", "web", true},
 		"unknown":               {"nowhere", "gateway", false},
 	} {
-		// RBAC learns of a new binding a moment later.
+		// RBAC applies a new binding with a delay.
 		soon(t, name, func() error {
 			err := connect(t, c).MayReadSecrets(t.Context(), tc.namespace, tc.account)
 			if tc.allowed {
@@ -252,7 +252,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serv
 	if err := client.MayReadSecrets(t.Context(), namespace, "gateway"); err != nil {
 		t.Fatal(err)
 	}
-	// The answer is remembered: it stays when the role goes.
+	// The answer is cached: it stays after the role is deleted.
 	if err := c.Admin().RbacV1().RoleBindings(namespace).Delete(t.Context(), "gateway", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -261,9 +261,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:serv
 	}
 }
 
-// An agent of a node asks for certificates of pods:
+// TestImpersonation requests certificates of pods as an agent of a node:
 //   - a trusted account, for a pod on its node: yes;
-//   - for a pod on another node, or one that is gone: no;
+//   - for a pod on another node, or a deleted one: no;
 //   - another account, or a token that is not bound to a pod: no.
 func TestImpersonation(t *testing.T) {
 	t.Parallel()
@@ -292,7 +292,7 @@ func TestImpersonation(t *testing.T) {
 	}
 	byAgent := caller("agent", TokenOptions{Pod: agent})
 	older := *byAgent
-	older.Pod.Node = "" // what an API server before 1.30 tells
+	older.Pod.Node = "" // the claims of an API server before 1.30
 	moved := *byAgent
 	moved.Pod.Node = namespace + "-node-2"
 	reborn := older
@@ -320,7 +320,7 @@ func TestImpersonation(t *testing.T) {
 			t.Errorf("%s: got error %v, want one with %q", name, err, tc.want)
 		}
 	}
-	// A pod that was started a moment ago counts at once, or a second later.
+	// A pod that has just started counts within a second.
 	podOn(t, c, namespace, "late", namespace+"-node-1")
 	soon(t, "a new pod", func() error {
 		return nodes.Authorize(t.Context(), byAgent, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "late"})

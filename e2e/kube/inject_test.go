@@ -18,9 +18,9 @@ import (
 // injectedPod is a pod of a namespace; the rest is in its metadata.
 const injectedPod = "apiVersion: v1\nkind: Pod\nmetadata: {name: %[2]s, namespace: %[1]s%[3]s}\nspec: {automountServiceAccountToken: false, containers: [{name: app, image: \"example/app:1\"}]}\n"
 
-// New pods receive proxies as the installed configuration says. While the control plane is down,
-// pods that would receive one are refused; all others are created, those of Kubernetes and of the
-// control plane among them.
+// TestInjection checks that new pods receive proxies according to the installed configuration.
+// While the control plane is down, pods that would receive one are refused; all others are created,
+// those of Kubernetes and of the control plane among them.
 func TestInjection(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})

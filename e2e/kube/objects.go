@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-const manager = "kube-test" // of fields that Apply sets
+const manager = "kube-test" // owner of fields that Apply sets
 
 // CreateNamespace creates a namespace and in it the service account default,
 // which the controller manager would have made. It may be there already.
@@ -45,8 +45,7 @@ func (c *Cluster) CreateServiceAccount(ctx context.Context, namespace, name stri
 	return nil
 }
 
-// CreatePod creates a Pod of a service account, for tokens that are bound to
-// it. Nothing runs it.
+// CreatePod creates a Pod of a service account, for tokens that are bound to it. It does not run.
 func (c *Cluster) CreatePod(ctx context.Context, namespace, name, serviceAccount string) (*corev1.Pod, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -68,13 +67,13 @@ func ignoreExists(err error) error {
 	return err
 }
 
-// Apply creates or changes the objects of YAML or JSON documents, as
-// `kubectl apply --server-side --force-conflicts` does, in their order.
+// Apply creates or changes the objects of YAML or JSON documents in order, as `kubectl apply
+// --server-side --force-conflicts` does.
 func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	return c.ApplyIn(ctx, corev1.NamespaceDefault, manifests)
 }
 
-// ApplyIn is Apply; objects that name no namespace go to the given one.
+// ApplyIn is like Apply, with a default namespace.
 func (c *Cluster) ApplyIn(ctx context.Context, namespace string, manifests []byte) error {
 	objects, err := decode(manifests)
 	if err != nil {
@@ -83,8 +82,8 @@ func (c *Cluster) ApplyIn(ctx context.Context, namespace string, manifests []byt
 	return c.apply(ctx, namespace, objects)
 }
 
-// ApplyCRDs applies every CustomResourceDefinition of the .yaml files of a
-// folder and waits until their objects can be written.
+// ApplyCRDs applies every CustomResourceDefinition of the .yaml files of a directory and waits
+// until their objects can be written.
 func (c *Cluster) ApplyCRDs(ctx context.Context, folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
@@ -120,8 +119,8 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, folder string) error {
 	})
 }
 
-// each calls a function for all of a list at once. kube-apiserver lets the first
-// reader of a kind wait: one after the other takes long.
+// each calls a function for all items of a list concurrently, because kube-apiserver delays the
+// first reader of each kind.
 func each[T any](list []T, do func(T) error) error {
 	errs := make([]error, len(list))
 	var all sync.WaitGroup
@@ -173,8 +172,8 @@ func (c *Cluster) apply(ctx context.Context, namespace string, objects []*unstru
 	return nil
 }
 
-// established waits until each version of a kind can be listed. The condition
-// of the definition comes a moment too early.
+// established waits until each version of a kind can be listed. The condition of the definition is
+// true slightly earlier.
 func (c *Cluster) established(ctx context.Context, crd *unstructured.Unstructured) error {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")

@@ -20,30 +20,30 @@ import (
 
 const (
 	probeEvery = 10 * time.Millisecond
-	probeTime  = 2 * time.Second // of one question
+	probeTime  = 2 * time.Second // timeout of one request
 )
 
-// Server is a program that can be stopped, killed and started again; its
-// flags, its data and its address stay. All methods may be called at any time.
+// Server is a program that can be stopped, killed and restarted with the same flags, data and
+// address. All methods may be called at any time.
 type Server struct {
 	name, path, dir string
 	args            []string
 	env             []string                    // beside PATH and TMPDIR
 	ready           func(context.Context) error // nil: it serves
 
-	mu   sync.Mutex // guards what is below, not while anybody waits
+	mu   sync.Mutex // guards the fields below, not while anybody waits
 	proc *process
 }
 
-// process is one life of a program.
+// process is one run of a program.
 type process struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was waited for
+	ended chan struct{} // closed once it was waited for
 }
 
-// Program returns a program beside those of the cluster, which is not started. It
-// serves when ready returns nil. Its environment is env, PATH and TMPDIR. Its
-// log is in the cluster's directory; who starts it ends it before the cluster.
+// Program returns an additional program of the cluster, without starting it. It serves once ready
+// returns nil. Its environment is env, PATH and TMPDIR. Its log is in the cluster's directory. The
+// caller must stop it before the cluster.
 func (c *Cluster) Program(name, path string, args, env []string, ready func(context.Context) error) *Server {
 	return &Server{name: name, path: path, dir: c.work.dir, args: args, env: env, ready: ready}
 }
@@ -52,8 +52,8 @@ func (c *Cluster) Program(name, path string, args, env []string, ready func(cont
 // and tokens.pub of service accounts, server.crt and server.key.
 func (c *Cluster) File(name string) string { return c.work.file(name) }
 
-// Start starts the program and waits until it serves. It is an error if it
-// runs already.
+// Start starts the program and waits until it serves. It returns an error if the program already
+// runs.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.launch(); err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
@@ -64,7 +64,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// launch starts the program and does not wait.
+// launch starts the program without waiting.
 func (s *Server) launch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Server) launch() error {
 	}
 	cmd := exec.Command(s.path, s.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	// The programs are short-lived: memory buys a quarter of their processor time.
+	// The programs are short-lived: less garbage collection saves a quarter of their CPU time.
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin", "TMPDIR=" + s.dir, "GOGC=400", "GOMEMLIMIT=800MiB"}, s.env...)
 	cmd.SysProcAttr = childAttributes()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
@@ -90,15 +90,15 @@ func (s *Server) launch() error {
 	return nil
 }
 
-// live starts the process and waits for its end. It keeps its thread for as
-// long: the kernel ends a child when the thread that started it ends.
+// live starts the process and waits for its exit. It keeps its thread until then, because the
+// kernel kills a child when the thread that started it exits.
 func (p *process) live(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = p.cmd.Wait() // its state says how it ended
+		_ = p.cmd.Wait() // its state contains the exit status
 	}
 	close(p.ended)
 }
@@ -145,13 +145,13 @@ func (s *Server) current() *process {
 	return s.proc
 }
 
-// Running reports whether the process is there, paused or not.
+// Running reports whether the process exists, paused or not.
 func (s *Server) Running() bool {
 	p := s.current()
 	return p != nil && p.running()
 }
 
-// PID is the id of the process, 0 before the first start.
+// PID returns the id of the process, 0 before the first start.
 func (s *Server) PID() int {
 	if p := s.current(); p != nil {
 		return p.cmd.Process.Pid
@@ -159,15 +159,14 @@ func (s *Server) PID() int {
 	return 0
 }
 
-// Stop asks the program to end and waits for it; when ctx is done first, the
-// program is killed.
+// Stop terminates the program and waits for its exit. When ctx is done, it kills the program.
 func (s *Server) Stop(ctx context.Context) error {
 	p := s.current()
 	if p == nil || !p.running() {
 		return nil
 	}
 	s.signal(syscall.SIGTERM)
-	s.signal(syscall.SIGCONT) // a paused one hears nothing
+	s.signal(syscall.SIGCONT) // a paused process does not handle signals
 	select {
 	case <-p.ended:
 		return nil
@@ -177,7 +176,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill ends the program at once, as a crash would, and waits for that.
+// Kill kills the program, like a crash, and waits for its exit.
 func (s *Server) Kill() {
 	if p := s.current(); p != nil {
 		s.signal(syscall.SIGKILL)
@@ -193,7 +192,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
-// Pause holds the program: its connections stay and nothing answers.
+// Pause suspends the program: its connections stay open without responses.
 func (s *Server) Pause() {
 	s.signal(syscall.SIGSTOP)
 	if p := s.current(); p != nil {
@@ -201,18 +200,18 @@ func (s *Server) Pause() {
 	}
 }
 
-// Resume lets a paused program go on.
+// Resume continues a paused program.
 func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
 
 // signal sends a signal to the process, if it runs. Process.Signal knows
 // whether the id is still its own.
 func (s *Server) signal(sig os.Signal) {
 	if p := s.current(); p != nil {
-		_ = p.cmd.Process.Signal(sig) // it has ended, and that was to happen or is seen elsewhere
+		_ = p.cmd.Process.Signal(sig) // it has exited, which is intended or reported elsewhere
 	}
 }
 
-// Log is the path of the file with all that the program wrote.
+// Log returns the path of the file with the output of the program.
 func (s *Server) Log() string { return filepath.Join(s.dir, s.name+".log") }
 
 // tail returns the last lines of the log.

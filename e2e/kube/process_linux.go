@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// childAttributes puts a program into a process group of its own, so that Ctrl-C
-// does not end it before the test, and ends it with the test process.
+// childAttributes puts a program into its own process group, so that Ctrl-C does not stop it before
+// the test, and has the kernel kill it with the test process.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitStopped waits until no thread of a process runs any more, a minute at most:
-// a signal that stops it reaches threads on other processors later.
+// awaitStopped waits until no thread of a process runs, at most a minute: a stop signal reaches
+// threads on other processors later.
 func awaitStopped(pid int) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is good
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is valid
 		running := false
 		for _, file := range threads {
 			stat, err := os.ReadFile(file)

@@ -7,8 +7,8 @@ package kube
 
 import "syscall"
 
-// childAttributes leaves a program in the process group of the test: what
-// ends the group ends it too. There is no death signal to ask for.
+// childAttributes leaves a program in the process group of the test, so that signals to the group
+// reach it. The system has no parent-death signal.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 // awaitStopped does nothing: the state of threads is not known here.

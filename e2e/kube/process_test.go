@@ -26,7 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRestarts takes both programs away, in every way, under one client.
+// TestRestarts stops, kills and pauses both programs under one client.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{
@@ -125,7 +125,7 @@ func TestWrongFlag(t *testing.T) {
 	t.Parallel()
 	_, err := Start(testContext(t), Options{Args: []string{"--no-such-flag"}})
 	if err == nil || !strings.Contains(err.Error(), "--no-such-flag") {
-		t.Errorf("a wrong flag: %v, want the words of kube-apiserver", err)
+		t.Errorf("a wrong flag: %v, want the error of kube-apiserver", err)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
-// etcdJSON asks etcd through its JSON gateway.
+// etcdJSON sends a request to etcd's JSON gateway.
 func etcdJSON(t *testing.T, e *Etcd) func(path, body string) string {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: e.TLS(), DisableKeepAlives: true}}
 	return func(path, body string) string {

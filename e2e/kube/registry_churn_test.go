@@ -26,10 +26,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// follower follows a registry by its changes alone, as the control plane does.
+// follower follows a registry only by its changes, as the control plane does.
 type follower struct {
 	*kube.Registry
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pending model.Change
 	state   *registry.Services
 }
@@ -68,7 +68,7 @@ func (f *follower) input() registry.Input {
 	}
 }
 
-// view follows what changed since the last time, and gives everything as text.
+// view applies the changes since the last call, and returns everything as text.
 func (f *follower) view() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,7 @@ func (f *follower) view() string {
 	return strings.Join(lines, "\n")
 }
 
-// listed is the view of an API server, read at once and without any of the code
-// that is tested.
+// listed returns the view of an API server, read at once and without the code under test.
 func listed(ctx context.Context, t *testing.T, api kubernetes.Interface) string {
 	t.Helper()
 	must := writer{t, api}.must
@@ -146,26 +145,26 @@ func (c *churn) step(ctx context.Context) error {
 	name := fmt.Sprint("s", c.r.IntN(4))
 	services, all := c.api.CoreV1().Services(c.namespace), c.api.DiscoveryV1().EndpointSlices(c.namespace)
 	switch what := c.r.IntN(10); {
-	case what < 3: // a pod comes
+	case what < 3: // a pod is created
 		c.number++
 		pod, err := makePod(ctx, c.api, c.namespace, fmt.Sprint("p", c.number), fmt.Sprintf("10.2.%d.%d", c.number/250, 1+c.number%250), map[string]string{"app": name})
 		if err == nil {
 			c.pods = append(c.pods, pod)
 		}
 		return err
-	case what == 3 && len(c.pods) > 0: // a pod goes
+	case what == 3 && len(c.pods) > 0: // a pod is deleted
 		i := c.r.IntN(len(c.pods))
 		gone := c.pods[i]
 		c.pods = slices.Delete(c.pods, i, i+1)
 		return c.api.CoreV1().Pods(c.namespace).Delete(ctx, gone.Name, *metav1.NewDeleteOptions(0))
-	case what == 4: // a service goes
+	case what == 4: // a service is deleted
 		return services.Delete(ctx, name, metav1.DeleteOptions{})
 	case what == 5: // or comes
 		_, err := services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
 			Ports: []corev1.ServicePort{{Name: "http", Port: int32(80 + c.r.IntN(2)), TargetPort: intstr.FromInt32(8080)}},
 		}}, metav1.CreateOptions{})
 		return err
-	case what == 6: // a slice goes
+	case what == 6: // a slice is deleted
 		return all.Delete(ctx, fmt.Sprint(name, "-", c.r.IntN(2)), metav1.DeleteOptions{})
 	}
 	var some []*corev1.Pod
@@ -186,9 +185,9 @@ func (c *churn) step(ctx context.Context) error {
 	return err
 }
 
-// TestRegistryUnderLoad has several writers make and remove Services, Pods and
-// EndpointSlices, and the API server killed under them: in the end the registry,
-// followed by its changes alone, says what the API server does.
+// TestRegistryUnderLoad creates and deletes Services, Pods and EndpointSlices with several writers,
+// and kills the API server meanwhile. In the end the registry, followed only by its changes, equals
+// the API server.
 func TestRegistryUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -216,7 +215,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 		running.Go(func() {
 			load := &churn{r: rand.New(rand.NewPCG(uint64(i), 3)), api: api, namespace: namespace}
 			for range steps {
-				_ = load.step(ctx) // much is not there, and the API server goes away
+				_ = load.step(ctx) // objects may be missing, and the API server is killed
 				done.Add(1)
 			}
 		})
@@ -237,17 +236,17 @@ func TestRegistryUnderLoad(t *testing.T) {
 		}
 	}
 	if len(strings.Split(f.view(), "\n")) < 20 {
-		t.Errorf("hardly anything was left to compare:\n%s", f.view())
+		t.Errorf("too few objects were left to compare:\n%s", f.view())
 	}
 	whole := follow(t, c)
 	<-whole.Synced()
 	if a, b := f.view(), whole.view(); a != b {
-		t.Errorf("one that followed and one that began anew differ:\n%s\n\n%s", a, b)
+		t.Errorf("one that followed and one that began again differ:\n%s\n\n%s", a, b)
 	}
 }
 
-// TestRegistryWaitsForPods has an EndpointSlice name a pod that comes later: its
-// endpoint comes with it, and goes with it, whatever the slice says.
+// TestRegistryWaitsForPods creates an EndpointSlice before its pod: the endpoint exists exactly as
+// long as the pod, regardless of the slice.
 func TestRegistryWaitsForPods(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})

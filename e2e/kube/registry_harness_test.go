@@ -35,14 +35,14 @@ const (
 
 // adsView is what a proxy has received about clusters and endpoints.
 type adsView struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	clusters  map[string]*clusterv3.Cluster
 	endpoints map[string][]string // address:port, sorted
 	answers   map[string]int      // by type
 	err       error
 }
 
-// watchControl opens an ADS stream, as Envoy would, and keeps what comes.
+// watchControl opens an ADS stream, like Envoy, and stores the responses.
 func watchControl(t *testing.T, address, namespace string) *adsView {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -68,7 +68,7 @@ func watchControl(t *testing.T, address, namespace string) *adsView {
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		_ = conn.Close() // the test is over
+		_ = conn.Close() // the test has ended
 	})
 	go func() {
 		defer close(done)
@@ -88,7 +88,7 @@ func watchControl(t *testing.T, address, namespace string) *adsView {
 	return v
 }
 
-// take keeps an answer, acknowledges it and asks for the endpoints of clusters.
+// take stores a response, acknowledges it and requests the endpoints of clusters.
 func (v *adsView) take(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, answer *discoveryv3.DiscoveryResponse) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -148,7 +148,7 @@ func addressesOf(cla *endpointv3.ClusterLoadAssignment) []string {
 	return out
 }
 
-// has tells whether a cluster has exactly these endpoints.
+// has reports whether a cluster has exactly these endpoints.
 func (v *adsView) has(cluster string, want ...string) func() bool {
 	return func() bool {
 		v.mu.Lock()
@@ -158,21 +158,21 @@ func (v *adsView) has(cluster string, want ...string) func() bool {
 	}
 }
 
-// cluster returns a cluster by name; nil if there is none.
+// cluster returns the cluster with the given name, or nil.
 func (v *adsView) cluster(name string) *clusterv3.Cluster {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.clusters[name]
 }
 
-// count returns how many answers of a type came.
+// count returns the number of responses of a type.
 func (v *adsView) count(typeURL string) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.answers[typeURL]
 }
 
-// explain logs what came if the test failed.
+// explain logs the received resources if the test failed.
 func (v *adsView) explain(t *testing.T) {
 	t.Helper()
 	v.mu.Lock()
@@ -212,7 +212,7 @@ func (w writer) service(namespace, name string, change func(*corev1.Service)) {
 	w.must(err)
 }
 
-// pod creates a Pod that is ready, and gives it as it is.
+// pod creates a ready Pod, and returns the stored one.
 func (w writer) pod(namespace, name, address string, labels map[string]string) *corev1.Pod {
 	w.t.Helper()
 	pod, err := makePod(w.t.Context(), w.api, namespace, name, address, labels)
@@ -238,7 +238,7 @@ func makePod(ctx context.Context, api kubernetes.Interface, namespace, name, add
 	return api.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 }
 
-// slice writes the EndpointSlice of a service, which names the pods.
+// slice writes the EndpointSlice of a service with the pods.
 func (w writer) slice(namespace, name, service string, pods ...*corev1.Pod) {
 	w.t.Helper()
 	s := sliceOf(name, service, pods)

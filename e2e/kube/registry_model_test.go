@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// showModel renders a service of a registry; empty if there is none.
+// showModel renders a service of a registry, or "" if it does not exist.
 func showModel(p *registry.PlatformService) string {
 	if p == nil {
 		return ""
@@ -58,11 +58,11 @@ func showModel(p *registry.PlatformService) string {
 	return strings.Join(out, ", ")
 }
 
-// TestRegistryModel reads from an API server what services say of themselves:
+// TestRegistryModel reads the properties of services from an API server:
 //   - protocols, headless, trafficDistribution, internalTrafficPolicy;
-//   - addresses outside, of a load balancer and of nodes, as they come and go;
+//   - external addresses of a load balancer and of nodes, as they change;
 //   - the gateway of a network, the network of the cluster, a pod that drains;
-//   - namespaces, while the choice of them and their labels change.
+//   - namespaces, while their selectors and labels change.
 func TestRegistryModel(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -113,7 +113,7 @@ func TestRegistryModel(t *testing.T) {
 	})
 }
 
-// testOutside has a load balancer and a node get their addresses.
+// testOutside assigns addresses to a load balancer and a node.
 func testOutside(ctx context.Context, t *testing.T, w writer, shows func(name, want string)) {
 	t.Helper()
 	services := w.api.CoreV1().Services("shop")
@@ -150,7 +150,7 @@ func testOutside(ctx context.Context, t *testing.T, w writer, shows func(name, w
 	shows("nodes", "http:HTTP, ports by node")
 }
 
-// testPlaces has a pod drain, and the cluster get a network.
+// testPlaces drains a pod, and sets the network of the cluster.
 func testPlaces(ctx context.Context, t *testing.T, w writer, shows func(name, want string)) {
 	t.Helper()
 	pod := w.pod("shop", "p", "10.1.0.1", nil)

@@ -12,12 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRegistryOfTwoClusters serves a Service that two clusters have:
+// TestRegistryOfTwoClusters serves a Service that exists in two clusters:
 //   - the kubeconfig of the second is in a Secret of the first, with the
 //     certificates in it;
-//   - the endpoints of both are served, each cluster's churn follows;
-//   - a Secret that would read files, or is broken, changes nothing;
-//   - without its API server the second cluster stays, without its Secret it goes.
+//   - the endpoints of both are served and updated;
+//   - a Secret that would read files, or is invalid, changes nothing;
+//   - without its API server the second cluster stays, without its Secret it is removed.
 func TestRegistryOfTwoClusters(t *testing.T) {
 	t.Parallel()
 	first, second := New(t, Options{}), New(t, Options{})
@@ -76,10 +76,10 @@ func TestRegistryOfTwoClusters(t *testing.T) {
 	write("users: [{name: u, user: {tokenFile: /etc/passwd}}]\n")
 	eventually(t, ctx, "a kubeconfig that reads files is refused", logs("uses tokenFile, which is refused"))
 	write("no: [kubeconfig")
-	eventually(t, ctx, "what is no kubeconfig is refused", logs("the value is no kubeconfig"))
+	eventually(t, ctx, "what is no kubeconfig is refused", logs("the value is not a kubeconfig"))
 	two.slice("shop", "catalog-x", "catalog", more)
 	eventually(t, ctx, "the second is followed as before", v.has(catalog, "10.1.0.1:8080", "10.2.0.2:8080"))
-	write(string(good) + "\n# signed anew\n")
+	write(string(good) + "\n# signed again\n")
 	two.slice("shop", "catalog-x", "catalog", pods[1])
 	eventually(t, ctx, "the second is followed with the new one", v.has(catalog, "10.1.0.1:8080", "10.2.0.1:8080"))
 	second.APIServer.Kill()

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestRegistryWithoutRights starts a control plane that may not read Services: it
-// says what is missing, is not ready, so that nobody loses endpoints, and goes on
-// by itself once it may.
+// TestRegistryWithoutRights starts a control plane without permission to read Services: it reports
+// the missing right, is not ready, so that no proxy loses endpoints, and continues once the right
+// is granted.
 func TestRegistryWithoutRights(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})

@@ -13,12 +13,12 @@ import (
 
 const catalog = "outbound|80||catalog.shop.svc.cluster.local"
 
-// TestRegistryServes goes the whole way:
+// TestRegistryServes tests services from the cluster to the proxy:
 //   - a control plane with the rights of examples/kubernetes is ready;
 //   - a Service and the pods of its EndpointSlice become a cluster and its endpoints;
-//   - a pod that goes takes its endpoint, and nothing else is sent;
-//   - a ServiceEntry chooses pods, a Service chooses WorkloadEntries;
-//   - an ExternalName and a headless Service, and a Service for few namespaces.
+//   - when a pod is deleted its endpoint is removed, and nothing else is sent;
+//   - a ServiceEntry selects pods, a Service selects WorkloadEntries;
+//   - an ExternalName and a headless Service, and a Service exported to some namespaces.
 func TestRegistryServes(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -50,7 +50,7 @@ func TestRegistryServes(t *testing.T) {
 	w.slice("shop", "catalog-x", "catalog", two)
 	eventually(t, ctx, "one pod again", v.has(catalog, "10.1.0.2:8080 mtls in a"))
 	if now := v.count(clusterType); now != clusters {
-		t.Errorf("%d answers with clusters came after changes of endpoints", now-clusters)
+		t.Errorf("%d responses with clusters arrived after changes of endpoints", now-clusters)
 	}
 
 	plane.configure(t, "pods.yaml", `

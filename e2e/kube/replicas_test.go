@@ -21,14 +21,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// clusterView is a stream that keeps the clusters that it received.
+// clusterView is a stream that stores the received clusters.
 type clusterView struct {
 	mu    sync.Mutex // guards names
 	names []string
 	ended chan struct{}
 }
 
-// view asks a replica for clusters, and acknowledges all.
+// view subscribes to the clusters of a replica, and acknowledges all.
 func (c *control) view(t *testing.T, address string) *clusterView {
 	t.Helper()
 	v := &clusterView{ended: make(chan struct{})}
@@ -41,7 +41,7 @@ func (c *control) view(t *testing.T, address string) *clusterView {
 		for {
 			r, err := stream.Recv()
 			if err != nil {
-				return // the end of the test, or of the replica
+				return // the test has ended, or the replica has exited
 			}
 			var bodies []string
 			for _, res := range r.GetResources() {
@@ -51,13 +51,13 @@ func (c *control) view(t *testing.T, address string) *clusterView {
 			v.mu.Lock()
 			v.names = bodies
 			v.mu.Unlock()
-			_ = stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}) // Recv says what is wrong
+			_ = stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}) // Recv returns the error
 		}
 	}()
 	return v
 }
 
-// clusters are the resources of the last response, sorted.
+// clusters returns the resources of the last response, sorted.
 func (v *clusterView) clusters() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -68,10 +68,10 @@ func (v *clusterView) has(host string) bool {
 	return slices.ContainsFunc(v.clusters(), func(body string) bool { return strings.Contains(body, "|"+host) })
 }
 
-// Two replicas on one etcd, without Kubernetes:
-//   - each serves what is written, within a second, and both the same bytes;
-//   - one of them writes the status of objects, the other one when it is killed;
-//   - what is written while one is away it serves when it is back.
+// TestReplicasOnEtcd runs two replicas on one etcd, without Kubernetes:
+//   - each serves writes within a second, and both send the same bytes;
+//   - one of them writes the status of objects; when it is killed, the other one takes over;
+//   - a restarted replica serves what was written while it was down.
 func TestReplicasOnEtcd(t *testing.T) {
 	t.Parallel()
 	store := startEtcdStore(t, etcdURL(NewEtcd(t, EtcdOptions{}), "", "/mesh"))
@@ -106,7 +106,7 @@ func TestReplicasOnEtcd(t *testing.T) {
 	}
 	soon(t, "both serve the same", same)
 
-	// The status is written by the one that leads; the other one takes over.
+	// The leader writes the status; the other replica takes over.
 	leads := func(r *control) bool { return strings.Contains(r.tail(400), "name=istio-status-leader") }
 	soon(t, "one leads", func() error {
 		if leads(replicas[0]) == leads(replicas[1]) {
@@ -130,7 +130,7 @@ func TestReplicasOnEtcd(t *testing.T) {
 	})
 	waitReconciled(t, store, 100)
 	if !leads(replicas[second]) {
-		t.Error("the status is written, but nobody says that it leads")
+		t.Error("the status is written, but no replica reports that it leads")
 	}
 
 	if err := replicas[first].Start(ctx); err != nil {
@@ -139,11 +139,11 @@ func TestReplicasOnEtcd(t *testing.T) {
 	views[first] = replicas[first].view(t, "10.1.0.1")
 	soon(t, "both serve the same again", same)
 	if !views[first].has(serviceHost(100)) {
-		t.Error("what was written while a replica was away it does not serve")
+		t.Error("a replica does not serve what was written while it was down")
 	}
 }
 
-// newReplica makes a control plane whose objects are in etcd.
+// newReplica creates a control plane whose objects are in etcd.
 func newReplica(t *testing.T, source string) *control {
 	t.Helper()
 	c := &control{host: address(t), dir: t.TempDir()}
@@ -183,7 +183,7 @@ func writeService(t *testing.T, store *etcdStore, i int) {
 	}
 }
 
-// waitReconciled waits until the status of a service says who has it.
+// waitReconciled waits until the status of a service contains its acknowledgements.
 func waitReconciled(t *testing.T, store *etcdStore, i int) {
 	t.Helper()
 	soon(t, fmt.Sprintf("status of service %d", i), func() error {

@@ -64,7 +64,7 @@ func distributor(t *testing.T, c *Cluster, b *bundle, identity string) (stop fun
 	return runs(t, r.Run)
 }
 
-// holds checks that each namespace has the roots, and some have none.
+// holds checks that the given namespaces have the roots, and that others have none.
 func holds(ctx context.Context, c *Cluster, want []byte, namespaces ...string) error {
 	for _, namespace := range namespaces {
 		m, err := c.Admin().CoreV1().ConfigMaps(namespace).Get(ctx, rootsMap, metav1.GetOptions{})
@@ -78,12 +78,12 @@ func holds(ctx context.Context, c *Cluster, want []byte, namespaces ...string) e
 	return nil
 }
 
-// Two replicas keep the roots in each namespace:
-//   - namespaces that are there, and those that come by the dozen;
-//   - edited, deleted and frozen ConfigMaps are restored, what others added stays;
-//   - namespaces of Kubernetes, ignored ones and those that go have none;
-//   - other roots come everywhere; an empty bundle, or a key, nowhere;
-//   - when the leader goes, the other replica takes over.
+// TestRoots runs two replicas that distribute the roots to each namespace:
+//   - existing namespaces, and dozens of new ones;
+//   - edited, deleted and immutable ConfigMaps are restored, additions of others stay;
+//   - namespaces of Kubernetes, ignored ones and terminating ones have none;
+//   - new roots are distributed everywhere; an empty bundle, or a key, nowhere;
+//   - when the leader stops, the other replica takes over.
 func TestRoots(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -106,7 +106,7 @@ func TestRoots(t *testing.T) {
 	for n := range 30 {
 		name := fmt.Sprint("after-", n)
 		names = append(names, name)
-		go func() { _ = c.CreateNamespace(ctx, name) }() // soon misses it
+		go func() { _ = c.CreateNamespace(ctx, name) }() // polling would miss it
 	}
 	soon(t, "new namespaces", func() error { return holds(ctx, c, first, names...) })
 
@@ -127,7 +127,7 @@ func TestRoots(t *testing.T) {
 	if err := c.Admin().CoreV1().ConfigMaps("after-4").Delete(ctx, rootsMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Admin().CoreV1().Namespaces().Delete(ctx, "after-5", metav1.DeleteOptions{}); err != nil { // it stays, going
+	if err := c.Admin().CoreV1().Namespaces().Delete(ctx, "after-5", metav1.DeleteOptions{}); err != nil { // it stays in the state Terminating
 		t.Fatal(err)
 	}
 	soon(t, "ConfigMaps that somebody changed", func() error { return holds(ctx, c, first, names...) })
@@ -138,7 +138,7 @@ func TestRoots(t *testing.T) {
 
 	for _, bad := range []string{"", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"} {
 		b.set([]byte(bad))
-		time.Sleep(300 * time.Millisecond) // nothing is to happen
+		time.Sleep(300 * time.Millisecond) // nothing should happen
 		if err := holds(ctx, c, first, names...); err != nil {
 			t.Errorf("after a bundle of %d bytes: %v", len(bad), err)
 		}
@@ -169,8 +169,8 @@ func TestRoots(t *testing.T) {
 	soon(t, "the other replica", func() error { return holds(ctx, c, first, append(there, "late")...) })
 }
 
-// Of two replicas only one writes at a time, also when the API server goes away
-// and comes back.
+// TestLead checks that only one of two replicas writes at a time, also when the API server is
+// killed and restarted.
 func TestLead(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -219,6 +219,6 @@ func TestLead(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if led["one"]+led["two"] < 2 {
-		t.Error(errors.New("nobody led twice"))
+		t.Error(errors.New("no replica led twice"))
 	}
 }

@@ -24,10 +24,11 @@ import (
 
 const authoritySecret = "istio-ca-secret"
 
-// Ten replicas start at once and save an authority each; then ten change it:
-//   - one of them wins, the others learn it and read the winner's;
+// TestAuthorityStore starts ten replicas at once, each of which saves an authority; then ten change
+// it:
+//   - one of them wins, the others receive a conflict and read the winner's;
 //   - the Secret is of Istio's type, labels of others stay;
-//   - nothing is lost when the same is done over and over.
+//   - nothing is lost when this is repeated.
 func TestAuthorityStore(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -42,7 +43,7 @@ func TestAuthorityStore(t *testing.T) {
 	if m, version, err := one.Load(t.Context()); len(m) != 0 || version != "" || err != nil {
 		t.Fatalf("nothing is kept: got %d items, version %q, error %v", len(m), version, err)
 	}
-	// race saves ten at once, all based on the same version, and returns who won.
+	// race saves ten authorities at once, all based on the same version, and returns the winners.
 	race := func(round, version string) string {
 		t.Helper()
 		results := make(chan string)
@@ -86,7 +87,7 @@ func TestAuthorityStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := one.Save(t.Context(), m, version); !errors.Is(err, ca.ErrConflict) {
-				t.Errorf("a version that somebody else changed: got error %v", err)
+				t.Errorf("a version that another writer changed: got error %v", err)
 			}
 			if m, version, err = one.Load(t.Context()); err != nil || len(m) != 2 {
 				t.Errorf("an empty item counts: %d items, error %v", len(m), err)
@@ -105,7 +106,7 @@ func TestAuthorityStore(t *testing.T) {
 	}
 }
 
-// Five replicas of a control plane start at once and have one root.
+// TestOneAuthorityForAll starts five replicas of a control plane at once, which must have one root.
 func TestOneAuthorityForAll(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -133,7 +134,7 @@ func TestOneAuthorityForAll(t *testing.T) {
 	}
 }
 
-// changes remembers what a source tells.
+// changes records the notifications of a source.
 type changes struct {
 	mu    sync.Mutex
 	names []string
@@ -153,7 +154,7 @@ func (c *changes) take() []string {
 	return names
 }
 
-// pair is a certificate with its key, as the data of a Secret.
+// certificatePair returns a certificate with its key, as the data of a Secret.
 func certificatePair(t *testing.T, root *issuer, cert, key string, ttl time.Duration) map[string][]byte {
 	t.Helper()
 	private, err := certs.NewKey(certs.ECDSAP256)
@@ -168,7 +169,7 @@ func certificatePair(t *testing.T, root *issuer, cert, key string, ttl time.Dura
 	return map[string][]byte{cert: certs.EncodeChain(leaf), key: text}
 }
 
-// checkCredentials looks at what TestCredentials put there first.
+// checkCredentials checks the first Secrets of TestCredentials.
 func checkCredentials(t *testing.T, s credentials.Source, root *issuer, tls, generic map[string][]byte) {
 	t.Helper()
 	ref := func(name, namespace string) credentials.Reference {
@@ -196,11 +197,11 @@ func checkCredentials(t *testing.T, s credentials.Source, root *issuer, tls, gen
 	}
 }
 
-// Credentials follow the Secrets of two namespaces, and of no other:
+// TestCredentials checks that credentials follow the Secrets of two namespaces, and of no other:
 //   - TLS and generic Secrets, and those with -cacert;
 //   - a change and a deletion are reported; a pair that does not match is not used;
-//   - Secrets that are no credentials are not even remembered;
-//   - while the API server is away, everything stays, and is followed after.
+//   - Secrets that are not credentials are not cached;
+//   - while the API server is down, everything stays, and is followed after.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{})
@@ -246,7 +247,7 @@ func TestCredentials(t *testing.T) {
 	names := told.take()
 	slices.Sort(names)
 	if got := strings.Join(names, " "); got != "a/split-cacert a/tls b/generic" {
-		t.Errorf("told of %s", got)
+		t.Errorf("reported %s", got)
 	}
 	checkCredentials(t, s, root, tls, generic)
 
@@ -265,7 +266,7 @@ func TestCredentials(t *testing.T) {
 	}
 	soon(t, "the renewed pair", used(renewed))
 	if names := told.take(); len(names) != 1 || names[0] != "a/tls" {
-		t.Errorf("told of %v; want the one change that can be used", names)
+		t.Errorf("reported %v; want the one usable change", names)
 	}
 	c.APIServer.Kill()
 	if err := used(renewed)(); err != nil {
@@ -286,6 +287,6 @@ func TestCredentials(t *testing.T) {
 		return nil
 	})
 	if names := told.take(); !slices.Equal(names, []string{"a/tls", "a/tls"}) {
-		t.Errorf("told of %v", names)
+		t.Errorf("reported %v", names)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 )
 
-// authorityOf serves certificates as the control plane of a cluster does: the
-// root is in a Secret, tokens are reviewed, and another signer can be named.
+// authorityOf serves certificates as the control plane of a cluster does: the root is in a Secret,
+// tokens are reviewed, and requests may name another signer.
 func authorityOf(t *testing.T, c *Cluster, namespace string, root *issuer) securityv1alpha1.IstioCertificateServiceClient {
 	t.Helper()
 	client := connect(t, c)
@@ -73,16 +73,16 @@ func authorityOf(t *testing.T, c *Cluster, namespace string, root *issuer) secur
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	return securityv1alpha1.NewIstioCertificateServiceClient(conn)
 }
 
-// The certificate authority of a cluster, asked over gRPC with tokens that
-// kube-apiserver made:
-//   - a workload gets a certificate of its own identity, below the root in the
-//     Secret, or below that of the signer it names;
-//   - a trusted node account gets that of a pod on its node, nobody else does;
-//   - a token for another audience gets none.
+// TestCertificateService calls the certificate authority of a cluster over gRPC with tokens of
+// kube-apiserver:
+//   - a workload receives a certificate of its own identity, under the root in the Secret, or under
+//     that of the signer that it names;
+//   - a trusted node account receives that of a pod on its node, other accounts do not;
+//   - a token for another audience is refused.
 func TestCertificateService(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)

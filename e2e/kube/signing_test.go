@@ -77,8 +77,8 @@ func (i *issuer) leaf(t *testing.T, uri string, key crypto.PublicKey, ttl time.D
 	}, key)
 }
 
-// play is the signer controller that kube-apiserver alone has not. What it does
-// follows from the name of the signer.
+// play is the signer controller, which kube-apiserver does not include. The name of the signer
+// selects its behaviour.
 func (i *issuer) play(t *testing.T, c *Cluster, prefix string) func(context.Context) error {
 	requests := c.Admin().CertificatesV1().CertificateSigningRequests()
 	return func(ctx context.Context) error {
@@ -105,7 +105,7 @@ func (i *issuer) handle(ctx context.Context, t *testing.T, c *Cluster, r *certif
 	}
 	if what == "denies" {
 		r.Status.Conditions = append(r.Status.Conditions, condition(certificatesv1.CertificateDenied))
-		_, _ = requests.UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{}) // the other side may be faster
+		_, _ = requests.UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{}) // the other side may have deleted it
 		return
 	}
 	if len(r.Status.Conditions) == 0 || r.Status.Conditions[0].Type != certificatesv1.CertificateApproved {
@@ -133,13 +133,13 @@ func (i *issuer) handle(ctx context.Context, t *testing.T, c *Cluster, r *certif
 	_, _ = requests.UpdateStatus(ctx, r, metav1.UpdateOptions{}) // as above
 }
 
-// Certificates by certificates.k8s.io. The test plays the signer:
-//   - an honest signer: the chain leads to its root, life and usages as asked;
-//   - one that denies, fails, never answers, issues for another identity or
-//     another key: an error that says so;
-//   - a request without the name of a workload, or for a signer that must not be
-//     asked, is never written;
-//   - no request is left over, whatever happened.
+// TestSigning requests certificates by certificates.k8s.io. The test implements the signer:
+//   - an honest signer: the chain leads to its root, with the requested lifetime and usages;
+//   - one that denies, fails, does not respond, issues for another identity or another key: an
+//     error with the reason;
+//   - a request without the name of a workload, or for a signer that is not allowed, is never
+//     written;
+//   - no request remains in any case.
 func TestSigning(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -188,7 +188,7 @@ func TestSigning(t *testing.T) {
 		signer  string
 		change  func(*kube.RegistrationConfig)
 		want    string
-		request bool // it is the fault of the request
+		request bool // the request is at fault
 	}{
 		"named signer":           {csr: good, signer: "mesh-signs"},
 		"denied":                 {csr: good, signer: "mesh-denies", change: func(c *kube.RegistrationConfig) { c.Approve = false }, want: "is denied: Test as the test says"},
@@ -201,7 +201,7 @@ func TestSigning(t *testing.T) {
 		"not a request":          {csr: []byte("x"), want: "not PEM", request: true},
 		"signer outside domain":  {csr: good, signer: "../kubernetes.io/kube-apiserver-client", want: "not that of a signer below", request: true},
 		"signer may not approve": {csr: good, signer: "example.org/mesh", change: func(c *kube.RegistrationConfig) { c.Signer = "example.org/mesh" }, want: "forbidden"},
-		"no signers to name":     {csr: good, signer: "mesh-signs", change: func(c *kube.RegistrationConfig) { c.Domain = "" }, want: "not configured", request: true},
+		"no signers to name":     {csr: good, signer: "mesh-signs", change: func(c *kube.RegistrationConfig) { c.Domain = "" }, want: "no signers are allowed", request: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,7 +230,7 @@ func TestSigning(t *testing.T) {
 		}
 		for _, r := range left.Items {
 			own := slices.ContainsFunc([]string{"example.com/mesh-", "example.com/mash", "example.org/mesh"}, func(prefix string) bool {
-				return strings.HasPrefix(r.Spec.SignerName, prefix) // others are of tests beside this one
+				return strings.HasPrefix(r.Spec.SignerName, prefix) // others belong to concurrent tests
 			})
 			if r.Spec.Username == controlPlane && own {
 				t.Errorf("the request %s by %s is left over", r.Name, r.Spec.SignerName)
@@ -265,7 +265,7 @@ func request(t *testing.T, id certs.ID, kind certs.KeyType) (crypto.Signer, []by
 	return key, csr
 }
 
-// Many certificates at once, as after the start of a cluster.
+// TestManySigningRequests requests many certificates at once, as after the start of a cluster.
 func TestManySigningRequests(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)

@@ -30,29 +30,29 @@ const (
 	typeHealth   = "type.googleapis.com/istio.v1.HealthInformation"
 )
 
-// proxyClient is a stream that asks for clusters and listeners, and acknowledges,
-// rejects or ignores the responses as the test wants.
+// proxyClient is a stream that subscribes to clusters and listeners, and acknowledges, rejects or
+// ignores the responses as configured.
 type proxyClient struct {
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
-	mu     sync.Mutex // guards what follows, and sends one after another
+	mu     sync.Mutex // guards the fields below, and serializes sends
 	silent bool       // leaves responses unanswered
 	reason string     // rejects responses; "" acknowledges them
 	held   []*discoveryv3.DiscoveryResponse
 }
 
-// ads opens a stream of shop/web on the plaintext port, with an end of its own.
+// ads opens a stream of shop/web on the plaintext port, and returns a function that closes it.
 func (c *control) ads(t *testing.T, address string) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, *corev3.Node, func()) {
 	t.Helper()
 	conn, err := grpc.NewClient(c.plaintext(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	return adsOn(t.Context(), t, conn, address)
 }
 
-// adsOn opens a stream of shop/web on a connection, with an end of its own.
+// adsOn opens a stream of shop/web on a connection, and returns a function that closes it.
 func adsOn(ctx context.Context, t *testing.T, conn *grpc.ClientConn, address string) (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, *corev3.Node, func()) {
 	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address})
@@ -98,7 +98,7 @@ func acknowledging(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_S
 		for {
 			r, err := p.stream.Recv()
 			if err != nil {
-				return // the end of the test, or of the control plane
+				return // the test has ended, or the control plane has exited
 			}
 			p.mu.Lock()
 			if p.silent {
@@ -112,13 +112,13 @@ func acknowledging(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_S
 	return p
 }
 
-// answer answers a response. The caller holds mu.
+// answer acknowledges or rejects a response. The caller holds mu.
 func (p *proxyClient) answer(r *discoveryv3.DiscoveryResponse) {
 	q := &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
 	if p.reason != "" {
 		q.ErrorDetail = &rpcstatus.Status{Code: 13, Message: p.reason}
 	}
-	_ = p.stream.Send(q) // Recv says what is wrong
+	_ = p.stream.Send(q) // Recv returns the error
 }
 
 func (p *proxyClient) silence(on bool) {
@@ -160,7 +160,7 @@ func (p *proxyClient) unhealthy(t *testing.T, why string) {
 	p.report(t, &discoveryv3.DiscoveryRequest{ErrorDetail: &rpcstatus.Status{Code: 13, Message: why}})
 }
 
-// endpoints asks for those of a cluster, on a stream of its own.
+// endpoints returns those of a cluster, received on a separate stream.
 func (c *control) endpoints(t *testing.T, cluster string) string {
 	t.Helper()
 	stream, node, end := c.ads(t, "10.1.9.9")
@@ -188,7 +188,7 @@ func (c *control) endpoints(t *testing.T, cluster string) string {
 	return strings.Join(addresses, " ")
 }
 
-// value returns the sum of the samples of a metric whose lines begin so.
+// value returns the sum of the samples of a metric with the given prefix.
 func (c *control) value(t *testing.T, line string) (sum float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -201,7 +201,7 @@ func (c *control) value(t *testing.T, line string) (sum float64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // all of it was read
+	defer func() { _ = answer.Body.Close() }() // the body was read completely
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
 		text := lines.Text()
 		if at := strings.LastIndexByte(text, ' '); strings.HasPrefix(text, line) && at > 0 {

@@ -37,8 +37,8 @@ func statusMesh(t *testing.T) (c *Cluster, kubeconfig string) {
 	return c, kubeconfig
 }
 
-// statusControl makes a control plane of the cluster that takes streams of
-// everybody, and does not start it.
+// statusControl creates a control plane of the cluster that accepts unauthenticated streams,
+// without starting it.
 func statusControl(t *testing.T, kubeconfig string) *control {
 	t.Helper()
 	cp := newControl(t, kubeconfig, nil, "--meshConfig", "mesh", "--kubernetesApiQPS", "400", "--kubernetesApiBurst", "800")
@@ -59,7 +59,7 @@ func objectsOf(t *testing.T, c *Cluster, plural string) dynamic.ResourceInterfac
 
 // conditionIn returns a condition of an object as text: status, reason, message.
 func conditionIn(u *unstructured.Unstructured, kind string) string {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions") // what cannot be read is none
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions") // an unreadable condition counts as missing
 	for _, one := range list {
 		if c, ok := one.(map[string]any); ok && c["type"] == kind {
 			return fmt.Sprintf("%v %v: %v", c["status"], c["reason"], c["message"])
@@ -68,8 +68,7 @@ func conditionIn(u *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// within waits until a condition of an object holds a text, and tells how long it
-// took.
+// within waits until a condition of an object contains a text, and returns the elapsed time.
 func within(t *testing.T, resource dynamic.ResourceInterface, name, kind, text string) *unstructured.Unstructured {
 	t.Helper()
 	start := time.Now()
@@ -90,7 +89,7 @@ func within(t *testing.T, resource dynamic.ResourceInterface, name, kind, text s
 	}
 }
 
-// label changes an object such that all proxies get something else.
+// relabel changes an object such that the configuration of all proxies changes.
 func relabel(t *testing.T, resource dynamic.ResourceInterface, name, host string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"hosts": []string{host}}})
@@ -140,12 +139,12 @@ spec:
   http: [{route: [{destination: {host: nowhere.test}}]}]
 `
 
-// The status of the objects of a real cluster, written with the rights of
-// examples/kubernetes by the real program:
-//   - all proxies have an object; one does not answer; one rejects, with its words;
+// TestStatus checks the status of the objects of a real cluster, written by the real program with
+// the rights of examples/kubernetes:
+//   - all proxies have an object; one does not respond; one rejects it, with its message;
 //   - a host and a gateway that do not exist;
-//   - what others wrote stays, and a restart writes nothing again;
-//   - the status makes no push.
+//   - fields of other writers stay, and a restart writes nothing again;
+//   - a status causes no push.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	c, kubeconfig := statusMesh(t)
@@ -181,17 +180,17 @@ func TestStatus(t *testing.T) {
 	if err != nil || strings.Count(fmt.Sprint(messages), "IST0101 name:ReferencedResourceNotFound") != 2 {
 		t.Errorf("the messages are %v, error %v", messages, err)
 	}
-	// One does not answer, and then it does.
+	// One proxy does not respond, and then it does.
 	envoys[2].silence(true)
 	relabel(t, services, "changes", "b.test")
 	within(t, services, "changes", "Reconciled", "False NotAcknowledged: 1 of 3 proxies has not acknowledged it yet")
 	envoys[2].silence(false)
 	within(t, services, "changes", "Reconciled", "True Acknowledged")
-	// One rejects, and then it does not.
+	// One proxy rejects, and then it does not.
 	envoys[1].reject("no such filter")
 	relabel(t, services, "changes", "c.test")
 	within(t, services, "changes", "Reconciled", "False Rejected: rejected by")
-	within(t, services, "changes", "Reconciled", "web.shop (identity not proven) says of")
+	within(t, services, "changes", "Reconciled", "web.shop (identity not proven) reports for")
 	u = within(t, services, "changes", "Reconciled", "no such filter")
 	if got, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "observedGeneration"); fmt.Sprint(got) != fmt.Sprint(u.GetGeneration()) {
 		t.Errorf("the status is of generation %v, the object of %d", got, u.GetGeneration())
@@ -233,8 +232,8 @@ func TestStatus(t *testing.T) {
 	t.Logf("%v pushes and %v events of status before the restart", pushes, events)
 }
 
-// A machine that is not healthy has that in its status, and stays away when the
-// control plane starts again.
+// TestStatusOfMachines checks that the status of an unhealthy machine reports that, and that the
+// machine stays out of service when the control plane restarts.
 func TestStatusOfMachines(t *testing.T) {
 	t.Parallel()
 	c, kubeconfig := statusMesh(t)
@@ -290,7 +289,7 @@ func TestStatusWritesLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server ends a watch whose client is slow; this one goes on then.
+	// The API server closes the watch of a slow client; this one then continues.
 	events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return entries.Watch(ctx, o) },
 	})
@@ -298,7 +297,7 @@ func TestStatusWritesLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer events.Stop()
-	var done, early atomic.Int64 // writes by what they say: all proxies have the object, or not
+	var done, early atomic.Int64 // writes by content: whether all proxies have the object
 	go func() {
 		last := map[string]any{}
 		for e := range events.ResultChan() {
@@ -337,7 +336,7 @@ func TestStatusWritesLittle(t *testing.T) {
 	}
 	wrote := func(what string, want int64) {
 		t.Helper()
-		time.Sleep(3 * time.Second) // nothing comes that could be waited for
+		time.Sleep(3 * time.Second) // the absence of further writes has no event to wait for
 		took := time.Since(start).Round(time.Millisecond)
 		most := want * int64(1+took/(30*time.Second))
 		if n, other := done.Load(), early.Load(); n != want || other > most {

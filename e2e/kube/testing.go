@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	startTime = 2 * time.Minute // on a busy machine, with the programs built
+	startTime = 2 * time.Minute // timeout on a busy machine, with the programs built
 	tailLines = 40
 )
 
-// New starts a cluster of the test's own and ends it with the test. If the
-// test failed, the ends of the logs are printed and the files stay.
+// New starts a cluster for the test and stops it at the end. If the test failed, it prints the ends
+// of the logs and keeps the files.
 func New(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	c, err := startForTest(t.Context(), o)
@@ -58,7 +58,7 @@ func (c *Cluster) explain(t testing.TB) {
 	}
 }
 
-// NewEtcd starts an etcd of the test's own and ends it with the test.
+// NewEtcd starts an etcd for the test and stops it at the end.
 func NewEtcd(t testing.TB, o EtcdOptions) *Etcd {
 	t.Helper()
 	if o.Log == nil {
@@ -84,9 +84,8 @@ func NewEtcd(t testing.TB, o EtcdOptions) *Etcd {
 	return e
 }
 
-// Shared is one cluster for all tests of a package, started by the first that
-// asks. Tests share it by namespaces; who stops or kills a part of it takes a
-// cluster of its own.
+// Shared is one cluster for all tests of a package, started by the first that needs it. Each test
+// uses its own namespaces. A test that stops or kills a program must use its own cluster.
 //
 //	var shared kube.Shared
 //
@@ -94,14 +93,14 @@ func NewEtcd(t testing.TB, o EtcdOptions) *Etcd {
 type Shared struct {
 	Options Options
 
-	mu      sync.Mutex // guards what is below, and makes the others wait for the first
+	mu      sync.Mutex // guards the fields below, and makes the others wait for the first
 	cluster *Cluster
 	err     error
 	failed  bool
 	last    int // number of the last namespace
 }
 
-// Main runs the tests and ends the cluster after them.
+// Main runs the tests and then stops the cluster.
 func (s *Shared) Main(m *testing.M) (code int) {
 	defer func() {
 		s.mu.Lock()
@@ -117,8 +116,7 @@ func (s *Shared) Main(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// Cluster returns the cluster. It is started once; if that fails, every test
-// says why.
+// Cluster returns the cluster. It is started once; if that fails, every test fails with the reason.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	s.mu.Lock()
@@ -141,8 +139,8 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Namespace returns the cluster and a new namespace of the test's own, named
-// after it, with the service account default. It stays until the cluster ends.
+// Namespace returns the cluster and a new namespace, named after the test, with the service account
+// default. It exists until the cluster stops.
 func (s *Shared) Namespace(t testing.TB) (*Cluster, string) {
 	t.Helper()
 	c := s.Cluster(t)

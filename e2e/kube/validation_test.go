@@ -24,15 +24,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestValidationLikeAPIServer shows the objects of the tests of package config
-// to a real API server, and compares what it says with what Decode says:
+// TestValidationLikeAPIServer sends the objects of the tests of package config to a real API
+// server, and compares its verdicts with those of Decode:
 //   - a cluster with the Gateway API of the standard channel
 //   - one with the Gateway API of the experimental channel, and with the kinds
 //     of Istio
 //
-// Decode may refuse what the API server accepts, as Istio's webhook does; the
-// files of validate/testdata say where. It never accepts what the API server
-// refuses.
+// Decode may refuse what the API server accepts, as Istio's webhook does; the files of
+// validate/testdata mark these cases. It never accepts what the API server refuses.
 func TestValidationLikeAPIServer(t *testing.T) {
 	t.Parallel()
 	standard := moduleFolder(t, "sigs.k8s.io/gateway-api", "config/crd/standard")
@@ -63,7 +62,7 @@ type manifest struct {
 	place  string
 	text   []byte
 	object *unstructured.Unstructured
-	// annotated means that the file says what the API server does.
+	// annotated means that the file contains the verdict of the API server.
 	annotated bool
 }
 
@@ -96,7 +95,7 @@ func manifests(t *testing.T) (list []manifest) {
 			for i, text := range bytes.Split(data, []byte("\n---")) {
 				objects, err := decode(text)
 				if err != nil || len(objects) != 1 || objects[0].GetKind() == "" || objects[0].GetName() == "" {
-					continue // what is no object never reaches the rules
+					continue // other documents never reach the rules
 				}
 				list = append(list, manifest{
 					place: fmt.Sprintf("%s document %d", filepath.Base(file), i+1), text: text, object: objects[0],
@@ -131,7 +130,7 @@ func compareVerdicts(t *testing.T, wanted func(manifest) bool, definitions ...st
 		kind := m.object.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil || !wanted(m) {
-			continue // another kind, such as one that a test made up
+			continue // another kind, such as an invented one
 		}
 		refused := create(ctx, t, c, client, mapping, m)
 		problems := slices.DeleteFunc(decodeProblems(m), func(p model.Problem) bool { return p.Warning })
@@ -161,7 +160,7 @@ func decodeProblems(m manifest) []model.Problem {
 	return problems
 }
 
-// create asks the API server for its verdict, and leaves nothing behind.
+// create returns the verdict of the API server, and leaves no object behind.
 func create(ctx context.Context, t *testing.T, c *Cluster, client dynamic.Interface, mapping *meta.RESTMapping, m manifest) error {
 	t.Helper()
 	object := m.object.DeepCopy()

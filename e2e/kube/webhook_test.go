@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// webhookManifest is the configuration as users install it: open until the
-// control plane has shown that it answers.
+// webhookManifest is the configuration as users install it: it fails open until the control plane
+// has responded.
 const webhookManifest = `apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata:
@@ -32,10 +32,10 @@ webhooks:
   timeoutSeconds: 5
 `
 
-// The API server asks the control plane: what is not valid is refused with all
-// that is wrong with it. The configuration gets the roots, fails closed once the
-// webhook answers, and is restored when somebody spoils it; a webhook for kinds
-// of others stays open.
+// TestWebhook has the API server call the control plane: invalid objects are refused with all of
+// their problems. The control plane writes the roots into the configuration, lets it fail closed
+// once the webhook responds, and restores it after a change by others; a webhook for kinds of
+// others stays open.
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	c := configCluster(t)
@@ -77,7 +77,7 @@ func TestWebhook(t *testing.T) {
 	if err := c.Apply(ctx, []byte(strings.Replace(bad, "rewrite: {}, ", "", 1))); err != nil {
 		t.Errorf("a good object: %v", err)
 	}
-	// Somebody takes the roots away.
+	// The roots are removed.
 	soon(t, "the roots are spoiled", func() error {
 		got, err := hooks.Get(ctx, "istio-validator-istio-system", metav1.GetOptions{})
 		if err != nil {
@@ -91,8 +91,7 @@ func TestWebhook(t *testing.T) {
 	})
 	soon(t, "the webhook is closed again", closed("istio-validator-istio-system", admissionv1.Fail))
 
-	// The control plane is gone: objects of the mesh wait for it, all others do
-	// not.
+	// The control plane is down: objects of the mesh are refused, all others are not.
 	cp.Kill()
 	soon(t, "objects of the mesh are refused", func() error {
 		err := c.Apply(ctx, []byte(strings.Replace(bad, "rewrite: {}, ", "timeout: 1s, ", 1)))

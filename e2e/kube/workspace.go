@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Ports on the own address, from a range that the kernel does not use for
-// outgoing connections. They stay the same over a restart.
+// Ports on the cluster's address, from a range that the kernel does not use for outgoing
+// connections. They do not change with a restart.
 const (
 	leasePort     = 20999
 	apiServerPort = 20443
@@ -28,17 +28,15 @@ const (
 	sweepAfter  = 24 * time.Hour
 )
 
-// workspace is what the programs of one cluster share: an address and a
-// directory that nobody else has.
+// workspace is an address and a directory that only the programs of one cluster use.
 type workspace struct {
 	dir     string
 	address string
 	lease   net.Listener
 }
 
-// newWorkspace takes an address, the first free one if it is "". Who listens on
-// its lease port has it; the kernel gives it back when the process ends, however
-// it ends.
+// newWorkspace reserves an address, the first free one if it is "". The process that listens on its
+// lease port owns it; the kernel releases it when the process exits.
 func newWorkspace(address string) (w *workspace, err error) {
 	sweep()
 	var lease net.Listener
@@ -57,7 +55,7 @@ func newWorkspace(address string) (w *workspace, err error) {
 	return &workspace{dir: dir, address: address, lease: lease}, nil
 }
 
-// takeAddress takes the first free address of those that begin so.
+// takeAddress reserves the first free address with the given prefix.
 func takeAddress(prefix string) (string, net.Listener, error) {
 	for i := range 254 {
 		address := prefix + strconv.Itoa(1+(os.Getpid()*7+i)%254)
@@ -66,23 +64,22 @@ func takeAddress(prefix string) (string, net.Listener, error) {
 			return address, lease, nil
 		}
 	}
-	return "", nil, fmt.Errorf("take an address: nobody may listen on port %d of any of %s1 to 254", leasePort, prefix)
+	return "", nil, fmt.Errorf("take an address: port %d is not free on any of %s1 to 254", leasePort, prefix)
 }
 
-// sweep removes directories that no test can use any more: of one that was
-// killed, or kept after a failure.
+// sweep removes directories that are no longer used: of a killed test, or kept after a failure.
 func sweep() {
-	old, _ := filepath.Glob(filepath.Join(os.TempDir(), directories+"*")) // the pattern is well formed
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), directories+"*")) // the pattern is valid
 	for _, dir := range old {
 		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > sweepAfter {
-			_ = os.RemoveAll(dir) // it may be another user's
+			_ = os.RemoveAll(dir) // it may belong to another user
 		}
 	}
 }
 
 func (w *workspace) file(name string) string { return filepath.Join(w.dir, name) }
 
-// writeAll writes files that nobody else may read.
+// writeAll writes files that only their owner can read.
 func (w *workspace) writeAll(files map[string][]byte) error {
 	for name, content := range files {
 		if err := os.WriteFile(w.file(name), content, 0o600); err != nil {
@@ -94,8 +91,8 @@ func (w *workspace) writeAll(files map[string][]byte) error {
 
 func (w *workspace) host(port int) string { return net.JoinHostPort(w.address, strconv.Itoa(port)) }
 
-// close releases the address and removes the directory, or only the data in
-// it if the logs are to stay.
+// close releases the address and removes the directory, or only the data in it if the logs must be
+// kept.
 func (w *workspace) close(keepLogs bool) error {
 	err := w.lease.Close()
 	if keepLogs {

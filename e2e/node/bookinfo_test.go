@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// askPort is the port of a client in the mesh that the test asks without a proxy.
+// askPort is the port of a client in the mesh that the test calls without a proxy.
 const askPort = "8081"
 
 // asker is a Pod that sends requests for the test.
@@ -30,7 +30,7 @@ spec:
 ---
 `
 
-// ask returns the body of the response that a Pod in the mesh gets for a URL.
+// ask returns the body of the response that a Pod in the mesh receives for a URL.
 func (n *Node) ask(ctx context.Context, address, target string) (string, error) {
 	return fetch(ctx, "http://"+address+":"+askPort+"/?url="+url.QueryEscape(target))
 }
@@ -98,7 +98,7 @@ spec: {selector: {app: %[1]s}, ports: [{name: http, port: 9080}]}
 	reviewed := func(version string) {
 		t.Helper()
 		n.eventually(t, "bookinfo", func(ctx context.Context) error {
-			for range 10 { // without rules each of three versions answers some of them
+			for range 10 { // without rules each of three versions serves some of them
 				page, err := n.ask(ctx, from, "http://productpage:9080/productpage")
 				if err != nil {
 					return err

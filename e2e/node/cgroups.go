@@ -100,11 +100,11 @@ func newCgroups() (cgroups, error) {
 
 // sweep removes cgroups of nodes whose first process is gone.
 func sweep(parent string) {
-	old, _ := filepath.Glob(filepath.Join(parent, cgroupPrefix+"*")) // the pattern is well formed
+	old, _ := filepath.Glob(filepath.Join(parent, cgroupPrefix+"*")) // the pattern is valid
 	for _, dir := range old {
 		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), cgroupPrefix))
 		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			_ = removeTree(dir) // processes that still end keep it for the next run
+			_ = removeTree(dir) // processes that are still exiting keep it until the next run
 		}
 	}
 }
@@ -165,7 +165,7 @@ func removeTree(dir string) error {
 		if err == nil && e.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // what is gone is gone
+		return nil // it may have been removed
 	})
 	for _, d := range slices.Backward(dirs) {
 		if e := unix.Rmdir(d); e != nil && !errors.Is(e, unix.ENOENT) {

@@ -44,7 +44,8 @@ spec:
 
 // TestDeployedGateway applies a Gateway and an HTTPRoute of the Gateway API. The control plane
 // deploys the proxy, which serves HTTP, and TLS with the certificate of a Secret, on ports below
-// 1024, and reaches a server with strict mutual TLS. With the Gateway goes what was deployed.
+// 1024, and reaches a server with strict mutual TLS. The deployed objects are deleted with the
+// Gateway.
 func TestDeployedGateway(t *testing.T) {
 	t.Parallel()
 	n := mesh.Node(t)

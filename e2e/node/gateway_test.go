@@ -31,8 +31,8 @@ import (
 
 const edgeHost = "shop.example.com"
 
-// edge is a gateway: a Deployment that the template gateway makes one, and what routes a host to
-// the server.
+// edge is a gateway: a Deployment that the template gateway turns into one, and the objects that
+// route a host to the server.
 const edge = `
 apiVersion: v1
 kind: ServiceAccount

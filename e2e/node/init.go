@@ -27,7 +27,7 @@ const (
 	podSubnet   = "10.244.0.0/23" // room for more than 250 pods
 )
 
-// probe does what a node needs the kernel for.
+// probe makes the system calls that a node needs.
 func probe() error {
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -39,7 +39,7 @@ func probe() error {
 }
 
 // initProcess is process 1 of a node: it sets up file systems and network, runs the tests as its
-// child, and reaps what loses its parent. It returns the exit code of the tests.
+// child, and reaps orphaned processes. It returns the exit code of the tests.
 func initProcess() (code int, err error) {
 	var f files
 	if err := json.Unmarshal([]byte(os.Getenv(filesVariable)), &f); err != nil {
@@ -95,7 +95,8 @@ func fileSystems(f files) error {
 	if err != nil {
 		return err
 	}
-	// All is mounted below /sys first: a directory that every machine has, and that the node mounts anew.
+	// Everything is mounted below /sys first, a directory that every machine has and that the node
+	// mounts again.
 	const root = "/sys"
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -192,8 +193,8 @@ func network() error {
 	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: everywhere})
 }
 
-// machineSettings lets the node forward packets. Settings of the kernel that belong to the whole
-// machine, and that the kubelet wants, are files with these values: nothing changes outside.
+// machineSettings lets the node forward packets. Kernel settings of the whole machine that the
+// kubelet requires are replaced by files with these values: nothing changes outside.
 func machineSettings() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err

@@ -19,7 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SharedMesh is the mesh of all tests of a package, on their node. The first that asks installs it.
+// SharedMesh is the mesh of all tests of a package, on their node. The first test that needs it
+// installs it.
 type SharedMesh struct {
 	node *Shared
 	once sync.Once
@@ -48,8 +49,8 @@ func (s *SharedMesh) Node(t testing.TB) *Node {
 	return n
 }
 
-// installValues are values of the chart for a small and busy machine: containers ask for little, and
-// a control plane that ends serves for long.
+// installValues are values of the chart for a small and busy machine: containers request few
+// resources, and a terminating control plane serves for long.
 const installValues = `
 env: {OUTRIGGER_SHUTDOWN_DELAY: 15s}
 terminationGracePeriodSeconds: 60
@@ -72,8 +73,8 @@ func (n *Node) outrigger(ctx context.Context, input string, args ...string) (str
 	return string(out), err
 }
 
-// meshed creates a namespace whose Pods get a proxy. They are deleted after the test, which does not
-// wait for their end.
+// meshed creates a namespace whose Pods receive a proxy. They are deleted after the test, which
+// does not wait for their end.
 func (n *Node) meshed(t testing.TB, namespace string) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -51,9 +51,9 @@ spec: {selector: {app: %[1]s}, ports: [{name: http, port: 80, targetPort: 8080}]
 ---
 `
 
-// TestStrict runs a server that takes mutual TLS only. The kubelet's probes pass, a client with a
-// proxy is known to the server by its identity, and a Pod without a proxy gets no answer. A Job
-// ends although its proxy would run forever.
+// TestStrict runs a server that accepts only mutual TLS. The kubelet's probes pass, the server sees
+// the identity of a client with a proxy, and a Pod without a proxy receives no response. A Job ends
+// although its proxy would run forever.
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	n := mesh.Node(t)

@@ -23,8 +23,8 @@ import (
 // zone is the domain of the cluster.
 const zone = ".svc.cluster.local."
 
-// names answers for the Services of the cluster, as the DNS server of a cluster does: with the
-// cluster IP, or the addresses of a headless Service. It knows no other names.
+// names resolves the Services of the cluster, as the DNS server of a cluster does: to the cluster
+// IP, or the addresses of a headless Service. It knows no other names.
 type names struct {
 	services corelisters.ServiceLister
 	slices   discoverylisters.EndpointSliceLister
@@ -51,7 +51,7 @@ func serveNames(client kubernetes.Interface) error {
 	return nil
 }
 
-// ServeDNS answers one question.
+// ServeDNS answers one query.
 func (n *names) ServeDNS(w dns.ResponseWriter, question *dns.Msg) {
 	answer := new(dns.Msg).SetReply(question)
 	answer.Authoritative, answer.RecursionAvailable = true, true
@@ -74,7 +74,7 @@ func (n *names) ServeDNS(w dns.ResponseWriter, question *dns.Msg) {
 			}
 		}
 	}
-	_ = w.WriteMsg(answer) // the client asks again
+	_ = w.WriteMsg(answer) // the client retries
 }
 
 // lookUp returns the addresses of a name and whether the name exists.

@@ -135,7 +135,7 @@ func (n *Node) declare() error {
 	return nil
 }
 
-// linkPlugins makes the directory of CNI plugins, to which the mesh adds one.
+// linkPlugins creates the directory of CNI plugins, to which the mesh adds one.
 func linkPlugins() error {
 	const from, to = "/usr/lib/cni", "/opt/cni/bin"
 	plugins, err := os.ReadDir(from)
@@ -176,7 +176,7 @@ func (n *Node) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// close ends the programs, the last one first.
+// close stops the programs, the last one first.
 func (n *Node) close(ctx context.Context) error {
 	for i := range n.programs {
 		n.programs[len(n.programs)-1-i].Kill()
@@ -187,7 +187,7 @@ func (n *Node) close(ctx context.Context) error {
 	return n.Stop(ctx)
 }
 
-// healthy returns a function that asks a URL on this machine.
+// healthy returns a function that requests a URL on this machine.
 func healthy(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

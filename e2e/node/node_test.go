@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(Main(context.Background(), m))
 }
 
-// waitForKill makes cgroups as the first process of a node does, prints them, and waits.
+// waitForKill creates cgroups as the first process of a node does, prints them, and waits.
 func waitForKill() int {
 	groups, err := newCgroups()
 	if err == nil {

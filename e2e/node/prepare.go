@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
 )
 
-// files is what a node is made of.
+// files contains the paths of a node's files.
 type files struct {
 	KubeNode   string   // program
 	Root       string   // directory with the usr of the node
@@ -32,7 +32,7 @@ type files struct {
 	Visible    []string // directories that the node sees where they are
 }
 
-// prepare builds and downloads what the caches lack. make and go write to standard error.
+// prepare builds and downloads what is missing in the caches. make and go write to standard error.
 func prepare(ctx context.Context) (f files, err error) {
 	if f.Repository, err = filepath.Abs("../.."); err != nil {
 		return f, err
@@ -143,7 +143,7 @@ func debianRoot(ctx context.Context, cache string) (string, error) {
 	return root, os.Rename(temporary, root)
 }
 
-// unneeded are the beginnings of paths in packages that the node does not need.
+// unneeded contains the prefixes of paths in packages that the node does not need.
 var unneeded = []string{"etc/", "usr/share/", "usr/lib/systemd/", "usr/bin/containerd-stress", "usr/lib/x86_64-linux-gnu/gconv/", "usr/lib/aarch64-linux-gnu/gconv/"}
 
 func writeFile(path string, f debian.File) error {

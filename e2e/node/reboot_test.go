@@ -22,9 +22,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestReboot kills kubelet, containerd and every container, and starts kubelet and containerd again.
-// The mesh and a server with strict mutual TLS work again by themselves: the kubelet's probes pass,
-// and the server knows its client. The test runs before those that run in parallel.
+// TestReboot kills kubelet, containerd and every container, and starts kubelet and containerd
+// again. The mesh and a server with strict mutual TLS recover automatically: the kubelet's probes
+// pass, and the server sees the identity of its client. The test runs before those that run in
+// parallel.
 func TestReboot(t *testing.T) {
 	n := mesh.Node(t)
 	n.meshed(t, "reboot")
@@ -53,7 +54,7 @@ func TestReboot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.eventually(t, "reboot", func(context.Context) error { // until the kubelet has seen that all are gone
+	n.eventually(t, "reboot", func(context.Context) error { // until the kubelet has noticed that all have exited
 		after := n.containers(t)
 		for pod, id := range before {
 			if after[pod] == id || after[pod] == "" {
@@ -109,7 +110,7 @@ func (n *Node) killContainers(t *testing.T) {
 		left := 0
 		for _, dir := range processes {
 			groups, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-			program, _ := os.Readlink(filepath.Join(dir, "exe")) // a process that ends has none
+			program, _ := os.Readlink(filepath.Join(dir, "exe")) // an exiting process has none
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || program == "" {
 				continue
 			} else if err != nil {

@@ -24,7 +24,7 @@ import (
 const (
 	rollReplicas = 20
 	rollRate     = "500"
-	loadPort     = "8082" // of the client, which the test asks without a proxy
+	loadPort     = "8082" // port of the client, which the test calls without a proxy
 	writeEvery   = 50 * time.Millisecond
 )
 
@@ -37,7 +37,7 @@ spec:
   containers: [{name: app, image: "` + appImage + `", args: [load, "http://server", "%s", ":` + loadPort + `"]}]
 `
 
-// sent is what the client has done so far.
+// sent returns the current result of the client.
 type sent struct {
 	Sent, Done, Failed int
 	Errors             []string
@@ -53,7 +53,7 @@ func TestRollout(t *testing.T) {
 	scale := fmt.Appendf(nil, `{"spec": {"replicas": %d, "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "25%%"}}}}`, rollReplicas)
 	n.patch(t, "rollout", "server", scale)
 	n.rolledOut(t, "rollout", "server")
-	n.apply(t, "rollout", fmt.Sprintf(loader, rollRate)) // one Pod alone cannot answer so many
+	n.apply(t, "rollout", fmt.Sprintf(loader, rollRate)) // a single Pod cannot serve so many
 	from := n.Pod(t, "rollout", "load", Ready).Status.PodIP
 	so := func() (r sent) {
 		t.Helper()
@@ -119,8 +119,8 @@ func (n *Node) controlPods(t *testing.T) map[string]bool {
 }
 
 // whileWriting runs a function, and meanwhile writes objects that the webhooks of the control plane
-// see: a VirtualService, and Pods that are not kept. It returns how many it wrote. A refused one
-// fails the test.
+// check: a VirtualService, and Pods in dry-run mode. It returns their number. A refused one fails
+// the test.
 func (n *Node) whileWriting(t *testing.T, run func()) (written int) {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -148,7 +148,7 @@ func (n *Node) whileWriting(t *testing.T, run func()) (written int) {
 	return written
 }
 
-// writeBoth writes a VirtualService and asks for a Pod, which must come back with a proxy.
+// writeBoth writes a VirtualService, and a Pod in dry-run mode, which must receive a proxy.
 func (n *Node) writeBoth(ctx context.Context, number int) error {
 	object := fmt.Sprintf(`
 apiVersion: networking.istio.io/v1

@@ -7,8 +7,8 @@ package node
 
 import "crypto/tls"
 
-// containerdConfig is the configuration of containerd. It leaves the OOM scores of processes as they
-// are: to lower them needs a capability that root lacks in many containers.
+// containerdConfig is the configuration of containerd. It does not change the OOM scores of
+// processes, because lowering them requires a capability that root lacks in many containers.
 const containerdConfig = `version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -83,7 +83,7 @@ const podNetwork = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{
 // unverified accepts any certificate: health checks of programs that sign their own.
 func unverified() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
-// kubeletRights lets kube-apiserver ask the kubelet, for logs for instance.
+// kubeletRights allows kube-apiserver to call the kubelet, for example for logs.
 const kubeletRights = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: kube-apiserver-kubelet}

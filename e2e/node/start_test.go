@@ -17,9 +17,9 @@ const (
 	manyPods  = 50
 )
 
-// TestStart prints how long a Pod takes to be ready, without and with a proxy, and how long many
-// Pods with proxies take at once. It runs before the tests that run in parallel. All must start;
-// how soon depends on the machine.
+// TestStart prints how long a Pod takes to become ready, without and with a proxy, and how long
+// many Pods with proxies take at once. It runs before the parallel tests. All Pods must start; the
+// time depends on the machine.
 func TestStart(t *testing.T) {
 	n := mesh.Node(t)
 	if err := n.CreateNamespace(t.Context(), "start-plain"); err != nil {

@@ -20,11 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// patience bounds what must come; nothing depends on how soon it does.
+// patience is the timeout of each wait. No test depends on a shorter time.
 const patience = 5 * time.Minute
 
-// Shared is one node for all tests of a package, started by the first that asks. Tests share it by
-// namespaces.
+// Shared is one node for all tests of a package, started by the first that needs it. Each test uses
+// its own namespaces.
 type Shared struct {
 	once sync.Once
 	node *Node
@@ -66,7 +66,8 @@ func (n *Node) tails() string {
 
 const tailLines = 25
 
-// apply applies the objects of YAML documents. Those that name no namespace go to the given one.
+// apply applies the objects of YAML documents. Objects without a namespace are created in the given
+// one.
 func (n *Node) apply(t testing.TB, namespace, manifests string) {
 	t.Helper()
 	if err := n.ApplyIn(t.Context(), namespace, []byte(manifests)); err != nil {
@@ -118,8 +119,8 @@ func (n *Node) Selected(t testing.TB, namespace, label string, in func(*corev1.P
 	return found
 }
 
-// eventually waits until done returns nil. If it does not, the test fails with the reason and what
-// is known about the Pods of a namespace.
+// eventually waits until done returns nil. If it does not, the test fails with the reason and the
+// state of the Pods of a namespace.
 func (n *Node) eventually(t testing.TB, namespace string, done func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -159,7 +160,7 @@ func (n *Node) Logs(ctx context.Context, namespace, pod, container string) strin
 	return string(text)
 }
 
-// Explain returns what is known about the Pods of a namespace: states, events, ends of logs.
+// Explain returns the state of the Pods of a namespace: conditions, events, ends of logs.
 func (n *Node) Explain(ctx context.Context, namespace string) string {
 	var all strings.Builder
 	pods, err := n.Admin().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})

@@ -54,7 +54,7 @@ func TestTests(t *testing.T) {
 	}
 }
 
-// Who cannot have a namespace waits for the others that cannot.
+// TestAlone checks that tests without a namespace wait for each other.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	first := alone()

@@ -118,25 +118,25 @@ func ask(r *http.Request, url string, wait time.Duration, to any) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", url, err)
+		return fmt.Errorf("call %s: %w", url, err)
 	}
 	if user := r.Header.Get(endUser); user != "" {
 		req.Header.Set(endUser, user)
 	}
 	resp, err := http.DefaultClient.Do(req) // its transport uses the proxy in HTTP_PROXY
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", url, err)
+		return fmt.Errorf("call %s: %w", url, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // the body has been read
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	if err != nil {
-		return fmt.Errorf("read the answer of %s: %w", url, err)
+		return fmt.Errorf("read the response of %s: %w", url, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %s", url, resp.Status, strings.TrimSpace(string(text)))
+		return fmt.Errorf("%s returned %s: %s", url, resp.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.Unmarshal(text, to); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", url, err)
+		return fmt.Errorf("read the response of %s: %w", url, err)
 	}
 	return nil
 }

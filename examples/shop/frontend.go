@@ -97,7 +97,7 @@ func (f *frontend) ask(r *http.Request, url string, to any) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", url, err)
+		return fmt.Errorf("call %s: %w", url, err)
 	}
 	if v := r.Header.Get("X-Version"); v != "" {
 		req.Header.Set("X-Version", v)
@@ -108,18 +108,18 @@ func (f *frontend) ask(r *http.Request, url string, to any) error {
 func (f *frontend) do(req *http.Request, want int, to any) error {
 	resp, err := f.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", req.URL, err)
+		return fmt.Errorf("call %s: %w", req.URL, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // the body has been read
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBodyBytes))
 	if err != nil {
-		return fmt.Errorf("read the answer of %s: %w", req.URL, err)
+		return fmt.Errorf("read the response of %s: %w", req.URL, err)
 	}
 	if resp.StatusCode != want {
-		return fmt.Errorf("%s answers %s: %s", req.URL, resp.Status, strings.TrimSpace(string(text)))
+		return fmt.Errorf("%s returned %s: %s", req.URL, resp.Status, strings.TrimSpace(string(text)))
 	}
 	if err := json.Unmarshal(text, to); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", req.URL, err)
+		return fmt.Errorf("read the response of %s: %w", req.URL, err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (s sizes) of(n *yaml.Node) (int, error) {
 	if n.Kind == yaml.AliasNode {
 		size, err := s[n.Alias], error(nil)
 		if size == 0 {
-			err = fmt.Errorf("line %d: the alias *%s stands for something that contains it: write the text out", n.Line, n.Value)
+			err = fmt.Errorf("line %d: the alias *%s refers to a node that contains it: write the text out", n.Line, n.Value)
 		}
 		return size, err
 	}

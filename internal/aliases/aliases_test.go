@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 		"a long text often": {"a: &a " + strings.Repeat("x", 50_000) + "\nb: [" + strings.Repeat("*a, ", 1000) + "]", "line 2: the aliases of the document expand to more than 2097152 bytes: write the text out"},
 		"lists of lists":    {laughs, "expand to more than"},
 		"merged keys":       {"a: &a {k: " + strings.Repeat("x", 50_000) + "}\nb: [" + strings.Repeat("{<<: *a}, ", 1000) + "]", "expand to more than"},
-		"itself":            {"a: &a [*a]", "*a stands for something that contains it"},
+		"itself":            {"a: &a [*a]", "*a refers to a node that contains it"},
 	} {
 		err := Check([]byte(c.text))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

@@ -55,7 +55,7 @@ func (o *options) write(root *cobra.Command) error {
 	if info, err := os.Stat(o.dir); err != nil {
 		return fmt.Errorf("--outputDir: %w", err)
 	} else if !info.IsDir() {
-		return fmt.Errorf("--outputDir is %q, it must be a directory", o.dir)
+		return fmt.Errorf("--outputDir is %q; it must be a directory", o.dir)
 	}
 	if o.all || o.markdown {
 		if err := o.writeMarkdown(root); err != nil {

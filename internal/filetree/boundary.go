@@ -95,12 +95,12 @@ func Links(query url.Values) ([]string, error) {
 	dirs := query["links"]
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
-			return nil, fmt.Errorf("links=%s is no absolute path: write links=/directory", dir)
+			return nil, fmt.Errorf("links=%s is not an absolute path: write links=/directory", dir)
 		}
 	}
 	for name := range query {
 		if name != "links" {
-			return nil, fmt.Errorf("the parameter %q is not known: write links=/directory, or nothing", name)
+			return nil, fmt.Errorf("the parameter %q is unknown: write links=/directory, or nothing", name)
 		}
 	}
 	return dirs, nil

@@ -32,7 +32,7 @@ func (s Boundary) ReadFile(path string, most int64) ([]byte, fs.FileInfo, error)
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, info, fmt.Errorf("it is no regular file but %s", info.Mode().Type())
+		return nil, info, fmt.Errorf("it is not a regular file but %s", info.Mode().Type())
 	}
 	if madeUp(path) {
 		return nil, info, errKernel

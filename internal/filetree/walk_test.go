@@ -103,7 +103,7 @@ func TestReadFile(t *testing.T) {
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
 	must(t, syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("0123456789"), 0o600))
 	for _, path := range []string{pipe, "/dev/zero", dir} {
-		if _, _, err := (Boundary{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, _, err := (Boundary{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -25,7 +25,7 @@ func forgetProgram() error {
 	}
 	for _, m := range forgettable(smaps, exe) {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("give back %x-%x: %w", m.from, m.to, errno)
+			return fmt.Errorf("release %x-%x: %w", m.from, m.to, errno)
 		}
 	}
 	return nil

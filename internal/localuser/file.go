@@ -44,11 +44,11 @@ func Open(path string, forbidden fs.FileMode) (*os.File, error) {
 	switch {
 	case err != nil:
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%w: it is no regular file", ErrRefused)
+		err = fmt.Errorf("%w: it is not a regular file", ErrRefused)
 	case !Owns(info):
 		err = fmt.Errorf("%w: it belongs to another user", ErrRefused)
 	case info.Mode().Perm()&forbidden != 0:
-		err = fmt.Errorf("%w: its mode %04o lets others in", ErrRefused, info.Mode().Perm())
+		err = fmt.Errorf("%w: its mode %04o allows access by others", ErrRefused, info.Mode().Perm())
 	}
 	if err != nil {
 		_ = f.Close() // return the first error

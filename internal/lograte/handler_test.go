@@ -20,7 +20,7 @@ import (
 
 // output is an in-memory log.
 type output struct {
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	b  bytes.Buffer
 }
 

@@ -46,7 +46,7 @@ func New() (*os.File, error) {
 func Read(fd int) ([]byte, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil || !strings.HasPrefix(link, "/memfd:"+name+" ") {
-		return nil, fmt.Errorf("descriptor %d is no key in memory", fd)
+		return nil, fmt.Errorf("descriptor %d is not a key in memory", fd)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	key := make([]byte, Size+1)

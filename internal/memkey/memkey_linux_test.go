@@ -60,7 +60,7 @@ func TestOtherDescriptor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	if _, err := Read(int(f.Fd())); err == nil || !strings.Contains(err.Error(), "is no key in memory") {
+	if _, err := Read(int(f.Fd())); err == nil || !strings.Contains(err.Error(), "is not a key in memory") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := f.WriteString("still open"); err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package specialaddr knows the addresses that a URL written by somebody else must not lead to:
+// Package specialaddr knows the addresses that an untrusted URL must not lead to:
 // those of this machine and this link, multicast, and the metadata services of clouds. Programs
 // check the address after name resolution, right before they connect. An operator can allow some.
 //

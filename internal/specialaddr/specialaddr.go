@@ -23,7 +23,7 @@ func ParseHost(host string) (netip.Addr, error) {
 	inner, closed := strings.CutSuffix(inner, "]")
 	ip, err := netip.ParseAddr(inner)
 	if err == nil && (open != closed || open && ip.Is4()) {
-		err = fmt.Errorf("%q is no address", host)
+		err = fmt.Errorf("%q is not an address", host)
 	}
 	return ip, err
 }
@@ -39,7 +39,7 @@ func ParseAllowed(entries []string) (Allowed, error) {
 		if strings.Contains(e, "/") {
 			p, err := netip.ParsePrefix(e)
 			if err != nil {
-				return a, fmt.Errorf("%q is no network like 10.0.0.0/8", e)
+				return a, fmt.Errorf("%q is not a network such as 10.0.0.0/8", e)
 			}
 			a.networks = append(a.networks, p.Masked())
 			continue
@@ -76,7 +76,7 @@ func (e *Error) Error() string {
 func (a Allowed) Check(address, resolved string) error {
 	to, err := netip.ParseAddrPort(resolved)
 	if err != nil {
-		return fmt.Errorf("%q is no address", resolved)
+		return fmt.Errorf("%q is not an address", resolved)
 	}
 	ip := to.Addr().Unmap().WithZone("")
 	if !Is(ip) {
@@ -84,7 +84,7 @@ func (a Allowed) Check(address, resolved string) error {
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%q is no address", address)
+		return fmt.Errorf("%q is not an address", address)
 	}
 	if slices.Contains(a.hosts, strings.ToLower(address)) || slices.Contains(a.hosts, strings.ToLower(host)) {
 		return nil

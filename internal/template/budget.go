@@ -45,14 +45,14 @@ func (b *budget) bound(parsed *text.Template) {
 
 func (b *budget) step(n int) (string, error) {
 	if b.steps += n; b.steps > maxSteps {
-		return "", fmt.Errorf("more than %d actions were executed: look for a range or a template that does not end", maxSteps)
+		return "", fmt.Errorf("more than %d actions were executed: look for a range or a template that does not finish", maxSteps)
 	}
 	return "", nil
 }
 
 func (b *budget) enter() (string, error) {
 	if b.depth++; b.depth > maxDepth {
-		return "", fmt.Errorf("templates call each other more than %d levels deep: look for one that calls itself", maxDepth)
+		return "", fmt.Errorf("templates call each other more than %d levels deep: check for one that calls itself", maxDepth)
 	}
 	return "", nil
 }
@@ -79,7 +79,7 @@ func (b *budget) spend(n int) error {
 // text charges for a text that a function has made from one of similar length.
 func (b *budget) text(s string) (string, error) {
 	if len(s) > maxText {
-		return "", fmt.Errorf("a text has %d bytes, it may have %d", len(s), maxText)
+		return "", fmt.Errorf("a text has %d bytes; at most %d are allowed", len(s), maxText)
 	}
 	return s, b.spend(len(s))
 }
@@ -87,7 +87,7 @@ func (b *budget) text(s string) (string, error) {
 // room charges for n bytes of text before they are allocated.
 func (b *budget) room(n int) error {
 	if n < 0 || n > maxText {
-		return fmt.Errorf("a text of %d bytes is asked for, it may have %d", n, maxText)
+		return fmt.Errorf("a text of %d bytes is requested; at most %d are allowed", n, maxText)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (b *budget) weighValue(v reflect.Value, depth int) error {
 		v = v.Elem()
 	}
 	if depth > maxDepth {
-		return fmt.Errorf("a value holds others more than %d levels deep", maxDepth)
+		return fmt.Errorf("a value is nested more than %d levels deep", maxDepth)
 	}
 	switch v.Kind() {
 	case reflect.String:

@@ -65,7 +65,7 @@ func (b *budget) widths(format string) error {
 			end = len(verb)
 		}
 		if strings.Contains(verb[:end], "*") {
-			return errors.New("printf: a width of * is not served, write the number")
+			return errors.New("printf: a width of * is not supported; write the number")
 		}
 		for _, digits := range strings.FieldsFunc(verb[:end], func(r rune) bool { return r < '0' || r > '9' }) {
 			n, err := strconv.Atoi(digits)
@@ -158,7 +158,7 @@ func (b *budget) numbered(sep string, n int, s string) (map[string]string, error
 func (b *budget) shapeFunctions() text.FuncMap {
 	indent := func(n int, s string) (string, error) {
 		if n < 0 {
-			return "", fmt.Errorf("indent of %d, it must not be negative", n)
+			return "", fmt.Errorf("indent of %d; it must not be negative", n)
 		}
 		if err := b.multiplied(n, strings.Count(s, "\n")+1, len(s)); err != nil {
 			return "", err
@@ -169,7 +169,7 @@ func (b *budget) shapeFunctions() text.FuncMap {
 	return text.FuncMap{
 		"repeat": func(n int, s string) (string, error) {
 			if n < 0 {
-				return "", fmt.Errorf("repeat %d times, it must not be negative", n)
+				return "", fmt.Errorf("repeat %d times; it must not be negative", n)
 			}
 			if err := b.multiplied(n, len(s), 0); err != nil {
 				return "", err
@@ -216,7 +216,7 @@ func (b *budget) shapeFunctions() text.FuncMap {
 // multiplied charges for n texts of the given size plus more bytes.
 func (b *budget) multiplied(n, size, more int) error {
 	if size > 0 && n > maxText/size {
-		return fmt.Errorf("a text of %d times %d bytes is asked for, it may have %d bytes", n, size, maxText)
+		return fmt.Errorf("a text of %d times %d bytes is requested; at most %d bytes are allowed", n, size, maxText)
 	}
 	return b.room(n*size + more)
 }
@@ -310,7 +310,7 @@ func (b *budget) regexFunctions() text.FuncMap {
 func (b *budget) regex(regex, s string) (*regexp.Regexp, error) {
 	const longest = 1000 // maximum length of an expression, whose compilation costs a multiple of it
 	if len(regex) > longest {
-		return nil, fmt.Errorf("the regular expression has %d bytes, it may have %d", len(regex), longest)
+		return nil, fmt.Errorf("the regular expression has %d bytes; at most %d are allowed", len(regex), longest)
 	}
 	r, err := regexp.Compile(regex)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func (b *budget) items(name string, list any) ([]any, error) {
 	value := reflect.ValueOf(list)
 	if value.Kind() != reflect.Slice && value.Kind() != reflect.Array {
-		return nil, fmt.Errorf("%s wants a list, this is %T", name, list)
+		return nil, fmt.Errorf("%s requires a list, not %T", name, list)
 	}
 	if err := b.spend(slot * (value.Len() + 1)); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (b *budget) listParts() text.FuncMap {
 		return func(list any) (any, error) {
 			value := reflect.ValueOf(list)
 			if value.Kind() != reflect.Slice && value.Kind() != reflect.Array {
-				return nil, fmt.Errorf("%s wants a list, this is %T", name, list)
+				return nil, fmt.Errorf("%s requires a list, not %T", name, list)
 			}
 			if value.Len() == 0 {
 				return nil, nil
@@ -199,7 +199,7 @@ func (b *budget) dictFunctions() text.FuncMap {
 		},
 		"set": func(d dict, key string, v any) (dict, error) {
 			if d == nil {
-				return nil, errors.New("set wants a dict, this is nil")
+				return nil, errors.New("set requires a dict, not nil")
 			}
 			d[key] = v
 			return d, b.spend(4*slot + len(key))
@@ -255,14 +255,14 @@ func (b *budget) dictFunctions() text.FuncMap {
 // dig looks up a path of keys in nested dicts: dig "a" "b" fallback dict.
 func dig(path []any) (any, error) {
 	if len(path) < 3 {
-		return nil, errors.New("dig wants one or more keys, a fallback and a dict")
+		return nil, errors.New("dig requires one or more keys, a fallback and a dict")
 	}
 	keys, fallback, v := path[:len(path)-2], path[len(path)-2], path[len(path)-1]
 	for _, key := range keys {
 		d, isDict := v.(map[string]any)
 		name, isText := key.(string)
 		if !isDict || !isText {
-			return nil, fmt.Errorf("dig looks for %v in a %T, it must be a text in a dict", key, v)
+			return nil, fmt.Errorf("dig looks up %v in a %T; it must be a text in a dict", key, v)
 		}
 		next, ok := d[name]
 		if !ok {

@@ -51,7 +51,7 @@ func (f Functions) Check(name string, source []byte) error {
 
 func (f Functions) parse(name string, source []byte, b *budget) (*text.Template, error) {
 	if len(source) > maxSource {
-		return nil, fmt.Errorf("template %s has %d bytes, it may have %d", name, len(source), maxSource)
+		return nil, fmt.Errorf("template %s has %d bytes; at most %d are allowed", name, len(source), maxSource)
 	}
 	all := b.functions()
 	for name, function := range f {
@@ -125,7 +125,7 @@ type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.Len()+len(p) > maxOutput {
-		return 0, fmt.Errorf("the output has more than %d bytes: look for a range that does not end", maxOutput)
+		return 0, fmt.Errorf("the output has more than %d bytes: look for a range that does not finish", maxOutput)
 	}
 	return l.Buffer.Write(p)
 }
@@ -170,17 +170,17 @@ func cure(message string) string {
 		case "env", "expandenv":
 			return ": templates do not read the environment; set ISTIO_META_<KEY> and write (index .metadata.Raw \"<KEY>\")"
 		default:
-			return ": docs/compatibility.md says which functions of Sprig are left out"
+			return ": docs/compatibility.md lists the functions of Sprig that are not supported"
 		}
 	}
 	if found := regexp.MustCompile(noField).FindStringSubmatch(message); found != nil {
 		if field, ok := strings.CutPrefix(found[1], "Get"); ok && field != "" {
 			return ": templates do not call methods; write the field ." + field
 		}
-		return ": it is no field, and templates do not call methods; names are those of the Go structs"
+		return ": it is not a field, and templates do not call methods; names are those of the Go structs"
 	}
 	if strings.Contains(message, "nil pointer evaluating") {
-		return ": it is not set; ask for it with {{ if }} first"
+		return ": it is not set; test it with {{ if }} first"
 	}
 	return ""
 }

@@ -164,7 +164,7 @@ func (b *budget) sequence(start, stop, step int) ([]int, error) {
 	}
 	count := (distance + stride - 1) / stride
 	if count > maxSteps || distance > math.MaxInt64 {
-		return nil, fmt.Errorf("a list of %d numbers is asked for, it may have %d", count, maxSteps)
+		return nil, fmt.Errorf("a list of %d numbers is requested; at most %d are allowed", count, maxSteps)
 	}
 	for i := range int(count) {
 		numbers = append(numbers, start+i*step)

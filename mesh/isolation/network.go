@@ -167,7 +167,7 @@ func (n *Network) configureHub() error {
 	// With br_netfilter, rules of IP would apply to what the bridge forwards.
 	for _, name := range []string{"iptables", "ip6tables", "arptables"} {
 		if err := setting("bridge/bridge-nf-call-"+name, "0"); err != nil {
-			return fmt.Errorf("leave bridged packets alone: %w", err)
+			return fmt.Errorf("turn off filtering of bridged packets: %w", err)
 		}
 	}
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
@@ -294,7 +294,7 @@ func (n *Network) destination(to netip.AddrPort) (netip.AddrPort, error) {
 	case ok:
 		return control, nil
 	case n.relays.publishes(local):
-		return to, fmt.Errorf("port %d leads to a workload", to.Port())
+		return to, fmt.Errorf("port %d is forwarded to a workload", to.Port())
 	}
 	return local, nil
 }

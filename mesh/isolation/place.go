@@ -47,7 +47,7 @@ func (n *Network) AgentPlace(workload, own string, programs map[string]string) (
 			return nil, err
 		}
 		if err := os.WriteFile(filepath.Join(root, path), nil, 0o444); err != nil {
-			return nil, fmt.Errorf("make a place for a program: %w", err)
+			return nil, fmt.Errorf("make namespaces for a program: %w", err)
 		}
 		p.mounts = append(p.mounts, mount{from: program, to: filepath.Join(AgentRoot(), path)})
 	}
@@ -115,7 +115,7 @@ func (p *Place) Enter() error {
 			err = unix.Mount(m.from, m.to, "", unix.MS_BIND, "")
 		}
 		if err != nil {
-			return fmt.Errorf("show %q at %s: %w", m.from, m.to, err)
+			return fmt.Errorf("mount %q at %s: %w", m.from, m.to, err)
 		}
 	}
 	if err := p.ns.enter(); err != nil {

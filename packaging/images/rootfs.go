@@ -78,7 +78,7 @@ func baseFiles(ctx context.Context, o options, arch string, pinned []debian.Pack
 		}
 	}
 	if len(bundle) == 0 {
-		return nil, fmt.Errorf("package ca-certificates holds no certificate")
+		return nil, fmt.Errorf("package ca-certificates contains no certificate")
 	}
 	files["etc/ssl/certs/ca-certificates.crt"] = file{content: bundle, mode: 0o644}
 	copyright(files, authorities, "ca-certificates")

@@ -77,4 +77,4 @@ func retryDelay(info []byte) time.Duration {
 	return time.Duration(seconds)*time.Second + time.Duration(nanos)
 }
 
-var errMalformed = errors.New("the detail is no protobuf message")
+var errMalformed = errors.New("the detail is not a protobuf message")

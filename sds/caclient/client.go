@@ -191,7 +191,7 @@ func (c *Client) Sign(ctx context.Context, csrPEM []byte, ttl time.Duration) ([]
 	c.creds.accepted()
 	// A response with a single certificate would not say which root to trust.
 	if n := len(resp.GetCertChain()); n < 2 {
-		return nil, fmt.Errorf("asking certificate authority %s: the answer has %d certificates; it must have the leaf first and the root last", c.cfg.Address, n)
+		return nil, fmt.Errorf("asking certificate authority %s: the response has %d certificates; it must have the leaf first and the root last", c.cfg.Address, n)
 	}
 	chain := make([][]byte, 0, len(resp.GetCertChain()))
 	for _, pem := range resp.GetCertChain() {
@@ -225,12 +225,12 @@ func checkHeader(name, value string) error {
 	}
 	for _, b := range []byte(name) {
 		if !(b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '-' || b == '_' || b == '.') {
-			return fmt.Errorf("holds %q; only letters, digits, '-', '_' and '.' are allowed", b)
+			return fmt.Errorf("contains %q; only letters, digits, '-', '_' and '.' are allowed", b)
 		}
 	}
 	for _, b := range []byte(value) {
 		if b < ' ' || b > '~' {
-			return errors.New("has a value with a byte that no header can have")
+			return errors.New("has a value with a byte that is not allowed in headers")
 		}
 	}
 	return nil
@@ -252,7 +252,7 @@ func (c *Client) token() (string, error) {
 	}
 	for _, b := range []byte(token) {
 		if b <= ' ' || b > '~' {
-			return "", errors.New("it holds a byte that no token has; the file is damaged")
+			return "", errors.New("it contains a byte that is not allowed in tokens; the file is damaged")
 		}
 	}
 	return token, nil

@@ -213,17 +213,17 @@ func TestSignErrors(t *testing.T) {
 		change  func(*caclient.Config)
 		wantErr string
 	}{
-		"one certificate":        {answers([]string{"leaf"}, nil), nil, "the answer has 1 certificates"},
-		"no certificate":         {answers(nil, nil), nil, "the answer has 0 certificates"},
-		"the answer has a token": {answers(nil, status.Error(codes.Unauthenticated, "bad token a.b.c")), nil, "bad token [token]"},
-		"unknown root":           {answers(nil, nil), func(c *caclient.Config) { c.TLS = trust(otherPool) }, "certificate signed by unknown authority"},
-		"other name":             {answers(nil, nil), func(c *caclient.Config) { c.ServerName = "other.test" }, "not other.test"},
+		"one certificate":          {answers([]string{"leaf"}, nil), nil, "the response has 1 certificates"},
+		"no certificate":           {answers(nil, nil), nil, "the response has 0 certificates"},
+		"the response has a token": {answers(nil, status.Error(codes.Unauthenticated, "bad token a.b.c")), nil, "bad token [token]"},
+		"unknown root":             {answers(nil, nil), func(c *caclient.Config) { c.TLS = trust(otherPool) }, "certificate signed by unknown authority"},
+		"other name":               {answers(nil, nil), func(c *caclient.Config) { c.ServerName = "other.test" }, "not other.test"},
 		"root cannot be read": {answers(nil, nil), func(c *caclient.Config) {
 			c.TLS = func() (*tls.Config, error) { return nil, errors.New("root-cert.pem is gone") }
 		}, "root-cert.pem is gone"},
 		"damaged token, refused": {answers(nil, status.Error(codes.Unauthenticated, "who are you")), func(c *caclient.Config) {
 			c.Token = func() (string, error) { return "a\x00b", nil }
-		}, "who are you (no token was sent: it holds a byte"},
+		}, "who are you (no token was sent: it contains a byte"},
 		"plaintext": {answers(nil, nil), func(c *caclient.Config) { c.TLS = nil }, "use the authority's TLS port"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,10 +72,10 @@ func (c *Client) observeClock(m clock) {
 		if ahead < 0 {
 			direction = "behind"
 		}
-		c.cfg.Logger.Warn("our clock is "+direction+" that of the certificate authority: certificates may be taken for run out or not yet valid; set the clocks by NTP",
+		c.cfg.Logger.Warn("the clock of this machine is "+direction+" that of the certificate authority: certificates may appear to be expired or not yet valid; set the clocks by NTP",
 			"duration", ahead.Abs().Round(time.Second).String(), "address", c.cfg.Address)
 	case !large && c.skewed.Swap(false):
-		c.cfg.Logger.Info("our clock and that of the certificate authority agree again", "address", c.cfg.Address)
+		c.cfg.Logger.Info("the clock of this machine and that of the certificate authority agree again", "address", c.cfg.Address)
 	}
 }
 
@@ -86,7 +86,7 @@ type skewCollector struct {
 
 func skewDesc() *prometheus.Desc {
 	return prometheus.NewDesc("outrigger_agent_ca_clock_skew_seconds",
-		"By how much our clock is ahead of that of the certificate authority, in seconds; negative when it is behind.", nil, nil)
+		"By how much the clock of this machine is ahead of that of the certificate authority, in seconds; negative when it is behind.", nil, nil)
 }
 
 // Describe implements prometheus.Collector.

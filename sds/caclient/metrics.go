@@ -17,7 +17,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{skew: &skewCollector{}, latency: prometheus.NewCounter(prometheus.CounterOpts{
 		Name:        "istio_agent_outgoing_latency",
-		Help:        "Time that requests to other servers took in all, in milliseconds.",
+		Help:        "Total time of requests to other servers, in milliseconds.",
 		ConstLabels: prometheus.Labels{"request_type": "csr"},
 	})}
 	if reg == nil {

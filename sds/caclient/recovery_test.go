@@ -226,7 +226,7 @@ func TestClockSkew(t *testing.T) {
 			t.Errorf("the skew is %v, want %v", got, want)
 		}
 	}
-	if s := log.String(); strings.Count(s, "our clock is behind") != 1 || strings.Count(s, "agree again") != 1 {
+	if s := log.String(); strings.Count(s, "the clock of this machine is behind") != 1 || strings.Count(s, "agree again") != 1 {
 		t.Errorf("the log is %q", s)
 	}
 }

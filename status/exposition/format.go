@@ -90,5 +90,5 @@ func kindOf(contentType string) (kind, error) {
 	case name == "application/vnd.google.protobuf" && params["encoding"] == "delimited":
 		return protobuf, nil
 	}
-	return text, fmt.Errorf("it answered with %q, which is no format of metrics that is known here", contentType)
+	return text, fmt.Errorf("it responded with %q, which is not a known format of metrics", contentType)
 }

@@ -17,7 +17,7 @@ type sample struct {
 	exemplar     []byte // the text after "# ", or empty
 }
 
-var errSample = errors.New("one of its lines is no sample: it must be a name, labels and a value")
+var errSample = errors.New("one of its lines is not a sample: it must be a name, labels and a value")
 
 // splitSample splits a sample without its line end. Only OpenMetrics has exemplars.
 func splitSample(line []byte) (s sample, err error) {

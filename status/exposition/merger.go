@@ -25,10 +25,10 @@ const (
 
 var (
 	// ErrGone means that the scraper has closed the connection; the sources are not the cause.
-	ErrGone = errors.New("the scraper has gone")
+	ErrGone = errors.New("the scraper has disconnected")
 	// ErrTorn means that a source failed in the middle of data that had already been written. The
 	// response is unusable and must be aborted.
-	ErrTorn = errors.New("the answer is torn")
+	ErrTorn = errors.New("the response is incomplete")
 )
 
 // Merger writes one response. It is not safe for concurrent use.

@@ -68,7 +68,7 @@ func New(cfg Config) (*Checker, error) {
 	case cfg.Probe == nil:
 		return nil, errors.New("there is no readinessProbe")
 	case cfg.Report == nil:
-		return nil, errors.New("the health check has nobody to report to")
+		return nil, errors.New("the health check has no receiver of reports")
 	case cfg.Logger == nil:
 		return nil, errors.New("the health check has no logger")
 	}

@@ -228,9 +228,9 @@ func TestNewErrors(t *testing.T) {
 	}
 	report, logger := func(bool, string) {}, slog.New(slog.DiscardHandler)
 	for want, cfg := range map[string]Config{
-		"no readinessProbe":   {Report: report, Logger: logger},
-		"nobody to report to": {Probe: tcp(nil), Logger: logger},
-		"no logger":           {Probe: tcp(nil), Report: report},
+		"no readinessProbe":      {Report: report, Logger: logger},
+		"no receiver of reports": {Probe: tcp(nil), Logger: logger},
+		"no logger":              {Probe: tcp(nil), Report: report},
 		"none of httpGet, tcpSocket, exec and grpc":   {Probe: &networkingv1alpha3.ReadinessProbe{}, Report: report, Logger: logger},
 		"httpGet.port is 0":                           {Probe: httpGet(&networkingv1alpha3.HTTPHealthCheckConfig{}), Report: report, Logger: logger},
 		"httpGet.port is 65536":                       {Probe: httpGet(&networkingv1alpha3.HTTPHealthCheckConfig{Port: 65536}), Report: report, Logger: logger},

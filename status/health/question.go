@@ -49,7 +49,7 @@ func newQuestion(cfg Config) (func(ctx context.Context) error, error) {
 		}
 		return func(ctx context.Context) error { return probe.Exec(ctx, command) }, nil
 	}
-	return nil, errors.New("it holds none of httpGet, tcpSocket, exec and grpc: give it one")
+	return nil, errors.New("it has none of httpGet, tcpSocket, exec and grpc: set one")
 }
 
 // target returns the host and port to check.
@@ -83,7 +83,7 @@ func askHTTP(cfg Config, get *networkingv1alpha3.HTTPHealthCheckConfig) (func(ct
 	own := http.Header{}
 	for _, h := range get.GetHttpHeaders() {
 		if h.GetName() == "" {
-			return nil, errors.New("httpGet.httpHeaders holds a header without a name")
+			return nil, errors.New("httpGet.httpHeaders contains a header without a name")
 		}
 		own.Add(h.GetName(), h.GetValue())
 	}
@@ -103,10 +103,10 @@ func askHTTP(cfg Config, get *networkingv1alpha3.HTTPHealthCheckConfig) (func(ct
 		}
 		defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 		if resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusBadRequest {
-			return fmt.Errorf("%s answered with the status %d", request.URL, resp.StatusCode)
+			return fmt.Errorf("%s responded with the status %d", request.URL, resp.StatusCode)
 		}
 		if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, probe.MaxBody)); err != nil {
-			return fmt.Errorf("read the answer of %s: %w", request.URL, err)
+			return fmt.Errorf("read the response of %s: %w", request.URL, err)
 		}
 		return nil
 	}, nil

@@ -83,7 +83,7 @@ func TestHTTP(t *testing.T) {
 		start(server)
 		t.Cleanup(server.Close)
 		for path, want := range map[string]string{
-			"": "", "/": "", "/code/204": "", "code/399": "", "/code/400": "answered with the status 400", "/code/503": "status 503",
+			"": "", "/": "", "/code/204": "", "code/399": "", "/code/400": "responded with the status 400", "/code/503": "status 503",
 			"/there": "status 500", "/elsewhere": "", "/headers": "", "/agent": "", "/slow": "deadline exceeded",
 		} {
 			get := &networkingv1alpha3.HTTPHealthCheckConfig{Path: path, Port: port, Scheme: scheme}
@@ -118,7 +118,7 @@ func TestTCPAndGRPC(t *testing.T) {
 			t.Errorf("serve gRPC: %v", err)
 		}
 	})
-	for service, want := range map[string]string{"": "", "ill": "NOT_SERVING", "other": `knows no service "other"`} {
+	for service, want := range map[string]string{"": "", "ill": "NOT_SERVING", "other": `does not know the service "other"`} {
 		wants(t, "grpc "+service, askOnce(t, &networkingv1alpha3.ReadinessProbe{HealthCheckMethod: &networkingv1alpha3.ReadinessProbe_Grpc{
 			Grpc: &networkingv1alpha3.GrpcHealthCheckConfig{Port: port, Service: service},
 		}}), want)
@@ -136,7 +136,7 @@ func TestExec(t *testing.T) {
 		"exit 0":                             "",
 		"echo not yet; echo why >&2; exit 3": "sh: exit status 3: not yet why",
 		"exit 1":                             "sh: exit status 1",
-		"sleep 60 & sleep 60":                "sh did not end in time",
+		"sleep 60 & sleep 60":                "sh did not finish in time",
 		"kill -9 $$":                         "signal: killed",
 	} {
 		begin := time.Now()

@@ -46,7 +46,7 @@ func Exec(ctx context.Context, command []string) error {
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s did not end in time: %w", command[0], ctx.Err())
+		return fmt.Errorf("%s did not finish in time: %w", command[0], ctx.Err())
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
 		return nil // exited with 0; only its output was still open
 	case out.text() == "":

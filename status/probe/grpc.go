@@ -52,7 +52,7 @@ func GRPC(ctx context.Context, r GRPCRequest) error {
 		case codes.Unimplemented:
 			return errors.New("the server does not implement grpc.health.v1.Health")
 		case codes.NotFound:
-			return fmt.Errorf("the server knows no service %q", r.Service)
+			return fmt.Errorf("the server does not know the service %q", r.Service)
 		default:
 			return err
 		}

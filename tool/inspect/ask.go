@@ -61,7 +61,7 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" {
-		return fmt.Errorf("%q is no address: write host:port", address)
+		return fmt.Errorf("%q is not an address: write host:port", address)
 	}
 	u = u.JoinPath("debug", q.path)
 	method, body := http.MethodGet, ""
@@ -72,7 +72,7 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 	}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), strings.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("%q is no address: %w", address, err)
+		return fmt.Errorf("%q is not an address: %w", address, err)
 	}
 	if q.form {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -85,18 +85,18 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the answer: %w", err)
+		return fmt.Errorf("read the response: %w", err)
 	case resp.StatusCode != http.StatusOK:
 		text := strings.TrimSpace(string(raw[:min(len(raw), maxErrText)]))
 		if resp.StatusCode == http.StatusNotFound && strings.HasPrefix(text, "404 page") {
-			text = "nothing at " + u.Path + ": it is no control plane of outrigger, or ENABLE_DEBUG_ON_HTTP is false there"
+			text = "nothing at " + u.Path + ": it is not a control plane of Outrigger, or its ENABLE_DEBUG_ON_HTTP is false"
 		}
 		return &answerError{resp.StatusCode, text}
 	case len(raw) > maxAnswer:
-		return fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+		return fmt.Errorf("the response has more than %d bytes", maxAnswer)
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", u.Host, err)
+		return fmt.Errorf("read the response of %s: %w", u.Host, err)
 	}
 	return nil
 }
@@ -107,4 +107,4 @@ type answerError struct {
 	text string
 }
 
-func (e *answerError) Error() string { return fmt.Sprintf("it answers %d: %s", e.code, e.text) }
+func (e *answerError) Error() string { return fmt.Sprintf("it returned %d: %s", e.code, e.text) }

@@ -67,8 +67,8 @@ func (f *askFlags) add(cmd *cobra.Command, outputs ...string) {
 // addAsked adds the flags to a command without long lists.
 func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 	f.outputs = outputs
-	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to ask, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long a control plane may take to answer")
+	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
 	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
 }
 
@@ -81,7 +81,7 @@ func oneOf(list []string) string {
 // addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
 	if !slices.Contains(f.outputs, f.output) {
-		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write %s", f.output, oneOf(f.outputs)))
+		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
 	}
 	list := f.controls
 	if len(list) == 0 {
@@ -106,12 +106,12 @@ func (f *askFlags) addresses() ([]string, error) {
 func (f *askFlags) write(out io.Writer, answer any) error {
 	raw, err := json.MarshalIndent(answer, "", "  ")
 	if err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return fmt.Errorf("write the response: %w", err)
 	}
 	raw = append(raw, '\n')
 	if f.output == outYAML {
 		if raw, err = yaml.JSONToYAML(raw); err != nil {
-			return fmt.Errorf("write the answer as YAML: %w", err)
+			return fmt.Errorf("write the response as YAML: %w", err)
 		}
 	}
 	_, err = out.Write(raw)

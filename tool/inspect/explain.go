@@ -36,7 +36,7 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain request --from frontend --to catalog",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
-				return cfg.Exit(exitUsage, errors.New("what? name an object, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
+				return cfg.Exit(exitUsage, errors.New("no object is named: write one, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
 			}
 			return nil
 		},
@@ -68,7 +68,7 @@ func candidates(args []string, namespace string) ([]report.Ref, error) {
 	} else if slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind)) {
 		ref.Kind = string(model.KubernetesService)
 	} else {
-		return nil, fmt.Errorf("kind %q is not known: outrigger get without arguments lists the kinds, and there is service", kind)
+		return nil, fmt.Errorf("kind %q is unknown: outrigger get without arguments lists the kinds, in addition to service", kind)
 	}
 	if name == "" {
 		return nil, errors.New("the name of the object is missing: write it as in vs/catalog.shop")
@@ -147,7 +147,7 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 		if complain(cmd.ErrOrStderr(), answers) == len(answers) {
 			return f.cfg.Exit(exitFailed, nil)
 		}
-		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (of an object, write the kind, too: vs/%s)", err, name))
+		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (for an object, also write the kind: vs/%s)", err, name))
 	}
 	var where []string
 	for _, a := range answers {

@@ -19,9 +19,9 @@ func (v view) object(o report.Object) error {
 		v.say("There is no %s, neither in a store nor in what proxies have.\n", title)
 		v.problems(o.Problems)
 		if len(o.Problems) > 0 {
-			v.say("An object that was never valid is not taken: correct it, and it is.\n")
+			v.say("An object that was never valid is ignored until it is corrected.\n")
 		} else {
-			v.say("%s lists those that there are.\n", listing(o.Kind))
+			v.say("%s lists the existing ones.\n", listing(o.Kind))
 		}
 		return nil
 	}
@@ -41,7 +41,7 @@ func (v view) object(o report.Object) error {
 	}
 	v.lacking(o.Lacking)
 	if !o.InForce {
-		v.say("\nObjects of this kind change nothing for proxies in this version: no proxy gets anything of it.\n")
+		v.say("\nObjects of this kind change nothing for proxies in this version: no proxy receives anything of it.\n")
 		return nil
 	}
 	if err := v.resources(o); err != nil {
@@ -126,7 +126,7 @@ func (v view) standings(o report.Object) error {
 		}
 	}
 	if len(o.Proxies) == 0 {
-		v.say("None of %s that are connected to %s gets anything of it.\n", count(o.Others, "proxy", "proxies"), cmp.Or(o.Replica, "the control plane"))
+		v.say("None of %s that are connected to %s receives anything of it.\n", count(o.Others, "proxy", "proxies"), cmp.Or(o.Replica, "the control plane"))
 		if o.Nobody != "" {
 			v.say("The reason: %s.\n", oneLine(o.Nobody))
 		}
@@ -136,7 +136,7 @@ func (v view) standings(o report.Object) error {
 	for _, s := range []struct {
 		state report.State
 		text  string
-	}{{report.Stale, "not answered yet"}, {report.Rejected, "rejected it"}, {report.HeldBack, "not been given it, because another one rejected it"}} {
+	}{{report.Stale, "not answered yet"}, {report.Rejected, "rejected it"}, {report.HeldBack, "not received it, because another one rejected it"}} {
 		if n := states[s.state]; n > 0 {
 			words = append(words, fmt.Sprintf("%d %s %s", n, hasHave(n), s.text))
 		}
@@ -171,7 +171,7 @@ func (v view) words(list []report.Standing) {
 			v.say("\nEnvoy's words:\n")
 		}
 		said[text] = true
-		instead := "it is left out, for there was none before"
+		instead := "it is ignored, because there was none before"
 		switch {
 		case s.LastGood:
 			instead = "the last good version stays in force"

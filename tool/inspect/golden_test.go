@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 var now = time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
 
@@ -140,7 +140,7 @@ func TestGolden(t *testing.T) {
 	front := report.Object{
 		Ref: report.Ref{Kind: "KubernetesGateway", Namespace: "shop", Name: "front"}, Replica: "istiod-0", Found: true, InForce: true, Others: 4,
 		Nobody:  "it is for gateways with the labels gateway.networking.k8s.io/gateway-name=front, and no gateway is connected",
-		Lacking: []string{"spec.servers[0].tls: proxies of the namespace shop get no credential \"web\": there is no Secret shop/web"},
+		Lacking: []string{"spec.servers[0].tls: proxies of the namespace shop do not receive the credential \"web\": there is no Secret shop/web"},
 	}
 	for name, print := range map[string]func(view) error{
 		"status-wide": func(v view) error { return v.table(testMesh()) },

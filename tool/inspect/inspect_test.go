@@ -108,7 +108,7 @@ func startControl(t *testing.T, name string) *control {
 	t.Cleanup(func() {
 		cancel()
 		g.Stop()
-		_ = h.Close() // the test is over
+		_ = h.Close() // the test has ended
 		for range 3 {
 			if err := <-done; err != nil && !errors.Is(err, http.ErrServerClosed) {
 				t.Error(err)
@@ -134,7 +134,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestCommands(t *testing.T) {
 		{append([]string{"status", "cart-1.shop"}, both...), 1, "cart-1.shop|REJECTED|Envoy says: |no such thing"},
 		{append([]string{"status", "web"}, both...), 1, "the beginning of several proxies: web-1.shop, web-2.shop"},
 		{append([]string{"status", "api"}, both...), 1, `no proxy "api" is connected; there are: cart-1.shop, web-1.shop, web-2.shop`},
-		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not answer: its proxies are missing here|error: control plane " + nobody},
+		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not respond: its proxies are missing here|error: control plane " + nobody},
 		{[]string{"status", "--control", nobody}, 1, "No control plane was reached"},
 		{[]string{"status", "-o", "xml", "--control", one.http}, 2, "write table, wide, yaml or json"},
 		{[]string{"explain", "se/web.shop", "-o", "wide", "--control", one.http}, 2, "write table, yaml or json"},
@@ -248,17 +248,17 @@ func TestCommands(t *testing.T) {
 		{append([]string{"explain", "vs/none.shop"}, both...), 1, "There is no VirtualService none in namespace shop|outrigger get virtualservice -A"},
 		{append([]string{"explain", "web-1.shop"}, both...), 0, "Name:|1 object decides what it has|serviceentry/web.shop|1 CDS"},
 		{append([]string{"explain", "web-1", "-n", "shop"}, both...), 0, "serviceentry/web.shop"},
-		{append([]string{"explain", "nobody"}, both...), 1, "of an object, write the kind, too: vs/nobody"},
+		{append([]string{"explain", "nobody"}, both...), 1, "for an object, also write the kind: vs/nobody"},
 		{[]string{"explain", "se/web.shop", "--control", one.http, "--control", nobody}, 1, "2 of 2 proxies have it in force|error: control plane"},
 		{[]string{"explain", "se/web.shop", "--control", nobody}, 1, "No control plane was reached"},
-		{append([]string{"explain", "thing/x"}, both...), 2, `kind "thing" is not known`},
+		{append([]string{"explain", "thing/x"}, both...), 2, `kind "thing" is unknown`},
 		{append([]string{"explain", "vs/"}, both...), 2, "the name of the object is missing"},
-		{append([]string{"explain"}, both...), 2, "name an object"},
+		{append([]string{"explain"}, both...), 2, "no object is named"},
 		{append([]string{"explain", "request"}, both...), 2, "--from CLIENT --to WORKLOAD"},
 		{append([]string{"explain", "request", "web"}, both...), 2, `the argument "web" is not expected`},
 		{append([]string{"explain", "request", "--from", "none", "--to", "web", "--port", "80", "--jwt", "nothing/here"}, both...), 2, "neither a token nor a file with one"},
 		{append([]string{"explain", "request", "--from", "none", "--to", "web-1", "--port", "7", "-n", "shop"}, both...), 1, "Denied: the connection is closed|web-1.shop, port 7|nothing listens on port 7"},
-		{append([]string{"explain", "request", "--from", "shop/a", "--to", "nobody"}, both...), 1, `"nobody" is not known here`},
+		{append([]string{"explain", "request", "--from", "shop/a", "--to", "nobody"}, both...), 1, `"nobody" is unknown`},
 		{[]string{"explain", "request", "--from", "none", "--to", "web", "--control", nobody}, 1, "No control plane was reached"},
 	} {
 		out, errs, code := run(t, tc.args...)
@@ -318,8 +318,8 @@ func TestSomethingElse(t *testing.T) {
 	go func() { _ = h.Serve(l) }()      // returns at the end of the test
 	t.Cleanup(func() { _ = h.Close() }) // as above
 	for address, want := range map[string]string{
-		l.Addr().String():                       "it is no control plane of outrigger",
-		"http://" + l.Addr().String() + "/html": "read the answer of",
+		l.Addr().String():                       "it is not a control plane of Outrigger",
+		"http://" + l.Addr().String() + "/html": "read the response of",
 	} {
 		if _, errs, code := run(t, "status", "--control", address); code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d, %s", address, code, errs)

@@ -168,7 +168,7 @@ func (s *summer) proxy(last, now *samples) float64 {
 		switch {
 		case known && before.value <= one.value:
 			grown -= before.value
-		case known: // the counter began anew, as the proxy did
+		case known: // the counter began again, as the proxy did
 		case last.cut: // it may be old
 			continue
 		}

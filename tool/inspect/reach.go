@@ -49,7 +49,7 @@ type reachFlags struct {
 
 // addAgents adds the flag for agents to a command.
 func (f *reachFlags) addAgents(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.agents, "agent", nil, "status port of an agent to ask instead, as host:port; can be repeated")
+	cmd.Flags().StringSliceVar(&f.agents, "agent", nil, "status port of an agent to query instead, as host:port; can be repeated")
 }
 
 // find returns the proxies whose name is name, or begins with it, and the names of the others. It

@@ -58,14 +58,14 @@ token and no other header. The file is for its owner only.`,
 	cmd.Flags().DurationVar(&f.length, "for", time.Minute, "how long to record; at most "+maxCapture.String())
 	cmd.Flags().StringVar(&f.file, "file", "", "new file for the records (default: standard output)")
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane that knows the proxies, as host:port of its /debug (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long a control plane may take to answer")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
 	return cmd
 }
 
 func (f *recordFlags) run(cmd *cobra.Command) error {
 	switch {
 	case (f.to == "") == (len(f.agents) == 0):
-		return f.cfg.Exit(exitUsage, errors.New("whose requests? Write --to PROXY, as in --to catalog, or --agent HOST:PORT"))
+		return f.cfg.Exit(exitUsage, errors.New("no workload is named: write --to PROXY, as in --to catalog, or --agent HOST:PORT"))
 	case f.length <= 0 || f.length > maxCapture:
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--for %s must be more than 0 and at most %s", f.length, maxCapture))
 	}
@@ -101,7 +101,7 @@ type recording struct {
 	progress io.Writer
 	length   time.Duration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	out     io.Writer
 	written int
 	dropped int

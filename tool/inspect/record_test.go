@@ -21,7 +21,7 @@ func TestRecord(t *testing.T) {
 	agentOf := func(dropped string) string {
 		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/debug/requests" || r.URL.Query().Get("for") != "5s" {
-				http.Error(w, "requests are being recorded already", http.StatusConflict)
+				http.Error(w, "requests are already being recorded", http.StatusConflict)
 				return
 			}
 			w.Header().Set("Trailer", trailerDropped)
@@ -48,15 +48,15 @@ func TestRecord(t *testing.T) {
 	}))
 	defer control.Close()
 	for want, args := range map[string][]string{
-		"Write --to PROXY":                      {"--for", "5s"},
+		"write --to PROXY":                      {"--for", "5s"},
 		"at most 10m0s":                         {"--agent", good, "--for", "11m"},
 		"file exists":                           {"--agent", good, "--for", "5s", "--file", at("requests.log")},
-		"it answers 409":                        {"--agent", good, "--for", "6s"},
+		"it returned 409":                       {"--agent", good, "--for", "6s"},
 		"3 more requests are missing":           {"--agent", agentOf("3"), "--for", "5s"},
 		"it ended the recording early":          {"--agent", agentOf(""), "--for", "5s"},
 		`no proxy "orders" is connected`:        {"--control", control.URL, "--to", "orders", "--for", "5s"},
 		"agent 127.77.0.":                       {"--control", control.URL, "--to", "catalog", "--for", "5s"},
-		"Write --to PROXY, as in --to catalog,": {"--agent", good, "--to", "catalog", "--for", "5s"},
+		"write --to PROXY, as in --to catalog,": {"--agent", good, "--to", "catalog", "--for", "5s"},
 	} {
 		if out, errs, code := run(t, append([]string{"policy", "record"}, args...)...); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)

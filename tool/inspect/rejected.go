@@ -65,7 +65,7 @@ func ownRejections(p report.Proxy) (list []report.Type) {
 
 func (v view) own(p report.Proxy) {
 	for _, t := range ownRejections(p) {
-		instead := "it keeps what it had"
+		instead := "it keeps its previous version"
 		switch {
 		case isPlugin(t.Name):
 			instead = failStrategy
@@ -78,9 +78,9 @@ func (v view) own(p report.Proxy) {
 
 // held describes a resource that is held back.
 func (v view) held(h report.Held) {
-	instead := "it is left out: there was none before"
+	instead := "it is ignored: there was none before"
 	if h.LastGood {
-		instead = "the last good one stays in its place"
+		instead = "the last valid one stays in force"
 	}
 	v.say("  %s %s, by %s %s ago; %s\n    Envoy says: %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, oneLine(h.Reason))
 }

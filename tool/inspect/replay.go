@@ -95,7 +95,7 @@ The exit code is 0 if no decision changes, and 1 if some do or the two do not ag
 	cmd.Flags().StringVar(&f.to, "to", "", "the service or the proxy that the requests were sent to")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a service or proxy that is named without one")
 	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with proposed policies; can be repeated")
-	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that decides, too; use the version of the proxy")
+	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that also decides; use the version of the proxy")
 	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
 }
@@ -339,7 +339,7 @@ func (v view) replay(r report.Replay) error {
 		v.say("\n%s: no JSON with the fields of an access log\n", count(r.Unread, "line is skipped", "lines are skipped"))
 	}
 	if r.Unnamed > 0 {
-		v.say("\n%s not say who sent the request: no rule about callers matches.\nAdd downstream_peer_uri_san to the log: outrigger policy replay --help\n", count(r.Unnamed, "record does", "records do"))
+		v.say("\n%s not contain the client: no rule about callers matches.\nAdd downstream_peer_uri_san to the log: outrigger policy replay --help\n", count(r.Unnamed, "record does", "records do"))
 	}
 	for _, name := range r.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)

@@ -148,7 +148,7 @@ func (s *second) answered(ctx context.Context, a report.Replay, flips []int) err
 	for i := range a.Tried {
 		t := &a.Tried[i]
 		if t.Line < 0 || t.Line >= len(questions) {
-			return fmt.Errorf("the control plane answers about the line %d of %d", t.Line, len(questions))
+			return fmt.Errorf("the control plane returned a decision for the line %d of %d", t.Line, len(questions))
 		}
 		d := questions[t.Line]
 		d.tried = t

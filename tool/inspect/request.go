@@ -59,7 +59,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "who sends the request: a service, a proxy, NAMESPACE/SERVICEACCOUNT, an identity, or none")
+	flags.StringVar(&f.from, "from", "", "client of the request: a service, a proxy, NAMESPACE/SERVICEACCOUNT, an identity, or none")
 	flags.StringVar(&f.to, "to", "", "the service or the proxy that the request is sent to")
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of services and proxies that are named without one")
 	flags.StringVar(&f.method, "method", http.MethodGet, "method of the request")
@@ -69,7 +69,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as NAME=VALUE; several times for several")
 	flags.StringVar(&f.jwt, "jwt", "", "token for the header Authorization, or a file with the token")
 	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
-	flags.StringVar(&f.sni, "sni", "", "name that the client asks for in its TLS handshake")
+	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
 	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
 }
@@ -128,7 +128,7 @@ func tokenOf(value string) (string, error) {
 
 func (f *requestFlags) run(cmd *cobra.Command) error {
 	if f.from == "" || f.to == "" {
-		return f.cfg.Exit(exitUsage, errors.New("who sends the request, and to whom? Write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
+		return f.cfg.Exit(exitUsage, errors.New("client and workload are missing: write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
 	}
 	fields, err := f.fields()
 	if err != nil {

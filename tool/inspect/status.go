@@ -235,7 +235,7 @@ func (v view) summary(proxies []report.Proxy) {
 		}
 	}
 	if begun > 0 {
-		words = append(words, fmt.Sprintf("%d %s not asked for listeners yet", begun, hasHave(begun)))
+		words = append(words, fmt.Sprintf("%d %s not requested listeners yet", begun, hasHave(begun)))
 	}
 	switch {
 	case len(proxies) == 0:
@@ -274,7 +274,7 @@ func stateOf(p report.Proxy, name string) report.State {
 func (v view) asked(answers []answer[report.Replica]) {
 	for _, a := range answers {
 		if a.err != nil {
-			v.say("Control plane at %s did not answer: its proxies are missing here.\n", a.address)
+			v.say("Control plane at %s did not respond: its proxies are missing here.\n", a.address)
 			continue
 		}
 		r := a.value

@@ -74,7 +74,7 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 	case f.length <= 0 || f.length > maxCapture:
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--for %s must be more than 0 and at most %s", f.length, maxCapture))
 	case !slices.Contains(f.outputs, f.output):
-		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write %s", f.output, oneOf(f.outputs)))
+		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
 	}
 	ctx := cmd.Context()
 	proxies, _, err := f.find(ctx, cmd.ErrOrStderr(), strings.Join(args, ""))
@@ -138,7 +138,7 @@ type tap struct {
 	output  string
 	several bool
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	out, notes io.Writer
 	printed    int
 	dropped    map[string]int // by proxy

@@ -44,7 +44,7 @@ func newTopCommand(cfg Config) *cobra.Command {
 		Long: `Print requests a second, the success rate, latency and TCP bytes a second of
 workloads and of edges, from one workload to another. The numbers are those of
 the proxies' own metrics, sampled twice: no Prometheus is needed. On a terminal
-the tables are printed anew after each interval, until Ctrl-C.
+the tables are printed again after each interval, until Ctrl-C.
 
 With PROXY, as name.namespace or the beginning of it, ask these proxies only.
 
@@ -80,7 +80,7 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 	orders := slices.Sorted(maps.Keys(sorters()))
 	switch {
 	case !slices.Contains(f.outputs, f.output):
-		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is not known: write %s", f.output, oneOf(f.outputs)))
+		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
 	case !slices.Contains(orders, f.order):
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--sort %s is not known: write %s", f.order, oneOf(orders)))
 	case f.interval < minInterval || f.interval > maxInterval:

@@ -205,7 +205,7 @@ func TestTop(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || shown(got.Workloads) != ">cart 7 1.00; " || got.Proxies != 1 {
 		t.Errorf("code %d (%v):\n%s", code, err, out)
 	}
-	for _, want := range []string{"measuring 2 proxies for 1s\n", "error: proxy " + other + ": it answers 503: out of  [31mservice\n", "kubectl port-forward"} {
+	for _, want := range []string{"measuring 2 proxies for 1s\n", "error: proxy " + other + ": it returned 503: out of  [31mservice\n", "kubectl port-forward"} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("without %q:\n%s", want, errs)
 		}
@@ -224,7 +224,7 @@ func TestTop(t *testing.T) {
 		"leave out PROXY and -n":               {"--agent", good, "-n", "shop"},
 		"no proxy is connected to these":       {"--control", control.http},
 		"No control plane was reached":         {"--control", listenNowhere(t)},
-		"it answers 302":                       {"--agent", strings.TrimPrefix(redirects.URL, "http://")},
+		"it returned 302":                      {"--agent", strings.TrimPrefix(redirects.URL, "http://")},
 		"name one with --control":              nil,
 		"error: proxy " + listenNowhere(t)[:7]: {"--agent", listenNowhere(t)},
 	} {

@@ -119,7 +119,7 @@ func (r *tried) read(in *bufio.Reader) (closed bool, err error) {
 	// A path without a route is not found after all filters.
 	r.allowed = resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNotFound
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return true, fmt.Errorf("it answers %s", resp.Status)
+		return true, fmt.Errorf("it returned %s", resp.Status)
 	}
 	return resp.Close, err
 }
@@ -129,7 +129,7 @@ func (r *tried) read(in *bufio.Reader) (closed bool, err error) {
 func proxyHeader(from caller) ([]byte, error) {
 	server, err := netip.ParseAddrPort(from.server)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no address of a server: %w", from.server, err)
+		return nil, fmt.Errorf("%q is not the address of a server: %w", from.server, err)
 	}
 	peer, err := netip.ParseAddr(from.peer)
 	if err != nil || peer.Is4() != server.Addr().Is4() {

@@ -153,7 +153,7 @@ func parseObjects(doc []byte) ([]*unstructured.Unstructured, error) {
 	for part := range bytes.SplitSeq(append([]byte("\n"), doc...), []byte("\n---\n")) {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(part, &o.Object); err != nil {
-			return nil, fmt.Errorf("the chart rendered no YAML: %w: look for values that break it", err)
+			return nil, fmt.Errorf("the chart did not render YAML: %w: check the values", err)
 		}
 		if len(o.Object) > 0 {
 			objects = append(objects, o)

@@ -31,7 +31,7 @@ type client struct {
 	server string // URL
 }
 
-// apiError is an answer of the API server that is no success.
+// apiError is an error response of the API server.
 type apiError struct {
 	code    int
 	message string
@@ -101,7 +101,7 @@ func failure(code int, doc []byte) error {
 	const most = 2000 // bytes of a message
 	status := metav1.Status{}
 	if err := json.Unmarshal(doc, &status); err != nil || status.Message == "" {
-		status.Message = fmt.Sprintf("the API server answers %d %s", code, http.StatusText(code))
+		status.Message = fmt.Sprintf("the API server returned %d %s", code, http.StatusText(code))
 	}
 	if len(status.Message) > most {
 		status.Message = status.Message[:most] + "…"

@@ -68,8 +68,8 @@ waits until the control plane runs and its webhooks answer. A cluster can have s
 control planes, each with a revision of its own.
 
 charts/outrigger/values.yaml lists the values. A file of values is read first, and
---set counts more than the files. Kinds (CustomResourceDefinitions) that somebody else
-has installed, such as Istio, stay as they are.`
+--set counts more than the files. Kinds (CustomResourceDefinitions) of other owners,
+such as Istio, are not changed.`
 
 const installExample = `  outrigger install
   outrigger install --set replicaCount=2 --set 'tags={prod,stable}'
@@ -118,9 +118,9 @@ func newInstallCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringArrayVarP(&files, "values", "f", nil, "file with values of the chart, - is the standard input; may be repeated")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "one value, such as image.tag=v1 or tags={prod,stable}; may be repeated")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the objects as YAML; no cluster is asked")
-	cmd.Flags().BoolVar(&force, "force-conflicts", false, "take fields that somebody else has set")
+	cmd.Flags().BoolVar(&force, "force-conflicts", false, "take over fields that others have set")
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the control plane is ready")
-	cmd.Flags().DurationVar(&timeout, "timeout", defaultTimeout, "how long the control plane may take to become ready")
+	cmd.Flags().DurationVar(&timeout, "timeout", defaultTimeout, "timeout of --wait")
 	return cmd
 }
 
@@ -211,7 +211,7 @@ that nothing waits for it.
 The kinds (CustomResourceDefinitions) stay, because all objects of a kind go with it;
 --kinds removes those that Outrigger installed. The namespace and the certificate
 authority in it stay too. Pods keep their proxies, and these their configuration, until
-the pods are started anew.`
+the pods are started again.`
 
 const uninstallExample = `  outrigger uninstall --dry-run
   outrigger uninstall --revision canary

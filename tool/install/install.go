@@ -35,7 +35,7 @@ func (i *installer) say(format string, args ...any) {
 func (i *installer) install(ctx context.Context, objects []*unstructured.Unstructured) error {
 	var server struct{ Major, Minor string }
 	if err := i.call(ctx, http.MethodGet, "/version", nil, nil, &server); err != nil {
-		return fmt.Errorf("ask the API server for its version: %w", err)
+		return fmt.Errorf("get the version of the API server: %w", err)
 	}
 	if err := i.chart.supports(server.Major, server.Minor); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (i *installer) try(ctx context.Context, objects []*unstructured.Unstructure
 	}
 	cure := "correct the values or your rights"
 	if conflict {
-		cure = "somebody else set these fields; --force-conflicts sets them as the chart says"
+		cure = "these fields were set by others; --force-conflicts sets them to the values of the chart"
 	}
 	return fmt.Errorf("nothing is installed, because the API server refuses %d of %d objects:\n%w\n%s", len(problems), len(objects), errors.Join(problems...), cure)
 }
@@ -143,7 +143,7 @@ func (i *installer) alone(ctx context.Context, objects []*unstructured.Unstructu
 		}
 		for _, other := range existing {
 			if revision := serves(o); other.GetName() != o.GetName() && serves(&other) == revision {
-				return fmt.Errorf("the revision %s has another control plane, of %s/%s: choose another --revision, or remove that first", revision, strings.ToLower(o.GetKind()), other.GetName())
+				return fmt.Errorf("the revision %s has another control plane, of %s/%s: choose another --revision, or remove that one first", revision, strings.ToLower(o.GetKind()), other.GetName())
 			}
 		}
 	}
@@ -202,7 +202,7 @@ func (i *installer) namespace(ctx context.Context) (made bool, err error) {
 	if err := i.call(ctx, http.MethodPost, namespaces.path("", ""), nil, body, nil); err != nil {
 		return false, fmt.Errorf("create the namespace %s: %w", i.Namespace, err)
 	}
-	i.say("the namespace %s is created", i.Namespace)
+	i.say("the namespace %s was created", i.Namespace)
 	return true, nil
 }
 

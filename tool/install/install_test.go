@@ -43,9 +43,9 @@ func TestSet(t *testing.T) {
 		"a":        `--set "a": it must be path=value`,
 		"=b":       `it must be path=value`,
 		"a..b=c":   "a name of the path is empty",
-		"a[x]=b":   `"a[x]" is no index: write a number from 0 to 1000`,
+		"a[x]=b":   `"a[x]" is not an index: write a number from 0 to 1000`,
 		"a[9999]=": "is no index",
-		"a[1]=b":   "a has 0 entries, set the one at [0] first",
+		"a[1]=b":   "a has 0 entries; set the one at [0] first",
 	} {
 		if err := set(map[string]any{}, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
@@ -127,13 +127,13 @@ func TestSchema(t *testing.T) {
 		"replicaCount=x":                         `value replicaCount is "x": it must be of type integer`,
 		"revision=A b":                           `value revision is "A b": it must match ^[a-z0-9]`,
 		"revision=" + long:                       `it may have 30 characters`,
-		"tags={a,b,a}":                           `value tags[2] is "a" for the second time`,
+		"tags={a,b,a}":                           `value tags[2] is a duplicate: "a"`,
 		"tags={a,B}":                             `value tags[1] is "B": it must match`,
 		"args={}":                                "",
 		"env.POD_NAME=x":                         `value env.POD_NAME is "POD_NAME": the chart sets it itself`,
 		"env.A={x}":                              `value env.A is ["x"]: it must be of type string or number or boolean`,
 		"logLevel=loud":                          `value logLevel is "loud": it must be one of ["debug","info"`,
-		"clusterID=":                             "value clusterID is empty: give a text",
+		"clusterID=":                             "value clusterID is empty: write a text",
 		"tolerations[0]=x":                       `value tolerations[0] is "x": it must be of type object`,
 		"podDisruptionBudget.maxUnavailable=50%": "",
 		"podDisruptionBudget.maxUnavailable=0":   "must be",

@@ -145,10 +145,10 @@ func hasType(v any, name string) bool {
 
 func (s *schema) text(path, v string) error {
 	if s.MaxLength != nil && utf8.RuneCountInString(v) > *s.MaxLength {
-		return fmt.Errorf("%s is %s: it may have %d characters", path, field.Quote(v), *s.MaxLength)
+		return fmt.Errorf("%s is %s: it may have at most %d characters", path, field.Quote(v), *s.MaxLength)
 	}
 	if len(v) < s.MinLength {
-		return fmt.Errorf("%s is empty: give a text", path)
+		return fmt.Errorf("%s is empty: write a text", path)
 	}
 	if s.Pattern != "" {
 		re, err := regexp.Compile(s.Pattern)
@@ -173,7 +173,7 @@ func (s *schema) list(root *schema, path string, v []any) error {
 	for i, item := range v {
 		at := field.Index(path, i)
 		if s.UniqueItems && slices.ContainsFunc(v[:i], func(other any) bool { return reflect.DeepEqual(item, other) }) {
-			return fmt.Errorf("%s is %s for the second time", at, show(item))
+			return fmt.Errorf("%s is a duplicate: %s", at, show(item))
 		}
 		if s.Items != nil {
 			if err := s.Items.value(root, at, item); err != nil {

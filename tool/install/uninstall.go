@@ -53,7 +53,7 @@ func (i *installer) uninstall(ctx context.Context, kinds, dryRun bool) error {
 	case !kinds:
 		i.say("kept: the kinds (CustomResourceDefinitions) and their objects, which --kinds removes")
 	case foreign > 0:
-		i.say("kept: %d kinds of Istio's API without the label %s=%s; who installed them removes them", foreign, partOf, manager)
+		i.say("kept: %d kinds of Istio's API without the label %s=%s; remove them the way they were installed", foreign, partOf, manager)
 	}
 	i.say("kept: the namespace %s, and its Secret istio-ca-secret, which is the certificate authority", i.Namespace)
 	return nil
@@ -61,7 +61,7 @@ func (i *installer) uninstall(ctx context.Context, kinds, dryRun bool) error {
 
 // nothing is the error when there is no release to remove.
 func (i *installer) nothing(others []string) error {
-	text := fmt.Sprintf("outrigger install has installed no %s in %s", i.deployment(), i.Namespace)
+	text := fmt.Sprintf("outrigger install has not installed %s in %s", i.deployment(), i.Namespace)
 	if len(others) == 0 {
 		return errors.New(text + ", and the cluster has no other control plane of Outrigger")
 	}

@@ -173,7 +173,7 @@ func assign(values map[string]any, path []string, value any) error {
 	}
 	list, _ := values[name].([]any)
 	if index > len(list) {
-		return fmt.Errorf("%s has %d entries, set the one at [%d] first", name, len(list), len(list))
+		return fmt.Errorf("%s has %d entries; set the one at [%d] first", name, len(list), len(list))
 	}
 	if index == len(list) {
 		list = append(list, nil)
@@ -202,7 +202,7 @@ func step(text string) (name string, index int, err error) {
 	}
 	index, err = strconv.Atoi(strings.TrimSuffix(number, "]"))
 	if err != nil || index < 0 || index > maxIndex || !strings.HasSuffix(number, "]") {
-		return "", 0, fmt.Errorf("%s is no index: write a number from 0 to %d in brackets", field.Quote(text), maxIndex)
+		return "", 0, fmt.Errorf("%s is not an index: write a number from 0 to %d in brackets", field.Quote(text), maxIndex)
 	}
 	return name, index, nil
 }

@@ -50,7 +50,7 @@ func (i *installer) wait(ctx context.Context, objects []*unstructured.Unstructur
 	}
 }
 
-var errTooLong = errors.New("the timeout is over")
+var errTooLong = errors.New("the timeout has expired")
 
 // missing says what the control plane still lacks, or returns "".
 func (i *installer) missing(ctx context.Context, objects []*unstructured.Unstructured) (string, error) {
@@ -77,7 +77,7 @@ func (i *installer) missing(ctx context.Context, objects []*unstructured.Unstruc
 			return "", err
 		}
 		if now == nil || !hasRoots(now) {
-			return describe(o) + " has no roots yet; the control plane writes them", nil
+			return describe(o) + " has no roots yet; waiting for the control plane to write them", nil
 		}
 	}
 	if slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "ValidatingWebhookConfiguration" }) {
@@ -93,7 +93,7 @@ func (i *installer) rollout(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if d == nil {
-		return "", fmt.Errorf("the Deployment %s is gone", i.deployment())
+		return "", fmt.Errorf("the Deployment %s was deleted", i.deployment())
 	}
 	number := numbersOf(d)
 	want, available := number("spec", "replicas"), number("status", "availableReplicas")
@@ -199,7 +199,7 @@ func (i *installer) probe(ctx context.Context) (string, error) {
 	err := i.call(ctx, http.MethodPost, gateways.path(i.Namespace, ""), url.Values{"dryRun": {"All"}}, body, nil)
 	switch {
 	case err == nil:
-		return "the webhook is not asked about objects yet", nil
+		return "the API server does not call the webhook yet", nil
 	case strings.Contains(err.Error(), "denied the request"):
 		return "", nil
 	}

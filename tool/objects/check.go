@@ -23,9 +23,9 @@ func newValidateCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check files without a store",
-		Long: "Check the objects of files by every rule that the control plane has, and list all\n" +
-			"that is wrong at once, with file, line, field and cure. Warnings are about objects\n" +
-			"that are valid and perhaps not meant. The exit code is 0, or 1 with errors.",
+		Long: "Check the objects of files by all rules of the control plane, and list all problems\n" +
+			"at once, with file, line, field and cure. Warnings are about objects that are valid\n" +
+			"but possibly not intended. The exit code is 0, or 1 with errors.",
 		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -70,7 +70,7 @@ type storeFlags struct {
 
 func (f *storeFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.address, "store", "", "URL of the config store: fs:///directory, etcd://host:2379/prefix, k8s:// or k8s:///path/of/kubeconfig (default: OUTRIGGER_STORE; else the running outrigger up; else the kubeconfig)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long the store may take to answer")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of the store")
 }
 
 // with opens the store for some kinds, waits until it has been read, and calls use. The store keeps
@@ -185,7 +185,7 @@ func count(n int, noun string) string {
 // noArgs rejects arguments with the exit code of a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return &ExitError{exitUsage, fmt.Errorf("%s takes no arguments, and there is %q: name files with -f", cmd.Name(), args[0])}
+		return &ExitError{exitUsage, fmt.Errorf("%s takes no arguments, but got %q: name files with -f", cmd.Name(), args[0])}
 	}
 	return nil
 }

@@ -25,12 +25,12 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 	store, pick := storeFlags{cfg: cfg}, picker{}
 	cmd := &cobra.Command{
 		Use:     "describe (KIND | KIND NAME... | KIND/NAME...)",
-		Short:   "Print what is known about objects",
+		Short:   "Print objects, their status and their problems",
 		Long:    "Print objects in readable form: their spec, their status, and what is wrong with them.",
 		Example: "  outrigger describe vs catalog -n shop\n  outrigger describe dr -A",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &ExitError{exitUsage, fmt.Errorf("what? name a kind: %s, or all", kindsForPeople())}
+				return &ExitError{exitUsage, fmt.Errorf("no kind is named: write %s, or all", kindsForPeople())}
 			}
 			of, err := kindsOf(args)
 			if err != nil {

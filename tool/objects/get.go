@@ -47,9 +47,9 @@ func newGetCommand(cfg Config) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
-				return &ExitError{exitUsage, fmt.Errorf("what? name a kind: %s, or all", kindsForPeople())}
+				return &ExitError{exitUsage, fmt.Errorf("no kind is named: write %s, or all", kindsForPeople())}
 			case !slices.Contains(outputs, output):
-				return &ExitError{exitUsage, fmt.Errorf("-o %s is not known: write %s", output, strings.Join(outputs, ", "))}
+				return &ExitError{exitUsage, fmt.Errorf("-o %s is unknown: write %s", output, strings.Join(outputs, ", "))}
 			}
 			of, err := kindsOf(args)
 			if err != nil {

@@ -137,7 +137,7 @@ func TestNothingThere(t *testing.T) {
 	s.want("diff -f DIR/empty.yaml", 2, "", "outrigger: no objects in empty.yaml: nothing was compared\n")
 	s.want("validate -f DIR/empty.yaml", 0, "0 objects valid, 0 errors, 0 warnings\n", "")
 	s.want("delete vs -l team=none", 0, "", "no objects found\n")
-	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete what is in files, or what is named\n")
+	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete the objects of files, or the named ones\n")
 }
 
 // The output of get -o name can be passed to get and delete. A table of all namespaces contains
@@ -161,6 +161,6 @@ func TestApplyOfAnotherStoresObject(t *testing.T) {
 	s := newShell(t)
 	s.file("entries.yaml", strings.Replace(entry, "{name: one,", "{name: one, resourceVersion: \"7\",", 1))
 	s.want("apply -f DIR/entries.yaml", 1, "workloadentry/two in shop applied\n", "error: entries.yaml:1: update WorkloadEntry/default/one: it does not exist: "+
-		"metadata.resourceVersion is that of an object that is gone, or of another store; remove it to write the object anew\n"+
+		"metadata.resourceVersion is that of a deleted object, or of another store; remove it to create the object\n"+
 		"outrigger: 1 of 2 failed; the others are done\n")
 }

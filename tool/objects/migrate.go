@@ -51,8 +51,8 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringVar(&m.from, "from", "", "URL of the store to read")
 	cmd.Flags().StringVar(&m.to, "to", "", "URL of the store to write")
 	cmd.Flags().BoolVar(&m.overwrite, "overwrite", false, "replace objects that are different in the new store")
-	cmd.Flags().BoolVar(&m.dryRun, "dry-run", false, "only say what would happen")
-	cmd.Flags().DurationVar(&m.flags.timeout, "timeout", defaultTimeout, "how long each store may take to be read")
+	cmd.Flags().BoolVar(&m.dryRun, "dry-run", false, "only print what would be done")
+	cmd.Flags().DurationVar(&m.flags.timeout, "timeout", defaultTimeout, "timeout of reading each store")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (m *migration) one(ctx context.Context, to config.ReadWriter, c *model.Conf
 	case config.SameContent(withoutKubectl(old), next):
 		return "unchanged", nil
 	case !m.overwrite:
-		return "", errors.New("it is there already, and different: compare them, or give --overwrite")
+		return "", errors.New("it already exists and differs: compare them, or set --overwrite")
 	case m.dryRun:
 		return "replaced", nil
 	}

@@ -122,8 +122,8 @@ func TestWriteAndRead(t *testing.T) {
 	s.file("entries.yaml", entry)
 	s.want("create -f DIR/entries.yaml", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
 	s.want("create -f DIR/entries.yaml", 1, "",
-		"error: entries.yaml:1: create WorkloadEntry/default/one: it exists already\n"+
-			"error: entries.yaml:6: create WorkloadEntry/shop/two: it exists already\n")
+		"error: entries.yaml:1: create WorkloadEntry/default/one: it already exists\n"+
+			"error: entries.yaml:6: create WorkloadEntry/shop/two: it already exists\n")
 	s.want("apply -f DIR/entries.yaml", 0, "workloadentry/one unchanged\nworkloadentry/two in shop unchanged\n", "")
 	s.file("entries.yaml", strings.Replace(entry, "10.0.0.1", "10.0.0.9", 1))
 	s.want("apply -f DIR --dry-run", 0, "workloadentry/one would be applied\nworkloadentry/two in shop would be applied\n", "")
@@ -183,8 +183,8 @@ func TestInvalidObjects(t *testing.T) {
 	}
 	s.open = func(string) (config.Store, error) { return open("", false) }
 	s.file("config/entries.yaml", strings.Replace(entry, "10.0.0.1", "not an address", 1))
-	const reason = `it exists and is not valid (config/entries.yaml:4: spec.address is "not an address": it is not a host name; letters, digits, "-" and "." are allowed); ` +
-		"a control plane that has read it before keeps its last good version in force"
+	const reason = `it exists and is invalid (config/entries.yaml:4: spec.address is "not an address": it is not a host name; letters, digits, "-" and "." are allowed); ` +
+		"a control plane that has read it before keeps its last valid version in force"
 	s.want("get we one", 1, "", "error: workloadentry/one: "+reason+"\n")
 	s.want("get we", 1, "", "error: workloadentry/one: "+reason+"\n")
 	if code, _, errs := s.run("describe", "we", "one"); code != 1 || !strings.Contains(errs, reason) {
@@ -237,7 +237,7 @@ func TestReplaceKeepsOthersChanges(t *testing.T) {
 	for _, verb := range []string{"replace", "apply"} {
 		what := "update"
 		s.want(verb+" -f DIR/mine.yaml", 1, "", "error: mine.yaml:1: "+what+
-			" WorkloadEntry/default/one: it was changed by somebody else meanwhile: read it again and repeat the change\n")
+			" WorkloadEntry/default/one: it was changed in the meantime: read it again and repeat the change\n")
 	}
 	_, mine, _ = s.run("get", "we", "one", "-o", "json")
 	s.file("mine.yaml", strings.Replace(mine, "10.0.0.1", "10.0.0.7", 1))
@@ -264,8 +264,8 @@ func TestValidate(t *testing.T) {
 	s.file("bad.yaml", mistaken)
 	code, out, errs := s.run("validate", "-f", s.dir)
 	if code != 1 || out != "" || !strings.Contains(errs, `error: bad.yaml:4: WorkloadEntry/default/bad: unknown field "adress" in spec: did you mean "address"?`) ||
-		!strings.Contains(errs, `error: bad.yaml:7: VirtualServise//: kind "VirtualServise" is not known here: did you mean "VirtualService"?`) &&
-			!strings.Contains(errs, `bad.yaml:7: kind "VirtualServise" is not known here: did you mean "VirtualService"?`) ||
+		!strings.Contains(errs, `error: bad.yaml:7: VirtualServise//: kind "VirtualServise" is unknown: did you mean "VirtualService"?`) &&
+			!strings.Contains(errs, `bad.yaml:7: kind "VirtualServise" is unknown: did you mean "VirtualService"?`) ||
 		!strings.Contains(errs, "outrigger: 2 objects valid, ") {
 		t.Errorf("validate: %d\n%s%s", code, out, errs)
 	}
@@ -354,7 +354,7 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want(stores, 1, "0 objects copied (0 new, 0 replaced), 0 unchanged\n",
-		"error: workloadentry/one: it is there already, and different: compare them, or give --overwrite\n")
+		"error: workloadentry/one: it already exists and differs: compare them, or set --overwrite\n")
 	s.want(stores+" --overwrite", 0, "workloadentry/one replaced\n1 object copied (0 new, 1 replaced), 0 unchanged\n", "")
 }
 
@@ -363,21 +363,21 @@ func TestWrongCommandLines(t *testing.T) {
 	s := newShell(t)
 	for command, text := range map[string]string{
 		"apply":                          "no files: name them with -f FILE",
-		"apply x.yaml":                   `apply takes no arguments, and there is "x.yaml": name files with -f`,
-		"get":                            "what? name a kind",
-		"get sirvices":                   `kind "sirvices" is not known`,
-		"get vs -o xml":                  "-o xml is not known: write table, yaml, json, name",
+		"apply x.yaml":                   `apply takes no arguments, but got "x.yaml": name files with -f`,
+		"get":                            "no kind is named",
+		"get sirvices":                   `kind "sirvices" is unknown`,
+		"get vs -o xml":                  "-o xml is unknown: write table, yaml, json, name",
 		"get vs -l =":                    "-l =: ",
 		"get vs a -A":                    "-A and names exclude each other",
 		"delete":                         "nothing to do",
 		"delete vs":                      "name the objects, or choose them with -l",
 		"migrate --from memory://":       "name both stores",
-		"get vs/a b":                     `"b" is no KIND/NAME`,
+		"get vs/a b":                     `"b" is not KIND/NAME`,
 		"validate":                       "no files",
 		"diff":                           "no files",
-		"describe":                       "what? name a kind",
-		"get gateways.example.com":       "is not known",
-		"get vs,gateways.example.com -A": "is not known",
+		"describe":                       "no kind is named",
+		"get gateways.example.com":       "is unknown",
+		"get vs,gateways.example.com -A": "is unknown",
 	} {
 		code, out, errs := s.run(strings.Fields(command)...)
 		if code != 2 || out != "" || !strings.Contains(errs, text) {
@@ -390,7 +390,7 @@ func TestWrongCommandLines(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(s.dir, "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.want("apply -f DIR/empty", 1, "", "outrigger: empty holds no .yaml, .yml or .json file\n")
+	s.want("apply -f DIR/empty", 1, "", "outrigger: empty contains no .yaml, .yml or .json file\n")
 }
 
 // Each kind can be named by its kind, plural or short name, and Istio's Gateway is distinct from

@@ -39,7 +39,7 @@ func kinds(text string) ([]schema.Schema, error) {
 	for name := range strings.SplitSeq(text, ",") {
 		sch, ok := schema.Named(name)
 		if !ok {
-			return nil, &ExitError{exitUsage, fmt.Errorf("kind %q is not known: write one of %s", name, kindsForPeople())}
+			return nil, &ExitError{exitUsage, fmt.Errorf("kind %q is unknown: write one of %s", name, kindsForPeople())}
 		}
 		list = append(list, sch)
 	}
@@ -102,7 +102,7 @@ func (p *picker) find(s config.Reader, args []string) (found []*model.Config, mi
 		for _, arg := range args {
 			kind, name, ok := strings.Cut(arg, "/")
 			if !ok {
-				return nil, nil, &ExitError{exitUsage, fmt.Errorf("%q is no KIND/NAME, as the first one is", arg)}
+				return nil, nil, &ExitError{exitUsage, fmt.Errorf("%q is not KIND/NAME, unlike the first one", arg)}
 			}
 			list, absent, err := p.find(s, []string{kind, name})
 			if err != nil {
@@ -149,9 +149,9 @@ func whyMissing(s config.Reader, key model.Key) error {
 		switch {
 		case p.Warning:
 		case p.Object == key:
-			return fmt.Errorf("it exists and is not valid (%s: %s); a control plane that has read it before keeps its last good version in force", p.Source, p.Reason)
+			return fmt.Errorf("it exists and is invalid (%s: %s); a control plane that has read it before keeps its last valid version in force", p.Source, p.Reason)
 		case p.Object.Name == "" && errors.Is(err, config.ErrNotFound):
-			err = fmt.Errorf("it does not exist, or is what cannot be read (%s: %s)", p.Source, p.Reason)
+			err = fmt.Errorf("it does not exist, or cannot be read (%s: %s)", p.Source, p.Reason)
 		}
 	}
 	return err

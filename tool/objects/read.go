@@ -191,7 +191,7 @@ func expand(name string) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("%s holds no .yaml, .yml or .json file", name)
+		err = fmt.Errorf("%s contains no .yaml, .yml or .json file", name)
 	}
 	return paths, err
 }

@@ -25,7 +25,7 @@ type verb struct {
 var (
 	createVerb = verb{
 		"create", "created", "Create objects from files",
-		"Create the objects of the files. An object that exists already is an error.",
+		"Create the objects of the files. An object that already exists is an error.",
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Create(ctx, c)
 			return true, err
@@ -33,15 +33,15 @@ var (
 	}
 	applyVerb = verb{
 		"apply", "applied", "Create or change objects from files",
-		"Make the objects of the files what the files say: create those that do not\n" +
+		"Make the stored objects equal to those of the files: create those that do not\n" +
 			"exist, replace labels, annotations and spec of the others. An object with a\n" +
-			"metadata.resourceVersion is written only if nobody changed it meanwhile.",
+			"metadata.resourceVersion is written only if it has not changed since.",
 		apply,
 	}
 	replaceVerb = verb{
 		"replace", "replaced", "Replace objects by those of files",
 		"Replace labels, annotations and spec of objects that exist. An object with a\n" +
-			"metadata.resourceVersion is written only if nobody changed it meanwhile.",
+			"metadata.resourceVersion is written only if it has not changed since.",
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Update(ctx, c)
 			return true, err
@@ -64,7 +64,7 @@ func apply(ctx context.Context, s config.ReadWriter, c *model.Config) (changed b
 		}
 		cameOrWent := errors.Is(err, config.ErrExists) || errors.Is(err, config.ErrNotFound)
 		if cameOrWent && c.ResourceVersion != "" {
-			return false, fmt.Errorf("%w: metadata.resourceVersion is that of an object that is gone, or of another store; remove it to write the object anew", err)
+			return false, fmt.Errorf("%w: metadata.resourceVersion is that of a deleted object, or of another store; remove it to create the object", err)
 		}
 		if !cameOrWent {
 			return true, err
@@ -137,7 +137,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 			var keys []model.Key
 			if len(files.files) > 0 {
 				if len(args) > 0 {
-					return &ExitError{exitUsage, fmt.Errorf("-f and %q exclude each other: delete what is in files, or what is named", args[0])}
+					return &ExitError{exitUsage, fmt.Errorf("-f and %q exclude each other: delete the objects of files, or the named ones", args[0])}
 				}
 				var err error
 				if keys, err = files.readKeys(cmd, "deleted"); err != nil {

@@ -152,9 +152,9 @@ func (s *Server) fly(ctx context.Context, f *forward, key flightKey, fl *flight)
 		return
 	}
 	if msg == nil {
-		s.log.Warn("upstream does not answer: names that are not of the mesh get the last answer, or none", "err", err)
+		s.log.Warn("upstream does not respond: names outside the mesh receive the last answer, or none", "err", err)
 	} else {
-		s.log.Info("upstream answers again")
+		s.log.Info("upstream responds again")
 	}
 }
 

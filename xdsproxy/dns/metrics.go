@@ -32,7 +32,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "istio_agent_dns_requests_total", Help: "DNS requests received.",
 		}),
 		upstreamRequests: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "istio_agent_dns_upstream_requests_total", Help: "DNS requests that upstream servers were asked for.",
+			Name: "istio_agent_dns_upstream_requests_total", Help: "DNS requests that were sent to upstream servers.",
 		}),
 		upstreamFailures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "istio_agent_dns_upstream_failures_total", Help: "DNS requests that no upstream server answered.",
@@ -43,11 +43,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outrigger_agent_dns_stale_answers_total",
-			Help: "Requests that were answered with upstream's last answer because upstream did not answer.",
+			Help: "Requests that were answered with upstream's last answer because upstream did not respond.",
 		}),
 		ignored: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outrigger_agent_dns_upstream_ignored_total",
-			Help: "Messages from upstream addresses that answer nothing that was asked: late, damaged or forged.",
+			Help: "Messages from upstream addresses that match no pending request: late, damaged or forged.",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_dns_refused_total", Help: "DNS requests that were refused.",

@@ -60,7 +60,7 @@ func readFile(path string) ([]byte, error) {
 	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	text, err := io.ReadAll(io.LimitReader(f, maxResolvConf+1))
 	if err == nil && len(text) > maxResolvConf {
-		err = fmt.Errorf("it has more than %d bytes, which is no resolv.conf", maxResolvConf)
+		err = fmt.Errorf("it has more than %d bytes, the limit for a resolv.conf", maxResolvConf)
 	}
 	return text, err
 }
@@ -142,7 +142,7 @@ func (s *Server) setUpstream(servers, search []string) {
 	for _, server := range servers {
 		// A query to itself would loop forever.
 		if isOurs(server, s.cfg.Sockets) {
-			s.log.Error("an upstream DNS server is this server itself, and is left out: name the real one in resolv.conf, or in "+
+			s.log.Error("an upstream DNS server is this server itself, and is ignored: name the real one in resolv.conf, or in "+
 				"/var/lib/istio/resolv.conf when this server listens on port 53", "address", server)
 			continue
 		}

@@ -150,7 +150,7 @@ func (s *Server) Table() *nds.Table {
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, socket := range s.cfg.Sockets {
-		s.log.Info("DNS is served", "address", socket.UDP.LocalAddr().String())
+		s.log.Info("serving DNS", "address", socket.UDP.LocalAddr().String())
 		g.Go(func() error { return s.serveUDP(ctx, socket.UDP) })
 		g.Go(func() error { return s.serveTCP(ctx, socket.TCP) })
 	}

@@ -345,7 +345,7 @@ func takesVHDS(t *testing.T) bool {
 // TestEnvoy boots a real Envoy from what another one acknowledged:
 //   - an Envoy gets its configuration from a control plane and answers;
 //   - the control plane and the agent's process are gone;
-//   - a new Envoy gets the same from a store that was opened anew and answers,
+//   - a new Envoy gets the same from a store that was opened again and answers,
 //     over the other protocol as well.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()

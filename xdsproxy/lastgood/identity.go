@@ -28,7 +28,7 @@ type Identity struct {
 // Forget removes the files that an agent has stored in a directory, when storing is disabled.
 func Forget(dir string, log *slog.Logger) {
 	for _, name := range []string{identityFile, snapshotFile, confirmedFile, legacyFile} {
-		remove(filepath.Join(dir, name), log, "what was kept for a cold start is removed: last good is switched off")
+		remove(filepath.Join(dir, name), log, "the state for a cold start is removed: last good is switched off")
 	}
 	removeTemporary(dir)
 }
@@ -81,13 +81,13 @@ func (s *Store) Identity() (*Identity, error) {
 		return nil, s.off
 	}
 	if !s.cfg.KeepIdentity {
-		return nil, refuse(reasonOff, "the workload's identity is not kept")
+		return nil, refuse(reasonOff, "the workload's identity is not stored")
 	}
 	path := filepath.Join(s.cfg.Dir, identityFile)
 	id, err := s.loadIdentity()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, refuse(reasonNone, "no identity was kept so far")
+		return nil, refuse(reasonNone, "no identity was stored so far")
 	case err != nil:
 		err = about(path, err)
 	default:

@@ -17,7 +17,7 @@ func newMetrics(reg prometheus.Registerer, s *Store) *metrics {
 	m := &metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "outrigger_agent_last_good_refused_total",
-			Help: "Times that the last good configuration was not used or not kept, by reason.",
+			Help: "Times that the last good configuration was not used or not stored, by reason.",
 		}, []string{"reason"}),
 		bytes: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outrigger_agent_last_good_bytes",

@@ -33,26 +33,26 @@ const (
 // belong to this user; its mode is corrected.
 func ownDirectory(path string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
+		return refuse(reasonDirectory, "the directory cannot be created: %v", err)
 	}
 	if err := checkParent(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return refuse(reasonDirectory, "the directory cannot be made: %v", err)
+		return refuse(reasonDirectory, "the directory cannot be created: %v", err)
 	}
 	// Do not follow a link, and check the open directory: it cannot be replaced in between.
 	d, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return refuse(reasonDirectory, "it is no directory of its own: %v", err)
+		return refuse(reasonDirectory, "it is not a private directory: %v", err)
 	}
 	defer func() { _ = d.Close() }() // read-only: closing cannot lose data
 	info, err := d.Stat()
 	if err != nil {
-		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
+		return refuse(reasonDirectory, "it cannot be examined: %v", err)
 	}
 	if !localuser.Owns(info) {
-		return refuse(reasonDirectory, "it belongs to another user; give it to user %d or name another directory", os.Geteuid())
+		return refuse(reasonDirectory, "it belongs to another user; change its owner to user %d or name another directory", os.Geteuid())
 	}
 	if info.Mode().Perm() != 0o700 {
 		if err := d.Chmod(0o700); err != nil {
@@ -67,10 +67,10 @@ func ownDirectory(path string) (err error) {
 func checkParent(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return refuse(reasonDirectory, "it cannot be looked at: %v", err)
+		return refuse(reasonDirectory, "it cannot be examined: %v", err)
 	}
 	if uid, ok := localuser.Owner(info); ok && uid != 0 && uid != os.Geteuid() {
-		return refuse(reasonDirectory, "%s belongs to user %d; give it to user %d or name another directory", path, uid, os.Geteuid())
+		return refuse(reasonDirectory, "%s belongs to user %d; change its owner to user %d or name another directory", path, uid, os.Geteuid())
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func checkParent(path string) error {
 func openOwn(path string) (*os.File, error) {
 	f, err := localuser.Open(path, 0o077)
 	if errors.Is(err, localuser.ErrRefused) {
-		return nil, refuse(reasonDirectory, "%v; remove it, and a new one is made", err)
+		return nil, refuse(reasonDirectory, "%v; remove it, and a new one is created", err)
 	}
 	return f, err
 }
@@ -101,7 +101,7 @@ func nodeKey(dir string) ([]byte, error) {
 	key := make([]byte, keySize+1)
 	n, err := f.Read(key)
 	if err != nil || n != keySize {
-		return nil, refuse(reasonKey, "%s is not used: it has %d bytes (%v), a key has %d; remove it, and a new one is made", path, n, err, keySize)
+		return nil, refuse(reasonKey, "%s is not used: it has %d bytes (%v), a key has %d; remove it, and a new one is created", path, n, err, keySize)
 	}
 	return key[:keySize], nil
 }
@@ -138,7 +138,7 @@ func lock(dir string) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, refuse(reasonBusy, "another agent keeps what it knows in %s; give each agent a directory of its own", dir)
+			return nil, refuse(reasonBusy, "another agent stores its state in %s; give each agent a directory of its own", dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}

@@ -221,7 +221,7 @@ func TestResume(t *testing.T) {
 		{"what was served", map[string]string{"a": servedVersion, "b": servedVersion}, func(*stream) {}, map[string]string{"a": "1", "b": "1"}},
 		{"one was removed", map[string]string{"a": a1}, func(*stream) {}, map[string]string{"a": "1"}},
 		{"a change", map[string]string{"a": a1, "b": b1}, func(s *stream) { s.give(clusterType, cluster("b", "2")) }, map[string]string{"a": "1", "b": "2"}},
-		{"one that is not kept", map[string]string{"a": a1, "b": "other"}, func(s *stream) { s.give(clusterType, cluster("a", "2")) }, map[string]string{"a": "1", "b": "1"}},
+		{"one that is not stored", map[string]string{"a": a1, "b": "other"}, func(s *stream) { s.give(clusterType, cluster("a", "2")) }, map[string]string{"a": "1", "b": "1"}},
 		{"one that is sent again", map[string]string{"a": a1, "b": "other"}, func(s *stream) { s.give(clusterType, cluster("b", "3")) }, map[string]string{"a": "1", "b": "3"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

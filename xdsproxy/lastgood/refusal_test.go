@@ -113,22 +113,22 @@ func refusedCases() []refusedCase {
 		}
 	}
 	return []refusedCase{
-		{"nothing was kept", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.Dir, snapshotFile))) }, reasonNone, "nothing was kept so far", true},
-		{"another identity", func(_ *testing.T, c *Config) { c.Identity = "other" }, reasonIdentity, `for another identity than "other"`, true},
-		{"another version", func(_ *testing.T, c *Config) { c.Version = "2" }, reasonVersion, `by version "1", this agent is "2"`, true},
-		{"a longer version", func(_ *testing.T, c *Config) { c.Version = "1.2" }, reasonVersion, `by version "1", this agent is "1.2"`, true},
-		{"the key is lost", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.KeyDir, keyFile))) }, reasonKey, "sealed with another key", true},
+		{"nothing was stored", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.Dir, snapshotFile))) }, reasonNone, "nothing was stored so far", true},
+		{"another identity", func(_ *testing.T, c *Config) { c.Identity = "other" }, reasonIdentity, `for an identity other than "other"`, true},
+		{"another version", func(_ *testing.T, c *Config) { c.Version = "2" }, reasonVersion, `by version "1", but this agent is "2"`, true},
+		{"a longer version", func(_ *testing.T, c *Config) { c.Version = "1.2" }, reasonVersion, `by version "1", but this agent is "1.2"`, true},
+		{"the key is lost", func(t *testing.T, c *Config) { do(t, os.Remove(filepath.Join(c.KeyDir, keyFile))) }, reasonKey, "sealed with a key other", true},
 		{"another key", func(t *testing.T, c *Config) {
 			do(t, os.WriteFile(filepath.Join(c.KeyDir, keyFile), make([]byte, keySize), 0o600))
-		}, reasonKey, "sealed with another key", true},
+		}, reasonKey, "sealed with a key other", true},
 		{"the key is cut off", func(t *testing.T, c *Config) { do(t, os.Truncate(filepath.Join(c.KeyDir, keyFile), 31)) }, reasonKey, "it has 31 bytes", false},
-		{"the key is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.KeyDir, keyFile), 0o640)) }, reasonKey, "its mode 0640 lets others in", false},
+		{"the key is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.KeyDir, keyFile), 0o640)) }, reasonKey, "its mode 0640 allows access by others", false},
 		{"the key is a link", func(t *testing.T, c *Config) {
 			path := filepath.Join(c.KeyDir, keyFile)
 			do(t, os.Rename(path, path+"2"))
 			do(t, os.Symlink(path+"2", path))
 		}, reasonKey, "it is a symbolic link", false},
-		{"the state is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.Dir, snapshotFile), 0o604)) }, reasonDirectory, "its mode 0604 lets others in", true},
+		{"the state is open to others", func(t *testing.T, c *Config) { do(t, os.Chmod(filepath.Join(c.Dir, snapshotFile), 0o604)) }, reasonDirectory, "its mode 0604 allows access by others", true},
 		{"the state is a link", func(t *testing.T, c *Config) {
 			path := filepath.Join(c.Dir, snapshotFile)
 			do(t, os.Rename(path, path+"2"))
@@ -138,15 +138,15 @@ func refusedCases() []refusedCase {
 			path := filepath.Join(c.Dir, snapshotFile)
 			do(t, os.Remove(path))
 			do(t, syscall.Mkfifo(path, 0o600))
-		}, reasonDirectory, "it is no regular file", true},
+		}, reasonDirectory, "it is not a regular file", true},
 		{"the directory is a link", func(t *testing.T, c *Config) {
 			do(t, os.Symlink(c.Dir, c.Dir+"2"))
 			c.Dir += "2"
-		}, reasonDirectory, "it is no directory of its own", false},
+		}, reasonDirectory, "it is not a private directory", false},
 		{"the directory is a file", func(t *testing.T, c *Config) {
 			c.Dir += "2"
 			do(t, os.WriteFile(c.Dir, nil, 0o600))
-		}, reasonDirectory, "it is no directory of its own", false},
+		}, reasonDirectory, "it is not a private directory", false},
 		{"the directory is another user's", func(t *testing.T, c *Config) {
 			if os.Geteuid() != 0 {
 				t.Skip("only root can give a directory to another user")
@@ -159,7 +159,7 @@ func refusedCases() []refusedCase {
 			}
 			do(t, os.Chown(filepath.Join(c.Dir, snapshotFile), 65534, 65534))
 		}, reasonDirectory, "it belongs to another user", true},
-		{"too large", func(_ *testing.T, c *Config) { c.MaxBytes = 1000 }, reasonSize, "the bound is 1000", false},
+		{"too large", func(_ *testing.T, c *Config) { c.MaxBytes = 1000 }, reasonSize, "the limit is 1000", false},
 		{"too old", func(_ *testing.T, c *Config) { c.MaxAge = time.Nanosecond }, reasonAge, "at most 1ns are allowed", false},
 		{"switched off", func(_ *testing.T, c *Config) { c.MaxAge = 0 }, reasonOff, "switched off", false},
 	}
@@ -196,11 +196,11 @@ func TestRefused(t *testing.T) {
 			if !tc.mends {
 				return
 			}
-			eventually(t, "it is kept anew", func() bool { return store.Usable() == nil })
+			eventually(t, "it is kept again", func() bool { return store.Usable() == nil })
 			stop()
 			cfg.Registerer = nil
 			if err := open(t, cfg).Usable(); err != nil {
-				t.Errorf("kept anew: %v", err)
+				t.Errorf("kept again: %v", err)
 			}
 		})
 	}
@@ -306,7 +306,7 @@ func TestConfig(t *testing.T) {
 		{"another one for the key", func(c *Config) { c.KeyDir = c.Dir + "/" }},
 		{"an identity", func(c *Config) { c.Identity = "" }},
 		{"more than 255 bytes", func(c *Config) { c.Version = strings.Repeat("1", 256) }},
-		{"less than nothing", func(c *Config) { c.MaxAge = -1 }},
+		{"is negative", func(c *Config) { c.MaxAge = -1 }},
 	} {
 		if _, err := Open(config(t, tc.change)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.want, err)
@@ -404,7 +404,7 @@ func TestClock(t *testing.T) {
 			generation(newStream(t, store, true), 1)
 			pass(3 * time.Second)
 			if err := store.Usable(); err != nil || store.From().After(time.Now()) {
-				t.Errorf("%s ahead, kept anew: %v, from %s", ahead, err, store.From())
+				t.Errorf("%s ahead, kept again: %v, from %s", ahead, err, store.From())
 			}
 		})
 	}

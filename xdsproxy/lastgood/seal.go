@@ -117,10 +117,10 @@ func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 		return nil, unreadable(err)
 	}
 	if string(header[:len(magic)]) != magic || header[len(magic)+2] != kind {
-		return nil, refuse(reasonDamaged, "it does not begin as such a file does")
+		return nil, refuse(reasonDamaged, "it does not begin with the signature of such a file")
 	}
 	if got := binary.BigEndian.Uint16(header[len(magic):]); got != format {
-		return nil, refuse(reasonVersion, "it has format %d, this agent reads format %d", got, format)
+		return nil, refuse(reasonVersion, "it has format %d, but this agent reads format %d", got, format)
 	}
 	want, err := o.header(kind, header[len(magic)+3:][:saltSize])
 	if err != nil {
@@ -129,11 +129,11 @@ func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 	from := fixedSize - 1 - sha256.Size
 	switch {
 	case !bytes.Equal(header[from:fixedSize-1], want[from:fixedSize-1]):
-		return nil, refuse(reasonIdentity, "it was kept for another identity than %q", o.identity)
+		return nil, refuse(reasonIdentity, "it was stored for an identity other than %q", o.identity)
 	case !bytes.Equal(header[fixedSize:], want[fixedSize:]):
-		return nil, refuse(reasonVersion, "it was kept by version %q, this agent is %q", header[fixedSize:], o.version)
+		return nil, refuse(reasonVersion, "it was stored by version %q, but this agent is %q", header[fixedSize:], o.version)
 	case !bytes.Equal(header[:from], want[:from]):
-		return nil, refuse(reasonKey, "it is sealed with another key than that of this node")
+		return nil, refuse(reasonKey, "it is sealed with a key other than that of this node")
 	}
 	return o.sealer(header)
 }
@@ -141,7 +141,7 @@ func (o *owner) readHeader(r io.Reader, kind byte) (*sealer, error) {
 // unreadable returns a refusal for a file that is truncated or cannot be read.
 func unreadable(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return refuse(reasonDamaged, "it is cut off")
+		return refuse(reasonDamaged, "it is truncated")
 	}
 	return refuse(reasonDisk, "it cannot be read: %v", err)
 }
@@ -162,7 +162,7 @@ func (s *sealer) seal(dst []byte, at int64, plain []byte) []byte {
 func (s *sealer) open(dst []byte, at int64, sealed []byte) ([]byte, error) {
 	plain, err := s.aead.Open(dst, nil, sealed, place(at, len(sealed)))
 	if err != nil {
-		return nil, refuse(reasonDamaged, "the record at byte %d is not what was written", at)
+		return nil, refuse(reasonDamaged, "the record at byte %d is damaged", at)
 	}
 	return plain, nil
 }
@@ -175,7 +175,7 @@ func (s *Store) writeSealed(o *owner, name string, kind byte, plain []byte) erro
 	}
 	b := seal.seal(bytes.Clone(seal.header), int64(len(seal.header)), plain)
 	if len(b) > maxSmall {
-		return refuse(reasonSize, "it has %d bytes, the bound is %d", len(b), maxSmall)
+		return refuse(reasonSize, "it has %d bytes; the limit is %d", len(b), maxSmall)
 	}
 	return durable.Replace(filepath.Join(s.cfg.Dir, name), b, 0o600)
 }

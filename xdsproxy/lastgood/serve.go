@@ -32,7 +32,7 @@ func (s *Store) Serve(ctx context.Context, delta bool, recv func() ([]byte, erro
 		return fmt.Errorf("serve the last good configuration: %w", err)
 	}
 	defer func() { _ = srv.file.Close() }() // read-only: closing cannot lose data
-	s.log.Info("envoy is served the last good configuration", "path", s.cfg.Dir, "duration", time.Since(srv.from).Round(time.Second))
+	s.log.Info("serving envoy the last good configuration", "path", s.cfg.Dir, "duration", time.Since(srv.from).Round(time.Second))
 	requests, ended := make(chan []byte), make(chan struct{})
 	go func() {
 		defer close(ended)

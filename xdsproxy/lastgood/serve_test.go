@@ -163,7 +163,7 @@ func TestServeDelta(t *testing.T) {
 			[]answer{{map[string]string{"r/x": "1", "r/none": "nothing"}, nil}, {map[string]string{"r/x": "1", "r/y": "1"}, nil}},
 		},
 		{
-			"a type that is not kept",
+			"a type that is not stored",
 			[]*discoveryv3.DeltaDiscoveryRequest{delta(secretType, "", []string{"s"}, nil)},
 			[]answer{{map[string]string{"s": unknown}, nil}},
 		},
@@ -256,7 +256,7 @@ func TestServeInParts(t *testing.T) {
 func TestServeEnds(t *testing.T) {
 	t.Parallel()
 	store := keep(t, config(t), something)
-	better := errors.New("the control plane is there")
+	better := errors.New("the control plane is reachable")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	hold := make(chan struct{})
 	defer close(hold)

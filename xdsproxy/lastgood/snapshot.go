@@ -226,7 +226,7 @@ func (s *snapshot) scan(fn func(*resource) error) (*end, error) {
 		case err != nil:
 			return nil, err
 		case e != nil && (e.count != count || at != s.size):
-			return nil, refuse(reasonDamaged, "it has %d resources and %d bytes after them, it must have %d and none", count, s.size-at, e.count)
+			return nil, refuse(reasonDamaged, "it has %d resources and %d bytes after them; it must have %d and none", count, s.size-at, e.count)
 		case e != nil:
 			return e, nil
 		case s.consents(res):
@@ -252,7 +252,7 @@ func (s *Store) load(digests bool) (*snapshot, error) {
 	path := filepath.Join(s.cfg.Dir, snapshotFile)
 	f, err := openOwn(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, refuse(reasonNone, "nothing was kept so far")
+		return nil, refuse(reasonNone, "nothing was stored so far")
 	}
 	if err != nil {
 		return nil, about(path, err)
@@ -272,10 +272,10 @@ func (s *Store) load(digests bool) (*snapshot, error) {
 func (s *Store) loadFrom(f *os.File, digests bool) (*snapshot, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return nil, refuse(reasonDisk, "it cannot be looked at: %v", err)
+		return nil, refuse(reasonDisk, "it cannot be examined: %v", err)
 	}
 	if info.Size() > s.cfg.MaxBytes {
-		return nil, refuse(reasonSize, "it has %d bytes, the bound is %d", info.Size(), s.cfg.MaxBytes)
+		return nil, refuse(reasonSize, "it has %d bytes; the limit is %d", info.Size(), s.cfg.MaxBytes)
 	}
 	seal, err := s.owner.readHeader(f, kindSnapshot)
 	if err != nil {

@@ -102,7 +102,7 @@ type event struct {
 func Open(cfg Config) (*Store, error) {
 	switch {
 	case cfg.Dir == "" || cfg.KeyDir == "" || filepath.Clean(cfg.Dir) == filepath.Clean(cfg.KeyDir):
-		return nil, errors.New("last good needs a directory for what is kept and another one for the key")
+		return nil, errors.New("last good needs a directory for its state and another one for the key")
 	case cfg.Identity == "":
 		return nil, errors.New("last good needs an identity")
 	case len(cfg.Version) > maxVersion:
@@ -110,7 +110,7 @@ func Open(cfg Config) (*Store, error) {
 	case cfg.IdentityKey != nil && len(cfg.IdentityKey) != keySize:
 		return nil, fmt.Errorf("last good: the key of the identity has %d bytes, want %d", len(cfg.IdentityKey), keySize)
 	case cfg.MaxAge < 0:
-		return nil, fmt.Errorf("last good: age %s is less than nothing; 0 switches it off", cfg.MaxAge)
+		return nil, fmt.Errorf("last good: age %s is negative; 0 switches it off", cfg.MaxAge)
 	}
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = defaultMaxBytes
@@ -134,7 +134,7 @@ func (s *Store) open() {
 		return
 	}
 	if !s.cfg.KeepIdentity {
-		remove(filepath.Join(s.cfg.Dir, identityFile), s.log, "the identity that was kept is removed: it is not to be kept anymore")
+		remove(filepath.Join(s.cfg.Dir, identityFile), s.log, "the stored identity is removed: it must no longer be stored")
 	}
 	remove(filepath.Join(s.cfg.Dir, legacyFile), s.log, "the last good configuration of an earlier version is removed: this version cannot read it")
 	st, err := s.load(true)
@@ -195,11 +195,11 @@ func (s *Store) Usable() error {
 func (s *Store) tooOld(path string, from time.Time) error {
 	age := time.Since(from)
 	if age < -s.cfg.MaxAge {
-		return about(path, refuse(reasonAge, "it is from %s, which is %s ahead of this machine's clock; set the clock right",
+		return about(path, refuse(reasonAge, "it is from %s, which is %s ahead of this machine's clock; correct the clock",
 			from.UTC().Format(time.RFC3339), (-age).Round(time.Second)))
 	}
 	if age > s.cfg.MaxAge {
-		return about(path, refuse(reasonAge, "it is from %s and %s old, at most %s are allowed",
+		return about(path, refuse(reasonAge, "it is from %s and %s old; at most %s are allowed",
 			from.UTC().Format(time.RFC3339), age.Round(time.Second), s.cfg.MaxAge))
 	}
 	return nil

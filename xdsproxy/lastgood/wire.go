@@ -37,7 +37,7 @@ const (
 	firstName = 1 // the name of each resource for which namedFirst returns true
 )
 
-var errMalformed = errors.New("the frame is no protobuf message")
+var errMalformed = errors.New("the frame is not a protobuf message")
 
 // namedFirst reports whether the first field of a type is its name. A state-of-the-world response
 // contains the name nowhere else.

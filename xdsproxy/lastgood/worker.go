@@ -148,7 +148,7 @@ func (w *worker) gap(r *Recording, now time.Time) {
 		return
 	}
 	w.store.metrics.refused.WithLabelValues(reasonBacklog).Inc()
-	w.store.log.Warn("the disk was too slow, the last good configuration waits until each type was sent again")
+	w.store.log.Warn("the disk was too slow; the last good configuration is stored once each type was sent again")
 	for _, t := range r.types {
 		t.reset(now)
 	}

@@ -140,7 +140,7 @@ func (h *Host) read(b []byte) error {
 }
 
 var (
-	errMalformed = errors.New("the bytes are no protobuf message")
+	errMalformed = errors.New("the bytes are not a protobuf message")
 	errUTF8      = errors.New("it is not UTF-8")
 )
 

@@ -28,7 +28,7 @@ func (c *Cache) credentials(r request) (authn.Authenticator, error) {
 	if r.secret != "" {
 		file, err := config.LoadFromReader(strings.NewReader(r.secret))
 		if err != nil {
-			return nil, errors.New("the plugin's pull secret is no docker config JSON") // the error may quote the secret
+			return nil, errors.New("the plugin's pull secret is not a docker config JSON") // the error may quote the secret
 		}
 		// Use only the file: a secret must not name a program to run on this machine.
 		return authenticator(r.image, credentials.NewFileStore(file).Get)
@@ -54,7 +54,7 @@ func readDockerConfig(path string) (*configfile.ConfigFile, error) {
 	defer func() { _ = f.Close() }() // read-only: closing cannot lose data
 	file, err := config.LoadFromReader(io.LimitReader(f, maxDockerConfig))
 	if err != nil {
-		return nil, fmt.Errorf("%s is no docker config JSON: %w", path, err)
+		return nil, fmt.Errorf("%s is not a docker config JSON: %w", path, err)
 	}
 	return file, nil
 }

@@ -40,7 +40,7 @@ type index struct {
 func (s *store) load() {
 	idx, err := readIndex(filepath.Join(s.dir, indexName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("the index of the Wasm modules cannot be read, the cache starts empty", "path", s.dir, "err", err)
+		s.log.Warn("the index of the Wasm modules cannot be read; the cache starts empty", "path", s.dir, "err", err)
 	}
 	for _, m := range idx.Modules {
 		if m == nil || !m.valid() {
@@ -104,7 +104,7 @@ func (s *store) sweep() {
 			continue
 		}
 		if err := os.Remove(path); err != nil {
-			s.log.Warn("a left over Wasm module cannot be deleted", "path", path, "err", err)
+			s.log.Warn("a leftover Wasm module cannot be deleted", "path", path, "err", err)
 		}
 		if dir := filepath.Dir(path); dir != s.dir {
 			_ = os.Remove(dir) // only if it is empty
@@ -123,7 +123,7 @@ func (s *store) save() {
 		err = s.writeIndex(b)
 	}
 	if err != nil {
-		s.log.Warn("the index of the Wasm modules cannot be written, they are fetched again after a restart", "path", s.dir, "err", err)
+		s.log.Warn("the index of the Wasm modules cannot be written; they are fetched again after a restart", "path", s.dir, "err", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (s *store) add(d *download, k moduleKey) error {
 		return err
 	}
 	if !isRealDir(dir) {
-		return fmt.Errorf("%s is no directory of the cache: remove it", dir)
+		return fmt.Errorf("%s is not a directory of the cache: remove it", dir)
 	}
 	if err := s.finish(d.file, s.path(k), fileMode, nil); err != nil {
 		return err

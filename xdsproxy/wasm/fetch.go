@@ -111,7 +111,7 @@ func (c *Cache) keep(r request, d *download) (moduleKey, error) {
 	k := moduleKey{Module: digest(r.module), Checksum: d.sha256}
 	if r.checksum != "" && r.checksum != d.sha256 {
 		d.discard()
-		return k, &fetchError{checksumMismatch, fmt.Errorf("the module's sha256 is %s, wanted is %s", d.sha256, r.checksum)}
+		return k, &fetchError{checksumMismatch, fmt.Errorf("the module's sha256 is %s, want %s", d.sha256, r.checksum)}
 	}
 	return k, c.add(d, k)
 }
@@ -175,5 +175,5 @@ func (c *Cache) failedLately(r request) error {
 	if !ok || time.Now().After(f.until) {
 		return nil
 	}
-	return fmt.Errorf("%w (it is tried again in %s)", f.err, time.Until(f.until).Round(time.Second))
+	return fmt.Errorf("%w (retry in %s)", f.err, time.Until(f.until).Round(time.Second))
 }

@@ -41,7 +41,7 @@ func openRegular(root *os.Root, path string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is no regular file")
+		err = errors.New("it is not a regular file")
 	}
 	if err != nil {
 		_ = f.Close() // read-only: closing cannot lose data

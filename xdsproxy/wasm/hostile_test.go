@@ -137,7 +137,7 @@ func TestBombs(t *testing.T) {
 			c := newCache(t, Config{HTTPMaxAttempts: 1})
 			c.maxModule = most
 			if _, err := rewriteOne(t, c, pluginSpec{name: "p", url: "oci://" + r.host + "/x:v1"}); err == nil ||
-				!strings.Contains(err.Error(), "larger than") && !strings.Contains(err.Error(), "no WebAssembly module") {
+				!strings.Contains(err.Error(), "larger than") && !strings.Contains(err.Error(), "not a WebAssembly module") {
 				t.Errorf("error %v", err)
 			}
 			wantEmpty(t, c)
@@ -188,7 +188,7 @@ func TestLinkedDirectory(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, digest(url))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rewriteOne(t, newCache(t, Config{Dir: dir}), pluginSpec{name: "p", url: url}); err == nil || !strings.Contains(err.Error(), "is no directory of the cache") {
+	if _, err := rewriteOne(t, newCache(t, Config{Dir: dir}), pluginSpec{name: "p", url: url}); err == nil || !strings.Contains(err.Error(), "is not a directory of the cache") {
 		t.Errorf("error %v", err)
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 0 {

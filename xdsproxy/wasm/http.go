@@ -45,7 +45,7 @@ func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url.String(), http.NoBody)
 	if err != nil {
-		return nil, backoff.Permanent(errors.New("the module's URL is no URL"))
+		return nil, backoff.Permanent(errors.New("the module's URL is invalid"))
 	}
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := c.net.client().Do(req)
@@ -57,7 +57,7 @@ func (c *Cache) attempt(ctx context.Context, r request) (*download, error) {
 	}
 	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	if resp.StatusCode != http.StatusOK {
-		err := fmt.Errorf("the server answers %s", resp.Status)
+		err := fmt.Errorf("the server returned %s", resp.Status)
 		if !worthRetry(resp.StatusCode) {
 			return nil, backoff.Permanent(err)
 		}

@@ -115,7 +115,7 @@ func fileURL(name string) string {
 // openLocal opens a regular file below FileDir.
 func (c *Cache) openLocal(name string) (*os.File, error) {
 	if c.cfg.FileDir == "" {
-		return nil, errors.New("no directory is configured that Wasm modules may lie in")
+		return nil, errors.New("no directory for Wasm modules in files is configured")
 	}
 	return openBelow(c.cfg.FileDir, name)
 }

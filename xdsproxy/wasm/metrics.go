@@ -47,18 +47,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "istio_agent_wasm_cache_entries", Help: "Wasm modules in the cache.",
 		}),
 		bytes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outrigger_agent_wasm_cache_bytes", Help: "Bytes of the Wasm modules in the cache and of downloads under way.",
+			Name: "outrigger_agent_wasm_cache_bytes", Help: "Bytes of the Wasm modules in the cache and of downloads in progress.",
 		}),
 		lookups:     counter("istio_agent_wasm_cache_lookup_count", "Lookups of Wasm modules in the cache.", "hit"),
 		fetches:     counter("istio_agent_wasm_remote_fetch_count", "Wasm modules fetched, by result.", "result"),
-		conversions: counter("istio_agent_wasm_config_conversion_count", "Extension configurations looked at, by result.", "result"),
+		conversions: counter("istio_agent_wasm_config_conversion_count", "Extension configurations processed, by result.", "result"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "istio_agent_wasm_config_conversion_duration",
 			Help:    "Milliseconds that the conversion of one extension configuration took, with the download if there was one.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, durationBuckets),
 		}),
 		fallbacks: counter("outrigger_agent_wasm_fallback_total",
-			"Extension configurations that could not be converted, by what Envoy got instead: kept, opened, denied or withheld.", "fallback"),
+			"Extension configurations that could not be converted, by what Envoy received instead: kept, opened, denied or withheld.", "fallback"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.entries, m.bytes, m.lookups, m.fetches, m.conversions, m.duration, m.fallbacks)

@@ -138,7 +138,7 @@ func (t registryTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 }
 
 func plaintextError(host string) error {
-	return fmt.Errorf("%w: credentials would go to %s in plaintext; list it in WASM_INSECURE_REGISTRIES if that is meant", errRefused, host)
+	return fmt.Errorf("%w: credentials would go to %s in plaintext; list it in WASM_INSECURE_REGISTRIES if that is intended", errRefused, host)
 }
 
 // isBlob reports whether a request is for a layer, or was redirected from one.
@@ -156,7 +156,7 @@ func isBlob(req *http.Request) bool {
 // resolved the address after name resolution.
 func (n *network) checkAddress(address, resolved string) error {
 	if err := n.allowed.Check(address, resolved); err != nil {
-		return fmt.Errorf("%w: %w; allow it in OUTRIGGER_WASM_ALLOWED_HOSTS if that is meant", errRefused, err)
+		return fmt.Errorf("%w: %w; allow it in OUTRIGGER_WASM_ALLOWED_HOSTS if that is intended", errRefused, err)
 	}
 	return nil
 }

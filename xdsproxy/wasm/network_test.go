@@ -130,14 +130,14 @@ func TestFileURL(t *testing.T) {
 	}{
 		"below":         {"file://" + dir + "/m.wasm", dir, ""},
 		"link inside":   {"file://" + dir + "/inside", dir, ""},
-		"nothing set":   {"file://" + dir + "/m.wasm", "", "no directory is configured"},
+		"nothing set":   {"file://" + dir + "/m.wasm", "", "no directory for Wasm modules in files is configured"},
 		"outside":       {"file://" + outside + "/m.wasm", dir, "is not below"},
 		"dots":          {"file://" + dir + "/../" + filepath.Base(outside) + "/m.wasm", dir, "is not below"},
 		"escaped dots":  {"file://" + dir + "/%2e%2e/" + filepath.Base(outside) + "/m.wasm", dir, "is not below"},
 		"link outside":  {"file://" + dir + "/outside", dir, "escapes"},
 		"linked folder": {"file://" + dir + "/up/m.wasm", dir, "escapes"},
-		"pipe":          {"file://" + dir + "/pipe", dir, "no regular file"},
-		"folder":        {"file://" + dir, dir, "no regular file"},
+		"pipe":          {"file://" + dir + "/pipe", dir, "not a regular file"},
+		"folder":        {"file://" + dir, dir, "not a regular file"},
 		"missing":       {"file://" + dir + "/x", dir, "no such file"},
 		"host":          {"file://host" + dir + "/m.wasm", dir, "on another host"},
 	} {

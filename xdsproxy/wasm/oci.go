@@ -49,7 +49,7 @@ func (c *Cache) fetchImage(ctx context.Context, r request) (moduleKey, error) {
 		return moduleKey{}, &fetchError{manifestFailure, err}
 	}
 	if r.checksum != "" && r.checksum != img.digest && r.checksum != img.index {
-		return moduleKey{}, &fetchError{checksumMismatch, fmt.Errorf("the image's digest is %s, wanted is %s", img.digest, r.checksum)}
+		return moduleKey{}, &fetchError{checksumMismatch, fmt.Errorf("the image's digest is %s, want %s", img.digest, r.checksum)}
 	}
 	k := moduleKey{Module: digest(r.module), Checksum: img.digest}
 	if c.store.known(k) {
@@ -177,7 +177,7 @@ func (c *Cache) pull(img *image) (*download, error) {
 		}
 	}
 	if len(modules) != 1 {
-		return nil, fmt.Errorf("the image has %d layers of Wasm, and its last is %q; it must have one, or end with a layer that holds %s",
+		return nil, fmt.Errorf("the image has %d layers of Wasm, and its last is %q; it must have one, or end with a layer that contains %s",
 			len(modules), last.MediaType, pluginFile)
 	}
 	return c.pullLayer(img, modules[0], false)

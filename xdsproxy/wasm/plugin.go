@@ -72,7 +72,7 @@ type plugin struct {
 	hints    map[string]string // from the control plane for the agent
 }
 
-var errNoCode = errors.New("neither remote nor local code is given; the plugin needs one of them")
+var errNoCode = errors.New("neither remote nor local code is set; the plugin needs one of them")
 
 // readPlugin decodes a filter's configuration. If it returns an error, failOpen is still set if it
 // could be decoded.

@@ -44,7 +44,7 @@ const (
 	copyBytes = 64 << 10
 )
 
-var errNoModule = errors.New("it is no WebAssembly module: it does not begin with 00 61 73 6d")
+var errNoModule = errors.New("it is not a WebAssembly module: it does not begin with 00 61 73 6d")
 
 // receive writes a module to a file and checks that it is valid.
 func (c *Cache) receive(r io.Reader) (*download, error) {

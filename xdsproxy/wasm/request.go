@@ -55,7 +55,7 @@ func newRequest(resource string, p plugin) (request, error) {
 	}
 	var err error
 	if r.url, err = url.Parse(p.uri); err != nil {
-		return r, errors.New("the module's URL is no URL") // the text may contain a password
+		return r, errors.New("the module's URL is invalid") // the text may contain a password
 	}
 	r.module = p.uri
 	policy := readPolicy(p.hints[hintPullPolicy])

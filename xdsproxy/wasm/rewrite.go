@@ -222,7 +222,7 @@ func (c *Cache) rewriteFilter(ctx context.Context, e *extension, p plugin, write
 		return result, nil
 	}
 	if !c.store.remember(e.name, out, key) {
-		return conversionFetch, errors.New("the module had to make room for another; raise the limit of the cache")
+		return conversionFetch, errors.New("the module was evicted for another one; raise the limit of the cache")
 	}
 	return result, nil
 }

@@ -231,10 +231,10 @@ func TestRewriteFailures(t *testing.T) {
 		"sha256":       {pluginSpec{name: "p", url: server.URL, sha256: "12"}.resource(t), Denied, "64 hexadecimal digits"},
 		"loopback":     {pluginSpec{name: "p", url: missing}.resource(t), Denied, "refused"},
 		"another type": {marshalAny(t, &routerv3.Router{}), Withheld, "is a envoy.extensions.filters.http.router.v3.Router"},
-		"garbage":      {[]byte("\xff\xff\xff"), Withheld, "no such protobuf message"},
+		"garbage":      {[]byte("\xff\xff\xff"), Withheld, "not such a protobuf message"},
 		"bad plugin": {marshalAny(t, &corev3.TypedExtensionConfig{Name: "p", TypedConfig: &anypb.Any{
 			TypeUrl: "type.googleapis.com/" + wasmType, Value: []byte("\x0a\xff"),
-		}}), Withheld, "no such protobuf message"},
+		}}), Withheld, "not such a protobuf message"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -120,7 +120,7 @@ func (s *store) use(k moduleKey) bool {
 		err = checkFile(path, m.SHA256)
 	}
 	if err != nil {
-		s.log.Warn("a Wasm module of the cache is damaged or gone, it is fetched again", "path", path, "err", err)
+		s.log.Warn("a Wasm module of the cache is damaged or missing; it is fetched again", "path", path, "err", err)
 		s.remove(m)
 		return false
 	}

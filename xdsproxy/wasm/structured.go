@@ -67,7 +67,7 @@ func (structured) get(b []byte, m member) (value, error) {
 			return nil
 		}
 		if seen != "" && seen != e.key {
-			return fmt.Errorf("%s and %s are both given: %w", m.snake, m.camel, errMalformed)
+			return fmt.Errorf("%s and %s are both set: %w", m.snake, m.camel, errMalformed)
 		}
 		seen = e.key
 		var err error
@@ -134,11 +134,11 @@ func (structured) duration(v value) (time.Duration, error) {
 	}
 	seconds, ok := strings.CutSuffix(v.text, "s")
 	if !ok || strings.Trim(seconds, "0123456789.") != "" {
-		return 0, fmt.Errorf("timeout %q is no duration like 30s", v.text)
+		return 0, fmt.Errorf("timeout %q is not a duration such as 30s", v.text)
 	}
 	d, err := time.ParseDuration(v.text)
 	if err != nil {
-		return 0, fmt.Errorf("timeout %q is no duration like 30s", v.text)
+		return 0, fmt.Errorf("timeout %q is not a duration such as 30s", v.text)
 	}
 	return d, nil
 }

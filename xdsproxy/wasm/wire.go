@@ -15,7 +15,7 @@ import (
 )
 
 // errMalformed is the error for bytes that are not a valid message.
-var errMalformed = errors.New("the bytes are no such protobuf message")
+var errMalformed = errors.New("the bytes are not such a protobuf message")
 
 // eachField calls fn for every field of a message, in order.
 func eachField(b []byte, fn func(wire.Field) error) error { return wire.Each(b, errMalformed, fn) }

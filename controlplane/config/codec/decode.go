@@ -64,7 +64,7 @@ func (d *decoder) decode(done <-chan struct{}, data []byte) ([]*model.Config, []
 	work := &parseWork{search: mostSearched}
 	if len(data) > MaxFileSize {
 		d.problem(model.Key{}, 1, fmt.Sprintf(
-			"the file is larger than %d MiB, the most that is read at once: split it into several files", MaxFileSize>>20))
+			"the file is larger than %d MiB, the limit for one file: split it into several files", MaxFileSize>>20))
 		return nil, d.problems
 	}
 	if n := countDocuments(data); n > MaxDocuments {
@@ -129,7 +129,7 @@ func (d *decoder) problem(key model.Key, line int, reason string) {
 // document reads one object or a list of objects.
 func (d *decoder) document(done <-chan struct{}, n *yaml.Node, depth int) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(model.Key{}, n.Line, "this document is "+shape(n)+": it has to be an object with apiVersion, kind, metadata and spec")
+		d.problem(model.Key{}, n.Line, "this document is "+shape(n)+": it must be an object with apiVersion, kind, metadata and spec")
 		return
 	}
 	var kind string
@@ -149,9 +149,9 @@ func (d *decoder) document(done <-chan struct{}, n *yaml.Node, depth int) {
 	switch {
 	case isNull(items):
 	case items.Kind != yaml.SequenceNode:
-		d.problem(model.Key{}, items.Line, "items is "+shape(items)+": it has to be a list of objects")
+		d.problem(model.Key{}, items.Line, "items is "+shape(items)+": it must be a list of objects")
 	case depth > 0:
-		d.problem(model.Key{}, n.Line, "a "+kind+" stands inside a list: write its items into the outer list")
+		d.problem(model.Key{}, n.Line, "a "+kind+" is inside a list: write its items into the outer list")
 	default:
 		if d.items += len(items.Content); d.items > MaxDocuments {
 			d.problem(model.Key{}, n.Line, fmt.Sprintf("the lists of the file have %d items up to here, and at most %d are read: split the file", d.items, MaxDocuments))
@@ -185,7 +185,7 @@ func (d *decoder) object(n *yaml.Node) {
 	case h.kind == "Secret" && h.apiVersion == "v1":
 		return // one of package credentials, which may share the directory
 	default:
-		reason := "kind " + field.Quote(h.kind) + " is not known here"
+		reason := "kind " + field.Quote(h.kind) + " is unknown"
 		if d.unnamed < field.MaxListed { // else nobody reads the hint
 			reason += didYouMeanKind(h.kind)
 		}
@@ -218,7 +218,7 @@ func (d *decoder) object(n *yaml.Node) {
 	}
 	if first, ok := d.seen[key]; ok && key.Name != "" {
 		b.faults = append(b.faults, fault{line: n.Line, text: fmt.Sprintf(
-			"the same object stands on line %d already: remove one of them", first)})
+			"the same object is already on line %d: remove one of them", first)})
 	}
 	if key.Name != "" {
 		d.seen[key] = n.Line

@@ -21,8 +21,8 @@ import (
 
 // refusedPaths are fields that no valid object has.
 var refusedPaths = map[string]string{
-	"spec.http.fault.delay.exponentialDelay":   "known to no proxy",
-	"spec.http.fault.abort.http2Error":         "known to no proxy",
+	"spec.http.fault.delay.exponentialDelay":   "not supported by any proxy",
+	"spec.http.fault.abort.http2Error":         "not supported by any proxy",
 	"spec.ingress.tls.httpsRedirect":           "of gateways only",
 	"spec.ingress.tls.credentialName":          "of gateways only",
 	"spec.ingress.tls.subjectAltNames":         "of gateways only",
@@ -159,7 +159,7 @@ func TestDirectResponseBody(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]string{
 		100 << 10:   "",
-		100<<10 + 1: "warning: spec.http[0].directResponse.body has 102401 bytes, which every proxy gets with its routes: serve more than 102400 from an application",
+		100<<10 + 1: "warning: spec.http[0].directResponse.body has 102401 bytes, which every proxy receives with its routes: serve more than 102400 from an application",
 		1<<20 + 1:   "spec.http[0].directResponse.body has 1048577 bytes: at most 1048576 are allowed; serve it from an application",
 	} {
 		errs, warnings := validate.Object(&model.Config{

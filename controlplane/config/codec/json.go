@@ -45,7 +45,7 @@ type jsonReader struct {
 
 var (
 	errTooDeep = errors.New("JSON nests too deep")
-	errNotJSON = errors.New("the object nests too deep, or holds text that is not UTF-8")
+	errNotJSON = errors.New("the object nests too deep, or contains text that is not UTF-8")
 )
 
 func (r *jsonReader) next(depth int) (*yaml.Node, error) {

@@ -41,5 +41,5 @@ func sizeFault(n *yaml.Node) string {
 	if textSize(n, MaxObjectSize) <= MaxObjectSize {
 		return ""
 	}
-	return fmt.Sprintf("the object holds more than %d MiB of text, the most that one object may have: split it into several objects", MaxObjectSize>>20)
+	return fmt.Sprintf("the object contains more than %d MiB of text, the limit for one object: split it into several objects", MaxObjectSize>>20)
 }

@@ -65,7 +65,7 @@ func TestObjectSize(t *testing.T) {
 		"aliases": "metadata: {name: big, annotations: {a: &a " + big + aliases(15) + ", c: " + strings.Repeat("x", MaxObjectSize/2+MaxObjectSize/4) + "}}",
 	} {
 		_, problems := Decode("f", []byte("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1}\n"+text+"\n---\n"))
-		const want = "f:1: WorkloadEntry/default/big: the object holds more than 4 MiB of text, the most that one object may have: split it into several objects"
+		const want = "f:1: WorkloadEntry/default/big: the object contains more than 4 MiB of text, the limit for one object: split it into several objects"
 		if len(problems) != 1 || problems[0].String() != want {
 			t.Errorf("%s: %d problems, the first: %.300v", name, len(problems), problems)
 		}

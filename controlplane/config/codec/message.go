@@ -69,7 +69,7 @@ func (b *builder) message(n *yaml.Node, m protoreflect.Message, path string) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 		return
 	}
 	fields := m.Descriptor().Fields()
@@ -113,7 +113,7 @@ func (b *builder) field(n *yaml.Node, m protoreflect.Message, fd protoreflect.Fi
 	switch {
 	case fd.IsList():
 		if n.Kind != yaml.SequenceNode {
-			b.errorf(n, "%s is %s: it has to be a list (each item begins with \"- \")", path, shape(n))
+			b.errorf(n, "%s is %s: it must be a list (each item begins with \"- \")", path, shape(n))
 			return
 		}
 		list := m.Mutable(fd).List()
@@ -146,7 +146,7 @@ func (b *builder) singular(n *yaml.Node, m protoreflect.Message, fd protoreflect
 
 func (b *builder) mapField(n *yaml.Node, m protoreflect.Message, fd protoreflect.FieldDescriptor, path string) {
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 		return
 	}
 	entries := m.Mutable(fd).Map()
@@ -181,7 +181,7 @@ func (b *builder) stringMap(n *yaml.Node, path string) map[string]string {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 		return nil
 	}
 	m := make(map[string]string, len(n.Content)/2)
@@ -200,10 +200,10 @@ func (b *builder) text(n *yaml.Node, path string) (string, bool) {
 		case "!!str", "!!timestamp", "!!merge":
 			return n.Value, true
 		case "!!int", "!!float", "!!bool":
-			b.errorf(n, "%s is %s: it has to be text; put it in quotes: \"%s\"", path, shape(n), field.Clip(n.Value, field.MaxKeyText))
+			b.errorf(n, "%s is %s: it must be text; put it in quotes: \"%s\"", path, shape(n), field.Clip(n.Value, field.MaxKeyText))
 			return "", false
 		}
 	}
-	b.errorf(n, "%s is %s: it has to be text", path, shape(n))
+	b.errorf(n, "%s is %s: it must be text", path, shape(n))
 	return "", false
 }

@@ -72,7 +72,7 @@ func (b *builder) metadata(n, object *yaml.Node, cluster bool, namespace string)
 		return metadata{}
 	}
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "metadata is %s: it has to be a mapping with a name", shape(n))
+		b.errorf(n, "metadata is %s: it must be a mapping with a name", shape(n))
 		return metadata{}
 	}
 	nameNode, nsNode := n, n
@@ -99,7 +99,7 @@ func (b *builder) metadata(n, object *yaml.Node, cluster bool, namespace string)
 		case "creationTimestamp":
 			created, err := time.Parse(time.RFC3339, value.Value)
 			if err != nil {
-				b.errorf(value, "metadata.creationTimestamp is %s: it has to be a time such as 2030-01-31T12:00:00Z", shape(value))
+				b.errorf(value, "metadata.creationTimestamp is %s: it must be a time such as 2030-01-31T12:00:00Z", shape(value))
 			}
 			m.created = created.UTC()
 		case "resourceVersion":

@@ -24,7 +24,7 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!bool" {
 			return protoreflect.ValueOfBool(strings.EqualFold(n.Value, "true")), true
 		}
-		b.errorf(n, "%s is %s: it has to be true or false", path, shape(n))
+		b.errorf(n, "%s is %s: it must be true or false", path, shape(n))
 		return none, false
 	case protoreflect.EnumKind:
 		return b.enum(n, fd.Enum(), path)
@@ -34,12 +34,12 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 				return protoreflect.ValueOfBytes(raw), true
 			}
 		}
-		b.errorf(n, "%s is %s: it has to be bytes in base64", path, shape(n))
+		b.errorf(n, "%s is %s: it must be bytes in base64", path, shape(n))
 		return none, false
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
 		f, ok := number(n)
 		if !ok || math.IsNaN(f) || math.IsInf(f, 0) {
-			b.errorf(n, "%s is %s: it has to be a number", path, shape(n))
+			b.errorf(n, "%s is %s: it must be a number", path, shape(n))
 			return none, false
 		}
 		if fd.Kind() == protoreflect.FloatKind {
@@ -78,7 +78,7 @@ func (b *builder) integer(n *yaml.Node, kind protoreflect.Kind, path string) (pr
 	}
 	v, negative, ok := magnitude(n)
 	if !ok {
-		b.errorf(n, "%s is %s: it has to be a whole number", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a whole number", path, shape(n))
 		return protoreflect.Value{}, false
 	}
 	// Of negative numbers v holds the distance from zero.
@@ -87,7 +87,7 @@ func (b *builder) integer(n *yaml.Node, kind protoreflect.Kind, path string) (pr
 		if negative {
 			sign = "-"
 		}
-		b.errorf(n, "%s is %s%d: it has to be between %d and %d", path, sign, v, low, high)
+		b.errorf(n, "%s is %s%d: it must be between %d and %d", path, sign, v, low, high)
 		return protoreflect.Value{}, false
 	}
 	if negative {
@@ -183,6 +183,6 @@ func (b *builder) enum(n *yaml.Node, ed protoreflect.EnumDescriptor, path string
 			}
 		}
 	}
-	b.errorf(n, "%s is %s: it has to be one of %s", path, shape(n), strings.Join(names, ", "))
+	b.errorf(n, "%s is %s: it must be one of %s", path, shape(n), strings.Join(names, ", "))
 	return protoreflect.Value{}, false
 }

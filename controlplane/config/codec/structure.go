@@ -79,7 +79,7 @@ func (b *builder) typed(n *yaml.Node, t reflect.Type, path string) any {
 		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!bool" {
 			return strings.EqualFold(n.Value, "true")
 		}
-		b.errorf(n, "%s is %s: it has to be true or false", path, shape(n))
+		b.errorf(n, "%s is %s: it must be true or false", path, shape(n))
 		return nil
 	}
 	return b.number(n, t, path)
@@ -110,7 +110,7 @@ const manyItems = 1000
 // object returns the fields of a mapping.
 func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 		return nil
 	}
 	fields := schema.StructFields(t)
@@ -156,7 +156,7 @@ func (b *builder) object(n *yaml.Node, t reflect.Type, path string) any {
 // entries returns a mapping whose keys are free.
 func (b *builder) entries(n *yaml.Node, path string, entry func(*yaml.Node, string) any) any {
 	if n.Kind != yaml.MappingNode {
-		b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 		return nil
 	}
 	tree := make(map[string]any, len(n.Content)/2)
@@ -174,7 +174,7 @@ func (b *builder) entries(n *yaml.Node, path string, entry func(*yaml.Node, stri
 // list returns the items of a sequence.
 func (b *builder) list(n *yaml.Node, path string, item func(*yaml.Node, string) any) any {
 	if n.Kind != yaml.SequenceNode {
-		b.errorf(n, "%s is %s: it has to be a list (each item begins with \"- \")", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a list (each item begins with \"- \")", path, shape(n))
 		return nil
 	}
 	tree := make([]any, len(n.Content))
@@ -203,7 +203,7 @@ func (b *builder) base64(n *yaml.Node, path string) any {
 			return raw
 		}
 	}
-	b.errorf(n, "%s is %s: it has to be bytes in base64", path, shape(n))
+	b.errorf(n, "%s is %s: it must be bytes in base64", path, shape(n))
 	return nil
 }
 
@@ -214,14 +214,14 @@ func (b *builder) number(n *yaml.Node, t reflect.Type, path string) any {
 	if t.Kind() == reflect.Float32 || t.Kind() == reflect.Float64 {
 		f, ok := number(n)
 		if !ok || quoted || math.IsNaN(f) || math.IsInf(f, 0) {
-			b.errorf(n, "%s is %s: it has to be a number", path, shape(n))
+			b.errorf(n, "%s is %s: it must be a number", path, shape(n))
 			return nil
 		}
 		return f
 	}
 	v, ok := wholeNumber(n)
 	if !ok || quoted {
-		b.errorf(n, "%s is %s: it has to be a whole number%s", path, shape(n), unquote(n, ok && quoted))
+		b.errorf(n, "%s is %s: it must be a whole number%s", path, shape(n), unquote(n, ok && quoted))
 		return nil
 	}
 	low, high := int64(math.MinInt64), int64(math.MaxInt64)
@@ -234,7 +234,7 @@ func (b *builder) number(n *yaml.Node, t reflect.Type, path string) any {
 		low, high = -1<<(bits-1), 1<<(bits-1)-1
 	}
 	if v < low || v > high {
-		b.errorf(n, "%s is %d: it has to be between %d and %d", path, v, low, high)
+		b.errorf(n, "%s is %d: it must be between %d and %d", path, v, low, high)
 		return nil
 	}
 	return v
@@ -276,7 +276,7 @@ func (b *builder) anything(n *yaml.Node, path string) any {
 		if ok && !math.IsNaN(f) && !math.IsInf(f, 0) {
 			return f
 		}
-		b.errorf(n, "%s is %s: it has to be a finite number, or text in quotes", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a finite number, or text in quotes", path, shape(n))
 		return nil
 	}
 	return n.Value
@@ -286,7 +286,7 @@ func (b *builder) anything(n *yaml.Node, path string) any {
 // may not be empty: a person who writes "from: []" means the opposite of
 // what leaving it out means. It is never written to.
 var neverEmpty = map[protoreflect.FullName]string{
-	"istio.security.v1beta1.Rule.from":                          "write a source, or remove it to mean everybody",
+	"istio.security.v1beta1.Rule.from":                          "write a source, or remove it to mean all clients",
 	"istio.security.v1beta1.Rule.to":                            "write an operation, or remove it to mean everything",
 	"istio.security.v1beta1.PeerAuthentication.port_level_mtls": "write a port, or remove it",
 }

@@ -104,19 +104,19 @@ func TestStructureFaults(t *testing.T) {
 	t.Parallel()
 	const known = ": it knows inner, text, pointer, small, unsigned, big, real, flag, bytes, list, objects, free, nested, any, port, ports, wait, when"
 	for text, want := range map[string][]string{
-		"[a]":                             {`1: spec is a list: it has to be a mapping`},
+		"[a]":                             {`1: spec is a list: it must be a mapping`},
 		"Inner: a\nhidden: b":             {`1: unknown field "Inner" in spec: did you mean "inner"?`, `2: unknown field "hidden" in spec` + known},
 		"objects:\n- inner: a\n  iner: b": {`3: unknown field "iner" in spec.objects[0]: did you mean "inner"?`},
-		"text: 5\nflag: yes":              {`1: spec.text is the number 5: it has to be text; put it in quotes: "5"`, `2: spec.flag is the text "yes": it has to be true or false`},
-		"small: 128\nunsigned: -1":        {`1: spec.small is 128: it has to be between -128 and 127`, `2: spec.unsigned is -1: it has to be between 0 and 65535`},
-		"small: \"8\"":                    {`1: spec.small is the text "8": it has to be a whole number; write 8 without quotes`},
-		"small: 1.5\nreal: .nan":          {`1: spec.small is the number 1.5: it has to be a whole number`, `2: spec.real is the number .nan: it has to be a number`},
-		"bytes: \"!\"":                    {`1: spec.bytes is the text "!": it has to be bytes in base64`},
-		"list: a\nobjects: {}":            {`1: spec.list is the text "a": it has to be a list (each item begins with "- ")`, `2: spec.objects is a mapping: it has to be a list (each item begins with "- ")`},
+		"text: 5\nflag: yes":              {`1: spec.text is the number 5: it must be text; put it in quotes: "5"`, `2: spec.flag is the text "yes": it must be true or false`},
+		"small: 128\nunsigned: -1":        {`1: spec.small is 128: it must be between -128 and 127`, `2: spec.unsigned is -1: it must be between 0 and 65535`},
+		"small: \"8\"":                    {`1: spec.small is the text "8": it must be a whole number; write 8 without quotes`},
+		"small: 1.5\nreal: .nan":          {`1: spec.small is the number 1.5: it must be a whole number`, `2: spec.real is the number .nan: it must be a number`},
+		"bytes: \"!\"":                    {`1: spec.bytes is the text "!": it must be bytes in base64`},
+		"list: a\nobjects: {}":            {`1: spec.list is the text "a": it must be a list (each item begins with "- ")`, `2: spec.objects is a mapping: it must be a list (each item begins with "- ")`},
 		"list:\n- a\n-":                   {`3: spec.list[1] is empty: write it or remove the "-"`},
-		"free: [a]\nnested: {a: }":        {`1: spec.free is a list: it has to be a mapping`, `2: spec.nested[a] is empty: write a value, or "" for an empty text`},
-		"port: {}\nany: .inf":             {`1: spec.port is a mapping: it has to be text`, `2: spec.any is the number .inf: it has to be a finite number, or text in quotes`},
-		"port: 3000000000":                {`1: spec.port is 3000000000: it has to be between -2147483648 and 2147483647`},
+		"free: [a]\nnested: {a: }":        {`1: spec.free is a list: it must be a mapping`, `2: spec.nested[a] is empty: write a value, or "" for an empty text`},
+		"port: {}\nany: .inf":             {`1: spec.port is a mapping: it must be text`, `2: spec.any is the number .inf: it must be a finite number, or text in quotes`},
+		"port: 3000000000":                {`1: spec.port is 3000000000: it must be between -2147483648 and 2147483647`},
 		"wait: soon":                      {`1: spec.wait is the text "soon": time: invalid duration "soon"`},
 	} {
 		if diff := cmp.Diff(want, structureOf(text, &samples{})); diff != "" {

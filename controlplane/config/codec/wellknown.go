@@ -30,13 +30,13 @@ func (b *builder) wellKnown(n *yaml.Node, m protoreflect.Message, path string) b
 		b.singular(n, m, m.Descriptor().Fields().ByName("value"), path)
 	case "google.protobuf.Struct":
 		if n.Kind != yaml.MappingNode {
-			b.errorf(n, "%s is %s: it has to be a mapping", path, shape(n))
+			b.errorf(n, "%s is %s: it must be a mapping", path, shape(n))
 			return true
 		}
 		b.assign(m, b.value(n, path).GetStructValue().ProtoReflect())
 	case "google.protobuf.ListValue":
 		if n.Kind != yaml.SequenceNode {
-			b.errorf(n, "%s is %s: it has to be a list (each item begins with \"- \")", path, shape(n))
+			b.errorf(n, "%s is %s: it must be a list (each item begins with \"- \")", path, shape(n))
 			return true
 		}
 		b.assign(m, b.value(n, path).GetListValue().ProtoReflect())
@@ -89,7 +89,7 @@ func (b *builder) value(n *yaml.Node, path string) *structpb.Value {
 		if f, ok := number(n); ok && !math.IsNaN(f) && !math.IsInf(f, 0) {
 			return structpb.NewNumberValue(f)
 		}
-		b.errorf(n, "%s is %s: JSON has no such number; put it in quotes, or write another", path, shape(n))
+		b.errorf(n, "%s is %s: JSON has no such number; put it in quotes, or write another one", path, shape(n))
 	}
 	return structpb.NewStringValue(n.Value)
 }
@@ -97,12 +97,12 @@ func (b *builder) value(n *yaml.Node, path string) *structpb.Value {
 // duration reads "1.5s", "1h30m" and so on.
 func (b *builder) duration(n *yaml.Node, m protoreflect.Message, path string) {
 	if n.Kind != yaml.ScalarNode {
-		b.errorf(n, "%s is %s: it has to be a duration, for example 5s", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a duration, for example 5s", path, shape(n))
 		return
 	}
 	d, err := time.ParseDuration(n.Value)
 	if err != nil || (n.ShortTag() != "!!str" && n.Value != "0") {
-		b.errorf(n, "%s is %s: it has to be a duration with its unit, for example 5s or 250ms", path, shape(n))
+		b.errorf(n, "%s is %s: it must be a duration with its unit, for example 5s or 250ms", path, shape(n))
 		return
 	}
 	fields := m.Descriptor().Fields()
@@ -118,5 +118,5 @@ func (b *builder) timestamp(n *yaml.Node, m protoreflect.Message, path string) {
 			return
 		}
 	}
-	b.errorf(n, "%s is %s: it has to be a time such as 2030-01-31T12:00:00Z", path, shape(n))
+	b.errorf(n, "%s is %s: it must be a time such as 2030-01-31T12:00:00Z", path, shape(n))
 }

@@ -49,39 +49,39 @@ func TestWellKnownTypes(t *testing.T) {
 		fault      string
 	}{
 		{"bool", "true", &wrapperspb.BoolValue{}, wrapperspb.Bool(true), ""},
-		{"bool as text", `"true"`, &wrapperspb.BoolValue{}, &wrapperspb.BoolValue{}, `spec is the text "true": it has to be true or false`},
+		{"bool as text", `"true"`, &wrapperspb.BoolValue{}, &wrapperspb.BoolValue{}, `spec is the text "true": it must be true or false`},
 		{"int32", `"-5"`, &wrapperspb.Int32Value{}, wrapperspb.Int32(-5), ""},
-		{"int32 too small", "-2147483649", &wrapperspb.Int32Value{}, &wrapperspb.Int32Value{}, "spec is -2147483649: it has to be between -2147483648 and 2147483647"},
+		{"int32 too small", "-2147483649", &wrapperspb.Int32Value{}, &wrapperspb.Int32Value{}, "spec is -2147483649: it must be between -2147483648 and 2147483647"},
 		{"uint32 with exponent", "8e1", &wrapperspb.UInt32Value{}, wrapperspb.UInt32(80), ""},
-		{"uint32 below zero", "-1", &wrapperspb.UInt32Value{}, &wrapperspb.UInt32Value{}, "spec is -1: it has to be between 0 and 4294967295"},
+		{"uint32 below zero", "-1", &wrapperspb.UInt32Value{}, &wrapperspb.UInt32Value{}, "spec is -1: it must be between 0 and 4294967295"},
 		{"int64 as text", `"-9223372036854775808"`, &wrapperspb.Int64Value{}, wrapperspb.Int64(-1 << 63), ""},
-		{"int64 too large", "9223372036854775808", &wrapperspb.Int64Value{}, &wrapperspb.Int64Value{}, "spec is 9223372036854775808: it has to be between -9223372036854775808 and 9223372036854775807"},
+		{"int64 too large", "9223372036854775808", &wrapperspb.Int64Value{}, &wrapperspb.Int64Value{}, "spec is 9223372036854775808: it must be between -9223372036854775808 and 9223372036854775807"},
 		{"uint64", "18446744073709551615", &wrapperspb.UInt64Value{}, wrapperspb.UInt64(1<<64 - 1), ""},
 		{"uint64 as text", `"18446744073709551615"`, &wrapperspb.UInt64Value{}, wrapperspb.UInt64(1<<64 - 1), ""},
-		{"fraction", "1.5", &wrapperspb.UInt64Value{}, &wrapperspb.UInt64Value{}, "spec is the number 1.5: it has to be a whole number"},
+		{"fraction", "1.5", &wrapperspb.UInt64Value{}, &wrapperspb.UInt64Value{}, "spec is the number 1.5: it must be a whole number"},
 		{"float", "0.5", &wrapperspb.FloatValue{}, wrapperspb.Float(0.5), ""},
 		{"float too large", "1e300", &wrapperspb.FloatValue{}, &wrapperspb.FloatValue{}, "spec is the number 1e300: it is too large"},
 		{"double", `"1e300"`, &wrapperspb.DoubleValue{}, wrapperspb.Double(1e300), ""},
-		{"not a number", ".nan", &wrapperspb.DoubleValue{}, &wrapperspb.DoubleValue{}, "spec is the number .nan: it has to be a number"},
+		{"not a number", ".nan", &wrapperspb.DoubleValue{}, &wrapperspb.DoubleValue{}, "spec is the number .nan: it must be a number"},
 		{"string", "2030-01-01", &wrapperspb.StringValue{}, wrapperspb.String("2030-01-01"), ""},
-		{"string of digits", "80", &wrapperspb.StringValue{}, &wrapperspb.StringValue{}, `spec is the number 80: it has to be text; put it in quotes: "80"`},
+		{"string of digits", "80", &wrapperspb.StringValue{}, &wrapperspb.StringValue{}, `spec is the number 80: it must be text; put it in quotes: "80"`},
 		{"bytes", "aGk/Pj8=", &wrapperspb.BytesValue{}, wrapperspb.Bytes([]byte("hi?>?")), ""},
 		{"bytes for URLs", "aGk_Pj8", &wrapperspb.BytesValue{}, wrapperspb.Bytes([]byte("hi?>?")), ""},
-		{"no bytes", "a b!", &wrapperspb.BytesValue{}, &wrapperspb.BytesValue{}, `spec is the text "a b!": it has to be bytes in base64`},
+		{"no bytes", "a b!", &wrapperspb.BytesValue{}, &wrapperspb.BytesValue{}, `spec is the text "a b!": it must be bytes in base64`},
 		{"time", "2030-01-31T12:00:00.5+01:00", &timestamppb.Timestamp{}, &timestamppb.Timestamp{Seconds: 1896087600, Nanos: 5e8}, ""},
-		{"no time", "yesterday", &timestamppb.Timestamp{}, &timestamppb.Timestamp{}, `spec is the text "yesterday": it has to be a time such as 2030-01-31T12:00:00Z`},
+		{"no time", "yesterday", &timestamppb.Timestamp{}, &timestamppb.Timestamp{}, `spec is the text "yesterday": it must be a time such as 2030-01-31T12:00:00Z`},
 		{"empty", "{}", &emptypb.Empty{}, &emptypb.Empty{}, ""},
 		{"empty with a field", "{a: b}", &emptypb.Empty{}, &emptypb.Empty{}, `unknown field "a" in spec`},
 		{"struct", `{a: 1, b: [x, null, true, 1.5], "<<": {c: 2030-01-01}}`, &structpb.Struct{}, mustStruct(t, `{"a":1,"b":["x",null,true,1.5],"<<":{"c":"2030-01-01"}}`), ""},
-		{"struct with infinity", "{a: {b: [.inf]}}", &structpb.Struct{}, mustStruct(t, `{"a":{"b":[".inf"]}}`), "spec.a.b[0] is the number .inf: JSON has no such number; put it in quotes, or write another"},
-		{"no struct", "[a]", &structpb.Struct{}, &structpb.Struct{}, "spec is a list: it has to be a mapping"},
+		{"struct with infinity", "{a: {b: [.inf]}}", &structpb.Struct{}, mustStruct(t, `{"a":{"b":[".inf"]}}`), "spec.a.b[0] is the number .inf: JSON has no such number; put it in quotes, or write another one"},
+		{"no struct", "[a]", &structpb.Struct{}, &structpb.Struct{}, "spec is a list: it must be a mapping"},
 		{"list", "[a, {}]", &structpb.ListValue{}, &structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue("a"), structpb.NewStructValue(&structpb.Struct{})}}, ""},
-		{"no list", "a", &structpb.ListValue{}, &structpb.ListValue{}, `spec is the text "a": it has to be a list (each item begins with "- ")`},
+		{"no list", "a", &structpb.ListValue{}, &structpb.ListValue{}, `spec is the text "a": it must be a list (each item begins with "- ")`},
 		{"value", "null", &structpb.Value{}, structpb.NewNullValue(), ""},
 		{"null in a message", "{pluginConfig: {a: null}, url: null}", &extensionsv1alpha1.WasmPlugin{}, &extensionsv1alpha1.WasmPlugin{PluginConfig: mustStruct(t, `{"a":null}`)}, ""},
 		{"enum by name, number and text", "{mode: ISTIO_MUTUAL}", &networkingv1alpha3.ClientTLSSettings{}, &networkingv1alpha3.ClientTLSSettings{Mode: 3}, ""},
 		{"enum by number", "{mode: 3}", &networkingv1alpha3.ClientTLSSettings{}, &networkingv1alpha3.ClientTLSSettings{Mode: 3}, ""},
-		{"no enum", "{mode: STRICT}", &networkingv1alpha3.ClientTLSSettings{}, &networkingv1alpha3.ClientTLSSettings{}, `spec.mode is the text "STRICT": it has to be one of DISABLE, SIMPLE, MUTUAL, ISTIO_MUTUAL`},
+		{"no enum", "{mode: STRICT}", &networkingv1alpha3.ClientTLSSettings{}, &networkingv1alpha3.ClientTLSSettings{}, `spec.mode is the text "STRICT": it must be one of DISABLE, SIMPLE, MUTUAL, ISTIO_MUTUAL`},
 		{"two of one", "{exact: a, prefix: b}", &networkingv1alpha3.StringMatch{}, &networkingv1alpha3.StringMatch{MatchType: &networkingv1alpha3.StringMatch_Exact{Exact: "a"}}, "exact and prefix in spec exclude each other: remove one"},
 		{"names of protobuf", "{retry_on: a, per_try_timeout: 1h30m}", &networkingv1alpha3.HTTPRetry{}, mustRead(t, `{"retryOn":"a","perTryTimeout":"5400s"}`), ""},
 		{"nearest name", "{retryon: a, per-try-timeout: 1s, wat: 1}", &networkingv1alpha3.HTTPRetry{}, &networkingv1alpha3.HTTPRetry{}, `unknown field "retryon" in spec: did you mean "retryOn"?
@@ -195,7 +195,7 @@ func TestJSONIsReadAsJSON(t *testing.T) {
 	if objects, problems := Decode("a.json", []byte(deep)); len(objects) != 0 || len(problems) == 0 {
 		t.Errorf("deep JSON gave %v, %v", objects, problems)
 	}
-	if _, problems := Decode("a.json", []byte(`{"kind": "Sidecar", "kind": "Gateway"}`)); len(problems) == 0 || !strings.Contains(problems[0].Reason, "a second time") {
+	if _, problems := Decode("a.json", []byte(`{"kind": "Sidecar", "kind": "Gateway"}`)); len(problems) == 0 || !strings.Contains(problems[0].Reason, "a duplicate") {
 		t.Errorf("duplicate keys gave %v", problems)
 	}
 }

@@ -171,7 +171,7 @@ func (c Document) syntaxFault(err error, w *parseWork) fault {
 		line = n
 	}
 	if strings.Contains(text, "cannot start any token") {
-		text += " (is it indented with a tab? YAML wants spaces)"
+		text += " (is it indented with a tab? YAML requires spaces)"
 	}
 	return fault{line: c.Base + line, text: "this is not YAML: " + text}
 }
@@ -264,7 +264,7 @@ func (r *resolver) alias(n *yaml.Node) *yaml.Node {
 	switch {
 	case r.stopped:
 	case size == 0:
-		r.errorf(n, "the alias *%s stands for something that contains it", n.Value)
+		r.errorf(n, "the alias *%s refers to a node that contains it", n.Value)
 		r.stopped = true
 	case r.aliased > maxAliased:
 		r.errorf(n, "the aliases of this document expand to more than %d MiB: write the text out", maxAliased>>20)
@@ -283,7 +283,7 @@ func (r *resolver) mapping(n *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind != yaml.ScalarNode {
-			r.errorf(key, "a key has to be a plain word, not a list or mapping")
+			r.errorf(key, "a key must be a plain word, not a list or mapping")
 			continue
 		}
 		if key.ShortTag() == "!!merge" {
@@ -291,7 +291,7 @@ func (r *resolver) mapping(n *yaml.Node) {
 			continue
 		}
 		if first, ok := seen[key.Value]; ok {
-			r.errorf(key, "the key %s is here a second time (first on line %d): remove one", field.Quote(key.Value), first)
+			r.errorf(key, "the key %s is a duplicate (first on line %d): remove one of them", field.Quote(key.Value), first)
 			continue
 		}
 		seen[key.Value] = key.Line
@@ -311,7 +311,7 @@ func (r *resolver) mapping(n *yaml.Node) {
 				}
 			}
 		default:
-			r.errorf(m, "<< has to name a mapping or a list of mappings")
+			r.errorf(m, "<< must name a mapping or a list of mappings")
 		}
 	}
 	n.Content = content

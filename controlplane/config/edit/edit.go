@@ -17,7 +17,7 @@ import (
 )
 
 // errNotFound means that no document of a file is that of an object.
-var errNotFound = errors.New("the file does not hold it")
+var errNotFound = errors.New("the file does not contain it")
 
 // Fields returns the text of a file in which an object says what now says. Was
 // and now are encodings of the object as it is in the file and as it is meant to
@@ -86,7 +86,7 @@ func find(c codec.Document, key model.Key) (item, items int, err error) {
 			continue
 		}
 		if len(docs) > 1 {
-			return 0, 0, errors.New("several documents stand here without a line of three dashes between them")
+			return 0, 0, errors.New("there are several documents without a line of three dashes between them")
 		}
 		return at, len(list), nil
 	}
@@ -206,7 +206,7 @@ func isComment(line []byte) bool {
 }
 
 // editItem returns the text of a list with one item replaced or removed. If the
-// list is not written as a block, all of it is written anew.
+// list is not written as a block, all of it is written again.
 func editItem(text []byte, at int, doc []byte) ([]byte, error) {
 	var list, item yaml.Node
 	if err := yaml.Unmarshal(text, &list); err != nil {

@@ -252,7 +252,7 @@ func (m *merger) sequence(n, was, now *yaml.Node) error {
 	return nil
 }
 
-// item writes an item of a block sequence anew.
+// item writes an item of a block sequence again.
 func (m *merger) item(n *yaml.Node, i int, now *yaml.Node) error {
 	start, end := m.block(n.Content[i].Line, n.Column)
 	text, err := encodeItem(now, n.Column-1)
@@ -297,7 +297,7 @@ func (m *merger) insert(n *yaml.Node, pairs []*yaml.Node) error {
 	return nil
 }
 
-// whole writes the value of an entry of a block mapping anew.
+// whole writes the value of an entry of a block mapping again.
 func (m *merger) whole(key, now *yaml.Node) error {
 	text, err := encode(&yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{
 		{Kind: yaml.ScalarNode, Tag: key.Tag, Value: key.Value, Style: key.Style}, now,
@@ -310,7 +310,7 @@ func (m *merger) whole(key, now *yaml.Node) error {
 	return nil
 }
 
-// scalar writes a scalar anew, in the quotes that it has.
+// scalar writes a scalar again, in the quotes that it has.
 func (m *merger) scalar(n, now *yaml.Node) error {
 	start := m.offset(n)
 	end, ok := scalarEnd(m.text[start:], n)
@@ -330,7 +330,7 @@ func (m *merger) scalar(n, now *yaml.Node) error {
 	return nil
 }
 
-// flow writes a collection in brackets anew, in one line.
+// flow writes a collection in brackets again, in one line.
 func (m *merger) flow(n, now *yaml.Node) error {
 	start := m.offset(n)
 	end, ok := flowEnd(m.text[start:])

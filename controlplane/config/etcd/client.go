@@ -38,7 +38,7 @@ const (
 
 var errClosed = errors.New("the store is closed: its Run has ended")
 
-// connection makes the client of etcd when it is first needed, and anew when
+// connection makes the client of etcd when it is first needed, and again when
 // the credentials may have changed.
 type connection struct {
 	options
@@ -202,7 +202,7 @@ func (o options) tlsConfig() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fail("read the authorities of etcd's certificates (ca=): %s holds no certificate: write PEM", o.ca)
+			return nil, fail("read the authorities of etcd's certificates (ca=): %s contains no certificate: write PEM", o.ca)
 		}
 	}
 	if o.cert != "" {

@@ -14,6 +14,6 @@
 // because etcd cannot be reached.
 //
 // Run keeps two goroutines: one reads all objects, follows their changes and
-// starts anew when it cannot; the other calls the handlers. Beside them are
+// starts again when it cannot; the other calls the handlers. Beside them are
 // those of etcd's client.
 package etcd

@@ -52,19 +52,19 @@ func (o options) explain(err error) error {
 	members := strings.Join(o.hosts, ", ")
 	switch {
 	case errors.Is(err, rpctypes.ErrAuthFailed):
-		return &fault{"password", fmt.Sprintf("etcd refuses the user %q: its name or the password in %s is wrong: correct it, the file is read again",
+		return &fault{"password", fmt.Sprintf("etcd refuses the user %q: its name or the password in %s is wrong: correct it; the file is read again",
 			o.user, o.passwordFile), true, err}
 	case errors.Is(err, rpctypes.ErrInvalidAuthToken):
-		return &fault{"token", fmt.Sprintf("etcd does not know the session of the user %q any more", o.user), true, err}
+		return &fault{"token", fmt.Sprintf("the session of the user %q has expired in etcd", o.user), true, err}
 	case errors.Is(err, rpctypes.ErrUserEmpty):
-		return &fault{"user", "etcd asks who is calling: write etcd://user@host and passwordFile=, or give a client certificate (cert=, key=) whose common name is a user", true, err}
+		return &fault{"user", "etcd requires authentication: write etcd://user@host and passwordFile=, or name a client certificate (cert=, key=) whose common name is a user", true, err}
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return &fault{"permission", fmt.Sprintf("etcd's user may not use the keys below %s: grant it, etcdctl role grant-permission ROLE readwrite --prefix %s",
 			o.prefix, o.prefix), true, err}
 	case errors.Is(err, rpctypes.ErrNoLeader):
-		return &fault{"leader", fmt.Sprintf("etcd (%s) has no leader: look whether most of its members run and reach each other", members), false, err}
+		return &fault{"leader", fmt.Sprintf("etcd (%s) has no leader: check whether most of its members run and reach each other", members), false, err}
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return &fault{"space", "etcd's database is full and takes no writes: compact and defragment it, or raise --quota-backend-bytes, and disarm the alarm (etcdctl alarm disarm)", false, err}
+		return &fault{"space", "etcd's database is full and rejects writes: compact and defragment it, or raise --quota-backend-bytes, and disarm the alarm (etcdctl alarm disarm)", false, err}
 	case errors.Is(err, context.Canceled):
 		return err
 	}
@@ -84,17 +84,17 @@ func (o options) explain(err error) error {
 // tlsFaults are read in order: the first sign that the text holds counts. gRPC
 // returns the errors of crypto/tls as text only. It is never written to.
 var tlsFaults = []struct{ sign, cure string }{
-	{"certificate required", "etcd wants a client certificate: give cert= and key="},
-	{"bad certificate", "etcd refuses the client certificate: give one of the authority that etcd trusts with cert= and key="},
-	{"unknown certificate authority", "etcd does not know the authority of the client certificate: give another with cert= and key="},
+	{"certificate required", "etcd requires a client certificate: name one with cert= and key="},
+	{"bad certificate", "etcd rejects the client certificate: name one of an authority that etcd trusts with cert= and key="},
+	{"unknown certificate authority", "etcd does not trust the authority of the client certificate: name another one with cert= and key="},
 	{"signed by unknown authority", "name the authority of etcd's certificate with ca="},
 	{"first record does not look like a TLS handshake", "etcd serves plain text: remove ca=, cert=, key=, servername= and tls="},
 	{"x509: certificate is valid for", "name one of these with servername=, or use it as the host"},
 	{"x509:", "renew the certificate of etcd, or name its authority with ca="},
-	{"handshake failed: EOF", "the server ended the connection: if it serves plain text, remove ca=, cert=, key=, servername= and tls="},
+	{"handshake failed: EOF", "the server closed the connection: if it serves plain text, remove ca=, cert=, key=, servername= and tls="},
 	{"handshake failed", "check ca=, cert=, key= and servername="},
 	{"tls:", "check ca=, cert=, key= and servername="},
-	{"error reading server preface", "the server ended the connection at its start: if it serves TLS, give ca= or tls=true"},
+	{"error reading server preface", "the server closed the connection at its start: if it serves TLS, add ca= or tls=true"},
 }
 
 // shorten takes the wrapping of gRPC off the text of an error of a

@@ -34,7 +34,7 @@ var (
 	// errSilent is no trouble yet: whether there is any, the next load finds
 	// out. A watch that etcd's client resumed says nothing before the next
 	// change, because it waits for a revision that is not there yet.
-	errSilent = errors.New("nothing came from the watch")
+	errSilent = errors.New("the watch received nothing")
 )
 
 // follow keeps the cache up to date with etcd. Each round reads everything

@@ -38,7 +38,7 @@ func pathOf(key model.Key) (string, error) {
 func keyOf(path string) (model.Key, error) {
 	parts := strings.Split(path, "/")
 	if len(parts) != 4 || parts[2] == "" || parts[3] == "" {
-		return model.Key{}, fmt.Errorf("the key is none of an object: the form is group/plural/namespace/name; remove it")
+		return model.Key{}, fmt.Errorf("the key is not that of an object: the form is group/plural/namespace/name; remove it")
 	}
 	sch, ok := schema.Named(parts[1] + "." + parts[0])
 	switch {
@@ -56,5 +56,5 @@ func keyOf(path string) (model.Key, error) {
 type errUnknownKind struct{ name string }
 
 func (e errUnknownKind) Error() string {
-	return fmt.Sprintf("this version knows no kind %s: nothing looks at the object", e.name)
+	return fmt.Sprintf("this version does not know the kind %s: the object is ignored", e.name)
 }

@@ -171,7 +171,7 @@ func (s *Store) replace(revision int64, there map[string]bool, states []observed
 }
 
 // wentBack reports whether etcd is at a lower revision than it was: it was
-// set up anew, or from an old copy. Then no revision counts any more.
+// set up again, or from an old copy. Then no revision counts any more.
 func (s *Store) wentBack(revision int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -213,7 +213,7 @@ func TestExplain(t *testing.T) {
 		words      []string
 	}{
 		{rpctypes.ErrGRPCAuthFailed, nil, []string{`"mesh"`, "/p", "correct it"}},
-		{rpctypes.ErrUserEmpty, nil, []string{"asks who is calling", "passwordFile="}},
+		{rpctypes.ErrUserEmpty, nil, []string{"requires authentication", "passwordFile="}},
 		{rpctypes.ErrGRPCPermissionDenied, nil, []string{"etcdctl role grant-permission", "/m/"}},
 		{rpctypes.ErrNoSpace, nil, []string{"full", "etcdctl alarm disarm"}},
 		{rpctypes.ErrNoLeader, nil, []string{"no leader", "a:1, b:2"}},

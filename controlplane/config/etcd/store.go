@@ -33,7 +33,7 @@ type Store struct {
 	conn *connection
 	log  *slog.Logger
 
-	mu sync.Mutex // guards what follows, and makes changes visible in order
+	mu sync.Mutex // guards the fields below, and makes changes visible in order
 	// entries are the keys below the prefix, by what follows it.
 	entries map[string]entry
 	// graves are the entries of keys that are gone. They stay until the watch

@@ -48,7 +48,7 @@ func parse(u *url.URL) (options, error) {
 		return options{}, fmt.Errorf("config source %q %s", u.Redacted(), fmt.Sprintf(format, args...))
 	}
 	if _, ok := u.User.Password(); ok {
-		return fail("holds a password, and URLs are logged: write the password to a file and name it, etcd://%s@%s%s?passwordFile=/path", u.User.Username(), u.Host, u.Path)
+		return fail("contains a password, and URLs are logged: write the password to a file and name it, etcd://%s@%s%s?passwordFile=/path", u.User.Username(), u.Host, u.Path)
 	}
 	if u.Fragment != "" {
 		return fail("ends with #%s, which has no meaning: remove it", u.Fragment)
@@ -87,7 +87,7 @@ func member(address string) (string, error) {
 		return "", fmt.Errorf("names the member %q: write host:port", address)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("names the member %q: the port has to be a number from 1 to 65535", address)
+		return "", fmt.Errorf("names the member %q: the port must be a number from 1 to 65535", address)
 	}
 	return net.JoinHostPort(host, port), nil
 }
@@ -122,11 +122,11 @@ func (o *options) parseQuery(raw string) error {
 		case field == nil && strings.EqualFold(name, "password"):
 			return fmt.Errorf("has the parameter password: URLs are logged; write the password to a file and name it with passwordFile=")
 		case field == nil:
-			return fmt.Errorf("has the parameter %q, which is not known: the parameters are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			return fmt.Errorf("has the unknown parameter %q: the parameters are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		case len(values) > 1:
 			return fmt.Errorf("has the parameter %s %d times: write it once", name, len(values))
 		case values[0] == "":
-			return fmt.Errorf("has the parameter %s without a value: give it one or remove it", name)
+			return fmt.Errorf("has the parameter %s without a value: write one, or remove it", name)
 		}
 		*field = values[0]
 	}
@@ -135,11 +135,11 @@ func (o *options) parseQuery(raw string) error {
 	case overTLS != "" && overTLS != "true":
 		return fmt.Errorf("has tls=%s: write tls=true, or remove it", overTLS)
 	case (o.cert == "") != (o.key == ""):
-		return fmt.Errorf("has only one of cert= and key=: a client certificate takes both")
+		return fmt.Errorf("has only one of cert= and key=: a client certificate needs both")
 	case o.user == "" && o.passwordFile != "":
-		return fmt.Errorf("has passwordFile= and no user: write etcd://user@host")
+		return fmt.Errorf("has passwordFile= but no user: write etcd://user@host")
 	case o.user != "" && o.passwordFile == "":
-		return fmt.Errorf("names the user %q and no password: write the password to a file and name it with passwordFile=", o.user)
+		return fmt.Errorf("names the user %q but no password: write the password to a file and name it with passwordFile=", o.user)
 	}
 	return nil
 }

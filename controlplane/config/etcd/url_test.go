@@ -61,8 +61,8 @@ func TestParseErrors(t *testing.T) {
 		"etcd://a/m?passwordFile=/p":    {"no user"},
 		"etcd://mesh@a/m":               {`the user "mesh"`, "passwordFile="},
 		"etcd://a/m?%zz=1":              {"malformed query"},
-		"etcd://mesh:hunter2@a/m":       {"holds a password", "logged", "passwordFile="},
-		"etcd://mesh:hunter2@a/m?x=1":   {"holds a password"},
+		"etcd://mesh:hunter2@a/m":       {"contains a password", "logged", "passwordFile="},
+		"etcd://mesh:hunter2@a/m?x=1":   {"contains a password"},
 		"etcd://mesh@a/m?password=hunt": {"password", "passwordFile="},
 	} {
 		_, err := parse(mustURL(t, address))
@@ -89,11 +89,11 @@ func TestOpenChecksFiles(t *testing.T) {
 	}
 	for query, words := range map[string][]string{
 		"?ca=/none":                        {"/none", "ca="},
-		"?ca=" + empty:                     {empty, "holds no certificate", "PEM"},
+		"?ca=" + empty:                     {empty, "contains no certificate", "PEM"},
 		"?cert=/none&key=/nothing":         {"/none", "/nothing", "client certificate"},
 		"?passwordFile=/none":              {"/none", `"mesh"`},
 		"?passwordFile=" + empty:           {empty, "empty", `"mesh"`},
-		"?passwordFile=/none&ca=" + empty:  {"holds no certificate"},
+		"?passwordFile=/none&ca=" + empty:  {"contains no certificate"},
 		"?passwordFile=" + empty + "&tls=": {"tls without a value"},
 	} {
 		user := ""

@@ -147,7 +147,7 @@ func (e entry) basis() *model.Config {
 func (e entry) check(verb string, key model.Key, version string) error {
 	switch {
 	case e.bad() && e.invalid == nil:
-		return fmt.Errorf("%s %s: %w (%s): delete it and create it anew", verb, key, config.ErrMalformed, e.problem.Reason)
+		return fmt.Errorf("%s %s: %w (%s): delete it and create it again", verb, key, config.ErrMalformed, e.problem.Reason)
 	case e.bad() && version != "" && version != e.invalid.ResourceVersion:
 		return fmt.Errorf("%s %s: %w (%s)", verb, key, config.ErrMalformed, e.problem.Reason)
 	}
@@ -211,7 +211,7 @@ func (s *Store) put(ctx context.Context, path string, stored entry, next *model.
 	switch {
 	case next != nil && tooLarge(err):
 		return "", nil, &config.InvalidError{Key: next.Key, Faults: []field.Error{{Text: fmt.Sprintf(
-			"it has %d bytes, more than etcd takes at once (1572864, unless etcd runs with --max-request-bytes): split it into several objects", len(value))}}}
+			"it has %d bytes, more than etcd accepts at once (1572864, unless etcd runs with --max-request-bytes): split it into several objects", len(value))}}}
 	case err != nil:
 		return "", nil, err
 	case !answer.Succeeded:

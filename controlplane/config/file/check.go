@@ -21,8 +21,8 @@ func onlyMarkers(data []byte) bool {
 	return true
 }
 
-// checkEdit says why a change of a file is not just that of one object; there
-// tells whether the object is meant to be in it.
+// checkEdit returns why a change of a file is not just that of one object; there tells whether
+// the object is meant to be in it.
 func checkEdit(before, after content, key model.Key, there bool) error {
 	faults := func(c content) (n int) {
 		for _, p := range c.problems {
@@ -55,7 +55,7 @@ func checkEdit(before, after content, key model.Key, there bool) error {
 		return errors.New("other objects would appear")
 	}
 	if found != there {
-		return fmt.Errorf("the file holds it: %v, when it should be %v", found, there)
+		return fmt.Errorf("the file contains it: %v, but want %v", found, there)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ const (
 )
 
 // errChanged means that a file is not what it was when it was read.
-var errChanged = errors.New("the file was changed meanwhile")
+var errChanged = errors.New("the file was changed in the meantime")
 
 func isReadOnly(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)

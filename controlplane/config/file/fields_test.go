@@ -79,7 +79,7 @@ func TestChangesOfAllKinds(t *testing.T) {
 			}
 			if added := len(bytes.Split(text, []byte("\n"))) - len(bytes.Split(data, []byte("\n"))); added < 0 || added > 2 {
 				whole++
-				t.Logf("%s is written anew:\n%s", path, text)
+				t.Logf("%s is written again:\n%s", path, text)
 			}
 			i := slices.IndexFunc(after.objects, func(o *model.Config) bool { return o.Key == c.Key })
 			back, _, err := rewriting{c.Key, after.objects[i], c}.text(t.Context(), "f", text, after)
@@ -90,6 +90,6 @@ func TestChangesOfAllKinds(t *testing.T) {
 		}
 	}
 	if whole > 0 {
-		t.Errorf("%d of %d files are written anew", whole, len(paths))
+		t.Errorf("%d of %d files are written again", whole, len(paths))
 	}
 }

@@ -70,7 +70,7 @@ func TestKilledWriter(t *testing.T) {
 		}
 	}
 	if err := child.Wait(); err == nil || n < killAt {
-		t.Fatalf("the writer ended by itself after %d writes: %v", n, err)
+		t.Fatalf("the writer exited unexpectedly after %d writes: %v", n, err)
 	}
 
 	// Wherever it was in its work.

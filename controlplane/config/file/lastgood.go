@@ -51,7 +51,7 @@ func (l lastGood) write(place, path string, objects []*model.Config) error {
 		return nil
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# The last good objects of %s, which has become bad.\n", path)
+	fmt.Fprintf(&b, "# The last valid objects of %s, which is now invalid.\n", path)
 	for _, c := range objects {
 		doc, err := codec.EncodeJSON(c)
 		if err != nil {

@@ -66,7 +66,7 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 	}
 	write("a: [\n")
 	if got := loadOnce(t, dir, state).Get(key); got == nil {
-		t.Error("the object is lost with a file that is no YAML")
+		t.Error("the object is lost with a file that is not YAML")
 	}
 	write(workload("a", "10.0.0.9"))
 	fixed := loadOnce(t, dir, state)

@@ -31,7 +31,7 @@ func TestTooManyDocuments(t *testing.T) {
 	})
 	r.wantAddress("a", "10.0.0.1")
 	r.write("a.yaml", workload("a", "10.0.0.2")+strings.Repeat("---\nkind: [\n", codec.MaxDocuments))
-	r.wantProblem(fmt.Sprintf("a.yaml:1: the file has %d documents, and at most %d are read: split it into several files; the object that it held before stays in force", codec.MaxDocuments+1, codec.MaxDocuments))
+	r.wantProblem(fmt.Sprintf("a.yaml:1: the file has %d documents, and at most %d are read: split it into several files; its previous object stays in force", codec.MaxDocuments+1, codec.MaxDocuments))
 	r.wantAddress("a", "10.0.0.1")
 }
 
@@ -174,7 +174,7 @@ func TestFileStoreFull(t *testing.T) {
 	r.write("small.yaml", workload("small", "10.0.0.1"))
 	must(t, os.Mkdir(filepath.Join(r.dir, "big4"), 0o700))
 	r.write("big4/a.yaml", comment+workload("w4", "10.0.0.1"))
-	r.wantProblem("big4/a.yaml: the file cannot be read: the files of the config directory come to more than 64 MiB")
+	r.wantProblem("big4/a.yaml: the file cannot be read: the files of the config directory have more than 64 MiB")
 	r.wantAddress("small", "10.0.0.1")
 	must(t, os.RemoveAll(filepath.Join(r.dir, "big0")))
 	r.wantAddress("w4", "10.0.0.1")
@@ -233,7 +233,7 @@ func TestOpenLinks(t *testing.T) {
 			t.Errorf("%q: the object is there: %v, want %v; problems: %v", parameters, got, want, s.Problems())
 		}
 	}
-	for parameters, want := range map[string]string{"?links=x": "links=x is no absolute path", "?link=/x": `the parameter "link" is not known`} {
+	for parameters, want := range map[string]string{"?links=x": "links=x is not an absolute path", "?link=/x": `the parameter "link" is unknown`} {
 		if _, err := config.Open("fs://"+dir+parameters, config.OpenConfig{Drivers: drivers}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", parameters, err)
 		}

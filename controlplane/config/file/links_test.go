@@ -97,7 +97,7 @@ func TestFileStoreOddFiles(t *testing.T) {
 			os.WriteFile(filepath.Join(dir, "huge.yaml"), make([]byte, codec.MaxFileSize+1), 0o600))
 	})
 	r.wantAddress("a", "10.0.0.1")
-	r.wantProblem("huge.yaml:1: the file is larger than 16 MiB, the most that is read at once: split it into several files")
+	r.wantProblem("huge.yaml:1: the file is larger than 16 MiB, the limit for one file: split it into several files")
 	r.wantProblem("loop.yaml: it cannot be read: ")
 }
 

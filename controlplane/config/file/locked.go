@@ -19,8 +19,8 @@ import (
 )
 
 // errHeld means that a file is gone or empty for the moment, perhaps because an
-// editor is about to write it anew.
-var errHeld = errors.New("its file is gone for the moment")
+// editor is about to write it again.
+var errHeld = errors.New("its file is missing at the moment")
 
 // maxLooked bounds the files that a write looks at again because they hold its
 // object. More than one of them counts for nothing but a problem.

@@ -29,8 +29,8 @@ const (
 )
 
 // errStoreFull is of a file that has no room in its store.
-var errStoreFull = errors.New("the files of the config directory come to more than " + fmt.Sprint(MaxStoreSize>>20) +
-	" MiB, where a document counts as 512 bytes at least: remove files, or move some to another config source")
+var errStoreFull = errors.New("the files of the config directory have more than " + fmt.Sprint(MaxStoreSize>>20) +
+	" MiB, where a document counts as at least 512 bytes: remove files, or move some to another config source")
 
 // charge returns what a file counts for, in bytes.
 func charge(data []byte) int64 {

@@ -61,7 +61,7 @@ func (t *tree) report(index fileIndex) *fileSnapshot {
 		list := make([]model.Problem, len(dirs))
 		for i, dir := range dirs {
 			list[i] = model.Problem{Source: dir, Reason: "it cannot be read: " + t.trouble[dir] +
-				"; the objects that were read from it before stay in force"}
+				"; its previous objects stay in force"}
 		}
 		all = append(all, placed{func(i int) string { return dirs[i] }, list})
 	}

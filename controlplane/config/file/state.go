@@ -123,9 +123,9 @@ func (f *file) staying(n int) string {
 	case 0:
 		return ""
 	case 1:
-		return "; the object that it held before stays in force" + f.until()
+		return "; its previous object stays in force" + f.until()
 	}
-	return fmt.Sprintf("; the %d objects that it held before stay in force%s", n, f.until())
+	return fmt.Sprintf("; its %d previous objects stay in force%s", n, f.until())
 }
 
 func (f *file) keepGood(objects []*model.Config, problems []model.Problem) {

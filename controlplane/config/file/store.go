@@ -50,7 +50,7 @@ type Config struct {
 	Quiet time.Duration
 	// Settle is how long a file that is gone or empty keeps its objects,
 	// because many editors remove or empty a file before they write it
-	// anew; 0 means 50 ms.
+	// again; 0 means 50 ms.
 	Settle time.Duration
 	// Rescan is how often the whole directory is looked at, in case an
 	// event was lost; 0 means 30 s.
@@ -92,7 +92,7 @@ type Store struct {
 	// swept belongs to who holds the token: what killed writers left is gone.
 	swept bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	tree  *tree
 	index fileIndex
 }
@@ -106,7 +106,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open config directory: %w", err)
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("open config directory %s: it is a file; name the directory that holds it", cfg.Dir)
+		return nil, fmt.Errorf("open config directory %s: it is a file; name its directory", cfg.Dir)
 	}
 	cfg.Dir = filepath.Clean(cfg.Dir)
 	if cfg.Name == "" {
@@ -171,7 +171,7 @@ func (s *Store) followOrLeave(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-time.After(leaveAfter):
-		return fmt.Errorf("read the config directory %s: the file system does not answer", s.cfg.Dir)
+		return fmt.Errorf("read the config directory %s: the file system does not respond", s.cfg.Dir)
 	}
 }
 

@@ -170,7 +170,7 @@ func (s *Store) Update(ctx context.Context, c *model.Config) (version string, er
 }
 
 // rewriting is a change of an object in a file. Was is the object that its
-// document holds, nil if the document is to be written anew; now is nil if the
+// document holds, nil if the document is to be written again; now is nil if the
 // object goes.
 type rewriting struct {
 	key      model.Key

@@ -10,7 +10,7 @@
 // server, which is in package discovery.
 //
 // The package takes no writes. It never takes an object out of force because
-// its new version is bad, because the server is away or because it starts anew:
+// its new version is bad, because the server is away or because it starts again:
 // only an answer of the server that leaves an object out, or says that it is
 // gone, removes it.
 //

@@ -158,18 +158,18 @@ func TestBadResources(t *testing.T) {
 	}{
 		{&anypb.Any{TypeUrl: resourceType, Value: []byte{0xff, 0x01, 0xff}}, "resource 1: it cannot be read"},
 		{nil, `resource 1: it is a ""`},
-		{&anypb.Any{TypeUrl: "type.googleapis.com/istio.mesh.v1alpha1.MeshConfig"}, "it has to be a istio.mcp.v1alpha1.Resource"},
+		{&anypb.Any{TypeUrl: "type.googleapis.com/istio.mesh.v1alpha1.MeshConfig"}, "it must be a istio.mcp.v1alpha1.Resource"},
 		{wrap(t, &mcpv1alpha1.Resource{}), `resource 1: metadata.name is ""`},
-		{renamed("a/b/c"), `metadata.name is "a/b/c": it has to be namespace/name`},
+		{renamed("a/b/c"), `metadata.name is "a/b/c": it must be namespace/name`},
 		{renamed("name"), `metadata.name is "name"`},
 		{renamed("shop/"), `metadata.name is "shop/"`},
 		{renamed("/x"), "metadata.namespace is"},
 		{renamed("shop/UPPER"), "metadata.name is"},
-		{renamed("shop/good"), `"shop/good": it is there twice`},
-		{renamed(strings.Repeat("x", 5000)), `xxx"...: it has`},
+		{renamed("shop/good"), `"shop/good": it is a duplicate`},
+		{renamed(strings.Repeat("x", 5000)), `xxx"...: it must`},
 		{with(nil), `"shop/x": body is missing`},
-		{with(wrap(t, &structpb.Struct{})), `body is a "type.googleapis.com/google.protobuf.Struct": it has to be a istio.networking.v1alpha3.WorkloadEntry`},
-		{with(wrap(t, &extensionsv1alpha1.WasmPlugin{})), "it has to be a istio.networking.v1alpha3.WorkloadEntry"},
+		{with(wrap(t, &structpb.Struct{})), `body is a "type.googleapis.com/google.protobuf.Struct": it must be a istio.networking.v1alpha3.WorkloadEntry`},
+		{with(wrap(t, &extensionsv1alpha1.WasmPlugin{})), "it must be a istio.networking.v1alpha3.WorkloadEntry"},
 		{with(&anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.WorkloadEntry", Value: []byte("\x0a\x01\xff")}), "body cannot be read"},
 		{with(wrap(t, &networkingv1beta1.WorkloadEntry{Address: "10.0.0.1", Weight: 1, Ports: map[string]uint32{"http": 70000}})), "spec.ports"},
 	} {
@@ -362,7 +362,7 @@ func TestSilentServer(t *testing.T) {
 			taken <- c
 		}
 	}()
-	t.Cleanup(func() { _ = l.Close() }) // the test is over
+	t.Cleanup(func() { _ = l.Close() }) // the test has ended
 	store := openStore(t, l.Addr().String(), Config{}, nil)
 	end := run(t, store)
 	c := <-taken
@@ -371,5 +371,5 @@ func TestSilentServer(t *testing.T) {
 	if took := time.Since(start); took > time.Minute {
 		t.Errorf("Run ended after %s", took)
 	}
-	_ = c.Close() // the test is over
+	_ = c.Close() // the test has ended
 }

@@ -57,7 +57,7 @@ func typeURL(s schema.Schema, newest bool) string {
 
 // Encode returns the resource of an object, as Istio's control plane makes it:
 // named namespace/name ("/name" without a namespace), the spec as it is, or as
-// a google.protobuf.Struct if it is no protobuf message.
+// a google.protobuf.Struct if it is not a protobuf message.
 func Encode(c *model.Config) (*mcpv1alpha1.Resource, error) {
 	message, isMessage := c.Spec.(proto.Message)
 	if !isMessage {
@@ -91,14 +91,14 @@ func decode(sch schema.Schema, responseType string, resource *anypb.Any) (*model
 	m := &mcpv1alpha1.Resource{}
 	// Servers that know no type but that of the response write that one.
 	if want := string(proto.MessageName(m)); messageName(resource) != want && resource.GetTypeUrl() != responseType {
-		return nil, key, fmt.Errorf("it is a %s: it has to be a %s", quote(resource.GetTypeUrl()), want)
+		return nil, key, fmt.Errorf("it is a %s: it must be a %s", quote(resource.GetTypeUrl()), want)
 	}
 	if err := proto.Unmarshal(resource.GetValue(), m); err != nil {
 		return nil, key, fmt.Errorf("it cannot be read: %s", parseFault(err))
 	}
 	namespace, name, ok := strings.Cut(m.GetMetadata().GetName(), "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return nil, key, fmt.Errorf("metadata.name is %s: it has to be namespace/name", quote(m.GetMetadata().GetName()))
+		return nil, key, fmt.Errorf("metadata.name is %s: it must be namespace/name", quote(m.GetMetadata().GetName()))
 	}
 	key.Namespace, key.Name = namespace, name
 	c := &model.Config{
@@ -127,12 +127,12 @@ func decode(sch schema.Schema, responseType string, resource *anypb.Any) (*model
 // decodeBody reads a spec.
 func decodeBody(sch schema.Schema, body *anypb.Any) (any, error) {
 	if body == nil {
-		return nil, errors.New("body is missing: it has to be the spec")
+		return nil, errors.New("body is missing: it must be the spec")
 	}
 	spec := sch.NewSpec()
 	if message, ok := spec.(proto.Message); ok {
 		if !sameKind(messageName(body), string(proto.MessageName(message))) {
-			return nil, fmt.Errorf("body is a %s: it has to be a %s", quote(body.TypeUrl), proto.MessageName(message))
+			return nil, fmt.Errorf("body is a %s: it must be a %s", quote(body.TypeUrl), proto.MessageName(message))
 		}
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body.Value, message); err != nil {
 			return nil, fmt.Errorf("body cannot be read: %s", parseFault(err))
@@ -141,7 +141,7 @@ func decodeBody(sch schema.Schema, body *anypb.Any) (any, error) {
 	}
 	fields := &structpb.Struct{}
 	if want := string(proto.MessageName(fields)); messageName(body) != want {
-		return nil, fmt.Errorf("body is a %s: it has to be a %s", quote(body.TypeUrl), want)
+		return nil, fmt.Errorf("body is a %s: it must be a %s", quote(body.TypeUrl), want)
 	}
 	if err := proto.Unmarshal(body.Value, fields); err != nil {
 		return nil, fmt.Errorf("body cannot be read: %s", parseFault(err))

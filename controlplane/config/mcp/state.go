@@ -78,7 +78,7 @@ func (s *Store) applyObjects(w *watch, r *response, rejected *rejection) {
 			name = key.Namespace + "/" + key.Name
 		}
 		if res.name != "" && res.name != name {
-			err = fmt.Errorf("metadata.name is %s and the resource's name %s: they have to be the same", quote(name), quote(res.name))
+			err = fmt.Errorf("metadata.name is %s and the resource's name is %s: they must be equal", quote(name), quote(res.name))
 			name, key = res.name, model.Key{Kind: key.Kind}
 		}
 		switch {
@@ -87,7 +87,7 @@ func (s *Store) applyObjects(w *watch, r *response, rejected *rejection) {
 			rejected.add(name, err)
 			strays = append(strays, model.Problem{Object: key, Source: s.place(w, name), Reason: err.Error()})
 		case seen[name]:
-			rejected.add(quote(name), errors.New("it is there twice: the first one counts"))
+			rejected.add(quote(name), errors.New("it is a duplicate: the first one takes effect"))
 		case err != nil:
 			rejected.add(quote(name), err)
 			seen[name], next[name] = true, s.badEntry(w, name, key, err)
@@ -133,7 +133,7 @@ func (s *Store) goodEntry(w *watch, name string, c *model.Config, version string
 	if old := w.entries[name].object; old != nil && config.SameContent(old, c) && old.Created.Equal(c.Created) {
 		return entry{version: version, object: old}
 	}
-	// The server may have been replaced by one that counts anew, or give no
+	// The server may have been replaced by one that counts again, or give no
 	// version at all.
 	s.changes++
 	c.ResourceVersion = fmt.Sprintf("%s.%d", c.ResourceVersion, s.changes)
@@ -163,7 +163,7 @@ func (s *Store) applyMesh(w *watch, r *response, rejected *rejection) {
 	err := func() error {
 		want := string(proto.MessageName(mesh))
 		if messageName(res.resource) != want && res.resource.GetTypeUrl() != r.typeURL {
-			return fmt.Errorf("it is a %s: it has to be a %s", quote(res.resource.GetTypeUrl()), want)
+			return fmt.Errorf("it is a %s: it must be a %s", quote(res.resource.GetTypeUrl()), want)
 		}
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(res.resource.GetValue(), mesh); err != nil {
 			return fmt.Errorf("it cannot be read: %s", parseFault(err))

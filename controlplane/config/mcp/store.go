@@ -50,7 +50,7 @@ type Store struct {
 	lost    string
 	lasting time.Duration
 
-	mu sync.Mutex // guards what follows, and the watches
+	mu sync.Mutex // guards the fields below, and the watches
 	// changes counts the states of objects, for their versions.
 	changes uint64
 	// mesh is nil if there is none.
@@ -66,7 +66,7 @@ var _ config.Store = (*Store)(nil)
 // The parameters ca, cert, key and servername are paths of PEM files and the
 // name in the server's certificate; each of them, or tls=true, turns TLS on.
 // token is the path of a file with a token that is sent as Bearer. All files
-// are read anew for each connection. delta=true asks for changes instead of
+// are read again for each connection. delta=true asks for changes instead of
 // full states; versions=v1 is for servers that keep Istio's kinds as v1, such
 // as Istio 1.22 and later.
 //
@@ -139,7 +139,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // refuse returns the error of every write.
 func (s *Store) refuse(verb string, key model.Key) error {
-	return fmt.Errorf("%s %s: it comes from %s: %w; change it there", verb, key, s.name, config.ErrReadOnly)
+	return fmt.Errorf("%s %s: it is from %s: %w; change it there", verb, key, s.name, config.ErrReadOnly)
 }
 
 // keyOf is the key of an object that may be nil.

@@ -96,7 +96,7 @@ func TestReconnect(t *testing.T) {
 			p.stop()
 			for range 3 {
 				if err := <-told; !strings.Contains(err.Error(), p.address) {
-					t.Errorf("told of %v", err)
+					t.Errorf("reported %v", err)
 				}
 			}
 			if heard.count() != 3 || len(s.List(model.WorkloadEntry, "")) != 3 || !s.HasSynced() {

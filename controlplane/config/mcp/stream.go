@@ -188,7 +188,7 @@ func (s *session) run(ctx context.Context, end context.CancelFunc) error {
 			err = s.sendDue()
 		case <-impatient.C:
 			if types := s.Waiting(); len(types) > 0 {
-				s.tell(fmt.Errorf("the store is not complete, because for %s the server has not answered for %s", patience, strings.Join(types, ", ")))
+				s.tell(fmt.Errorf("the store is not complete, because for %s the server has not responded for %s", patience, strings.Join(types, ", ")))
 			}
 		}
 		if errors.Is(err, io.EOF) {

@@ -65,7 +65,7 @@ func replace(t *testing.T, file string, text []byte) {
 }
 
 // The server is checked by its authorities and name, the client by its
-// certificate and token; all files are read anew for each connection, and no
+// certificate and token; all files are read again for each connection, and no
 // token is in what is logged.
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -119,7 +119,7 @@ func TestTLS(t *testing.T) {
 	}
 	wait("unknown authority")
 	replace(t, file("ca"), []byte("nothing"))
-	wait("holds no certificate")
+	wait("contains no certificate")
 	replace(t, file("ca"), serverCert)
 	// The server's words about the client do not arrive each time.
 	wait("certificate required", "broken pipe", "reset by peer")
@@ -127,7 +127,7 @@ func TestTLS(t *testing.T) {
 	replace(t, file("cert"), clientCert)
 	wait("no such token")
 	replace(t, file("token"), []byte("\n"))
-	wait("holds no token")
+	wait("contains no token")
 	replace(t, file("token"), []byte(secret+"\n"))
 	select {
 	case <-s.Synced():
@@ -162,6 +162,6 @@ func TestServerName(t *testing.T) {
 	s.SetWatchErrorHandler(func(err error) { told <- err })
 	run(t, s)
 	if err := <-told; !strings.Contains(err.Error(), "another.test") || s.HasSynced() {
-		t.Errorf("told of %v", err)
+		t.Errorf("reported %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func parse(u *url.URL) (options, error) {
 	}
 	switch {
 	case u.User != nil:
-		return fail("names a user: the server knows its callers by a certificate (cert=, key=) or a token (token=, the path of a file)")
+		return fail("names a user: the server authenticates its callers by a certificate (cert=, key=) or a token (token=, the path of a file)")
 	case u.Fragment != "":
 		return fail("ends with #%s, which has no meaning: remove it", u.Fragment)
 	case u.Path != "" && u.Path != "/":
@@ -52,10 +52,10 @@ func parse(u *url.URL) (options, error) {
 	}
 	host, port := u.Hostname(), u.Port()
 	if host == "" || port == "" {
-		return fail("has to name a host and a port: write xds://host:15012 with ca= or tls=true, or the plaintext port of a server that answers there")
+		return fail("must name a host and a port: write xds://host:15012 with ca= or tls=true, or the plaintext port of a server that serves there")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fail("has the port %q: it has to be a number from 1 to 65535", port)
+		return fail("has the port %q: it must be a number from 1 to 65535", port)
 	}
 	o.address = net.JoinHostPort(host, port)
 	if err := o.parseQuery(u.RawQuery); err != nil {
@@ -78,11 +78,11 @@ func (o *options) parseQuery(raw string) error {
 		field, values := fields[name], query[name]
 		switch {
 		case field == nil:
-			return fmt.Errorf("has the parameter %q, which is not known: the parameters are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			return fmt.Errorf("has the unknown parameter %q: the parameters are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		case len(values) > 1:
 			return fmt.Errorf("has the parameter %s %d times: write it once", name, len(values))
 		case values[0] == "":
-			return fmt.Errorf("has the parameter %s without a value: give it one or remove it", name)
+			return fmt.Errorf("has the parameter %s without a value: write one, or remove it", name)
 		}
 		*field = values[0]
 	}
@@ -96,9 +96,9 @@ func (o *options) parseQuery(raw string) error {
 	case versions != "" && versions != "v1":
 		return fmt.Errorf("has versions=%s: write versions=v1 for a control plane that keeps Istio's kinds as v1, or remove it", versions)
 	case (o.cert == "") != (o.key == ""):
-		return fmt.Errorf("has only one of cert= and key=: a client certificate takes both")
+		return fmt.Errorf("has only one of cert= and key=: a client certificate needs both")
 	case o.token != "" && !o.tls:
-		return fmt.Errorf("names a token and no TLS, so that everybody on the way could read it: add tls=true, or ca= with the server's authorities")
+		return fmt.Errorf("names a token but no TLS, so the token could be read in transit: add tls=true, or ca= with the server's authorities")
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (o options) tlsConfig() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read the authorities of the server's certificate (ca=): %s holds no certificate: write PEM", o.ca)
+			return nil, fmt.Errorf("read the authorities of the server's certificate (ca=): %s contains no certificate: write PEM", o.ca)
 		}
 	}
 	if o.cert != "" {
@@ -134,7 +134,7 @@ func (o options) bearer() (string, error) {
 	}
 	token := strings.TrimSpace(string(raw))
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("read the token (token=): %s holds no token: write one line of printable characters", o.token)
+		return "", fmt.Errorf("read the token (token=): %s contains no token: write one line of printable characters", o.token)
 	}
 	return token, nil
 }

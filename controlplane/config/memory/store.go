@@ -26,7 +26,7 @@ type Store struct {
 	// from those of other stores and of its former lives.
 	life string
 
-	mu sync.Mutex // guards what follows and makes writes one after another
+	mu sync.Mutex // guards the fields below and makes writes one after another
 	// revision numbers the writes.
 	revision int64
 }

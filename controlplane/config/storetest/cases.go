@@ -54,7 +54,7 @@ func testPatch(t *testing.T, s *suite) {
 	}
 }
 
-// testPatchInterrupted lets somebody else be faster: the change has to be made
+// testPatchInterrupted lets another writer be faster: the change has to be made
 // again, on what that one wrote.
 func testPatchInterrupted(t *testing.T, s *suite) {
 	l := s.start(t)

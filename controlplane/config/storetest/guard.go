@@ -18,7 +18,7 @@ import (
 type guard struct {
 	config.Store
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	copies map[*model.Config]*model.Config
 	// lists holds shared lists and their copies, by the place of the first
 	// element; keeping the list keeps the place from being used again.

@@ -149,7 +149,7 @@ func want(t *testing.T, what string, err, target error) {
 type follower struct {
 	l *live
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	now    map[model.Key]*model.Config
 	passed map[model.Key]map[string]bool
 	events []config.Event

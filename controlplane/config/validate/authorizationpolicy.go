@@ -26,9 +26,9 @@ func validateAuthorizationPolicy(c *checker, cfg *model.Config) {
 	custom := action == securityv1beta1.AuthorizationPolicy_CUSTOM
 	switch {
 	case len(rules) == 0 && custom:
-		c.errorf("spec.rules", "is empty: the action CUSTOM asks nobody without rules; write \"rules: [{}]\" for every request")
+		c.errorf("spec.rules", "is empty: without rules, the action CUSTOM applies to no request; write \"rules: [{}]\" for every request")
 	case len(rules) == 0 && action == securityv1beta1.AuthorizationPolicy_DENY:
-		c.errorf("spec.rules", "is empty: the action DENY denies nothing without rules; write \"rules: [{}]\" for every request")
+		c.errorf("spec.rules", "is empty: without rules, the action DENY denies nothing; write \"rules: [{}]\" for every request")
 	case len(rules) > mostPolicyRules:
 		c.errorf("spec.rules", "has %d entries: at most %d are allowed", len(rules), mostPolicyRules)
 	}
@@ -83,7 +83,7 @@ func (c *checker) policyRule(r *securityv1beta1.Rule, action securityv1beta1.Aut
 		at := field.Index(path+".when", i)
 		c.condition(w, at)
 		if custom && strings.HasPrefix(w.GetKey(), "request.auth.") {
-			c.errorf(at+".key", "is %s, which is not known yet when the action CUSTOM decides: remove the condition", field.Quote(w.GetKey()))
+			c.errorf(at+".key", "is %s, which is not yet known when the action CUSTOM decides: remove the condition", field.Quote(w.GetKey()))
 		}
 	}
 	switch {
@@ -190,7 +190,7 @@ func (c *checker) serviceAccounts(list []string, path string) {
 func (c *checker) customSource(s *securityv1beta1.Source, path string) {
 	for _, a := range sourceAttributes(s) {
 		if len(a.values) > 0 && !strings.HasSuffix(strings.ToLower(a.name), "ipblocks") {
-			c.errorf(path+"."+a.name, "is set, which is not known yet when the action CUSTOM decides: remove it")
+			c.errorf(path+"."+a.name, "is set, which is not yet known when the action CUSTOM decides: remove it")
 		}
 	}
 }
@@ -222,13 +222,13 @@ func (c *checker) pathTemplate(s, path string) {
 	for segment := range strings.SplitSeq(s, "/") {
 		switch {
 		case rest:
-			c.errorf(path, "is %s: {**} has to be the last part with a wildcard, and alone in it", field.Quote(s))
+			c.errorf(path, "is %s: {**} must be the last part with a wildcard, and alone in it", field.Quote(s))
 			return
 		case segment == "{**}":
 			rest = strings.Count(s, "{") > strings.Count(s[:strings.Index(s, "{**}")], "{")+1
 		case segment == "{*}":
 		case strings.ContainsAny(segment, "{}*"):
-			c.errorf(path, "is %s: in a path with {*} or {**} each stands alone between two \"/\", and no other wildcard", field.Quote(s))
+			c.errorf(path, "is %s: in a path with {*} or {**} each must be alone between two \"/\", and no other wildcard is allowed", field.Quote(s))
 			return
 		}
 	}
@@ -263,11 +263,11 @@ func (c *checker) condition(w *securityv1beta1.Condition, path string) {
 		if hint == "" {
 			hint = ": write one of " + strings.Join(names, ", ")
 		}
-		c.errorf(path+".key", "is %s, which is no attribute%s", field.Quote(w.GetKey()), hint)
+		c.errorf(path+".key", "is %s, which is not an attribute%s", field.Quote(w.GetKey()), hint)
 	case inBrackets && (!strings.HasSuffix(bracket, "]") || len(bracket) == 1):
 		c.errorf(path+".key", "is %s: write the name in brackets, as in %s[name]", field.Quote(w.GetKey()), name)
 	case !inBrackets && hasBracket:
-		c.errorf(path+".key", "is %s: %s takes no brackets; remove them", field.Quote(w.GetKey()), name)
+		c.errorf(path+".key", "is %s: %s has no brackets; remove them", field.Quote(w.GetKey()), name)
 	}
 	if len(w.GetValues())+len(w.GetNotValues()) == 0 {
 		c.errorf(path, "has neither values nor notValues: write one of them")
@@ -345,7 +345,7 @@ func (c *checker) targetRef(r *typev1beta1.PolicyTargetReference, path string) {
 	c.fault(path+".kind", typeRule[gatewayv1.Kind]().fault(r.GetKind()))
 	c.fault(path+".name", typeRule[gatewayv1.ObjectName]().fault(r.GetName()))
 	if ns := r.GetNamespace(); ns != "" {
-		c.errorf(path+".namespace", "is %s: what a policy is for has to be in its namespace; remove it", field.Quote(ns))
+		c.errorf(path+".namespace", "is %s: the target of a policy must be in its namespace; remove it", field.Quote(ns))
 	}
 }
 

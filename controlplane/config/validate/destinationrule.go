@@ -22,7 +22,7 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 	if dr.GetWorkloadSelector() != nil {
 		c.selector(true, dr.GetWorkloadSelector().GetMatchLabels(), "spec.workloadSelector.matchLabels")
 		if to := dr.GetExportTo(); len(to) > 1 || len(to) == 1 && to[0] != "." && to[0] != cfg.Namespace {
-			c.errorf("spec.exportTo", "is not [\".\"]: a rule with a workloadSelector holds in its own namespace only; remove exportTo")
+			c.errorf("spec.exportTo", "is not [\".\"]: a rule with a workloadSelector applies only in its own namespace; remove exportTo")
 		}
 	}
 	c.trafficPolicy(dr.GetTrafficPolicy(), "spec.trafficPolicy")
@@ -202,6 +202,6 @@ func (c *checker) outlierDetection(o *networkingv1alpha3.OutlierDetection, path 
 	}
 	//lint:ignore SA1019 users still write it
 	if o.GetConsecutiveErrors() != 0 {
-		c.warnf(path+".consecutiveErrors", "is the form of old versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors")
+		c.warnf(path+".consecutiveErrors", "is the form of older versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors")
 	}
 }

@@ -55,7 +55,7 @@ func (c *checker) configPatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjec
 	if p.GetPatch().GetValue() != nil {
 		c.patchValue(p, path+".patch.value")
 	} else if operation != networkingv1alpha3.EnvoyFilter_Patch_REMOVE {
-		c.errorf(path+".patch.value", "is missing: only REMOVE goes without; write the configuration of Envoy")
+		c.errorf(path+".patch.value", "is missing: only REMOVE needs none; write the configuration of Envoy")
 	}
 }
 
@@ -64,12 +64,12 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 	m := p.GetMatch()
 	if v := m.GetProxy().GetProxyVersion(); v != "" {
 		if _, err := regexp.Compile(v); err != nil {
-			c.errorf(path+".proxy.proxyVersion", "is %s: it is no regular expression: %v", field.Quote(v), err)
+			c.errorf(path+".proxy.proxyVersion", "is %s: it is not a regular expression: %v", field.Quote(v), err)
 		}
 	}
 	waypoint := m.GetContext() == networkingv1alpha3.EnvoyFilter_WAYPOINT
 	if waypoint != (m.GetWaypoint() != nil) {
-		c.errorf(path+".waypoint", "goes with context: WAYPOINT only, and that needs it: write both, or neither")
+		c.errorf(path+".waypoint", "is only allowed with context: WAYPOINT, which requires it: write both, or neither")
 	}
 	if w := m.GetWaypoint(); w.GetPortNumber() != 0 {
 		c.port(w.GetPortNumber(), path+".waypoint.portNumber")
@@ -96,7 +96,7 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 		got = "routeConfiguration"
 	}
 	if want != "" && got != want {
-		c.errorf(path+"."+got, "does not go with applyTo: %s: write %s instead", p.GetApplyTo(), want)
+		c.errorf(path+"."+got, "is not allowed with applyTo: %s: write %s instead", p.GetApplyTo(), want)
 		return
 	}
 	c.listenerMatch(p, m.GetListener(), path+".listener")
@@ -123,7 +123,7 @@ func (c *checker) listenerMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObj
 	}
 	c.filterName(f.GetSubFilter().GetName(), path+".subFilter.name")
 	if p.GetApplyTo() != networkingv1alpha3.EnvoyFilter_HTTP_FILTER {
-		c.errorf(path+".subFilter", "goes with applyTo: HTTP_FILTER only: remove it")
+		c.errorf(path+".subFilter", "is only allowed with applyTo: HTTP_FILTER: remove it")
 	}
 	if name := f.GetName(); name != connectionManager && deprecatedNames[name] != connectionManager {
 		c.errorf(path+".name", "is %s: only %s has a subFilter; write that name, or remove subFilter", field.Quote(name), connectionManager)

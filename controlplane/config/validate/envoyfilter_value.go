@@ -50,7 +50,7 @@ func PatchMessage(applyTo networkingv1alpha3.EnvoyFilter_ApplyTo, value *structp
 func patchMessage(applyTo networkingv1alpha3.EnvoyFilter_ApplyTo, value *structpb.Struct, o protojson.UnmarshalOptions) (proto.Message, error) {
 	kind, ok := patchTypes[applyTo]
 	if !ok {
-		return nil, fmt.Errorf("nothing is known of applyTo: %s", applyTo)
+		return nil, fmt.Errorf("the value of applyTo is unknown: %s", applyTo)
 	}
 	raw, err := protojson.Marshal(value)
 	if err != nil {
@@ -75,11 +75,11 @@ func (c *checker) patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 	name := kind.ProtoReflect().Descriptor().FullName()
 	m, err := PatchMessage(p.GetApplyTo(), p.GetPatch().GetValue())
 	if err != nil {
-		c.errorf(path, "is no %s, which applyTo: %s needs: %s", name, p.GetApplyTo(), jsonReason(err))
+		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), jsonReason(err))
 		return
 	}
 	if _, err := patchMessage(p.GetApplyTo(), p.GetPatch().GetValue(), protojson.UnmarshalOptions{}); err != nil {
-		c.warnf(path, "has what %s does not know, and it is left out: %s", name, jsonReason(err))
+		c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, jsonReason(err))
 	}
 	if adds(p.GetPatch().GetOperation()) {
 		c.filtersWithoutType(m.ProtoReflect(), path)
@@ -131,19 +131,19 @@ func (w *typeWalk) typeURL(url, path string) {
 	if err != nil || !strings.Contains(url, "/") {
 		w.unknown = true
 		if oldAPI(url) {
-			w.warnf(path, "is %s, of Envoy's API v2, which no Envoy of today reads: write the type of API v3; it is not checked further", field.Quote(url))
+			w.warnf(path, "is %s, of Envoy's API v2, which no supported Envoy reads: write the type of API v3; it is not checked further", field.Quote(url))
 			return
 		}
 		hint := ""
 		if !w.full() {
 			hint = nearestType(url)
 		}
-		w.errorf(path, "is %s, which is no type of Envoy's API%s", field.Quote(url), hint)
+		w.errorf(path, "is %s, which is not a type of Envoy's API%s", field.Quote(url), hint)
 		return
 	}
 	options, ok := message.Descriptor().Options().(*descriptorpb.MessageOptions)
 	if ok && options.GetDeprecated() || oldAPI(url) {
-		w.warnf(path, "is %s, which is deprecated: write the type that follows it", field.Quote(url))
+		w.warnf(path, "is %s, which is deprecated: write its successor", field.Quote(url))
 	}
 }
 
@@ -161,7 +161,7 @@ func oldAPI(url string) bool {
 func nearestType(url string) string {
 	_, name, ok := strings.Cut(url, "/")
 	if !ok {
-		return ": write type.googleapis.com/ in front of the name"
+		return ": write type.googleapis.com/ before the name"
 	}
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	best, most := "", field.MostEdits+1
@@ -225,6 +225,6 @@ func (c *checker) filtersInside(m protoreflect.Message, path string) {
 
 func (c *checker) filterType(typed bool, name, path string) {
 	if !typed {
-		c.warnf(path, "is the filter %s without typed_config: Envoy finds it by the type of its configuration; write typed_config with @type", field.Quote(name))
+		c.warnf(path, "is the filter %s without typed_config: Envoy identifies it by the type of its configuration; write typed_config with @type", field.Quote(name))
 	}
 }

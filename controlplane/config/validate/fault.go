@@ -29,7 +29,7 @@ func (c *checker) faultInjection(f *networkingv1alpha3.HTTPFaultInjection, path 
 		case *networkingv1alpha3.HTTPFaultInjection_Delay_FixedDelay:
 			c.duration(d.GetFixedDelay(), at+".fixedDelay")
 		case *networkingv1alpha3.HTTPFaultInjection_Delay_ExponentialDelay:
-			c.errorf(at+".exponentialDelay", "is known to no proxy: write fixedDelay")
+			c.errorf(at+".exponentialDelay", "is not supported by any proxy: write fixedDelay")
 		}
 	}
 	a := f.GetAbort()
@@ -48,7 +48,7 @@ func (c *checker) faultInjection(f *networkingv1alpha3.HTTPFaultInjection, path 
 			c.errorf(at+".grpcStatus", "is %s: write one of %s", field.Quote(v.GrpcStatus), strings.Join(strings.Fields(grpcStatuses), ", "))
 		}
 	case *networkingv1alpha3.HTTPFaultInjection_Abort_Http2Error:
-		c.errorf(at+".http2Error", "is known to no proxy: write httpStatus or grpcStatus")
+		c.errorf(at+".http2Error", "is not supported by any proxy: write httpStatus or grpcStatus")
 	}
 }
 
@@ -78,7 +78,7 @@ func (c *checker) cors(p *networkingv1alpha3.CorsPolicy, path string) {
 	for i, o := range p.GetAllowOrigins() {
 		at := field.Index(path+".allowOrigins", i)
 		if p.GetAllowCredentials().GetValue() && anyOrigin(o) {
-			c.warnf(at, "is any origin, and allowCredentials is true: every web site may send requests with the cookies of your users and read the answers; write the origins")
+			c.warnf(at, "is any origin, and allowCredentials is true: every web site may send requests with the cookies of your users and read the responses; write the origins")
 		}
 		switch v := o.GetMatchType().(type) {
 		case *networkingv1alpha3.StringMatch_Regex:

@@ -19,7 +19,7 @@ func validateGateway(c *checker, cfg *model.Config) {
 		return
 	}
 	if fault := labelNameFault(cfg.Name); fault != "" && cfg.Name != "" {
-		c.errorf("metadata.name", "%s; hosts and VirtualServices could not name the gateway", fault)
+		c.errorf("metadata.name", "%s; hosts and VirtualServices could not refer to the gateway", fault)
 	}
 	c.selector(false, gw.GetSelector(), "spec.selector")
 	if len(gw.GetServers()) == 0 {
@@ -59,7 +59,7 @@ func (c *checker) server(s *networkingv1alpha3.Server, path string) {
 	case !isTLS(protocol) && tls != nil && !isHTTP(protocol):
 		c.errorf(path+".tls", "is not allowed on a port of %s: remove it, or write the protocol TLS or HTTPS", protocol)
 	case !isTLS(protocol) && tls != nil && !onlyRedirects(tls):
-		c.errorf(path+".tls", "may hold only httpsRedirect on a port of %s: remove the rest, or write the protocol HTTPS", protocol)
+		c.errorf(path+".tls", "may contain only httpsRedirect on a port of %s: remove the rest, or write the protocol HTTPS", protocol)
 	}
 	if tls.GetHttpsRedirect() && s.GetPort() != nil && !isHTTP(protocol) {
 		c.warnf(path+".tls.httpsRedirect", "has no effect on a port of %s: write it on the port of HTTP", protocol)
@@ -72,7 +72,7 @@ func (c *checker) serverHost(s, path string) {
 	if !ok {
 		host = s
 	} else if namespace != "*" && namespace != "." && labelNameFault(namespace) != "" {
-		c.errorf(path, "is %s: the part in front of \"/\" has to be a namespace, \".\" or \"*\"", field.Quote(s))
+		c.errorf(path, "is %s: the part before \"/\" must be a namespace, \".\" or \"*\"", field.Quote(s))
 	}
 	if !isIP(host) {
 		c.fault(path, fullHostFault(s, host))
@@ -83,7 +83,7 @@ func (c *checker) serverHost(s, path string) {
 // be "*" or to have a domain.
 func fullHostFault(value, host string) string {
 	if host == "" {
-		return "is " + field.Quote(value) + ": write a host behind \"/\""
+		return "is " + field.Quote(value) + ": write a host after \"/\""
 	}
 	if fault := hostFault(host, wholeWildcard); fault != "" {
 		return strings.Replace(fault, field.Quote(host), field.Quote(value), 1)
@@ -126,7 +126,7 @@ func (c *checker) bind(s string, port uint32, path string) {
 			c.errorf(path, "is %s and the port is %d: with a socket write the port 0", field.Quote(s), port)
 		}
 	case !isIP(s):
-		c.errorf(path, "is %s: it has to be an IP address, or unix:// and the path of a socket with the port 0", field.Quote(s))
+		c.errorf(path, "is %s: it must be an IP address, or unix:// and the path of a socket with the port 0", field.Quote(s))
 	}
 }
 
@@ -191,13 +191,13 @@ func (c *checker) serverVersions(tls *networkingv1alpha3.ServerTLSSettings, path
 		}
 		seen[s] = i
 		if s == "" || !strings.Contains(serverCiphers, " "+s+" ") {
-			c.warnf(at, "is %s, which is no known cipher and left out: write any of %s", field.Quote(s), strings.Join(strings.Fields(serverCiphers), ", "))
+			c.warnf(at, "is %s, which is not a known cipher and is ignored: write any of %s", field.Quote(s), strings.Join(strings.Fields(serverCiphers), ", "))
 		}
 	}
 	switch v := tls.GetMinProtocolVersion(); v {
 	case networkingv1alpha3.ServerTLSSettings_TLSV1_0, networkingv1alpha3.ServerTLSSettings_TLSV1_1:
 		if len(tls.GetCipherSuites()) == 0 {
-			c.warnf(path+".minProtocolVersion", "is %s, for which the default ciphers do not work: write cipherSuites too, or TLSV1_2", v)
+			c.warnf(path+".minProtocolVersion", "is %s, which the default ciphers do not support: write cipherSuites too, or TLSV1_2", v)
 		}
 	default:
 	}

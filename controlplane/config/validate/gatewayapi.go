@@ -270,9 +270,9 @@ func (r numberRule) fault(n int64) string {
 	case len(r.values) > 0 && !slices.Contains(r.values, n):
 		return fmt.Sprintf("is %d: write one of %s", n, strings.Trim(fmt.Sprint(r.values), "[]"))
 	case r.bounded && n < r.least && r.most == 0:
-		return fmt.Sprintf("is %d: it has to be %d or more", n, r.least)
+		return fmt.Sprintf("is %d: it must be %d or more", n, r.least)
 	case r.bounded && (n < r.least || r.most > 0 && n > r.most):
-		return fmt.Sprintf("is %d: it has to be between %d and %d", n, r.least, r.most)
+		return fmt.Sprintf("is %d: it must be between %d and %d", n, r.least, r.most)
 	}
 	return ""
 }

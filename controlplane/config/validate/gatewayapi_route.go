@@ -36,7 +36,7 @@ func (c *checker) grpcRouteRules(rules []gatewayv1.GRPCRouteRule, path string) {
 
 func (c *checker) routeRules(matches int, names []*gatewayv1.SectionName, path string) {
 	if matches > maxMatches {
-		c.errorf(path, "has %d matches in all: at most %d are allowed", matches, maxMatches)
+		c.errorf(path, "has %d matches in total: at most %d are allowed", matches, maxMatches)
 	}
 	seen := map[gatewayv1.SectionName]int{}
 	for i, name := range names {
@@ -60,7 +60,7 @@ func (c *checker) httpRouteRule(r gatewayv1.HTTPRouteRule, path string) {
 		return f.URLRewrite != nil && replacesPrefix(f.URLRewrite.Path)
 	}
 	if len(r.BackendRefs) > 0 && count(r.Filters, func(f gatewayv1.HTTPRouteFilter) bool { return f.RequestRedirect != nil }) > 0 {
-		c.errorf(path+".backendRefs", "is set beside a RequestRedirect filter, which answers by itself: remove one of them")
+		c.errorf(path+".backendRefs", "is set beside a RequestRedirect filter, which responds itself: remove one of them")
 	}
 	if len(r.Matches) == 1 && r.Matches[0].Path != nil && deref(r.Matches[0].Path.Type) == gatewayv1.PathMatchPathPrefix {
 		return
@@ -158,7 +158,7 @@ func (c *checker) httpPathMatch(m gatewayv1.HTTPPathMatch, path string) {
 // form never has would match nothing.
 func (c *checker) absolutePath(value, path string) {
 	if !strings.HasPrefix(value, "/") {
-		c.errorf(path, "is %s: it has to begin with \"/\"", field.Quote(value))
+		c.errorf(path, "is %s: it must begin with \"/\"", field.Quote(value))
 		return
 	}
 	for _, part := range []string{"//", "/./", "/../", "%2f", "%2F", "#"} {
@@ -199,7 +199,7 @@ func (c *checker) httpCORS(f gatewayv1.HTTPCORSFilter, path string) {
 // alone refuses other values beside "*".
 func alone[T ~string](c *checker, list []T, path string) {
 	if len(list) > 1 && slices.Contains(list, "*") {
-		c.errorf(path, "has \"*\", which stands for all, and others: remove it or the others")
+		c.errorf(path, "has \"*\", which means all, and others: remove it or the others")
 	}
 }
 

@@ -69,7 +69,7 @@ func deref[T any](p *T) (v T) {
 
 func (c *checker) gatewayAddress(a gatewayv1.GatewaySpecAddress, path string) {
 	if deref(a.Type) == gatewayv1.HostnameAddressType && a.Value != "" && !hostPattern.MatchString(a.Value) {
-		c.errorf(path+".value", "is %s: write a host name in small letters, such as gw.example.com", field.Quote(a.Value))
+		c.errorf(path+".value", "is %s: write a host name in lower case, such as gw.example.com", field.Quote(a.Value))
 	}
 }
 
@@ -103,9 +103,9 @@ func (c *checker) metadataKey(k, path string) {
 	prefix, _, _ := strings.Cut(k, "/")
 	switch {
 	case !keyPattern.MatchString(k):
-		c.errorf(field.Key(path, k), "has a key that is no label key: write letters, digits, \"-\", \"_\" and \".\", if need be behind a domain and \"/\"")
+		c.errorf(field.Key(path, k), "has a key that is not a label key: write letters, digits, \"-\", \"_\" and \".\", optionally after a domain and \"/\"")
 	case len(prefix) >= longest:
-		c.errorf(field.Key(path, k), "has a key whose part in front of \"/\" has %d characters: at most 252 are allowed", len(prefix))
+		c.errorf(field.Key(path, k), "has a key whose part before \"/\" has %d characters: at most 252 are allowed", len(prefix))
 	}
 }
 
@@ -266,7 +266,7 @@ func (c *checker) backendReference(r gatewayv1.BackendObjectReference, path stri
 func (c *checker) tlsRouteHosts(s gatewayv1.TLSRouteSpec, path string) {
 	for i, h := range s.Hostnames {
 		if _, err := netip.ParseAddr(string(h)); err == nil {
-			c.errorf(field.Index(path+".hostnames", i), "is %s, an IP address: TLS names hosts only; write a host name", field.Quote(string(h)))
+			c.errorf(field.Index(path+".hostnames", i), "is %s, an IP address: TLS server names are host names; write one", field.Quote(string(h)))
 		}
 	}
 }

@@ -100,7 +100,7 @@ var textRules = map[reflect.Type]textRule{
 	reflect.TypeFor[gatewayv1.HTTPRouteFilterType](): oneOf("RequestHeaderModifier", "ResponseHeaderModifier", "RequestMirror", "RequestRedirect",
 		"URLRewrite", "ExtensionRef", "CORS", "ExternalAuth"),
 	reflect.TypeFor[gatewayv1.HeaderMatchType](): matchTypes,
-	reflect.TypeFor[gatewayv1.Hostname]():        {least: 1, most: longest, pattern: hostPattern, want: "a host name in small letters, such as shop.example.com or *.example.com"},
+	reflect.TypeFor[gatewayv1.Hostname]():        {least: 1, most: longest, pattern: hostPattern, want: "a host name in lower case, such as shop.example.com or *.example.com"},
 	reflect.TypeFor[gatewayv1.Kind](): {
 		least: 1, most: maxLabel, pattern: regexp.MustCompile(`^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`),
 		want: "a kind, such as Service",
@@ -112,7 +112,7 @@ var textRules = map[reflect.Type]textRule{
 	reflect.TypeFor[gatewayv1.Namespace]():       {least: 1, most: maxLabel, pattern: regexp.MustCompile(`^` + label + `$`), want: "the name of a namespace"},
 	reflect.TypeFor[gatewayv1.ObjectName]():      objectName,
 	reflect.TypeFor[gatewayv1.PathMatchType]():   oneOf("Exact", "PathPrefix", "RegularExpression"),
-	reflect.TypeFor[gatewayv1.PreciseHostname](): {least: 1, most: longest, pattern: subdomainPattern, want: "a host name in small letters without wildcard, such as shop.example.com"},
+	reflect.TypeFor[gatewayv1.PreciseHostname](): {least: 1, most: longest, pattern: subdomainPattern, want: "a host name in lower case without wildcard, such as shop.example.com"},
 	reflect.TypeFor[gatewayv1.ProtocolType](): {
 		least: 1, most: 255, pattern: regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$|` + subdomain + `\/[A-Za-z0-9]+$`),
 		want: "HTTP, HTTPS, TLS, TCP, UDP or domain/name",
@@ -120,7 +120,7 @@ var textRules = map[reflect.Type]textRule{
 	reflect.TypeFor[gatewayv1.QueryParamMatchType](): matchTypes,
 	reflect.TypeFor[gatewayv1.SectionName](): {
 		least: 1, most: longest, pattern: subdomainPattern,
-		want: "a name of small letters, digits, \"-\" and \".\", with a letter or digit at both ends",
+		want: "a name of lower-case letters, digits, \"-\" and \".\", with a letter or digit at both ends",
 	},
 	reflect.TypeFor[gatewayv1.SessionPersistenceType](): oneOf("Cookie", "Header"),
 	reflect.TypeFor[gatewayv1.SubjectAltNameType]():     oneOf("Hostname", "URI"),

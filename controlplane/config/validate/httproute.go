@@ -109,7 +109,7 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 // matchedHeader checks the name of a header that a match looks at.
 func (c *checker) matchedHeader(name, path string) {
 	if strings.HasPrefix(name, ":") {
-		c.errorf(path, "names a pseudo header: use uri, method, authority or scheme instead")
+		c.errorf(path, "names a pseudo-header: use uri, method, authority or scheme instead")
 		return
 	}
 	c.headerName(name, path)
@@ -120,7 +120,7 @@ func (c *checker) headerName(name, path string) {
 	case name == "":
 		c.errorf(path, "has an empty name: write the name of the header")
 	case !headerName.MatchString(name):
-		c.errorf(path, "is no header name: write letters, digits and \"-\"")
+		c.errorf(path, "is not a header name: write letters, digits and \"-\"")
 	}
 }
 
@@ -148,19 +148,19 @@ func (c *checker) mirrors(r *networkingv1alpha3.HTTPRoute, path string) {
 		if old.GetValue() > 100 {
 			c.errorf(path+".mirrorPercent", "is %d: a percentage is between 0 and 100", old.GetValue())
 		}
-		c.warnf(path+".mirrorPercent", "is the form of old versions: write mirrorPercentage")
+		c.warnf(path+".mirrorPercent", "is the form of older versions: write mirrorPercentage")
 	}
 	for i, m := range r.GetMirrors() {
 		at := field.Index(path+".mirrors", i)
 		if m.GetDestination() == nil {
-			c.errorf(at+".destination", "is missing: write the host that gets the copies")
+			c.errorf(at+".destination", "is missing: write the host that receives the copies")
 		} else {
 			c.destination(m.GetDestination(), at+".destination")
 		}
 		c.percent(m.GetPercentage(), at+".percentage.value")
 	}
 	if len(r.GetRoute()) == 0 && (r.GetMirror() != nil || len(r.GetMirrors()) > 0) {
-		c.warnf(path, "copies requests and has no route, so nothing is copied: write route too, or remove the mirrors")
+		c.warnf(path, "copies requests but has no route, so nothing is copied: write route too, or remove the mirrors")
 	}
 }
 
@@ -189,13 +189,13 @@ func (c *checker) weights(weights []int32, path string) {
 		c.errorf(path, "has %d destinations and no weight: write a weight for each", len(weights))
 	}
 	if total > 1<<32-1 {
-		c.errorf(path, "has weights that sum up to %d: the sum may be 4294967295 at most", total)
+		c.errorf(path, "has weights that sum up to %d: the sum may be at most 4294967295", total)
 	}
 }
 
 func (c *checker) requiredDestination(d *networkingv1alpha3.Destination, path string) {
 	if d == nil {
-		c.errorf(path, "is missing: write the host that gets the requests")
+		c.errorf(path, "is missing: write the host that receives the requests")
 		return
 	}
 	c.destination(d, path)
@@ -203,7 +203,7 @@ func (c *checker) requiredDestination(d *networkingv1alpha3.Destination, path st
 
 func (c *checker) destination(d *networkingv1alpha3.Destination, path string) {
 	if d.GetHost() == "*" {
-		c.errorf(path+".host", "is \"*\": write the host that gets the requests")
+		c.errorf(path+".host", "is \"*\": write the host that receives the requests")
 	} else {
 		c.fault(path+".host", hostFault(d.GetHost(), anyWildcard))
 	}

@@ -81,12 +81,12 @@ func wildcardFault(h string) string {
 	rest, wild := strings.CutPrefix(h, "*.")
 	switch {
 	case !wild && strings.Contains(h, "*"), wild && strings.Contains(rest, "*"):
-		return "is " + field.Quote(h) + ": a wildcard has to be the whole first part, as in *.example.com"
+		return "is " + field.Quote(h) + ": a wildcard must be the whole first part, as in *.example.com"
 	case len(h) > maxName:
 		return "is " + field.Quote(h) + ": at most 253 characters are allowed"
 	}
 	if SubdomainFault(rest) != "" {
-		return "is " + field.Quote(h) + ": write a host name in small letters, such as shop.example.com" + hostHint(h)
+		return "is " + field.Quote(h) + ": write a host name in lower case, such as shop.example.com" + hostHint(h)
 	}
 	return ""
 }
@@ -99,7 +99,7 @@ func (c *checker) ingressPath(p *kubenetworkingv1.HTTPIngressPath, path string) 
 		c.absolutePath(p.Path, path+".path")
 	case t == kubenetworkingv1.PathTypeImplementationSpecific:
 		if p.Path != "" && !strings.HasPrefix(p.Path, "/") {
-			c.errorf(path+".path", "is %s: it has to begin with \"/\"", field.Quote(p.Path))
+			c.errorf(path+".path", "is %s: it must begin with \"/\"", field.Quote(p.Path))
 		}
 	default:
 		c.errorf(path+".pathType", "is %s: write Exact, Prefix or ImplementationSpecific", field.Quote(string(t)))
@@ -162,7 +162,7 @@ func serviceNameFault(s string) string {
 func servicePortFault(s string) string {
 	const most = 15
 	if len(s) > most || DNSLabelFault(s) != "" || strings.Contains(s, "--") || !strings.ContainsAny(s, "abcdefghijklmnopqrstuvwxyz") {
-		return fmt.Sprintf("is %s: write at most %d small letters, digits and single \"-\", at least one of them a letter", field.Quote(s), most)
+		return fmt.Sprintf("is %s: write at most %d lower-case letters, digits and single \"-\", at least one of them a letter", field.Quote(s), most)
 	}
 	return ""
 }

@@ -74,7 +74,7 @@ func (c *checker) tcpRoute(r *networkingv1alpha3.TCPRoute, path string) {
 
 func (c *checker) l4Destinations(routes []*networkingv1alpha3.RouteDestination, path string) {
 	if len(routes) == 0 {
-		c.errorf(path, "is empty: write where the connections go")
+		c.errorf(path, "is empty: write the destinations of the connections")
 	}
 	weights := make([]int32, 0, len(routes))
 	for i, d := range routes {

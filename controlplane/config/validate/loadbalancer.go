@@ -24,7 +24,7 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 		c.warnf(path+".simple", "is PASSTHROUGH, which has an effect only where traffic is redirected to the proxy: gateways and proxies with the interception mode NONE use LEAST_REQUEST")
 	//lint:ignore SA1019 users still write it
 	case networkingv1alpha3.LoadBalancerSettings_LEAST_CONN:
-		c.warnf(path+".simple", "is LEAST_CONN, the form of old versions: write LEAST_REQUEST")
+		c.warnf(path+".simple", "is LEAST_CONN, the form of older versions: write LEAST_REQUEST")
 	default:
 	}
 	c.consistentHash(lb.GetConsistentHash(), path+".consistentHash")
@@ -32,14 +32,14 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	c.duration(lb.GetWarmupDurationSecs(), path+".warmupDurationSecs")
 	w := lb.GetWarmup()
 	if w != nil && lb.GetWarmupDurationSecs() != nil {
-		c.errorf(path+".warmupDurationSecs", "and warmup exclude each other: remove warmupDurationSecs, the form of old versions")
+		c.errorf(path+".warmupDurationSecs", "and warmup exclude each other: remove warmupDurationSecs, the form of older versions")
 	}
 	c.duration(w.GetDuration(), path+".warmup.duration")
 	if v := w.GetMinimumPercent().GetValue(); !(v >= 0 && v <= 100) {
 		c.errorf(path+".warmup.minimumPercent", "is %v: a percentage is between 0 and 100", v)
 	}
 	if a := w.GetAggression(); a != nil && !(a.GetValue() >= 1) {
-		c.errorf(path+".warmup.aggression", "is %v: it has to be 1 or more", a.GetValue())
+		c.errorf(path+".warmup.aggression", "is %v: it must be 1 or more", a.GetValue())
 	}
 }
 
@@ -52,14 +52,14 @@ func (c *checker) consistentHash(h *networkingv1alpha3.LoadBalancerSettings_Cons
 			c.errorf(path+".httpCookie.name", "is missing: write the name of the cookie")
 		}
 		if cookie.GetTtl() == nil {
-			c.errorf(path+".httpCookie.ttl", "is missing: write how long the cookie lives, 0s for the session")
+			c.errorf(path+".httpCookie.ttl", "is missing: write the lifetime of the cookie, 0s for the session")
 		} else if cookie.GetTtl().AsDuration() < 0 {
-			c.errorf(path+".httpCookie.ttl", "is %s: it has to be 0s or more", cookie.GetTtl().AsDuration())
+			c.errorf(path+".httpCookie.ttl", "is %s: it must be 0s or more", cookie.GetTtl().AsDuration())
 		}
 	}
 	//lint:ignore SA1019 users still write it
 	if h.GetMinimumRingSize() != 0 {
-		c.warnf(path+".minimumRingSize", "is the form of old versions: write ringHash.minimumRingSize")
+		c.warnf(path+".minimumRingSize", "is the form of older versions: write ringHash.minimumRingSize")
 		if h.GetHashAlgorithm() != nil {
 			c.errorf(path+".minimumRingSize", "and ringHash or maglev exclude each other: remove one")
 		}
@@ -96,7 +96,7 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 			targets = append(targets, to)
 		}
 		if total != 100 {
-			c.errorf(at+".to", "has weights that sum up to %d: the sum has to be 100", total)
+			c.errorf(at+".to", "has weights that sum up to %d: the sum must be 100", total)
 		}
 		c.localities(targets, func(j int) string { return field.Key(at+".to", targets[j]) })
 	}
@@ -114,11 +114,11 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 	}
 	for i, label := range l.GetFailoverPriority() {
 		if len(l.GetFailover()) > 0 && slices.Contains(topologyLabels, label) {
-			c.errorf(field.Index(path+".failoverPriority", i), "is %s, which failover decides already: remove one", field.Quote(label))
+			c.errorf(field.Index(path+".failoverPriority", i), "is %s, which failover already decides: remove one", field.Quote(label))
 		}
 	}
 	if outlier == nil && (len(l.GetFailover()) > 0 || len(l.GetFailoverPriority()) > 0) {
-		c.warnf(path, "has a failover, which needs outlierDetection to find out what fails: write that too")
+		c.warnf(path, "has a failover, which needs outlierDetection to detect failures: write that too")
 	}
 }
 

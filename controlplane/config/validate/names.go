@@ -37,7 +37,7 @@ func DNSLabelFault(s string) string {
 	case len(s) > maxLabel:
 		return "is " + field.Quote(s) + ": at most 63 characters are allowed"
 	case !dnsLabel.MatchString(s):
-		return "is " + field.Quote(s) + ": only small letters, digits and \"-\" are allowed, with a letter or digit at both ends"
+		return "is " + field.Quote(s) + ": only lower-case letters, digits and \"-\" are allowed, with a letter or digit at both ends"
 	}
 	return ""
 }
@@ -52,7 +52,7 @@ func SubdomainFault(s string) string {
 	}
 	for part := range strings.SplitSeq(s, ".") {
 		if !dnsLabel.MatchString(part) {
-			return "is " + field.Quote(s) + ": only small letters, digits, \"-\" and \".\" are allowed, with a letter or digit at both ends"
+			return "is " + field.Quote(s) + ": only lower-case letters, digits, \"-\" and \".\" are allowed, with a letter or digit at both ends"
 		}
 	}
 	return ""
@@ -83,7 +83,7 @@ func hostFault(s string, allowed wildcard) string {
 	case s == "*":
 		return ""
 	case wild && allowed == wholeWildcard && !strings.HasPrefix(name, "."):
-		return "is " + field.Quote(s) + ": a wildcard has to be the whole first part, as in *.example.com"
+		return "is " + field.Quote(s) + ": a wildcard must be the whole first part, as in *.example.com"
 	case wild:
 		name = strings.TrimLeft(name[:1], ".-") + name[1:]
 	}
@@ -139,7 +139,7 @@ func LabelFault(key, value string) string {
 	}
 	switch {
 	case ok && SubdomainFault(prefix) != "", len(name) > maxLabel, !labelName.MatchString(name):
-		return "has a key that is no label key: write letters, digits, \"-\", \"_\" and \".\", if need be behind a domain and \"/\""
+		return "has a key that is not a label key: write letters, digits, \"-\", \"_\" and \".\", optionally after a domain and \"/\""
 	case len(value) > maxLabel:
 		return "is " + field.Quote(value) + ": a label value has at most 63 characters"
 	case !labelValue.MatchString(value):

@@ -37,7 +37,7 @@ var claimHeader = regexp.MustCompile(`^[-_A-Za-z0-9]+$`)
 
 func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
 	if r.GetIssuer() == "" {
-		c.errorf(path+".issuer", "is missing: write who issues the tokens, as their claim iss says")
+		c.errorf(path+".issuer", "is missing: write the issuer of the tokens, as in their claim iss")
 	}
 	for _, a := range []attribute{
 		{name: "audiences", values: r.GetAudiences()},
@@ -74,11 +74,11 @@ func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
 	for i, o := range r.GetOutputClaimToHeaders() {
 		at := field.Index(path+".outputClaimToHeaders", i)
 		if o.GetClaim() == "" {
-			c.errorf(at+".claim", "is missing: write the claim that the header gets")
+			c.errorf(at+".claim", "is missing: write the claim that is copied to the header")
 		}
 		switch h := o.GetHeader(); {
 		case h == "":
-			c.errorf(at+".header", "is missing: write the header that gets the claim")
+			c.errorf(at+".header", "is missing: write the header that receives the claim")
 		case !claimHeader.MatchString(h):
 			c.errorf(at+".header", "is %s: write letters, digits, \"-\" and \"_\"", field.Quote(h))
 		case strings.EqualFold(h, "host"):
@@ -101,7 +101,7 @@ func (c *checker) keys(r *securityv1beta1.JWTRule, path string) {
 	} else if len(uri) > most {
 		c.errorf(path+".jwksUri", "has %d characters: at most %d are allowed", len(uri), most)
 	} else if uri != "" && u.Scheme == "http" && !ownMachine(u.Hostname()) {
-		c.warnf(path+".jwksUri", "is a URL without TLS: anyone who changes the answer on its way can forge tokens; write one with https://")
+		c.warnf(path+".jwksUri", "is a URL without TLS: anyone who changes the response in transit can forge tokens; write one with https://")
 	}
 	if inline == "" {
 		return
@@ -110,7 +110,7 @@ func (c *checker) keys(r *securityv1beta1.JWTRule, path string) {
 	var set jose.JSONWebKeySet
 	var one jose.JSONWebKey
 	if err := json.Unmarshal([]byte(inline), &set); err != nil {
-		c.errorf(path+".jwks", "is no JSON Web Key Set: write {\"keys\": [...]} as RFC 7517 says")
+		c.errorf(path+".jwks", "is not a JSON Web Key Set: write {\"keys\": [...]} as in RFC 7517")
 		return
 	}
 	if len(set.Keys) == 0 {
@@ -119,11 +119,11 @@ func (c *checker) keys(r *securityv1beta1.JWTRule, path string) {
 		}
 	}
 	if len(set.Keys) == 0 {
-		c.warnf(path+".jwks", "holds no key that is known here, so no token is valid")
+		c.warnf(path+".jwks", "contains no supported key, so no token is valid")
 	}
 	for _, k := range set.Keys {
 		if _, symmetric := k.Key.([]byte); !symmetric && !k.IsPublic() {
-			c.warnf(path+".jwks", "holds a private key: write the public part only, and replace the key")
+			c.warnf(path+".jwks", "contains a private key: write the public part only, and replace the key")
 		}
 	}
 }

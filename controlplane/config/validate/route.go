@@ -19,7 +19,7 @@ func (c *checker) redirect(r *networkingv1alpha3.HTTPRedirect, path string) {
 	}
 	if r.GetUri() == "" && r.GetAuthority() == "" && r.GetScheme() == "" && r.GetPrefixRewrite() == "" &&
 		r.GetRedirectPort() == nil {
-		c.errorf(path, "leads nowhere: write uri, authority, scheme or port")
+		c.errorf(path, "has no target: write uri, authority, scheme or port")
 	}
 	if r.GetUri() != "" && r.GetPrefixRewrite() != "" {
 		c.errorf(path+".prefixRewrite", "and uri exclude each other: remove one")
@@ -55,7 +55,7 @@ func (c *checker) directResponse(r *networkingv1alpha3.HTTPDirectResponse, path 
 	if size := max(len(r.GetBody().GetString_()), len(r.GetBody().GetBytes())); size > maxBody {
 		c.errorf(path+".body", "has %d bytes: at most %d are allowed; serve it from an application", size, maxBody)
 	} else if size > largeBody {
-		c.warnf(path+".body", "has %d bytes, which every proxy gets with its routes: serve more than %d from an application", size, largeBody)
+		c.warnf(path+".body", "has %d bytes, which every proxy receives with its routes: serve more than %d from an application", size, largeBody)
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *checker) rewrite(r *networkingv1alpha3.HTTPRoute, path string) {
 		c.regex(re.GetMatch(), path+".rewrite.uriRegexRewrite.match")
 	}
 	if re := w.GetUriRegexRewrite(); re != nil && re.GetRewrite() == "" {
-		c.errorf(path+".rewrite.uriRegexRewrite.rewrite", "is empty: write what takes the place of what match finds")
+		c.errorf(path+".rewrite.uriRegexRewrite.rewrite", "is empty: write the replacement of what match finds")
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *checker) authority(r *networkingv1alpha3.HTTPRoute, path string) {
 	first := ""
 	set := func(at string) {
 		if first != "" {
-			c.errorf(path+"."+at, "and %s set the same thing, the host: remove one", first)
+			c.errorf(path+"."+at, "and %s both set the host: remove one", first)
 			return
 		}
 		first = at
@@ -137,7 +137,7 @@ func (c *checker) headers(h *networkingv1alpha3.Headers, path string) {
 func (c *checker) operationName(name, path string) {
 	switch {
 	case strings.HasPrefix(name, ":"):
-		c.errorf(path, "is a pseudo header: use rewrite instead")
+		c.errorf(path, "is a pseudo-header: use rewrite instead")
 	case strings.EqualFold(name, "host"):
 		c.errorf(path, "cannot change the host: use headers.request.set or rewrite.authority")
 	default:
@@ -155,7 +155,7 @@ func (c *checker) retries(r *networkingv1alpha3.HTTPRetry, path string) {
 		return
 	}
 	if r.GetAttempts() < 0 {
-		c.errorf(path+".attempts", "is %d: write 0 for no retries, or how many there may be", r.GetAttempts())
+		c.errorf(path+".attempts", "is %d: write 0 for no retries, or their maximum", r.GetAttempts())
 	}
 	if r.GetAttempts() == 0 && hasAny(r) {
 		c.errorf(path, "has no attempts, so the other fields have no effect: write attempts or remove them")
@@ -170,12 +170,12 @@ func (c *checker) retries(r *networkingv1alpha3.HTTPRetry, path string) {
 		var status int
 		if n, err := fmt.Sscanf(word, "%d", &status); err == nil && n == 1 && digits.MatchString(word) {
 			if status < 100 || status > 599 {
-				c.errorf(path+".retryOn", "holds %s: it is no HTTP status", field.Quote(word))
+				c.errorf(path+".retryOn", "contains %s: it is not an HTTP status", field.Quote(word))
 			}
 			continue
 		}
 		if word == "" || !strings.Contains(retryConditions, " "+word+" ") {
-			c.errorf(path+".retryOn", "holds %s: write status codes and any of %s, with commas between them",
+			c.errorf(path+".retryOn", "contains %s: write status codes and any of %s, separated by commas",
 				field.Quote(word), strings.Join(strings.Fields(retryConditions), ", "))
 		}
 	}

@@ -114,17 +114,17 @@ func (c *checker) servicePorts(se *networkingv1alpha3.ServiceEntry) {
 			names[p.GetName()] = i
 		}
 		if first, ok := numbers[p.GetNumber()]; ok && p.GetNumber() != 0 {
-			c.errorf(path+".number", "is %d, as in spec.ports[%d]: each port can stand here once", p.GetNumber(), first)
+			c.errorf(path+".number", "is %d, as in spec.ports[%d]: each port is allowed only once", p.GetNumber(), first)
 		} else {
 			numbers[p.GetNumber()] = i
 		}
 		if len(se.GetHosts()) > 1 && !none && !isHTTP(p.GetProtocol()) && !isTLS(p.GetProtocol()) {
-			c.errorf(path+".protocol", "is %s, which cannot tell the %d hosts of this object apart: write HTTP or TLS, or one ServiceEntry for each host",
+			c.errorf(path+".protocol", "is %s, which cannot distinguish the %d hosts of this object: write HTTP or TLS, or one ServiceEntry for each host",
 				field.Quote(p.GetProtocol()), len(se.GetHosts()))
 		}
 		protocol := strings.ToUpper(cmp.Or(p.GetProtocol(), p.GetName()))
 		if len(se.GetAddresses()) == 0 && (protocol == "TCP" || p.GetProtocol() == "" && !tellsProtocol(protocol)) {
-			c.warnf(path, "is a port of TCP, and without spec.addresses clients with interception cannot tell the service apart: write the addresses, or the protocol if it is another")
+			c.warnf(path, "is a port of TCP, and without spec.addresses clients with interception cannot distinguish the service: write the addresses, or the protocol if it is another")
 		}
 	}
 }
@@ -178,9 +178,9 @@ func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
 	case len(endpoints) > 0 && r == networkingv1alpha3.ServiceEntry_NONE:
 		c.errorf("spec.endpoints", "is not allowed with resolution NONE, in which clients choose the address: remove it, or write resolution STATIC or DNS")
 	case len(endpoints) > 1 && r == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN:
-		c.errorf("spec.endpoints", "has %d entries: resolution DNS_ROUND_ROBIN takes one at most; write resolution DNS", len(endpoints))
+		c.errorf("spec.endpoints", "has %d entries: resolution DNS_ROUND_ROBIN allows at most one; write resolution DNS", len(endpoints))
 	case len(endpoints) == 0 && selector == nil && static:
-		c.warnf("spec.endpoints", "is empty, so nothing answers: resolution STATIC needs endpoints or a workloadSelector")
+		c.warnf("spec.endpoints", "is empty, so the service has no endpoint: resolution STATIC needs endpoints or a workloadSelector")
 	}
 	if selector != nil && r == networkingv1alpha3.ServiceEntry_NONE {
 		c.warnf("spec.workloadSelector", "has no effect with resolution NONE: write resolution STATIC")
@@ -195,11 +195,11 @@ func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
 		unix := strings.HasPrefix(e.GetAddress(), unixScheme)
 		switch {
 		case unix && !static:
-			c.errorf(path+".address", "is %s: only resolution STATIC takes sockets; write an IP address or a host name", field.Quote(e.GetAddress()))
+			c.errorf(path+".address", "is %s: only resolution STATIC allows sockets; write an IP address or a host name", field.Quote(e.GetAddress()))
 		case unix && len(se.GetPorts()) != 1:
 			c.errorf(path+".address", "is %s: a socket can serve one port only, and spec.ports has %d", field.Quote(e.GetAddress()), len(se.GetPorts()))
 		case static && !unix && !isIP(e.GetAddress()) && hostFault(e.GetAddress(), noWildcard) == "":
-			c.errorf(path+".address", "is %s: resolution STATIC takes only IP addresses; write one, or write resolution: DNS", field.Quote(e.GetAddress()))
+			c.errorf(path+".address", "is %s: resolution STATIC allows only IP addresses; write one, or write resolution: DNS", field.Quote(e.GetAddress()))
 		}
 		for name := range field.Sorted(e.GetPorts()) {
 			if !ports[name] {
@@ -219,7 +219,7 @@ func validateWorkloadEntry(c *checker, cfg *model.Config) {
 func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 	switch a := w.GetAddress(); {
 	case a == "" && w.GetNetwork() != "":
-		c.warnf(path+".address", "is missing, and in this version networks have no effect: nothing reaches the workload; write its IP address")
+		c.warnf(path+".address", "is missing, and in this version networks have no effect: the workload is unreachable; write its IP address")
 	case a == "":
 		c.errorf(path+".address", "is missing: write the IP address of the workload")
 	case strings.HasPrefix(a, unixScheme):
@@ -243,7 +243,7 @@ func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 		}
 	}
 	if sa := w.GetServiceAccount(); sa != "" && SubdomainFault(sa) != "" {
-		c.warnf(path+".serviceAccount", "%s; as it stands no identity fits", SubdomainFault(sa))
+		c.warnf(path+".serviceAccount", "%s; as written, it matches no identity", SubdomainFault(sa))
 	}
 }
 

@@ -161,7 +161,7 @@ func shadowed[M proto.Message](c *checker, path string, routes [][]M, newShadows
 		at := field.Index(path, i)
 		if len(matches) == 0 {
 			if i+1 < len(routes) {
-				c.warnf(field.Index(path, i+1), "is never reached: %s has no match and takes everything; write it last", at)
+				c.warnf(field.Index(path, i+1), "is never reached: %s has no match and takes all requests; write it last", at)
 			}
 			return
 		}
@@ -170,13 +170,13 @@ func shadowed[M proto.Message](c *checker, path string, routes [][]M, newShadows
 			n := len(places)
 			places = append(places, field.Index(at+".match", j))
 			if by, ok := before.covering(n); ok {
-				c.warnf(places[n], "is never reached: %s comes first and takes all that it matches; write it before that, or remove it", places[by])
+				c.warnf(places[n], "is never reached: %s comes first and takes all requests that it matches; write it before that, or remove it", places[by])
 				taken++
 			}
 			before.add(n)
 		}
 		if taken == len(matches) {
-			c.warnf(at, "is never reached: earlier routes take all that it matches (%s)", plural(taken, "match"))
+			c.warnf(at, "is never reached: earlier routes take all requests that it matches (%s)", plural(taken, "match"))
 		}
 	}
 }

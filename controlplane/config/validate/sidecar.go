@@ -23,7 +23,7 @@ func validateSidecar(c *checker, cfg *model.Config) {
 		return
 	}
 	if len(s.GetIngress()) == 0 && len(s.GetEgress()) == 0 && s.GetOutboundTrafficPolicy() == nil && s.GetInboundConnectionPool() == nil {
-		c.errorf("spec", "is without effect: write ingress, egress or outboundTrafficPolicy")
+		c.errorf("spec", "has no effect: write ingress, egress or outboundTrafficPolicy")
 	}
 	c.outboundTrafficPolicy(s.GetOutboundTrafficPolicy(), "spec.outboundTrafficPolicy")
 	c.connectionPool(s.GetInboundConnectionPool(), "spec.inboundConnectionPool")
@@ -34,7 +34,7 @@ func validateSidecar(c *checker, cfg *model.Config) {
 		c.ingress(in, path)
 		n := in.GetPort().GetNumber()
 		if first, ok := numbers[n]; ok && n != 0 {
-			c.errorf(path+".port.number", "is %d, as in spec.ingress[%d]: each port can stand here once", n, first)
+			c.errorf(path+".port.number", "is %d, as in spec.ingress[%d]: each port is allowed only once", n, first)
 		} else {
 			numbers[n] = i
 		}
@@ -78,7 +78,7 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 		c.sidecarPort(in.GetPort(), path+".port")
 	}
 	if b := in.GetBind(); b != "" && !isIP(b) {
-		c.errorf(path+".bind", "is %s: it has to be an IP address", field.Quote(b))
+		c.errorf(path+".bind", "is %s: it must be an IP address", field.Quote(b))
 	}
 	c.defaultEndpoint(in.GetDefaultEndpoint(), path+".defaultEndpoint")
 	c.connectionPool(in.GetConnectionPool(), path+".connectionPool")
@@ -130,7 +130,7 @@ func (c *checker) defaultEndpoint(s, path string) {
 	switch host {
 	case "", "127.0.0.1", "0.0.0.0", "::1", "::":
 	default:
-		c.errorf(path, "is %s, another machine or address: %s", field.Quote(s), cure)
+		c.errorf(path, "is %s, which is on another machine or address: %s", field.Quote(s), cure)
 	}
 }
 
@@ -156,16 +156,16 @@ func (c *checker) egressListeners(list []*networkingv1alpha3.IstioEgressListener
 				c.errorf(path+".captureMode", "is IPTABLES: a socket cannot be intercepted; write DEFAULT or NONE")
 			}
 			if first, ok := sockets[e.GetBind()]; ok {
-				c.errorf(path+".bind", "is %s, as in spec.egress[%d]: each socket can stand here once", field.Quote(e.GetBind()), first)
+				c.errorf(path+".bind", "is %s, as in spec.egress[%d]: each socket is allowed only once", field.Quote(e.GetBind()), first)
 			}
 			sockets[e.GetBind()] = i
 		default:
 			c.port(n, path+".port.number")
 			if b := e.GetBind(); b != "" && !isIP(b) {
-				c.errorf(path+".bind", "is %s: with a port it has to be an IP address", field.Quote(b))
+				c.errorf(path+".bind", "is %s: with a port it must be an IP address", field.Quote(b))
 			}
 			if first, ok := ports[n]; ok {
-				c.errorf(path+".port.number", "is %d, as in spec.egress[%d]: each port can stand here once", n, first)
+				c.errorf(path+".port.number", "is %d, as in spec.egress[%d]: each port is allowed only once", n, first)
 			}
 			ports[n] = i
 		}
@@ -187,7 +187,7 @@ func (c *checker) egressHosts(hosts []string, namespace, path string) {
 			continue
 		}
 		if ns != "*" && ns != "." && ns != "~" && labelNameFault(ns) != "" {
-			c.errorf(at, "is %s: the part in front of \"/\" has to be a namespace, \".\", \"*\" or \"~\"", field.Quote(h))
+			c.errorf(at, "is %s: the part before \"/\" must be a namespace, \".\", \"*\" or \"~\"", field.Quote(h))
 		}
 		c.fault(at, fullHostFault(h, host))
 		if ns == "." && namespace != "" {
@@ -195,7 +195,7 @@ func (c *checker) egressHosts(hosts []string, namespace, path string) {
 		}
 		host = strings.ToLower(host)
 		if first, ok := seen.earliest(entry{ns, host}, entry{ns, "*"}, entry{"*", host}, entry{"*", "*"}); ok {
-			c.warnf(at, "is %s, which an entry in front of it includes (%s): remove one", field.Quote(h), field.Quote(hosts[first]))
+			c.warnf(at, "is %s, which an earlier entry includes (%s): remove one", field.Quote(h), field.Quote(hosts[first]))
 		}
 		seen.add(i, entry{ns, host})
 	}

@@ -100,7 +100,7 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 		at := path + ".tagOverrides[" + name + "].value"
 		switch remove := tag.GetOperation() == telemetryv1alpha1.MetricsOverrides_TagOverride_REMOVE; {
 		case remove && tag.GetValue() != "":
-			c.errorf(at, "is %s: the operation REMOVE takes none; remove it", field.Quote(tag.GetValue()))
+			c.errorf(at, "is %s: the operation REMOVE has none; remove it", field.Quote(tag.GetValue()))
 		case !remove && tag.GetValue() == "":
 			c.errorf(at, "is missing: the operation UPSERT needs an expression, such as request.host")
 		case !remove:

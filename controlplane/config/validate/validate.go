@@ -28,7 +28,7 @@ func Object(c *model.Config) (errs, warnings []field.Error) {
 		return []field.Error{{Path: "kind", Text: "is " + field.Quote(string(c.Kind)) + ": write one of " + schema.Names()}}, nil
 	}
 	if !sch.HasType(c.Spec) {
-		return []field.Error{{Path: "spec", Text: "is missing, or that of another kind"}}, nil
+		return []field.Error{{Path: "spec", Text: "is missing, or is that of another kind"}}, nil
 	}
 	k := &checker{}
 	k.fault("metadata.name", SubdomainFault(c.Name))
@@ -133,12 +133,12 @@ func (c *checker) exportTo(namespace string, values []string, path string) {
 			c.errorf(at, "is %s: write \"*\" (all namespaces), \".\" (its own), \"~\" (none) or the name of a namespace", field.Quote(v))
 		}
 		if first, ok := seen[name]; ok {
-			c.errorf(at, "is %s, which %s says already: remove one", field.Quote(v), field.Index(path, first))
+			c.errorf(at, "is %s, which %s already includes: remove one", field.Quote(v), field.Index(path, first))
 		} else {
 			seen[name] = i
 		}
 		if len(values) > 1 && (v == "*" || v == "~") {
-			c.errorf(at, "is %s, which stands alone: remove it or the others", field.Quote(v))
+			c.errorf(at, "is %s, which must be the only entry: remove it or the others", field.Quote(v))
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (c *checker) selector(present bool, m map[string]string, path string) {
 		case strings.Contains(k, "*") || strings.Contains(v, "*"):
 			c.errorf(at, "is %s: a selector has no wildcards; write the exact key and value", field.Quote(v))
 		case LabelFault(k, v) != "":
-			c.warnf(at, "%s; as it stands it selects no workload", LabelFault(k, v))
+			c.warnf(at, "%s; as written, it selects no workload", LabelFault(k, v))
 		}
 	}
 }
@@ -196,18 +196,18 @@ func (c *checker) duration(d *durationpb.Duration, path string) {
 	v := d.AsDuration()
 	switch {
 	case v == 0:
-		c.errorf(path, "is 0s: it has to be 1ms or more; leave it out for the default")
+		c.errorf(path, "is 0s: it must be 1ms or more; leave it out for the default")
 	case v < time.Millisecond:
-		c.errorf(path, "is %s: it has to be 1ms or more", v)
+		c.errorf(path, "is %s: it must be 1ms or more", v)
 	case v%time.Millisecond != 0:
-		c.errorf(path, "is %s: it has to be whole milliseconds", v)
+		c.errorf(path, "is %s: it must be whole milliseconds", v)
 	}
 }
 
 // wholeSeconds is duration for spans that are sent in seconds.
 func (c *checker) wholeSeconds(d *durationpb.Duration, path string) {
 	if v := d.AsDuration(); v%time.Second != 0 {
-		c.errorf(path, "is %s: it has to be whole seconds", v)
+		c.errorf(path, "is %s: it must be whole seconds", v)
 		return
 	}
 	c.duration(d, path)
@@ -216,7 +216,7 @@ func (c *checker) wholeSeconds(d *durationpb.Duration, path string) {
 // notNegative checks a count for which 0 means the default.
 func (c *checker) notNegative(n int32, path string) {
 	if n < 0 {
-		c.errorf(path, "is %d: it has to be 0 (the default) or more", n)
+		c.errorf(path, "is %d: it must be 0 (the default) or more", n)
 	}
 }
 
@@ -261,7 +261,7 @@ func (c *checker) wholePercent(v int32, path string) {
 // ipRange checks an IP address or a range of them.
 func (c *checker) ipRange(s, path string) {
 	if _, err := netip.ParsePrefix(s); err != nil && !isIP(s) {
-		c.errorf(path, "is %s: it has to be an IP address or a range such as 10.0.0.0/24", field.Quote(s))
+		c.errorf(path, "is %s: it must be an IP address or a range such as 10.0.0.0/24", field.Quote(s))
 	}
 }
 
@@ -285,7 +285,7 @@ func (c *checker) regex(s, path string) {
 		c.errorf(path, "has %d characters: at most %d are allowed", len(s), maxRegex)
 	default:
 		if err := model.CheckRegex(s); err != nil {
-			c.errorf(path, "is %s: it is no RE2 regular expression that Envoy takes: %s", field.Quote(s),
+			c.errorf(path, "is %s: it is not an RE2 regular expression that Envoy accepts: %s", field.Quote(s),
 				strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 		}
 	}

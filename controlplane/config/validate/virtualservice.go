@@ -112,7 +112,7 @@ func (c *checker) gatewayNames(names []string, path string) {
 		} else if fault := hostFault(g, noWildcard); fault != "" {
 			c.errorf(at, "is %s: write namespace/name, or the name of a gateway of the same namespace", field.Quote(g))
 		} else if parts := strings.Split(g, "."); len(parts) > 1 {
-			c.warnf(at, "is %s, the form of old versions: write %q", field.Quote(g), parts[1]+"/"+parts[0])
+			c.warnf(at, "is %s, the form of older versions: write %q", field.Quote(g), parts[1]+"/"+parts[0])
 		}
 	}
 }

@@ -24,7 +24,7 @@ func validateWasmPlugin(c *checker, cfg *model.Config) {
 	c.targets(targets{selector: w.GetSelector(), ref: w.GetTargetRef(), refs: w.GetTargetRefs()})
 	c.moduleURL(w.GetUrl())
 	if s := w.GetSha256(); s != "" && !sha256Text.MatchString(s) {
-		c.errorf("spec.sha256", "is %s: write the SHA-256 of the module as 64 small hexadecimal digits", field.Quote(s))
+		c.errorf("spec.sha256", "is %s: write the SHA-256 of the module as 64 lower-case hexadecimal digits", field.Quote(s))
 	}
 	if s := w.GetImagePullSecret(); len(s) > maxName {
 		c.errorf("spec.imagePullSecret", "has %d characters: at most %d are allowed", len(s), maxName)
@@ -52,13 +52,13 @@ func validateWasmPlugin(c *checker, cfg *model.Config) {
 // image, as with oci://; a registry with a port looks like a scheme and needs
 // one.
 func (c *checker) moduleURL(s string) {
-	const cure = "write file://, http://, https:// or oci:// in front of the address; without one it is an image"
+	const cure = "write file://, http://, https:// or oci:// before the address; without one it is an image"
 	u, err := url.Parse(s)
 	switch {
 	case s == "":
 		c.errorf("spec.url", "is missing: write where the module is, such as oci://registry.example.com/plugin:v1")
 	case err != nil:
-		c.errorf("spec.url", "is %s: it is no URL; %s", field.Quote(s), cure)
+		c.errorf("spec.url", "is %s: it is not a URL; %s", field.Quote(s), cure)
 	case !slices.Contains([]string{"", "file", "http", "https", "oci"}, u.Scheme):
 		c.errorf("spec.url", "is %s: %s", field.Quote(s), cure)
 	}

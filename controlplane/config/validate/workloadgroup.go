@@ -18,7 +18,7 @@ func validateWorkloadGroup(c *checker, cfg *model.Config) {
 	// The template is not checked as a workload: what it lacks, such as the
 	// address, each workload brings along.
 	if wg.GetTemplate() == nil {
-		c.errorf("spec.template", "is missing: write what the workloads have in common, or {}")
+		c.errorf("spec.template", "is missing: write the common properties of the workloads, or {}")
 	}
 	c.labels(wg.GetMetadata().GetLabels(), "spec.metadata.labels")
 	if wg.GetProbe() != nil {
@@ -41,7 +41,7 @@ func (c *checker) probe(p *networkingv1alpha3.ReadinessProbe, path string) {
 	}
 	switch m := p.GetHealthCheckMethod().(type) {
 	case nil:
-		c.errorf(path, "does not say how to find out: write one of httpGet, tcpSocket, exec or grpc")
+		c.errorf(path, "has no check: write one of httpGet, tcpSocket, exec or grpc")
 	case *networkingv1alpha3.ReadinessProbe_HttpGet:
 		c.port(m.HttpGet.GetPort(), path+".httpGet.port")
 		if s := m.HttpGet.GetScheme(); s != "" && s != "HTTP" && s != "HTTPS" {

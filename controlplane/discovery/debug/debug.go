@@ -76,25 +76,25 @@ type answerer struct {
 // plane where it has them.
 func answers() map[string]answerer {
 	return map[string]answerer{
-		"list":                {false, debugger.list, "the names of these answers"},
-		"syncz":               {false, debugger.syncz, "whether each proxy has what it was sent"},
+		"list":                {false, debugger.list, "the names of these queries"},
+		"syncz":               {false, debugger.syncz, "whether each proxy has acknowledged its configuration"},
 		"connections":         {false, debugger.connections, "the streams"},
-		"adsz":                {false, debugger.adsz, "the streams, and what they ask for; ?push=true sends everything anew"},
-		"proxies":             {false, debugger.proxies, "the proxies, how far they are with each type, since when; ?proxyID="},
-		"explain":             {false, debugger.explain, "what became of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
+		"adsz":                {false, debugger.adsz, "the streams and their subscriptions; ?push=true sends everything again"},
+		"proxies":             {false, debugger.proxies, "the proxies, with the state of each type and its age; ?proxyID="},
+		"explain":             {false, debugger.explain, "the effect of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
 		"request":             {false, debugger.request, "what a proxy decides about a request, ?from=&to=&port=&method=&path=&host=&header=NAME=VALUE&jwt=, or the same as a form that is sent by POST"},
 		"replay":              {true, debugger.replay, "what a proxy would decide about recorded requests with other policies; a form with to=, policies=, records="},
-		"config_dump":         {false, debugger.configDump, "what a proxy is given, with what is held back from it; ?proxyID="},
-		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy is given; ?proxyID="},
+		"config_dump":         {false, debugger.configDump, "the configuration of a proxy, with what is held back from it; ?proxyID="},
+		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy receives; ?proxyID="},
 		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},
 		"instancesz":          {false, debugger.instancesz, "the services that each proxy belongs to"},
 		"ndsz":                {false, debugger.ndsz, "the name table of a proxy; ?proxyID="},
-		"edsz":                {false, debugger.edsz, "the endpoints that a proxy may ask for; ?proxyID="},
+		"edsz":                {false, debugger.edsz, "the endpoints that a proxy may request; ?proxyID="},
 		"config_distribution": {true, debugger.distribution, "the version of an object that each proxy has acknowledged; ?resource=KIND/NAMESPACE/NAME"},
 		"registryz":           {true, func(d debugger) (answerOf, error) { return answerOf{json: d.mesh.Services.Sorted}, nil }, "the services"},
 		"endpointz":           {true, debugger.endpointz, "the endpoints of all services"},
 		"configz":             {true, debugger.configz, "the objects of the stores; ?kind="},
-		"push_status":         {true, func(d debugger) (answerOf, error) { return answerOf{json: orEmpty(d.mesh.Problems)}, nil }, "what is wrong between objects"},
+		"push_status":         {true, func(d debugger) (answerOf, error) { return answerOf{json: orEmpty(d.mesh.Problems)}, nil }, "conflicts between objects"},
 		"pushcontext":         {true, debugger.pushContext, "the newest snapshot in numbers"},
 		"mesh":                {true, func(d debugger) (answerOf, error) { return answerOf{json: asJSON{d.mesh.Config}}, nil }, "the mesh wide settings"},
 	}
@@ -135,26 +135,26 @@ func (s *Server) Answer(q Question) ([]*xds.Resource, error) {
 
 func (s *Server) answer(q Question) (answerOf, error) {
 	if q.Caller == nil {
-		return answerOf{}, errors.New("questions are answered on streams that are encrypted and have shown who they are: connect to the port with TLS")
+		return answerOf{}, errors.New("queries require a stream that is encrypted and authenticated: connect to the port with TLS")
 	}
 	if !q.Allowed {
-		return answerOf{}, errors.New("too many questions, ask again in a moment")
+		return answerOf{}, errors.New("too many queries: retry in a moment")
 	}
 	what, typed := strings.CutPrefix(q.Type, Type+"/")
 	query := url.Values{}
 	if len(q.Names) > 1 {
-		return answerOf{}, fmt.Errorf("one question is answered at a time, not %d", len(q.Names))
+		return answerOf{}, fmt.Errorf("a request may contain one query, not %d", len(q.Names))
 	}
 	name := strings.Join(q.Names, "")
 	if len(name) > maxName {
-		return answerOf{}, fmt.Errorf("the question has %d bytes, at most %d are read", len(name), maxName)
+		return answerOf{}, fmt.Errorf("the query has %d bytes; at most %d are allowed", len(name), maxName)
 	}
 	if typed && name != "" {
 		query.Set("proxyID", name)
 	} else if !typed {
 		u, err := url.Parse(name)
 		if err != nil {
-			return answerOf{}, fmt.Errorf("the question %q cannot be read", name)
+			return answerOf{}, fmt.Errorf("the query %q cannot be read", name)
 		}
 		what, query = strings.Trim(u.Path, "/"), u.Query()
 	}
@@ -173,7 +173,7 @@ func (s *Server) debugger(mesh *snapshot.Mesh, query url.Values, who asker) debu
 
 // Why a question has no answer; any other error is an invalid question.
 var (
-	errUnknown   = errors.New("not known here")
+	errUnknown   = errors.New("unknown")
 	errForbidden = errors.New("not allowed")
 	errEnded     = errors.New("the request has ended")
 )
@@ -182,10 +182,10 @@ var (
 func (d debugger) ask(what string) (answerOf, error) {
 	a, ok := answers()[what]
 	if !ok {
-		return answerOf{}, fmt.Errorf("%q is %w, ask for one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(answers())), ", "))
+		return answerOf{}, fmt.Errorf("%q is %w; it must be one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(answers())), ", "))
 	}
 	if a.wide && !d.asker.all {
-		return answerOf{}, fmt.Errorf("%w: %s is for callers of the namespace %s, and this is %s", errForbidden, what, rootOf(d.mesh), d.asker.name)
+		return answerOf{}, fmt.Errorf("%w: %s is for callers of the namespace %s, not %s", errForbidden, what, rootOf(d.mesh), d.asker.name)
 	}
 	return a.answer(d)
 }
@@ -212,7 +212,7 @@ func (a answerOf) resources(typeURL string, names []string) ([]*xds.Resource, er
 	if a.messages == nil {
 		b, err := json.MarshalIndent(a.json, "", "  ")
 		if err != nil {
-			return nil, fmt.Errorf("write the answer to %s: %w", typeURL, err)
+			return nil, fmt.Errorf("write the response to %s: %w", typeURL, err)
 		}
 		return []*xds.Resource{{Name: cmp.Or(strings.Join(names, ","), typeURL), Any: xds.Any(Type, b)}}, nil
 	}
@@ -220,7 +220,7 @@ func (a answerOf) resources(typeURL string, names []string) ([]*xds.Resource, er
 	for i, m := range a.messages {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
-			return nil, fmt.Errorf("write the answer to %s: %w", typeURL, err)
+			return nil, fmt.Errorf("write the response to %s: %w", typeURL, err)
 		}
 		out[i] = &xds.Resource{Name: a.names[i], Any: xds.Any("type.googleapis.com/"+string(proto.MessageName(m)), b)}
 	}
@@ -268,7 +268,7 @@ func (d debugger) subject() (*Stream, error) {
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("%w: no proxy %q is connected that %s may ask about", errUnknown, id, d.asker.name)
+		return nil, fmt.Errorf("%w: no proxy %q is connected that %s may query", errUnknown, id, d.asker.name)
 	}
 	return found, nil
 }

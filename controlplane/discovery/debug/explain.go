@@ -37,7 +37,7 @@ func (d debugger) explain() (answerOf, error) {
 		return answerOf{}, errors.New("name an object, as in ?kind=VirtualService&namespace=shop&name=catalog, or a proxy, as in ?proxyID=catalog-1.shop")
 	}
 	if !d.asker.all && ref.Namespace != d.asker.namespace {
-		return answerOf{}, fmt.Errorf("%w: the object is of the namespace %q, and this is %s", errForbidden, ref.Namespace, d.asker.name)
+		return answerOf{}, fmt.Errorf("%w: the object is in the namespace %q, and the caller is %s", errForbidden, ref.Namespace, d.asker.name)
 	}
 	return answerOf{json: d.explainObject(keyOf(ref))}, nil
 }
@@ -200,9 +200,9 @@ func (d debugger) standingOf(st *Stream, mine map[item]bool, refused []heldBack,
 	case len(open) > 0:
 		out.What = "no answer yet to " + strings.Join(open, ", ")
 	case waits:
-		out.What = "another proxy tries it first"
+		out.What = "another proxy receives it first"
 	default:
-		out.What = "on its way"
+		out.What = "being sent"
 	}
 	return out
 }

@@ -70,9 +70,9 @@ func (d debugger) unselected(selector map[string]string) string {
 	case 0:
 		return text + ", and no gateway is connected"
 	case 1:
-		return text + ", and the 1 gateway that is connected is none of them"
+		return text + ", and the 1 connected gateway is not among them"
 	}
-	return fmt.Sprintf("%s, and the %d gateways that are connected are none of them", text, gateways)
+	return fmt.Sprintf("%s, and none of the %d connected gateways is among them", text, gateways)
 }
 
 // lacking says which credentials of a Gateway proxies cannot be given, and why: as
@@ -89,7 +89,7 @@ func (d debugger) lacking(spec *networkingv1alpha3.Gateway, having []*Stream) []
 				}
 				asked[what] = true
 				if err := d.source.CredentialFault(d.mesh, st, name); err != nil {
-					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s get no credential %q: %v", i, st.Proxy.Namespace, name, err))
+					out = append(out, fmt.Sprintf("spec.servers[%d].tls: proxies of the namespace %s do not receive the credential %q: %v", i, st.Proxy.Namespace, name, err))
 				}
 			}
 		}

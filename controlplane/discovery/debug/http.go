@@ -33,7 +33,7 @@ const (
 	maxForm  = 128 << 10
 	// maxReplay is the limit of a form with the records of a replay.
 	maxReplay = 8 << 20
-	// pushEvery is how often everything is sent anew because somebody asks.
+	// pushEvery is how often everything is sent again because somebody asks.
 	pushEvery = time.Second
 )
 
@@ -67,7 +67,7 @@ func index(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		_, _ = fmt.Fprintf(w, "/debug/%-20s %s\n", name, all[name].about) // a client that is gone needs no answer
 	}
-	_, _ = fmt.Fprint(w, "\n?pretty indents an answer.\n") // as above
+	_, _ = fmt.Fprint(w, "\n?pretty indents a response.\n") // as above
 }
 
 type handler struct {
@@ -125,7 +125,7 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 		}
 	}
 	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
-		return nil, &refusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent anew at most every %s; ask again then", pushEvery)}
+		return nil, &refusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent again at most every %s; retry then", pushEvery)}
 	}
 	patience := time.NewTimer(patience)
 	defer patience.Stop()
@@ -133,7 +133,7 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 	case h.turns <- struct{}{}:
 		defer func() { <-h.turns }()
 	case <-patience.C:
-		return nil, &refusal{http.StatusServiceUnavailable, "others are asking; ask again in a moment"}
+		return nil, &refusal{http.StatusServiceUnavailable, "too many concurrent queries; retry in a moment"}
 	case <-r.Context().Done():
 		return nil, &refusal{http.StatusServiceUnavailable, errEnded.Error()}
 	}
@@ -170,7 +170,7 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	case err != nil:
 		return nil, &refusal{http.StatusBadRequest, err.Error()}
 	case body.Len() > maxBytes:
-		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("the answer has %d bytes, at most %d are given: ask about one proxy or one kind", body.Len(), maxBytes)}
+		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("the response has %d bytes; at most %d are returned: query one proxy or one kind", body.Len(), maxBytes)}
 	}
 	if !r.URL.Query().Has("pretty") {
 		return body.Bytes(), nil

@@ -19,15 +19,15 @@ import (
 )
 
 // adsz lists the streams with what they ask for. With push=true, which is for
-// those who see all of the mesh, everything is sent anew.
+// those who see all of the mesh, everything is sent again.
 func (d debugger) adsz() (answerOf, error) {
 	if d.query.Get("push") == "true" {
 		push := d.cfg.Push
 		switch {
 		case !d.asker.all:
-			return answerOf{}, fmt.Errorf("%w: a push is for callers of the namespace %s, and this is %s", errForbidden, rootOf(d.mesh), d.asker.name)
+			return answerOf{}, fmt.Errorf("%w: a push is for callers of the namespace %s, not %s", errForbidden, rootOf(d.mesh), d.asker.name)
 		case push == nil:
-			return answerOf{}, errors.New("nothing can be pushed here")
+			return answerOf{}, errors.New("this control plane cannot push")
 		}
 		push()
 		return answerOf{json: map[string]any{"pushed": len(d.source.Streams())}}, nil
@@ -165,7 +165,7 @@ func (d debugger) configz() (answerOf, error) {
 		}
 	}
 	if !known {
-		return answerOf{}, fmt.Errorf("%w: there is no kind %q: write it as in VirtualService", errUnknown, kind)
+		return answerOf{}, fmt.Errorf("%w: the kind %q is unknown: write it as in VirtualService", errUnknown, kind)
 	}
 	return answerOf{json: list}, nil
 }
@@ -198,7 +198,7 @@ func (d debugger) distribution() (answerOf, error) {
 	cfg := d.cfg
 	sch, ok := schema.Named(parts[0])
 	if !ok {
-		return answerOf{}, fmt.Errorf("%w: there is no kind %q", errUnknown, parts[0])
+		return answerOf{}, fmt.Errorf("%w: the kind %q is unknown", errUnknown, parts[0])
 	}
 	key := model.Key{Kind: sch.Kind, Namespace: parts[1], Name: parts[2]}
 	c := cfg.object(key)

@@ -34,13 +34,13 @@ type client struct {
 // target finds the workload with the name of a proxy or of a service.
 func (d debugger) target(name string) (target, error) {
 	if name == "" {
-		return target{}, errors.New("to whom is the request sent? Name a service or a proxy, as in --to catalog.shop")
+		return target{}, errors.New("the destination of the request is missing: name a service or a proxy, as in --to catalog.shop")
 	}
 	port := uint32(0)
 	if text := d.query.Get("port"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || n == 0 {
-			return target{}, fmt.Errorf("the port %q is no number from 1 to 65535", text)
+			return target{}, fmt.Errorf("the port %q is not a number from 1 to 65535", text)
 		}
 		port = uint32(n)
 	}
@@ -188,7 +188,7 @@ const scheme = "spiffe://"
 func (d debugger) client(name string) (client, error) {
 	switch {
 	case name == "":
-		return client{}, errors.New("who sends the request? Name a workload, a service account, an identity or none, as in --from shop/frontend")
+		return client{}, errors.New("the client of the request is missing: name a workload, a service account, an identity or none, as in --from shop/frontend")
 	case name == "none":
 		return client{}, nil
 	case strings.Contains(name, "/"):
@@ -196,7 +196,7 @@ func (d debugger) client(name string) (client, error) {
 		if namespace, account, _ := strings.Cut(name, "/"); id == name && !strings.Contains(account, "/") {
 			workload := certs.ID{TrustDomain: cmp.Or(d.mesh.Config.GetTrustDomain(), "cluster.local"), Namespace: namespace, ServiceAccount: account}
 			if err := workload.Validate(); err != nil {
-				return client{}, fmt.Errorf("%q is no service account: write NAMESPACE/NAME: %w", name, err)
+				return client{}, fmt.Errorf("%q is not a service account: write NAMESPACE/NAME: %w", name, err)
 			}
 			return client{identity: workload.String()}, nil
 		}

@@ -60,7 +60,7 @@ func (d debugger) proxies() (answerOf, error) {
 		}
 	}
 	if id != "" && len(out.Proxies) == 0 {
-		return answerOf{}, fmt.Errorf("%w: no proxy %q is connected that %s may ask about", errUnknown, id, d.asker.name)
+		return answerOf{}, fmt.Errorf("%w: no proxy %q is connected that %s may query", errUnknown, id, d.asker.name)
 	}
 	return answerOf{json: out}, nil
 }

@@ -236,7 +236,7 @@ func proposedPolicies(texts, sources []string) (map[model.Key]*model.Config, err
 		}
 		for _, c := range objects {
 			if c.Kind != model.AuthorizationPolicy {
-				return nil, fmt.Errorf("%s: it is a %s, and only AuthorizationPolicies can be replayed: leave it out", c.Source, c.Kind)
+				return nil, fmt.Errorf("%s: it is a %s, but only AuthorizationPolicies can be replayed: remove it", c.Source, c.Kind)
 			}
 			out[c.Key] = c
 		}

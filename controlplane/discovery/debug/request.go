@@ -133,7 +133,7 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 	if text := d.query.Get("address"); text != "" {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			return r, fmt.Errorf("the address %q of the client is no IP address", text)
+			return r, fmt.Errorf("the address %q of the client is not an IP address", text)
 		}
 		r.Peer = a
 	}

@@ -23,7 +23,7 @@ type Config struct {
 	Authenticator authn.Authenticator
 	// Replica names this control plane, Version is that of its program.
 	Replica, Version string
-	// Push sends everything anew.
+	// Push sends everything again.
 	Push func()
 	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
 	Preview func() Generator

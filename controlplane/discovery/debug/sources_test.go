@@ -23,7 +23,7 @@ var shortNames = map[string]string{
 	xds.TypeCluster: "cds", xds.TypeEndpoint: "eds", xds.TypeListener: "lds", xds.TypeRoute: "rds", xds.TypeVirtualHost: "vhds", xds.TypeExtension: "ecds",
 }
 
-// madeOf lists the resources of a proxy with the objects that they come from.
+// madeOf returns the resources of a proxy with their source objects.
 func madeOf(objects debugtest.Objects, converted debugtest.Objects, proxy *model.Proxy) []string {
 	mesh := append(slices.Clone(objects), converted...).Mesh(nil)
 	gen := generate.New(generate.Config{})
@@ -47,8 +47,7 @@ func compareLines(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestSources compares each resource that is made for proxies with the objects
-// that it is made of.
+// TestSources compares each resource of proxies with its source objects.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	objects := debugtest.Shop()
@@ -84,8 +83,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestSourcesOfRedirected is TestSources for a proxy that all traffic is
-// redirected to, without a Sidecar object: it is the first workload of the shop.
+// TestSourcesOfRedirected is TestSources for a proxy with redirected traffic and without a Sidecar
+// object: the first workload of the shop.
 func TestSourcesOfRedirected(t *testing.T) {
 	t.Parallel()
 	objects := slices.DeleteFunc(debugtest.Shop(), func(c *model.Config) bool { return c.Kind == model.Sidecar })

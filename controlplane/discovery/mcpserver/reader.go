@@ -41,12 +41,12 @@ func ReaderOf(n *corev3.Node) (*model.Proxy, error) {
 func (s *Server) Admit(caller *authn.Caller, secure bool) error {
 	switch {
 	case s == nil:
-		return status.Error(codes.PermissionDenied, "this control plane serves its objects to nobody")
+		return status.Error(codes.PermissionDenied, "this control plane does not serve its objects")
 	case caller == nil || !secure:
 		return status.Error(codes.PermissionDenied, "objects are served only on authenticated TLS streams: connect to the TLS port")
 	case slices.Contains(s.readers, caller.ID.Namespace+"/"+caller.ID.ServiceAccount), slices.Contains(s.readers, caller.ID.Namespace+"/*"):
 		return nil
 	}
-	return status.Errorf(codes.PermissionDenied, "%s may not read the objects of this control plane: name %s/%s in OUTRIGGER_MCP_READERS there",
+	return status.Errorf(codes.PermissionDenied, "%s may not read the objects of this control plane: add %s/%s to OUTRIGGER_MCP_READERS of this control plane",
 		caller.ID, caller.ID.Namespace, caller.ID.ServiceAccount)
 }

@@ -52,7 +52,7 @@ type Server struct {
 	readers []string
 	log     *slog.Logger
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	streams int
 	sets    map[model.Kind]*kindSet
 }

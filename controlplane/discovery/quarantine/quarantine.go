@@ -75,7 +75,7 @@ func New(cfg Config) *Quarantine {
 	q := &Quarantine{
 		cfg: cfg, log: cfg.Logger, groups: map[groupKey]*group{}, programs: map[certs.ID]int{}, texts: map[*xds.Resource]texts{},
 		canaries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outrigger_control_canary_pushes", Help: "Changes that one proxy tried for others, by result.",
+			Name: "outrigger_control_canary_pushes", Help: "Changes that were first sent to one proxy of a group, by result.",
 		}, []string{"result"}),
 	}
 	if cfg.Registerer != nil {

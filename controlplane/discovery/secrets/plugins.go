@@ -264,7 +264,7 @@ func (v *Plugins) pullSecret(ref credentials.Reference) (*credentials.Docker, re
 	err := ref.CheckNamespace(v.client.Namespace, func(r credentials.Reference) bool { return r.Namespace == root })
 	switch {
 	case !v.client.Secure:
-		return nil, refusal{refusedPlaintext, "pull secrets are given only over TLS, to a proxy that has shown who it is; use the TLS port"}
+		return nil, refusal{refusedPlaintext, "pull secrets are sent only over TLS, to an authenticated proxy; use the TLS port"}
 	case v.server.cfg.Source == nil:
 		return nil, refusal{refusedMissing, "this control plane reads no Secrets"}
 	case err != nil:

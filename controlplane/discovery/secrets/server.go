@@ -80,7 +80,7 @@ func New(cfg Config, reg prometheus.Registerer, recovered func(any) error) *Serv
 		cfg.Retry = defaultRetry
 	}
 	s := &Server{cfg: cfg, recovered: recovered, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy asked for and did not get, by reason.",
+		Name: "outrigger_control_sds_refused_total", Help: "Secrets that a proxy requested but did not receive, by reason.",
 	}, []string{"reason"})}
 	s.made = lru.New[secretKey, madeSecret](maxSecrets)
 	if reg != nil {

@@ -226,7 +226,7 @@ const (
 // secret returns one secret, or why the proxy does not receive it.
 func (v *View) secret(r secretRef) (*xds.Resource, refusal) {
 	if !v.client.Secure {
-		return nil, refusal{refusedPlaintext, "secrets are given only over TLS, to a proxy that has shown who it is; use the TLS port"}
+		return nil, refusal{refusedPlaintext, "secrets are sent only over TLS, to an authenticated proxy; use the TLS port"}
 	}
 	if v.server.cfg.Source == nil {
 		return nil, refusal{refusedMissing, "this control plane reads no Secrets"}
@@ -257,7 +257,7 @@ func (v *View) cure(ref credentials.Reference) string {
 	if ref.Scheme != credentials.SchemeGateway {
 		return ""
 	}
-	return fmt.Sprintf("; a listener of a Gateway whose service account is %s/%s may refer to it: that account is called <gateway>-<class>, or named by the annotation %s of the Gateway",
+	return fmt.Sprintf("; a listener of a Gateway whose service account is %s/%s may refer to it: that account is named <gateway>-<class>, or by the annotation %s of the Gateway",
 		v.client.Caller.ID.Namespace, v.client.Caller.ID.ServiceAccount, gatewayAccountAnnotation)
 }
 

@@ -24,7 +24,7 @@ import (
 func unsupported(object *snapshot.RequestAuthentication) model.Problem {
 	return model.Problem{
 		Object: object.Config.Key, Source: object.Config.Source, Warning: true,
-		Reason: "spec.jwtRules: a gRPC server without a proxy validates no tokens: there, requests with a token are refused; give the workload a proxy, or exclude it by spec.selector",
+		Reason: "spec.jwtRules: a gRPC server without a proxy validates no tokens: there, requests with a token are refused; inject a proxy into the workload, or exclude it by spec.selector",
 	}
 }
 

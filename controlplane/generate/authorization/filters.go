@@ -173,7 +173,7 @@ func (p Policies) Filters(mesh *meshv1alpha1.MeshConfig) *Filters {
 	return out
 }
 
-var errLibrary = errors.New("a gRPC server without a proxy asks no authorizer: give its workload a proxy, or a policy with another action")
+var errLibrary = errors.New("a gRPC server without a proxy calls no authorizer: inject a proxy into its workload, or use another action")
 
 // addLibrary adds the filter of a step for gRPC libraries.
 func (out *Filters) addLibrary(s step, list []*snapshot.AuthorizationPolicy, base converter) {

@@ -46,7 +46,7 @@ func (p Policies) Unread(port uint32, reported map[string]bool) []model.Problem 
 				reported[name] = true
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
-					Reason: fmt.Sprintf("spec.rules[%d] asks an authorizer over HTTP, and port %d of the workloads is not an HTTP port: there it denies what it matches; name the ports of the rule in to.operation.ports, or a provider with envoyExtAuthzGrpc", i, port),
+					Reason: fmt.Sprintf("spec.rules[%d] calls an authorizer over HTTP, and port %d of the workloads is not an HTTP port: there it denies what it matches; name the ports of the rule in to.operation.ports, or a provider with envoyExtAuthzGrpc", i, port),
 				})
 			}
 		}
@@ -71,7 +71,7 @@ func (p Policies) unsupported() []model.Problem {
 			if !policy.DryRun && hasAttribute(rule, ofEnvoy, ofEnvoyRequest) {
 				out = append(out, model.Problem{
 					Object: policy.Config.Key, Source: policy.Config.Source, Warning: true,
-					Reason: fmt.Sprintf("spec.rules[%d] has attributes that a gRPC server without a proxy does not know, such as those of tokens: there it %s; give the workload a proxy, or remove the attributes", i, effect),
+					Reason: fmt.Sprintf("spec.rules[%d] has attributes that a gRPC server without a proxy does not know, such as those of tokens: there it %s; inject a proxy into the workload, or remove the attributes", i, effect),
 				})
 			}
 		}

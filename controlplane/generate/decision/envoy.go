@@ -52,7 +52,7 @@ func New(cfg Config) *Envoy {
 const individuallySince = 38
 
 // Decide returns the decision about a request. It returns an error if the configuration has filters
-// or matchers that are not known here.
+// or matchers that are not supported.
 func (e *Envoy) Decide(r Request) (Verdict, error) {
 	l := e.listener(r.Server, r.Port)
 	if l == nil {

@@ -121,7 +121,7 @@ func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 	case *httprbacv3.RBAC:
 		s, err := e.rbac("envoy.filters.http.rbac", m.GetRules(), m.GetShadowRules(), m.GetShadowRulesStatPrefix())
 		if m.GetMatcher() != nil || m.GetShadowMatcher() != nil {
-			err = fmt.Errorf("the filter %s has a matcher tree, which is not known here", name)
+			err = fmt.Errorf("the filter %s has a matcher tree, which is not supported", name)
 		}
 		c.http = append(c.http, s)
 		return err
@@ -133,7 +133,7 @@ func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 		s := removes{}
 		for _, one := range m.GetMutations().GetRequestMutations() {
 			if one.GetRemove() == "" {
-				return fmt.Errorf("the filter %s sets headers, which is not known here", name)
+				return fmt.Errorf("the filter %s sets headers, which is not supported", name)
 			}
 			s = append(s, lower(one.GetRemove()))
 		}

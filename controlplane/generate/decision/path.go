@@ -136,7 +136,7 @@ func dotAt(path string, i int) int {
 }
 
 // segmentAt reports what follows the first dot of a segment: whether the segment is "..", and the
-// length of its rest with a slash. The length is negative if it is no dot segment.
+// length of its rest with a slash. The length is negative if it is not a dot segment.
 func segmentAt(path string, i int) (up bool, length int) {
 	ends := func(i int) int {
 		switch {

@@ -106,7 +106,7 @@ func (c *compiler) rules(config *rbacv3.RBAC) (*ruleset, error) {
 	for _, name := range slices.Sorted(maps.Keys(config.GetPolicies())) {
 		policy := config.GetPolicies()[name]
 		if policy.GetCondition() != nil || policy.GetCheckedCondition() != nil {
-			return nil, fmt.Errorf("the rule %s has a condition, which is not known here", name)
+			return nil, fmt.Errorf("the rule %s has a condition, which is not supported", name)
 		}
 		to, err := combined(anyOf, policy.GetPermissions(), c.permission)
 		if err != nil {
@@ -162,7 +162,7 @@ func (c *compiler) permission(m *rbacv3.Permission) (*matcher, error) {
 	case *rbacv3.Permission_SourcedMetadata:
 		return c.metadata(m.SourcedMetadata)
 	default:
-		return nil, fmt.Errorf("the matcher %T is not known here", m)
+		return nil, fmt.Errorf("the matcher %T is not supported", m)
 	}
 }
 
@@ -200,7 +200,7 @@ func (c *compiler) principal(m *rbacv3.Principal) (*matcher, error) {
 		// The serial number of the client's certificate, which a request has none of here.
 		return always(false), nil
 	default:
-		return nil, fmt.Errorf("the matcher %T is not known here", m)
+		return nil, fmt.Errorf("the matcher %T is not supported", m)
 	}
 }
 
@@ -222,7 +222,7 @@ func address(name string, r *corev3.CidrRange, of func(*facts) netip.Addr) (*mat
 // header compiles the matcher of a header, or of a pseudo header.
 func (c *compiler) header(m *routev3.HeaderMatcher) (*matcher, error) {
 	if m.GetInvertMatch() || m.GetTreatMissingHeaderAsEmpty() {
-		return nil, fmt.Errorf("the matcher of the header %s has options that are not known here", m.GetName())
+		return nil, fmt.Errorf("the matcher of the header %s has options that are not supported", m.GetName())
 	}
 	name := lower(m.GetName())
 	label := map[string]string{":method": "methods", ":authority": "hosts"}[name]
@@ -246,7 +246,7 @@ func (c *compiler) header(m *routev3.HeaderMatcher) (*matcher, error) {
 			return len(list) > 0 && test(joined(list))
 		}}}, nil
 	default:
-		return nil, fmt.Errorf("the matcher %T of the header %s is not known here", of, name)
+		return nil, fmt.Errorf("the matcher %T of the header %s is not supported", of, name)
 	}
 }
 

@@ -76,7 +76,7 @@ func (c *compiler) skipping(m *xdsmatcherv3.Matcher) (func(*facts) bool, error) 
 		}
 		texts := map[string]func(*facts) bool{}
 		if of.MatcherTree.GetExactMatchMap() == nil {
-			return nil, fmt.Errorf("the tree %T of a matcher is not known here", of.MatcherTree.GetTreeType())
+			return nil, fmt.Errorf("the tree %T of a matcher is not supported", of.MatcherTree.GetTreeType())
 		}
 		for text, action := range of.MatcherTree.GetExactMatchMap().GetMap() {
 			if texts[text], err = c.onMatch(action); err != nil {
@@ -90,7 +90,7 @@ func (c *compiler) skipping(m *xdsmatcherv3.Matcher) (func(*facts) bool, error) 
 			return otherwise(f)
 		}, nil
 	default:
-		return nil, fmt.Errorf("the matcher %T is not known here", of)
+		return nil, fmt.Errorf("the matcher %T is not supported", of)
 	}
 }
 
@@ -100,7 +100,7 @@ func (c *compiler) onMatch(m *xdsmatcherv3.Matcher_OnMatch) (func(*facts) bool, 
 		return c.skipping(inner)
 	}
 	if !m.GetAction().GetTypedConfig().MessageIs(&actionv3.SkipFilter{}) {
-		return nil, fmt.Errorf("the action %s is not known here", m.GetAction().GetTypedConfig().GetTypeUrl())
+		return nil, fmt.Errorf("the action %s is not supported", m.GetAction().GetTypedConfig().GetTypeUrl())
 	}
 	return func(*facts) bool { return true }, nil
 }
@@ -128,12 +128,12 @@ func (c *compiler) predicate(p *xdsmatcherv3.Matcher_MatcherList_Predicate) (fun
 		}
 		re := of.SinglePredicate.GetValueMatch().GetSafeRegex()
 		if re == nil {
-			return nil, fmt.Errorf("the condition %T of a matcher is not known here", of.SinglePredicate.GetMatcher())
+			return nil, fmt.Errorf("the condition %T of a matcher is not supported", of.SinglePredicate.GetMatcher())
 		}
 		p, err := c.pattern(re.GetRegex())
 		return func(f *facts) bool { text, ok := value(f); return ok && p.matches(text) }, err
 	default:
-		return nil, fmt.Errorf("the condition %T of a matcher is not known here", of)
+		return nil, fmt.Errorf("the condition %T of a matcher is not supported", of)
 	}
 }
 
@@ -161,6 +161,6 @@ func input(config *xdscorev3.TypedExtensionConfig) (func(*facts) (string, bool),
 	case *networkinputsv3.DestinationPortInput:
 		return func(f *facts) (string, bool) { return strconv.FormatUint(uint64(f.request.Port), 10), true }, nil
 	default:
-		return nil, fmt.Errorf("the input %s of a matcher is not known here", config.GetTypedConfig().GetTypeUrl())
+		return nil, fmt.Errorf("the input %s of a matcher is not supported", config.GetTypedConfig().GetTypeUrl())
 	}
 }

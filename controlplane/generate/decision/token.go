@@ -53,7 +53,7 @@ func newTokens(name string, config *jwtv3.JwtAuthentication) (*tokens, error) {
 	}
 	rules := config.GetRules()
 	if len(rules) != 1 || rules[0].GetMatch().GetPrefix() != "" || len(rules[0].GetMatch().GetHeaders()) > 0 {
-		return nil, errors.New("rules of tokens that depend on the request are not known here")
+		return nil, errors.New("rules of tokens that depend on the request are not supported")
 	}
 	out.required = rules[0].GetRequires()
 	return out, nil
@@ -106,7 +106,7 @@ func (t *tokens) satisfies(r *jwtv3.JwtRequirement, f *facts) *refusal {
 	case *jwtv3.JwtRequirement_AllowMissing:
 		return nil
 	default:
-		return refused("the requirement %T is not known here", of)
+		return refused("the requirement %T is not supported", of)
 	}
 }
 
@@ -255,10 +255,10 @@ func (p *provider) validate(text string, now time.Time) (map[string]any, *refusa
 	}
 	claims := map[string]any{}
 	if err := json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &claims); err != nil {
-		return nil, refused("the payload of the token is no JSON object")
+		return nil, refused("the payload of the token is not a JSON object")
 	}
 	if issuer, _ := claims["iss"].(string); p.GetIssuer() != "" && issuer != p.GetIssuer() {
-		return nil, refused("no issuer %q is expected here", issuer)
+		return nil, refused("the issuer %q is unexpected", issuer)
 	}
 	if at, ok := claims["nbf"].(float64); ok && float64(now.Add(skew).Unix()) < at {
 		return nil, refused("the token is not valid yet")

@@ -61,7 +61,7 @@ func (c *compiler) string(m *matcherv3.StringMatcher) (func(string) bool, error)
 		}
 		return p.matches, nil
 	default:
-		return nil, fmt.Errorf("the matcher %T of texts is not known here", of)
+		return nil, fmt.Errorf("the matcher %T of texts is not supported", of)
 	}
 }
 
@@ -81,7 +81,7 @@ func (c *compiler) pattern(expr string) (*pattern, error) {
 // metadata compiles the matcher of a value in the metadata of the request.
 func (c *compiler) metadata(m *rbacv3.SourcedMetadata) (*matcher, error) {
 	if m.GetMetadataSource() != rbacv3.MetadataSource_DYNAMIC {
-		return nil, fmt.Errorf("metadata of %s is not known here", m.GetMetadataSource())
+		return nil, fmt.Errorf("metadata of %s is not supported", m.GetMetadataSource())
 	}
 	at, test, err := c.inMetadata(m.GetMetadataMatcher())
 	if err != nil {
@@ -123,7 +123,7 @@ type absent struct{}
 // inMetadata returns functions that read a value, and test it.
 func (c *compiler) inMetadata(m *matcherv3.MetadataMatcher) (at func(*facts) any, test func(*facts) bool, err error) {
 	if m.GetInvert() {
-		return nil, nil, fmt.Errorf("an inverted matcher of metadata is not known here")
+		return nil, nil, fmt.Errorf("an inverted matcher of metadata is not supported")
 	}
 	keys := pathOf(m)
 	if len(keys) == 0 {
@@ -161,7 +161,7 @@ func (c *compiler) value(m *matcherv3.ValueMatcher) (func(any) bool, error) {
 	case *matcherv3.ValueMatcher_DoubleMatch:
 		exact, ok := of.DoubleMatch.GetMatchPattern().(*matcherv3.DoubleMatcher_Exact)
 		if !ok {
-			return nil, fmt.Errorf("the matcher %T of numbers is not known here", of.DoubleMatch.GetMatchPattern())
+			return nil, fmt.Errorf("the matcher %T of numbers is not supported", of.DoubleMatch.GetMatchPattern())
 		}
 		return func(v any) bool { return v == exact.Exact }, nil
 	case *matcherv3.ValueMatcher_PresentMatch:
@@ -182,6 +182,6 @@ func (c *compiler) value(m *matcherv3.ValueMatcher) (func(any) bool, error) {
 			return slices.ContainsFunc(tests, func(test func(any) bool) bool { return test(v) })
 		}, nil
 	default:
-		return nil, fmt.Errorf("the matcher %T of values is not known here", of)
+		return nil, fmt.Errorf("the matcher %T of values is not supported", of)
 	}
 }

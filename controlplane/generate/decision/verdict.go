@@ -12,7 +12,7 @@ import (
 type Request struct {
 	// Identity is the URI of the client's certificate. It is empty for a client without one.
 	Identity string
-	// SNI is the name that the client asks for in its TLS handshake, and ALPN are the protocols that it
+	// SNI is the server name in the TLS handshake of the client, and ALPN are the protocols that it
 	// offers.
 	SNI  string
 	ALPN []string

@@ -62,9 +62,9 @@ func ServerTLS(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSS
 		common.ValidationContextType = serverValidation(tls, roots)
 	case networkingv1alpha3.ServerTLSSettings_SIMPLE:
 	case networkingv1alpha3.ServerTLSSettings_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
-		return nil, fmt.Errorf("tls.mode %s ends no TLS", tls.GetMode())
+		return nil, fmt.Errorf("tls.mode %s does not terminate TLS", tls.GetMode())
 	default:
-		return nil, fmt.Errorf("tls.mode %d is not known", tls.GetMode())
+		return nil, fmt.Errorf("tls.mode %d is unknown", tls.GetMode())
 	}
 	if err := context.Validate(); err != nil {
 		return nil, err
@@ -96,13 +96,13 @@ func serverValidation(tls *networkingv1alpha3.ServerTLSSettings, roots *tlsv3.Sd
 func checkPins(tls *networkingv1alpha3.ServerTLSSettings) error {
 	for i, pin := range tls.GetVerifyCertificateSpki() {
 		if b, err := base64.StdEncoding.DecodeString(pin); err != nil || len(b) != sha256.Size {
-			return fmt.Errorf("tls.verifyCertificateSpki[%d] %q is no SHA-256 in base64: write 44 characters", i, pin)
+			return fmt.Errorf("tls.verifyCertificateSpki[%d] %q is not a SHA-256 in base64: write 44 characters", i, pin)
 		}
 	}
 	for i, pin := range tls.GetVerifyCertificateHash() {
 		b, err := hex.DecodeString(strings.ReplaceAll(pin, ":", ""))
 		if colons := strings.Count(pin, ":"); err != nil || len(b) != sha256.Size || colons != 0 && colons != sha256.Size-1 {
-			return fmt.Errorf("tls.verifyCertificateHash[%d] %q is no SHA-256 in hex: write 64 digits, or pairs of them with colons in between", i, pin)
+			return fmt.Errorf("tls.verifyCertificateHash[%d] %q is not a SHA-256 in hex: write 64 digits, or pairs of them with colons in between", i, pin)
 		}
 	}
 	return nil
@@ -177,7 +177,7 @@ func credential(name string) (*tlsv3.SdsSecretConfig, error) {
 	case name == builtinScheme+rootsSuffix:
 		return AgentSecret(SecretRoots), nil
 	case scheme+"://" != credentialScheme && scheme+"://" != gatewayScheme:
-		return nil, fmt.Errorf("tls.credentialName %q: the scheme is not served; write the name of a Secret, %s or %s", name, credentialScheme, gatewayScheme)
+		return nil, fmt.Errorf("tls.credentialName %q: the scheme is not supported; write the name of a Secret, %s or %s", name, credentialScheme, gatewayScheme)
 	}
 	return ControlSecret(name), nil
 }
@@ -213,7 +213,7 @@ func serverParameters(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.Ser
 		least = tlsv3.TlsParameters_TLSv1_2
 	}
 	if newest != tlsv3.TlsParameters_TLS_AUTO && newest < least {
-		return nil, fmt.Errorf("tls.maxProtocolVersion %s is below the least version, %s: write both, or raise it", newest, least)
+		return nil, fmt.Errorf("tls.maxProtocolVersion %s is below the minimum version, %s: write both, or raise it", newest, least)
 	}
 	ciphers := knownCiphers(tls.GetCipherSuites())
 	if len(ciphers) == 0 && len(tls.GetCipherSuites()) > 0 {

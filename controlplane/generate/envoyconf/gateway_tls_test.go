@@ -23,7 +23,7 @@ func TestServerTLS(t *testing.T) {
 	for _, tc := range []struct{ settings, fault string }{
 		{`mode: SIMPLE, credentialName: a`, ""},
 		{`mode: PASSTHROUGH`, "tls.serverCertificate and tls.privateKey"},
-		{`mode: PASSTHROUGH, credentialName: a`, "tls.mode PASSTHROUGH ends no TLS"},
+		{`mode: PASSTHROUGH, credentialName: a`, "tls.mode PASSTHROUGH does not terminate TLS"},
 		{`mode: MUTUAL, credentialName: a, verifyCertificateHash: ["` + hash + `", "` + colons + `"]`, ""},
 		{`mode: MUTUAL, credentialName: a, verifyCertificateHash: ["` + hash[1:] + `"]`, "tls.verifyCertificateHash[0]"},
 		{`mode: MUTUAL, credentialName: a, verifyCertificateHash: ["` + strings.Replace(colons, ":", "", 1) + `"]`, "tls.verifyCertificateHash[0]"},
@@ -34,7 +34,7 @@ func TestServerTLS(t *testing.T) {
 		{`mode: SIMPLE, credentialName: a, cipherSuites: [none]`, "tls.cipherSuites"},
 		{`mode: MUTUAL, serverCertificate: /a, privateKey: /b`, "tls.caCertificates is missing"},
 		{`mode: MUTUAL, tlsCertificates: [{serverCertificate: /a, privateKey: /b}], caCertCredentialName: roots`, ""},
-		{`mode: SIMPLE, credentialName: "vault://a"`, "the scheme is not served"},
+		{`mode: SIMPLE, credentialName: "vault://a"`, "the scheme is not supported"},
 		{`mode: ISTIO_MUTUAL`, ""},
 	} {
 		tls := &networkingv1alpha3.ServerTLSSettings{}

@@ -7,5 +7,5 @@ import "github.com/outrigger-mesh/outrigger/controlplane/model"
 
 // Left returns the problem of an object for which no valid resource can be built.
 func Left(object model.Key, err error) model.Problem {
-	return model.Problem{Object: object, Reason: "no valid Envoy configuration can be made of this object, it is left out: " + err.Error()}
+	return model.Problem{Object: object, Reason: "this object cannot be converted to a valid Envoy configuration and is ignored: " + err.Error()}
 }

@@ -93,7 +93,7 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 	switch name := p.Spec.GetImagePullSecret(); {
 	case name == "":
 	case !strings.HasPrefix(p.URL, "oci://"):
-		report("spec.imagePullSecret has no effect: the module is no image; remove it, or write oci:// in spec.url")
+		report("spec.imagePullSecret has no effect: the module is not an image; remove it, or write oci:// in spec.url")
 	default:
 		env.KeyValues[hintPullSecret] = noPullSecret
 		ref, err := credentials.ParseReference(name, p.Config.Namespace)

@@ -139,7 +139,7 @@ func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) 
 	}
 	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
 		if first, ok := b.taken[key]; ok {
-			b.problems = append(b.problems, of.problem("connections to port %d that it is for already go to what %s says, which wins: %s; remove one of them",
+			b.problems = append(b.problems, of.problem("its connections to port %d are already routed by %s, which wins: %s; remove one of them",
 				b.port, first, strings.ReplaceAll(key, "|", " ")))
 			return
 		}

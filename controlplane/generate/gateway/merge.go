@@ -162,7 +162,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 		s.route = "https." + envoyconf.Number(s.number()) + "." + s.spec.GetPort().GetName() + "." +
 			s.gateway.Config.Name + "." + s.gateway.Config.Namespace + m.suffix(bind)
 		if first := m.routes[s.route]; first != nil {
-			return s.problem("port.name %q is that of %s, too: give each port a name of its own", s.spec.GetPort().GetName(), first.at()), false
+			return s.problem("port.name %q is also that of %s: give each port a name of its own", s.spec.GetPort().GetName(), first.at()), false
 		}
 		m.routes[s.route] = s
 	}
@@ -186,7 +186,7 @@ func kindOf(s *server) (k kind, fault string) {
 	}
 	switch {
 	case !utf8.ValidString(s.spec.GetPort().GetName() + s.spec.GetName() + s.spec.GetBind()):
-		return 0, "name, port.name and bind have to be UTF-8"
+		return 0, "name, port.name and bind must be UTF-8"
 	case s.protocol.IsHTTP():
 		if s.terminates() {
 			// Plaintext is not acceptable if the author requires TLS.
@@ -204,7 +204,7 @@ func kindOf(s *server) (k kind, fault string) {
 		}
 		return tlsByName, ""
 	case !s.protocol.IsTCP():
-		return 0, fmt.Sprintf("port.protocol %q is not served: write HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TLS, TCP or MONGO", s.spec.GetPort().GetProtocol())
+		return 0, fmt.Sprintf("port.protocol %q is not supported: write HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TLS, TCP or MONGO", s.spec.GetPort().GetProtocol())
 	case tls != nil:
 		return 0, fmt.Sprintf("tls is not allowed on a port of %s: remove it, or write the protocol TLS", s.protocol)
 	}
@@ -231,7 +231,7 @@ func (l *listener) refuses(s *server, k kind) string {
 	}
 	for _, host := range plainHosts(s.spec.GetHosts()) {
 		if owner := l.names[host]; owner != nil {
-			return fmt.Sprintf("the host %q of port %d already belongs to %s of the Gateway %s, which wins; the whole server is left out: remove the host from one of them",
+			return fmt.Sprintf("the host %q of port %d already belongs to %s of the Gateway %s, which wins; the whole server is ignored: remove the host from one of them",
 				host, s.number(), owner.at(), owner.gateway.Name)
 		}
 	}

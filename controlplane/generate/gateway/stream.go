@@ -76,7 +76,7 @@ func (b *chains) match(of owner, names, to []string, from string) (*listenerv3.F
 	read := func(text string) (*corev3.CidrRange, bool) {
 		r := envoyconf.ParseRange(text)
 		if r == nil {
-			b.problems = append(b.problems, of.problem("%q is no address or subnet: write one such as 10.0.0.0/8", text))
+			b.problems = append(b.problems, of.problem("%q is not an address or subnet: write one such as 10.0.0.0/8", text))
 		}
 		return r, r != nil
 	}
@@ -138,7 +138,7 @@ func (b *chains) sniMatch(of owner, s *server, m tlsMatch, spelled bool) {
 	written := plainHosts(m.spec.GetSniHosts())
 	all := snapshot.IntersectHosts(m.hosts, written)
 	if len(all) == 0 && spelled {
-		b.problems = append(b.problems, of.problem("no name of sniHosts is one of %s of the Gateway %s that spec.hosts holds, so the route takes no effect there; correct the names",
+		b.problems = append(b.problems, of.problem("no name of sniHosts is both in %s of the Gateway %s and in spec.hosts, so the route has no effect there; correct the names",
 			s.at(), s.gateway.Name))
 		return
 	}

@@ -177,7 +177,7 @@ func TestClaims(t *testing.T) {
 		t.Error("a match of claims takes everything")
 	}
 	b, h = builderOf(t, Sidecars, spec)
-	if routes := b.Routes(h); len(routes) > 0 || len(b.Problems) != 1 || !strings.Contains(b.Problems[0].Reason, "spec.http[0]: a claim of a token is known to gateways only") {
+	if routes := b.Routes(h); len(routes) > 0 || len(b.Problems) != 1 || !strings.Contains(b.Problems[0].Reason, "spec.http[0]: claims of tokens are available at gateways only") {
 		t.Errorf("at sidecars: %v, problems %v", routes, b.Problems)
 	}
 }

@@ -70,7 +70,7 @@ func faultOf(in *networkingv1alpha3.HTTPFaultInjection) (*faultv3.HTTPFault, err
 		case *networkingv1alpha3.HTTPFaultInjection_Abort_GrpcStatus:
 			number, ok := code.Code_value[e.GrpcStatus]
 			if !ok {
-				return nil, fmt.Errorf("fault.abort.grpcStatus: %q is no status of gRPC", e.GrpcStatus)
+				return nil, fmt.Errorf("fault.abort.grpcStatus: %q is not a gRPC status", e.GrpcStatus)
 			}
 			a.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: uint32(number)}
 			out.Abort = a

@@ -68,7 +68,7 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 // checkMatch returns an error for conditions that sidecars do not support.
 func (b *Builder) checkMatch(match *routev3.RouteMatch) error {
 	if b.Gateway == Sidecars && len(match.GetDynamicMetadata()) > 0 {
-		return errors.New("a claim of a token is known to gateways only")
+		return errors.New("claims of tokens are available at gateways only")
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 			if len(level.Spec.GetMetrics()) > 0 {
 				e.Problems = append(e.Problems, model.Problem{
 					Object: level.Config.Key, Source: level.Config.Source, Warning: true,
-					Reason: "spec.metrics: proxies with an Envoy before 1.37 count no requests, because it cannot: update Envoy",
+					Reason: "spec.metrics: proxies with an Envoy before 1.37 count no requests, because it does not support that: update Envoy",
 				})
 			}
 		}

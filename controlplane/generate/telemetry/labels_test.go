@@ -13,7 +13,7 @@ import (
 
 //go:generate go test -run ^TestLabelsDocument$ . -update
 
-var update = flag.Bool("update", false, "write the table of labels anew")
+var update = flag.Bool("update", false, "write the table of labels again")
 
 // meanings are what the formats of tags show, by their prefix.
 var meanings = []struct{ format, meaning string }{
@@ -73,7 +73,7 @@ func TestLabelsDocument(t *testing.T) {
 	if next := head + want.String() + tail; next == string(doc) {
 		return
 	} else if !*update {
-		t.Errorf("%s is not what the code says: run make generate", path)
+		t.Errorf("%s differs from the code: run make generate", path)
 	} else if err := os.WriteFile(path, []byte(next), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func label(t *testing.T, c *kube.Cluster, namespace, key, value string) {
 	}
 }
 
-// admitted lets the API server admit a pod, which is not stored.
+// admitted creates a pod in dry-run mode and returns it as the API server admits it.
 func (r *release) admitted(namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
 	r.t.Helper()
 	pod = pod.DeepCopy()
@@ -56,8 +56,9 @@ func (r *release) admit(namespace string, pod *corev1.Pod) (proxy bool, err erro
 	return proxy, nil
 }
 
-// While the control plane is down, its own pods, all others of its namespace that do not ask for a
-// proxy, and those of Kubernetes start; pods that need a proxy do not start without one.
+// TestWebhookIsDown checks which pods start while the control plane is down: its own, others of its
+// namespace that request no proxy, and those of Kubernetes. Pods that need a proxy do not start
+// without one.
 func TestWebhookIsDown(t *testing.T) {
 	t.Parallel()
 	r := newRelease(t)
@@ -115,8 +116,8 @@ func TestWebhookIsDown(t *testing.T) {
 	}
 }
 
-// A tag selects a revision. outrigger install moves it to another one without a moment in which pods
-// of the tag's namespaces start without a proxy.
+// TestTags checks that a tag selects a revision. outrigger install moves it to another one without
+// a moment in which pods of the tag's namespaces start without a proxy.
 func TestTags(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -134,7 +135,7 @@ func TestTags(t *testing.T) {
 	r.newControl("-new").start()
 	eventually(t, "the webhooks have roots", func() error { return errors.Join(r.patched("old", 5), r.patched("new", 3)) })
 	mesh := labeled(t, "istio.io/rev", "stable")
-	// started reports whether pods of the namespace get a proxy.
+	// started reports whether pods of the namespace receive a proxy.
 	started := func() error {
 		proxy, err := r.admit(mesh, &corev1.Pod{})
 		if err == nil && !proxy {

@@ -13,7 +13,7 @@ var auditDir string
 
 func auditLog(dir string) string { return filepath.Join(dir, "audit.log") }
 
-// auditPolicy writes a policy that records who asked for what.
+// auditPolicy writes a policy that records the user and object of each request.
 func auditPolicy() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "outrigger-chart-"); err != nil {
 		return "", err

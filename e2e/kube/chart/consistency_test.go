@@ -37,8 +37,8 @@ func typed[T any](t *testing.T, objects map[string]*unstructured.Unstructured, k
 	return out
 }
 
-// consistent checks what one object says about others: selectors, names and ports. The API server
-// accepts any.
+// consistent checks the references between objects: selectors, names and ports. The API server does
+// not check them.
 func consistent(t *testing.T, objects map[string]*unstructured.Unstructured) {
 	t.Helper()
 	deployments := typed[appsv1.Deployment](t, objects, "Deployment")
@@ -140,7 +140,7 @@ func rightsOf(t *testing.T, objects map[string]*unstructured.Unstructured, accou
 	}
 }
 
-// webhookClients returns where the webhooks are.
+// webhookClients returns the addresses of the webhooks.
 func webhookClients(t *testing.T, objects map[string]*unstructured.Unstructured) []admissionv1.WebhookClientConfig {
 	t.Helper()
 	var out []admissionv1.WebhookClientConfig

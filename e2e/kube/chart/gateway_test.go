@@ -11,8 +11,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// The control plane has rights on Deployments only where it deploys Gateways, and knows whether it
-// does.
+// TestRightsToDeploy checks that the control plane has rights on Deployments only if it deploys
+// Gateways.
 func TestRightsToDeploy(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -31,21 +31,22 @@ import (
 
 const (
 	chartDir = "../../../charts/outrigger"
-	// node is an address of the tests' network namespace: kube-apiserver takes no loopback address
-	// for an endpoint.
+	// node is an address of the tests' network namespace: kube-apiserver rejects loopback addresses
+	// as endpoints.
 	node = "10.255.255.254"
-	// patience bounds what must come; nothing here depends on how soon it does.
+	// patience is the timeout of each wait. No test depends on a shorter time.
 	patience = 3 * time.Minute
 )
 
-// shared is one cluster for all tests. Each test has a namespace, and a revision, of its own.
+// shared is one cluster for all tests. Each test has its own namespace and revision.
 var shared = kube.Shared{Options: kube.Options{Args: []string{"--enable-aggregator-routing=true"}}}
 
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int { return shared.Main(r.m) }
 
-// The tests own their network: kube-apiserver calls the control plane at an address of the node.
+// TestMain runs the tests in their own network, because kube-apiserver calls the control plane at
+// an address of the node.
 func TestMain(m *testing.M) {
 	if !ownnet.Own() {
 		// The programs are built here, where modules can be fetched.
@@ -159,7 +160,7 @@ func asRelease(out any) *releasev1.Release {
 	return rel
 }
 
-// control is a control plane that runs as a Deployment says.
+// control is a control plane that runs with the settings of a Deployment.
 type control struct {
 	t      *testing.T
 	args   []string
@@ -168,12 +169,12 @@ type control struct {
 	ready  string // URL
 	listen map[string]string
 
-	mu  sync.Mutex // guards what is below
+	mu  sync.Mutex // guards the fields below
 	cmd *exec.Cmd
 }
 
-// newControl returns the control plane of the release's Deployment, with ports of its own that the
-// release's Service leads to. It is not started.
+// newControl returns the control plane of the release's Deployment, without starting it. The
+// release's Service forwards to its ports.
 func (r *release) newControl(suffix string, args ...string) *control {
 	r.t.Helper()
 	ctx := r.t.Context()
@@ -246,7 +247,7 @@ func (r *release) endpoints(service string, ports []discoveryv1.EndpointPort) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{node}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 	}
 	slices := r.cluster.Admin().DiscoveryV1().EndpointSlices(r.namespace)
-	_ = slices.Delete(r.t.Context(), service, metav1.DeleteOptions{}) // it may not be there
+	_ = slices.Delete(r.t.Context(), service, metav1.DeleteOptions{}) // it may not exist
 	if _, err := slices.Create(r.t.Context(), slice, metav1.CreateOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
@@ -263,7 +264,7 @@ func (c *control) start() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the program has it
+	defer func() { _ = log.Close() }() // the program has its own copy
 	cmd := exec.Command(program, c.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + c.dir}, c.env...)
@@ -287,14 +288,14 @@ func (c *control) start() {
 
 func (c *control) log() string { return c.dir + ".log" }
 
-// kill ends the program, if it runs.
+// kill kills the program if it runs.
 func (c *control) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cmd == nil {
 		return
 	}
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // it may have exited
 	_ = c.cmd.Wait()
 	c.cmd = nil
 }
@@ -315,7 +316,7 @@ func get(ctx context.Context, url string) error {
 	return nil
 }
 
-// eventually tries until there is no error.
+// eventually retries until there is no error.
 func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// hook is what the control plane writes into a webhook.
+// hook contains the fields of a webhook that the control plane writes.
 type hook struct {
 	bundle string
 	policy admissionv1.FailurePolicyType
@@ -46,8 +46,7 @@ func (r *release) hooks(revision string) (map[string]hook, error) {
 	return out, nil
 }
 
-// patched returns an error unless every webhook of a revision has roots and refuses what cannot be
-// checked.
+// patched returns an error unless every webhook of a revision has roots and fails closed.
 func (r *release) patched(revision string, want int) error {
 	hooks, err := r.hooks(revision)
 	if err != nil {
@@ -64,8 +63,8 @@ func (r *release) patched(revision string, want int) error {
 	return nil
 }
 
-// The chart as it is: its control plane becomes ready with the rights of its account, and the API
-// server reaches it through the Service.
+// TestInstall installs the chart with default values: its control plane becomes ready with the
+// rights of its account, and the API server reaches it through the Service.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	r := newRelease(t)
@@ -78,7 +77,7 @@ func TestInstall(t *testing.T) {
 	}
 	eventually(t, "a bad object is refused", func() error {
 		if err := r.cluster.Apply(t.Context(), gateway("{servers: [{port: {number: 80}}]}")); err == nil || !strings.Contains(err.Error(), "denied the request") {
-			return fmt.Errorf("the API server says: %w", errors.Join(err, errors.New("not refused")))
+			return fmt.Errorf("the API server reports: %w", errors.Join(err, errors.New("not refused")))
 		}
 		return nil
 	})
@@ -87,9 +86,9 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// What the control plane wrote into the webhooks survives an upgrade, a rollback and another applier,
-// also while the control plane is down and cannot write it again. An uninstall leaves no object of
-// the release.
+// TestLifecycle checks that the fields of webhooks that the control plane wrote survive an upgrade,
+// a rollback and another applier, also while the control plane is down and cannot restore them. An
+// uninstall leaves no object of the release.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, clientSide := range map[string]bool{"server": false, "client": true} {
@@ -140,7 +139,8 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// nothingLeft looks for objects that the chart made. The helper of the test made the EndpointSlice.
+// nothingLeft fails if objects of the chart remain, except the EndpointSlice, which the test
+// created.
 func (r *release) nothingLeft(revision string) {
 	r.t.Helper()
 	ctx, api, list := r.t.Context(), r.cluster.Admin(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=outrigger,istio.io/rev=" + revision}
@@ -172,8 +172,8 @@ func (r *release) nothingLeft(revision string) {
 	count("NetworkPolicies", len(policies.Items), err)
 }
 
-// Values that the schema does not allow are errors before anything is installed, of Helm and of
-// outrigger install.
+// TestSchema checks that Helm and outrigger install refuse values that the schema does not allow,
+// before anything is installed.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	r := newRelease(t)

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// istioAuthority is the Secret in which istiod keeps its self-signed authority.
+// istioAuthority is the Secret in which istiod stores its self-signed authority.
 func istioAuthority(t *testing.T) (secret *corev1.Secret, root string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,9 +48,9 @@ func istioAuthority(t *testing.T) (secret *corev1.Secret, root string) {
 	}, string(cert)
 }
 
-// A revision beside Istio, in its namespace, has the authority and the mesh config of Istio: docs/
-// tasks/migrate-from-istio.md. A namespace moves by its label, there and back. After an uninstall all
-// of Istio is still there.
+// TestBesideIstio checks that a revision beside Istio, in its namespace, has the authority and the
+// mesh config of Istio: docs/ tasks/migrate-from-istio.md. A namespace moves by its label, there
+// and back. After an uninstall all of Istio is still there.
 func TestBesideIstio(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)

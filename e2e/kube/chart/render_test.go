@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// valueSets are values that together take every branch of the templates.
+// valueSets are values that together execute every branch of the templates.
 func valueSets() map[string]string {
 	return map[string]string{
 		"nothing":    "",
@@ -123,7 +123,7 @@ func objectsOf(t *testing.T, manifests string) map[string]*unstructured.Unstruct
 		}
 		name := o.GetKind() + " " + o.GetName()
 		if out[name] != nil {
-			t.Errorf("%s is there twice", name)
+			t.Errorf("%s is a duplicate", name)
 		}
 		out[name] = o
 	}
@@ -154,8 +154,8 @@ func (r *release) rendered(values map[string]any) string {
 	return manifests
 }
 
-// outrigger install renders what Helm renders, except who manages the objects, and the API server
-// accepts all of it: no field is unknown, no value wrong.
+// TestRendering checks that outrigger install renders what Helm renders, except for the managed-by
+// labels. The API server accepts all objects without unknown fields or invalid values.
 func TestRendering(t *testing.T) {
 	t.Parallel()
 	r := newRelease(t)
@@ -203,7 +203,7 @@ func TestRendering(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("outrigger install renders something else than Helm (-Helm +ours):\n%s", diff)
+				t.Errorf("outrigger install and Helm render different objects (-Helm +ours):\n%s", diff)
 			}
 			consistent(t, got)
 			for name, o := range got {

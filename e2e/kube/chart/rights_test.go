@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// request is what the log of the audit says about a request.
+// request is a request in the audit log.
 type request struct {
 	Verb string
 	User struct{ Username string }
@@ -59,8 +59,8 @@ func (r *release) requests(revision string) []request {
 	return out
 }
 
-// powers returns an error if the account of the revision has rights that no part of the control plane
-// needs. With secrets, it may read all Secrets.
+// powers returns an error if the account of the revision has rights that the control plane does not
+// need. With secrets, it may read all Secrets.
 func (r *release) powers(revision string, secrets bool) error {
 	list := metav1.ListOptions{LabelSelector: "istio.io/rev=" + revision}
 	roles, err := r.cluster.Admin().RbacV1().ClusterRoles().List(r.t.Context(), list)
@@ -88,8 +88,8 @@ func (r *release) powers(revision string, secrets bool) error {
 	return errors.Join(problems...)
 }
 
-// The control plane never asks for what its account may not do, with as little as the chart can
-// grant and with as much.
+// TestRights checks that the API server refuses no request of the control plane, with the fewest
+// and with the most rights that the chart can grant.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "-C", "../../..", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -153,7 +153,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// meshObjects and gatewayObjects are what users of the revision write.
+// meshObjects and gatewayObjects are objects of users of the revision.
 const meshObjects = `
 apiVersion: networking.istio.io/v1
 kind: VirtualService

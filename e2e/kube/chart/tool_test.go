@@ -33,12 +33,12 @@ func refuses(t *testing.T, kubeconfig string, args []string, texts ...string) {
 	out, err := tool(t, kubeconfig, args...)
 	for _, text := range texts {
 		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%v: %v, want an error with %q; it says %s", args, err, text, out)
+			t.Errorf("%v: %v, want an error with %q; it prints %s", args, err, text, out)
 		}
 	}
 }
 
-// rolledOut sets the status of a Deployment as the controller manager does when all pods run.
+// rolledOut sets the status of a Deployment, as the controller manager does when all pods run.
 func (r *release) rolledOut(name string) {
 	r.t.Helper()
 	eventually(r.t, "the Deployment is there", func() error {
@@ -53,12 +53,13 @@ func (r *release) rolledOut(name string) {
 	})
 }
 
-// outrigger install waits until the control plane runs and its webhook answers; the same command
-// changes the installation, and removes what is no longer part of it.
+// TestTool checks that outrigger install waits until the control plane runs and its webhook
+// responds. The same command with other values changes the installation, and removes objects that
+// are no longer part of it.
 func TestTool(t *testing.T) {
 	t.Parallel()
 	c, existing := shared.Namespace(t)
-	r := releaseIn(t, c, existing+"-new") // which the command makes
+	r := releaseIn(t, c, existing+"-new") // which the command creates
 	admin := kubeconfig(t, c)
 	release := []string{"--revision=tool", "--namespace=" + r.namespace}
 	type result struct {
@@ -111,7 +112,7 @@ func TestTool(t *testing.T) {
 	}
 	budgets(1)
 	if out := must("install", "--wait=false", "--set=podDisruptionBudget.enabled=false,logLevel=debug"); !strings.Contains(out, "1 old ones removed") {
-		t.Errorf("an upgrade says %s", out)
+		t.Errorf("an upgrade prints %s", out)
 	}
 	budgets(0)
 	r.argument("tool", "--log_output_level=default:debug")
@@ -119,10 +120,10 @@ func TestTool(t *testing.T) {
 		t.Errorf("after an upgrade the webhooks are %v, want %v (%v)", after, before, err)
 	}
 
-	// The API server refuses a label, so nothing changes: no budget comes back.
+	// The API server refuses a label, so nothing changes: the budget is not restored.
 	refuses(t, admin, append([]string{"install", "--set=podLabels.a b=c"}, release...), "nothing is installed", "deployment/outrigger-control-tool: ", "a b")
 	budgets(0)
-	// Somebody else changes a field.
+	// Another writer changes a field.
 	other, err := tool(t, "", append([]string{"install", "--dry-run", "--set=logLevel=warn"}, release...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -130,22 +131,22 @@ func TestTool(t *testing.T) {
 	if err := c.Apply(t.Context(), []byte(other)); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, admin, append([]string{"install"}, release...), "conflict", "somebody else set these fields; --force-conflicts")
+	refuses(t, admin, append([]string{"install"}, release...), "conflict", "these fields were set by others; --force-conflicts")
 	must("install", "--force-conflicts", "--wait=false")
 	r.argument("tool", "--log_output_level=default:info")
 
 	if out := must("uninstall", "--dry-run"); !strings.Contains(out, "deployment/outrigger-control-tool\n") || !strings.Contains(out, "would be removed") {
-		t.Errorf("uninstall --dry-run says %s", out)
+		t.Errorf("uninstall --dry-run prints %s", out)
 	}
 	budgets(1)
 	if out := must("uninstall"); !strings.HasPrefix(out, "validatingwebhookconfiguration/") || !strings.Contains(out, "kept: the kinds") {
-		t.Errorf("uninstall says %s", out)
+		t.Errorf("uninstall prints %s", out)
 	}
 	r.nothingLeft("tool")
 	if left, err := r.hooks("tool"); err != nil || len(left) > 0 {
 		t.Errorf("the webhooks %v are left (%v)", left, err)
 	}
-	refuses(t, admin, append([]string{"uninstall"}, release...), "outrigger install has installed no outrigger-control-tool in "+r.namespace)
+	refuses(t, admin, append([]string{"uninstall"}, release...), "outrigger install has not installed outrigger-control-tool in "+r.namespace)
 }
 
 // argument checks an argument of the control plane.
@@ -160,7 +161,8 @@ func (r *release) argument(revision, want string) {
 	}
 }
 
-// While the control plane does not start, the command says why, and how to go on.
+// TestToolWaits checks that, while the control plane does not start, the command prints the reason
+// and the next step.
 func TestToolWaits(t *testing.T) {
 	t.Parallel()
 	c, namespace := shared.Namespace(t)
@@ -182,7 +184,8 @@ func TestToolWaits(t *testing.T) {
 		"run the same command again, or remove them with outrigger uninstall")
 }
 
-// What Helm has installed belongs to Helm, whatever the release is called.
+// TestToolBesideHelm checks that the command does not change objects that Helm installed,
+// regardless of the release's name.
 func TestToolBesideHelm(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"outrigger-beside", "mesh"} {
@@ -201,7 +204,8 @@ func TestToolBesideHelm(t *testing.T) {
 	}
 }
 
-// Kinds that somebody else has installed stay as they are, at the install and at the uninstall.
+// TestToolKinds checks that kinds that others have installed are unchanged after the install and
+// after the uninstall.
 func TestToolKinds(t *testing.T) {
 	t.Parallel()
 	c := kube.New(t, kube.Options{})

@@ -34,15 +34,14 @@ import (
 
 const class = "istio"
 
-// serviceTypes is the test that writes the port of a Pod into an EndpointSlice, so
-// that an echo server has to have that very port.
+// serviceTypes is the test that writes the port of a Pod into an EndpointSlice, so an echo server
+// must have this port.
 const serviceTypes = "HTTPRouteServiceTypes"
 
-// only is the variable that names the one test to run; empty runs all.
+// only is the variable with the name of the only test to run; empty runs all.
 const only = "OUTRIGGER_CONFORMANCE_TEST"
 
-// TestConformance runs the suite for the features that the GatewayClass says are
-// served.
+// TestConformance runs the suite for the supported features in the status of the GatewayClass.
 func TestConformance(t *testing.T) {
 	crlog.SetLogger(logr.Discard())
 	cluster := kube.New(t, kube.Options{})
@@ -57,7 +56,7 @@ func TestConformance(t *testing.T) {
 	served := make([]features.FeatureName, 0, len(gatewayapi.Features(true)))
 	for _, f := range gatewayapi.Features(true) {
 		if !known[features.FeatureName(f)] {
-			t.Errorf("the suite knows no feature %s, and would run no test of it", f)
+			t.Errorf("the suite has no feature %s, and would run no test of it", f)
 		}
 		served = append(served, features.FeatureName(f))
 	}

@@ -48,8 +48,8 @@ metadata: {name: foreign, namespace: gateway-conformance-infra}
 spec: {ingressClassName: another, defaultBackend: {service: {name: infra-backend-v1, port: {number: 8080}}}}
 `
 
-// ingress checks what an Ingress gets, over HTTP and TLS, and its status. It runs
-// after the suite, whose backends it uses.
+// ingress checks the responses of an Ingress over HTTP and TLS, and its status. It runs after the
+// suite, whose backends it uses.
 func (w *world) ingress(t *testing.T) {
 	ctx := t.Context()
 	services := w.cluster.Admin().CoreV1().Services(meshNamespace)
@@ -91,11 +91,11 @@ func (w *world) ingress(t *testing.T) {
 	}
 }
 
-// ask sends a request to the gateway of Ingresses, and compares who answers, or
-// with which code.
+// ask sends a request to the gateway of Ingresses, and compares the backend or the code of the
+// response.
 func ask(ctx context.Context, url string, root []byte, want string) error {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		_, port, _ := net.SplitHostPort(address) // the client made it
+		_, port, _ := net.SplitHostPort(address) // created by the client
 		var d net.Dialer
 		return d.DialContext(ctx, network, net.JoinHostPort(ingressAddress, port))
 	}
@@ -122,7 +122,7 @@ func ask(ctx context.Context, url string, root []byte, want string) error {
 	return nil
 }
 
-// secretReader lets the gateway of Ingresses have the Secrets of its namespace.
+// secretReader allows the gateway of Ingresses to read the Secrets of its namespace.
 const secretReader = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

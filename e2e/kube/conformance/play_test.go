@@ -132,7 +132,7 @@ func (w *world) deploy(ctx context.Context, d *appsv1.Deployment) error {
 	return nil
 }
 
-// withSecret puts a Secret into files, once it is there.
+// withSecret writes a Secret to files once it exists.
 func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func()) {
 	secrets, err := w.cluster.Admin().CoreV1().Secrets(ns).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -158,8 +158,8 @@ func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func
 	}
 }
 
-// port returns a port that nobody listens on. One test writes the port of
-// infra-backend-v1 into an EndpointSlice itself.
+// port returns a free port. One test writes the port of infra-backend-v1 into an EndpointSlice
+// itself.
 func (w *world) port(deployment string, target int32) (int32, error) {
 	address := ":0"
 	if deployment == "infra-backend-v1" && target == podPort && w.ownsPort {
@@ -173,7 +173,8 @@ func (w *world) port(deployment string, target int32) (int32, error) {
 	return int32(l.Addr().(*net.TCPAddr).Port), nil
 }
 
-// collect removes what was deployed for a Gateway, as the garbage collector of Kubernetes does.
+// collect removes the objects that were deployed for a Gateway, as the garbage collector of
+// Kubernetes does.
 func (w *world) collect(ctx context.Context, g *gatewayv1.Gateway) error {
 	w.stop("gateway/" + g.Namespace + "/" + g.Name)
 	admin, name := w.cluster.Admin(), g.Name+"-"+class
@@ -191,8 +192,8 @@ func (w *world) collect(ctx context.Context, g *gatewayv1.Gateway) error {
 	return errors.Join(errs...)
 }
 
-// gateway sets an address in the Service that was deployed for a Gateway, and runs its proxy. What
-// is not there went with the Gateway.
+// gateway sets an address in the Service that was deployed for a Gateway, and runs its proxy.
+// Missing objects were deleted with the Gateway.
 func (w *world) gateway(ctx context.Context, s *corev1.Service) (err error) {
 	of := s.Labels[gatewayapi.NameLabel]
 	if of == "" {
@@ -229,7 +230,7 @@ func (w *world) gateway(ctx context.Context, s *corev1.Service) (err error) {
 	})
 }
 
-// gatewayPod makes the Pod of a gateway, whose labels the control plane goes by.
+// gatewayPod creates the Pod of a gateway. The control plane identifies the gateway by its labels.
 func (w *world) gatewayPod(ctx context.Context, namespace, address string, meta metav1.ObjectMeta) error {
 	meta.Namespace = namespace
 	name := meta.Name

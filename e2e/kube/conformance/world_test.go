@@ -36,7 +36,7 @@ const (
 	podPort       = 3000 // of the echo servers, in their Pods
 )
 
-// world is what stands for nodes, a kubelet and a load balancer.
+// world simulates nodes, a kubelet and a load balancer.
 type world struct {
 	t       *testing.T
 	cluster *kube.Cluster
@@ -46,15 +46,15 @@ type world struct {
 	envoy   string // path of the program
 	node    string // address of the machine: loopback may not be an endpoint
 	roots   string
-	// ownsPort is true if podPort is free on this machine, too.
+	// ownsPort reports whether podPort is also free on this machine.
 	ownsPort bool
 
 	mu    sync.Mutex
 	taken int // addresses of gateways
-	// running are the programs by what they are for.
+	// running contains the programs by purpose.
 	running map[string]*exec.Cmd
 	ended   bool
-	// apps are for the goroutine of play alone.
+	// apps is used by the goroutine of play only.
 	apps []*app
 }
 
@@ -70,7 +70,7 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 		t.Fatal(err)
 	}
 	if w.node = machine(); w.node == "" {
-		t.Skip("this machine has no address but loopback, which kube-apiserver takes for no endpoint")
+		t.Skip("this machine has only loopback addresses, which kube-apiserver rejects as endpoints")
 	}
 	if l, err := net.Listen("tcp", fmt.Sprintf(":%d", podPort)); err == nil {
 		w.ownsPort = l.Close() == nil
@@ -79,9 +79,9 @@ func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	return w
 }
 
-// machine returns an IPv4 address of this machine that is none of loopback.
+// machine returns an IPv4 address of this machine other than loopback.
 func machine() string {
-	list, _ := net.InterfaceAddrs() // none is no address
+	list, _ := net.InterfaceAddrs() // an interface without addresses
 	for _, a := range list {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
 			return n.IP.String()
@@ -90,8 +90,7 @@ func machine() string {
 	return ""
 }
 
-// build makes the programs of this repository as a user does, and the echo
-// server.
+// build builds the programs of this repository as a user does, and the echo server.
 func (w *world) build() {
 	w.t.Helper()
 	for _, args := range [][]string{
@@ -130,7 +129,7 @@ func (w *world) end() {
 	w.mu.Lock()
 	w.ended = true
 	for _, cmd := range w.running {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have exited
 		_ = cmd.Wait()
 	}
 	w.mu.Unlock()
@@ -138,7 +137,7 @@ func (w *world) end() {
 		w.t.Logf("the logs are in %s", w.dir)
 		return
 	}
-	_ = os.RemoveAll(w.dir) // the test is over
+	_ = os.RemoveAll(w.dir) // the test has ended
 }
 
 // run starts a program.
@@ -157,7 +156,7 @@ func (w *world) run(id, dir string, env []string, name string, args ...string) {
 		w.t.Error(err)
 		return
 	}
-	defer func() { _ = log.Close() }() // the program has it
+	defer func() { _ = log.Close() }() // the program has its own copy
 	cmd := exec.Command(filepath.Join(w.dir, name), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + dir}, env...)
@@ -169,18 +168,18 @@ func (w *world) run(id, dir string, env []string, name string, args ...string) {
 	w.running[id] = cmd
 }
 
-// stop ends a program with its children.
+// stop kills a program and its children.
 func (w *world) stop(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if cmd := w.running[id]; cmd != nil {
 		delete(w.running, id)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have exited
 		_ = cmd.Wait()
 	}
 }
 
-// soon tries until it works, or fails the test.
+// soon retries until there is no error, or fails the test.
 func (w *world) soon(t *testing.T, what string, try func() error) {
 	t.Helper()
 	var err error
@@ -197,7 +196,7 @@ func (w *world) soon(t *testing.T, what string, try func() error) {
 	t.Fatalf("%s: %v", what, err)
 }
 
-// install makes the definitions, the rights and the control plane.
+// install installs the definitions, the rights and the control plane.
 func (w *world) install() {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -265,7 +264,7 @@ metadata: {name: istio}
 spec: {controllerName: istio.io/gateway-controller}
 `
 
-// rights are what the control plane may do beside the examples.
+// rights are those of the control plane in addition to the examples.
 const rights = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -292,14 +291,14 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: outrigger-gatew
 subjects: [{kind: ServiceAccount, name: outrigger-control, namespace: istio-system}]
 `
 
-// app is a Deployment whose echo server runs.
+// app is a Deployment with a running echo server.
 type app struct {
 	namespace, name string
 	labels          map[string]string
-	ports           map[int32]int32 // of this machine, by those of the Pod
+	ports           map[int32]int32 // ports of this machine by those of the Pod
 }
 
-// pod makes the Pod of an app.
+// pod creates the Pod of an app.
 func (w *world) pod(ctx context.Context, a *app) error {
 	if err := w.cluster.CreateServiceAccount(ctx, a.namespace, "default"); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -325,7 +324,7 @@ func (w *world) readyPod(ctx context.Context, address string, pod *corev1.Pod) e
 	return err
 }
 
-// slice makes the EndpointSlice of a Service that chooses an app.
+// slice creates the EndpointSlice of a Service that selects an app.
 func (w *world) slice(ctx context.Context, a *app, s *corev1.Service) error {
 	if len(s.Spec.Selector) == 0 || s.Namespace != a.namespace || s.Spec.Selector["app"] != a.labels["app"] {
 		return nil
@@ -350,7 +349,7 @@ func (w *world) slice(ctx context.Context, a *app, s *corev1.Service) error {
 	return err
 }
 
-// kubelet makes the node, and answers for the logs of its Pods.
+// kubelet creates the node, and serves the logs of its Pods.
 func (w *world) kubelet() {
 	w.t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

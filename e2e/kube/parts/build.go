@@ -26,10 +26,10 @@ import (
 const (
 	reportEvery = 10 * time.Second
 	pollLock    = 200 * time.Millisecond
-	forgetAfter = 14 * 24 * time.Hour // of a program that nobody asked for
+	forgetAfter = 14 * 24 * time.Hour // age at which an unused program is removed
 )
 
-// Parts says where the programs are.
+// Parts contains the paths and versions of the programs.
 type Parts struct {
 	APIServer        string // path of kube-apiserver
 	APIServerVersion string // such as v1.36.3
@@ -37,19 +37,20 @@ type Parts struct {
 	EtcdVersion      string // such as v3.7.3
 }
 
-// part is one program and how it is built.
+// part describes a program and its build.
 type part struct {
 	name    string // of the program
 	folder  string // with its module
 	module  string // its version is that of the program
-	target  string // what go build builds
+	target  string // package that go build builds
 	gcflags string
 	ldflags func(version string) string
 }
 
 const kubernetes = "k8s.io/kubernetes"
 
-// quick makes the compiler take a third less time for packages that only the programs have.
+// quick contains flags that save a third of the compile time of packages that only the programs
+// have.
 const quick = kubernetes + "/...=-l -dwarf=false"
 
 var (
@@ -65,9 +66,8 @@ func kubernetesVersion(version string) string {
 	return x + "gitVersion=" + version + x + "gitMajor=" + number[0] + x + "gitMinor=" + number[1] + x + "gitTreeState=clean"
 }
 
-// Get builds what is not built yet, with lines about it to progress, and says
-// where the programs are. The modules that pin them are looked for from the
-// working directory upwards.
+// Get builds the programs that are not in the cache, writes progress lines, and returns their
+// paths. It searches for the modules that pin them from the working directory upwards.
 func Get(ctx context.Context, progress io.Writer) (Parts, error) {
 	b, err := newBuilder(progress)
 	if err != nil {
@@ -109,8 +109,8 @@ func newBuilder(progress io.Writer) (builder, error) {
 	return builder{source: source, cache: filepath.Join(cache, "outrigger", "kube"), progress: progress}, nil
 }
 
-// sourceDir finds the folder of this package. Tests run in the folder of
-// their own package, which is in the same module.
+// sourceDir finds the directory of this package. Tests run in the directory of their own package,
+// which is in the same module.
 func sourceDir() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
@@ -134,11 +134,11 @@ type builder struct {
 }
 
 func (b builder) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(b.progress, "kube: "+format+"\n", args...) // a line that nobody reads harms nothing
+	_, _ = fmt.Fprintf(b.progress, "kube: "+format+"\n", args...) // an unread line does no harm
 }
 
-// get returns the path of a program; it builds it when the cache has none for
-// this module, this version of Go and these flags.
+// get returns the path of a program. It builds the program if the cache has none for this module,
+// version of Go and flags.
 func (b builder) get(ctx context.Context, p part) (path, version string, err error) {
 	pins, err := b.pins(p)
 	if err != nil {
@@ -148,7 +148,7 @@ func (b builder) get(ctx context.Context, p part) (path, version string, err err
 	if version == "" {
 		return "", "", fmt.Errorf("%s/go.mod requires no version of %s", p.folder, p.module)
 	}
-	// The flags and most versions are those of the tests, which share what is compiled.
+	// The flags and most versions are those of the tests, so that the build cache is shared.
 	args := []string{"build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-gcflags=" + p.gcflags, "-ldflags=-s -w" + p.ldflags(version)}
 	hash := sha256.Sum256(fmt.Appendf(pins, "\n%s %s/%s\n%q", runtime.Version(), runtime.GOOS, runtime.GOARCH, args))
 	dir := filepath.Join(b.cache, p.name+"-"+version+"-"+hex.EncodeToString(hash[:8]))
@@ -164,7 +164,7 @@ func (b builder) get(ctx context.Context, p part) (path, version string, err err
 		return "", "", err
 	}
 	defer unlock()
-	if b.has(dir, path) { // built while this one waited
+	if b.has(dir, path) { // built while this process waited
 		return path, version, nil
 	}
 	b.forget(p.name, dir)
@@ -184,7 +184,7 @@ func (b builder) get(ctx context.Context, p part) (path, version string, err err
 	return path, version, nil
 }
 
-// pins returns all that decides what is built, but Go and the flags.
+// pins returns all inputs of the build except Go and the flags.
 func (b builder) pins(p part) ([]byte, error) {
 	files, err := filepath.Glob(filepath.Join(b.source, p.folder, "*.go"))
 	if err != nil {
@@ -209,13 +209,13 @@ func moduleVersion(goMod []byte, module string) string {
 	return string(m[1])
 }
 
-// has says whether a program is there, and notes that it was asked for.
+// has reports whether a program exists, and records its use.
 func (b builder) has(dir, path string) bool {
 	if _, err := os.Stat(path); err != nil {
 		return false
 	}
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // else it is forgotten too early, and built again
+	_ = os.Chtimes(dir, now, now) // otherwise it is removed too early, and built again
 	return true
 }
 
@@ -244,18 +244,18 @@ func (b builder) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// forget removes builds of a part that nobody asked for in a long time.
+// forget removes builds of a part that were not used for a long time.
 func (b builder) forget(name, keep string) {
-	old, _ := filepath.Glob(filepath.Join(b.cache, name+"-v*")) // the pattern is well formed
+	old, _ := filepath.Glob(filepath.Join(b.cache, name+"-v*")) // the pattern is valid
 	for _, dir := range old {
 		if info, err := os.Stat(dir); err == nil && dir != keep && time.Since(info.ModTime()) > forgetAfter {
-			_ = os.RemoveAll(dir) // what stays takes room only
+			_ = os.RemoveAll(dir) // remaining files only take space
 		}
 	}
 }
 
-// run runs the go command in the module of a part. With -v it names each
-// package when it begins with it; that is the progress.
+// run runs the go command in the module of a part. With -v the command prints each package that it
+// compiles, which is the progress.
 func (b builder) run(ctx context.Context, p part, args []string) error {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool {
 		return strings.HasPrefix(e, "GOFLAGS=") || strings.HasPrefix(e, "GOWORK=") || strings.HasPrefix(e, "PWD=")
@@ -271,7 +271,7 @@ func (b builder) run(ctx context.Context, p part, args []string) error {
 		return fmt.Errorf("go list: %w: %s", err, lastLines(stderr.Bytes()))
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = list.Dir, append(env, "GOGC=400") // the compiler takes a sixth less time
+	cmd.Dir, cmd.Env = list.Dir, append(env, "GOGC=400") // saves a sixth of the compiler's time
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	out := &counter{}
@@ -300,7 +300,7 @@ func (b builder) report(name string, out *counter, total int, done <-chan struct
 	}
 }
 
-// counter keeps what the go command says, and counts its lines for others.
+// counter stores the output of the go command, and counts its lines.
 type counter struct {
 	text  bytes.Buffer
 	lines atomic.Int64

@@ -25,7 +25,7 @@ func TestGet(t *testing.T) {
 	}
 	var progress bytes.Buffer
 	if again, err := Get(t.Context(), &progress); err != nil || again != got || progress.Len() != 0 {
-		t.Errorf("again: %+v, %v, says %q, want the same without a word", again, err, progress.String())
+		t.Errorf("again: %+v, %v, output %q, want the same without output", again, err, progress.String())
 	}
 	for path, version := range map[string]string{got.APIServer: got.APIServerVersion, got.Etcd: got.EtcdVersion} {
 		out, err := exec.CommandContext(t.Context(), path, "--version").Output()
@@ -35,7 +35,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// small makes a module that is quickly built, in the place of a part.
+// small creates a module that builds quickly, in place of a part.
 func small(t *testing.T, program string) (builder, part) {
 	t.Helper()
 	b := builder{source: t.TempDir(), cache: t.TempDir(), progress: io.Discard}
@@ -57,7 +57,7 @@ func small(t *testing.T, program string) (builder, part) {
 
 const printsVersion = "package main\n\nvar version string\n\nfunc main() { print(version) }\n"
 
-// TestOneBuild lets several ask at the same time.
+// TestOneBuild calls Get several times concurrently.
 func TestOneBuild(t *testing.T) {
 	t.Parallel()
 	b, p := small(t, printsVersion)
@@ -118,7 +118,7 @@ func TestFailedBuild(t *testing.T) {
 	t.Parallel()
 	b, p := small(t, "package main\n\nfunc main() { nothing() }\n")
 	if _, _, err := b.get(t.Context(), p); err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
-		t.Errorf("got %v, want the words of the compiler", err)
+		t.Errorf("got %v, want the error of the compiler", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(b.cache, "small*")); err != nil || len(left) != 0 {
 		t.Errorf("a failed build leaves %q, %v", left, err)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// coded answers /code/N with the status N.
+// coded responds to /code/N with the status N.
 func coded(w http.ResponseWriter, r *http.Request) {
 	code, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/code/"))
 	if err != nil {
@@ -27,7 +27,7 @@ func coded(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "body of "+r.URL.Path)
 }
 
-// TestEveryStatus asks for each status that a server may answer with.
+// TestEveryStatus probes each status that a server may respond with.
 func TestEveryStatus(t *testing.T) {
 	t.Parallel()
 	listener := listen(t, podIP)
@@ -45,7 +45,7 @@ func TestEveryStatus(t *testing.T) {
 	for container, p := range probes {
 		straight, through := ask(t, *p.HTTPGet, podIP, ample), ask(t, readyz(container, port, nil), podIP, ample)
 		if !same(straight, through) {
-			t.Errorf("%s: straight: %s, %q; through the agent: %s, %q", container, straight.result, straight.class, through.result, through.class)
+			t.Errorf("%s: direct: %s, %q; through the agent: %s, %q", container, straight.result, straight.class, through.result, through.class)
 		}
 		want := probe.Failure
 		switch {
@@ -55,17 +55,17 @@ func TestEveryStatus(t *testing.T) {
 			want = probe.Warning
 		}
 		if straight.result != want {
-			t.Errorf("%s: straight: %s, want %s", container, straight.result, want)
+			t.Errorf("%s: direct: %s, want %s", container, straight.result, want)
 		}
 	}
 }
 
-// answer writes bytes and ends the connection.
+// answer writes bytes and closes the connection.
 func answer(text string) func(net.Conn) {
 	return func(conn net.Conn) { _, _ = io.WriteString(conn, text) }
 }
 
-// hold writes bytes and keeps the connection open until the peer ends it.
+// hold writes bytes and keeps the connection open until the peer closes it.
 func hold(text string) func(net.Conn) {
 	return func(conn net.Conn) {
 		_, _ = io.WriteString(conn, text)
@@ -73,7 +73,7 @@ func hold(text string) func(net.Conn) {
 	}
 }
 
-// reset writes bytes and breaks the connection off.
+// reset writes bytes and resets the connection.
 func reset(text string) func(net.Conn) {
 	return func(conn net.Conn) {
 		_, _ = io.WriteString(conn, text)
@@ -131,7 +131,7 @@ var broken = []httpCase{
 	{name: "204 with a body", raw: answer("HTTP/1.1 204 No Content\r\n\r\nfine"), want: probe.Success},
 }
 
-// TestClosedPort is one case more: nobody listens.
+// TestClosedPort probes a port without a listener.
 func TestClosedPort(t *testing.T) {
 	t.Parallel()
 	listener := listen(t, podIP)
@@ -141,7 +141,7 @@ func TestClosedPort(t *testing.T) {
 		port := agent(t, podIP, map[string]corev1.Probe{"app": {ProbeHandler: corev1.ProbeHandler{HTTPGet: &action}}})
 		straight, through := ask(t, action, podIP, ample), ask(t, readyz("app", port, nil), podIP, ample)
 		if straight != (verdict{probe.Failure, "no answer"}) || !same(straight, through) {
-			t.Errorf("straight: %v, through the agent: %v", straight, through)
+			t.Errorf("direct: %v, through the agent: %v", straight, through)
 		}
 	}
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package prober holds the agent's application probes against the kubelet's own
-// prober: each case is asked straight at an application and through the status
-// server, and both must give the same verdict, with the same class of message,
-// while the application sees the same request. Hooks are held against what the
-// kubelet does with them, in the same way. It is a module of its own, so
-// that nothing of Kubernetes reaches the programs of this repository. In the same
-// way it holds the merged metrics against Prometheus' own parsers: they must find
-// through the merge what they find straight at each source.
+// Package prober compares the agent's application probes with the kubelet's own prober: each case
+// probes an application directly and through the status server. Both must return the same verdict,
+// with the same class of message, and the application must see the same request. Hooks are compared
+// with the kubelet's in the same way, and the merged metrics with Prometheus' own parsers: they
+// must find through the merge what they find at each source. It is a separate module, so that the
+// programs of this repository link no Kubernetes library.
 //
-// It holds tests only; nobody imports it. Goroutines: those of servers, which
-// end with the test.
+// It contains only tests and is not imported. Goroutines: those of servers, until the end of the
+// test.
 package prober

@@ -28,8 +28,8 @@ import (
 
 const (
 	podIP    = "127.77.50.1"
-	sourceIP = "127.77.50.6" // the agent's probes come from here, as from 127.0.0.6 in a pod
-	// patience is the kubelet's timeout of cases that are about one; others have ample.
+	sourceIP = "127.77.50.6" // source address of the agent's probes, like 127.0.0.6 in a pod
+	// patience is the kubelet's timeout in cases that test it; the others use ample.
 	patience = 500 * time.Millisecond
 	ample    = 15 * time.Second
 )
@@ -40,8 +40,8 @@ type verdict struct {
 	class  string
 }
 
-// verdictOf sorts the kubelet's messages: those of a success and of a warning
-// count in full, and of a failure what kind it is.
+// verdictOf classifies the kubelet's messages: for a success or a warning the full message, for a
+// failure its kind.
 func verdictOf(result probe.Result, message string, err error) verdict {
 	class := message
 	words := strings.ToLower(message + fmt.Sprint(err))
@@ -59,11 +59,11 @@ func verdictOf(result probe.Result, message string, err error) verdict {
 	return verdict{result, class}
 }
 
-// unanswered is how the agent tells that it has no answer to hand on.
+// unanswered is the agent's response when the application has not responded.
 const unanswered = "HTTP probe failed with statuscode: 500"
 
-// same holds a verdict straight and one through the agent against each other. A
-// status below 200 is none that could be handed on.
+// same compares a direct verdict with one through the agent. A status below 200 cannot be
+// forwarded.
 func same(straight, through verdict) bool {
 	switch straight.class {
 	case "no answer", "HTTP probe failed with statuscode: 99", "HTTP probe failed with statuscode: 101":
@@ -132,15 +132,15 @@ func listen(t *testing.T, ip string) net.Listener {
 
 func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
 
-// readyz is what the injector makes of a probe: an HTTP probe of the status
-// port, which keeps the headers.
+// readyz returns the injector's form of a probe: an HTTP probe of the status port with the same
+// headers.
 func readyz(container string, port int, headers []corev1.HTTPHeader) corev1.HTTPGetAction {
 	return corev1.HTTPGetAction{
 		Path: "/app-health/" + container + "/readyz", Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTP, HTTPHeaders: headers,
 	}
 }
 
-// ask has the kubelet's prober ask as the kubelet does.
+// ask runs the kubelet's prober as the kubelet does.
 func ask(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Duration) verdict {
 	t.Helper()
 	req, err := httpprobe.NewRequestForHTTPGetAction(&action, &corev1.Container{}, ip, "probe")
@@ -151,7 +151,7 @@ func ask(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Dura
 	return verdictOf(httpprobe.New(followNonLocalRedirects).Probe(req, timeout))
 }
 
-// memory remembers what an application was asked.
+// memory records the requests to an application.
 type memory struct {
 	mu   sync.Mutex
 	seen []string
@@ -168,7 +168,7 @@ func (m *memory) note(r *http.Request) {
 	m.seen = append(m.seen, b.String())
 }
 
-// take returns what was seen since the last time.
+// take returns the requests since the last call.
 func (m *memory) take() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +185,7 @@ func serve(t *testing.T, server *http.Server, listener net.Listener) {
 	go func() {
 		defer close(done)
 		if server.TLSConfig != nil {
-			_ = server.ServeTLS(listener, "", "") // it ends by Close only
+			_ = server.ServeTLS(listener, "", "") // it returns only after Close
 		} else {
 			_ = server.Serve(listener)
 		}
@@ -196,7 +196,7 @@ func serve(t *testing.T, server *http.Server, listener net.Listener) {
 	})
 }
 
-// serveRaw has each connection answered by a function, until the test ends.
+// serveRaw handles each connection with a function, until the test ends.
 func serveRaw(t *testing.T, listener net.Listener, answer func(net.Conn)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,13 +17,12 @@ import (
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
 )
 
-// hook runs a preStop hook as the kubelet does, for so long, and tells how it went.
+// hook runs a preStop hook as the kubelet does, with a timeout, and returns its result.
 //
-// The request and the rule for redirects are the kubelet's own. What it does
-// with them, its package pkg/kubelet/lifecycle, cannot be had without its
-// scheduler and forty more modules: an answer of any status is a success; of
-// its body at most 10 KiB are read; a server without TLS that was asked with it
-// is asked once more without.
+// The request and the rule for redirects are the kubelet's own. Its package pkg/kubelet/lifecycle
+// is reimplemented here, because it depends on the scheduler and forty more modules: a response
+// with any status is a success; at most 10 KiB of its body are read; a request with TLS to a server
+// without TLS is repeated without it.
 func hook(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Duration) error {
 	t.Helper()
 	req, err := httpprobe.NewRequestForHTTPGetAction(&action, &corev1.Container{}, ip, "lifecycle")
@@ -41,7 +40,7 @@ func hook(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Dur
 		if err != nil {
 			return err
 		}
-		_, _ = io.CopyN(io.Discard, resp.Body, 10<<10) // what is in it does not count
+		_, _ = io.CopyN(io.Discard, resp.Body, 10<<10) // its content is irrelevant
 		return resp.Body.Close()
 	}
 	err = send(req)
@@ -54,12 +53,12 @@ func hook(t *testing.T, action corev1.HTTPGetAction, ip string, timeout time.Dur
 	return err
 }
 
-// connection is the header in which hooks differ: the kubelet keeps the
-// connections of hooks, the agent keeps none.
+// connection is the header in which hooks differ: the kubelet keeps connections of hooks alive, the
+// agent does not.
 var connection = regexp.MustCompile(`\n  Connection: \["close"\]`)
 
-// TestHooks runs each hook twice, straight and through the agent: both go well
-// or fail, and the application sees the same.
+// TestHooks runs each hook directly and through the agent: both succeed or both fail, and the
+// application sees the same requests.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	const path = "/app-lifecycle/app/prestopz"
@@ -85,13 +84,13 @@ func TestHooks(t *testing.T) {
 				through := hook(t, corev1.HTTPGetAction{Path: path, Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTP, HTTPHeaders: action.HTTPHeaders}, podIP, timeout)
 				sawThrough := connection.ReplaceAllString(saw.take(), "")
 				if (straight == nil) != (through == nil) {
-					t.Errorf("straight: %v; through the agent: %v", straight, through)
+					t.Errorf("direct: %v; through the agent: %v", straight, through)
 				}
 				if c.name == nobody.name && straight == nil {
-					t.Error("a hook of nobody went well")
+					t.Error("a hook without a server succeeded")
 				}
 				if !c.unseen && sawStraight != sawThrough {
-					t.Errorf("the application saw straight:\n%s\nthrough the agent:\n%s", sawStraight, sawThrough)
+					t.Errorf("the application saw direct:\n%s\nthrough the agent:\n%s", sawStraight, sawThrough)
 				}
 			})
 		}

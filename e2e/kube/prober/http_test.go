@@ -17,30 +17,30 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// httpCase is one application and one probe of it.
+// httpCase is an application and a probe of it.
 type httpCase struct {
 	name string
 	// path, headers and host are those of the probe.
 	path    string
 	headers []corev1.HTTPHeader
 	host    string
-	// handler answers; or raw does, once it has read a request.
+	// handler responds; or raw does, after it has read a request.
 	handler http.HandlerFunc
 	raw     func(net.Conn)
-	// secure serves over TLS; https has the probe ask so. Else they agree.
+	// secure serves over TLS; https probes over TLS. By default they are equal.
 	secure *tls.Config
 	scheme corev1.URIScheme
 	http1  bool // the server has no HTTP/2
 	// timeout of the kubelet. 0: ample.
 	timeout time.Duration
-	// want is the verdict that both must give; class only where it says something.
+	// want is the verdict of both; class is set only where it matters.
 	want  probe.Result
 	class string
-	// unseen does not compare what the application saw.
+	// unseen disables the comparison of the application's requests.
 	unseen bool
 }
 
-// header makes headers of names and values.
+// header returns headers from names and values.
 func header(pairs ...string) []corev1.HTTPHeader {
 	var all []corev1.HTTPHeader
 	for i := 0; i < len(pairs); i += 2 {
@@ -49,7 +49,7 @@ func header(pairs ...string) []corev1.HTTPHeader {
 	return all
 }
 
-// TestHTTP asks each application twice.
+// TestHTTP probes each application directly and through the agent.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	asked := map[string]bool{}
@@ -108,20 +108,20 @@ func (c httpCase) run(t *testing.T, ip string) {
 	through := ask(t, readyz("app", port, c.headers), ip, timeout)
 	sawThrough := saw.take()
 	if straight.result != c.want || c.class != "" && straight.class != c.class {
-		t.Errorf("straight: %s, %.200q, want %s, %.200q", straight.result, straight.class, c.want, c.class)
+		t.Errorf("direct: %s, %.200q, want %s, %.200q", straight.result, straight.class, c.want, c.class)
 	}
 	if !same(straight, through) {
-		t.Errorf("straight: %s, %.200q; through the agent: %s, %.200q", straight.result, straight.class, through.result, through.class)
+		t.Errorf("direct: %s, %.200q; through the agent: %s, %.200q", straight.result, straight.class, through.result, through.class)
 	}
 	if !c.unseen && sawStraight != sawThrough {
-		t.Errorf("the application saw straight:\n%s\nthrough the agent:\n%s", sawStraight, sawThrough)
+		t.Errorf("the application saw direct:\n%s\nthrough the agent:\n%s", sawStraight, sawThrough)
 	}
 	if c.raw == nil && c.want == probe.Success && sawStraight == "" {
 		t.Error("the application saw nothing")
 	}
 }
 
-// serve runs the application; the action asks it.
+// serve runs the application and returns the probe of it.
 func (c httpCase) serve(t *testing.T, ip string, saw *memory) corev1.HTTPGetAction {
 	t.Helper()
 	listener := listen(t, ip)
@@ -151,14 +151,14 @@ func (c httpCase) serve(t *testing.T, ip string, saw *memory) corev1.HTTPGetActi
 	return action
 }
 
-// mirror answers with what it sees.
+// mirror responds with the request that it sees.
 func mirror(w http.ResponseWriter, r *http.Request) {
 	m := &memory{}
 	m.note(r)
 	_, _ = io.WriteString(w, m.take())
 }
 
-// text answers with a body.
+// text responds with a body.
 func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
@@ -205,7 +205,7 @@ var bodies = []httpCase{
 	}},
 }
 
-// zippedBody looks like gzip; nobody unpacks it.
+// zippedBody looks like gzip; it is never decompressed.
 const zippedBody = "\x1f\x8b\x08rest"
 
 func zipped(w http.ResponseWriter, _ *http.Request) {

@@ -27,16 +27,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/status"
 )
 
-// found is what Prometheus takes from an answer.
+// found is what Prometheus reads from a response.
 type found struct {
 	// format is the media type, without its parameters.
 	format string
-	// samples are the series with their values, one line each, sorted; types
-	// what is said of families, exemplars those of all series.
+	// samples contains the series with their values, one line each, sorted; types the metadata of
+	// families; exemplars those of all series.
 	samples, types, exemplars []string
 }
 
-// parse reads an answer as Prometheus does that stores all there is.
+// parse reads a response as Prometheus does with all features enabled.
 func parse(t *testing.T, body []byte, contentType string) found {
 	t.Helper()
 	format, _, _ := strings.Cut(contentType, ";")
@@ -103,8 +103,8 @@ func (f *found) take(p textparse.Parser, entry textparse.Entry) {
 	}
 }
 
-// merging runs a status server in front of sources, the first of them in
-// Envoy's place, until the test ends.
+// merging runs a status server in front of sources until the test ends. The first source takes the
+// role of Envoy.
 func merging(t *testing.T, envoyURL string, apps ...status.AppScrape) (url string) {
 	t.Helper()
 	listener := listen(t, "127.77.62.21")
@@ -161,16 +161,16 @@ func fetch(ctx context.Context, url, accept string) (body []byte, contentType st
 	return body, resp.Header.Get("Content-Type"), err
 }
 
-// static answers with the same metrics, whatever is asked for.
+// static responds with the same metrics to all requests.
 func static(contentType, body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
-		_, _ = io.WriteString(w, body) // a peer that has gone needs no answer
+		_, _ = io.WriteString(w, body) // a disconnected peer needs no response
 	})
 }
 
-// still hands a server's answers on, in each format the first one again and
-// again: its metrics change all the time.
+// still forwards a server's responses, and repeats the first one of each format, because its
+// metrics change continuously.
 func still(url string) http.Handler {
 	var mu sync.Mutex
 	kept := map[string][]byte{}
@@ -212,8 +212,7 @@ static_resources:
           route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]}
 `
 
-// startEnvoy runs an Envoy that has served requests, and returns where its
-// metrics are.
+// startEnvoy runs an Envoy that has served requests, and returns the URL of its metrics.
 func startEnvoy(t *testing.T, address string) (url string) {
 	t.Helper()
 	path := findEnvoy()
@@ -229,7 +228,7 @@ func startEnvoy(t *testing.T, address string) (url string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()         // it was killed
 	})
 	url = "http://" + address + ":15000/stats/prometheus"
@@ -239,7 +238,7 @@ func startEnvoy(t *testing.T, address string) (url string) {
 		}
 		resp, err := http.Get("http://" + address + ":15001/")
 		if err != nil {
-			continue // it is about to start
+			continue // it is starting
 		}
 		_ = resp.Body.Close() // only the request matters
 		if body, _ := scrapeOf(t, url, "text/plain"); strings.Contains(string(body), `envoy_http_downstream_rq_time_bucket{envoy_http_conn_manager_prefix="only"`) {

@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/status"
 )
 
-// accepts are what scrapers ask for: the formats one by one, and what
-// Prometheus sends by itself, without and with native histograms.
+// accepts are the Accept headers of scrapers: each format, and the defaults of Prometheus, without
+// and with native histograms.
 var accepts = map[string]string{
 	"text":        "text/plain;version=0.0.4",
 	"openmetrics": "application/openmetrics-text;version=1.0.0",
@@ -33,7 +33,7 @@ var accepts = map[string]string{
 
 const odd = "a \"quoted\" \\ back\nnew line, {brace} # hash é"
 
-// everything has a metric of each kind, with what is hard to write.
+// everything has a metric of each kind, with values that are hard to encode.
 func everything() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	help := "Help with \\ and \"quotes\"\nand a line."
@@ -62,7 +62,7 @@ func everything() *prometheus.Registry {
 	return reg
 }
 
-// timed has a time of its own.
+// timed has a timestamp.
 type timed struct{}
 
 func (timed) Describe(ch chan<- *prometheus.Desc) {
@@ -116,8 +116,8 @@ om_what 2
 # EOF
 `
 
-// Prometheus finds the same through the merge as straight: each source alone,
-// then all together.
+// TestMetricsThroughTheMerge checks that Prometheus finds the same metrics through the merge as at
+// the sources: each source alone, then all together.
 func TestMetricsThroughTheMerge(t *testing.T) {
 	t.Parallel()
 	sources := map[string]http.Handler{
@@ -143,39 +143,40 @@ func TestMetricsThroughTheMerge(t *testing.T) {
 			body, contentType := scrapeOf(t, merging(t, "", at[name]), accepts[asks])
 			through := parse(t, body, contentType)
 			if len(straight.samples) < 5 {
-				t.Errorf("%s asked for %s: only %d samples straight", name, asks, len(straight.samples))
+				t.Errorf("%s asked for %s: only %d samples direct", name, asks, len(straight.samples))
 			}
 			if diff := cmp.Diff(straight.samples, through.samples); diff != "" {
-				t.Errorf("%s asked for %s: samples (-straight +through):\n%s", name, asks, diff)
+				t.Errorf("%s asked for %s: samples (-direct +through):\n%s", name, asks, diff)
 			}
 			if straight.format != through.format {
-				continue // the other format has less to say
+				continue // the other format has fewer features
 			}
 			if diff := cmp.Diff(straight.types, through.types); diff != "" {
-				t.Errorf("%s asked for %s: types (-straight +through):\n%s", name, asks, diff)
+				t.Errorf("%s asked for %s: types (-direct +through):\n%s", name, asks, diff)
 			}
 			if diff := cmp.Diff(straight.exemplars, through.exemplars); diff != "" {
-				t.Errorf("%s asked for %s: exemplars (-straight +through):\n%s", name, asks, diff)
+				t.Errorf("%s asked for %s: exemplars (-direct +through):\n%s", name, asks, diff)
 			}
 		}
 		body, contentType := scrapeOf(t, together, accepts[asks])
 		got := parse(t, body, contentType)
 		slices.Sort(union.samples)
 		if diff := cmp.Diff(union.samples, got.samples); diff != "" {
-			t.Errorf("all, asked for %s (-straight +through):\n%s", asks, diff)
+			t.Errorf("all, asked for %s (-direct +through):\n%s", asks, diff)
 		}
 		t.Logf("asked for %s: %d samples, %d exemplars, %s", asks, len(got.samples), len(got.exemplars), contentType)
 	}
 }
 
-// straightOf is what Prometheus finds that asks a source itself.
+// straightOf returns what Prometheus finds at a source itself.
 func straightOf(t *testing.T, url, accept string) found {
 	t.Helper()
 	body, contentType := scrapeOf(t, url, accept)
 	return parse(t, body, contentType)
 }
 
-// Native histograms of a library and of Envoy both come through, in protobuf.
+// TestNativeHistogramsThroughTheMerge checks that native histograms of a library and of Envoy are
+// both forwarded, in protobuf.
 func TestNativeHistogramsThroughTheMerge(t *testing.T) {
 	t.Parallel()
 	client := sourceOf(t, promhttp.HandlerFor(everything(), promhttp.HandlerOpts{}))
@@ -186,7 +187,7 @@ func TestNativeHistogramsThroughTheMerge(t *testing.T) {
 	straight := slices.Concat(straightOf(t, client.URL(), accepts["native"]).samples, straightOf(t, envoy.URL()+"?histogram_buckets=prometheusnative", accepts["native"]).samples)
 	slices.Sort(straight)
 	if diff := cmp.Diff(straight, through.samples); diff != "" {
-		t.Errorf("(-straight +through):\n%s", diff)
+		t.Errorf("(-direct +through):\n%s", diff)
 	}
 	for _, series := range []string{`{__name__="all_native_seconds"}`, `{__name__="all_both_seconds"}`, `{__name__="envoy_http_downstream_rq_time", envoy_http_conn_manager_prefix="only"}`} {
 		if !slices.ContainsFunc(through.samples, func(s string) bool { return strings.HasPrefix(s, series) && strings.Contains(s, " schema ") }) {

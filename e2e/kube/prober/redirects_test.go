@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// redirecting answers with redirects by path.
+// redirecting responds with redirects by path.
 func redirecting(w http.ResponseWriter, r *http.Request) {
 	to := func(code int, location string) {
 		w.Header().Set("Location", location)

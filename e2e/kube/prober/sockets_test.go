@@ -34,8 +34,8 @@ type socketCase struct {
 	want    verdict
 }
 
-// compare holds a verdict of the kubelet's TCP or gRPC prober against the one
-// through the agent, whose message can only tell whether it came in time.
+// compare compares a verdict of the kubelet's TCP or gRPC prober with the one through the agent,
+// whose message shows only whether it was in time.
 func (c socketCase) compare(t *testing.T, straight verdict) {
 	t.Helper()
 	if straight.result == probe.Success {
@@ -48,10 +48,10 @@ func (c socketCase) compare(t *testing.T, straight verdict) {
 		through.class = "success"
 	}
 	if straight != c.want {
-		t.Errorf("straight: %v, want %v", straight, c.want)
+		t.Errorf("direct: %v, want %v", straight, c.want)
 	}
 	if !same(straight, through) {
-		t.Errorf("straight: %v, through the agent: %v", straight, through)
+		t.Errorf("direct: %v, through the agent: %v", straight, through)
 	}
 }
 
@@ -70,8 +70,7 @@ var (
 	timedOut = verdict{probe.Failure, "timeout"}
 )
 
-// full returns a port whose queue is full: what is sent to it gets no answer, as
-// behind a firewall.
+// full returns a port whose queue is full: packets to it are not answered, as behind a firewall.
 func full(t *testing.T) int {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -108,7 +107,7 @@ func TestTCP(t *testing.T) {
 	serveRaw(t, silent, hold(""))
 	resetting := listen(t, podIP)
 	serveRaw(t, resetting, func(conn net.Conn) {
-		time.Sleep(50 * time.Millisecond) // a reset at once may come before connect returns, for either prober
+		time.Sleep(50 * time.Millisecond) // an immediate reset may arrive before connect returns, for either prober
 		reset("")(conn)
 	})
 	closed := listen(t, podIP)
@@ -141,7 +140,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// checks answers gRPC's health protocol.
+// checks implements gRPC's health protocol.
 type checks struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -245,7 +244,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// TestSocketsOverIPv6: TCP and gRPC in a pod that has only an address of IPv6.
+// TestSocketsOverIPv6 probes TCP and gRPC in a pod with only an IPv6 address.
 func TestSocketsOverIPv6(t *testing.T) {
 	t.Parallel()
 	const ip = "::1"

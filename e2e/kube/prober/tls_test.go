@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// certificate makes one that nobody trusts.
+// certificate returns an untrusted certificate.
 func certificate(t *testing.T, name string, until time.Time) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -41,12 +41,12 @@ func certificate(t *testing.T, name string, until time.Time) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// proto answers with the version of HTTP.
+// proto responds with the version of HTTP.
 func proto(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "HTTP/%d", r.ProtoMajor)
 }
 
-// TestRedirectsToOtherPorts of the same host, which the kubelet follows.
+// TestRedirectsToOtherPorts redirects to other ports of the same host, which the kubelet follows.
 func TestRedirectsToOtherPorts(t *testing.T) {
 	t.Parallel()
 	saw := &memory{}
@@ -78,10 +78,10 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 		sawStraight := saw.take()
 		through := ask(t, readyz("app", port, action.HTTPHeaders), podIP, ample)
 		if straight != c.want || !same(straight, through) {
-			t.Errorf("%s: straight: %v, through the agent: %v, want %v", name, straight, through, c.want)
+			t.Errorf("%s: direct: %v, through the agent: %v, want %v", name, straight, through, c.want)
 		}
 		if sawThrough := saw.take(); sawStraight != sawThrough {
-			t.Errorf("%s: it saw straight:\n%s\nthrough the agent:\n%s", name, sawStraight, sawThrough)
+			t.Errorf("%s: it saw direct:\n%s\nthrough the agent:\n%s", name, sawStraight, sawThrough)
 		}
 	}
 }

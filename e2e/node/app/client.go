@@ -44,7 +44,8 @@ func request(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	return body, err
 }
 
-// ask requests /?url= for its callers, from this Pod. The status is 502 if the request fails.
+// ask requests the parameter url for its callers, from this Pod. The status is 502 if the request
+// fails.
 func ask(address string) error {
 	return http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := request(r.Context(), http.DefaultClient, r.URL.Query().Get("url"))
@@ -52,11 +53,11 @@ func ask(address string) error {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
-		_, _ = w.Write(body) // the test asks again
+		_, _ = w.Write(body) // the test retries
 	}))
 }
 
-// result is what a load has done so far.
+// result is the current result of a load.
 type result struct {
 	Sent, Done, Failed int
 	Errors             []string // the first ones, with their times
@@ -67,7 +68,7 @@ const (
 	maxOpen   = 500 // requests at once
 )
 
-// load waits until a request succeeds, then sends so many a second until it ends, and serves the
+// load waits until a request succeeds, then sends requests at a rate until it exits, and serves the
 // result as JSON on an address.
 func load(ctx context.Context, url, rate, address string) error {
 	perSecond, err := strconv.Atoi(rate)
@@ -84,7 +85,7 @@ func load(ctx context.Context, url, rate, address string) error {
 		})))
 	}()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: maxOpen}, Timeout: 5 * time.Minute}
-	for ctx.Err() == nil { // the first ones may come before their route
+	for ctx.Err() == nil { // the first requests may precede their route
 		if _, err := request(ctx, client, url); err == nil {
 			break
 		}

@@ -46,7 +46,7 @@ func fail(reason any) {
 	os.Exit(1)
 }
 
-// quiet is how long a server that is to end waits for one more request, and atMost for how long it
+// quiet is how long a terminating server waits for another request, and atMost is how long it
 // serves then.
 const (
 	quiet  = 30 * time.Second
@@ -54,7 +54,7 @@ const (
 )
 
 // serve answers every request with the name of the Pod, and its headers as JSON below /headers. On
-// SIGTERM it serves until no requests come any more, those for /health apart, and finishes open ones.
+// SIGTERM it serves until it receives no more requests, except for /health, and finishes open ones.
 func serve(ctx context.Context, address string) error {
 	host, err := os.Hostname()
 	if err != nil {

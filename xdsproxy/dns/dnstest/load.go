@@ -104,7 +104,7 @@ func (l Load) requests() (all [][]byte, err error) {
 		all = append(all, b)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no name to ask for")
+		return nil, errors.New("there is no name to query")
 	}
 	return all, nil
 }

@@ -40,6 +40,6 @@ func NeedRuntime(t *testing.T, binary string) {
 		t.Skipf("%s has no Wasm runtime", binary)
 	}
 	if !strings.Contains(string(out), "Wasm") {
-		t.Fatalf("%s says nothing of Wasm: %s", binary, out)
+		t.Fatalf("%s does not report on Wasm: %s", binary, out)
 	}
 }

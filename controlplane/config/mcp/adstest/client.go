@@ -41,7 +41,7 @@ type Client struct {
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	node   *corev3.Node
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	state State
 	// changed is closed, and replaced, when state changes or the stream ends.
 	changed chan struct{}

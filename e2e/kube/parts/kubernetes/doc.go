@@ -3,6 +3,6 @@
 
 // Program kube-node is kubelet, kube-proxy, kube-controller-manager and kube-scheduler as
 // Kubernetes publishes them, in one program: the first argument names the one to run, the other
-// arguments are its flags. One program links what they share once. Package node of e2e builds it
-// and runs it in tests; nothing else uses it.
+// arguments are its flags. A single program links their shared code once. Package node of e2e
+// builds it and runs it in tests; nothing else uses it.
 package main
