@@ -307,19 +307,18 @@ func TestDiff(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	s.in = "apiVersion: networking.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\n"
-	s.in = `apiVersion: telemetry.istio.io/v1
-kind: Telemetry
+	s.in = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
 metadata: {name: x, labels: {b: "2", a: "1"}}
-spec: {tracing: [{randomSamplingPercentage: 1}]}
+spec: {priority: 1}
 `
 	if code, out, errs := s.run("create", "-f", "-"); code != 0 {
 		t.Fatal(code, out, errs)
 	}
-	code, out, errs := s.run("describe", "telemetry/x")
+	code, out, errs := s.run("describe", "envoyfilter/x")
 	for _, text := range []string{
-		"Name:             x\n", "Labels:           a=1, b=2\n", "Spec:\n  tracing:\n  - randomSamplingPercentage: 1\n",
-		"Problems:\n  warning: spec.tracing has no effect in this version\n",
+		"Name:             x\n", "Labels:           a=1, b=2\n", "Spec:\n  priority: 1\n",
+		"Problems:\n  warning: an EnvoyFilter has no effect in this version\n",
 	} {
 		if code != 0 || errs != "" || !strings.Contains(out, text) {
 			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)
