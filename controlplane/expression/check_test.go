@@ -40,6 +40,10 @@ var refused = map[string]string{
 	`request.path.int()`:                                    "in a form or with a number of arguments",
 	`"a".extract("b", "c", "d") == "d"`:                     "extract, which is not a function",
 	`has(request)`:                                          "not a CEL expression",
+	`my_func(1) == 1`:                                       "a call of my_func, which is not a function",
+	`request.path.starts_with("a")`:                         "a call of starts_with, which is not a function",
+	`_x(1)`:                                                 "a call of _x, which is not a function",
+	`[Foo{a: 1}] == []`:                                     `a message "Foo", which Envoy cannot make`,
 	`"` + strings.Repeat("a", 100001) + `"`:                 "",
 }
 
@@ -50,6 +54,7 @@ var read = []string{
 	`re.extract("a", "[", "b") == re.capture("a", "b")`, `request.time.getDate("Nowhere") == request.time.getHours()`,
 	strings.Repeat("(", 30) + "1" + strings.Repeat(")", 30), "1" + strings.Repeat(" + 1", 31), "a" + strings.Repeat(".a", 31),
 	strings.Repeat("[", 28) + "1" + strings.Repeat("]", 28), "true" + strings.Repeat(" && true", 500), strings.Repeat("!", 200) + "true",
+	`-1 - 2 * 3 / 4 % 5 + 6 <= 7 && 8 >= 9 || !(1 != 2) && 1 < 2 && 1 > 2 && 1 == 2 && 1 in [2] && a["b"][1] && (c ? d : e)`, `my_name.a_b == _c`,
 	matching(strings.Repeat("a", 96)), matching(strings.Repeat("a?", 48)), matching(strings.Repeat("é", 48)), matching("(a{10}){8}"),
 	matching("^/(healthz|readyz|livez)(/.*)?$"), matching(`(?i)\\d+[^/]*\\x{10FFFF}(?P<n>a)`), matching(""), matching(`" + request.host + "[`),
 }

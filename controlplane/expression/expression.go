@@ -6,11 +6,14 @@ package expression
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"cel.dev/cel-go/common"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/parser"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 )
 
 // maxDepth is how deep expressions of an Envoy nest.
@@ -46,11 +49,14 @@ func Format(text string) (string, error) {
 	if err := callable(root, tree); err != nil {
 		return "", err
 	}
-	if strings.Contains(text, ")%") || strings.ContainsAny(text, "\r\n\x00") {
-		return "", errors.New("not expressible in a format of Envoy: write it without line breaks and without )%")
+	if endsCommand.MatchString(text) || strings.ContainsAny(text, "\r\n\x00") {
+		return "", errors.New("not expressible in a format of Envoy: write it without line breaks, and with a space behind each closing bracket")
 	}
 	return "%CEL(" + text + ")%", nil
 }
+
+// endsCommand matches what ends a command in a format: a bracket, perhaps with a length.
+var endsCommand = regexp.MustCompile(`\)(:[0-9]*)?%`)
 
 func parse(text string) (*ast.AST, error) {
 	p, err := parser.NewParser(parser.Macros(parser.HasMacro), parser.PopulateMacroCalls(true), parser.MaxRecursionDepth(maxDepth))
@@ -96,7 +102,10 @@ func callable(root ast.Expr, tree *ast.AST) error {
 		if e.Depth() >= maxDepth {
 			return fmt.Errorf("nested deeper than the %d levels that Envoy reads: split it, or use && and ||", maxDepth)
 		}
-		if e.Kind() != ast.CallKind || strings.ContainsAny(e.AsCall().FunctionName(), "_@!-") { // operators have such names
+		if e.Kind() == ast.StructKind {
+			return fmt.Errorf("a message %s, which Envoy cannot make: compare its fields", field.Quote(e.AsStruct().TypeName()))
+		}
+		if e.Kind() != ast.CallKind || strings.ContainsAny(e.AsCall().FunctionName(), "@!-=<>&|+*/%?[") { // operators have such names
 			continue
 		}
 		if err := called(e.AsCall(), known); err != nil {

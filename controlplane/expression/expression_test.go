@@ -22,6 +22,8 @@ func TestFormat(t *testing.T) {
 		`request.path.lowerAscii()`:                              "!lowerAscii, which is not a function",
 		`[1].exists(x, x == 1)`:                                  "!exists, which is not a function",
 		`request.`:                                               "!not a CEL expression: at column",
+		`true ? (1):5%2`:                                         "!not expressible",
+		`true ? (1): 5%2`:                                        `%CEL(true ? (1): 5%2)%`,
 		`(5)%(2)`:                                                "!not expressible",
 		"1 +\n2":                                                 "!not expressible",
 		"request.host\n":                                         "%CEL(request.host)%",

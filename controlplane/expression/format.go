@@ -48,16 +48,24 @@ UPSTREAM_REQUEST_ATTEMPT_COUNT UPSTREAM_TLS_CIPHER UPSTREAM_TLS_SESSION_ID UPSTR
 UPSTREAM_WIRE_BYTES_RECEIVED UPSTREAM_WIRE_BYTES_SENT VIRTUAL_CLUSTER_NAME
 `
 
+// headers matches the name of a header, and perhaps that of another one to use without it.
+var headers = regexp.MustCompile("^:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+([?]:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+)?$")
+
 // commands returns all commands that all supported Envoys have.
 func commands() map[string]command {
 	one := regexp.MustCompile(`^[^)]+$`)
 	out := map[string]command{
-		"CEL":               {argument: regexp.MustCompile(`.`), shortened: true},
-		"COMMON_DURATION":   {argument: regexp.MustCompile(`^[A-Za-z_.-]+:[A-Za-z_.-]+:(ms|us|ns)$`)},
-		"GRPC_STATUS":       {argument: regexp.MustCompile(`^(CAMEL_STRING|SNAKE_STRING|NUMBER)$`), without: true},
-		"METADATA":          {argument: regexp.MustCompile(`^(DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER):`), shortened: true},
-		"PATH":              {argument: regexp.MustCompile(`^(WQ|NQ)(:(ORIG|PATH|ORIG_OR_PATH))?$`), without: true, shortened: true},
-		"REQ_WITHOUT_QUERY": {argument: one, shortened: true},
+		"CEL":             {argument: regexp.MustCompile(`.`), shortened: true},
+		"COMMON_DURATION": {argument: regexp.MustCompile(`^[A-Za-z_.-]+:[A-Za-z_.-]+:(ms|us|ns)$`)},
+		"GRPC_STATUS":     {argument: regexp.MustCompile(`^(CAMEL_STRING|SNAKE_STRING|NUMBER)$`), without: true},
+		"METADATA":        {argument: regexp.MustCompile(`^(DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER):`), shortened: true},
+		"PATH":            {argument: regexp.MustCompile(`^(WQ|NQ)(:(ORIG|PATH|ORIG_OR_PATH))?$`), without: true, shortened: true},
+	}
+	for name := range strings.FieldsSeq("REQ REQ_WITHOUT_QUERY RESP TRAILER") {
+		out[name] = command{argument: headers, shortened: true}
+	}
+	for name := range strings.FieldsSeq("FILTER_STATE UPSTREAM_FILTER_STATE") {
+		out[name] = command{argument: regexp.MustCompile(`^[^:)]+(:(PLAIN|TYPED|FIELD:[^)]+))?$`), shortened: true}
 	}
 	for name := range strings.FieldsSeq(plain) {
 		out[name] = command{without: true}
@@ -68,7 +76,7 @@ func commands() map[string]command {
 	for name := range strings.FieldsSeq("CLUSTER_METADATA DYNAMIC_METADATA UPSTREAM_METADATA") {
 		out[name] = command{argument: one}
 	}
-	for name := range strings.FieldsSeq("ENVIRONMENT FILTER_STATE QUERY_PARAM REQ RESP TRAILER UPSTREAM_FILTER_STATE") {
+	for name := range strings.FieldsSeq("ENVIRONMENT QUERY_PARAM") {
 		out[name] = command{argument: one, shortened: true}
 	}
 	return out

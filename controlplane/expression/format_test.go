@@ -31,6 +31,16 @@ func TestCheckFormat(t *testing.T) {
 		"%PROTOCOL:5%":                          "has a length",
 		"%METADATA(NOWHERE:a)%":                 "has an argument",
 		"%CEL(request.)%":                       "not a CEL expression",
+		"%REQ(a?:b)%%RESP(:a)%%TRAILER(A-1)%":   "",
+		"%REQ(a?b?c)%":                          "has an argument",
+		"%RESP(a:b)%":                           "has an argument",
+		"%TRAILER(é)%":                          "has an argument",
+		"%REQ_WITHOUT_QUERY(a b)%":              "has an argument",
+		"%FILTER_STATE(a.b:FIELD:c):5%":         "",
+		"%FILTER_STATE(a:FIELD)%":               "has an argument",
+		"%FILTER_STATE(a:PLAIN:b)%":             "has an argument",
+		"%FILTER_STATE(:PLAIN)%":                "has an argument",
+		"%UPSTREAM_FILTER_STATE(a:TEXT)%":       "has an argument",
 		"%CEL(request.path.lowerAscii())%":      "lowerAscii, which is not a function",
 	} {
 		err := CheckFormat(format)
@@ -72,18 +82,28 @@ func TestEnvoyHasCommands(t *testing.T) {
 	if err := CheckFormat(format.String()); err != nil {
 		t.Fatal(err)
 	}
-	out, err := validate(t, binary, map[string]any{"access_log": []any{map[string]any{"name": "envoy.access_loggers.file", "typed_config": map[string]any{
+	if out, err := formatted(t, binary, format.String()); err != nil {
+		t.Errorf("envoy refuses a command: %v\n%s", err, out)
+	}
+	for _, text := range []string{"%REQ(a?b?c)%", "%RESP(a:b)%", "%TRAILER(é)%", "%REQ_WITHOUT_QUERY(a b)%", "%FILTER_STATE(a:FIELD)%", "%FILTER_STATE(a:PLAIN:b)%", "%FILTER_STATE(:PLAIN)%", "%UPSTREAM_FILTER_STATE(a:TEXT)%"} {
+		if out, err := formatted(t, binary, text); err == nil {
+			t.Errorf("envoy reads %s:\n%s", text, out)
+		}
+	}
+}
+
+// formatted has an Envoy read a listener with a format of its access log.
+func formatted(t *testing.T, binary, format string) ([]byte, error) {
+	t.Helper()
+	return validate(t, binary, map[string]any{"access_log": []any{map[string]any{"name": "envoy.access_loggers.file", "typed_config": map[string]any{
 		"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog", "path": os.DevNull,
 		"log_format": map[string]any{
-			"text_format_source": map[string]any{"inline_string": format.String()},
+			"text_format_source": map[string]any{"inline_string": format},
 			"formatters": []any{map[string]any{"name": "envoy.formatter.req_without_query", "typed_config": map[string]any{
 				"@type": "type.googleapis.com/envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery",
 			}}},
 		},
 	}}}})
-	if err != nil {
-		t.Errorf("envoy refuses a command: %v\n%s", err, out)
-	}
 }
 
 // envoyBinary returns the path of the Envoy for tests, or skips the test.
