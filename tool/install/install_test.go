@@ -44,7 +44,7 @@ func TestSet(t *testing.T) {
 		"=b":       `it must be path=value`,
 		"a..b=c":   "a name of the path is empty",
 		"a[x]=b":   `"a[x]" is not an index: write a number from 0 to 1000`,
-		"a[9999]=": "is no index",
+		"a[9999]=": "is not an index",
 		"a[1]=b":   "a has 0 entries; set the one at [0] first",
 	} {
 		if err := set(map[string]any{}, text); err == nil || !strings.Contains(err.Error(), want) {
@@ -126,7 +126,7 @@ func TestSchema(t *testing.T) {
 		"replicaCount=0":                         "value replicaCount is 0: it must be 1 or more",
 		"replicaCount=x":                         `value replicaCount is "x": it must be of type integer`,
 		"revision=A b":                           `value revision is "A b": it must match ^[a-z0-9]`,
-		"revision=" + long:                       `it may have 30 characters`,
+		"revision=" + long:                       `it may have at most 30 characters`,
 		"tags={a,b,a}":                           `value tags[2] is a duplicate: "a"`,
 		"tags={a,B}":                             `value tags[1] is "B": it must match`,
 		"args={}":                                "",
