@@ -23,6 +23,8 @@ const (
 	maxRate = 10_000
 	// settle is how long Envoy may take to log the requests that have ended.
 	settle = 200 * time.Millisecond
+	// lastWrite is how long the last write may take.
+	lastWrite = 5 * time.Second
 	// attempts is how often the agent tries to switch the log of Envoy off.
 	attempts = 3
 	// trailerDropped is the trailer with the number of requests that were not recorded, see
@@ -72,7 +74,10 @@ func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
 // writeRequests writes what is captured for a time. In a tap the number of dropped requests is among
 // the lines each second in which it has changed.
 func writeRequests(ctx context.Context, w http.ResponseWriter, capture *xdsproxy.Capture, asked *asked) error {
-	flush := http.NewResponseController(w).Flush
+	controller := http.NewResponseController(w)
+	flush := controller.Flush
+	// A client that reads nothing must not keep the log on. Only writers of tests have no deadlines.
+	_ = controller.SetWriteDeadline(time.Now().Add(asked.length + settle + lastWrite))
 	if err := flush(); err != nil {
 		return err
 	}

@@ -4,12 +4,15 @@
 package agent
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
@@ -88,5 +91,33 @@ func TestRequestsHandler(t *testing.T) {
 	}
 	if last := asked[len(asked)-1]; !strings.HasSuffix(last, "outrigger.record=") {
 		t.Errorf("an answer that says that recording is not on may be wrong, but the last request is %s", last)
+	}
+}
+
+// unread is a response that nobody reads: writes fail at a deadline, which this one does not wait for.
+type unread struct {
+	http.ResponseWriter
+	deadline time.Time
+}
+
+func (u *unread) SetWriteDeadline(t time.Time) error { u.deadline = t; return nil }
+func (u *unread) FlushError() error                  { return nil }
+
+func (u *unread) Write([]byte) (int, error) {
+	if u.deadline.IsZero() {
+		return 0, errors.New("blocked until the client closes the connection")
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestUnreadRequests ends a recording whose client reads nothing.
+func TestUnreadRequests(t *testing.T) {
+	t.Parallel()
+	lines := make(chan []byte, 1)
+	lines <- []byte("{}")
+	capture := &xdsproxy.Capture{Lines: lines}
+	err := writeRequests(t.Context(), &unread{ResponseWriter: httptest.NewRecorder()}, capture, &asked{length: time.Millisecond})
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("writeRequests: %v, want a deadline", err)
 	}
 }
