@@ -51,7 +51,7 @@ func addressesIn(path string) (list []netip.Addr, err error) {
 	return list, err
 }
 
-// read reads the directory, and enters the namespaces that are new or had no addresses.
+// read reads the directory, and enters the namespaces that are new or had no addresses of a network plugin.
 func (n *netns) read() error {
 	entries, err := os.ReadDir(n.dir)
 	if err != nil {
@@ -73,10 +73,9 @@ func (n *netns) read() error {
 			}
 			k = known{info, slices.DeleteFunc(all, netip.Addr.IsLoopback)}
 		}
-		if len(k.addresses) == 0 {
-			continue // not set up yet, or gone
+		if slices.ContainsFunc(k.addresses, global) { // else it is not set up yet, or gone
+			next[path] = k
 		}
-		next[path] = k
 		for _, a := range k.addresses {
 			n.paths[a] = append(n.paths[a], path)
 		}
@@ -84,6 +83,10 @@ func (n *netns) read() error {
 	n.known = next
 	return nil
 }
+
+// global reports whether an address is not one that an interface sets itself before the network plugin
+// sets that of the pod.
+func global(a netip.Addr) bool { return !a.IsLinkLocalUnicast() }
 
 // find returns the network namespace that has all addresses of a pod, or "" if there is none.
 func (n *netns) find(p *pod) (string, error) {

@@ -81,7 +81,9 @@ func TestNetns(t *testing.T) {
 
 	late := create("late") // the network plugin is about to set its addresses
 	find(podWith("late", "10.2.0.1"), "", "")
-	has[late] = []netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("fd00::1")}
+	has[late] = []netip.Addr{netip.MustParseAddr("fe80::1")} // the kernel sets it first
+	find(podWith("late", "10.2.0.1"), "", "")
+	has[late] = append(has[late], netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("fd00::1"))
 	find(podWith("late", "10.2.0.1", "fd00::1"), late, "")
 	find(podWith("late", "10.2.0.1", "fd00::2"), "", "")
 	twin := create("twin", "10.2.0.1")
