@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // traffic is the traffic between two samples.
@@ -111,7 +113,7 @@ func (m *meter) measure(ctx context.Context, proxies, unseen []proxy) traffic {
 			continue
 		}
 		out.Proxies++
-		out.Seconds = max(out.Seconds, sum.proxy(last, now[i]))
+		out.Seconds = max(out.Seconds, sum.proxy(p.identity, last, now[i]))
 	}
 	for _, p := range unseen {
 		sum.clients[p.identity] = false
@@ -154,11 +156,12 @@ type summer struct {
 	clients        map[string]bool // identities, and whether all their proxies report what they send
 }
 
-// proxy adds the traffic of a proxy between two samples, and returns the seconds between them.
-func (s *summer) proxy(last, now *samples) float64 {
+// proxy adds the traffic of a proxy between two samples, and returns the seconds between them. An
+// identity that is not empty is the proven one of the proxy, which does not report for others.
+func (s *summer) proxy(identity string, last, now *samples) float64 {
 	seconds := max(now.at.Sub(last.at).Seconds(), 1e-3)
 	for e := range now.edges {
-		if e.sent && e.principal != "" {
+		if e.sent && e.principal != "" && (identity == "" || e.principal == clip.Start(identity, maxLabel)) {
 			s.clients[e.principal] = true
 		}
 	}

@@ -33,6 +33,7 @@ const (
 	maxLabel   = 253      // bytes of a label that is kept
 	maxSamples = 30_000   // of one proxy
 	allSamples = 3_000_000
+	maxValue   = 1 << 64 // of a counter of Envoy; sums of all samples are finite
 )
 
 // kind is what a sample counts.
@@ -146,7 +147,7 @@ func (s *samples) parse(lines io.Reader) error {
 
 func (s *samples) add(name string, kind kind, m *dto.Metric) {
 	value := m.GetUntyped().GetValue()
-	if math.IsNaN(value) || math.IsInf(value, 0) || value < 0 {
+	if !(value >= 0 && value <= maxValue) { // also NaN
 		return
 	}
 	labels := m.GetLabel()
@@ -168,7 +169,7 @@ func (s *samples) add(name string, kind kind, m *dto.Metric) {
 	one := sample{edge: s.edge(of), kind: kind, failed: failed(of), value: value}
 	if kind == took {
 		var err error
-		if one.most, err = strconv.ParseFloat(of["le"], 64); err != nil || math.IsNaN(one.most) {
+		if one.most, err = strconv.ParseFloat(of["le"], 64); err != nil || !(one.most >= 0 && (one.most <= maxValue || math.IsInf(one.most, 1))) {
 			return
 		}
 	}

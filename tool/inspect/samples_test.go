@@ -69,7 +69,8 @@ func TestSamplesAreBounded(t *testing.T) {
 		"no number":                 {page: strings.NewReader("istio_requests_total{a=\"b\"} x\n"), err: "x"},
 		"no labels":                 {page: strings.NewReader("istio_requests_total 5\nistio_requests_total{} 5\n"), kept: 1},
 		"no amount": {page: strings.NewReader("istio_requests_total{a=\"1\"} NaN\nistio_requests_total{a=\"2\"} -1\nistio_requests_total{a=\"3\"} +Inf\n" +
-			"istio_request_duration_milliseconds_bucket{a=\"b\"} 1\nistio_request_duration_milliseconds_bucket{le=\"NaN\"} 1\n")},
+			"istio_request_duration_milliseconds_bucket{a=\"b\"} 1\nistio_request_duration_milliseconds_bucket{le=\"NaN\"} 1\n" +
+			"istio_requests_total{a=\"4\"} 1e300\nistio_request_duration_milliseconds_bucket{le=\"-Inf\"} 1\nistio_request_duration_milliseconds_bucket{le=\"1e308\"} 1\n")},
 		"nothing":        {page: strings.NewReader("")},
 		"other metrics":  {page: strings.NewReader("# TYPE istio_requests_total counter\nistio_requests_totals{a=\"b\"} 1\nup 1\n")},
 		"escaped labels": {page: strings.NewReader("istio_requests_total{source_workload=\"a\\\"}\\n\x1b[31mb\"} 1\n"), kept: 1},

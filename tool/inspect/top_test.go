@@ -139,6 +139,17 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestMeterOfLiar has a proxy that claims to report for another client.
+func TestMeterOfLiar(t *testing.T) {
+	t.Parallel()
+	liar := pages(t, requestsOf("source", "web", "cart", 1, 0), requestsOf("source", "web", "cart", 2, 0))
+	liar.identity = identityOf + "liar"
+	server := pages(t, requestsOf("destination", "web", "cart", 0, 0), requestsOf("destination", "web", "cart", 0, 9))
+	if got := shown(measured(t, []proxy{liar, server}, nil).Edges); got != "web>cart 10 0.10; " {
+		t.Errorf("what the server reports is hidden: %s", got)
+	}
+}
+
 // TestMeterKeepsUp measures again after a sample that failed, and does not count what it may have
 // left out.
 func TestMeterKeepsUp(t *testing.T) {
@@ -157,7 +168,7 @@ func TestMeterKeepsUp(t *testing.T) {
 	last, err := newSamples(strings.NewReader(count(1)), 1)
 	now, nowErr := newSamples(strings.NewReader(requestsOf("destination", "other", "cart", 99, 0)), 100)
 	sum := summer{workloads: flows{}, sent: flows{}, received: flows{}, clients: map[string]bool{}}
-	if sum.proxy(last, now); err != nil || nowErr != nil || len(sum.workloads) > 0 {
+	if sum.proxy("", last, now); err != nil || nowErr != nil || len(sum.workloads) > 0 {
 		t.Errorf("series that may be old are counted: %s (%v, %v)", shown(sum.workloads.list()), err, nowErr)
 	}
 }
