@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -278,7 +279,11 @@ func stripDeployed(o any) (any, error) {
 }
 
 func stripped(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	doc, err := json.Marshal([]any{u.Object["spec"], u.GetLabels(), u.GetAnnotations(), u.GetOwnerReferences(), u.GetUID()})
+	content := maps.Clone(u.Object) // of a ServiceAccount, it is not in spec
+	for _, field := range []string{"apiVersion", "kind", "metadata", "status"} {
+		delete(content, field)
+	}
+	doc, err := json.Marshal([]any{content, u.GetLabels(), u.GetAnnotations(), u.GetOwnerReferences(), u.GetUID()})
 	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
