@@ -113,19 +113,19 @@ func TestDebugRequest(t *testing.T) {
 		}
 	}
 	for query, want := range map[string]string{
-		"from=shop/web":                           "to whom is the request sent?",
-		"to=cart&port=80":                         "who sends the request?",
-		"from=shop/web&to=cart":                   "has the ports 80, 90: choose one with --port",
-		"from=shop/web&to=cart&port=81":           "has the ports 80, 90: choose one with --port",
-		"from=shop/web&to=cart&port=x":            `the port "x" is no number`,
-		"from=shop/web&to=cart-1":                 "has the ports 8080, 9090: choose one with --port",
-		"from=shop/web&to=absent":                 `"absent" is not known here`,
-		"from=absent&to=cart&port=80":             "a service account is written NAMESPACE/NAME",
-		"from=shop/&to=cart&port=80":              "is no service account",
-		"from=shop/web&to=nobody":                 "none of its workloads has a proxy",
-		"from=shop/web&to=cart&port=80&path=x":    "does not begin with a slash",
-		"from=shop/web&to=cart&port=80&header=x":  "is not written as NAME=VALUE",
-		"from=shop/web&to=cart&port=80&address=x": "is no IP address",
+		"from=shop/web":                                                      "the destination of the request is missing",
+		"to=cart&port=80":                                                    "the client of the request is missing",
+		"from=shop/web&to=cart":                                              "has the ports 80, 90: choose one with --port",
+		"from=shop/web&to=cart&port=81":                                      "has the ports 80, 90: choose one with --port",
+		"from=shop/web&to=cart&port=x":                                       `the port "x" is not a number`,
+		"from=shop/web&to=cart-1":                                            "has the ports 8080, 9090: choose one with --port",
+		"from=shop/web&to=absent":                                            `"absent" is unknown`,
+		"from=absent&to=cart&port=80":                                        "a service account is written NAMESPACE/NAME",
+		"from=shop/&to=cart&port=80":                                         "is not a service account",
+		"from=shop/web&to=nobody":                                            "none of its workloads has a proxy",
+		"from=shop/web&to=cart&port=80&path=x":                               "does not begin with a slash",
+		"from=shop/web&to=cart&port=80&header=x":                             "is not written as NAME=VALUE",
+		"from=shop/web&to=cart&port=80&address=x":                            "is not an IP address",
 		"from=shop/web&to=cart&port=80&path=/" + strings.Repeat("x", 20_000): "16384 bytes",
 	} {
 		fields, err := url.ParseQuery(query)
