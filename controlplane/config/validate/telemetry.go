@@ -97,6 +97,10 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 	default:
 	}
 	for name, tag := range field.Sorted(o.GetTagOverrides()) {
+		if name == "" { // an Envoy would refuse the listener
+			c.errorf(path+".tagOverrides", "has an empty key: write the name of a tag")
+			continue
+		}
 		at := path + ".tagOverrides[" + name + "].value"
 		switch remove := tag.GetOperation() == telemetryv1alpha1.MetricsOverrides_TagOverride_REMOVE; {
 		case remove && tag.GetValue() != "":
