@@ -106,6 +106,14 @@ func TestIstioProtobuf(t *testing.T) {
 		}
 	}
 	m := NewMerger(io.Discard, Negotiate(http.Header{"Accept": {acceptProto}}))
+	large := native("envoy_istiocustom_istio_request_bytes", "")
+	for range maxMessage >> 10 { // as of a busy gateway
+		label := &dto.LabelPair{Name: proto.String("request_path"), Value: proto.String(strings.Repeat("x", 1<<10))}
+		large[0].Metric = append(large[0].Metric, &dto.Metric{Label: []*dto.LabelPair{label}, Histogram: histogram})
+	}
+	if err := m.CopyEnvoy(strings.NewReader(delimited(t, large...)), acceptProto); err != nil {
+		t.Errorf("a large family: %v", err)
+	}
 	for _, broken := range []string{"\x0a\x12envoy_istiocustom_\x22\x09", "\x0a\x12envoy_istiocustom_\x22\x01\xff"} {
 		if err := m.CopyEnvoy(strings.NewReader(string(binary.AppendUvarint(nil, uint64(len(broken))))+broken), acceptProto); err == nil {
 			t.Errorf("%q is copied", broken)

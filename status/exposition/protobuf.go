@@ -24,6 +24,9 @@ const (
 	// maxMessage is the maximum size of a family that must be decoded, which takes a multiple of
 	// its size. It applies to sources that respond in protobuf although it was not requested.
 	maxMessage = 4 << 20
+	// maxIstio is the maximum size of one of Istio's standard metrics in protobuf: they have many
+	// labels, and only one metric is decoded at a time.
+	maxIstio = 16 << 20
 	// maxWhole is the maximum size of a message that is buffered completely before it is written,
 	// so that a truncated message causes no harm. Larger messages are streamed.
 	maxWhole = 1 << 20
@@ -49,7 +52,14 @@ func (m *Merger) copyMessages(src io.Reader) error {
 		}
 		istio := m.istio && startsIstioFamily(in)
 		decode := m.format.kind != protobuf || istio
-		if size > maxPassed || size > maxMessage && decode {
+		most := uint64(maxPassed)
+		switch {
+		case istio && m.format.kind == protobuf:
+			most = maxIstio
+		case decode:
+			most = maxMessage
+		}
+		if size > most {
 			return fmt.Errorf("a family of its metrics has %d bytes, which is too large", size)
 		}
 		if size > maxWhole && !decode {
