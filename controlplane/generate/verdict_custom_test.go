@@ -239,7 +239,7 @@ func customVerdicts() []verdict {
 		`},
 		{
 			"authorizers that cannot be asked",
-			"# problem: no extension provider \"missing\"\n# problem: \"prometheus\" is no authorizer\n" +
+			"# problem: no extension provider \"missing\"\n# problem: \"prometheus\" is not an authorizer\n" +
 				"# problem: \"nobody.example.com\", which is not visible in the namespace default\n# problem: port 1, which the service \"grpc.example.com\" does not have\n" +
 				documents(custom("missing", "/missing"), custom("prometheus", "/kind"), custom("nowhere", "/nowhere"), custom("no-port", "/port"), custom("web", "/web")), `
 			200 GET /
