@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,7 @@ func (n *Network) AgentPlace(workload, own string, programs map[string]string) (
 	id := uint32(n.ID(workload))
 	p := &Place{ns: n.workloads[workload], credential: syscall.Credential{Uid: id, Gid: id}}
 	root := n.viewPath(workload, "agent")
-	p.mounts = append(n.viewMounts(workload), mount{from: root, to: AgentRoot()}, mount{from: filepath.Join(n.cfg.Dir, own), to: filepath.Join(AgentRoot(), own)})
+	p.mounts = append(n.viewMounts(workload), mount{from: filepath.Join(n.cfg.Dir, own), to: filepath.Join(root, own)})
 	if err := makePassable(root, own); err != nil {
 		return nil, err
 	}
@@ -47,12 +48,16 @@ func (n *Network) AgentPlace(workload, own string, programs map[string]string) (
 			return nil, err
 		}
 		if err := os.WriteFile(filepath.Join(root, path), nil, 0o444); err != nil {
-			return nil, fmt.Errorf("make namespaces for a program: %w", err)
+			return nil, fmt.Errorf("make a file for a program: %w", err)
 		}
-		p.mounts = append(p.mounts, mount{from: program, to: filepath.Join(AgentRoot(), path)})
+		p.mounts = append(p.mounts, mount{from: program, to: filepath.Join(root, path)})
 	}
-	p.mounts = append(p.mounts, mount{from: n.emptyDir(), to: n.cfg.Dir}) // the last that is below it
-	if exists(sharedMemory) {                                             // Envoys with hot restart share it, with the same names in each namespace
+	// The directory and the programs may be below AgentRoot, so what they are mounted to comes last.
+	p.mounts = append(p.mounts, mount{from: root, to: AgentRoot()})
+	if rest, below := strings.CutPrefix(n.cfg.Dir, AgentRoot()); !below || rest != "" && rest[0] != '/' { // else it is hidden
+		p.mounts = append(p.mounts, mount{from: n.emptyDir(), to: n.cfg.Dir})
+	}
+	if exists(sharedMemory) { // Envoys with hot restart share it, with the same names in each namespace
 		p.mounts = append(p.mounts, mount{to: sharedMemory})
 	}
 	return p, nil
@@ -112,7 +117,7 @@ func (p *Place) Enter() error {
 		if m.from == "" {
 			err = unix.Mount("tmpfs", m.to, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 		} else {
-			err = unix.Mount(m.from, m.to, "", unix.MS_BIND, "")
+			err = unix.Mount(m.from, m.to, "", unix.MS_BIND|unix.MS_REC, "")
 		}
 		if err != nil {
 			return fmt.Errorf("mount %q at %s: %w", m.from, m.to, err)

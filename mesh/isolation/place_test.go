@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // as calls a function in a place, as its user.
@@ -99,6 +101,40 @@ func TestAgentPlace(t *testing.T) { //nolint:paralleltest // the umask is that o
 	})
 	if err != nil {
 		t.Errorf("the application of a: %v", err)
+	}
+}
+
+// TestAgentPlaceBelowRoot has the directory where agents see theirs.
+func TestAgentPlaceBelowRoot(t *testing.T) {
+	t.Parallel()
+	n := newTestNetwork(t, "127.78.5.0/24", func(*Network) error { return nil })
+	dir := n.cfg.Dir
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "workloads", "a"), 0o755), os.WriteFile(filepath.Join(dir, "workloads", "a", "key"), []byte("a"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	err := onThread(func() error {
+		err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""), unix.Mount(dir, AgentRoot(), "", unix.MS_BIND, ""))
+		if err != nil {
+			return err
+		}
+		n := *n
+		n.cfg.Dir = AgentRoot()
+		p, err := n.AgentPlace("a", "workloads/a", map[string]string{"programs/p": filepath.Join(AgentRoot(), "workloads", "a", "key")})
+		if err == nil {
+			err = p.Enter()
+		}
+		if err != nil {
+			return err
+		}
+		for _, path := range []string{"workloads/a/key", "programs/p"} {
+			if text, err := os.ReadFile(filepath.Join(AgentRoot(), path)); string(text) != "a" {
+				return fmt.Errorf("%s is %q: %w", path, text, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
