@@ -316,7 +316,7 @@ func (s *shop) controlKilled(t *testing.T) {
 	load := startLoad(t, 200)
 	load.atLeast(t, 200) // traffic flows
 	kill(t, s.find("outrigger-control", ""))
-	s.waitFor("the control plane ended", 2*time.Minute)
+	s.waitFor("the control plane terminated by signal", 2*time.Minute)
 	load.atLeast(t, 400)
 	s.waitFor("the control plane is ready again", 2*time.Minute)
 

@@ -76,7 +76,7 @@ func TestControlPlane(t *testing.T) {
 		says               string
 	}{
 		"by another name of the cluster": {webToken, "uno", "", codes.OK, ""},
-		"another audience":               {vault, "one", "", codes.Unauthenticated, "another audience"},
+		"another audience":               {vault, "one", "", codes.Unauthenticated, "an audience other than"},
 		"another cluster":                {webToken, "Kubernetes", "", codes.Unauthenticated, "no API server is known"},
 		"no token":                       {"", "one", "", codes.Unauthenticated, ""},
 		"for a pod of the node":          {agentToken, "one", "web", codes.OK, ""},

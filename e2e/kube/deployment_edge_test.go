@@ -134,9 +134,14 @@ func TestDeploymentByReplicas(t *testing.T) {
 	}
 	m.apply(gateway("last", "istio"))
 	m.deployed("the last", "last-istio", nil)
-	if after, err := m.read("more-istio"); err != nil || after.deployment.ResourceVersion != before.deployment.ResourceVersion ||
-		after.service.ResourceVersion != before.service.ResourceVersion || after.account.ResourceVersion != before.account.ResourceVersion {
-		t.Errorf("an object was written again, error %v", err)
+	after, err := m.read("more-istio")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range [][2]metav1.ObjectMeta{{before.account.ObjectMeta, after.account.ObjectMeta}, {before.deployment.ObjectMeta, after.deployment.ObjectMeta}, {before.service.ObjectMeta, after.service.ObjectMeta}} {
+		if pair[0].ResourceVersion != pair[1].ResourceVersion {
+			t.Errorf("an object was written again:\n%v\n%v", pair[0], pair[1])
+		}
 	}
 }
 

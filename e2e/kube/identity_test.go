@@ -312,8 +312,8 @@ func TestImpersonation(t *testing.T) {
 		"by another account":       {caller("here", TokenOptions{Pod: here}), certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "here"}, "not a trusted node account"},
 		"token without a pod":      {caller("agent", TokenOptions{}), certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "here"}, "not bound to a pod"},
 		"by a certificate":         {&byCertificate, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "here"}, "only a token"},
-		"token of another pod":     {&reborn, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "here"}, "is gone"},
-		"token names another node": {&moved, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "there"}, "is gone"},
+		"token of another pod":     {&reborn, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "here"}, "was deleted or replaced"},
+		"token names another node": {&moved, certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "there"}, "was deleted or replaced"},
 	} {
 		err := nodes.Authorize(t.Context(), tc.caller, tc.id)
 		if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, kube.ErrNotOnNode) || !strings.Contains(err.Error(), tc.want)) {

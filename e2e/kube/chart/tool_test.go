@@ -224,7 +224,7 @@ spec:
 	}
 	kinds := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	out, err := tool(t, admin, "install", "--wait=false")
-	if err != nil || !strings.Contains(out, "1 kinds (CustomResourceDefinitions) of another owner stay") || !strings.Contains(out, "the namespace istio-system is created") {
+	if err != nil || !strings.Contains(out, "1 kinds (CustomResourceDefinitions) of another owner stay") || !strings.Contains(out, "the namespace istio-system was created") {
 		t.Errorf("install: %v: %s", err, out)
 	}
 	if _, err := tool(t, admin, "install", "--wait=false", "--revision=second"); err != nil {
