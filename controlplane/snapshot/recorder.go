@@ -119,8 +119,8 @@ func (m *Mesh) recorder(name, use string, of func(*meshv1alpha1.MeshConfig_Exten
 	return r, err
 }
 
-// receiver is like reach, but refuses a host that several services have, and services whose endpoints
-// a proxy cannot choose.
+// receiver is like reach, but refuses a host of which no service is preferred, and services whose
+// endpoints a proxy cannot choose.
 func (m *Mesh) receiver(name string, of destination, namespace string, sidecar *Sidecar) (Reached, error) {
 	to, err := m.reach(name, of, namespace, sidecar)
 	if err != nil {
@@ -128,7 +128,7 @@ func (m *Mesh) receiver(name string, of destination, namespace string, sidecar *
 	}
 	in, host := meshconfig.ProviderService(of.GetService())
 	for _, other := range m.Services.byHost[host] {
-		if in == "" && other != to.Service && visible(exportTo(other.ExportTo, m.Services.export), other.Namespace, namespace) {
+		if in == "" && other != to.Service && preferred(other, to.Service) == 0 && visible(exportTo(other.ExportTo, m.Services.export), other.Namespace, namespace) {
 			return to, fmt.Errorf("the extension provider %q names the service %q, which is in the namespaces %s and %s: write namespace/host",
 				name, host, to.Service.Namespace, other.Namespace)
 		}
