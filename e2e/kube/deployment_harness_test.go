@@ -111,10 +111,12 @@ func (m *gatewayMesh) deployed(what, name string, is func(objects) error) (o obj
 		if o, err = m.read(name); err != nil {
 			return err
 		}
-		// A created object is written twice more.
+		// A created object is written twice more, and a Service, which is the last, once more: only that
+		// write gives its fields a time.
 		for _, meta := range []metav1.ObjectMeta{o.account.ObjectMeta, o.deployment.ObjectMeta, o.service.ObjectMeta} {
 			for _, e := range meta.ManagedFields {
-				if strings.HasSuffix(e.Manager, "-deployment") && e.Operation == metav1.ManagedFieldsOperationUpdate {
+				last := meta.UID == o.service.UID && e.Time == nil
+				if strings.HasSuffix(e.Manager, "-deployment") && (e.Operation == metav1.ManagedFieldsOperationUpdate || last) {
 					return fmt.Errorf("%s is not applied yet", meta.Name)
 				}
 			}
