@@ -466,11 +466,14 @@ func (s *shop) ctrlC(t *testing.T) {
 	}
 	took := s.interrupt(2 * time.Minute)
 	t.Logf("ended in %s", took)
-	for _, p := range family {
-		if !gone(p) {
-			t.Errorf("%v is still there", p)
+	eventually(t, 2*time.Minute, func() string { // the end of a process that was killed takes a moment
+		for _, p := range family {
+			if !gone(p) {
+				return fmt.Sprintf("%v is still there", p)
+			}
 		}
-	}
+		return ""
+	})
 	s.wantNothingLeft(t)
 }
 
