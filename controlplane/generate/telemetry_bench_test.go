@@ -5,7 +5,6 @@ package generate
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -56,19 +55,9 @@ func BenchmarkEnvoyTelemetry(b *testing.B) {
 	for i := range variants {
 		clients = append(clients, newBenchClient(b, c, i, "default/caller", "/api/v1/items"))
 	}
-	const requests = 200
-	cpu := make([][]float64, len(variants))
-	for b.Loop() {
-		for i, client := range clients {
-			before := cpuOf(b, c.pid)
-			for range requests {
-				client.ask(b)
-			}
-			cpu[i] = append(cpu[i], float64((cpuOf(b, c.pid)-before).Nanoseconds())/1e3/requests)
-		}
+	var names []string
+	for _, v := range variants {
+		names = append(names, v.name)
 	}
-	for i, v := range variants {
-		slices.Sort(cpu[i])
-		b.ReportMetric(cpu[i][len(cpu[i])/2], v.name+"-us")
-	}
+	measure(b, c, clients, names)
 }

@@ -163,8 +163,19 @@ func BenchmarkEnvoyPolicies(b *testing.B) {
 	for i, v := range variants {
 		clients = append(clients, newBenchClient(b, c, i, last.Replace("default/caller-NUMBER"), last.Replace(v.target)))
 	}
+	var names []string
+	for _, v := range variants {
+		names = append(names, v.name)
+	}
+	measure(b, c, clients, names)
+}
+
+// measure sends requests of each client in turn, and reports the median of Envoy's CPU time for a
+// request under the client's name.
+func measure(b *testing.B, c *court, clients []*benchClient, names []string) {
+	b.Helper()
 	const requests = 200
-	cpu := make([][]float64, len(variants))
+	cpu := make([][]float64, len(clients))
 	for b.Loop() {
 		for i, client := range clients {
 			before := cpuOf(b, c.pid)
@@ -174,9 +185,9 @@ func BenchmarkEnvoyPolicies(b *testing.B) {
 			cpu[i] = append(cpu[i], float64((cpuOf(b, c.pid)-before).Nanoseconds())/1e3/requests)
 		}
 	}
-	for i, v := range variants {
+	for i, name := range names {
 		slices.Sort(cpu[i])
-		b.ReportMetric(cpu[i][len(cpu[i])/2], v.name+"-us")
+		b.ReportMetric(cpu[i][len(cpu[i])/2], name+"-us")
 	}
 }
 

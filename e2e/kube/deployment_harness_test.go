@@ -111,8 +111,8 @@ func (m *gatewayMesh) deployed(what, name string, is func(objects) error) (o obj
 		if o, err = m.read(name); err != nil {
 			return err
 		}
-		// A created object is written twice more, and a Service, which is the last, once more: only that
-		// write gives its fields a time.
+		// A created object is written twice more. A Service, which is the last one, is written a third
+		// time, which sets the time of its managed fields.
 		for _, meta := range []metav1.ObjectMeta{o.account.ObjectMeta, o.deployment.ObjectMeta, o.service.ObjectMeta} {
 			for _, e := range meta.ManagedFields {
 				last := meta.UID == o.service.UID && e.Time == nil

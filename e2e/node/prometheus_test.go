@@ -36,6 +36,7 @@ scrape_configs:
   - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
 `
 
+// prometheusAddress is in the network namespace of the node.
 const prometheusAddress = "127.0.0.1:9090"
 
 // metricsMesh has a client, a server of HTTP, and one of TCP.

@@ -51,7 +51,7 @@ func (r *istio) fill() {
 	n, r.err = r.src.Read(r.buf[r.held:])
 	r.held += n
 	whole := bytes.LastIndexByte(r.buf[:r.held], '\n') + 1
-	// A line that does not fit is none of Envoy's, and the last one may have no end.
+	// Envoy writes no line that exceeds the buffer. The last line may lack a newline.
 	if whole == 0 && r.held == len(r.buf) || errors.Is(r.err, io.EOF) {
 		whole = r.held
 	}
