@@ -19,15 +19,15 @@ import (
 // its limits, and what happens after a receiver has come back is recorded.
 func TestEnvoyOutlivesReceivers(t *testing.T) {
 	t.Parallel()
-	ports := make([]string, 2)
+	ports := freePorts(t, "127.0.0.1", 2)
 	hung := make([]net.Listener, 2) // nothing accepts
-	for i := range hung {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for i, port := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = l.Close() })
-		hung[i], ports[i] = l, portOf(t, l.Addr())
+		hung[i] = l
 	}
 	client, inbound, _, admin := recordingEnvoy(t, "127.81.3.4", ports[0], ports[1], "100")
 	long := strings.Repeat("x", 8<<10)

@@ -32,6 +32,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // recorded is a receiver of access logs and spans: an access log service, OTLP over gRPC, Zipkin.
@@ -47,7 +48,7 @@ func newRecorded(t *testing.T, grpcPort, httpPort string) (r *recorded, stop fun
 	t.Helper()
 	r = &recorded{}
 	listen := func(port string) net.Listener {
-		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		l, err := ownnet.Listen("127.0.0.1:" + port)
 		if err != nil {
 			t.Fatal(err)
 		}
