@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -74,10 +75,10 @@ var newFields = []struct {
 func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
 	known := *proxy
-	known.Envoy = "1." + strconv.Itoa(minorVersion(t, binary)) + ".0"
+	known.Envoy = "1." + strconv.Itoa(envoyMinor(t)) + ".0"
 	config := staticBootstrap(t, mesh, &known)
 	for _, f := range newFields {
-		if minorVersion(t, binary) < f.since {
+		if envoyMinor(t) < f.since {
 			config = f.field.ReplaceAll(config, nil)
 		}
 	}
@@ -97,18 +98,33 @@ func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *
 	}
 }
 
-// minorVersion returns the x of Envoy 1.x.
-func minorVersion(t testing.TB, binary string) int {
+// printed is what envoy --version prints. Many tests ask, and starting Envoy takes a tenth of a second.
+var printed struct {
+	sync.Once
+	out []byte
+	err error
+}
+
+// envoyVersion returns the version that the Envoy of the tests prints.
+func envoyVersion(t testing.TB) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), binary, "--version").Output()
-	if err != nil {
-		t.Fatalf("envoy --version: %v", err)
+	binary := envoyBinary(t)
+	printed.Do(func() { printed.out, printed.err = exec.Command(binary, "--version").Output() })
+	if printed.err != nil {
+		t.Fatalf("envoy --version: %v", printed.err)
 	}
-	match := regexp.MustCompile(`/1\.(\d+)\.\d+`).FindSubmatch(out)
+	return string(printed.out)
+}
+
+// envoyMinor returns the x of Envoy 1.x.
+func envoyMinor(t testing.TB) int {
+	t.Helper()
+	out := envoyVersion(t)
+	match := regexp.MustCompile(`/1\.(\d+)\.\d+`).FindStringSubmatch(out)
 	if match == nil {
 		t.Fatalf("envoy --version names no version: %s", out)
 	}
-	minor, err := strconv.Atoi(string(match[1]))
+	minor, err := strconv.Atoi(match[1])
 	if err != nil {
 		t.Fatal(err)
 	}

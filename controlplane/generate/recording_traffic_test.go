@@ -273,7 +273,7 @@ func recordingEnvoy(t *testing.T, address, grpcPort, httpPort, sampled string) (
 		t.Fatal(mesh.Problems)
 	}
 	proxy := proxyAt(address)
-	proxy.Envoy = "1." + strconv.Itoa(minorVersion(t, binary)) + ".0"
+	proxy.Envoy = "1." + strconv.Itoa(envoyMinor(t)) + ".0"
 	port, err := strconv.ParseUint(free[0], 10, 16)
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func BenchmarkEnvoyTelemetry(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	minor := minorVersion(b, envoyBinary(b))
+	minor := envoyMinor(b)
 	var proxies []guardedProxy
 	for _, v := range variants {
 		proxy := proxyAt(address)

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -287,16 +286,6 @@ func TestExternalAuthorizers(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) { c.check(t, i, v) })
 	}
 	t.Run("messages", func(t *testing.T) { a.checkMessages(t, c) })
-}
-
-// envoyVersion returns the version that the Envoy of the tests prints.
-func envoyVersion(t *testing.T) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
 }
 
 // checkMessages compares what authorizers and their callers receive. The first verdict of the court
