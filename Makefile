@@ -102,7 +102,7 @@ suites: kube e2e test-packages test-kube test-images test-envoys test-node
 # Two suites use the programs of images, which only one may write. They say themselves what they lack.
 ifneq ($(filter suites,$(MAKECMDGOALS)),)
 test-images test-node: | own-image-programs
-# 50 Pods fill a small machine: the node comes last, alone.
+# Pods fill a small machine: the node comes last, alone.
 test-node: | kube-node e2e test-packages test-kube test-images test-envoys
 endif
 
@@ -124,7 +124,7 @@ test-leaks:
 # Pods of a real kubelet.
 .PHONY: test-node
 test-node: ## run the tests on a real node of Kubernetes; needs root
-	@cd e2e/node && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a real node' $(GOFLAGS_TEST) -count=1 -parallel 6 --
+	@cd e2e/node && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a real node' $(GOFLAGS_TEST) -count=1 -parallel 6 $(NODEFLAGS) --
 
 .PHONY: test-stress
 test-stress: build envoy ## run make test again and again, on a busy machine, twice at once; hours
