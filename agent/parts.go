@@ -188,6 +188,6 @@ func (p *parts) checkVersion(ctx context.Context, log *slog.Logger, ended <-chan
 // a large configuration needed, is returned to the system.
 const memoryFloor = 32 << 20
 
-// giveBackAfter are the times after which memory is returned to the system: while
-// Envoy starts, and after the start.
-var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond}
+// giveBackAfter are the pauses after which memory is returned to the system: while Envoy starts, after
+// the start, and after a start that a busy machine made slow.
+var giveBackAfter = [...]time.Duration{100 * time.Millisecond, 1400 * time.Millisecond, 10 * time.Second, time.Minute}

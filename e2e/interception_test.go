@@ -179,9 +179,12 @@ func TestInterception(t *testing.T) {
 		return ""
 	})
 	get(client, "http://10.96.0.1/", "", byWeb, asClient)
-	if code, body, err := request(t.Context(), client.client(), "http://10.96.0.1/", "nobody.example.com"); err != nil || code != 502 {
-		t.Errorf("an unknown host: %d, %v: %s", code, err, body)
-	}
+	eventually(t, 2*time.Minute, func() string { // routes come after listeners
+		if code, body, err := request(t.Context(), client.client(), "http://10.96.0.1/", "nobody.example.com"); err != nil || code != 502 {
+			return fmt.Sprintf("an unknown host: %d, %v: %s", code, err, body)
+		}
+		return ""
+	})
 }
 
 // refuses runs an agent on a machine without redirection that requires it.
