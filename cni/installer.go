@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -50,6 +52,7 @@ type installer struct {
 	log     *slog.Logger
 	metrics *metrics
 	entry   json.RawMessage
+	deleted atomic.Bool // the API server has reported that the DaemonSet is deleted
 
 	// Run owns them.
 	renew     time.Time   // when the token is renewed
@@ -90,6 +93,13 @@ func (in *installer) run(ctx context.Context) error {
 		if err := watch.Add(dir); err != nil {
 			return fmt.Errorf("watching %s: %w", dir, err)
 		}
+	}
+	if in.config.DaemonSet != "" {
+		var set sync.WaitGroup
+		defer set.Wait()
+		watching, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while end asks
+		defer cancel()
+		set.Go(func() { in.watchSet(watching) })
 	}
 	for {
 		pause := lookAgain

@@ -5,11 +5,15 @@ package cni
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -23,7 +27,8 @@ func (in *installer) end(ctx context.Context) error {
 	defer cancel()
 	uninstalled, err := in.uninstalled(ctx)
 	if err != nil {
-		in.log.Warn("the plugin stays on the node: whether it was uninstalled is unknown", "err", err)
+		in.log.Warn("the plugin stays on the node: whether it was uninstalled is unknown; if it was, and no pod starts, remove it from the network configuration of the node",
+			"path", in.config.HostNetDir, "err", err)
 		return nil
 	}
 	if !uninstalled {
@@ -37,28 +42,19 @@ func (in *installer) end(ctx context.Context) error {
 	return nil
 }
 
-// refusedTime is how long the API server must refuse every question of daemon and plugin until that
-// means that their accounts or rights were deleted. It is shorter than endTimeout.
-const refusedTime = 5 * time.Second
-
-// uninstalled reports whether the DaemonSet is gone. An API server that refuses the question does
-// not say so. But accounts and rights are deleted together with the DaemonSet, and a plugin without
-// rights would keep all pods of the node from starting: if the API server refuses the plugin, too,
-// for some time, it is uninstalled.
+// uninstalled reports whether the DaemonSet is gone: the API server says so, or it has said so in the
+// watch of [installer.watchSet]. A refusal proves nothing: a token may be invalid for other reasons.
 func (in *installer) uninstalled(ctx context.Context) (bool, error) {
 	if in.config.DaemonSet == "" {
 		return false, nil
 	}
-	for began := time.Now(); ; {
+	for {
 		gone, err := in.gone(ctx)
-		if !refused(err) {
-			return gone, err
-		}
-		if _, pluginErr := getPod(ctx, in.kubeconfig(), in.config.Namespace, in.config.DaemonSet); !refused(pluginErr) {
-			began = time.Now() // its rights may be deleted next
-		}
-		if time.Since(began) >= refusedTime {
+		if in.deleted.Load() && err != nil {
 			return true, nil
+		}
+		if !hasCode(err, http.StatusUnauthorized, http.StatusForbidden) {
+			return gone, err
 		}
 		select {
 		case <-ctx.Done():
@@ -68,6 +64,61 @@ func (in *installer) uninstalled(ctx context.Context) (bool, error) {
 	}
 }
 
+// watchSet follows the DaemonSet until ctx is done. Accounts and rights are deleted together with the
+// DaemonSet, so that the installer may not ask any more when it ends; an open watch still shows the
+// deletion.
+func (in *installer) watchSet(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = in.followSet(ctx) // the installer reports its own requests to the same server
+		select {
+		case <-ctx.Done():
+		case <-time.After(repairAgain + rand.N(repairAgain)):
+		}
+	}
+}
+
+// followSet follows the DaemonSet until the watch ends.
+func (in *installer) followSet(ctx context.Context) error {
+	api, err := in.config.Cluster.connect()
+	if err != nil {
+		return err
+	}
+	defer api.close()
+	ctx, cancel := context.WithTimeout(ctx, watchTime+listTimeout)
+	defer cancel()
+	body, err := api.open(ctx, request{path: daemonSets(in.config.Namespace), query: url.Values{
+		"fieldSelector": {"metadata.name=" + in.config.DaemonSet}, "watch": {"true"}, "timeoutSeconds": {strconv.Itoa(int(watchTime.Seconds()))},
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }() // it was read
+	for events := json.NewDecoder(io.LimitReader(body, maxAnswer)); ; {
+		var event struct {
+			Type   string    `json:"type"`
+			Object daemonSet `json:"object"`
+		}
+		if err := events.Decode(&event); err != nil {
+			return err
+		}
+		switch event.Type {
+		case "ADDED", "MODIFIED", "DELETED":
+			in.deleted.Store(event.Type == "DELETED" || event.Object.Metadata.DeletionTimestamp != "")
+		}
+	}
+}
+
+// daemonSet is what matters of a DaemonSet.
+type daemonSet struct {
+	Metadata struct {
+		DeletionTimestamp string `json:"deletionTimestamp"`
+	} `json:"metadata"`
+}
+
+func daemonSets(namespace string) string {
+	return "/apis/apps/v1/namespaces/" + url.PathEscape(namespace) + "/daemonsets"
+}
+
 // gone asks whether the DaemonSet is deleted.
 func (in *installer) gone(ctx context.Context) (bool, error) {
 	api, err := in.config.Cluster.connect()
@@ -75,20 +126,14 @@ func (in *installer) gone(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer api.close()
-	var set struct {
-		Metadata struct {
-			DeletionTimestamp string `json:"deletionTimestamp"`
-		} `json:"metadata"`
-	}
-	path := "/apis/apps/v1/namespaces/" + url.PathEscape(in.config.Namespace) + "/daemonsets/" + url.PathEscape(in.config.DaemonSet)
+	var set daemonSet
+	path := daemonSets(in.config.Namespace) + "/" + url.PathEscape(in.config.DaemonSet)
 	err = api.do(ctx, request{path: path, out: &set})
 	if hasCode(err, http.StatusNotFound) {
 		return true, nil
 	}
 	return set.Metadata.DeletionTimestamp != "", err
 }
-
-func refused(err error) bool { return hasCode(err, http.StatusUnauthorized, http.StatusForbidden) }
 
 // remove takes the plugin out of all configurations, then deletes its files.
 func (in *installer) remove() error {

@@ -205,28 +205,30 @@ func TestUninstallUnknown(t *testing.T) {
 	}
 }
 
-// TestUninstallRefused ends the installer while the API server refuses tokens. A refused installer
-// means nothing; a refused plugin would keep all pods from starting.
+// TestUninstallRefused ends the installer while the API server refuses all tokens. That proves nothing,
+// unless the API server reported the deletion of the DaemonSet before.
 func TestUninstallRefused(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		tokens []string
-		stays  bool
-	}{
-		"installer":            {[]string{token}, true},
-		"installer and plugin": {[]string{token, pluginToken}, false},
-	} {
+	for name, deleted := range map[string]bool{"replaced": false, "uninstalled": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
 			l.write("net.d/10-pods.conflist", fmt.Sprintf(podNetwork, "1.0.0"))
 			d := l.installed()
+			l.eventually("the installer watches its DaemonSet", func() bool {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				return l.watched
+			})
 			l.mu.Lock()
-			l.refused = c.tokens
+			l.refused = []string{token, pluginToken}
 			l.mu.Unlock()
+			if deleted {
+				close(l.removed)
+			}
 			l.stop(d, syscall.SIGTERM)
-			if l.chained() != c.stays {
-				t.Errorf("the plugin is installed: %t, want %t\n%s", l.chained(), c.stays, d.log)
+			if l.chained() == deleted {
+				t.Errorf("the plugin is installed: %t, want %t\n%s", l.chained(), !deleted, d.log)
 			}
 		})
 	}

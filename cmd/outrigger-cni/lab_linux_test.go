@@ -94,6 +94,8 @@ type lab struct {
 	deleted []string
 	patched map[string]string
 	changed chan struct{} // closed when a pod changes
+	removed chan struct{} // closed when the DaemonSet is deleted
+	watched bool          // the DaemonSet
 }
 
 const (
@@ -106,7 +108,7 @@ func newLab(t *testing.T) *lab {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	l := &lab{t: t, dir: t.TempDir(), pods: map[string]map[string]any{}, patched: map[string]string{}, changed: make(chan struct{})}
+	l := &lab{t: t, dir: t.TempDir(), pods: map[string]map[string]any{}, patched: map[string]string{}, changed: make(chan struct{}), removed: make(chan struct{})}
 	l.server = httptest.NewUnstartedServer(http.HandlerFunc(l.serve))
 	l.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // daemons are killed at any moment
 	l.server.StartTLS()
@@ -166,6 +168,9 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 		answer = map[string]any{"status": map[string]any{"token": pluginToken, "expirationTimestamp": time.Now().Add(time.Hour).Format(time.RFC3339)}}
 	case own && r.URL.Path == "/apis/apps/v1/namespaces/mesh/daemonsets/outrigger-cni" && !l.gone:
 		answer = map[string]any{"metadata": map[string]any{}}
+	case own && r.URL.Path == "/apis/apps/v1/namespaces/mesh/daemonsets" && r.URL.Query().Get("fieldSelector") == "metadata.name=outrigger-cni":
+		l.watchSet(w, r)
+		return
 	case own && r.URL.Path == "/api/v1/pods" && r.URL.Query().Get("fieldSelector") == "spec.nodeName=node1":
 		l.list(w, r)
 		return
@@ -185,6 +190,20 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 func (l *lab) shut() {
 	_ = l.server.Listener.Close() // nobody can connect any more, anyway
 	l.server.CloseClientConnections()
+}
+
+// watchSet answers a watch of the DaemonSet.
+func (l *lab) watchSet(w http.ResponseWriter, r *http.Request) {
+	l.watched = true
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	_, _ = io.WriteString(w, `{"type": "ADDED", "object": {"metadata": {}}}`) // the client notices
+	_ = http.NewResponseController(w).Flush()
+	select {
+	case <-l.removed:
+		_, _ = io.WriteString(w, `{"type": "DELETED", "object": {"metadata": {}}}`)
+	case <-r.Context().Done():
+	}
 }
 
 // list answers a list, and a watch with nothing until a pod changes.
