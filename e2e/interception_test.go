@@ -107,13 +107,12 @@ func TestInterception(t *testing.T) {
 	m.agent(t, web, "web", "REDIRECT")
 	m.agent(t, seen, "seen", "TPROXY")
 
-	mine := "By=spiffe://cluster.local/ns/default/sa/%s;"
 	asClient := "URI=spiffe://cluster.local/ns/default/sa/client"
 	get := func(from *machine, url, host string, want ...string) {
 		t.Helper()
 		from.sees(t, url, host, want...)
 	}
-	byWeb, bySeen := fmt.Sprintf(mine, "web"), fmt.Sprintf(mine, "seen")
+	const byWeb, bySeen = "By=spiffe://cluster.local/ns/default/sa/web;", "By=spiffe://cluster.local/ns/default/sa/seen;"
 	// Requests: by virtual address, by name, by the other family; to a port without a declared
 	// protocol; to the workload itself; around the mesh.
 	get(client, "http://10.96.0.1/", "", byWeb, asClient, "host 10.96.0.1")
