@@ -55,6 +55,30 @@ func Format(text string) (string, error) {
 	return "%CEL(" + text + ")%", nil
 }
 
+// Bounded reports whether a valid expression has few values whatever clients send: it reads only the
+// proxy itself, identities, protocols, and codes of the response.
+func Bounded(text string) bool {
+	tree, err := parse(text)
+	if err != nil {
+		return false
+	}
+	bounded := map[string]bool{
+		"request.protocol": true, "response.code": true, "response.flags": true, "response.grpc_status": true,
+		"connection.mtls": true, "connection.tls_version": true,
+		"connection.uri_san_peer_certificate": true, "connection.uri_san_local_certificate": true,
+	}
+	for _, e := range ast.MatchDescendants(ast.NavigateAST(tree), ast.KindMatcher(ast.IdentKind)) {
+		if name := e.AsIdent(); name == "xds" || name == "re" {
+			continue
+		}
+		parent, ok := e.Parent()
+		if !ok || parent.Kind() != ast.SelectKind || !bounded[e.AsIdent()+"."+parent.AsSelect().FieldName()] {
+			return false
+		}
+	}
+	return true
+}
+
 // endsCommand matches what ends a command in a format: a bracket, perhaps with a length.
 var endsCommand = regexp.MustCompile(`\)(:[0-9]*)?%`)
 

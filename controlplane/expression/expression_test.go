@@ -39,6 +39,21 @@ func TestFormat(t *testing.T) {
 	}
 }
 
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		`'a'`: true, `xds.node.metadata.CLUSTER_ID`: true, `string(response.code)`: true, `response.code >= 500 ? 'failed' : 'ok'`: true,
+		`connection.uri_san_peer_certificate`: true, `has(response.grpc_status)`: true,
+		`request.path`: false, `request['protocol']`: false, `[request.protocol, request.id][1]`: false, `response.headers['a']`: false,
+		`destination.port`: false, `source.address`: false, `connection.requested_server_name`: false, `re.extract(request.path, '(.*)', '\\1')`: false,
+		`request.`: false,
+	} {
+		if got := Bounded(text); got != want {
+			t.Errorf("Bounded(%q) = %t", text, got)
+		}
+	}
+}
+
 func FuzzFormat(f *testing.F) {
 	f.Add("string(request.path)")
 	f.Fuzz(func(t *testing.T, text string) {

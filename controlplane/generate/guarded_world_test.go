@@ -172,7 +172,7 @@ func (s *guarded) bootstrap(t *testing.T) []byte {
 		return map[string]any{"resource_api_version": "V3", "path_config_source": map[string]any{"path": filepath.Join(s.dir, name+".json")}}
 	}
 	b, err := json.Marshal(map[string]any{
-		"node":              map[string]any{"id": "test", "cluster": "test"},
+		"node":              map[string]any{"id": "test", "cluster": "test", "metadata": map[string]any{"CLUSTER_ID": "near"}},
 		"admin":             map[string]any{"address": map[string]any{"socket_address": map[string]any{"address": s.address, "port_value": numberOf(t, s.ports["ADMIN"])}}},
 		"dynamic_resources": map[string]any{"lds_config": from("listeners"), "cds_config": from("clusters")},
 	})

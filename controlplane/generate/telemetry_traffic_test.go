@@ -126,6 +126,12 @@ func (s *counted) waitCount(t *testing.T, name, labels string, n float64) {
 	})
 }
 
+// selfDescription returns the headers in which a client says that it is version 1 of the service "caller", as some
+// workload.
+func selfDescription(workload string) map[string]string {
+	return map[string]string{"workload": workload, "app": "caller", "service": "caller", "account": "/sa/caller", "revision": "v1", "version": "v1", "cluster": "near"}
+}
+
 // request sends a request in which the client says that it is a workload.
 func (s *counted) request(t *testing.T, client *http.Client, target, claim string) (status int, body string) {
 	t.Helper()
@@ -144,7 +150,9 @@ func (s *counted) try(t *testing.T, client *http.Client, target, claim string) (
 		t.Fatal(err)
 	}
 	if claim != "" {
-		req.Header.Set(envoyconf.PeerHeader+"workload", claim)
+		for key, value := range selfDescription(claim) {
+			req.Header.Set(envoyconf.PeerHeader+key, value)
+		}
 	}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -164,25 +172,25 @@ func TestEnvoyCountsRequests(t *testing.T) {
 	other, _, _ := s.identity(t, "spiffe://cluster.local/ns/refused/sa/caller")
 	trusted, at := s.client(&pair, "http/1.1"), net.JoinHostPort(s.address, s.ports["HTTP"])
 	eventually(t, "the policy is in force", func() bool {
-		status, _, err := s.try(t, s.client(&other, "http/1.1"), "https://"+at+"/", "claimed")
+		status, _, err := s.try(t, s.client(&other, "http/1.1"), "https://"+at+"/", "caller-v1")
 		return err == nil && status == http.StatusForbidden
 	})
-	if _, body := s.request(t, trusted, "https://"+at+"/", "claimed"); strings.Contains(body, "peer:") {
+	if _, body := s.request(t, trusted, "https://"+at+"/", "caller-v1"); strings.Contains(body, "peer:") {
 		t.Errorf("the application sees the headers of proxies: %s", body)
 	}
 	if _, body := s.request(t, s.client(nil), "http://"+at+"/", "forged"); strings.Contains(body, "peer:") {
 		t.Errorf("the application sees the headers of proxies: %s", body)
 	}
-	claim := "claimed"
+	claim, cluster, tags := "caller-v1", "near", " request_method=GET destination_port="+s.ports["HTTP"]
 	if s.minor < 39 {
-		claim = "" // the number of series is not limited
+		claim, cluster, tags = "", "", "" // the number of series is not limited
 	}
-	const common = "reporter=destination request_protocol=http destination_principal=spiffe://cluster.local/ns/default/sa/default request_method=GET destination_port="
-	mutual := " source_principal=" + caller + " connection_security_policy=mutual_tls source_workload=" + claim
-	s.waitCount(t, "istio_requests_total", common+s.ports["HTTP"]+mutual+" response_code=200", 1)
+	common := "reporter=destination request_protocol=http destination_principal=spiffe://cluster.local/ns/default/sa/default" + tags
+	mutual := " source_principal=" + caller + " connection_security_policy=mutual_tls source_cluster=" + cluster + " source_workload=" + claim
+	s.waitCount(t, "istio_requests_total", common+mutual+" response_code=200", 1)
 	s.waitCount(t, "istio_request_duration_milliseconds", "reporter=destination"+mutual+" response_code=200", 1)
 	denied := strings.ReplaceAll(mutual, "/ns/shop/", "/ns/refused/") + " response_code=403"
-	if total, _ := s.sum(t, "istio_requests_total", common+s.ports["HTTP"]+denied); total < 1 {
+	if total, _ := s.sum(t, "istio_requests_total", common+denied); total < 1 {
 		t.Error("denied requests are not counted")
 	}
 	s.waitCount(t, "istio_requests_total", "reporter=destination source_principal= source_workload= connection_security_policy=none response_code=200", 1)
@@ -226,35 +234,58 @@ func TestEnvoyCountsConnections(t *testing.T) {
 	})
 }
 
-// TestEnvoyBoundsSeries sends requests of a client that claims to be many workloads.
+// TestEnvoyBoundsSeries sends requests of a client that claims to be many workloads. Only claims that
+// agree with its identity count, so that it takes few of the series, and the next client has its own.
 func TestEnvoyBoundsSeries(t *testing.T) {
 	t.Parallel()
 	s := startCounted(t)
 	pair, _, _ := s.identity(t, "spiffe://cluster.local/ns/shop/sa/caller")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}} //nolint:gosec // the server is not what is examined
 	t.Cleanup(client.CloseIdleConnections)
-	at := "https://" + net.JoinHostPort(s.address, s.ports["HTTP"])
+	at := "https://" + net.JoinHostPort(s.address, s.ports["HTTP"]) + "/"
 	eventually(t, "requests are counted", func() bool {
-		_, _, err := s.try(t, client, at+"/", "first")
+		_, _, err := s.try(t, client, at, "caller")
 		_, series := s.sum(t, "istio_requests_total", "")
 		return err == nil && series > 0
 	})
-	const claims = 3000
-	for i := range claims {
-		s.request(t, client, at+"/", fmt.Sprintf("%s-%d", strings.Repeat("x", 50), i))
-	}
-	_, series := s.sum(t, "istio_requests_total", "reporter=destination")
-	if s.minor < 39 {
-		if series > 2 {
-			t.Errorf("%d series although their number has no limit, want those of the principal", series)
+	said := func(key, value string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return
+		for k, v := range selfDescription("caller") {
+			req.Header.Set(envoyconf.PeerHeader+k, v)
+		}
+		for k := range strings.FieldsSeq(key) {
+			req.Header.Set(envoyconf.PeerHeader+k, value)
+		}
+		if _, err := answer(client, req); err != nil {
+			t.Fatal(err)
+		}
 	}
-	dropped := s.families(t)["envoy_server_stats_overflow_counter"].GetMetric()
-	if series < 400 || series > 600 || len(dropped) == 0 || dropped[0].GetCounter().GetValue() < claims-600 {
-		t.Errorf("%d series, dropped %v", series, dropped)
+	const each = 300
+	for i := range each {
+		for _, keys := range []string{"workload", "app", "version", "service", "revision", "cluster", "account", "revision version", "service app workload account"} {
+			said(keys, fmt.Sprintf("caller-v%d", i))
+		}
 	}
-	before, _ := s.sum(t, "istio_requests_total", "source_workload=first")
-	s.request(t, client, at+"/", "first")
-	s.waitCount(t, "istio_requests_total", "source_workload=first", before+1)
+	for i := range 20 { // the forms that agree, and some that do not
+		said("revision version", fmt.Sprintf("v%d", i))
+		said("workload", fmt.Sprintf("caller-v%d", i))
+	}
+	const most = 2*28 + 1 // descriptions with the own cluster and without one, and none
+	_, series := s.sum(t, "istio_requests_total", "source_principal=spiffe://cluster.local/ns/shop/sa/caller")
+	if s.minor < 39 && series > 1 || series > most {
+		t.Errorf("one identity has %d series, want at most %d", series, most)
+	}
+	if _, agreed := s.sum(t, "istio_requests_total", "source_workload=caller source_version=v9"); s.minor >= 39 && agreed != 1 {
+		t.Errorf("%d series of a description that agrees, want 1", agreed)
+	}
+	other, _, _ := s.identity(t, "spiffe://cluster.local/ns/shop/sa/other")
+	s.request(t, s.client(&other, "http/1.1"), at, "")
+	s.waitCount(t, "istio_requests_total", "reporter=destination source_principal=spiffe://cluster.local/ns/shop/sa/other", 1)
+	if dropped := s.families(t)["envoy_server_stats_overflow_counter"].GetMetric(); len(dropped) > 0 && dropped[0].GetCounter().GetValue() > 0 {
+		t.Errorf("Envoy dropped metrics: %v", dropped)
+	}
 }

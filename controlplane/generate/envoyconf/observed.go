@@ -62,9 +62,13 @@ func PeerKeys() []string {
 	return []string{"workload", "app", "version", "service", "revision", "cluster"}
 }
 
+// PeerAccount is the part of the name of a further header, with the service as the end of an identity:
+// "/sa/" and the name.
+const PeerAccount = "account"
+
 // PeerHeaders returns the names of the headers.
 func PeerHeaders() []string {
-	keys := PeerKeys()
+	keys := append(PeerKeys(), PeerAccount)
 	for i, key := range keys {
 		keys[i] = PeerHeader + key
 	}

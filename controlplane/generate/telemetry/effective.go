@@ -50,7 +50,7 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 		e.Problems = append(e.Problems, e.levels[len(e.levels)-1].Hides(loser))
 	}
 	e.envoy = supportOf(proxy.Envoy)
-	e.client, e.server = metricsOf(mesh.Config, e.levels)
+	e.client, e.server = metricsOf(mesh.Config, e.levels, e.envoy)
 	if (e.client.on || e.server.on) && e.envoy == none {
 		e.client, e.server = metrics{}, metrics{}
 		for _, level := range e.levels {
@@ -60,6 +60,11 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 					Reason: "spec.metrics: proxies with an Envoy before 1.37 count no requests, because it does not support that: update Envoy",
 				})
 			}
+		}
+	}
+	if (e.client.on || e.server.on) && e.envoy == unbounded {
+		for _, level := range e.levels {
+			e.Problems = append(e.Problems, unlimited(level)...)
 		}
 	}
 	var key strings.Builder
@@ -97,7 +102,7 @@ func (e *Effective) name(mesh *snapshot.Mesh) {
 		return
 	}
 	for i, level := range e.levels {
-		client, server := metricsOf(mesh.Config, slices.Delete(slices.Clone(e.levels), i, i+1))
+		client, server := metricsOf(mesh.Config, slices.Delete(slices.Clone(e.levels), i, i+1), e.envoy)
 		if client.key() != e.client.key() {
 			e.ClientSources.AddConfigs(level.Config)
 		}

@@ -4,6 +4,7 @@
 package telemetry
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -12,6 +13,9 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
@@ -46,8 +50,9 @@ func names() map[telemetryv1alpha1.MetricSelector_IstioMetric]string {
 
 // metricsOf merges the objects of a workload, in the order of their levels. A level without
 // providers has those of the level before, the first one those of the mesh; those of the last one
-// are in force. Later overrides of a metric take precedence, field by field and tag by tag.
-func metricsOf(mesh *meshv1alpha1.MeshConfig, levels []*snapshot.Telemetry) (client, server metrics) {
+// are in force. Later overrides of a metric take precedence, field by field and tag by tag. An Envoy
+// that cannot limit the number of series has no tags whose values clients choose.
+func metricsOf(mesh *meshv1alpha1.MeshConfig, levels []*snapshot.Telemetry, envoy support) (client, server metrics) {
 	var list []*telemetryv1alpha1.Metrics
 	for _, level := range levels {
 		list = append(list, level.Spec.GetMetrics()...)
@@ -70,10 +75,10 @@ func metricsOf(mesh *meshv1alpha1.MeshConfig, levels []*snapshot.Telemetry) (cli
 		for _, o := range m.GetOverrides() {
 			ofClient, ofServer := modes(o.GetMatch().GetMode())
 			if ofClient {
-				client.apply(o)
+				client.apply(o, envoy)
 			}
 			if ofServer {
-				server.apply(o)
+				server.apply(o, envoy)
 			}
 		}
 	}
@@ -82,7 +87,7 @@ func metricsOf(mesh *meshv1alpha1.MeshConfig, levels []*snapshot.Telemetry) (cli
 }
 
 // apply applies an override.
-func (m *metrics) apply(o *telemetryv1alpha1.MetricsOverrides) {
+func (m *metrics) apply(o *telemetryv1alpha1.MetricsOverrides, envoy support) {
 	if m.overrides == nil {
 		m.overrides = map[string]override{}
 	}
@@ -104,6 +109,9 @@ func (m *metrics) apply(o *telemetryv1alpha1.MetricsOverrides) {
 			next.disabled = o.GetDisabled().GetValue()
 		}
 		for tag, change := range o.GetTagOverrides() {
+			if envoy != bounded && !limited(change) {
+				continue
+			}
 			if next.tags == nil {
 				next.tags = map[string]string{}
 			}
@@ -114,6 +122,30 @@ func (m *metrics) apply(o *telemetryv1alpha1.MetricsOverrides) {
 		}
 		m.overrides[name] = next
 	}
+}
+
+// limited reports whether the number of values of a tag is limited whatever clients send.
+func limited(change *telemetryv1alpha1.MetricsOverrides_TagOverride) bool {
+	return change.GetValue() == "" || expression.Bounded(change.GetValue())
+}
+
+// unlimited returns a problem for each tag that an Envoy without a limit of series leaves out.
+func unlimited(level *snapshot.Telemetry) (out []model.Problem) {
+	for i, m := range level.Spec.GetMetrics() {
+		for j, o := range m.GetOverrides() {
+			for tag, change := range field.Sorted(o.GetTagOverrides()) {
+				if limited(change) {
+					continue
+				}
+				out = append(out, model.Problem{
+					Object: level.Config.Key, Source: level.Config.Source, Warning: true,
+					Reason: fmt.Sprintf("spec.metrics[%d].overrides[%d].tagOverrides[%s].value is %s: proxies with an Envoy before 1.39 leave out the tag, because they cannot limit how many values clients choose: update Envoy",
+						i, j, tag, field.Quote(change.GetValue())),
+				})
+			}
+		}
+	}
+	return out
 }
 
 // normal returns the metrics in the form that equal ones share.

@@ -63,7 +63,7 @@ func TestMetricsOf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			client, server := metricsOf(mesh, levelsOf(t, c.levels))
+			client, server := metricsOf(mesh, levelsOf(t, c.levels), bounded)
 			if client.key() != c.client || server.key() != c.server {
 				t.Errorf("%s and %s, want %s and %s", client.key(), server.key(), c.client, c.server)
 			}
@@ -114,6 +114,23 @@ func TestOfOldEnvoys(t *testing.T) {
 	}
 	if len(keys) != 3 { // an unknown version is a new one
 		t.Errorf("%d keys: %v", len(keys), keys)
+	}
+}
+
+// TestUnlimitedTags leaves out tags whose values clients choose if Envoy cannot limit their number.
+func TestUnlimitedTags(t *testing.T) {
+	t.Parallel()
+	levels := levelsOf(t, []string{"providers: [{name: prometheus}], overrides: [{tagOverrides: {path: {value: request.path}, code: {value: string(response.code)}, gone: {operation: REMOVE}}}]"})
+	mesh := meshconfig.Default()
+	for envoy, want := range map[support]int{unbounded: 2, bounded: 3} {
+		client, _ := metricsOf(mesh, levels, envoy)
+		if got := client.overrides[requests].tags; len(got) != want {
+			t.Errorf("an Envoy that supports %d changes the tags %q, want %d", envoy, got, want)
+		}
+	}
+	problems := unlimited(levels[0])
+	if len(problems) != 1 || !strings.HasPrefix(problems[0].Reason, `spec.metrics[0].overrides[0].tagOverrides[path].value is "request.path": proxies with an Envoy before 1.39`) {
+		t.Errorf("problems %v, want one of the tag path", problems)
 	}
 }
 
