@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
@@ -25,8 +27,9 @@ const (
 	settle = 200 * time.Millisecond
 	// lastWrite is how long the last write may take.
 	lastWrite = 5 * time.Second
-	// attempts is how often the agent tries to switch the log of Envoy off.
-	attempts = 3
+	// offFirst and offLongest are the pauses between attempts to switch the log of Envoy off, and offAll
+	// is how long they take in all. Clients wait as long for the end.
+	offFirst, offLongest, offAll = 50 * time.Millisecond, 2 * time.Second, 10 * time.Second
 	// trailerDropped is the trailer with the number of requests that were not recorded, see
 	// [xdsproxy.Capture.Dropped].
 	trailerDropped = "Outrigger-Dropped"
@@ -48,13 +51,9 @@ func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
 		}
 		defer capture.End()
 		// The client may have disconnected already.
-		off := func() (err error) {
-			for range attempts {
-				if err = admin.SetRuntime(context.WithoutCancel(r.Context()), "", asked.logs...); err == nil {
-					return nil
-				}
-			}
-			return err
+		off := func() error {
+			pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(offFirst), backoff.WithMaxInterval(offLongest), backoff.WithMaxElapsedTime(offAll))
+			return backoff.Retry(func() error { return admin.SetRuntime(context.WithoutCancel(r.Context()), "", asked.logs...) }, pause)
 		}
 		if err := admin.SetRuntime(r.Context(), strconv.Itoa(asked.sample), asked.logs...); err != nil {
 			_ = off() // Envoy may have set it and only the answer was lost

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,9 @@ type traffic struct {
 	Workloads []flow   `json:"workloads"`
 	Edges     []flow   `json:"edges"`
 	Errors    []string `json:"errors,omitempty"`
+
+	counting bool   // some proxy has counted requests since it started
+	old      string // a proxy whose Envoy cannot count
 }
 
 // flow is the traffic to a workload, or of an edge.
@@ -113,6 +117,10 @@ func (m *meter) measure(ctx context.Context, proxies, unseen []proxy) traffic {
 			continue
 		}
 		out.Proxies++
+		out.counting = out.counting || len(now[i].by) > 0
+		if tooOld(p.envoy) {
+			out.old = "proxy " + p.name + " runs Envoy " + p.envoy
+		}
 		out.Seconds = max(out.Seconds, sum.proxy(p.identity, last, now[i]))
 	}
 	for _, p := range unseen {
@@ -121,6 +129,14 @@ func (m *meter) measure(ctx context.Context, proxies, unseen []proxy) traffic {
 	m.last = next
 	out.Workloads, out.Edges = sum.workloads.list(), sum.edges()
 	return out
+}
+
+// tooOld reports whether an Envoy before 1.37 is known.
+func tooOld(version string) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	return major == "1" && err == nil && n < 37
 }
 
 // way is a key of flows.

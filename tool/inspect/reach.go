@@ -39,6 +39,7 @@ const (
 type proxy struct {
 	name, namespace, identity string // the name is the address if a flag names the agent
 	agent                     string // host:port of the status port
+	envoy                     string // version of Envoy, if the control plane knows it
 }
 
 // reachFlags are the flags of commands that ask agents.
@@ -90,7 +91,7 @@ func proxiesOf(answers []answer[report.Replica]) (out []proxy) {
 				if apart {
 					host = published(host, a.address)
 				}
-				one := proxy{oneLine(p.Name), p.Namespace, p.Identity, net.JoinHostPort(host, agentPort)}
+				one := proxy{oneLine(p.Name), p.Namespace, p.Identity, net.JoinHostPort(host, agentPort), oneLine(p.Envoy)}
 				if !slices.Contains(out, one) { // two control planes know it while it changes between them
 					out = append(out, one)
 				}

@@ -132,6 +132,6 @@ func (r *recording) write(line []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.written++
-	_, err := fmt.Fprintf(r.out, "%s\n", line)
+	_, err := fmt.Fprintf(r.out, "%s\n", visible(line))
 	return err
 }

@@ -25,7 +25,7 @@ func TestRecord(t *testing.T) {
 				return
 			}
 			w.Header().Set("Trailer", trailerDropped)
-			_, _ = io.WriteString(w, "{\"method\":\"GET\"}\n{\"method\":\"PUT\"}\n")
+			_, _ = io.WriteString(w, "{\"method\":\"GET\",\"path\":\"/\u009b2J\"}\n{\"method\":\"PUT\"}\n")
 			if dropped != "" {
 				w.Header().Set(trailerDropped, dropped)
 			}
@@ -40,7 +40,7 @@ func TestRecord(t *testing.T) {
 	if code != 0 || out != "" || err != nil || strings.Count(string(text), "PUT") != 2 || !strings.HasSuffix(errs, "4 requests\n") {
 		t.Errorf("code %d, %v:\n%s%s\n%s", code, err, out, errs, text)
 	}
-	if out, _, code := run(t, "policy", "record", "--agent", good, "--for", "5s"); code != 0 || strings.Count(out, "\n") != 2 {
+	if out, _, code := run(t, "policy", "record", "--agent", good, "--for", "5s"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, `"/\u009b2J"`) {
 		t.Errorf("to standard output: code %d:\n%s", code, out)
 	}
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -72,6 +72,7 @@ type sample struct {
 
 // samples are the values of one proxy at a time.
 type samples struct {
+	of    proxy
 	at    time.Time
 	by    map[uint64]sample // by a hash of name and labels
 	edges map[edge]*edge
@@ -86,7 +87,7 @@ func (p proxy) scrape(ctx context.Context, most int, timeout time.Duration) (*sa
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
-	s := &samples{at: time.Now(), by: map[uint64]sample{}, edges: map[edge]*edge{}, most: most}
+	s := &samples{of: p, at: time.Now(), by: map[uint64]sample{}, edges: map[edge]*edge{}, most: most}
 	if err := s.read(resp.Body); err != nil {
 		return nil, fmt.Errorf("read its metrics: %s", clip.Text(plain(err.Error()), maxErrText))
 	}
@@ -191,12 +192,33 @@ func (s *samples) edge(of map[string]string) *edge {
 	}
 	e.from, e.to = cmp.Or(plain(e.from), "unknown"), cmp.Or(plain(e.to), "unknown")
 	e.fromNamespace, e.toNamespace = plain(e.fromNamespace), plain(e.toNamespace)
+	if e.sent {
+		s.of.bind(&e.from, &e.fromNamespace)
+	} else {
+		s.of.bind(&e.to, &e.toNamespace)
+	}
 	known, ok := s.edges[e]
 	if !ok {
 		known = &e
 		s.edges[e] = known
 	}
 	return known
+}
+
+// bind replaces what a proxy says about its own workload by what the control plane has proved: its
+// namespace, and its service account unless the workload has the name of the account or is the
+// beginning of the proxy's name, which the control plane knows.
+func (p proxy) bind(workload, namespace *string) {
+	_, path, ok := strings.Cut(p.identity, "/ns/")
+	proven, account, has := strings.Cut(path, "/sa/")
+	if !ok || !has {
+		return
+	}
+	*namespace = plain(proven)
+	own := strings.TrimSuffix(p.name, "."+p.namespace)
+	if *workload != account && own != *workload && !strings.HasPrefix(own, *workload+"-") {
+		*workload = plain(account)
+	}
 }
 
 // failed reports whether requests have no response, status 5xx, or a status of gRPC that is the fault

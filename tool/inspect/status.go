@@ -318,6 +318,20 @@ func (v view) denyList(r report.Replica) {
 // oneLine sanitizes text from others: a single line without terminal control characters.
 func oneLine(s string) string { return plain(strings.TrimSpace(s)) }
 
+// visible escapes the characters in a line of JSON that control terminals, which may be in texts of
+// clients. What is not UTF-8 is replaced.
+func visible(line []byte) string {
+	var b strings.Builder
+	for _, r := range string(line) {
+		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {

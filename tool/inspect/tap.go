@@ -199,7 +199,12 @@ func (t *tap) line(from proxy, line []byte) error {
 	defer t.mu.Unlock()
 	t.printed++
 	if t.output == outJSON {
-		return json.NewEncoder(t.out).Encode(one)
+		text, err := json.Marshal(one)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(t.out, "%s\n", visible(text))
+		return err
 	}
 	return t.row(from, one)
 }

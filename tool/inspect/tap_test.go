@@ -18,7 +18,7 @@ func TestTap(t *testing.T) {
 	t.Parallel()
 	const received = `{"method":"GET","path":"/items/1","authority":"cart","upstream_cluster":"inbound|8080||","downstream_peer_uri_san":"spiffe://cluster.local/ns/shop/sa/web",` +
 		`"start_time":"2026-01-02T03:04:05.006Z","response_code":503,"response_flags":"UF,URX","duration":1234.5,"bytes_received":1,"bytes_sent":2048}` + "\n"
-	const sent = `{"method":"POST","path":"/` + "\x7f" + `a-path-that-is-much-longer-than-its-column","authority":"pay","upstream_cluster":"outbound|80|v1|pay.shop.svc.cluster.local",` +
+	const sent = `{"method":"POST","path":"/` + "\x7f" + `a-path-that-is-much-longer-than-its-column` + "\u009b2J\u202e" + `","authority":"pay","upstream_cluster":"outbound|80|v1|pay.shop.svc.cluster.local",` +
 		`"downstream_peer_uri_san":null,"response_code":200,"response_flags":"-","sent":true}` + "\n"
 	var query atomic.Value
 	agentOf := func(trailer, text string) string {
@@ -51,6 +51,9 @@ func TestTap(t *testing.T) {
 		t.Errorf("wide:\n%s", wide)
 	}
 	out, _, code = run(t, "tap", "--agent", good, "--for", "5s", "-o", "json")
+	if strings.ContainsAny(out, "\x7f\u009b\u202e") || !strings.Contains(out, `\u009b2J\u202e`) {
+		t.Errorf("control characters reach the terminal: %q", out)
+	}
 	decoder, all := json.NewDecoder(strings.NewReader(out)), []tapped{}
 	for decoder.More() {
 		var one tapped

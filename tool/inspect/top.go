@@ -210,7 +210,13 @@ const (
 func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 	v := view{out: out, flags: &f.askFlags}
 	if len(t.Workloads)+len(t.Edges) == 0 {
-		v.say("No requests in %.1f s, by the metrics of %s.\nMetrics need Envoy 1.37 or newer, and the provider prometheus in\ndefaultProviders.metrics or in a Telemetry object.\n", t.Seconds, count(t.Proxies, "proxy", "proxies"))
+		v.say("No requests in %.1f s, by the metrics of %s.\n", t.Seconds, count(t.Proxies, "proxy", "proxies"))
+		switch {
+		case t.old != "":
+			v.say("Metrics need Envoy 1.37 or newer: %s.\n", t.old)
+		case !t.counting:
+			v.say("They have counted none since they started: send some, or select the provider\nprometheus in defaultProviders.metrics or in a Telemetry object.\n")
+		}
 		return
 	}
 	namespaces := map[string]bool{}

@@ -145,8 +145,43 @@ func TestMeterOfLiar(t *testing.T) {
 	liar := pages(t, requestsOf("source", "web", "cart", 1, 0), requestsOf("source", "web", "cart", 2, 0))
 	liar.identity = identityOf + "liar"
 	server := pages(t, requestsOf("destination", "web", "cart", 0, 0), requestsOf("destination", "web", "cart", 0, 9))
-	if got := shown(measured(t, []proxy{liar, server}, nil).Edges); got != "web>cart 10 0.10; " {
-		t.Errorf("what the server reports is hidden: %s", got)
+	if got := shown(measured(t, []proxy{liar, server}, nil).Edges); got != "liar>cart 1 1.00; web>cart 9 0.00; " {
+		t.Errorf("what the server reports is hidden, or the requests of the liar are another's: %s", got)
+	}
+}
+
+// TestMeterBindsNames takes the namespace and the account of a proxy from what the control plane proved.
+func TestMeterBindsNames(t *testing.T) {
+	t.Parallel()
+	for claimed, want := range map[string]string{"cart": "cart", "cart-v1": "cart-v1", "pay": "cart", "car": "cart", "cart-v1-x": "cart-v1-x", "x": "cart"} {
+		p := pages(t, requestsOf("destination", "web", claimed, 0, 0), requestsOf("destination", "web", claimed, 1, 0))
+		p.name, p.namespace, p.identity = "cart-v1-x.mine", "mine", "spiffe://cluster.local/ns/mine/sa/cart"
+		got := measured(t, []proxy{p}, nil).Workloads
+		if len(got) != 1 || got[0].Destination != want || got[0].DestinationNamespace != "mine" {
+			t.Errorf("a proxy of cart that claims to be %s.shop is shown as %+v, want %s.mine", claimed, got, want)
+		}
+	}
+}
+
+// TestTopSaysWhyNothingIsShown distinguishes proxies without requests from those that cannot count.
+func TestTopSaysWhyNothingIsShown(t *testing.T) {
+	t.Parallel()
+	idle := requestsOf("destination", "web", "cart", 1, 0)
+	for name, c := range map[string]struct{ page, envoy, want string }{
+		"idle":        {idle, "1.39.3", ""},
+		"no series":   {"other 1\n", "1.39.3", "They have counted none"},
+		"an old one":  {"other 1\n", "1.36.2", "Metrics need Envoy 1.37 or newer: proxy"},
+		"not known":   {"other 1\n", "", "They have counted none"},
+		"a new major": {idle, "2.0.0", ""},
+	} {
+		p := pages(t, c.page, c.page)
+		p.envoy = c.envoy
+		var out strings.Builder
+		(&topFlags{}).tables(&out, measured(t, []proxy{p}, nil), 0)
+		first, rest, _ := strings.Cut(out.String(), "\n")
+		if !strings.HasPrefix(first, "No requests in") || !strings.HasPrefix(rest, c.want) || (c.want == "") != (rest == "") {
+			t.Errorf("%s: %q, want %q", name, out.String(), c.want)
+		}
 	}
 }
 
