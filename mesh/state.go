@@ -72,8 +72,8 @@ func ownDir(dir string) error {
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
 		return fmt.Errorf("state directory %s belongs to user %d, and this program runs as user %d: choose a new directory, or change its owner", dir, owner.Uid, os.Geteuid())
 	}
-	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("state directory %s has mode %#o, so that every user can replace its files: run chmod o-w on it, or choose another one", dir, info.Mode().Perm())
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("state directory %s has mode %#o, so that other users can replace its files: run chmod go-w on it, or choose another one", dir, info.Mode().Perm())
 	}
 	return nil
 }

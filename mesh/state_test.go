@@ -5,6 +5,7 @@ package mesh
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,11 +126,13 @@ func TestStateDirIsKeptAndExclusive(t *testing.T) {
 func TestStateDirOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := openState(dir, ""); err == nil || !strings.Contains(err.Error(), "has mode 0777, so that every user can replace its files") {
-		t.Errorf("a directory of mode 777: %v", err)
+	for _, mode := range []os.FileMode{0o777, 0o702, 0o770} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openState(dir, ""); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("has mode %#o, so that other users can replace its files", mode)) {
+			t.Errorf("a directory of mode %o: %v", mode, err)
+		}
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to have a directory of another user")

@@ -4,6 +4,7 @@
 package expression
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -124,30 +125,41 @@ func CheckFormat(text string) error {
 	}
 }
 
+// maxNesting is how deep labels nest at most. Envoy reads messages of 100 levels, of which each level
+// of a label takes three.
+const maxNesting = 20
+
 // CheckLabels is like [CheckFormat] for the values of labels, also nested ones. The text of the error
 // begins with the path of the label.
 func CheckLabels(labels map[string]any) error {
 	for name, value := range field.Sorted(labels) {
-		if err := checkLabel(value); err != nil {
+		if err := checkLabel(value, 1); errors.Is(err, errNesting) {
+			return fmt.Errorf("[%q]: %w", name, err)
+		} else if err != nil {
 			return fmt.Errorf("[%q] is %v: %w", name, value, err)
 		}
 	}
 	return nil
 }
 
-func checkLabel(value any) error {
+var errNesting = fmt.Errorf("nested deeper than the %d levels that labels may have: write fewer levels", maxNesting)
+
+func checkLabel(value any, level int) error {
+	if level > maxNesting {
+		return errNesting
+	}
 	switch v := value.(type) {
 	case string:
 		return CheckFormat(v)
 	case map[string]any:
 		for _, inner := range field.Sorted(v) {
-			if err := checkLabel(inner); err != nil {
+			if err := checkLabel(inner, level+1); err != nil {
 				return err
 			}
 		}
 	case []any:
 		for _, inner := range v {
-			if err := checkLabel(inner); err != nil {
+			if err := checkLabel(inner, level+1); err != nil {
 				return err
 			}
 		}

@@ -52,6 +52,13 @@ func TestCheckFormat(t *testing.T) {
 	if err := CheckLabels(labels); err == nil || !strings.Contains(err.Error(), `["b"]`) || !strings.Contains(err.Error(), `"%NO%"`) {
 		t.Errorf("CheckLabels: %v", err)
 	}
+	var nested any = "x"
+	for range 90 {
+		nested = map[string]any{"in": nested}
+	}
+	if err := CheckLabels(map[string]any{"deep": nested}); err == nil || !strings.HasPrefix(err.Error(), `["deep"]: nested deeper than the 20 levels`) {
+		t.Errorf("CheckLabels of deep labels: %v", err)
+	}
 }
 
 // TestEnvoyHasCommands has the real Envoy read a format with all commands.

@@ -67,6 +67,9 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effe
 			e.Problems = append(e.Problems, unlimited(level)...)
 		}
 	}
+	for _, level := range e.levels {
+		e.Problems = append(e.Problems, e.clashes(level)...)
+	}
 	var key strings.Builder
 	counts := e.client.on || e.server.on
 	if counts {

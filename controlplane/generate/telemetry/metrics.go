@@ -148,6 +148,29 @@ func unlimited(level *snapshot.Telemetry) (out []model.Problem) {
 	return out
 }
 
+// clashes returns a problem for each tag of an object that is left out because of its label.
+func (e *Effective) clashes(level *snapshot.Telemetry) (out []model.Problem) {
+	lost := map[string]string{}
+	for _, m := range []metrics{e.client, e.server} {
+		for _, o := range m.overrides {
+			maps.Copy(lost, losers(o.tags))
+		}
+	}
+	for i, m := range level.Spec.GetMetrics() {
+		for j, o := range m.GetOverrides() {
+			for tag := range field.Sorted(o.GetTagOverrides()) {
+				if why, ok := lost[tag]; ok {
+					out = append(out, model.Problem{
+						Object: level.Config.Key, Source: level.Config.Source, Warning: true,
+						Reason: fmt.Sprintf("spec.metrics[%d].overrides[%d].tagOverrides[%s] has no effect, because %s: choose another name", i, j, tag, why),
+					})
+				}
+			}
+		}
+	}
+	return out
+}
+
 // normal returns the metrics in the form that equal ones share.
 func (m metrics) normal() metrics {
 	if !m.on {

@@ -134,6 +134,39 @@ func TestUnlimitedTags(t *testing.T) {
 	}
 }
 
+// TestClashingTags leaves out tags with the labels of others, and with those that Prometheus reserves.
+func TestClashingTags(t *testing.T) {
+	t.Parallel()
+	levels := levelsOf(t, []string{
+		"providers: [{name: prometheus}], overrides: [{tagOverrides: {a_b: {value: request.method}, le: {value: request.method}, response_code: {value: '1'}}}]",
+		"overrides: [{tagOverrides: {a.b: {value: request.path}, a-b: {operation: REMOVE}, response.code: {value: request.path}, 1x: {value: '1'}, __name__: {value: '1'}}}]",
+	})
+	var e Effective
+	e.client, e.server = metricsOf(meshconfig.Default(), levels, bounded)
+	labels := map[string]int{}
+	for _, tag := range change(tagsOf(Chain{}, false), e.client.overrides[requests].tags) {
+		labels[label(tag.name)]++
+	}
+	if labels["a_b"] != 1 || labels["response_code"] != 1 || labels["le"]+labels["1x"]+labels["__name__"] > 0 {
+		t.Errorf("labels %v", labels)
+	}
+	for i, want := range [][]string{
+		{"[a_b] has no effect, because its label a_b is that of the tag a.b", "[le] has no effect, because Prometheus reserves its label le"},
+		{"[1x] has no effect, because Prometheus reserves", "[__name__] has no effect, because Prometheus reserves", "[response.code] has no effect, because its label response_code is that of the tag response_code"},
+	} {
+		problems := e.clashes(levels[i])
+		if len(problems) != len(want) {
+			t.Errorf("problems %v, want %q", problems, want)
+			continue
+		}
+		for j, p := range problems {
+			if !strings.Contains(p.Reason, want[j]) || p.Object != levels[i].Config.Key {
+				t.Errorf("problem %v, want %q", p, want[j])
+			}
+		}
+	}
+}
+
 // TestTooNew says what older Envoys cannot do about spans, at the object that asks for it.
 func TestTooNew(t *testing.T) {
 	t.Parallel()

@@ -147,10 +147,52 @@ func change(tags []tag, changes map[string]string) []tag {
 		}
 		out = append(out, t)
 	}
+	lost := losers(changes)
 	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		if _, ok := lost[name]; ok {
+			continue
+		}
 		// The snapshot does not have objects with an invalid expression.
 		if format, err := expression.Format(changes[name]); !standard[name] && changes[name] != "" && err == nil {
 			out = append(out, tag{name, format})
+		}
+	}
+	return out
+}
+
+// label returns the name of the label that Envoy makes of a tag in metrics for Prometheus.
+func label(tag string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, tag)
+}
+
+// losers returns why tags without a standard one are left out, by their names: their labels would be
+// illegal, or those of another tag. The first name counts.
+func losers(changes map[string]string) map[string]string {
+	if len(changes) == 0 {
+		return nil
+	}
+	winners := map[string]string{}
+	for _, stream := range []bool{false, true} {
+		for _, t := range tagsOf(Chain{}, stream) {
+			winners[t.name] = t.name
+		}
+	}
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		l := label(name)
+		switch winner, taken := winners[l]; {
+		case changes[name] == "" || winner == name:
+		case l == "" || l == "le" || l == "quantile" || strings.HasPrefix(l, "__") || l[:1] >= "0" && l[:1] <= "9":
+			out[name] = "Prometheus reserves its label " + l
+		case taken:
+			out[name] = "its label " + l + " is that of the tag " + winner
+		default:
+			winners[l] = name
 		}
 	}
 	return out
