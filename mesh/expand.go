@@ -53,9 +53,11 @@ func (m *meshFile) environment(w *workload) []variable {
 	}
 	if !m.isolated {
 		proxy := "http://" + hostPort(w.address, m.proxyPort)
-		vars = append(vars, variable{"HTTP_PROXY", proxy}, variable{"http_proxy", proxy},
-			// Some clients also send requests for this machine to the proxy.
-			variable{"NO_PROXY", "localhost,127.0.0.1"}, variable{"no_proxy", "localhost,127.0.0.1"})
+		for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
+			vars = append(vars, variable{name, proxy})
+		}
+		// Some clients also send requests for this machine to the proxy.
+		vars = append(vars, variable{"NO_PROXY", "localhost,127.0.0.1"}, variable{"no_proxy", "localhost,127.0.0.1"})
 	}
 	if w.listens() {
 		vars = append(vars, variable{"PORT", itoa(w.port)}, variable{"SERVICE_PORT", itoa(w.servicePort)})

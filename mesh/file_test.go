@@ -165,7 +165,7 @@ workloads:
 		last[name] = value
 	}
 	for name, want := range map[string]string{
-		"HOME": "/h", "HTTP_PROXY": "http://127.1.0.2:15080", "http_proxy": "http://127.1.0.2:15080",
+		"HOME": "/h", "HTTP_PROXY": "http://127.1.0.2:15080", "http_proxy": "http://127.1.0.2:15080", "https_proxy": "http://127.1.0.2:15080",
 		"PORT": "19000", "LATER": "19000", "SERVICE": "a",
 	} {
 		if last[name] != want {

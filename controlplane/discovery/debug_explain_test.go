@@ -179,11 +179,11 @@ func TestDebugMore(t *testing.T) {
 	p := h.join(t, "shop", "default")
 	p.must(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeCluster, ResponseNonce: p.nonce[xds.TypeCluster]})
 	// What was sent is noted after the proxy has it.
-	eventually(t, h.server, "adsz", "the clusters are sent", func(raw json.RawMessage) bool { return strings.Contains(string(raw), `"watches":{"cds":5}`) })
+	eventually(t, h.server, "adsz", "the clusters are sent", func(raw json.RawMessage) bool { return strings.Contains(string(raw), `"watches":{"cds":6}`) })
 	asked := map[string]bool{}
 	policy := url.QueryEscape(`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "none"}, "spec": {}}`)
 	for path, want := range map[string]string{
-		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":5}`,
+		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":6}`,
 		"adsz?push=true": `{"pushed":1}`, "proxies": `"name":"shop.default"`, explainWeb: `"VirtualService"`, "config_dump?proxyID=shop.default": `"web.default.svc.cluster.local"`,
 		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
 		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",

@@ -57,7 +57,7 @@ func TestDebugShowsHostsInRoutes(t *testing.T) {
 	for _, host := range config.VirtualHosts {
 		names = append(names, host.Name)
 	}
-	if want := []string{config.Name + "/a.example.com:80", config.Name + "/block_all"}; config.GetVhds() == nil || !slices.Equal(names, want) {
+	if want := []string{config.Name + "/a.example.com:80", config.Name + "/allow_any"}; config.GetVhds() == nil || !slices.Equal(names, want) {
 		t.Errorf("got the virtual hosts %q of %v, want %q", names, config.GetVhds(), want)
 	}
 }

@@ -272,8 +272,9 @@ func TestGRPCClient(t *testing.T) {
 	}
 
 	late := dialXDS(t, w, "xds:///late.default.svc.cluster.local:7070")
-	// grpc-go waits for a listener that it has never seen.
-	if _, err := late.call("anybody"); status.Code(err) != codes.DeadlineExceeded {
+	// grpc-go waits for a listener that it has never seen, for 15 s: longer than the call, unless the
+	// machine is busy.
+	if _, err := late.call("anybody"); status.Code(err) != codes.DeadlineExceeded && status.Code(err) != codes.Unavailable {
 		t.Errorf("a call to a service that is not there ends with %v", err)
 	}
 	w.putOne(model.ServiceEntry, "late", wireService("late.default.svc.cluster.local", "GRPC", 7070, second))

@@ -225,6 +225,10 @@ spec:
   location: MESH_EXTERNAL
   resolution: DYNAMIC_DNS
   ports: [{number: PORT, name: http, protocol: HTTP}]
+---
+kind: Sidecar
+metadata: {name: default, namespace: default}
+spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
 `, "PORT", port), nil)
 	if status, word := b.get(t, "http://any.localhost:"+port+"/", ""); status != http.StatusOK || word != "dynamic" {
 		t.Errorf("a name of the service: %d %q", status, word)

@@ -108,6 +108,9 @@ func (g *Generator) clusters(s *target) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
 	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
+	if to, _ := s.forwarded(); to == cluster.ForwardName {
+		key.unknown = s.unknownBy()
+	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		all, problems := out.resources, out.problems
 		for _, c := range ingress.clusters(s.mesh.Config) {

@@ -407,14 +407,18 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 			add(cluster.Inbound(name, e.target, protocol, mesh, own), from)
 		}
 	}
+	unknown := func(c *clusterv3.Cluster, from xds.Sources) {
+		if in.target.recorded.Labelled {
+			cluster.Label(c)
+			from.Add(in.target.recorded.LabelledBy)
+		}
+		add(c, from)
+	}
+	if to, from := in.target.forwarded(); to == cluster.ForwardName {
+		unknown(cluster.Forward(mesh, in.target.viewer), from)
+	}
 	if !in.target.intercepts() {
 		return out
-	}
-	passthrough := cluster.Passthrough(mesh)
-	var labeller xds.Sources
-	if in.target.recorded.Labelled {
-		cluster.Label(passthrough)
-		labeller.Add(in.target.recorded.LabelledBy)
 	}
 	if family.four || !family.six {
 		add(cluster.InboundPassthrough(false, mesh), nil)
@@ -422,6 +426,6 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 	if family.six {
 		add(cluster.InboundPassthrough(true, mesh), nil)
 	}
-	add(passthrough, labeller)
+	unknown(cluster.Passthrough(mesh), nil)
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/extension"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
@@ -107,7 +108,11 @@ func httpProxyListener(s *target, port uint32) ownListener {
 	name := address + "_" + envoyconf.Number(port)
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, "outbound_"+name, envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port, &from), Records: s.settings.Recorded(), Observed: s.client})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
-	return ownListener{from: from, message: &listenerv3.Listener{
+	to, unknown := s.forwarded()
+	if to == cluster.ForwardName {
+		hcm.LocalReplyConfig = unresolved()
+	}
+	return ownListener{from: append(from, unknown...), message: &listenerv3.Listener{
 		Name:             name,
 		Address:          envoyconf.SocketAddress(address, port),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,

@@ -51,10 +51,13 @@ func (s *target) unknownTraffic() string {
 	return cluster.PassthroughName
 }
 
+// seesUnknown reports whether traffic that matches no service reaches the proxy.
+func (s *target) seesUnknown() bool { return s.intercepts() || httpProxyPort(s) != 0 }
+
 // unknownBy returns the key of the Sidecar that sets the policy for unknown traffic, or the zero
 // key if no Sidecar does.
 func (s *target) unknownBy() model.Key {
-	if !s.intercepts() || s.sidecar.OutboundPolicy() == nil {
+	if !s.seesUnknown() || s.sidecar.OutboundPolicy() == nil {
 		return model.Key{}
 	}
 	return s.sidecar.Config.Key
@@ -62,7 +65,7 @@ func (s *target) unknownBy() model.Key {
 
 // unknownKey returns a key that is equal for proxies that treat unknown traffic alike.
 func (s *target) unknownKey() string {
-	if !s.intercepts() {
+	if !s.seesUnknown() {
 		return ""
 	}
 	return s.unknownTraffic()

@@ -6,14 +6,19 @@ package generate
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -26,6 +31,9 @@ const (
 	// vhdsSuffix is the suffix of the names of routes whose virtual hosts are separate resources.
 	vhdsSuffix = ".vhds"
 )
+
+// anyRoute is the name of the routes of requests for unknown hosts.
+const anyRoute = "allow_any"
 
 // unknownHostBody is the response body for a request with an unknown host.
 const unknownHostBody = "no service of the mesh answers for this host and port: " +
@@ -199,10 +207,16 @@ func (b *routeBuilder) unknown() madeHost {
 	if to == envoyconf.BlackHoleCluster {
 		return madeHost{blockAll(), from}
 	}
-	vh := &routev3.VirtualHost{
-		Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
+	vh := anyHost(to)
+	return madeHost{vh, append(from, b.hidePeer(vh)...)}
+}
+
+// anyHost returns the virtual host that forwards requests for unknown hosts to a cluster.
+func anyHost(to string) *routev3.VirtualHost {
+	return &routev3.VirtualHost{
+		Name: anyRoute, Domains: []string{"*"}, IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{
-			Name:  "allow_any",
+			Name:  anyRoute,
 			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 				ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: to},
@@ -211,7 +225,6 @@ func (b *routeBuilder) unknown() madeHost {
 			}},
 		}},
 	}
-	return madeHost{vh, append(from, b.hidePeer(vh)...)}
 }
 
 // hidePeer removes the headers about the workload from requests that leave the mesh.
@@ -240,6 +253,33 @@ func (g *Generator) newRouteBuilder(s *target, v *view) *routeBuilder {
 type virtualHost struct {
 	route.Host
 	domains []string
+	tunnel  bool // CONNECT requests are served
+}
+
+// forwarded returns the cluster to which the HTTP proxy forwards requests for unknown hosts, and the
+// object that determines it.
+func (s *target) forwarded() (to string, from xds.Sources) {
+	if httpProxyPort(s) == 0 {
+		return envoyconf.BlackHoleCluster, nil
+	}
+	from.Add(s.unknownBy())
+	if to = s.unknownTraffic(); to == cluster.PassthroughName {
+		to = cluster.ForwardName // there is no original destination
+	}
+	return to, from
+}
+
+// unresolved returns the reply to requests for an unknown host that has no address.
+func unresolved() *hcmv3.LocalReplyConfig {
+	flags := &accesslogv3.ResponseFlagFilter{Flags: []string{"DF", "UH"}}
+	return &hcmv3.LocalReplyConfig{Mappers: []*hcmv3.ResponseMapper{{
+		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{
+			envoyconf.Selected(`xds.route_name == "` + anyRoute + `"`),
+			{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{ResponseFlagFilter: flags}},
+		}}}},
+		StatusCode: wrapperspb.UInt32(http.StatusBadGateway),
+		Body:       &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: unknownHostBody}},
+	}}}
 }
 
 // httpProxy builds the routes of the HTTP proxy: one virtual host for each service and port,
@@ -247,7 +287,18 @@ type virtualHost struct {
 func (b *routeBuilder) httpProxy() []madeHost {
 	hosts := b.hostsOf(0)
 	claimDomains(hosts, b.target, true)
-	return b.virtualHosts(hosts, madeHost{VirtualHost: blockAll()})
+	for _, h := range hosts {
+		h.tunnel = h.Service != nil
+	}
+	to, from := b.target.forwarded()
+	rest, tunnel := blockAll(), route.Connect()
+	if tunnel.Action = rest.GetRoutes()[0].GetAction(); to != envoyconf.BlackHoleCluster {
+		rest = anyHost(to)
+		tunnel.Action = &routev3.Route_Route{Route: route.ConnectTo(envoyconf.Target{Cluster: to})}
+	}
+	tunnel.Name = rest.GetRoutes()[0].GetName()
+	rest.Routes = append([]*routev3.Route{tunnel}, rest.Routes...)
+	return b.virtualHosts(hosts, madeHost{rest, append(from, b.hidePeer(rest)...)})
 }
 
 // virtualHosts builds the virtual hosts that have a domain, sorted by name, followed by rest, the
@@ -330,6 +381,11 @@ func (b *routeBuilder) build(h *virtualHost) madeHost {
 		}
 		vh.Routes = []*routev3.Route{b.Default(&h.Host)}
 		check = (*routev3.VirtualHost).Validate
+	}
+	if h.tunnel {
+		if r := b.Tunnel(&h.Host); r != nil {
+			vh.Routes = append([]*routev3.Route{r}, vh.Routes...)
+		}
 	}
 	told := b.hidePeer(vh)
 	err := check(vh)

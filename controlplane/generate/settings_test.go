@@ -181,12 +181,12 @@ func TestSettingsForAll(t *testing.T) {
 			}
 			named := 0
 			for _, hcm := range managers(t, New(Config{DeniedBy: on}), c.build(), c.proxy) {
-				if hcm.GetLocalReplyConfig() != nil {
-					named++
+				for _, mapper := range hcm.GetLocalReplyConfig().GetMappers() {
+					named += len(mapper.GetHeadersToAdd())
 				}
 			}
 			if on != (named > 0) {
-				t.Errorf("%s, %v: %d connection managers name the rule that denies a request", name, on, named)
+				t.Errorf("%s, %v: %d headers name the rule that denies a request", name, on, named)
 			}
 		}
 	}

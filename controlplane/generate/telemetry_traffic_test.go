@@ -205,7 +205,7 @@ func TestEnvoyCountsRequests(t *testing.T) {
 		{"far.default", 200, "destination_service=far.default.svc.cluster.local destination_principal=spiffe://cluster.local/ns/default/sa/far source_principal=spiffe://cluster.local/ns/default/sa/default destination_workload_namespace=default"},
 		{"gone.default", 503, "destination_service=gone.default.svc.cluster.local response_flags=UH"},
 		{"outside.example.com", 200, "destination_service=outside.example.com response_flags=-"},
-		{"nobody.example.com", 502, "destination_service= response_flags=-"},
+		{"nobody.example.com", 502, "destination_service=unknown destination_service_name=ForwardProxyCluster"},
 	} {
 		status, body := s.request(t, out, "http://"+c.host+"/", "forged")
 		if status != c.status || strings.Contains(body, "forged") || c.host == "outside.example.com" && strings.Contains(body, "peer:") {

@@ -56,7 +56,7 @@ func TestSources(t *testing.T) {
 		want []string
 	}{
 		"envoy": {false, []string{
-			"cds BlackHoleCluster: ", "cds inbound|8080||: Sidecar/shop",
+			"cds BlackHoleCluster: ", "cds ForwardProxyCluster: ", "cds inbound|8080||: Sidecar/shop",
 			"cds outbound|80|v1|web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web",
 			"cds outbound|80||a.example.com: ServiceEntry/a",
 			"cds outbound|80||web.default.svc.cluster.local: DestinationRule/web ServiceEntry/web",
@@ -67,7 +67,7 @@ func TestSources(t *testing.T) {
 			"rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
 		}},
 		"with virtual hosts apart": {true, []string{
-			"rds http_proxy.vhds: ", "vhds http_proxy.vhds/a.example.com:80: ServiceEntry/a", "vhds http_proxy.vhds/block_all: ",
+			"rds http_proxy.vhds: ", "vhds http_proxy.vhds/a.example.com:80: ServiceEntry/a", "vhds http_proxy.vhds/allow_any: ",
 			"vhds http_proxy.vhds/web.default.svc.cluster.local:80: ServiceEntry/web VirtualService/web",
 		}},
 	} {
@@ -116,7 +116,7 @@ func TestSourcesOfRedirected(t *testing.T) {
 	}
 	got := slices.DeleteFunc(madeOf(objects, nil, proxy), func(l string) bool { return strings.HasPrefix(l, "eds") || strings.HasPrefix(l, "cds outbound") })
 	compareLines(t, "redirected", got, []string{
-		"cds BlackHoleCluster: ", "cds InboundPassthroughClusterIpv4: ", "cds PassthroughCluster: ", "cds inbound|80||: ServiceEntry/web",
+		"cds BlackHoleCluster: ", "cds ForwardProxyCluster: ", "cds InboundPassthroughClusterIpv4: ", "cds PassthroughCluster: ", "cds inbound|80||: ServiceEntry/web",
 		"lds 0.0.0.0_80: ServiceEntry/a ServiceEntry/web WasmPlugin/count",
 		"lds 127.77.51.8_15080: WasmPlugin/count",
 		"lds 240.0.0.7_5432: ServiceEntry/db VirtualService/db",
@@ -125,7 +125,7 @@ func TestSourcesOfRedirected(t *testing.T) {
 		"lds virtualOutbound: ",
 		"rds 80: ServiceEntry/a ServiceEntry/web VirtualService/parts VirtualService/web",
 		"rds db.example.com:9: ServiceEntry/db",
-		"rds http_proxy: ServiceEntry/a ServiceEntry/db ServiceEntry/web VirtualService/parts VirtualService/web",
+		"rds http_proxy: ServiceEntry/a ServiceEntry/db ServiceEntry/web VirtualService/db VirtualService/parts VirtualService/web",
 		"ecds default.count: WasmPlugin/count", "ecds default.counter: WasmPlugin/counter",
 	})
 }
@@ -146,10 +146,10 @@ func TestSourcesOfEgress(t *testing.T) {
 	got := slices.DeleteFunc(madeOf(objects, nil, proxy), func(l string) bool { return l[0] != 'l' && l[0] != 'r' })
 	compareLines(t, "egress", got, []string{
 		"lds /run/a: ServiceEntry/a Sidecar/out",
-		"lds 127.77.51.2_15080: ",
+		"lds 127.77.51.2_15080: Sidecar/out",
 		"lds 127.77.51.3_80: ServiceEntry/web Sidecar/out",
 		"lds virtualInbound: PeerAuthentication/default", "lds virtualOutbound: Sidecar/out",
-		"rds /run/a: ServiceEntry/a Sidecar/out", "rds 80: ServiceEntry/web Sidecar/out VirtualService/web", "rds http_proxy: ServiceEntry/a ServiceEntry/web VirtualService/web",
+		"rds /run/a: ServiceEntry/a Sidecar/out", "rds 80: ServiceEntry/web Sidecar/out VirtualService/web", "rds http_proxy: ServiceEntry/a ServiceEntry/web Sidecar/out VirtualService/web",
 	})
 }
 

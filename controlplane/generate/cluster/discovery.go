@@ -69,15 +69,7 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		}
 	case model.ResolutionDynamicDNS:
-		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
-			Name: "envoy.clusters.dynamic_forward_proxy",
-			TypedConfig: envoyconf.Pack(&forwardv3.ClusterConfig{
-				ClusterImplementationSpecifier: &forwardv3.ClusterConfig_DnsCacheConfig{DnsCacheConfig: NameCache(src.Config, src.Viewer)},
-				// Certificates are still verified against the name that is set below, as for every
-				// cluster, but Envoy does not take that into account.
-				AllowInsecureClusterOptions: true,
-			}),
-		}}
+		c.ClusterDiscoveryType = ofAnyName(src.Config, src.Viewer)
 		provided(c)
 	case model.ResolutionPassthrough:
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
@@ -86,6 +78,19 @@ func discover(c *clusterv3.Cluster, src Source, endpoints *endpointv3.ClusterLoa
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: envoyconf.OverADS(), ServiceName: c.GetName()}
 	}
+}
+
+// ofAnyName makes Envoy resolve the host of each request.
+func ofAnyName(mesh *meshv1alpha1.MeshConfig, v Viewer) *clusterv3.Cluster_ClusterType {
+	return &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+		Name: "envoy.clusters.dynamic_forward_proxy",
+		TypedConfig: envoyconf.Pack(&forwardv3.ClusterConfig{
+			ClusterImplementationSpecifier: &forwardv3.ClusterConfig_DnsCacheConfig{DnsCacheConfig: NameCache(mesh, v)},
+			// Certificates are still verified against the name that the cluster sets, but Envoy does
+			// not take that into account.
+			AllowInsecureClusterOptions: true,
+		}),
+	}}
 }
 
 // provided sets the load balancing policy of discovery types that provide a single endpoint.

@@ -24,6 +24,9 @@ const (
 	InboundPassthrough6 = "InboundPassthroughClusterIpv6"
 )
 
+// ForwardName is the name of the cluster for hosts that are not in the mesh.
+const ForwardName = "ForwardProxyCluster"
+
 // The source addresses of connections from a proxy to its own application. The rules that redirect
 // inbound connections ignore these addresses.
 const (
@@ -39,6 +42,14 @@ const passthroughIdle = 5 * time.Minute
 // with the HTTP version of the client.
 func Passthrough(mesh *meshv1alpha1.MeshConfig, own ...Policy) *clusterv3.Cluster {
 	return toOriginal(PassthroughName, model.ProtocolUnsupported, mesh, first(own))
+}
+
+// Forward returns the cluster that resolves the host of each request, for proxies that do not know
+// the original destination of a connection.
+func Forward(mesh *meshv1alpha1.MeshConfig, v Viewer) *clusterv3.Cluster {
+	c := toOriginal(ForwardName, model.ProtocolUnsupported, mesh, Policy{})
+	c.ClusterDiscoveryType = ofAnyName(mesh, v)
+	return c
 }
 
 // InboundPassthrough returns the cluster that forwards inbound connections to unknown ports to

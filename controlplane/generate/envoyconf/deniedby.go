@@ -68,14 +68,17 @@ func denialHeader() []*hcmv3.HttpFilter {
 // denial returns the settings that add the header to the responses that a CEL expression selects.
 func denial(expression, value string) *hcmv3.ResponseMapper {
 	return &hcmv3.ResponseMapper{
-		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
-			Name: "envoy.access_loggers.extension_filters.cel",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{
-				TypedConfig: Pack(&celv3.ExpressionFilter{Expression: expression}),
-			},
-		}}},
+		Filter:       Selected(expression),
 		HeadersToAdd: []*corev3.HeaderValueOption{deniedBy(value)},
 	}
+}
+
+// Selected returns the filter that selects the requests for which a CEL expression is true.
+func Selected(expression string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
+		Name:       "envoy.access_loggers.extension_filters.cel",
+		ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: Pack(&celv3.ExpressionFilter{Expression: expression})},
+	}}}
 }
 
 func deniedBy(value string) *corev3.HeaderValueOption {

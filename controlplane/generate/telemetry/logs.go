@@ -13,7 +13,6 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	otellogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
@@ -244,10 +243,7 @@ func (l log) logger(config proto.Message) []*accesslogv3.AccessLog {
 	}[string(config.ProtoReflect().Descriptor().Name())]
 	out := &accesslogv3.AccessLog{Name: name, ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: envoyconf.Pack(config)}}
 	if l.filter != "" {
-		out.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
-			Name:       "envoy.access_loggers.extension_filters.cel",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: envoyconf.Pack(&celv3.ExpressionFilter{Expression: l.filter})},
-		}}}
+		out.Filter = envoyconf.Selected(l.filter)
 	}
 	return []*accesslogv3.AccessLog{out}
 }
