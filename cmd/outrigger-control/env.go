@@ -57,6 +57,16 @@ func boolean(field func(*environment) *bool) func(*environment, string) error {
 	}
 }
 
+// negated is boolean for a field that is true when the variable is false.
+func negated(field func(*environment) *bool) func(*environment, string) error {
+	return func(e *environment, s string) error {
+		on := false
+		err := boolean(func(*environment) *bool { return &on })(e, s)
+		*field(e) = !on
+		return err
+	}
+}
+
 // variables returns the table of all environment variables. Nothing else reads them.
 func variables() []variable {
 	return slices.Concat([]variable{

@@ -153,7 +153,7 @@ func TestExplainOthers(t *testing.T) {
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	h.join(t, "shop", "default")
 	for query, want := range map[string]string{
-		"kind=EnvoyFilter&namespace=default&name=logs":    `"found":true,"in_force":false`,
+		"kind=EnvoyFilter&namespace=default&name=logs":    `"found":true,"in_force":true`,
 		"kind=VirtualService&namespace=default&name=none": `"found":false,"in_force":true`,
 		"kind=WorkloadEntry&namespace=default&name=web-2": `"outbound|80||web.default.svc.cluster.local"`,
 		"kind=Sidecar&namespace=default&name=shop":        `"proxy":"shop.default"`,

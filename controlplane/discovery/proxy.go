@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
@@ -56,6 +57,7 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		Node: cmp.Or(meta.NodeName, meta.Labels["kubernetes.io/hostname"]), NetworkView: meta.RequestedNetworkView,
 		AutoAllocate: bool(meta.DNSCapture) && bool(meta.DNSAutoAllocate),
 		Denies:       bool(meta.Denies),
+		Metadata:     textsOf(n),
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()
@@ -74,6 +76,17 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		return nil, status.Errorf(codes.InvalidArgument, "node metadata of %s: %v", n.Id, err)
 	}
 	return p, served(p)
+}
+
+// textsOf returns the values of the node metadata that are text.
+func textsOf(n *corev3.Node) map[string]string {
+	out := map[string]string{}
+	for key, v := range n.GetMetadata().GetFields() {
+		if text, ok := v.GetKind().(*structpb.Value_StringValue); ok {
+			out[key] = text.StringValue
+		}
+	}
+	return out
 }
 
 // workloadLocality returns region/zone/subzone: that of the label of the workload,

@@ -60,6 +60,9 @@ func inlinePlugin(t testing.TB, r *xds.Resource) *anypb.Any {
 	if r == nil {
 		t.Fatal("a listener names a plugin without a configuration")
 	}
+	if config := unpack(t, r).(*corev3.TypedExtensionConfig).GetTypedConfig(); !config.MessageIs(&httpwasmv3.Wasm{}) {
+		return config // an EnvoyFilter added it
+	}
 	plugin := pluginConfig(t, r)
 	path := filepath.Join(t.TempDir(), "module.wasm")
 	if err := os.WriteFile(path, wasmtest.Module("x-plugin", r.Name), 0o600); err != nil {

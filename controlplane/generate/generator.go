@@ -45,6 +45,9 @@ type Generator struct {
 	// validated are the filters of RequestAuthentications.
 	validated memo[string, *authentication.Filters]
 	empty     *xds.Set
+	// patchedSets and patchedResources are those that EnvoyFilters change.
+	patchedSets      memo[patchedKey, *patchedSet]
+	patchedResources memo[patchedResourceKey, *patchedResource]
 }
 
 // part is a part of the resources of a set.
@@ -80,6 +83,15 @@ func New(cfg Config) *Generator {
 // same *Set. If no input of the set has changed, or the change has no effect, Generate returns the
 // *Set of the last call.
 func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
+	set := g.generate(mesh, proxy, typeURL)
+	if p := g.patched(mesh, proxy, typeURL, set); p != nil {
+		return p.set
+	}
+	return set
+}
+
+// generate returns the resources without the patches of EnvoyFilters.
+func (g *Generator) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	if typeURL == xds.TypeProxyConfig {
 		return g.trust(mesh)
 	}

@@ -116,6 +116,7 @@ func decode(t testing.TB, text string) []*model.Config {
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
 			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
 			model.RequestAuthentication: &securityv1beta1.RequestAuthentication{}, model.Telemetry: &telemetryv1alpha1.Telemetry{},
+			model.EnvoyFilter: &networkingv1alpha3.EnvoyFilter{},
 		}[object.Kind]
 		if err := protojson.Unmarshal(object.Spec, spec); err != nil {
 			t.Fatalf("line %d: %v", line, err)

@@ -65,6 +65,8 @@ type Proxy struct {
 	// Listens are the addresses, "host:port", of a proxyless server; sorted,
 	// without duplicates.
 	Listens []string
+	// Metadata are the values of its node metadata that are text, which EnvoyFilters match.
+	Metadata map[string]string
 	// Settings are its own settings; nil means none.
 	Settings *ProxySettings
 	// Agent and Envoy are the versions that the proxy claims, for display; both may be empty.

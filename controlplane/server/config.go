@@ -10,6 +10,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 )
 
 // Config configures a control plane. Errors name the flags and environment
@@ -43,6 +44,7 @@ type Config struct {
 	CanaryPush    bool          // sends a change to one proxy of each group first
 	VHDS          bool          // sends virtual hosts as separate resources
 	Generate      generate.Config
+	Patches       patch.Limits // what EnvoyFilters may contain
 
 	Callers      CallersConfig
 	CA           CAConfig

@@ -27,6 +27,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/meshsettings"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -93,6 +94,7 @@ func (o *objects) run(ctx context.Context) error {
 // settings has the newest ones.
 type snapshots struct {
 	domain   string // of the services of a cluster
+	patches  patch.Limits
 	built    *snapshot.Mesh
 	mesh     *meshv1alpha1.MeshConfig
 	networks *meshv1alpha1.MeshNetworks
@@ -109,7 +111,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	reg := newRegistry()
 	log = limitLog(log, reg)
-	s := &Server{log: log, snapshots: snapshots{domain: cfg.Domain}}
+	s := &Server{log: log, snapshots: snapshots{domain: cfg.Domain, patches: cfg.Patches}}
 	s.ports.linger, s.ports.hurry, s.ports.shutdown, s.ports.limits = cfg.Linger, cfg.Hurry, cfg.Shutdown, newLimits(log, cfg, reg)
 	var err error
 	if s.kube, err = s.connect(cfg, reg); err != nil {
@@ -248,7 +250,7 @@ func (s *Server) build(change model.Change) {
 	if s.machines.reported && change.Touches(model.WorkloadEntry) {
 		s.machines.health.Update(s.objects.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.snapshots.domain, Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets()}
+	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.snapshots.domain, Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets(), Patches: s.snapshots.patches}
 	if s.identity.authority != nil {
 		in.Roots = s.identity.authority.RootPEM()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
@@ -42,6 +43,8 @@ type Input struct {
 	// Unhealthy are the WorkloadEntry objects that are out of service. When the set changes, the
 	// change of the next Build must name the affected objects.
 	Unhealthy map[model.Key]struct{}
+	// Patches restrict what EnvoyFilters may contain.
+	Patches patch.Limits
 	// Keys are the keys of token issuers that were fetched; nil means none. When they change, the
 	// change of the next Build must name the affected RequestAuthentications.
 	Keys *jwks.Sets
@@ -83,6 +86,8 @@ type Mesh struct {
 	RequestAuthentications *RequestAuthentications
 	// Telemetries say what is recorded about requests and connections.
 	Telemetries *Telemetries
+	// EnvoyFilters are the patches of the configuration of proxies.
+	EnvoyFilters *EnvoyFilters
 	// Trust are the roots that proxies trust.
 	Trust *Trust
 	// Denied are the identities and certificates that proxies reject; nil if there are none.
@@ -91,6 +96,7 @@ type Mesh struct {
 	// Problems are the problems of the objects, to be reported to their authors.
 	Problems []model.Problem
 
+	patches           patch.Limits
 	registry          *registry.Services
 	formatProblem     error // of the access log of the mesh config
 	referenceProblems []model.Problem
@@ -104,6 +110,7 @@ type settings struct {
 	domain string
 	// The default exportTo lists of objects, joined by commas; empty means all namespaces.
 	exportServices, exportRules, exportRoutes string
+	patches                                   patch.Limits
 }
 
 // exportTo returns the exportTo list of an object: its own list, or else the default.
@@ -123,7 +130,7 @@ func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 
 // build implements Build without protection against objects that make it panic.
 func build(prev *Mesh, in Input, change model.Change) *Mesh {
-	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1}
+	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1, patches: in.Patches}
 	if m.Config == nil {
 		m.Config = &meshv1alpha1.MeshConfig{}
 	}
@@ -152,6 +159,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
 	m.RequestAuthentications = rebuildRequestAuthentications(old.RequestAuthentications, st)
 	m.Telemetries = rebuild(old.Telemetries, st, model.Telemetry, newTelemetries)
+	m.EnvoyFilters = rebuild(old.EnvoyFilters, st, model.EnvoyFilter, newEnvoyFilters)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)
@@ -178,7 +186,7 @@ func (m *Mesh) ResolveHost(host, namespace string) string {
 
 func (m *Mesh) settings() settings {
 	return settings{
-		root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain,
+		root: cmp.Or(m.Config.GetRootNamespace(), "istio-system"), domain: m.Domain, patches: m.patches,
 		exportServices: strings.Join(m.Config.GetDefaultServiceExportTo(), ","),
 		exportRules:    strings.Join(m.Config.GetDefaultDestinationRuleExportTo(), ","),
 		exportRoutes:   strings.Join(m.Config.GetDefaultVirtualServiceExportTo(), ","),

@@ -37,7 +37,7 @@ func (m *Mesh) collectProblems(old *Mesh) {
 	m.subsets = newSubsetIndex(old.subsets, m)
 	m.Problems = model.LimitProblems(slices.Concat(
 		m.registry.Problems, m.referenceProblems, m.subsets.problems, m.WasmPlugins.problems,
-		m.AuthorizationPolicies.problems, m.RequestAuthentications.problems, m.Telemetries.problems, m.Trust.problems,
+		m.AuthorizationPolicies.problems, m.RequestAuthentications.problems, m.Telemetries.problems, m.EnvoyFilters.problems, m.Trust.problems,
 	))
 }
 

@@ -68,7 +68,7 @@ func TestAnswers(t *testing.T) {
 		"a later kind":     {"CREATE", group, "TrafficExtension", `{"spec":{"what":"ever"}}`, true, "", ""},
 		"name of a kind":   {"CREATE", "example.com", "Gateway", `{"spec":{"what":"ever"}}`, true, "", ""},
 		"Gateway API":      {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
-		"without effect":   {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{}}`, true, "", "has no effect in this version"},
+		"without effect":   {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","match":{"listener":{"portName":"http"}},"patch":{"operation":"REMOVE"}}]}}`, true, "", "has no effect in this version"},
 		"no object at all": {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1"} {

@@ -310,15 +310,15 @@ func TestDescribe(t *testing.T) {
 	s.in = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: x, labels: {b: "2", a: "1"}}
-spec: {priority: 1}
+spec: {priority: 1, configPatches: [{applyTo: NETWORK_FILTER, match: {listener: {portName: a}}, patch: {operation: REMOVE}}]}
 `
 	if code, out, errs := s.run("create", "-f", "-"); code != 0 {
 		t.Fatal(code, out, errs)
 	}
 	code, out, errs := s.run("describe", "envoyfilter/x")
 	for _, text := range []string{
-		"Name:             x\n", "Labels:           a=1, b=2\n", "Spec:\n  priority: 1\n",
-		"Problems:\n  warning: an EnvoyFilter has no effect in this version\n",
+		"Name:             x\n", "Labels:           a=1, b=2\n", "  priority: 1\n",
+		"Problems:\n  warning: spec.configPatches[0].match.listener.portName has no effect in this version\n",
 	} {
 		if code != 0 || errs != "" || !strings.Contains(out, text) {
 			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)

@@ -5,6 +5,7 @@ package validate
 
 import (
 	"regexp"
+	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -138,6 +139,41 @@ func (c *checker) filterName(name, path string) {
 	if now, ok := deprecatedNames[name]; ok {
 		c.warnf(path, "is %s, which is the old name: write %s", field.Quote(name), now)
 	}
+}
+
+// CurrentName returns the name of today for a name of a filter that Envoy gave up, and other names
+// unchanged.
+func CurrentName(name string) string {
+	if now, ok := deprecatedNames[name]; ok {
+		return now
+	}
+	return name
+}
+
+// istiosFilters are parts of names and types of filters that only Istio's Envoy has, and what serves
+// their purpose with a stock Envoy.
+var istiosFilters = []struct{ part, use string }{
+	{"stats.PluginConfig", "use a Telemetry object for metrics"},
+	{"istio.stats", "use a Telemetry object for metrics"},
+	{"stackdriver", "use a Telemetry object with a provider of tracing or access logs"},
+	{"istio_authn", "use PeerAuthentication, RequestAuthentication and AuthorizationPolicy"},
+	{"authn.v2alpha1", "use PeerAuthentication, RequestAuthentication and AuthorizationPolicy"},
+	{"istio.alpn", "clusters negotiate the protocol without it"},
+	{"alpn.v2alpha1", "clusters negotiate the protocol without it"},
+	{"metadata_exchange", "proxies send labels in headers; use a Telemetry object for metrics with them"},
+	{"metadataexchange", "proxies send labels in headers; use a Telemetry object for metrics with them"},
+	{"peer_metadata", "proxies send labels in headers; use a Telemetry object for metrics with them"},
+}
+
+// ServedBy returns what to use instead of a filter that only Istio's Envoy has, by its name or type,
+// or "" for others.
+func ServedBy(name string) string {
+	for _, f := range istiosFilters {
+		if strings.Contains(name, f.part) {
+			return f.use
+		}
+	}
+	return ""
 }
 
 // deprecatedNames are the names that filters had up to Envoy 1.13, with those

@@ -75,11 +75,11 @@ func (c *checker) patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 	name := kind.ProtoReflect().Descriptor().FullName()
 	m, err := PatchMessage(p.GetApplyTo(), p.GetPatch().GetValue())
 	if err != nil {
-		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), jsonReason(err))
+		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), JSONReason(err))
 		return
 	}
 	if _, err := patchMessage(p.GetApplyTo(), p.GetPatch().GetValue(), protojson.UnmarshalOptions{}); err != nil {
-		c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, jsonReason(err))
+		c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, JSONReason(err))
 	}
 	if adds(p.GetPatch().GetOperation()) {
 		c.filtersWithoutType(m.ProtoReflect(), path)
@@ -92,9 +92,9 @@ func adds(o networkingv1alpha3.EnvoyFilter_Patch_Operation) bool {
 	return o != networkingv1alpha3.EnvoyFilter_Patch_MERGE && o != networkingv1alpha3.EnvoyFilter_Patch_REMOVE
 }
 
-// jsonReason is an error of protojson without what it says of itself. Its
+// JSONReason returns an error of protojson without what it says of itself. Its
 // position is one in JSON that nobody sees.
-func jsonReason(err error) string {
+func JSONReason(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "proto: "), "syntax error ")
 	if rest, ok := strings.CutPrefix(text, "("); ok && strings.HasPrefix(rest, "line ") {
@@ -135,7 +135,9 @@ func (w *typeWalk) typeURL(url, path string) {
 			return
 		}
 		hint := ""
-		if !w.full() {
+		if use := ServedBy(url); use != "" {
+			hint = ": " + use
+		} else if !w.full() {
 			hint = nearestType(url)
 		}
 		w.errorf(path, "is %s, which is not a type of Envoy's API%s", field.Quote(url), hint)

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package patch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// Context is where a resource is used.
+type Context = networkingv1alpha3.EnvoyFilter_PatchContext
+
+// Place describes the proxy of a resource, as far as patches match it.
+type Place struct {
+	Context Context
+	// Ports are the ports of services by the port at which a gateway listens.
+	Ports map[uint32][]uint32
+	// Hosts are the names of the services of a workload by the port at which it listens.
+	Hosts map[uint32][]string
+}
+
+// Outcome is the result of patching one message.
+type Outcome[M proto.Message] struct {
+	// Message is the patched message. It is the original if nothing changed, and invalid if Removed.
+	Message M
+	Removed bool
+	// Hits are the patches that had an effect.
+	Hits     []*Patch
+	Problems []model.Problem
+}
+
+// run applies patches to one message.
+type run struct {
+	Place
+	patches Patches
+	only    map[*Patch]bool // nil means all
+	hits    map[*Patch]bool
+	failed  map[*Patch]error
+}
+
+// of returns the patches of a kind that match the context.
+func (r *run) of(kind ApplyTo) []*Patch {
+	all := r.patches.kind[kind]
+	out := make([]*Patch, 0, len(all))
+	for _, p := range all {
+		if c := p.match.GetContext(); (c == networkingv1alpha3.EnvoyFilter_ANY || c == r.Context) && (r.only == nil || r.only[p]) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (r *run) hit(p *Patch) { r.hits[p] = true }
+
+// fail records that a patch cannot be applied.
+func (r *run) fail(p *Patch, err error) { r.failed[p] = err }
+
+// maxRefused bounds the patches of one message that are searched for because their results are
+// invalid. If there are more, none is applied.
+const maxRefused = 16
+
+// apply calls change with a copy of a message, and checks the result. A patch whose result Envoy
+// would refuse is left out.
+func apply[M proto.Message](base M, place Place, patches Patches, change func(*run, M) (keep bool), check func(M) error) Outcome[M] {
+	attempt := func(only map[*Patch]bool) (out Outcome[M], r *run, err error) {
+		r = &run{Place: place, patches: patches, only: only, hits: map[*Patch]bool{}, failed: map[*Patch]error{}}
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("applying it fails with %q: report this", fmt.Sprint(cause))
+			}
+		}()
+		m := proto.CloneOf(base)
+		keep := change(r, m)
+		out = Outcome[M]{Message: base, Removed: !keep, Hits: sorted(r.hits)}
+		if len(out.Hits) > 0 && keep {
+			out.Message, err = m, check(m)
+		}
+		return out, r, err
+	}
+	out, r, err := attempt(nil)
+	if err == nil {
+		out.Problems = problemsOf(r.failed)
+		return out
+	}
+	candidates := patches.all(place.Context)
+	refused := map[*Patch]error{}
+	for range maxRefused {
+		left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return refused[p] != nil })
+		good, bad := 0, len(left) // the first good patches are valid, the first bad ones are not
+		reason := err
+		for bad-good > 1 {
+			middle := (good + bad) / 2
+			if _, _, failed := attempt(setOf(left[:middle])); failed != nil {
+				bad, reason = middle, failed
+			} else {
+				good = middle
+			}
+		}
+		if bad == 0 {
+			break // the message itself is invalid
+		}
+		refused[left[bad-1]] = reason
+		left = slices.Delete(left, bad-1, bad)
+		if out, r, err = attempt(setOf(left)); err == nil {
+			out.Problems = append(problemsOf(r.failed), problemsOf(refused)...)
+			return out
+		}
+	}
+	for _, p := range candidates {
+		if refused[p] == nil {
+			refused[p] = errors.New("too many other patches of it are invalid: correct those first")
+		}
+	}
+	return Outcome[M]{Message: base, Problems: problemsOf(refused)}
+}
+
+func setOf(list []*Patch) map[*Patch]bool {
+	out := make(map[*Patch]bool, len(list))
+	for _, p := range list {
+		out[p] = true
+	}
+	return out
+}
+
+// all returns the patches for a context, in the order of their objects.
+func (p Patches) all(c Context) (out []*Patch) {
+	for _, kind := range slices.Sorted(maps.Keys(p.kind)) {
+		for _, one := range p.kind[kind] {
+			if in := one.match.GetContext(); in == networkingv1alpha3.EnvoyFilter_ANY || in == c {
+				out = append(out, one)
+			}
+		}
+	}
+	return out
+}
+
+func sorted[V any](set map[*Patch]V) []*Patch {
+	return slices.SortedFunc(maps.Keys(set), func(a, b *Patch) int {
+		if c := a.Filter.Config.Key.Compare(b.Filter.Config.Key); c != 0 {
+			return c
+		}
+		return a.Index - b.Index
+	})
+}
+
+func problemsOf(refused map[*Patch]error) (out []model.Problem) {
+	for _, p := range sorted(refused) {
+		out = append(out, p.Refused(refused[p]))
+	}
+	return out
+}
+
+// Refused returns the problem of a patch whose result Envoy would refuse.
+func (p *Patch) Refused(err error) model.Problem {
+	return p.problem(": it is not applied: " + err.Error())
+}
