@@ -115,7 +115,10 @@ func filtered(t *testing.T, binary string, filters []string) ([]byte, error) {
 // validate has an Envoy read a listener.
 func validate(t *testing.T, binary string, listener map[string]any) ([]byte, error) {
 	t.Helper()
-	listener["name"], listener["filter_chains"] = "l", []any{map[string]any{}}
+	listener["name"] = "l"
+	if listener["filter_chains"] == nil {
+		listener["filter_chains"] = []any{map[string]any{}}
+	}
 	listener["address"] = map[string]any{"socket_address": map[string]any{"address": "127.0.0.1", "port_value": 0}}
 	config, err := json.Marshal(map[string]any{"static_resources": map[string]any{"listeners": []any{listener}}})
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Outrigger Authors
 
-// Package expression reads the CEL expressions and the formats of access logs of users as a stock Envoy
+// Package expression reads the CEL expressions and the formats of logs and headers of users as a stock Envoy
 // does.
 //
 // An Envoy refuses a whole listener with an expression that calls a function which it does not have,

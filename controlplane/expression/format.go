@@ -8,18 +8,44 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 )
 
-// command is what may follow the name of a command of an access log format.
+// command is what may follow the name of a substitution command.
 type command struct {
+	// since is the minor version of the first Envoy that has the command; 0 means all supported ones.
+	// An argument may need a newer one.
+	since, argumentSince int
+	// not is where the command is unknown: in access logs or in headers.
+	not place
 	// argument matches the argument; nil means that there is none. Without is true if the argument
 	// may be missing.
 	argument *regexp.Regexp
 	without  bool
 	// shortened is true if a maximum length may follow.
 	shortened bool
+}
+
+// place is where a format is used.
+type place int
+
+const (
+	_ place = iota
+	logs
+	headers
+)
+
+// newer are the commands without an argument that not all supported Envoys have, by the minor version
+// of the first Envoy that has them.
+var newer = map[int]string{
+	37: "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_ENDPOINT_ID DOWNSTREAM_LOCAL_ADDRESS_ENDPOINT_ID UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID",
+	38: "DOWNSTREAM_DETECTED_CLOSE_TYPE DOWNSTREAM_LOCAL_CLOSE_REASON DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256 DOWNSTREAM_PEER_ISSUER_SERIAL" +
+		" SPAN_ID UPSTREAM_CONNECTION_IDS_ATTEMPTED UPSTREAM_DETECTED_CLOSE_TYPE UPSTREAM_HOSTS_ATTEMPTED UPSTREAM_HOSTS_ATTEMPTED_WITHOUT_PORT" +
+		" UPSTREAM_HOST_NAMES_ATTEMPTED UPSTREAM_HOST_NAMES_ATTEMPTED_WITHOUT_PORT UPSTREAM_LOCAL_CLOSE_REASON",
+	39: "DOWNSTREAM_TLS_GROUP UPSTREAM_SERVER_NAME UPSTREAM_TLS_GROUP",
+	40: "DOWNSTREAM_CX_RTT LISTENER_NAME ROUTE_RESOLUTION_COUNT ROUTE_RESOLUTION_TIME_US",
 }
 
 // plain are the commands without an argument that all supported Envoys have.
@@ -49,21 +75,28 @@ UPSTREAM_REQUEST_ATTEMPT_COUNT UPSTREAM_TLS_CIPHER UPSTREAM_TLS_SESSION_ID UPSTR
 UPSTREAM_WIRE_BYTES_RECEIVED UPSTREAM_WIRE_BYTES_SENT VIRTUAL_CLUSTER_NAME
 `
 
-// headers matches the name of a header, and perhaps that of another one to use without it.
-var headers = regexp.MustCompile("^:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+([?]:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+)?$")
+// headerNames matches the name of a header, and perhaps that of another one to use without it.
+var headerNames = regexp.MustCompile("^:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+([?]:?[a-zA-Z0-9!#$%&'*+.^_|~`-]+)?$")
 
-// commands returns all commands that all supported Envoys have.
+// table has all commands that some supported Envoy has, by name.
+var table = sync.OnceValue(commands)
+
 func commands() map[string]command {
 	one := regexp.MustCompile(`^[^)]+$`)
 	out := map[string]command{
 		"CEL":             {argument: regexp.MustCompile(`.`), shortened: true},
 		"COMMON_DURATION": {argument: regexp.MustCompile(`^[A-Za-z_.-]+:[A-Za-z_.-]+:(ms|us|ns)$`)},
 		"GRPC_STATUS":     {argument: regexp.MustCompile(`^(CAMEL_STRING|SNAKE_STRING|NUMBER)$`), without: true},
-		"METADATA":        {argument: regexp.MustCompile(`^(DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER):`), shortened: true},
+		"METADATA":        {argument: regexp.MustCompile(`^(DYNAMIC|CLUSTER|ROUTE|UPSTREAM_HOST|LISTENER|VIRTUAL_HOST):`), shortened: true},
 		"PATH":            {argument: regexp.MustCompile(`^(WQ|NQ)(:(ORIG|PATH|ORIG_OR_PATH))?$`), without: true, shortened: true},
 	}
-	for name := range strings.FieldsSeq("REQ REQ_WITHOUT_QUERY RESP TRAILER") {
-		out[name] = command{argument: headers, shortened: true}
+	out["TYPED_CEL"] = out["CEL"]
+	for name := range strings.FieldsSeq("REQ RESP TRAILER") {
+		out[name] = command{argument: headerNames, shortened: true}
+	}
+	out["REQ_WITHOUT_QUERY"] = command{argument: headerNames, shortened: true, not: headers}
+	for name := range strings.FieldsSeq("REQUEST_HEADER RESPONSE_HEADER RESPONSE_TRAILER") {
+		out[name] = command{argument: headerNames, shortened: true, since: 37}
 	}
 	for name := range strings.FieldsSeq("FILTER_STATE UPSTREAM_FILTER_STATE") {
 		out[name] = command{argument: regexp.MustCompile(`^[^:)]+(:(PLAIN|TYPED|FIELD:[^)]+))?$`), shortened: true}
@@ -71,6 +104,16 @@ func commands() map[string]command {
 	for name := range strings.FieldsSeq(plain) {
 		out[name] = command{without: true}
 	}
+	for since, names := range newer {
+		for name := range strings.FieldsSeq(names) {
+			out[name] = command{without: true, since: since}
+		}
+	}
+	for name := range strings.FieldsSeq("DOWNSTREAM_DIRECT_LOCAL DOWNSTREAM_DIRECT_REMOTE DOWNSTREAM_LOCAL DOWNSTREAM_REMOTE UPSTREAM_LOCAL UPSTREAM_REMOTE") {
+		out[name+"_ADDRESS_WITHOUT_PORT"] = command{argument: regexp.MustCompile(`^(12[0-8]|1[01][0-9]|[1-9]?[0-9])$`), without: true, argumentSince: 38}
+	}
+	out["QUERY_PARAMS"] = command{argument: regexp.MustCompile(`^ORIG$`), without: true, shortened: true, since: 38}
+	out["PER_REQUEST_STATE"] = command{argument: regexp.MustCompile(`^[A-Za-z0-9_.-]+$`), not: logs}
 	for name := range strings.FieldsSeq("DOWNSTREAM_PEER_CERT_V_END DOWNSTREAM_PEER_CERT_V_START EMIT_TIME EMIT_TIME_LOCAL RESPONSE_CODE_DETAILS START_TIME START_TIME_LOCAL UPSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START") {
 		out[name] = command{argument: regexp.MustCompile(`.`), without: true}
 	}
@@ -89,11 +132,27 @@ var inFormat = regexp.MustCompile(`^%([A-Z0-9_]+)(?:(\(.*?\)))?(:[0-9]{1,5})?%`)
 // CheckFormat returns an error if an Envoy would refuse a format of access logs. Its text names the
 // command and the cure.
 func CheckFormat(text string) error {
-	known := commands()
+	since, name, err := check(text, logs)
+	if err == nil && since > 0 {
+		err = fmt.Errorf("%s is no command of all supported Envoys: use another, or write %%%% for a percent sign", field.Quote(name))
+	}
+	return err
+}
+
+// Header returns the minor version of the first Envoy that has all commands in the value of a header, 0
+// if all supported ones do, and the command that needs it. It returns an error if none has them.
+func Header(value string) (since int, name string, err error) { return check(value, headers) }
+
+// check returns the minor version that the commands of a text need, and the first that needs it.
+func check(text string, at place) (since int, newest string, err error) {
+	if !strings.Contains(text, "%") {
+		return 0, "", nil
+	}
+	known := table()
 	for {
 		i := strings.IndexByte(text, '%')
 		if i < 0 {
-			return nil
+			return since, newest, nil
 		}
 		text = text[i:]
 		if strings.HasPrefix(text, "%%") {
@@ -102,24 +161,21 @@ func CheckFormat(text string) error {
 		}
 		m := inFormat.FindStringSubmatch(text)
 		if m == nil {
-			return fmt.Errorf("no command of Envoy starts at %s: write %%%% for a percent sign", field.Quote(text))
+			return 0, "", fmt.Errorf("no command of Envoy starts at %s: write %%%% for a percent sign", field.Quote(text))
 		}
 		c, ok := known[m[1]]
-		argument := strings.TrimSuffix(strings.TrimPrefix(m[2], "("), ")")
-		switch {
-		case !ok:
-			return fmt.Errorf("%s is no command of all supported Envoys: use another, or write %%%% for a percent sign", field.Quote(m[0]))
-		case m[2] == "" && !c.without:
-			return fmt.Errorf("%s lacks its argument: write it in brackets behind the name", field.Quote(m[0]))
-		case m[2] != "" && (c.argument == nil || !c.argument.MatchString(argument)):
-			return fmt.Errorf("%s has an argument that the command does not take: correct or remove it", field.Quote(m[0]))
-		case m[3] != "" && !c.shortened:
-			return fmt.Errorf("%s has a length, which the command does not take: remove it", field.Quote(m[0]))
+		if !ok || c.not == at {
+			return 0, "", fmt.Errorf("%s is no command of the supported Envoys: use another, or write %%%% for a percent sign", field.Quote(m[0]))
 		}
-		if m[1] == "CEL" {
-			if err := Check(argument); err != nil {
-				return fmt.Errorf("the expression in %s is %w", field.Quote(m[0]), err)
-			}
+		if err := c.check(m); err != nil {
+			return 0, "", err
+		}
+		needs := c.since
+		if m[2] != "" {
+			needs = max(needs, c.argumentSince)
+		}
+		if needs > since {
+			since, newest = needs, m[0]
 		}
 		text = text[len(m[0]):]
 	}
@@ -128,6 +184,26 @@ func CheckFormat(text string) error {
 // maxNesting is how deep labels nest at most. Envoy reads messages of 100 levels, of which each level
 // of a label takes three.
 const maxNesting = 20
+
+// check returns an error if a command takes no such argument or length. The match is that of
+// [inFormat].
+func (c command) check(m []string) error {
+	argument := strings.TrimSuffix(strings.TrimPrefix(m[2], "("), ")")
+	switch {
+	case m[2] == "" && !c.without:
+		return fmt.Errorf("%s lacks its argument: write it in brackets behind the name", field.Quote(m[0]))
+	case m[2] != "" && (c.argument == nil || !c.argument.MatchString(argument)):
+		return fmt.Errorf("%s has an argument that the command does not take: correct or remove it", field.Quote(m[0]))
+	case m[3] != "" && !c.shortened:
+		return fmt.Errorf("%s has a length, which the command does not take: remove it", field.Quote(m[0]))
+	}
+	if m[1] == "CEL" || m[1] == "TYPED_CEL" {
+		if err := Check(argument); err != nil {
+			return fmt.Errorf("the expression in %s is %w", field.Quote(m[0]), err)
+		}
+	}
+	return nil
+}
 
 // CheckLabels is like [CheckFormat] for the values of labels, also nested ones. The text of the error
 // begins with the path of the label.

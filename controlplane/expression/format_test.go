@@ -4,13 +4,14 @@
 package expression
 
 import (
-	"maps"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 )
 
 func TestCheckFormat(t *testing.T) {
@@ -23,9 +24,11 @@ func TestCheckFormat(t *testing.T) {
 		"%CEL(size(request.path) > (1))%":       "",
 		"%METADATA(ROUTE:istio:config)%":        "",
 		"%COMMON_DURATION(DS_RX_BEG:US_TX:ms)%": "",
+		"%SPAN_ID%":                             `"%SPAN_ID%" is no command of all supported Envoys`,
+		"%PER_REQUEST_STATE(a)%":                "is no command of the supported Envoys",
 		"50 % off":                              `no command of Envoy starts at "% off"`,
 		"%REQ(:path":                            "no command of Envoy starts at",
-		"%NO_SUCH%":                             `"%NO_SUCH%" is no command of all supported Envoys`,
+		"%NO_SUCH%":                             `"%NO_SUCH%" is no command of the supported Envoys`,
 		"%REQ%":                                 "lacks its argument",
 		"%PROTOCOL(x)%":                         "has an argument",
 		"%PROTOCOL:5%":                          "has a length",
@@ -61,17 +64,45 @@ func TestCheckFormat(t *testing.T) {
 	}
 }
 
+func TestHeader(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"":                                  "0 ",
+		"50%% of %PROTOCOL%":                "0 ",
+		"%PER_REQUEST_STATE(a.b)%":          "0 ",
+		`%UPSTREAM_METADATA(["a","b"])%`:    "0 ",
+		"%SPAN_ID%%LISTENER_NAME%%SPAN_ID%": "40 %LISTENER_NAME%",
+		"%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%":      "0 ",
+		"%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT(128)%": "38 %DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT(128)%",
+		"%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT(129)%": "has an argument",
+		"%START_TIME%%":               `no command of Envoy starts at "%"`,
+		"%REQ_WITHOUT_QUERY(a)%":      "is no command of the supported Envoys",
+		"50% of it":                   `no command of Envoy starts at "% of it"`,
+		"%FILE_CONTENT(/etc/passwd)%": "is no command of the supported Envoys",
+	} {
+		since, name, err := Header(value)
+		got := fmt.Sprint(since, " ", name)
+		if err != nil && !strings.Contains(err.Error(), want) || err == nil && got != want {
+			t.Errorf("Header(%q) = %q, %v, want %q", value, got, err, want)
+		}
+	}
+}
+
+// arguments are arguments of commands that do not take any text.
+var arguments = map[string]string{
+	"CEL": "request.path", "COMMON_DURATION": "DS_RX_BEG:DS_TX_END:ms", "GRPC_STATUS": "NUMBER", "METADATA": "ROUTE:a:b",
+	"PATH": "NQ:ORIG", "START_TIME": "%s", "TYPED_CEL": "request.path", "QUERY_PARAMS": "ORIG",
+}
+
 // TestEnvoyHasCommands has the real Envoy read a format with all commands.
 func TestEnvoyHasCommands(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
-	arguments := map[string]string{
-		"CEL": "request.path", "COMMON_DURATION": "DS_RX_BEG:DS_TX_END:ms", "GRPC_STATUS": "NUMBER", "METADATA": "ROUTE:a:b",
-		"PATH": "NQ:ORIG", "START_TIME": "%s",
-	}
 	var format strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(commands())) {
-		c := commands()[name]
+	for name, c := range field.Sorted(commands()) {
+		if c.since > 0 || c.not == logs {
+			continue
+		}
 		length := ""
 		if c.shortened {
 			length = ":5"
@@ -79,7 +110,7 @@ func TestEnvoyHasCommands(t *testing.T) {
 		if c.without {
 			format.WriteString("%" + name + "%")
 		}
-		if argument := arguments[name]; c.argument != nil {
+		if argument := arguments[name]; c.argument != nil && c.argumentSince == 0 {
 			if argument == "" {
 				argument = "X"
 			}

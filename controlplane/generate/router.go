@@ -133,7 +133,7 @@ func (r *router) source() *gateway.Source {
 // routerSet caches one set of a gateway. The set depends on everything that a [gateway.Source]
 // provides.
 func (g *Generator) routerSet(r *router, typeURL string, build func(prev *xds.Set) *xds.Set) *xds.Set {
-	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, settings: r.settings.RouteKey()}
+	key := setKey{typeURL: typeURL, vhds: r.proxy.VHDS, outbound: r.outbound, router: r.key, route: routeKey{envoy: r.envoyKey()}, settings: r.settings.RouteKey()}
 	if typeURL == xds.TypeListener {
 		key.plugins, key.policies = r.plugins.Key, r.tokens.Key+r.policies.Key
 		key.settings, key.recorded = r.settings.String(), r.recorded.Key

@@ -56,6 +56,7 @@ type outboundKey struct {
 type routeKey struct {
 	domain  string
 	callers string // labels that VirtualServices select by
+	envoy   int    // how many of the versions that headers need its Envoy has
 }
 
 // inboundKey determines the inbound listeners and clusters of a proxy.
@@ -144,7 +145,13 @@ func (s *target) tokensOf(services []model.Key) authentication.Tokens {
 
 // routeKey returns the part of the keys that only routes depend on.
 func (s *target) routeKey() routeKey {
-	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels)}
+	return routeKey{domain: s.domain(), callers: project(s.mesh.VirtualServices.SourceLabels, s.proxy.Labels), envoy: s.envoyKey()}
+}
+
+// envoyKey returns how many of the versions of Envoy that headers of VirtualServices need the proxy has.
+func (s *target) envoyKey() int {
+	n, _ := slices.BinarySearch(s.mesh.VirtualServices.Envoys, s.proxy.EnvoyMinor()+1)
+	return n
 }
 
 // domain returns the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".

@@ -188,7 +188,7 @@ func headerRules() []routing {
   headers: {request: {set: {":authority": named.example}}}
   $A
 - match: [{uri: {prefix: /value}}]
-  headers: {request: {set: {x-method: "%REQ(:METHOD)%", x-share: "50% of all"}}}
+  headers: {request: {set: {x-method: "%REQ(:METHOD)%", x-share: "50%% of all", x-path: "%PATH(NQ)%", x-cel: "%CEL(request.path)%", x-none: "%UPSTREAM_METADATA(a:b)%"}}}
   $A
 - match: [{uri: {prefix: /destination}}]
   headers: {request: {set: {x-rule: rule}}, response: {set: {x-rule: rule}}}
@@ -208,7 +208,7 @@ func headerRules() []routing {
 			{send: "GET /response", to: "a", answer: "X-Backend: other; X-Made: 1; X-Backend-Too: more; -X-Powered-By"},
 			{send: "GET /host", to: "a", asked: "named.example"},
 			{send: "GET /authority", to: "a", asked: "named.example"},
-			{send: "GET /value", to: "a", arrives: "X-Method: GET; X-Share: 50% of all"},
+			{send: "GET /value", to: "a", arrives: "X-Method: GET; X-Share: 50% of all; X-Path: /value; X-Cel: /value; -X-None"},
 			{send: "GET /destination", header: "x-remove: 1", to: "b", asked: "dest.example", arrives: "X-Rule: rule; X-Dest: dest; -X-Remove", answer: "X-Rule: rule; X-Dest: dest"},
 			{send: "GET /weighted", to: "a", asked: "dest.example", arrives: "X-Rule: rule; X-Dest: dest", answer: "X-Dest: dest; -X-Powered-By"},
 		}},

@@ -3,7 +3,11 @@
 
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
 
 // Interception is how traffic reaches a proxy.
 type Interception string
@@ -81,6 +85,21 @@ func (p *Proxy) OwnLabels() map[string]string {
 		return p.ClaimedLabels
 	}
 	return p.Labels
+}
+
+// EnvoyMinor returns the second part of the version of the proxy's Envoy, or a large number if it is
+// unknown.
+func (p *Proxy) EnvoyMinor() int {
+	const newest = 1 << 10
+	parts := strings.Split(p.Envoy, ".")
+	if len(parts) < 2 {
+		return newest
+	}
+	minor, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return newest
+	}
+	return minor
 }
 
 // ConnectedProxy is a proxy that has opened a stream.

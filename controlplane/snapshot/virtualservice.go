@@ -9,6 +9,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -48,6 +49,9 @@ type VirtualServices struct {
 	// SourceLabels are the label keys that matches on the client use, sorted. Clients with equal
 	// values for these keys get the same routes.
 	SourceLabels []string
+	// Envoys are the minor versions of Envoy that values of headers need, sorted. Proxies whose
+	// Envoys have the same of them get the same routes.
+	Envoys []int
 
 	byHost    map[string][]*VirtualService // oldest first
 	wildcards []string                     // most specific first
@@ -74,9 +78,10 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 		byKey: make(map[model.Key]*VirtualService), lent: make(map[model.Key]bool), all: objs,
 	}
 	lenders := lendersOf(objs)
-	labels := make(map[string]bool)
+	labels, envoys := make(map[string]bool), make(map[int]bool)
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*networkingv1alpha3.VirtualService)
+		addEnvoys(envoys, spec)
 		if !ok || len(spec.GetHosts()) == 0 {
 			continue
 		}
@@ -102,6 +107,7 @@ func newVirtualServices(old *VirtualServices, objs []*model.Config, set settings
 		}
 		addSourceLabels(labels, vs.Spec)
 	}
+	v.Envoys = slices.Sorted(maps.Keys(envoys))
 	v.SourceLabels = slices.Sorted(maps.Keys(labels))
 	for h := range v.byHost {
 		if isWildcard(h) {
@@ -132,6 +138,27 @@ func addSourceLabels(labels map[string]bool, spec *networkingv1alpha3.VirtualSer
 	for _, route := range spec.GetTcp() {
 		for _, m := range route.GetMatch() {
 			add(m.GetSourceLabels())
+		}
+	}
+}
+
+// addEnvoys adds the minor versions of Envoy that values of headers need.
+func addEnvoys(envoys map[int]bool, spec *networkingv1alpha3.VirtualService) {
+	add := func(headers *networkingv1alpha3.Headers) {
+		for _, side := range []*networkingv1alpha3.Headers_HeaderOperations{headers.GetRequest(), headers.GetResponse()} {
+			for _, values := range []map[string]string{side.GetSet(), side.GetAdd()} {
+				for _, value := range values {
+					if since, _, err := expression.Header(value); err == nil && since > 0 {
+						envoys[since] = true
+					}
+				}
+			}
+		}
+	}
+	for _, route := range spec.GetHttp() {
+		add(route.GetHeaders())
+		for _, d := range route.GetRoute() {
+			add(d.GetHeaders())
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -121,6 +122,8 @@ func (c *checker) onceEach(types []string, path string, once ...string) {
 }
 
 func (c *checker) httpRouteFilter(f gatewayv1.HTTPRouteFilter, path string) {
+	c.literalPercent(f.RequestHeaderModifier, path+".requestHeaderModifier")
+	c.literalPercent(f.ResponseHeaderModifier, path+".responseHeaderModifier")
 	c.union(path, string(f.Type), []member{
 		{"RequestHeaderModifier", "requestHeaderModifier", f.RequestHeaderModifier != nil},
 		{"ResponseHeaderModifier", "responseHeaderModifier", f.ResponseHeaderModifier != nil},
@@ -134,12 +137,28 @@ func (c *checker) httpRouteFilter(f gatewayv1.HTTPRouteFilter, path string) {
 }
 
 func (c *checker) grpcRouteFilter(f gatewayv1.GRPCRouteFilter, path string) {
+	c.literalPercent(f.RequestHeaderModifier, path+".requestHeaderModifier")
+	c.literalPercent(f.ResponseHeaderModifier, path+".responseHeaderModifier")
 	c.union(path, string(f.Type), []member{
 		{"RequestHeaderModifier", "requestHeaderModifier", f.RequestHeaderModifier != nil},
 		{"ResponseHeaderModifier", "responseHeaderModifier", f.ResponseHeaderModifier != nil},
 		{"RequestMirror", "requestMirror", f.RequestMirror != nil},
 		{"ExtensionRef", "extensionRef", f.ExtensionRef != nil},
 	})
+}
+
+// literalPercent warns of values of headers that are no format of Envoy and reach applications as they are.
+func (c *checker) literalPercent(f *gatewayv1.HTTPHeaderFilter, path string) {
+	if f == nil {
+		return
+	}
+	for name, list := range field.Sorted(map[string][]gatewayv1.HTTPHeader{"set": f.Set, "add": f.Add}) {
+		for i, h := range list {
+			if _, _, err := expression.Header(h.Value); err != nil {
+				c.warnf(field.Index(path+"."+name, i)+".value", "is %s and sent without any replacement: %s", field.Quote(h.Value), err)
+			}
+		}
+	}
 }
 
 func (c *checker) httpPathMatch(m gatewayv1.HTTPPathMatch, path string) {

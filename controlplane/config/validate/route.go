@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
@@ -125,6 +126,9 @@ func (c *checker) headers(h *networkingv1alpha3.Headers, path string) {
 				}
 				if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 					c.errorf(where, "is %s: a header has no control characters; remove them", field.Quote(value))
+				}
+				if _, _, err := expression.Header(value); err != nil && !isAuthority(name) {
+					c.errorf(where, "is %s: %s", field.Quote(value), err)
 				}
 			}
 		}

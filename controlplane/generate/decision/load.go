@@ -5,8 +5,6 @@ package decision
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -20,7 +18,7 @@ import (
 
 // Load returns the Envoy of a proxy with the listeners and extensions of the given sets.
 func Load(listeners, extensions *xds.Set, proxy *model.Proxy) (*Envoy, error) {
-	cfg := Config{Gateway: proxy.Role == node.Router, Minor: minorOf(proxy.Envoy)}
+	cfg := Config{Gateway: proxy.Role == node.Router, Minor: proxy.EnvoyMinor()}
 	for _, r := range listeners.Resources {
 		l := &listenerv3.Listener{}
 		if err := unpack(r, l); err != nil {
@@ -48,18 +46,4 @@ func unpack(r *xds.Resource, into proto.Message) error {
 		return fmt.Errorf("read %s: %w", r.Name, err)
 	}
 	return nil
-}
-
-// minorOf returns the second part of the version of an Envoy, or a large number if it is unknown.
-func minorOf(version string) int {
-	const newest = 1 << 10
-	parts := strings.Split(version, ".")
-	if len(parts) < 2 {
-		return newest
-	}
-	minor, err := strconv.Atoi(parts[1])
-	if err != nil {
-		return newest
-	}
-	return minor
 }

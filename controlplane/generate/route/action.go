@@ -24,10 +24,10 @@ import (
 // forward makes the route send requests to its destinations.
 func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.HTTPRoute) {
 	action := &routev3.RouteAction{RetryPolicy: retryPolicy(in.GetRetries(), b.Mesh.Config)}
-	authority := headerOperations(in.GetHeaders().GetRequest()).authority
+	host := authority(in.GetHeaders().GetRequest())
 	if r := in.GetRewrite(); r != nil {
 		rewritePath(action, r, route.GetMatch())
-		authority = cmp.Or(r.GetAuthority(), authority)
+		host = cmp.Or(r.GetAuthority(), host)
 	}
 	dests := weighted(in.GetRoute())
 	targets := make([]target, 0, len(dests))
@@ -41,13 +41,13 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 	case 1:
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: targets[0].cluster()}
 		b.applyHeaders(route, dests[0].GetHeaders())
-		authority = cmp.Or(headerOperations(dests[0].GetHeaders().GetRequest()).authority, authority)
+		host = cmp.Or(authority(dests[0].GetHeaders().GetRequest()), host)
 	default:
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split(dests, targets)}
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: b.split(dests, targets)}
 	}
 	b.applyTimeout(action, in.GetTimeout(), b.servesHTTP2(h.Service, h.Port) || slices.ContainsFunc(targets, func(t target) bool { return b.servesHTTP2(t.service, t.port) }))
-	if authority != "" {
-		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: authority}
+	if host != "" {
+		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: host}
 	}
 	if h.Rules.Config.Annotations[semanticsAnnotation] == "gateway" {
 		// The Gateway API requires this status for destinations that do not exist.
@@ -73,10 +73,10 @@ func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1a
 }
 
 // split divides requests among destinations by weight.
-func split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *routev3.WeightedCluster {
+func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *routev3.WeightedCluster {
 	out := &routev3.WeightedCluster{}
 	for i, d := range dests {
-		request, response := headerOperations(d.GetHeaders().GetRequest()), headerOperations(d.GetHeaders().GetResponse())
+		request, response := b.headerOperations(d.GetHeaders().GetRequest()), b.headerOperations(d.GetHeaders().GetResponse())
 		c := &routev3.WeightedCluster_ClusterWeight{
 			Name:                    targets[i].cluster(),
 			Weight:                  wrapperspb.UInt32(uint32(d.GetWeight())),
@@ -85,8 +85,8 @@ func split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *
 			ResponseHeadersToAdd:    response.add,
 			ResponseHeadersToRemove: response.remove,
 		}
-		if request.authority != "" {
-			c.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: request.authority}
+		if host := authority(d.GetHeaders().GetRequest()); host != "" {
+			c.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
 		}
 		out.Clusters = append(out.Clusters, c)
 	}

@@ -39,6 +39,7 @@ type Builder struct {
 	Problems []model.Problem
 
 	reported map[model.Problem]bool // problems that Routes reported
+	tooNew   []string               // headers that the Envoy cannot set, of the current route
 	sources  xds.Sources            // see TakeSources
 }
 

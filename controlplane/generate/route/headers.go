@@ -4,34 +4,39 @@
 package route
 
 import (
+	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/expression"
 )
 
 // headerChange contains header operations in Envoy's format.
 type headerChange struct {
-	add       []*corev3.HeaderValueOption
-	remove    []string
-	authority string // new value of the Host header
+	add    []*corev3.HeaderValueOption
+	remove []string
 }
 
 // headerOperations converts header operations: added headers first, each group sorted by name.
-// Operations on other pseudo-headers are dropped, because Envoy rejects them.
-func headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerChange {
+// Operations on the host are left to [authority], those on other pseudo-headers are dropped, because
+// Envoy rejects them, and so are values with commands that the proxy's Envoy lacks.
+func (b *Builder) headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerChange {
 	var out headerChange
 	option := func(name, value string, action corev3.HeaderValueOption_HeaderAppendAction) {
 		switch lower := strings.ToLower(name); {
-		case lower == "host" || lower == ":authority":
-			out.authority = value
-		case strings.HasPrefix(lower, ":"):
+		case lower == "host" || strings.HasPrefix(lower, ":"):
 		default:
+			value, newest, since := headerValue(value)
+			if since > b.Proxy.EnvoyMinor() {
+				b.tooNew = append(b.tooNew, fmt.Sprintf("headers: %q is left out at proxies with an Envoy before 1.%d, which lacks %s of its value: update Envoy", name, since, newest))
+				return
+			}
 			out.add = append(out.add, &corev3.HeaderValueOption{
-				Header: &corev3.HeaderValue{Key: name, Value: headerValue(value)}, AppendAction: action,
+				Header: &corev3.HeaderValue{Key: name, Value: value}, AppendAction: action,
 			})
 		}
 	}
@@ -49,26 +54,25 @@ func headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerCha
 	return out
 }
 
-// headerCommand matches a substitution command that all supported Envoy versions know.
-var headerCommand = regexp.MustCompile(`^%(?:%|(?:PROTOCOL|HOSTNAME|START_TIME|ROUTE_NAME|REQUESTED_SERVER_NAME|RESPONSE_CODE|` +
-	`RESPONSE_CODE_DETAILS|RESPONSE_FLAGS|UPSTREAM_HOST|UPSTREAM_CLUSTER|UPSTREAM_LOCAL_ADDRESS|UPSTREAM_REMOTE_ADDRESS|` +
-	`DOWNSTREAM_(?:REMOTE|LOCAL|DIRECT_REMOTE)_ADDRESS(?:_WITHOUT_PORT)?|DOWNSTREAM_LOCAL_PORT|DOWNSTREAM_PEER_(?:URI_SAN|SUBJECT|ISSUER|SERIAL|FINGERPRINT_256)|` +
-	`DOWNSTREAM_LOCAL_(?:URI_SAN|SUBJECT)|DOWNSTREAM_TLS_(?:VERSION|CIPHER|SESSION_ID)|CONNECTION_ID|BYTES_RECEIVED|BYTES_SENT|DURATION|` +
-	`DOWNSTREAM_PEER_CERT(?:_V_START|_V_END)?|START_TIME\([-%A-Za-z0-9 .:/_+]*\)|DYNAMIC_METADATA\([A-Za-z0-9_.-]+(?::[A-Za-z0-9_.-]+)*\)|PER_REQUEST_STATE\([A-Za-z0-9_.-]+\))%|` +
-	`(?:REQ|RESP|TRAILER)\([:A-Za-z0-9_-]+(?:\?[:A-Za-z0-9_-]+)?\)(?::[0-9]{1,4})?%)`)
-
-// headerValue returns a value unchanged if every % in it starts a command that Envoy knows.
-// Otherwise it escapes the value: Envoy would reject the routes of all services because of it.
-func headerValue(value string) string {
-	for rest := value; ; {
-		i := strings.IndexByte(rest, '%')
-		if i < 0 {
-			return value
+// authority returns the value that operations set the Host header to, or "".
+func authority(in *networkingv1alpha3.Headers_HeaderOperations) (out string) {
+	for _, values := range []map[string]string{in.GetAdd(), in.GetSet()} {
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			if strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority") {
+				out = values[name]
+			}
 		}
-		command := headerCommand.FindString(rest[i:])
-		if command == "" {
-			return strings.ReplaceAll(value, "%", "%%")
-		}
-		rest = rest[i+len(command):]
 	}
+	return out
+}
+
+// headerValue returns a value unchanged if every % in it starts a command that Envoy knows. Otherwise it
+// escapes the value, which only the Gateway API allows: Envoy would reject the routes of all services
+// because of it.
+func headerValue(value string) (out, newest string, since int) {
+	since, newest, err := expression.Header(value)
+	if err != nil {
+		return strings.ReplaceAll(value, "%", "%%"), "", 0
+	}
+	return value, newest, since
 }

@@ -41,7 +41,11 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 				b.invalidRule(h, i, err)
 				continue
 			}
+			b.tooNew = nil
 			route, err := b.route(h, in, m, match)
+			for _, reason := range b.tooNew {
+				b.warnRule(h, i, reason)
+			}
 			if err == nil {
 				err = checkRoute(route) // includes the match
 			}
@@ -117,6 +121,17 @@ func (b *Builder) invalidRule(h *Host, route int, err error) {
 	from := h.Rules.Origin(route)
 	p := envoyconf.Left(from.Config.Key, fmt.Errorf("spec.http[%d]: %w", from.Rule, err))
 	p.Source = from.Config.Source
+	b.report(p)
+}
+
+// warnRule records the problem of a rule that is served without a part of it.
+func (b *Builder) warnRule(h *Host, route int, reason string) {
+	from := h.Rules.Origin(route)
+	b.report(model.Problem{Object: from.Config.Key, Source: from.Config.Source, Warning: true, Reason: fmt.Sprintf("spec.http[%d].%s", from.Rule, reason)})
+}
+
+// report records a problem once.
+func (b *Builder) report(p model.Problem) {
 	if b.reported == nil {
 		b.reported = make(map[model.Problem]bool)
 	}
@@ -175,7 +190,7 @@ func (b *Builder) route(h *Host, in *networkingv1alpha3.HTTPRoute, m *networking
 
 // applyHeaders sets the header operations of a route.
 func (b *Builder) applyHeaders(route *routev3.Route, headers *networkingv1alpha3.Headers) {
-	request, response := headerOperations(headers.GetRequest()), headerOperations(headers.GetResponse())
+	request, response := b.headerOperations(headers.GetRequest()), b.headerOperations(headers.GetResponse())
 	route.RequestHeadersToAdd = append(route.RequestHeadersToAdd, request.add...)
 	route.RequestHeadersToRemove = append(route.RequestHeadersToRemove, request.remove...)
 	route.ResponseHeadersToAdd = append(route.ResponseHeadersToAdd, response.add...)
