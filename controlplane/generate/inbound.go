@@ -282,7 +282,7 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
 			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,
 		})
-		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to, s.recorded.Labelled)}
+		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
 	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(envoyconf.Stream{

@@ -423,15 +423,11 @@ func blockAll() *routev3.VirtualHost {
 	}
 }
 
-// inboundRoutes returns routes that forward all requests to the application. With labelled, they
-// remove the headers in which proxies tell each other about their workloads.
-func inboundRoutes(to inboundTarget, labelled bool) *routev3.RouteConfiguration {
-	var hidden []string
-	if labelled {
-		hidden = envoyconf.PeerHeaders()
-	}
+// inboundRoutes returns routes that forward all requests to the application. They remove the headers
+// in which proxies tell each other about their workloads: some client may send them.
+func inboundRoutes(to inboundTarget) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
-		RequestHeadersToRemove: hidden,
+		RequestHeadersToRemove: envoyconf.PeerHeaders(),
 		Name:                   to.route,
 		ValidateClusters:       wrapperspb.Bool(false),
 		VirtualHosts: []*routev3.VirtualHost{{

@@ -20,10 +20,8 @@ type Telemetry struct {
 
 // Telemetries is the index of Telemetry objects by workload.
 type Telemetries struct {
-	index policyIndex[*Telemetry]
-	byKey map[model.Key]*Telemetry
-	// metrics are the providers of metrics that objects select, and the oldest object that does.
-	metrics  map[string]*Telemetry
+	index    policyIndex[*Telemetry]
+	byKey    map[model.Key]*Telemetry
 	all      []*model.Config
 	problems []model.Problem
 }
@@ -36,7 +34,7 @@ func (t *Telemetries) objects() []*model.Config {
 }
 
 func newTelemetries(old *Telemetries, objs []*model.Config, set settings) *Telemetries {
-	t := &Telemetries{index: policyIndex[*Telemetry]{root: set.root}, byKey: make(map[model.Key]*Telemetry, len(objs)), metrics: map[string]*Telemetry{}, all: objs}
+	t := &Telemetries{index: policyIndex[*Telemetry]{root: set.root}, byKey: make(map[model.Key]*Telemetry, len(objs)), all: objs}
 	for _, obj := range objs {
 		spec, ok := obj.Spec.(*telemetryv1alpha1.Telemetry)
 		if !ok {
@@ -50,13 +48,6 @@ func newTelemetries(old *Telemetries, objs []*model.Config, set settings) *Telem
 			entry = old.byKey[obj.Key]
 		}
 		t.byKey[obj.Key] = entry
-		for _, m := range spec.GetMetrics() {
-			for _, p := range m.GetProviders() {
-				if t.metrics[p.GetName()] == nil {
-					t.metrics[p.GetName()] = entry
-				}
-			}
-		}
 		for i, ref := range targetRefs(spec) {
 			if isService(ref) {
 				report("spec.targetRefs[%d]: %s %q: only the waypoints of Istio's ambient mode are attached to services, so the object has no effect; use a selector",
@@ -105,7 +96,3 @@ func (t *Telemetries) For(namespace string, labels map[string]string) (levels, h
 	n := min(1, len(selecting))
 	return append(levels, selecting[:n]...), selecting[n:]
 }
-
-// MetricsProviders returns the providers of metrics that objects select, and for each the oldest
-// object that does. The result must not be modified.
-func (t *Telemetries) MetricsProviders() map[string]*Telemetry { return t.metrics }

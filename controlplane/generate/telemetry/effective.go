@@ -21,8 +21,7 @@ type Effective struct {
 	// Key differs between two results that lead to different listeners. It cannot be forged.
 	Key string
 	// Labelled is true if clusters and endpoints have the service and the workload that a request is
-	// sent to as metadata, and proxies tell each other about their workloads: some proxy of the mesh
-	// counts requests.
+	// sent to as metadata, and the proxy tells others about its workload: metrics of it are selected.
 	Labelled bool
 	// LabelledBy is the object that causes this, or empty if the mesh config does.
 	LabelledBy model.Key
@@ -43,12 +42,12 @@ type Effective struct {
 // Of returns what is in force for a proxy. Its Sidecar may be nil.
 func Of(mesh *snapshot.Mesh, proxy *model.Proxy, sidecar *snapshot.Sidecar) Effective {
 	e := Effective{}
-	e.LabelledBy, e.Labelled = labelled(mesh)
 	var hidden []*snapshot.Telemetry
 	e.levels, hidden = mesh.Telemetries.For(proxy.Namespace, proxy.OwnLabels())
 	for _, loser := range hidden {
 		e.Problems = append(e.Problems, e.levels[len(e.levels)-1].Hides(loser))
 	}
+	e.LabelledBy, e.Labelled = labelled(mesh, e.levels)
 	e.envoy = supportOf(proxy.Envoy)
 	e.client, e.server = metricsOf(mesh.Config, e.levels, e.envoy)
 	if (e.client.on || e.server.on) && e.envoy == none {
@@ -115,22 +114,24 @@ func (e *Effective) name(mesh *snapshot.Mesh) {
 	}
 }
 
-// labelled reports whether metrics of some proxy of the mesh are selected, and by which object. The
-// key is empty if the mesh config does it.
-func labelled(mesh *snapshot.Mesh) (by model.Key, ok bool) {
-	if slices.ContainsFunc(mesh.Config.GetDefaultProviders().GetMetrics(), func(name string) bool { return countsRequests(mesh.Config, name) }) {
-		return model.Key{}, true
-	}
-	var first *model.Config
-	for name, object := range mesh.Telemetries.MetricsProviders() {
-		if countsRequests(mesh.Config, name) && (first == nil || model.Older(object.Config, first) < 0) {
-			first = object.Config
+// labelled reports whether metrics of a workload are selected, and by which object. The key is empty if
+// the mesh config does it. Other workloads do not matter: an object for one namespace changes no proxy
+// of another.
+func labelled(mesh *snapshot.Mesh, levels []*snapshot.Telemetry) (by model.Key, ok bool) {
+	ok = slices.ContainsFunc(mesh.Config.GetDefaultProviders().GetMetrics(), func(name string) bool { return countsRequests(mesh.Config, name) })
+	for _, level := range levels {
+		for _, m := range level.Spec.GetMetrics() {
+			if len(m.GetProviders()) == 0 {
+				continue
+			}
+			by = level.Config.Key
+			ok = slices.ContainsFunc(m.GetProviders(), func(p *telemetryv1alpha1.ProviderRef) bool { return countsRequests(mesh.Config, p.GetName()) })
 		}
 	}
-	if first == nil {
-		return model.Key{}, false
+	if !ok {
+		by = model.Key{}
 	}
-	return first.Key, true
+	return by, ok
 }
 
 // support is what the stats access logger of an Envoy can do.
