@@ -54,6 +54,7 @@ func keyRows() []keyRow {
 		{"serviceAccounts", `[web, shop/api]`, accounts, others},
 		{"source.serviceAccount", `[web, shop/api]`, accounts, others},
 		{"trustDomains", `["old.*"]`, []string{"GET / | as spiffe://old.example/ns/shop/sa/web", "GET / | port tcp | as spiffe://old.example/ns/a/sa/b"}, []string{"GET /", "GET / | as shop/web", "GET / | as old.example/web", "GET / | port tcp | as shop/web"}},
+		{"source.trustDomain", `["old.*"]`, []string{"GET / | as spiffe://old.example/ns/shop/sa/web"}, []string{"GET /", "GET / | as shop/web"}},
 		{"ipBlocks", ranges, near, far},
 		{"source.ip", ranges, near, far},
 		{"remoteIpBlocks", `[192.0.2.0/24, "2001:db8::7"]`, forwarded, unknown},

@@ -62,7 +62,7 @@ func (q asked) matches(r *securityv1beta1.Rule, refuses bool) bool {
 		name, isHeader := strings.CutPrefix(strings.TrimSuffix(w.GetKey(), "]"), "request.headers[")
 		test := map[string]func(string, bool) bool{
 			"source.ip": within(q.peer), "remote.ip": within(q.client), "destination.ip": within(q.server),
-			"source.namespace": q.isNamespace, "source.principal": q.isPrincipal, "source.serviceAccount": q.isAccount,
+			"source.namespace": q.isNamespace, "source.principal": q.isPrincipal, "source.serviceAccount": q.isAccount, "source.trustDomain": q.isDomain,
 			"destination.port": func(v string, _ bool) bool { return v == q.port },
 			"connection.sni":   func(v string, _ bool) bool { return like(strings.ToLower(v), strings.ToLower(q.sni)) },
 		}[w.GetKey()]

@@ -21,13 +21,18 @@ import (
 
 // refusedPaths are fields that no valid object has.
 var refusedPaths = map[string]string{
-	"spec.http.fault.delay.exponentialDelay":   "not supported by any proxy",
-	"spec.http.fault.abort.http2Error":         "not supported by any proxy",
-	"spec.ingress.tls.httpsRedirect":           "of gateways only",
-	"spec.ingress.tls.credentialName":          "of gateways only",
-	"spec.ingress.tls.subjectAltNames":         "of gateways only",
-	"spec.trafficPolicy.proxyProtocol":         "beside tunnel; see subsets",
-	"spec.trafficPolicy.proxyProtocol.version": "beside tunnel; see subsets",
+	"spec.http.fault.delay.exponentialDelay":             "not supported by any proxy",
+	"spec.http.fault.abort.http2Error":                   "not supported by any proxy",
+	"spec.ingress.tls.httpsRedirect":                     "of gateways only",
+	"spec.ingress.tls.credentialName":                    "of gateways only",
+	"spec.ingress.tls.subjectAltNames":                   "of gateways only",
+	"spec.ingress.tls.credentialNames":                   "of gateways only",
+	"spec.ingress.tls.tlsCertificates":                   "of gateways only",
+	"spec.ingress.tls.tlsCertificates.serverCertificate": "of gateways only",
+	"spec.ingress.tls.tlsCertificates.privateKey":        "of gateways only",
+	"spec.ingress.tls.tlsCertificates.caCertificates":    "of gateways only",
+	"spec.trafficPolicy.proxyProtocol":                   "beside tunnel; see subsets",
+	"spec.trafficPolicy.proxyProtocol.version":           "beside tunnel; see subsets",
 }
 
 // TestEveryFieldIsAccepted decodes examples that together set each field of

@@ -55,9 +55,9 @@ func (b *builder) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path str
 }
 
 // decodeBase64 takes the four forms that JSON for protobuf allows: standard
-// or for URLs, with padding or without. White space is left out.
+// or for URLs, with padding or without.
 func decodeBase64(s string) ([]byte, error) {
-	s = strings.TrimRight(strings.Join(strings.Fields(s), ""), "=")
+	s = strings.TrimRight(s, "=")
 	if strings.ContainsAny(s, "-_") {
 		return base64.RawURLEncoding.DecodeString(s)
 	}

@@ -161,6 +161,13 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 			}
 		}
 	}
+	for name, domains := range field.Sorted(map[string][]string{"trustDomains": s.GetTrustDomains(), "notTrustDomains": s.GetNotTrustDomains()}) {
+		for i, d := range domains {
+			if strings.Contains(d, "/") {
+				c.errorf(field.Index(path+"."+name, i), "is %s: a trust domain has no \"/\"; for whole identities write principals", field.Quote(d))
+			}
+		}
+	}
 	accounts := len(s.GetServiceAccounts())+len(s.GetNotServiceAccounts()) > 0
 	if accounts && len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetNamespaces())+len(s.GetNotNamespaces()) > 0 {
 		c.errorf(path, "has serviceAccounts beside principals or namespaces: write one or the other")
@@ -237,7 +244,7 @@ func (c *checker) pathTemplate(s, path string) {
 // conditions are the keys of when; those with true take a key in brackets.
 var conditions = map[string]bool{
 	"request.headers": true, "request.auth.claims": true, "experimental.envoy.filters": true,
-	"source.ip": false, "remote.ip": false, "source.namespace": false, "source.principal": false, "source.serviceAccount": false,
+	"source.ip": false, "remote.ip": false, "source.namespace": false, "source.principal": false, "source.serviceAccount": false, "source.trustDomain": false,
 	"request.auth.principal": false, "request.auth.audiences": false, "request.auth.presenter": false,
 	"destination.ip": false, "destination.port": false, "connection.sni": false,
 }
@@ -340,10 +347,20 @@ func (c *checker) targets(t targets) {
 	}
 }
 
+// targetKinds are what policies can be for.
+var targetKinds = map[string]bool{
+	"gateway.networking.k8s.io/Gateway": true, "gateway.networking.k8s.io/GatewayClass": true,
+	"/Service": true, "core/Service": true, "networking.istio.io/ServiceEntry": true,
+}
+
 func (c *checker) targetRef(r *typev1beta1.PolicyTargetReference, path string) {
 	c.fault(path+".group", typeRule[gatewayv1.Group]().fault(r.GetGroup()))
 	c.fault(path+".kind", typeRule[gatewayv1.Kind]().fault(r.GetKind()))
 	c.fault(path+".name", typeRule[gatewayv1.ObjectName]().fault(r.GetName()))
+	if !targetKinds[r.GetGroup()+"/"+r.GetKind()] {
+		c.errorf(path, "is of the kind %s of the group %s: a policy is for a Gateway or GatewayClass of gateway.networking.k8s.io, a Service, or a ServiceEntry of networking.istio.io",
+			field.Quote(r.GetKind()), field.Quote(r.GetGroup()))
+	}
 	if ns := r.GetNamespace(); ns != "" {
 		c.errorf(path+".namespace", "is %s: the target of a policy must be in its namespace; remove it", field.Quote(ns))
 	}

@@ -78,7 +78,9 @@ func (c *checker) patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), JSONReason(err))
 		return
 	}
-	if _, err := patchMessage(p.GetApplyTo(), p.GetPatch().GetValue(), protojson.UnmarshalOptions{}); err != nil {
+	if _, err := patchMessage(p.GetApplyTo(), p.GetPatch().GetValue(), protojson.UnmarshalOptions{}); err != nil && (strings.Contains(err.Error(), "invalid value for enum") || strings.Contains(err.Error(), `missing "@type" field`)) {
+		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), JSONReason(err))
+	} else if err != nil {
 		c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, JSONReason(err))
 	}
 	if adds(p.GetPatch().GetOperation()) {

@@ -74,7 +74,7 @@ func (c *checker) serverHost(s, path string) {
 	} else if namespace != "*" && namespace != "." && labelNameFault(namespace) != "" {
 		c.errorf(path, "is %s: the part before \"/\" must be a namespace, \".\" or \"*\"", field.Quote(s))
 	}
-	if !isIP(host) {
+	if !isIP(host) || strings.Contains(host, ":") {
 		c.fault(path, fullHostFault(s, host))
 	}
 }
@@ -174,10 +174,59 @@ func (c *checker) serverTLS(tls *networkingv1alpha3.ServerTLSSettings, path stri
 	case networkingv1alpha3.ServerTLSSettings_MUTUAL, networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL:
 		needed = 3
 	}
+	c.certificateSources(tls, path)
 	for i, f := range files[:needed] {
 		if f.value == "" && !named && !(listed && i < 2) && !(i == 2 && tls.GetCaCertCredentialName() != "") {
 			c.errorf(path+"."+f.name, "is missing: mode %s needs it, or credentialName", tls.GetMode())
 		}
+	}
+}
+
+// certificateSources checks that the certificates of a server come from one place.
+func (c *checker) certificateSources(tls *networkingv1alpha3.ServerTLSSettings, path string) {
+	if tls.GetMode() == networkingv1alpha3.ServerTLSSettings_ISTIO_MUTUAL {
+		for _, f := range []struct {
+			name string
+			set  bool
+		}{{"credentialNames", len(tls.GetCredentialNames()) > 0}, {"tlsCertificates", len(tls.GetTlsCertificates()) > 0}} {
+			if f.set {
+				c.errorf(path+"."+f.name, "is not allowed with mode ISTIO_MUTUAL, which uses the certificates of the mesh: remove it, or write mode MUTUAL")
+			}
+		}
+		return
+	}
+	var sources []string
+	for _, s := range []struct {
+		name string
+		set  bool
+	}{
+		{"credentialName", tls.GetCredentialName() != ""},
+		{"credentialNames", len(tls.GetCredentialNames()) > 0},
+		{"serverCertificate", tls.GetServerCertificate() != "" && tls.GetPrivateKey() != ""},
+		{"tlsCertificates", len(tls.GetTlsCertificates()) > 0},
+	} {
+		if s.set {
+			sources = append(sources, s.name)
+		}
+	}
+	if len(sources) > 1 {
+		c.errorf(path, "has %s: keep one of them", strings.Join(sources, " and "))
+	}
+	if tls.GetMode() == networkingv1alpha3.ServerTLSSettings_PASSTHROUGH || tls.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
+		return
+	}
+	for i, cert := range tls.GetTlsCertificates() {
+		at := field.Index(path+".tlsCertificates", i)
+		if cert.GetServerCertificate() == "" {
+			c.errorf(at+".serverCertificate", "is missing: write the path of the certificate")
+		}
+		if cert.GetPrivateKey() == "" {
+			c.errorf(at+".privateKey", "is missing: write the path of the key of the certificate")
+		}
+	}
+	const most = 2
+	if n := len(tls.GetTlsCertificates()); n > most {
+		c.warnf(path+".tlsCertificates", "has %d entries: Istio uses %d at most, one of RSA and one of ECDSA", n, most)
 	}
 }
 

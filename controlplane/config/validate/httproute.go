@@ -76,7 +76,9 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 	}{
 		{"uri", m.GetUri()}, {"scheme", m.GetScheme()}, {"method", m.GetMethod()}, {"authority", m.GetAuthority()},
 	} {
-		if f.match != nil {
+		if _, prefix := f.match.GetMatchType().(*networkingv1alpha3.StringMatch_Prefix); prefix && f.name == "uri" && f.match.GetPrefix() == "" {
+			c.warnf(path+".uri.prefix", "is empty and matches every path: write a prefix, or remove uri")
+		} else if f.match != nil {
 			c.stringMatch(f.match, path+"."+f.name)
 		}
 	}
@@ -89,7 +91,9 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 			if !isClaim(name) {
 				c.matchedHeader(name, at)
 			}
-			c.presentOrMatch(match, at)
+			if f.name != "withoutHeaders" || match.GetRegex() != "*" { // any value, as in Istio
+				c.presentOrMatch(match, at)
+			}
 		}
 	}
 	for name, match := range field.Sorted(m.GetQueryParams()) {
@@ -108,6 +112,9 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 
 // matchedHeader checks the name of a header that a match looks at.
 func (c *checker) matchedHeader(name, path string) {
+	if name == ":authority" {
+		return
+	}
 	if strings.HasPrefix(name, ":") {
 		c.errorf(path, "names a pseudo-header: use uri, method, authority or scheme instead")
 		return

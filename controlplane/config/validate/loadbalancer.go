@@ -34,6 +34,9 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	if w != nil && lb.GetWarmupDurationSecs() != nil {
 		c.errorf(path+".warmupDurationSecs", "and warmup exclude each other: remove warmupDurationSecs, the form of older versions")
 	}
+	if w != nil && w.GetDuration() == nil {
+		c.errorf(path+".warmup.duration", "is missing: write how long new endpoints get fewer requests, for example 60s")
+	}
 	c.duration(w.GetDuration(), path+".warmup.duration")
 	if v := w.GetMinimumPercent().GetValue(); !(v >= 0 && v <= 100) {
 		c.errorf(path+".warmup.minimumPercent", "is %v: a percentage is between 0 and 100", v)
@@ -51,10 +54,20 @@ func (c *checker) consistentHash(h *networkingv1alpha3.LoadBalancerSettings_Cons
 		if cookie.GetName() == "" {
 			c.errorf(path+".httpCookie.name", "is missing: write the name of the cookie")
 		}
-		if cookie.GetTtl() == nil {
-			c.errorf(path+".httpCookie.ttl", "is missing: write the lifetime of the cookie, 0s for the session")
-		} else if cookie.GetTtl().AsDuration() < 0 {
+		if cookie.GetTtl().AsDuration() < 0 {
 			c.errorf(path+".httpCookie.ttl", "is %s: it must be 0s or more", cookie.GetTtl().AsDuration())
+		}
+		seen := map[string]bool{}
+		for i, a := range cookie.GetAttributes() {
+			at := field.Index(path+".httpCookie.attributes", i) + ".name"
+			switch name := a.GetName(); {
+			case name == "":
+				c.errorf(at, "is missing: write an attribute such as SameSite")
+			case seen[name]:
+				c.errorf(at, "is %s, as of an earlier attribute: remove one", field.Quote(name))
+			default:
+				seen[name] = true
+			}
 		}
 	}
 	//lint:ignore SA1019 users still write it

@@ -67,6 +67,9 @@ func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
 		c.warnf("spec.resolution", "is %s, which has no effect in this version: only endpoints with IP addresses are reached; write DNS", r)
 	case networkingv1alpha3.ServiceEntry_STATIC, networkingv1alpha3.ServiceEntry_DNS:
 	}
+	if r == networkingv1alpha3.ServiceEntry_DYNAMIC_DNS {
+		c.dynamic(se)
+	}
 	ranges := r == networkingv1alpha3.ServiceEntry_NONE || r == networkingv1alpha3.ServiceEntry_STATIC
 	for i, a := range se.GetAddresses() {
 		path := field.Index("spec.addresses", i)
@@ -86,6 +89,28 @@ func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
 			c.errorf(path, "is %s: with resolution %s and no endpoints the host is looked up, so write its full name, or endpoints", field.Quote(h), r)
 		case !strings.Contains(h, ".") && se.GetWorkloadSelector() == nil:
 			c.warnf(path, "is %s: with resolution %s and no endpoints the host is looked up, so write its full name", field.Quote(h), r)
+		}
+	}
+}
+
+// dynamic checks an entry whose hosts are looked up for each request.
+func (c *checker) dynamic(se *networkingv1alpha3.ServiceEntry) {
+	for i, h := range se.GetHosts() {
+		if !strings.HasPrefix(h, "*") {
+			c.errorf(field.Index("spec.hosts", i), "is %s: with resolution DYNAMIC_DNS hosts are wildcards; write one, or resolution DNS", field.Quote(h))
+		}
+	}
+	if len(se.GetAddresses()) > 0 {
+		c.errorf("spec.addresses", "is not allowed with resolution DYNAMIC_DNS, which routes by host: remove it")
+	}
+	if len(se.GetEndpoints()) > 0 {
+		c.errorf("spec.endpoints", "is not allowed with resolution DYNAMIC_DNS, which looks hosts up: remove it")
+	}
+	for i, p := range se.GetPorts() {
+		switch protocol := strings.ToUpper(p.GetProtocol()); protocol {
+		case "HTTP", "HTTP2", "GRPC", "TLS":
+		default:
+			c.errorf(field.Index("spec.ports", i)+".protocol", "is %s: with resolution DYNAMIC_DNS write HTTP, HTTP2, GRPC or TLS", field.Quote(p.GetProtocol()))
 		}
 	}
 }

@@ -101,10 +101,15 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 		{"subjectAltNames", len(tls.GetSubjectAltNames()) > 0},
 		{"httpsRedirect", tls.GetHttpsRedirect()},
 		{"credentialName", tls.GetCredentialName() != ""},
+		{"credentialNames", len(tls.GetCredentialNames()) > 0},
+		{"tlsCertificates", len(tls.GetTlsCertificates()) > 0},
 	} {
 		if f.set {
 			c.errorf(path+".tls."+f.name, "is not allowed in a Sidecar: remove it")
 		}
+	}
+	if p := strings.ToUpper(in.GetPort().GetProtocol()); p != "" && protocolFault(p) == "" && !isTLS(p) && !isHTTP(p) {
+		c.errorf(path+".tls", "is not allowed on a port of %s: remove it, or write the protocol TLS, HTTPS or HTTP", p)
 	}
 	c.serverTLS(tls, path+".tls")
 }

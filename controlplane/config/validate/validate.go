@@ -239,7 +239,12 @@ func (c *checker) stringMatch(m *networkingv1alpha3.StringMatch, path string) {
 // presentOrMatch checks a match that, when empty, asks only that something
 // is there.
 func (c *checker) presentOrMatch(m *networkingv1alpha3.StringMatch, path string) {
-	if v, ok := m.GetMatchType().(*networkingv1alpha3.StringMatch_Regex); ok {
+	switch v := m.GetMatchType().(type) {
+	case *networkingv1alpha3.StringMatch_Prefix:
+		if v.Prefix == "" {
+			c.errorf(path+".prefix", "is empty: write a prefix, or {} if any value matches")
+		}
+	case *networkingv1alpha3.StringMatch_Regex:
 		c.regex(v.Regex, path+".regex")
 	}
 }

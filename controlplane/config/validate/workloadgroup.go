@@ -20,6 +20,9 @@ func validateWorkloadGroup(c *checker, cfg *model.Config) {
 	if wg.GetTemplate() == nil {
 		c.errorf("spec.template", "is missing: write the common properties of the workloads, or {}")
 	}
+	for name, port := range field.Sorted(wg.GetTemplate().GetPorts()) {
+		c.port(port, "spec.template.ports["+name+"]")
+	}
 	c.labels(wg.GetMetadata().GetLabels(), "spec.metadata.labels")
 	if wg.GetProbe() != nil {
 		c.probe(wg.GetProbe(), "spec.probe")

@@ -236,6 +236,8 @@ func (c *converter) caller(w *securityv1beta1.Condition) []attribute[*rbacv3.Pri
 		at.convert = c.namespaced
 	case key == "source.principal":
 		at.convert = c.principal
+	case key == "source.trustDomain":
+		at.convert = ofDomain
 	case key == "source.serviceAccount":
 		at.convert = c.account
 	case ofHeader:
