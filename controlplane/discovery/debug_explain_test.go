@@ -15,6 +15,7 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
@@ -148,11 +149,26 @@ func TestExplain(t *testing.T) {
 func TestExplainOthers(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, false)
-	objects := debugtest.Shop()
-	h.server.Debug(debug.Config{Objects: objects})
+	merge := func(cluster string) *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch {
+		return &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{
+			ApplyTo: networkingv1alpha3.EnvoyFilter_CLUSTER,
+			Match: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch{ObjectTypes: &networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch_Cluster{
+				Cluster: &networkingv1alpha3.EnvoyFilter_ClusterMatch{Name: cluster},
+			}},
+			Patch: &networkingv1alpha3.EnvoyFilter_Patch{
+				Operation: networkingv1alpha3.EnvoyFilter_Patch_MERGE,
+				Value:     &structpb.Struct{Fields: map[string]*structpb.Value{"alt_stat_name": structpb.NewStringValue("other")}},
+			},
+		}
+	}
+	objects := append(debugtest.Shop(), debugtest.Stored(model.EnvoyFilter, "default", "named", &networkingv1alpha3.EnvoyFilter{
+		ConfigPatches: []*networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{merge("outbound|80||web.default.svc.cluster.local"), merge("gone")},
+	}))
+	h.server.Debug(debug.Config{Objects: objects, Preview: func() debug.Generator { return generate.New(generate.Config{}) }})
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	h.join(t, "shop", "default")
 	for query, want := range map[string]string{
+		"kind=EnvoyFilter&namespace=default&name=named":   `"reason":"spec.configPatches[1] (CLUSTER MERGE) changes nothing: none of 1 proxies has what it matches"`,
 		"kind=EnvoyFilter&namespace=default&name=logs":    `"found":true,"in_force":true`,
 		"kind=VirtualService&namespace=default&name=none": `"found":false,"in_force":true`,
 		"kind=WorkloadEntry&namespace=default&name=web-2": `"outbound|80||web.default.svc.cluster.local"`,

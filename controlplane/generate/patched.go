@@ -32,14 +32,7 @@ type patchedKey struct {
 // patchedSet is a patched set and what each patch had an effect on.
 type patchedSet struct {
 	set  *xds.Set
-	hits []Hit
-}
-
-// Hit is an effect of a patch of an EnvoyFilter.
-type Hit struct {
-	Patch *patch.Patch
-	// Resource is the name of the resource that it changed, added or removed.
-	Resource string
+	hits []patch.Hit
 }
 
 // patchedResource is a patched resource, nil if it was removed.
@@ -89,7 +82,7 @@ func (g *Generator) patched(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 }
 
 // Hits returns what the patches of EnvoyFilters had an effect on in the resources of a type.
-func (g *Generator) Hits(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) []Hit {
+func (g *Generator) Hits(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) []patch.Hit {
 	if p := g.patched(mesh, proxy, typeURL, g.generate(mesh, proxy, typeURL)); p != nil {
 		return p.hits
 	}
@@ -129,7 +122,7 @@ type patcher struct {
 	typeURL  string
 
 	out      part
-	hits     []Hit
+	hits     []patch.Hit
 	problems []model.Problem
 }
 
@@ -184,7 +177,7 @@ func (b *patcher) one(r *xds.Resource) {
 
 func (b *patcher) record(hits []*patch.Patch, name string) {
 	for _, h := range hits {
-		b.hits = append(b.hits, Hit{h, name})
+		b.hits = append(b.hits, patch.Hit{Patch: h, Resource: name})
 	}
 }
 

@@ -80,6 +80,23 @@ func (p *Patch) forProxy(proxy *model.Proxy) bool {
 	return true
 }
 
+// Hit is an effect of a patch.
+type Hit struct {
+	Patch *Patch
+	// Resource is the name of the resource that it changed, added or removed.
+	Resource string
+}
+
+// Contain reports whether a patch of an EnvoyFilter is among them.
+func (p Patches) Contain(key model.Key) bool {
+	for _, list := range p.kind {
+		if slices.ContainsFunc(list, func(one *Patch) bool { return one.Filter.Config.Key == key }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Has reports whether there is a patch of one of the kinds.
 func (p Patches) Has(kinds ...ApplyTo) bool {
 	return slices.ContainsFunc(kinds, func(k ApplyTo) bool { return len(p.kind[k]) > 0 })

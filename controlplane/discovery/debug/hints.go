@@ -36,7 +36,52 @@ func (d debugger) hint(out *report.Object, key model.Key, having []*Stream) {
 			out.Nobody = d.unselected(map[string]string{"gateway.networking.k8s.io/gateway-name": key.Name}) +
 				"; where spec.addresses names a Service, they are those behind it"
 		}
+	case model.EnvoyFilter:
+		out.Problems = append(out.Problems, d.idle(key, out.Problems)...)
 	}
+}
+
+// maxPatched is the maximum number of proxies whose resources are searched for effects of patches.
+const maxPatched = 100
+
+// idle returns warnings about the patches of an EnvoyFilter that change nothing of the proxies that
+// it selects, without those that have a problem.
+func (d debugger) idle(key model.Key, known []report.Problem) []report.Problem {
+	obj := d.cfg.object(key)
+	if obj == nil || d.cfg.Preview == nil {
+		return nil
+	}
+	spec, ok := obj.Spec.(*networkingv1alpha3.EnvoyFilter)
+	if !ok {
+		return nil
+	}
+	g, selected := d.cfg.Preview(), 0
+	hit := map[int]bool{}
+	for _, st := range d.visible() {
+		if !st.Follows || st.Objects || !d.mesh.EnvoyFilters.For(st.Proxy).Contain(key) {
+			continue
+		}
+		if selected++; selected > maxPatched || len(hit) == len(spec.GetConfigPatches()) {
+			break
+		}
+		for _, typeURL := range explained {
+			for _, h := range g.Hits(d.mesh, st.Proxy, typeURL) {
+				if h.Patch.Filter.Config.Key == key {
+					hit[h.Patch.Index] = true
+				}
+			}
+		}
+	}
+	var out []report.Problem
+	for i, p := range spec.GetConfigPatches() {
+		at := fmt.Sprintf("spec.configPatches[%d]", i)
+		if selected == 0 || hit[i] || slices.ContainsFunc(known, func(p report.Problem) bool { return strings.HasPrefix(p.Reason, at) }) {
+			continue
+		}
+		out = append(out, report.Problem{Object: refOf(key), Source: obj.Source, Warning: true, Reason: fmt.Sprintf(
+			"%s (%s %s) changes nothing: none of %d proxies has what it matches", at, p.GetApplyTo(), p.GetPatch().GetOperation(), min(selected, maxPatched))})
+	}
+	return out
 }
 
 // selects reports whether a gateway that is connected has the labels of a Gateway, or

@@ -22,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -30,6 +31,8 @@ import (
 // Generator generates the resources of proxies.
 type Generator interface {
 	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
+	// Hits returns what the patches of EnvoyFilters had an effect on in the resources of a type.
+	Hits(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) []patch.Hit
 }
 
 // logged is one line of Envoy's access log: the fields of Istio's JSON format, and two that can be
