@@ -120,9 +120,9 @@ func commands() map[string]command {
 	for name := range strings.FieldsSeq("CLUSTER_METADATA DYNAMIC_METADATA UPSTREAM_METADATA") {
 		out[name] = command{argument: one}
 	}
-	for name := range strings.FieldsSeq("ENVIRONMENT QUERY_PARAM") {
-		out[name] = command{argument: one, shortened: true}
-	}
+	out["QUERY_PARAM"] = command{argument: one, shortened: true}
+	// Routes of one namespace are those of proxies of others, too, whose variables are their own.
+	out["ENVIRONMENT"] = command{argument: one, shortened: true, not: headers}
 	return out
 }
 
@@ -169,6 +169,9 @@ func check(text string, at place) (since int, newest string, err error) {
 		}
 		if err := c.check(m); err != nil {
 			return 0, "", err
+		}
+		if at == headers && strings.HasSuffix(m[1], "CEL") && strings.Contains(m[2], "xds") {
+			return 0, "", fmt.Errorf("the expression in %s reads xds, which is about the proxy: use attributes of the request or the response", field.Quote(m[0]))
 		}
 		needs := c.since
 		if m[2] != "" {

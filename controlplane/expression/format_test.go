@@ -79,6 +79,10 @@ func TestHeader(t *testing.T) {
 		"%REQ_WITHOUT_QUERY(a)%":      "is no command of the supported Envoys",
 		"50% of it":                   `no command of Envoy starts at "% of it"`,
 		"%FILE_CONTENT(/etc/passwd)%": "is no command of the supported Envoys",
+		"%ENVIRONMENT(HOME)%":         "is no command of the supported Envoys",
+		"%CEL(request.path)%":         "0 ",
+		"%CEL(xds.node.id)%":          "reads xds",
+		"%TYPED_CEL(xds.node)%":       "reads xds",
 	} {
 		since, name, err := Header(value)
 		got := fmt.Sprint(since, " ", name)

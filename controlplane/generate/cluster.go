@@ -109,7 +109,7 @@ func (g *Generator) clusters(s *target) *xds.Set {
 	ingress := ingressOf(s)
 	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
 	if to, _ := s.forwarded(); to == cluster.ForwardName {
-		key.unknown = s.unknownBy()
+		key.unknown, key.inbound.port = s.unknownBy(), httpProxyPort(s)
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		all, problems := out.resources, out.problems

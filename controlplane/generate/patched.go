@@ -24,6 +24,7 @@ import (
 
 // patchedKey identifies a patched set, which proxies with the same set and patches share.
 type patchedKey struct {
+	typeURL string // sets without resources are the same for several types
 	base    *xds.Set
 	patches string
 	place   string
@@ -77,7 +78,8 @@ func (g *Generator) patched(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 	}
 	b := &patcher{Generator: g, patches: patches, sequence: mesh.Sequence, typeURL: typeURL}
 	b.place, b.key = placeOf(mesh, proxy)
-	key := patchedKey{base, patches.Key, b.key}
+	b.place.Attempts = new(maxAttempts)
+	key := patchedKey{typeURL, base, patches.Key, b.key}
 	return g.patchedSets.get(key, mesh.Sequence, inputs{}, func(*patchedSet) *patchedSet { return b.all(base) })
 }
 
@@ -112,6 +114,13 @@ func placeOf(mesh *snapshot.Mesh, proxy *model.Proxy) (patch.Place, string) {
 	return place, key
 }
 
+const (
+	// maxAttempts bounds the work for patches whose results are invalid, for one set.
+	maxAttempts = 2_000
+	// maxGrowth is how many bytes patches may add to the resources of a set.
+	maxGrowth = 64 << 20
+)
+
 // patcher patches one set.
 type patcher struct {
 	*Generator
@@ -120,6 +129,7 @@ type patcher struct {
 	key      string
 	sequence uint64
 	typeURL  string
+	grown    int // bytes that were added
 
 	out      part
 	hits     []patch.Hit
@@ -166,8 +176,17 @@ func (b *patcher) one(r *xds.Resource) {
 			return
 		}
 	}
-	key := patchedResourceKey{r, b.patches.Key, b.key}
+	place := b.key
+	if b.place.Context != networkingv1alpha3.EnvoyFilter_GATEWAY && !strings.HasPrefix(r.Name, "inbound|") {
+		place = "" // only inbound clusters belong to the services of the workload
+	}
+	key := patchedResourceKey{r, b.patches.Key, place}
 	p := b.patchedResources.get(key, b.sequence, inputs{}, func(*patchedResource) *patchedResource { return b.resource(r) })
+	if p.resource != nil {
+		if b.grown += max(0, len(p.resource.Any)-len(r.Any)); b.grown > maxGrowth {
+			p = &patchedResource{resource: r, problems: refused(p.hits, fmt.Errorf("patches add more than %d MiB to the configuration of a proxy: make the value shorter or match less", maxGrowth>>20))}
+		}
+	}
 	if p.resource != nil {
 		b.out.resources = append(b.out.resources, p.resource)
 	}
@@ -205,7 +224,7 @@ func (b *patcher) resource(r *xds.Resource) *patchedResource {
 
 // patchedTo returns the resource of a patched message.
 func patchedTo[M proto.Message](b *patcher, r *xds.Resource, o patch.Outcome[M]) *patchedResource {
-	p := &patchedResource{resource: r, hits: o.Hits, problems: o.Problems}
+	p := &patchedResource{resource: r, hits: o.Hits, problems: model.LimitProblems(o.Problems)}
 	switch {
 	case o.Removed:
 		p.resource = nil

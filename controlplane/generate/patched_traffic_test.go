@@ -126,6 +126,9 @@ func TestEnvoyFilters(t *testing.T) {
 	}{"static": {"127.77.56.1", false}, "over ADS with VHDS": {"127.77.56.2", true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if at.vhds && envoyMinor(t) < 37 {
+				t.Skip("Envoy 1.36 takes no virtual hosts over ADS: routes hold them")
+			}
 			testEnvoyFilters(t, at.address, at.vhds)
 		})
 	}

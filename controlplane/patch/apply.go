@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -25,6 +26,9 @@ type Place struct {
 	Ports map[uint32][]uint32
 	// Hosts are the names of the services of a workload by the port at which it listens.
 	Hosts map[uint32][]string
+	// Attempts is how many attempts are left to find the patches whose results are invalid, in all
+	// resources of a set; nil means no limit.
+	Attempts *int
 }
 
 // Outcome is the result of patching one message.
@@ -69,7 +73,7 @@ const maxRefused = 16
 
 // apply calls change with a copy of a message, and checks the result. A patch whose result Envoy
 // would refuse is left out.
-func apply[M proto.Message](base M, place Place, patches Patches, change func(*run, M) (keep bool), check func(M) error) Outcome[M] {
+func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyTo, change func(*run, M) (keep bool), check func(M) error) Outcome[M] {
 	attempt := func(only map[*Patch]bool) (out Outcome[M], r *run, err error) {
 		r = &run{Place: place, patches: patches, only: only, hits: map[*Patch]bool{}, failed: map[*Patch]error{}}
 		defer func() {
@@ -90,9 +94,15 @@ func apply[M proto.Message](base M, place Place, patches Patches, change func(*r
 		out.Problems = problemsOf(r.failed)
 		return out
 	}
-	candidates := patches.all(place.Context)
+	candidates := patches.all(place.Context, kinds)
 	refused := map[*Patch]error{}
 	for range maxRefused {
+		if place.Attempts != nil {
+			if *place.Attempts <= 0 {
+				break
+			}
+			*place.Attempts -= 2 + bits.Len(uint(len(candidates)))
+		}
 		left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return refused[p] != nil })
 		good, bad := 0, len(left) // the first good patches are valid, the first bad ones are not
 		reason := err
@@ -114,13 +124,35 @@ func apply[M proto.Message](base M, place Place, patches Patches, change func(*r
 			return out
 		}
 	}
-	for _, p := range candidates {
-		if refused[p] == nil {
-			refused[p] = errors.New("too many other patches of it are invalid: correct those first")
+	// The other EnvoyFilters stay in force if they are valid together.
+	wrong := map[*Filter]bool{}
+	for p := range refused {
+		wrong[p.Filter] = true
+	}
+	left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return wrong[p.Filter] })
+	if out, _, err = attempt(setOf(left)); err != nil || len(refused) == 0 {
+		out, left = Outcome[M]{Message: base}, nil
+	}
+	for _, p := range candidates { // one problem for each object
+		if !slices.Contains(left, p) && !reported(refused, p) {
+			refused[p] = errTooMany
 		}
 	}
-	return Outcome[M]{Message: base, Problems: problemsOf(refused)}
+	out.Problems = problemsOf(refused)
+	return out
 }
+
+// reported reports whether the object of a patch has one that is refused for the number of others.
+func reported(refused map[*Patch]error, p *Patch) bool {
+	for other := range refused {
+		if other == p || other.Filter == p.Filter && refused[other] == errTooMany {
+			return true
+		}
+	}
+	return false
+}
+
+var errTooMany = errors.New("nor are the others of this object: too many patches are invalid; correct those first")
 
 func setOf(list []*Patch) map[*Patch]bool {
 	out := make(map[*Patch]bool, len(list))
@@ -130,9 +162,9 @@ func setOf(list []*Patch) map[*Patch]bool {
 	return out
 }
 
-// all returns the patches for a context, in the order of their objects.
-func (p Patches) all(c Context) (out []*Patch) {
-	for _, kind := range slices.Sorted(maps.Keys(p.kind)) {
+// all returns the patches of some kinds for a context.
+func (p Patches) all(c Context, kinds []ApplyTo) (out []*Patch) {
+	for _, kind := range kinds {
 		for _, one := range p.kind[kind] {
 			if in := one.match.GetContext(); in == networkingv1alpha3.EnvoyFilter_ANY || in == c {
 				out = append(out, one)

@@ -13,6 +13,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -89,7 +90,8 @@ func unknownType(url string) string {
 
 // checkValue returns why the value of a patch is not used, whatever it is merged into.
 func checkValue(value proto.Message, limits Limits) error {
-	w := walker{func(m protoreflect.Message, path string) error {
+	var w walker
+	w.visit = func(m protoreflect.Message, path string) error {
 		name := string(m.Descriptor().FullName())
 		text := func(f string) string {
 			d := m.Descriptor().Fields().ByName(protoreflect.Name(f))
@@ -105,21 +107,29 @@ func checkValue(value proto.Message, limits Limits) error {
 			}
 		case "udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct":
 			url := text("type_url")
-			if _, err := (&anypb.Any{TypeUrl: url}).UnmarshalNew(); err != nil {
+			inner, err := (&anypb.Any{TypeUrl: url}).UnmarshalNew()
+			if err != nil {
 				return fmt.Errorf("%s: %s", path, unknownType(url))
 			}
-			if limits.NoLua && strings.Contains(url, ".lua.") {
-				return fmt.Errorf("%s: Lua is switched off by the operator of the control plane", path)
+			if limits.NoLua || limits.NoFiles {
+				text, err := protojson.Marshal(m.Get(m.Descriptor().Fields().ByName("value")).Message().Interface())
+				if err == nil {
+					err = protojson.Unmarshal(text, inner)
+				}
+				if err != nil {
+					return fmt.Errorf("%s.value is not a %s: %w", path, inner.ProtoReflect().Descriptor().FullName(), err)
+				}
+				return w.message(inner.ProtoReflect(), path+".value", 1)
 			}
 		}
 		switch {
-		case limits.NoLua && strings.HasPrefix(name, "envoy.extensions.filters.http.lua."):
+		case limits.NoLua && strings.Contains(name, ".lua."):
 			return fmt.Errorf("%s: Lua is switched off by the operator of the control plane", path)
 		case limits.NoFiles && (text("filename") != "" || (name == "envoy.config.core.v3.PathConfigSource" || name == "envoy.config.core.v3.ConfigSource") && text("path") != ""):
 			return fmt.Errorf("%s: files are switched off by the operator of the control plane: write the content inline", path)
 		}
 		return nil
-	}}
+	}
 	return w.message(value.ProtoReflect(), "", 0)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
@@ -35,7 +36,7 @@ func (p Patches) TouchesCluster(name string, place Place) bool {
 func (p Patches) Cluster(c *clusterv3.Cluster, place Place) Outcome[*clusterv3.Cluster] {
 	place.Context = clusterContext(c.GetName(), place)
 	name := c.GetName()
-	return apply(c, place, p, (*run).cluster, func(c *clusterv3.Cluster) error {
+	return apply(c, place, p, ClusterKinds, (*run).cluster, func(c *clusterv3.Cluster) error {
 		if c.GetName() != name {
 			return errors.New("it renames the cluster, whose name routes use: leave the name out")
 		}
@@ -84,7 +85,7 @@ func mergeCluster(c *clusterv3.Cluster, p *Patch) (ok bool, err error) {
 		has = c.GetTransportSocket()
 	}
 	if has == nil {
-		c.TransportSocket = want
+		c.TransportSocket = proto.CloneOf(want) // later patches merge into it
 		return true, nil
 	}
 	return true, mergeSocket(has, want, p)

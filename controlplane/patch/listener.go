@@ -4,6 +4,7 @@
 package patch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,7 +28,13 @@ func (p Patches) Listener(l *listenerv3.Listener, place Place) Outcome[*listener
 			place.Context = networkingv1alpha3.EnvoyFilter_SIDECAR_INBOUND
 		}
 	}
-	return apply(l, place, p, (*run).listener, checkResource[*listenerv3.Listener])
+	name := l.GetName()
+	return apply(l, place, p, ListenerKinds, (*run).listener, func(l *listenerv3.Listener) error {
+		if l.GetName() != name {
+			return errors.New("it renames the listener: leave the name out")
+		}
+		return checkResource(l)
+	})
 }
 
 // Added returns the messages that patches add to those of a type, with the patches: listeners,

@@ -45,10 +45,11 @@ func mergeMessages(dst, src protoreflect.Message, lists bool) {
 	})
 }
 
-// whole reports whether a message is replaced as a whole: durations and wrapped values.
+// whole reports whether a message is replaced as a whole: durations, wrapped values, and
+// configurations of extensions, whose bytes cannot be merged.
 func whole(m protoreflect.MessageDescriptor) bool {
 	const duration, wrappers = "google.protobuf.Duration", "google/protobuf/wrappers.proto"
-	return m.FullName() == duration || m.ParentFile().Path() == wrappers
+	return m.FullName() == duration || m.FullName() == "google.protobuf.Any" || m.ParentFile().Path() == wrappers
 }
 
 // mergeAny returns the configuration of an extension with that of a patch merged into it. It returns

@@ -4,6 +4,7 @@
 package patch
 
 import (
+	"errors"
 	"slices"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -18,10 +19,16 @@ func (p Patches) Routes(c *routev3.RouteConfiguration, place Place) Outcome[*rou
 	if place.Context != networkingv1alpha3.EnvoyFilter_GATEWAY {
 		place.Context = networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
 	}
-	return apply(c, place, p, func(r *run, c *routev3.RouteConfiguration) bool {
+	name := c.GetName()
+	return apply(c, place, p, RouteKinds, func(r *run, c *routev3.RouteConfiguration) bool {
 		r.routes(c, c.GetVhds() == nil)
 		return true
-	}, checkResource[*routev3.RouteConfiguration])
+	}, func(c *routev3.RouteConfiguration) error {
+		if c.GetName() != name {
+			return errors.New("it renames the route configuration, whose name listeners use: leave the name out")
+		}
+		return checkResource(c)
+	})
 }
 
 // Hosts is like Routes for the virtual hosts of a route configuration that are separate resources.
@@ -29,7 +36,7 @@ func (p Patches) Hosts(c *routev3.RouteConfiguration, place Place) Outcome[*rout
 	if place.Context != networkingv1alpha3.EnvoyFilter_GATEWAY {
 		place.Context = networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND
 	}
-	return apply(c, place, p, func(r *run, c *routev3.RouteConfiguration) bool {
+	return apply(c, place, p, HostKinds, func(r *run, c *routev3.RouteConfiguration) bool {
 		r.hosts(c)
 		return true
 	}, checkResource[*routev3.RouteConfiguration])

@@ -23,10 +23,14 @@ const tunnelIdle = time.Hour
 
 // Tunnel returns the route of CONNECT requests to the service of the host. It leads where a
 // connection whose SNI is the host does. It returns nil for ports that serve HTTP, whose rules a
-// tunnel would evade, and for destinations that are reached by another tunnel.
+// tunnel would evade, for a wildcard of whose hosts some have their own TLS routes, and for
+// destinations that are reached by another tunnel.
 func (b *Builder) Tunnel(h *Host) *routev3.Route {
 	at := slices.IndexFunc(h.Service.Ports, func(p model.Port) bool { return p.Number == h.Port })
 	if at < 0 || h.Service.Ports[at].Protocol.IsHTTP() {
+		return nil
+	}
+	if b.splits(h) {
 		return nil
 	}
 	to := b.StreamTo(h.Service, h.Port)
@@ -80,6 +84,18 @@ func (b *Builder) tunnelled(h *Host, tls bool) ([]*networkingv1alpha3.RouteDesti
 		}
 	}
 	return nil, false
+}
+
+// splits reports whether TLS routes of a wildcard host are for some of its hosts only.
+func (b *Builder) splits(h *Host) bool {
+	if h.Rules == nil || !strings.HasPrefix(h.Name, "*") {
+		return false
+	}
+	return slices.ContainsFunc(h.Rules.Spec.GetTls(), func(r *networkingv1alpha3.TLSRoute) bool {
+		return slices.ContainsFunc(r.GetMatch(), func(m *networkingv1alpha3.TLSMatchAttributes) bool {
+			return slices.ContainsFunc(m.GetSniHosts(), func(name string) bool { return name != h.Name && covers(h.Name, name) })
+		})
+	})
 }
 
 // covers reports whether a name, which may begin with "*", includes a host.

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package patch
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+// tlsTo is a patch that merges a transport socket with a server name into all clusters.
+const tlsTo = `
+- applyTo: CLUSTER
+  patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: %s}}}}
+`
+
+// TestFiltersAreNotShared checks that what one EnvoyFilter merges into the configuration of another
+// one changes nothing for proxies that only the first one selects.
+func TestFiltersAreNotShared(t *testing.T) {
+	t.Parallel()
+	a, _ := parse(t, "a", fmt.Sprintf(tlsTo, "a.example.com"))
+	b, _ := parse(t, "b", fmt.Sprintf(tlsTo, "b.example.com"))
+	c := &clusterv3.Cluster{Name: "outbound|80||x", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
+	patched := func(filters ...*Filter) *clusterv3.Cluster {
+		return Of(filters, "istio-system", &model.Proxy{}).Cluster(c, Place{}).Message
+	}
+	before := proto.CloneOf(patched(a))
+	if both := patched(a, b); proto.Equal(both, before) {
+		t.Fatal("the second EnvoyFilter has no effect")
+	}
+	if after := patched(a); !proto.Equal(after, before) {
+		t.Errorf("with the first EnvoyFilter only: %v, was %v", after, before)
+	}
+}
+
+// TestManyRefusedPatches checks that an EnvoyFilter of which every patch is invalid costs a bounded
+// number of problems and attempts, and leaves another one in force.
+func TestManyRefusedPatches(t *testing.T) {
+	t.Parallel()
+	wrong := strings.Repeat("- {applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: 0s}}}\n", 500)
+	bad, problems := parse(t, "bad", wrong)
+	if len(problems) > 0 || len(bad.Patches) != 500 {
+		t.Fatalf("%d patches, %v", len(bad.Patches), problems)
+	}
+	good, _ := parse(t, "good", "- {applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: good}}}\n")
+	patches, attempts := Of([]*Filter{bad, good}, "istio-system", &model.Proxy{}), 1_000
+	for i := range 100 {
+		c := &clusterv3.Cluster{Name: fmt.Sprintf("outbound|80||%d", i), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
+		out := patches.Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND, Attempts: &attempts})
+		if len(out.Problems) == 0 || len(out.Problems) > maxRefused+2 {
+			t.Fatalf("cluster %d: %d problems", i, len(out.Problems))
+		}
+		if i == 0 && out.Message.GetAltStatName() != "good" {
+			t.Error("the valid EnvoyFilter has no effect")
+		}
+	}
+	if attempts > 0 {
+		t.Errorf("%d attempts are left, so there is no limit", attempts)
+	}
+}
+
+// TestSwitches checks that what an operator switched off is found in any place.
+func TestSwitches(t *testing.T) {
+	t.Parallel()
+	const typed = `"@type": type.googleapis.com/`
+	for _, c := range []struct {
+		limits Limits
+		value  string
+	}{
+		{Limits{NoLua: true}, `{name: x, typed_config: {` + anyHTTP + `lua.v3.Lua, default_source_code: {inline_string: a}}}`},
+		{Limits{NoLua: true}, `{name: x, typed_config: {` + typed + `xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, value: {}}}`},
+		{Limits{NoLua: true}, `{name: x, typed_config: {` + typed + `udpa.type.v1.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction, value: {typed_config: {name: y, typed_config: {` + anyHTTP + `lua.v3.Lua}}}}}`},
+		{Limits{NoFiles: true}, `{name: x, typed_config: {` + typed + `xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, value: {default_source_code: {filename: /etc/passwd}}}}`},
+		{Limits{NoFiles: true}, `{name: x, typed_config: {` + typed + `xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, value: {none: 1}}}`},
+	} {
+		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches: [{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: "+c.value+"}}]")
+		key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "a"}
+		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, c.limits); len(f.Patches) > 0 || len(problems) != 1 {
+			t.Errorf("%s: %d patches, %v", c.value, len(f.Patches), problems)
+		}
+		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}); len(f.Patches) != 1 || len(problems) > 0 {
+			t.Errorf("%s: without a switch: %d patches, %v", c.value, len(f.Patches), problems)
+		}
+	}
+}
