@@ -78,7 +78,7 @@ func (g *Generator) patched(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 	}
 	b := &patcher{Generator: g, patches: patches, sequence: mesh.Sequence, typeURL: typeURL}
 	b.place, b.key = placeOf(mesh, proxy)
-	b.place.Attempts = new(maxAttempts)
+	b.place.Search = patch.NewSearch(maxAttempts)
 	key := patchedKey{typeURL, base, patches.Key, b.key}
 	return g.patchedSets.get(key, mesh.Sequence, inputs{}, func(*patchedSet) *patchedSet { return b.all(base) })
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -26,10 +27,18 @@ type Place struct {
 	Ports map[uint32][]uint32
 	// Hosts are the names of the services of a workload by the port at which it listens.
 	Hosts map[uint32][]string
-	// Attempts is how many attempts are left to find the patches whose results are invalid, in all
-	// resources of a set; nil means no limit.
-	Attempts *int
+	// Search is shared by the resources of a set; nil means that a search has no limit.
+	Search *Search
 }
+
+// Search bounds the search for patches whose results are invalid.
+type Search struct {
+	attempts int
+	wrong    map[*Filter]bool // has patches that were refused
+}
+
+// NewSearch returns a Search with a number of attempts.
+func NewSearch(attempts int) *Search { return &Search{attempts, map[*Filter]bool{}} }
 
 // Outcome is the result of patching one message.
 type Outcome[M proto.Message] struct {
@@ -68,7 +77,7 @@ func (r *run) hit(p *Patch) { r.hits[p] = true }
 func (r *run) fail(p *Patch, err error) { r.failed[p] = err }
 
 // maxRefused bounds the patches of one message that are searched for because their results are
-// invalid. If there are more, none is applied.
+// invalid. If there are more, their EnvoyFilters are not applied.
 const maxRefused = 16
 
 // apply calls change with a copy of a message, and checks the result. A patch whose result Envoy
@@ -94,15 +103,17 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 		out.Problems = problemsOf(r.failed)
 		return out
 	}
+	search := place.Search
+	if search == nil {
+		search = NewSearch(math.MaxInt)
+	}
 	candidates := patches.all(place.Context, kinds)
 	refused := map[*Patch]error{}
 	for range maxRefused {
-		if place.Attempts != nil {
-			if *place.Attempts <= 0 {
-				break
-			}
-			*place.Attempts -= 2 + bits.Len(uint(len(candidates)))
+		if search.attempts <= 0 {
+			break
 		}
+		search.attempts -= 2 + bits.Len(uint(len(candidates)))
 		left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return refused[p] != nil })
 		good, bad := 0, len(left) // the first good patches are valid, the first bad ones are not
 		reason := err
@@ -117,7 +128,7 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 		if bad == 0 {
 			break // the message itself is invalid
 		}
-		refused[left[bad-1]] = reason
+		refused[left[bad-1]], search.wrong[left[bad-1].Filter] = reason, true
 		left = slices.Delete(left, bad-1, bad)
 		if out, r, err = attempt(setOf(left)); err == nil {
 			out.Problems = append(problemsOf(r.failed), problemsOf(refused)...)
@@ -125,31 +136,20 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 		}
 	}
 	// The other EnvoyFilters stay in force if they are valid together.
-	wrong := map[*Filter]bool{}
-	for p := range refused {
-		wrong[p.Filter] = true
+	left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return search.wrong[p.Filter] })
+	out, _, err = attempt(setOf(left))
+	alone := err != nil
+	if alone {
+		out = Outcome[M]{Message: base}
 	}
-	left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return wrong[p.Filter] })
-	if out, _, err = attempt(setOf(left)); err != nil || len(refused) == 0 {
-		out, left = Outcome[M]{Message: base}, nil
-	}
-	for _, p := range candidates { // one problem for each object
-		if !slices.Contains(left, p) && !reported(refused, p) {
-			refused[p] = errTooMany
+	named := map[*Filter]bool{} // one problem for each object
+	for _, p := range candidates {
+		if (alone || search.wrong[p.Filter]) && refused[p] == nil && !named[p.Filter] {
+			refused[p], named[p.Filter] = errTooMany, true
 		}
 	}
 	out.Problems = problemsOf(refused)
 	return out
-}
-
-// reported reports whether the object of a patch has one that is refused for the number of others.
-func reported(refused map[*Patch]error, p *Patch) bool {
-	for other := range refused {
-		if other == p || other.Filter == p.Filter && refused[other] == errTooMany {
-			return true
-		}
-	}
-	return false
 }
 
 var errTooMany = errors.New("nor are the others of this object: too many patches are invalid; correct those first")

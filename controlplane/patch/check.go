@@ -33,6 +33,18 @@ const (
 // walker visits the messages in a message, also those inside an Any.
 type walker struct {
 	visit func(m protoreflect.Message, path string) error
+	// root is called for the first message and those inside an Any; may be nil.
+	root func(m protoreflect.Message, path string) error
+}
+
+// all visits a message and those in it.
+func (w walker) all(m protoreflect.Message, path string, depth int) error {
+	if _, packed := m.Interface().(*anypb.Any); w.root != nil && !packed {
+		if err := w.root(m, path); err != nil {
+			return err
+		}
+	}
+	return w.message(m, path, depth)
 }
 
 func (w walker) message(m protoreflect.Message, path string, depth int) error {
@@ -47,7 +59,7 @@ func (w walker) message(m protoreflect.Message, path string, depth int) error {
 		if err != nil {
 			return fmt.Errorf("%s: %s", path, unknownType(a.GetTypeUrl()))
 		}
-		return w.message(inner.ProtoReflect(), path, depth+1)
+		return w.all(inner.ProtoReflect(), path, depth+1)
 	}
 	if err := w.visit(m, path); err != nil {
 		return err
@@ -136,26 +148,22 @@ func checkValue(value proto.Message, limits Limits) error {
 // checkMessage returns why Envoy would refuse a message: it checks the rules of its fields, those of
 // the configurations of extensions in it, and how filters follow each other.
 func checkMessage(msg proto.Message) error {
-	if v, ok := msg.(interface{ Validate() error }); ok {
-		if err := v.Validate(); err != nil {
-			return err
-		}
-	}
-	w := walker{func(m protoreflect.Message, path string) error {
-		if v, ok := m.Interface().(interface{ Validate() error }); ok && isExtension(m) {
-			if err := v.Validate(); err != nil {
-				return fmt.Errorf("%s: %w", strings.TrimPrefix(path, "."), err)
+	w := walker{
+		visit: func(m protoreflect.Message, _ string) error { return checkStructure(m.Interface()) },
+		root: func(m protoreflect.Message, path string) error { // checks the messages in it, too
+			v, ok := m.Interface().(interface{ Validate() error })
+			if !ok {
+				return nil
 			}
-		}
-		return checkStructure(m.Interface())
-	}}
-	return w.message(msg.ProtoReflect(), "", 0)
-}
-
-// isExtension reports whether a message may be in an Any: the rules of the others are checked with
-// the message that they are in.
-func isExtension(m protoreflect.Message) bool {
-	return m.Descriptor().Parent() == m.Descriptor().ParentFile()
+			if err := v.Validate(); err != nil && path != "" {
+				return fmt.Errorf("%s: %w", strings.TrimPrefix(path, "."), err)
+			} else if err != nil {
+				return err
+			}
+			return nil
+		},
+	}
+	return w.all(msg.ProtoReflect(), "", 0)
 }
 
 // checkResource is checkMessage for a whole resource.

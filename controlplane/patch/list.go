@@ -10,7 +10,7 @@ import (
 )
 
 // edit applies an operation on a list of named elements: the element that matches decides the
-// position. With any, every element matches, so that INSERT_BEFORE is at the start and INSERT_AFTER
+// position. With anyone, every element matches, so that INSERT_BEFORE is at the start and INSERT_AFTER
 // at the end. edit reports whether it had an effect. It does not merge.
 func edit[E proto.Message](list []E, p *Patch, anyone bool, matches func(E) bool) ([]E, bool) {
 	if p.Operation == remove {

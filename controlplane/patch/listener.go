@@ -204,8 +204,8 @@ func (r *run) mergeTyped(p *Patch, name string, has, value *anypb.Any) (*anypb.A
 	return config, true
 }
 
-// managers calls change for each HTTP connection manager of a chain's filter, and stores the result
-// if change returns true.
+// manager calls change if a filter is an HTTP connection manager, and stores the result if change
+// returns true.
 func manager(f *listenerv3.Filter, change func(*hcmv3.HttpConnectionManager) bool) {
 	h := &hcmv3.HttpConnectionManager{}
 	if !f.GetTypedConfig().MessageIs(h) || f.GetTypedConfig().UnmarshalTo(h) != nil || !change(h) {

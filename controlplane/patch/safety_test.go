@@ -50,19 +50,19 @@ func TestManyRefusedPatches(t *testing.T) {
 		t.Fatalf("%d patches, %v", len(bad.Patches), problems)
 	}
 	good, _ := parse(t, "good", "- {applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: good}}}\n")
-	patches, attempts := Of([]*Filter{bad, good}, "istio-system", &model.Proxy{}), 1_000
+	patches, search := Of([]*Filter{bad, good}, "istio-system", &model.Proxy{}), NewSearch(1_000)
 	for i := range 100 {
 		c := &clusterv3.Cluster{Name: fmt.Sprintf("outbound|80||%d", i), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
-		out := patches.Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND, Attempts: &attempts})
+		out := patches.Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND, Search: search})
 		if len(out.Problems) == 0 || len(out.Problems) > maxRefused+2 {
 			t.Fatalf("cluster %d: %d problems", i, len(out.Problems))
 		}
-		if i == 0 && out.Message.GetAltStatName() != "good" {
-			t.Error("the valid EnvoyFilter has no effect")
+		if out.Message.GetAltStatName() != "good" {
+			t.Errorf("cluster %d: the valid EnvoyFilter has no effect", i)
 		}
 	}
-	if attempts > 0 {
-		t.Errorf("%d attempts are left, so there is no limit", attempts)
+	if search.attempts > 0 {
+		t.Errorf("%d attempts are left, so there is no limit", search.attempts)
 	}
 }
 

@@ -50,7 +50,7 @@ func newClusterLocal(old *ClusterLocal, config *meshv1alpha1.MeshConfig, domain 
 				c.add(host)
 				continue
 			}
-			maps.DeleteFunc(defaults, func(pattern string, _ bool) bool { return hostMatches(pattern, host) })
+			maps.DeleteFunc(defaults, func(pattern string, _ bool) bool { return HostMatches(pattern, host) })
 		}
 	}
 	for host := range defaults {

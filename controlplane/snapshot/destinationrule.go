@@ -254,7 +254,7 @@ func (h *hostRules) find(host string, applies func(*DestinationRule) bool) *Dest
 		}
 	}
 	for _, w := range h.wildcards {
-		if !hostMatches(w, host) {
+		if !HostMatches(w, host) {
 			continue
 		}
 		for _, r := range h.byHost[w] {

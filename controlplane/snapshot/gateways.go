@@ -121,9 +121,9 @@ func IntersectHosts(a, b []string) []string {
 	for _, y := range b {
 		for _, x := range a {
 			switch {
-			case hostMatches(x, y):
+			case HostMatches(x, y):
 				add(y)
-			case hostMatches(y, x):
+			case HostMatches(y, x):
 				add(x)
 			}
 		}

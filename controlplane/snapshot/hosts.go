@@ -24,8 +24,8 @@ func (s settings) resolveHost(host, namespace string) string {
 // isWildcard reports whether a host is a wildcard ("*", "*.example.com").
 func isWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// hostMatches reports whether a pattern covers a host or a narrower wildcard.
-func hostMatches(pattern, host string) bool {
+// HostMatches reports whether a pattern covers a host or a narrower wildcard.
+func HostMatches(pattern, host string) bool {
 	suffix, wild := strings.CutPrefix(pattern, "*")
 	if !wild {
 		return pattern == host

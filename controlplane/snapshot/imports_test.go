@@ -23,10 +23,10 @@ func TestImports(t *testing.T) {
 		list := newImports(rules)
 		namespace, host := namespaces[1+r.IntN(2)], hosts[r.IntN(len(hosts))]
 		hold := len(rules) == 0 || slices.ContainsFunc(rules, func(r importRule) bool {
-			return (r.namespace == "*" || r.namespace == namespace) && hostMatches(r.host, host)
+			return (r.namespace == "*" || r.namespace == namespace) && HostMatches(r.host, host)
 		})
 		meet := hold || slices.ContainsFunc(rules, func(r importRule) bool {
-			return (r.namespace == "*" || r.namespace == namespace) && hostMatches(host, r.host)
+			return (r.namespace == "*" || r.namespace == namespace) && HostMatches(host, r.host)
 		})
 		if list.hold(namespace, host) != hold || list.meet(namespace, host) != meet {
 			t.Fatalf("%v hold %s/%s: %v, want %v; meet: %v, want %v", rules, namespace, host,

@@ -195,7 +195,7 @@ func (v *VirtualServices) ForSidecar(host, namespace string, sidecar *Sidecar) *
 		return vs
 	}
 	for _, w := range v.wildcards {
-		if hostMatches(w, host) {
+		if HostMatches(w, host) {
 			if vs := firstVisible(v.byHost[w], namespace, sidecar); vs != nil {
 				return vs
 			}

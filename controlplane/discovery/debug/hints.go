@@ -12,6 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -74,7 +75,7 @@ func (d debugger) idle(key model.Key, known []report.Problem) []report.Problem {
 	}
 	var out []report.Problem
 	for i, p := range spec.GetConfigPatches() {
-		at := fmt.Sprintf("spec.configPatches[%d]", i)
+		at := field.Index("spec.configPatches", i)
 		if selected == 0 || hit[i] || slices.ContainsFunc(known, func(p report.Problem) bool { return strings.HasPrefix(p.Reason, at) }) {
 			continue
 		}

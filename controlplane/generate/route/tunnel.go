@@ -15,6 +15,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // tunnelIdle is the idle timeout of tunnels unless a DestinationRule sets one. It is Envoy's
@@ -44,7 +45,7 @@ func (b *Builder) Tunnel(h *Host) *routev3.Route {
 	}
 	action := ConnectTo(to.Targets...)
 	if to.Idle != nil {
-		action.IdleTimeout = to.Idle
+		action.IdleTimeout = envoyconf.Bounded(to.Idle)
 	}
 	if d, ok := envoyconf.Positive(to.Longest); ok {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: d}
@@ -68,7 +69,7 @@ func (b *Builder) tunnelled(h *Host, tls bool) ([]*networkingv1alpha3.RouteDesti
 	}
 	for _, r := range h.Rules.Spec.GetTls() {
 		for _, m := range r.GetMatch() {
-			if slices.ContainsFunc(m.GetSniHosts(), func(name string) bool { return covers(name, h.Name) }) && b.TakesStream(m, h.Port, h.Rules.Config.Namespace) {
+			if slices.ContainsFunc(m.GetSniHosts(), func(name string) bool { return snapshot.HostMatches(strings.ToLower(name), h.Name) }) && b.TakesStream(m, h.Port, h.Rules.Config.Namespace) {
 				return r.GetRoute(), true
 			}
 		}
@@ -93,15 +94,9 @@ func (b *Builder) splits(h *Host) bool {
 	}
 	return slices.ContainsFunc(h.Rules.Spec.GetTls(), func(r *networkingv1alpha3.TLSRoute) bool {
 		return slices.ContainsFunc(r.GetMatch(), func(m *networkingv1alpha3.TLSMatchAttributes) bool {
-			return slices.ContainsFunc(m.GetSniHosts(), func(name string) bool { return name != h.Name && covers(h.Name, name) })
+			return slices.ContainsFunc(m.GetSniHosts(), func(name string) bool { return name != h.Name && snapshot.HostMatches(h.Name, strings.ToLower(name)) })
 		})
 	})
-}
-
-// covers reports whether a name, which may begin with "*", includes a host.
-func covers(name, host string) bool {
-	suffix, wild := strings.CutPrefix(strings.ToLower(name), "*")
-	return suffix == host || wild && strings.HasSuffix(host, suffix)
 }
 
 // Connect returns a route for CONNECT requests without an action.
