@@ -6,6 +6,7 @@ package quarantine
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -403,6 +404,29 @@ func TestOtherIsNamed(t *testing.T) {
 	}
 	if reject("is bad"); len(q.Rejected()) != 1 {
 		t.Errorf("withheld: %+v", q.Rejected())
+	}
+}
+
+// TestNamed finds the resources that the messages of Envoy name.
+func TestNamed(t *testing.T) {
+	t.Parallel()
+	resources := []*xds.Resource{{Name: "main"}, {Name: "beside"}, {Name: "x"}}
+	for reason, want := range map[string][]string{
+		"name: \"main\"\ntype: STATIC\n: Proto constraint validation failed (ClusterValidationError: x)":         {"main"},
+		"updates: \nname: \"main\"\ntype: STATIC\n: Proto constraint validation failed (ClusterValidationError)": {"main"},
+		"name: \"main\"\nload_assignment {\n  name: \"beside\"\n}\n: Proto constraint validation failed":         {"main"},
+		"alt_stat_name: \"x\"\n: Proto constraint validation failed":                                             nil,
+		"Error adding/updating cluster(s) main: a, beside: b":                                                    {"main", "beside"},
+		"Error adding/updating listener(s) other: a\nbeside: b":                                                  {"beside"},
+		"missing ): (": nil,
+	} {
+		var got []string
+		for _, res := range named(resources, reason) {
+			got = append(got, res.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q names %q, want %q", reason, got, want)
+		}
 	}
 }
 

@@ -212,9 +212,10 @@ func culprits(suspects []*xds.Resource, r Rejection) []*xds.Resource {
 
 // named returns the resources that Envoy's message names.
 func named(resources []*xds.Resource, reason string) []*xds.Resource {
-	// A validation error contains the message that violates its constraints, with its name first.
+	// A validation error contains the text of the message that violates its constraints, with its
+	// name in the first line. Lines of nested messages are indented.
 	for _, res := range resources {
-		if strings.Contains(reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
+		if strings.Contains("\n"+reason, "\nname: "+strconv.Quote(res.Name)+"\n") {
 			return []*xds.Resource{res}
 		}
 	}
