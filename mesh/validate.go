@@ -84,7 +84,7 @@ func checkSetting(name string, value any) error {
 		return fmt.Errorf("not a MeshConfig: %w", err)
 	}
 	if unknown := meshconfig.Unknown(data, &meshv1alpha1.MeshConfig{}); len(unknown) > 0 { // Parse accepts them
-		return fmt.Errorf("Istio's MeshConfig has no field %s", strings.Join(unknown, ", "))
+		return fmt.Errorf("no field %s in Istio's MeshConfig", strings.Join(unknown, ", "))
 	}
 	if _, err = meshconfig.Parse(data); err != nil {
 		return errors.Unwrap(err) // without "mesh config: "

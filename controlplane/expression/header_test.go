@@ -137,7 +137,7 @@ func ask(admin string) (http.Header, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer listeners.Body.Close()
+	defer func() { _ = listeners.Body.Close() }()
 	var status struct {
 		List []struct {
 			Address struct {

@@ -76,9 +76,11 @@ func tracerOf(p *meshv1alpha1.MeshConfig_ExtensionProvider) destination {
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Skywalking:
 		return p.Skywalking
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Lightstep:
-		return p.Lightstep //lint:ignore SA1019 served over OTLP
+		//lint:ignore SA1019 users still write it
+		return p.Lightstep
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Opencensus:
-		return p.Opencensus //lint:ignore SA1019 served over OTLP
+		//lint:ignore SA1019 users still write it
+		return p.Opencensus
 	}
 	return nil
 }

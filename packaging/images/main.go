@@ -92,14 +92,14 @@ func run(ctx context.Context, arguments []string, stdout io.Writer) error {
 		return downloadAll(ctx, o, pinned)
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "IMAGE\tARCHITECTURE\tSIZE\tCOMPRESSED\tARCHIVE")
+	_, _ = fmt.Fprintln(table, "IMAGE\tARCHITECTURE\tSIZE\tCOMPRESSED\tARCHIVE")
 	for _, k := range kinds {
 		built, err := build(ctx, o, k, pinned)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", k.name, err)
 		}
 		for _, b := range built {
-			fmt.Fprintf(table, "%s\t%s\t%.1f MB\t%.1f MB\t%s\n", o.prefix+"/"+k.name, b.arch, float64(b.size)/1e6, float64(b.compressed)/1e6, b.archive)
+			_, _ = fmt.Fprintf(table, "%s\t%s\t%.1f MB\t%.1f MB\t%s\n", o.prefix+"/"+k.name, b.arch, float64(b.size)/1e6, float64(b.compressed)/1e6, b.archive)
 		}
 	}
 	return table.Flush()

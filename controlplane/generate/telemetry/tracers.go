@@ -53,9 +53,11 @@ func (t tracing) configure(out *hcmv3.HttpConnectionManager_Tracing) {
 		out.Provider = tracer("skywalking", config)
 		out.SpawnUpstreamSpan = wrapperspb.Bool(true) // SkyWalking shows only spans with both sides
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Lightstep:
-		longest = p.Lightstep.GetMaxTagLength() //lint:ignore SA1019 served over OTLP
+		//lint:ignore SA1019 users still write it
+		lightstep := p.Lightstep
+		longest = lightstep.GetMaxTagLength()
 		var headers []*meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader
-		if token := p.Lightstep.GetAccessToken(); token != "" { //lint:ignore SA1019 served over OTLP
+		if token := lightstep.GetAccessToken(); token != "" {
 			headers = append(headers, &meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader{
 				Name: "lightstep-access-token", HeaderValue: &meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader_Value{Value: token},
 			})

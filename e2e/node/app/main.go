@@ -66,7 +66,7 @@ func serve(ctx context.Context, address string) error {
 	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		asked()
-		fmt.Fprintln(w, host)
+		_, _ = fmt.Fprintln(w, host)
 	})
 	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
 		asked()
