@@ -133,7 +133,7 @@ func (h *pluginHarness) subject(t *testing.T, delta bool) *peer {
 // problems returns the problems of objects that the server reports to users.
 func (h *pluginHarness) problems() string {
 	var out []string
-	h.server.problems.each(func(p model.Problem, _ time.Time) { out = append(out, p.String()) })
+	h.server.problems.each(0, func(p model.Problem, _ time.Time) { out = append(out, p.String()) })
 	return strings.Join(out, "\n")
 }
 

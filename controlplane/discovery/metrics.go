@@ -149,7 +149,7 @@ func (s *Server) problemsOf(m *snapshot.Mesh, code model.ProblemCode) (n int) {
 			n++
 		}
 	}
-	s.problems.each(func(p model.Problem, _ time.Time) {
+	s.problems.each(s.oldest(), func(p model.Problem, _ time.Time) {
 		if p.Code == code {
 			n++
 		}

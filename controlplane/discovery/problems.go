@@ -4,7 +4,9 @@
 package discovery
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,13 +71,44 @@ func (p *problems) forget(sequence uint64) {
 	}
 }
 
-// each calls a function for every problem, with the time when it was first seen.
-func (p *problems) each(call func(model.Problem, time.Time)) {
+// each calls a function for every problem of the snapshot of a sequence or a later one, with the
+// time when it was first seen.
+func (p *problems) each(sequence uint64, call func(model.Problem, time.Time)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for problem, seen := range p.seen {
-		call(problem, seen.since)
+		if seen.sequence >= sequence {
+			call(problem, seen.since)
+		}
 	}
+}
+
+// Problems returns the problems that were found while generating the configuration of the connected
+// proxies, each once, in the order of their objects. The problems of a snapshot count until all
+// proxies have answered a newer one.
+func (s *Server) Problems() (out []model.Problem) {
+	s.problems.each(s.oldest(), func(p model.Problem, _ time.Time) { out = append(out, p) })
+	slices.SortFunc(out, func(a, b model.Problem) int {
+		return cmp.Or(strings.Compare(a.Object.String(), b.Object.String()), strings.Compare(a.Reason, b.Reason), strings.Compare(a.Source, b.Source))
+	})
+	return model.LimitProblems(out)
+}
+
+// oldest returns the lowest sequence of the snapshots that the connected proxies have.
+func (s *Server) oldest() uint64 {
+	mesh := s.mesh.Load()
+	if mesh == nil {
+		return 0
+	}
+	oldest := mesh.Sequence
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if p, follows := st.acks.standing(); follows {
+			oldest = min(oldest, p.Settled)
+		}
+	}
+	return oldest
 }
 
 // Report implements [secrets.Reporter]: it logs new problems and drops those that are

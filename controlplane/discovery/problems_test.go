@@ -46,3 +46,29 @@ func TestProblemsAreLoggedOnce(t *testing.T) {
 		t.Errorf("%d problems are remembered, want none", n)
 	}
 }
+
+// TestProblemsEnd fixes a problem of the generated configuration. It counts until the proxies have
+// answered the snapshot with the fix, and no longer.
+func TestProblemsEnd(t *testing.T) {
+	t.Parallel()
+	h := start(t, shopCaller)
+	key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "limit"}
+	h.set(xds.TypeCluster, map[string]string{"a": "a=1"})
+	h.sets[xds.TypeCluster].Problems = []model.Problem{{Object: key, Reason: "Envoy refuses it"}}
+	h.push()
+	p := h.connect(t, true)
+	p.subscribe(xds.TypeCluster)
+	p.ack(p.want("cds a=1"))
+	problems := func(want int) func() bool {
+		return func() bool { return len(h.server.Problems()) == want && len(source{h.server}.Problems()) == want }
+	}
+	until(t, "the problem is known", problems(1))
+	h.set(xds.TypeCluster, map[string]string{"a": "a=2"})
+	h.push()
+	p.want("cds a=2")
+	if !problems(1)() {
+		t.Errorf("before the answer: %v", h.server.Problems())
+	}
+	p.ack(xds.TypeCluster)
+	until(t, "the problem ends", problems(0))
+}

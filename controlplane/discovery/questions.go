@@ -109,7 +109,7 @@ func (s source) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string
 }
 
 func (s source) Problems() (out []debug.KnownProblem) {
-	s.server.problems.each(func(p model.Problem, since time.Time) {
+	s.server.problems.each(s.server.oldest(), func(p model.Problem, since time.Time) {
 		out = append(out, debug.KnownProblem{Problem: p, Since: since})
 	})
 	return out

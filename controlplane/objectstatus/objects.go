@@ -4,6 +4,7 @@
 package objectstatus
 
 import (
+	"slices"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
@@ -171,11 +172,13 @@ func (w *Writer) analyse() {
 			now[p.Object] = append(now[p.Object], p)
 		}
 	}
-	for _, p := range w.found {
+	for _, p := range slices.Concat(w.found, w.generated) {
 		if p.Object.Name != "" && w.kinds[p.Object.Kind] {
 			// The object is in force, because snapshots contain no others.
 			p.Warning = !p.Dangling
-			now[p.Object] = append(now[p.Object], p)
+			if !slices.ContainsFunc(now[p.Object], func(o model.Problem) bool { return o.Reason == p.Reason }) {
+				now[p.Object] = append(now[p.Object], p)
+			}
 		}
 	}
 	for key, list := range now {

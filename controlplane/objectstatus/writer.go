@@ -30,6 +30,9 @@ type Config struct {
 	// Health returns the health that was reported to this replica for a WorkloadEntry; nil
 	// disables writing health.
 	Health func(model.Key) (health.Verdict, bool)
+	// Generated returns the problems that were found while generating the configuration of the
+	// proxies, in a stable order; nil means none.
+	Generated func() []model.Problem
 	// InForce reports whether objects of a kind affect proxies. No distribution is written for
 	// others.
 	InForce func(model.Kind) bool
@@ -93,13 +96,15 @@ type Writer struct {
 	// other changes or a failed write.
 	open  map[model.Key]*object
 	dirty map[model.Key]bool
-	// found are the problems of the newest snapshot, ofStore are those of the store at the time
-	// asked, and problems contains both by object. ready is false before the first snapshot.
-	found    []model.Problem
-	ofStore  []model.Problem
-	asked    time.Time
-	ready    bool
-	problems map[model.Key][]model.Problem
+	// found are the problems of the newest snapshot; ofStore and generated are those of the store
+	// and of the generated configuration at the time asked. problems contains all by object. ready
+	// is false before the first snapshot.
+	found     []model.Problem
+	ofStore   []model.Problem
+	generated []model.Problem
+	asked     time.Time
+	ready     bool
+	problems  map[model.Key][]model.Problem
 	// failing is true from a failed write until the next successful one. denied is true if a
 	// missing permission was reported.
 	failing, denied bool
@@ -116,6 +121,9 @@ func New(cfg Config) (*Writer, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Generated == nil {
+		cfg.Generated = func() []model.Problem { return nil }
 	}
 	if cfg.Denied == nil {
 		cfg.Denied = func(error) bool { return false }
@@ -212,18 +220,18 @@ func (w *Writer) round(ctx context.Context) (due time.Time) {
 	leads, open, ask := w.leading && w.ready, len(w.open) > 0, time.Since(w.asked) >= settling
 	w.mu.Unlock()
 	var dist *discovery.Distribution
-	var problems []model.Problem
+	var problems, generated []model.Problem
 	if leads && open {
 		dist = w.cfg.Distribution()
 	} else if leads {
 		dist = discovery.NewDistribution(nil) // not used
 	}
 	if leads && ask {
-		problems = w.store.Problems()
+		problems, generated = w.store.Problems(), w.cfg.Generated()
 	}
 	w.mu.Lock()
 	if leads && ask {
-		w.ofStore, w.asked = problems, time.Now()
+		w.ofStore, w.generated, w.asked = problems, generated, time.Now()
 	}
 	if leads {
 		w.analyse()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,6 +195,35 @@ func TestProblems(t *testing.T) {
 		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
 		time.Sleep(2*poll + second)
 		s.want(t, key, analysisType, "spec.host is empty")
+		s.wantWrites(t, 3)
+	})
+}
+
+// TestGeneratedProblems finds problems while the configuration of proxies is generated, one of them
+// also in the snapshot. They go when they are fixed, without another snapshot.
+func TestGeneratedProblems(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		var generated atomic.Pointer[[]model.Problem]
+		generated.Store(&[]model.Problem{})
+		r := newReplica(t, s, func(c *Config) { c.Generated = func() []model.Problem { return *generated.Load() } })
+		key := s.create(t, rule("a", "1"))
+		run(s.Run, r.Run)
+		r.at(had(1, 9)...)
+		both := model.Problem{Object: key, Reason: "spec.host: no service"}
+		r.publish(both)
+		time.Sleep(2 * second)
+		s.wantWrites(t, 1)
+		generated.Store(&[]model.Problem{both, {Object: key, Reason: "Envoy refuses it"}})
+		r.Wake()
+		time.Sleep(2 * second)
+		s.want(t, key, analysisType, "False ProblemsFound 1: spec.host: no service; Envoy refuses it")
+		s.wantWrites(t, 2)
+		generated.Store(&[]model.Problem{})
+		r.Wake()
+		time.Sleep(2 * second)
+		s.want(t, key, analysisType, "False ProblemsFound 1: spec.host: no service")
 		s.wantWrites(t, 3)
 	})
 }
