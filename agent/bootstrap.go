@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -51,7 +52,7 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 	if path == "" {
 		cfg.bootstrap, err = bootstrap.Render(in)
 		cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
-		return append(warnings, bootstrap.Replaced(pc)...), err
+		return slices.Concat(warnings, bootstrap.Replaced(pc), bootstrap.StatsDoubts(cfg.metadata)), err
 	}
 	template := bootstrap.Template{Path: path}
 	if template.Text, err = src.read(path); err != nil {

@@ -104,10 +104,15 @@ func Render(in Input) ([]byte, error) {
 	case pc.GetCustomConfigFile() != "":
 		return nil, fmt.Errorf("ProxyConfig customConfigFile is %q: nothing is rendered when Envoy has a bootstrap of its own", pc.GetCustomConfigFile())
 	}
-	runtime, maxConnections, err := runtimeLayer(pc.GetRuntimeValues())
+	maxConnections, err := connectionLimit(in)
 	if err != nil {
 		return nil, err
 	}
+	manager, err := clusterManager(in.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	reporting, _ := reportingOf(in.Metadata)
 	addrs, err := addressesOf(in)
 	if err != nil {
 		return nil, err
@@ -124,7 +129,7 @@ func Render(in Input) ([]byte, error) {
 			"metadata": in.Metadata,
 		},
 		"layered_runtime": object{"layers": []any{
-			object{"name": "global config", "static_layer": runtime},
+			object{"name": "global config", "static_layer": runtimeLayer(pc.GetRuntimeValues())},
 			object{"name": "admin", "admin_layer": object{}},
 		}},
 		"overload_manager": object{"resource_monitors": []any{object{
@@ -142,9 +147,8 @@ func Render(in Input) ([]byte, error) {
 				"buffer_size_kb": 64,
 			},
 		}},
-		"stats_config": statsConfig(pc, in.Metadata),
-		// Series of peers that are gone, and others that nothing counted in, end within twice the time.
-		"stats_eviction_interval": "600s",
+		"stats_config":            statsConfig(pc, in.Metadata, reporting.buckets),
+		"stats_eviction_interval": seconds(reporting.evictionInterval()),
 		"admin":                   object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
 		"dynamic_resources":       dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
@@ -152,8 +156,11 @@ func Render(in Input) ([]byte, error) {
 			"listeners": listeners(in, addrs),
 		},
 	}
-	if path := in.Metadata.OutlierLogPath; path != "" {
-		rendered["cluster_manager"] = object{"outlier_detection": object{"event_log_path": path}}
+	if reporting.flush != 0 {
+		rendered["stats_flush_interval"] = seconds(reporting.flush)
+	}
+	if len(manager) > 0 {
+		rendered["cluster_manager"] = manager
 	}
 	if telemetry.tracing != nil {
 		rendered["tracing"] = telemetry.tracing

@@ -4,6 +4,7 @@
 package bootstrap
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"strconv"
@@ -19,21 +20,71 @@ const (
 
 // maxConnectionsKey is the runtime key that formerly limited the connections of an Envoy. Envoy now
 // expects a resource monitor and warns about this key, so a user's value is moved there.
-const maxConnectionsKey = "overload.global_downstream_max_connections"
+// maxConnectionsMetadata is the node metadata that does the same; it takes precedence.
+const (
+	maxConnectionsKey      = "overload.global_downstream_max_connections"
+	maxConnectionsMetadata = "GLOBAL_DOWNSTREAM_MAX_CONNECTIONS"
+)
 
-// runtimeLayer returns the static runtime layer and the limit on downstream connections. User
-// values override the defaults; an empty value removes the key.
-func runtimeLayer(values map[string]string) (object, int64, error) {
-	layer := defaultRuntime()
+// loadStatsMetadata is the node metadata with the server to which Envoy reports its load.
+const loadStatsMetadata = "LOAD_STATS_CONFIG_JSON"
+
+// connectionLimit returns the limit on the downstream connections of an Envoy.
+func connectionLimit(in Input) (int64, error) {
 	limit := int64(1<<31 - 1)
+	parse := func(name, value string) error {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 1 {
+			return fmt.Errorf("%s is %q; it must be a number from 1", name, value)
+		}
+		limit = n
+		return nil
+	}
+	if value, ok := rawText(in.Metadata, maxConnectionsMetadata); ok {
+		err := parse("node metadata "+maxConnectionsMetadata, value)
+		return limit, err
+	}
+	if value := in.ProxyConfig.GetRuntimeValues()[maxConnectionsKey]; value != "" {
+		err := parse("ProxyConfig runtimeValues "+maxConnectionsKey, value)
+		return limit, err
+	}
+	return limit, nil
+}
+
+// rawText returns a value of the node metadata that has no field, as text. Other types are rendered as
+// JSON.
+func rawText(m *node.Metadata, key string) (string, bool) {
+	value, ok := m.Raw[key]
+	if text, isText := value.(string); isText {
+		return text, true
+	}
+	return asJSON(value), ok
+}
+
+// clusterManager returns the settings of Envoy's cluster manager.
+func clusterManager(m *node.Metadata) (object, error) {
+	manager := object{}
+	if m.OutlierLogPath != "" {
+		manager["outlier_detection"] = object{"event_log_path": m.OutlierLogPath}
+	}
+	text, ok := rawText(m, loadStatsMetadata)
+	if !ok {
+		return manager, nil
+	}
+	var config object
+	if err := json.Unmarshal([]byte(text), &config); err != nil || config == nil {
+		return nil, fmt.Errorf("node metadata %s is %q; it must be a JSON object, Envoy's ApiConfigSource", loadStatsMetadata, text)
+	}
+	manager["load_stats_config"] = config
+	return manager, nil
+}
+
+// runtimeLayer returns the static runtime layer. User values override the defaults; an empty value
+// removes the key.
+func runtimeLayer(values map[string]string) object {
+	layer := defaultRuntime()
 	for key, value := range values {
 		switch {
-		case key == maxConnectionsKey && value != "":
-			n, err := strconv.ParseInt(value, 10, 64)
-			if err != nil || n < 1 {
-				return nil, 0, fmt.Errorf("ProxyConfig runtimeValues %s is %q; it must be a number from 1", key, value)
-			}
-			limit = n
 		case key == maxConnectionsKey:
 		case value == "":
 			delete(layer, key)
@@ -41,7 +92,7 @@ func runtimeLayer(values map[string]string) (object, int64, error) {
 			layer[key] = runtimeValue(value)
 		}
 	}
-	return layer, limit, nil
+	return layer
 }
 
 // runtimeValue converts a value to the type that Envoy expects. A runtime guard needs a boolean:
@@ -175,11 +226,14 @@ func exactRoute(path, cluster string) object {
 	return object{"match": object{"path": path}, "route": object{"cluster": cluster, "priority": "HIGH", "timeout": "0s", "host_rewrite_literal": "localhost"}}
 }
 
-// staticListener returns a listener that serves the routes.
+// staticListener returns a listener that serves the routes, also while Envoy refuses connections of
+// applications because of its overload or the limit on connections.
 func staticListener(name string, address object, statPrefix string, routes ...any) object {
 	return object{
-		"name":    name,
-		"address": address,
+		"name":                     name,
+		"address":                  address,
+		"ignore_global_conn_limit": true,
+		"bypass_overload_manager":  true,
 		"filter_chains": []any{object{"filters": []any{object{
 			"name": "envoy.filters.network.http_connection_manager",
 			"typed_config": object{

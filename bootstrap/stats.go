@@ -24,31 +24,40 @@ const (
 // statsConfig limits Envoy's stats to those that readiness and operators need and those that the
 // user requests. With hundreds of clusters, Envoy's default would be a hundred thousand stats per
 // Envoy.
-func statsConfig(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) object {
-	return object{
+func statsConfig(pc *meshv1alpha1.ProxyConfig, m *node.Metadata, buckets []histogram) object {
+	config := object{
 		"use_all_default_tags": false,
 		"stats_tags":           statsTags(pc, m),
 		"stats_matcher":        object{"inclusion_list": object{"patterns": inclusions(pc, m)}},
 	}
+	if len(buckets) > 0 {
+		config["histogram_bucket_settings"] = buckets
+	}
+	return config
 }
 
 const (
+	// delimited matches a name that ends with a semicolon. Control planes since Istio 1.23, and this
+	// project's, add one to names of clusters and HTTP connection managers: host names contain dots,
+	// which also separate the parts of the name of a stat.
+	delimited = `.+(?=;\.)`
 	// address matches an address in the name of a stat.
 	address = `((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))`
 	// httpPrefix matches the prefix of an HTTP connection manager.
-	httpPrefix = `((?:(?:inbound|outbound)_)?` + address + `;?)`
+	httpPrefix = `(` + delimited + `|(?:(?:inbound|outbound)_)?` + address + `);?`
 )
 
 // statsTags returns the parts of stat names that become labels. Envoy tries each expression on
 // every stat that it keeps; expressions with a fixed prefix are tried only on stats that have it.
 func statsTags(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) []any {
 	tags := []any{
-		tag("cluster_name", `^cluster\.((.+?(\..+?\.svc\.cluster\.local)?)\.)`),
+		tag("cluster_name", `^cluster\.((`+delimited+`|.+?(\..+?\.svc\.cluster\.local)?);?\.)`),
 		tag("tcp_prefix", `^tcp\.((.*?)\.)\w+?$`),
 		tag("response_code", `_rq(_(\d{3}))$`),
 		tag("response_code_class", `_rq(_(\dxx))$`),
 		tag("http_conn_manager_listener_prefix", `^listener(?=\.).*?\.http\.(`+httpPrefix+`\.)`),
 		tag("http_conn_manager_prefix", `^http\.(`+httpPrefix+`\.)`),
+		tag("thread_name", `^server\.((.+)\.)watchdog`),
 		tag("listener_address", `^listener\.(`+address+`\.)`),
 		tag("mongo_prefix", `^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$`),
 	}
@@ -88,7 +97,8 @@ func statsOf(pc *meshv1alpha1.ProxyConfig, m *node.Metadata) stats {
 			"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied",
 			// Request counters of each inbound and outbound listener.
 			".downstream_rq_total", ".downstream_rq_2xx", ".downstream_rq_3xx", ".downstream_rq_4xx", ".downstream_rq_5xx"),
-		regexps: user(annotationRegexps, matcher.GetInclusionRegexps()),
+		// Routes whose VirtualService sets statPrefix.
+		regexps: append(user(annotationRegexps, matcher.GetInclusionRegexps()), `vhost\..*\.route\..*`),
 	}
 	if m.ExitOnZeroActiveConnections {
 		s.suffixes = append(s.suffixes, "downstream_cx_active")

@@ -39,7 +39,7 @@ func (t Template) yaml() bool {
 // RenderTemplate executes a user's template with the parameters that Istio defines. The warnings
 // are sentences.
 func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err error) {
-	params, err := templateParams(in)
+	params, err := templateParams(in, t.Text)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,7 +49,7 @@ func RenderTemplate(in Input, t Template) (doc []byte, warnings []string, err er
 	if err := t.check(doc); err != nil {
 		return nil, nil, err
 	}
-	return doc, t.doubts(doc), nil
+	return doc, append(StatsDoubts(in.Metadata), t.doubts(doc)...), nil
 }
 
 // check rejects output that Envoy could not parse.

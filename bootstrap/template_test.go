@@ -48,7 +48,7 @@ func TestTemplateGolden(t *testing.T) {
 	given, used := map[string]bool{}, map[string]bool{}
 	for _, file := range files {
 		in, tmpl := templateCase(t, file)
-		params, err := templateParams(in)
+		params, err := templateParams(in, tmpl.Text)
 		if err != nil {
 			t.Fatal(file, err)
 		}
@@ -95,7 +95,8 @@ func TestTemplateGolden(t *testing.T) {
 		stackdriver stackdriverProjectID stackdriverDebug stackdriverMaxAnnotations stackdriverMaxAttributes stackdriverMaxEvents
 		tracing_tls envoy_metrics_service_address envoy_metrics_service_tls envoy_metrics_service_tcp_keepalive
 		envoy_accesslog_service_address envoy_accesslog_service_tls envoy_accesslog_service_tcp_keepalive
-		extraStatTags inclusionPrefix inclusionSuffix inclusionRegexps sts sts_port gcp_project_id gcp_project_number`)
+		extraStatTags inclusionPrefix inclusionSuffix inclusionRegexps sts sts_port gcp_project_id gcp_project_number
+		load_stats_config_json_str histogram_buckets stats_flush_interval stats_eviction_interval global_downstream_max_connections`)
 	slices.Sort(all)
 	if diff := cmp.Diff(all, slices.Sorted(maps.Keys(given))); diff != "" {
 		t.Errorf("parameters:\n%s", diff)

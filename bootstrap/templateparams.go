@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"regexp"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -27,9 +28,13 @@ type templateMetadata struct {
 	StsPort, XDSRootCert                       string
 }
 
-// templateParams returns the parameters of templates under their Istio names. Unset parameters are
+// newerLimit matches the parameter of the limit on connections, which templates of Istio 1.30 use
+// instead of a key of the runtime.
+var newerLimit = regexp.MustCompile(`\{\{-?\s*\.global_downstream_max_connections\b`)
+
+// templateParams returns the parameters of a template under their Istio names. Unset parameters are
 // omitted, so that {{ if }} detects them.
-func templateParams(in Input) (map[string]any, error) {
+func templateParams(in Input, text []byte) (map[string]any, error) {
 	pc, m := in.ProxyConfig, in.Metadata
 	if pc == nil || m == nil {
 		return nil, errors.New("render bootstrap: the input has no ProxyConfig or no metadata")
@@ -50,6 +55,18 @@ func templateParams(in Input) (map[string]any, error) {
 	if err != nil {
 		discoveryHost = pc.GetDiscoveryAddress()
 	}
+	maxConnections, err := connectionLimit(in)
+	if err != nil {
+		return nil, err
+	}
+	layer := templateRuntime(in, maxConnections)
+	if newerLimit.Match(text) {
+		delete(layer, maxConnectionsKey) // Envoy would warn about it
+	}
+	manager, err := clusterManager(m)
+	if err != nil {
+		return nil, err
+	}
 	pilotSAN := []any{}
 	for _, name := range m.PilotSAN {
 		pilotSAN = append(pilotSAN, object{"exact": name})
@@ -58,12 +75,12 @@ func templateParams(in Input) (map[string]any, error) {
 		values: map[string]any{
 			"nodeID": in.Node.String(), "nodeType": in.Node.Role, "cluster": serviceCluster(pc, m),
 			"meta_json_str": string(metadata), "metadata": metadataOf(in), "config": pc,
-			"runtime_flags": asJSON(templateRuntime(in)), "xds_type": api, "metadata_discovery": false,
+			"runtime_flags": asJSON(layer), "xds_type": api, "metadata_discovery": false,
 			"pilot_SAN": asJSON(pilotSAN), "discovery_host": discoveryHost, "discovery_address": pc.GetDiscoveryAddress(), "xds_root_cert": in.XDSRootCert,
 			"localhost": addrs.local, "wildcard": addrs.wildcard, "dns_lookup_family": addrs.dnsFamily,
 			"envoy_status_port":             portOr(m.EnvoyStatusPort, DefaultStatusPort),
 			"envoy_prometheus_port":         portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort),
-			"workload_identity_socket_file": in.sdsSocketName(),
+			"workload_identity_socket_file": in.sdsSocketName(), "global_downstream_max_connections": maxConnections,
 		},
 		in: in,
 	}
@@ -85,7 +102,20 @@ func templateParams(in Input) (map[string]any, error) {
 	p.list("extraStatTags", stats.tags)
 	p.list("inclusionPrefix", stats.prefixes)
 	p.list("inclusionSuffix", stats.suffixes)
-	p.list("inclusionRegexps", append(stats.regexps, `vhost\.*\.route\.*`))
+	p.list("inclusionRegexps", stats.regexps)
+	reporting, _ := reportingOf(m)
+	if len(reporting.buckets) > 0 {
+		p.values["histogram_buckets"] = reporting.buckets
+	}
+	if reporting.flush != 0 {
+		p.values["stats_flush_interval"] = seconds(reporting.flush)
+	}
+	if reporting.eviction != 0 {
+		p.values["stats_eviction_interval"] = seconds(reporting.eviction)
+	}
+	if config, ok := manager["load_stats_config"]; ok {
+		p.values["load_stats_config_json_str"] = asJSON(config)
+	}
 	p.address("pilot_grpc_address", "discoveryAddress", pc.GetDiscoveryAddress())
 	p.address("statsd", "statsdUdpAddress", pc.GetStatsdUdpAddress())
 	p.tracing(pc.GetTracing())
@@ -102,15 +132,13 @@ func metadataOf(in Input) *templateMetadata {
 	}
 }
 
-// templateRuntime returns the runtime layer including the limit on connections, for which templates
-// have no other parameter.
-func templateRuntime(in Input) object {
-	layer := defaultRuntime()
-	layer[maxConnectionsKey] = "2147483647"
-	for key, value := range in.ProxyConfig.GetRuntimeValues() {
-		if layer[key] = runtimeValue(value); value == "" {
-			delete(layer, key)
-		}
+// templateRuntime returns the runtime layer including the limit on connections, for which templates of
+// Istio 1.18 have no other parameter.
+func templateRuntime(in Input, maxConnections int64) object {
+	values := in.ProxyConfig.GetRuntimeValues()
+	layer := runtimeLayer(values)
+	if value, ok := values[maxConnectionsKey]; !ok || value != "" {
+		layer[maxConnectionsKey] = strconv.FormatInt(maxConnections, 10)
 	}
 	return layer
 }
