@@ -16,8 +16,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -177,23 +177,18 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-// ports were returned by freePort: from a range that the kernel does not use for outgoing
-// connections, each only once.
-var ports atomic.Int32
-
 // freePort returns a port on 127.0.0.1 that is neither in use nor assigned to another test.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for {
-		port := 20000 + (os.Getpid()*64+int(ports.Add(1)))%10000
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return port
-		}
+	port, err := ownnet.FreePort("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
 	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number
 }
 
 // eventually waits until yes returns true.

@@ -34,8 +34,10 @@ func Tests(m Runner) Runner { return tests{m} }
 // FreePort returns a free TCP port on an IP address, for a server that listens later or repeatedly.
 // It is outside the range that the system uses for port 0, from which another test might get it in
 // the meantime. It is also different from all ports that FreePort has returned to running
-// processes.
+// processes. No child process has a listener on it open.
 func FreePort(address string) (string, error) {
+	syscall.ForkLock.RLock() // a child that has not executed its program yet would have it
+	defer syscall.ForkLock.RUnlock()
 	var err error
 	for range 100 {
 		port := strconv.Itoa(20000 + rand.N(10000))
