@@ -129,6 +129,7 @@ func TestIsolated(t *testing.T) {
 	t.Cleanup(secure.Close)
 	_, port, _ := net.SplitHostPort(secure.Listener.Addr().String())
 	s.write("isolated.yaml", strings.ReplaceAll(isolatedConfig, "SECURE", port))
+	s.replace("mesh.yaml", "config: config\n", "mesh: {accessLogFile: /dev/stdout, accessLogFormat: \"logged %PROTOCOL% %REQ(:AUTHORITY)%\\n\"}\nconfig: config\n")
 	before := traces(t)
 	s.start()
 	s.waitFor("own network namespace; --isolate=none", 2*time.Minute)
@@ -150,6 +151,7 @@ func TestIsolated(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { s.asks(t, c.what, c.value, c.want) })
 	}
+	t.Run("Envoy logs requests", func(*testing.T) { s.waitFor("logged HTTP/1.1 catalog:8080", 2*time.Minute) })
 	t.Run("plaintext is refused at every port", s.plaintextRefused)
 	t.Run("users", s.wantUsers)
 	t.Run("commands of the README", s.tries)

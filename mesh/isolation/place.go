@@ -103,7 +103,8 @@ func (p *Place) Credential() *syscall.Credential { return &p.credential }
 
 // Enter moves the calling thread, and the processes that it starts afterwards, to the place. The
 // thread must be locked and must not be unlocked, so that it ends with the goroutine. The processes
-// never have capabilities.
+// never have capabilities. Pipes that the thread makes belong to their user, who may thus open
+// /dev/stdout.
 func (p *Place) Enter() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
@@ -126,7 +127,13 @@ func (p *Place) Enter() error {
 	if err := p.ns.enter(); err != nil {
 		return err
 	}
-	return dropCapabilities()
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Setfsgid(int(p.credential.Gid)), unix.Setfsuid(int(p.credential.Uid))); err != nil {
+		return fmt.Errorf("become the owner of new files: %w", err)
+	}
+	return nil
 }
 
 // dropCapabilities takes all capabilities from the processes that the calling thread starts
