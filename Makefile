@@ -97,13 +97,13 @@ test-all: ## run all tests there are: test, every Envoy, images, kube-apiserver,
 	@$(MAKE) --no-print-directory -j$(SUITE_JOBS) -k suites
 
 .PHONY: suites
-suites: kube e2e test-packages test-kube test-images test-envoys test-node
+suites: kube e2e test-packages test-kube test-images test-envoys test-limits test-node
 
 # Two suites use the programs of images, which only one may write. They say themselves what they lack.
 ifneq ($(filter suites,$(MAKECMDGOALS)),)
 test-images test-node: | own-image-programs
 # Pods fill a small machine: the node comes last, alone.
-test-node: | kube-node e2e test-packages test-kube test-images test-envoys
+test-node: | kube-node e2e test-packages test-kube test-images test-envoys test-limits
 endif
 
 .PHONY: own-image-programs
@@ -120,6 +120,10 @@ $(KUBE_MODULES:%=test/%): test/%: build envoy kube
 .PHONY: test-leaks
 test-leaks:
 	@$(GOTEST) '1,200 pods with the CNI plugin' $(GOFLAGS_TEST) -count=1 -run '^TestNoLeaks$$' -- ./cmd/outrigger-cni -args -leaks=1200
+
+.PHONY: test-limits
+test-limits: build envoy ## test global limits with Envoy's reference service
+	@cd e2e/ratelimit && CGO_ENABLED=0 $(CURDIR)/scripts/gotest e2e/ratelimit $(GOFLAGS_TEST) -count=1 -- ./...
 
 # Pods of a real kubelet.
 .PHONY: test-node
@@ -174,8 +178,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node packaging/images; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source

@@ -80,7 +80,7 @@ func newReader(t *testing.T) *reader {
 	t.Helper()
 	s := newExample(t, "shop")
 	dir := filepath.Dir(s.bin)
-	for _, example := range []string{"bookinfo", "kubernetes"} {
+	for _, example := range []string{"bookinfo", "kubernetes", "limits"} {
 		if err := os.CopyFS(filepath.Join(dir, "examples", example), os.DirFS(filepath.Join(repository(t), "examples", example))); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,12 +120,23 @@ func (w *typeWalk) visit(v *structpb.Value, path string) {
 			w.typeURL(url.StringValue, path+".@type")
 		}
 		for name, member := range field.Sorted(fields) {
+			if name == "envoy_grpc" || name == "envoyGrpc" {
+				w.authority(member.GetStructValue().GetFields(), path+"."+name)
+			}
 			w.visit(member, path+"."+field.Clip(name, field.MaxKeyText))
 		}
 	case *structpb.Value_ListValue:
 		for i, item := range k.ListValue.GetValues() {
 			w.visit(item, field.Index(path, i))
 		}
+	}
+}
+
+// authority warns of a gRPC service that gets the name of a cluster as the host of its requests.
+func (w *typeWalk) authority(service map[string]*structpb.Value, path string) {
+	cluster := cmp.Or(service["cluster_name"].GetStringValue(), service["clusterName"].GetStringValue())
+	if service["authority"].GetStringValue() == "" && strings.Contains(cluster, "|") {
+		w.warnf(path+".authority", "is missing: the host of its requests is then %s, which servers refuse because of the |; write the host", field.Quote(cluster))
 	}
 }
 
