@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -288,10 +289,29 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 		return "lost"
 	}
 	if err != nil {
-		t.Errorf("%+v: %v", p, err)
+		t.Errorf("%+v: %v\n%s", p, err, l.tracked(t))
 		return err.Error()
 	}
 	return answer
+}
+
+// tracked returns the connections that the kernel tracks in the pod, to explain a lost one.
+func (l *lab) tracked(t *testing.T) string {
+	t.Helper()
+	var lines []string
+	l.do(t, l.pod, func() error {
+		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+			flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+			if err != nil {
+				return err
+			}
+			for _, f := range flows {
+				lines = append(lines, f.String())
+			}
+		}
+		return nil
+	})
+	return strings.Join(lines, "\n")
 }
 
 // settings reads a command line, with the addresses of the lab.
