@@ -50,6 +50,7 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 		Locality: cfg.locality, Metrics: bootstrapMetrics(src.Environ.Metrics), SDSSocketName: src.Environ.Identity.SocketFile,
 	}
 	if path == "" {
+		cfg.metadata.DelimitedStats = true
 		cfg.bootstrap, err = bootstrap.Render(in)
 		cfg.bootstrapFile = filepath.Join(pc.GetConfigPath(), "envoy-rev.json")
 		return slices.Concat(warnings, bootstrap.Replaced(pc), bootstrap.StatsDoubts(cfg.metadata)), err

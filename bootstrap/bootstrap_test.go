@@ -108,7 +108,9 @@ func TestRenderRefuses(t *testing.T) {
 		"tracing: {zipkin: {address: x}}":                                                        `ProxyConfig tracing.zipkin.address is "x": it must be host:port`,
 		"tracing: {datadog: {address: 'x:0'}}":                                                   `tracing.datadog.address is "x:0": the port "0"`,
 		"tracing: {datadog: {address: '$(HOST_IP):1'}}":                                          `environment variable HOST_IP is ""`,
-		"tracing: {openCensusAgent: {address: 'unix:/x'}}":                                       `openCensusAgent.address is "unix:/x"; it must be host:port`,
+		"tracing: {openCensusAgent: {address: 'unix:/x'}}":                                       `openCensusAgent.address is "unix:/x"; it must be host:port or dns://server/host:port`,
+		"tracing: {openCensusAgent: {address: 'dns://x:1'}}":                                     `openCensusAgent.address is "dns://x:1"; it must be host:port or dns://`,
+		"tracing: {openCensusAgent: {address: 'dns:///x'}}":                                      `openCensusAgent.address is "x": it must be host:port`,
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL}}":                       `tracing.tlsSettings.clientCertificate is "", mode MUTUAL`,
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: MUTUAL, clientCertificate: x}}": "tracing.tlsSettings.privateKey",
 		"tracing: {zipkin: {address: 'x:1'}, tlsSettings: {mode: SIMPLE}}":                       "name a file of root certificates",
@@ -131,6 +133,20 @@ func TestRenderRefuses(t *testing.T) {
 	}
 	if _, err := Render(Input{}); err == nil {
 		t.Error("an empty input was taken")
+	}
+}
+
+// The forms of a gRPC target name lead to the same address.
+func TestOpenCensusAddress(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]string{
+		"collector:4317": "collector:4317", "dns:collector:4317": "collector:4317", "dns:///collector:4317": "collector:4317",
+		"dns://10.0.0.10/collector:4317": "collector:4317", "dns://[fd00::1]:53/collector:4317": "collector:4317",
+		"ipv4:10.0.0.9:4317": "10.0.0.9:4317", "ipv6:[fd00::9]:4317": "[fd00::9]:4317",
+	} {
+		if got, err := grpcTarget(target); err != nil || got != want {
+			t.Errorf("%s: %q, %v", target, got, err)
+		}
 	}
 }
 

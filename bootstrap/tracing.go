@@ -82,17 +82,18 @@ func provider(tracer string, config object) object {
 	return object{"name": "envoy.tracers." + tracer, "typed_config": config}
 }
 
-// grpcTarget converts a gRPC target name to host:port.
+// grpcTarget converts a gRPC target name to host:port. Envoy resolves the host itself, so the DNS
+// server of dns://server/host:port is not asked.
 func grpcTarget(target string) (string, error) {
 	address := target
 	if rest, ok := strings.CutPrefix(address, "dns://"); ok {
-		_, address, _ = strings.Cut(rest, "/") // the first part is a DNS server
+		_, address, _ = strings.Cut(rest, "/")
 	}
 	for _, scheme := range []string{"dns:", "ipv4:", "ipv6:"} {
 		address = strings.TrimPrefix(address, scheme)
 	}
-	if strings.HasPrefix(target, "unix:") || strings.ContainsAny(address, "/,") {
-		return "", fmt.Errorf("ProxyConfig tracing.openCensusAgent.address is %q; it must be host:port", target)
+	if strings.HasPrefix(target, "unix:") || address == "" || strings.ContainsAny(address, "/,") {
+		return "", fmt.Errorf("ProxyConfig tracing.openCensusAgent.address is %q; it must be host:port or dns://server/host:port", target)
 	}
 	return address, nil
 }

@@ -63,7 +63,9 @@ type Metadata struct {
 	// Records are the headers of requests that RecordLog has. Empty means that there is no such log.
 	Records List `json:"RECORDS,omitempty"`
 	// Denies is true if the bootstrap requests the filter DeniedPeers.
-	Denies                       Bool `json:"DENIED_PEERS,omitempty"`
+	Denies Bool `json:"DENIED_PEERS,omitempty"`
+	// DelimitedStats is true if the bootstrap splits the names of stats at a semicolon.
+	DelimitedStats               Bool `json:"DELIMITED_STATS,omitempty"`
 	DNSCapture                   Bool `json:"DNS_CAPTURE,omitempty"`
 	DNSAutoAllocate              Bool `json:"DNS_AUTO_ALLOCATE,omitempty"`
 	EnableHBONE                  Bool `json:"ENABLE_HBONE,omitempty"`

@@ -4,9 +4,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,9 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/outrigger-mesh/outrigger/agent/logging"
 )
@@ -144,46 +140,6 @@ func TestRun(t *testing.T) {
 		if got := run(append([]string{ownName}, strings.Fields(in)...), nil); got != want {
 			t.Errorf("%q: exit code %d, want %d", in, got, want)
 		}
-	}
-}
-
-func TestPrintVersion(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	if err := printVersion(&out, false, "json"); err != nil {
-		t.Fatal(err)
-	}
-	var doc struct {
-		ClientVersion map[string]string `json:"clientVersion"`
-	}
-	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.ClientVersion["version"] != "dev" || doc.ClientVersion["golang_version"] == "" {
-		t.Errorf("%s: %v", out.String(), err)
-	}
-	out.Reset()
-	if err := printVersion(&out, true, ""); err != nil || out.String() != "dev\n" {
-		t.Errorf("short: %q, %v", out.String(), err)
-	}
-}
-
-// Words that YAML reads as text stay as they are, others are quoted.
-func TestVersionYAML(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"v1.2.3-4-gabc": "v1.2.3-4-gabc", "go1.26.8": "go1.26.8", "1.20": `"1.20"`, "12e4567": `"12e4567"`, "true": `"true"`, "No": `"No"`, "a: b": `"a: b"`, "": `""`, "dev": "dev",
-	} {
-		got := yamlText(in)
-		var back any
-		if err := yaml.Unmarshal([]byte("x: "+got), &back); err != nil || got != want || !cmp.Equal(back, any(map[string]any{"x": in})) {
-			t.Errorf("%q became %s, read as %v, %v", in, got, back, err)
-		}
-	}
-	var out bytes.Buffer
-	var doc map[string]map[string]string
-	if err := printVersion(&out, true, "yaml"); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(out.Bytes(), &doc); err != nil || len(doc["clientVersion"]) != 5 || doc["clientVersion"]["version"] != "dev" || doc["clientVersion"]["golang_version"] == "" {
-		t.Errorf("%s: %v", out.String(), err)
 	}
 }
 

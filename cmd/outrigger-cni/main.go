@@ -63,7 +63,7 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newInstallCommand(), collateral.NewVersion(version), collateral.New())
+	root.AddCommand(newInstallCommand(), collateral.NewBuildVersion("outrigger-cni", version), collateral.New())
 	return root
 }
 

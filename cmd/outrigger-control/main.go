@@ -71,7 +71,7 @@ func newRootCommand(hurry <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newDiscoveryCommand(hurry), collateral.NewVersion(version), collateral.New())
+	root.AddCommand(newDiscoveryCommand(hurry), collateral.NewBuildVersion("outrigger-control", version), collateral.New())
 	return root
 }
 

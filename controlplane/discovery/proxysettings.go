@@ -24,7 +24,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	s := model.ProxySettings{
 		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1", DeniedBy: meta.DeniedByHeader == "1",
 		InboundBalance: bool(meta.InboundListenerExactBalance), OutboundBalance: bool(meta.OutboundListenerExactBalance),
-		Records: recordedHeaders(meta.Records),
+		Records: recordedHeaders(meta.Records), DelimitedStats: delimitsStats(meta),
 	}
 	if meta.UnprivilegedPod != "" {
 		on, err := strconv.ParseBool(meta.UnprivilegedPod)
@@ -67,6 +67,22 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	}
 	s.Topology, s.Headers, s.Tracing = config.GetGatewayTopology(), config.GetProxyHeaders(), config.GetTracing()
 	return s.Keyed(), nil
+}
+
+// delimitsStats reports whether the Envoy of a proxy splits the names of stats at a semicolon. The
+// agents of Istio do since 1.23. Versions of development builds have no number.
+func delimitsStats(meta *node.Metadata) bool {
+	switch {
+	case meta.Generator == generatorGRPC:
+		return false
+	case bool(meta.DelimitedStats):
+		return true
+	case meta.IstioVersion == "":
+		return false
+	}
+	var major, minor int
+	n, _ := fmt.Sscanf(meta.IstioVersion, "%d.%d", &major, &minor) // n says what was read
+	return n < 2 || major > 1 || major == 1 && minor >= 23
 }
 
 // Limits of the headers that a proxy records.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -85,6 +86,32 @@ func TestBadProxySettings(t *testing.T) {
 		_, err := proxyOf(nodeWith(t, meta))
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "web.shop") {
 			t.Errorf("got %v, want an error with %q", err, says)
+		}
+	}
+}
+
+// Names of stats end with a semicolon for the agents that split them there.
+func TestDelimitedStats(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		meta node.Metadata
+		want bool
+	}{
+		"nothing":                 {node.Metadata{}, false},
+		"says so":                 {node.Metadata{DelimitedStats: true}, true},
+		"says so in an old image": {node.Metadata{DelimitedStats: true, IstioVersion: "1.18.0"}, true},
+		"1.18":                    {node.Metadata{IstioVersion: "1.18.7"}, false},
+		"1.22":                    {node.Metadata{IstioVersion: "1.22-alpha.5"}, false},
+		"1.23":                    {node.Metadata{IstioVersion: "1.23"}, true},
+		"1.30":                    {node.Metadata{IstioVersion: "1.30.3-distroless"}, true},
+		"2.0":                     {node.Metadata{IstioVersion: "2.0.0"}, true},
+		"a development build":     {node.Metadata{IstioVersion: "master-2026-08-22"}, true},
+		"another":                 {node.Metadata{IstioVersion: "a.b.c"}, true},
+		"gRPC":                    {node.Metadata{IstioVersion: "1.30.3", Generator: "grpc"}, false},
+	} {
+		s, err := settingsOf(&tc.meta)
+		if err != nil || s.DelimitsStats() != tc.want {
+			t.Errorf("%s: %t, %v", name, s.DelimitsStats(), err)
 		}
 	}
 }

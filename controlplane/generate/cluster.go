@@ -107,13 +107,16 @@ func allSecured(list []*model.Endpoint, peers *snapshot.PeerAuthentications, por
 func (g *Generator) clusters(s *target) *xds.Set {
 	out := g.outboundClusters(s)
 	ingress := ingressOf(s)
-	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey()}
+	key := setKey{typeURL: xds.TypeCluster, outbound: s.outbound, inbound: ingress.clusterKey(), delimited: s.settings.DelimitsStats()}
 	if to, _ := s.forwarded(); to == cluster.ForwardName {
 		key.unknown, key.inbound.port = s.unknownBy(), httpProxyPort(s)
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, ingress.pooled(), s.mesh.DestinationRules, s.mesh.Config}, func(prev *xds.Set) *xds.Set {
 		all, problems := out.resources, out.problems
 		for _, c := range ingress.clusters(s.mesh.Config) {
+			if s.settings.DelimitsStats() {
+				cluster.Delimit(c.message)
+			}
 			r, err := g.table.Put(xds.TypeCluster, c.message.GetName(), c.message, c.from)
 			if err != nil {
 				problems = append(problems, envoyconf.Left(s.author(model.Key{}), err))
@@ -132,7 +135,7 @@ func (g *Generator) outboundClusters(s *target) *part {
 	if v.passthrough {
 		from[6] = s.mesh.Endpoints // whether they use mutual TLS
 	}
-	return g.outbound.get(s.outbound, s.mesh.Sequence, from, func(prev *part) *part {
+	return g.outbound.get(clusterKey{s.outbound, s.settings.DelimitsStats()}, s.mesh.Sequence, from, func(prev *part) *part {
 		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters)+1)}
 		for _, ref := range v.clusters {
 			src := s.source(ref)
@@ -147,6 +150,9 @@ func (g *Generator) outboundClusters(s *target) *part {
 		}
 		p.add(clusterRef{}, func() (*xds.Resource, error) {
 			c := cluster.BlackHole()
+			if s.settings.DelimitsStats() {
+				cluster.Delimit(c)
+			}
 			var from xds.Sources
 			if s.outbound.labelled {
 				cluster.Label(c)

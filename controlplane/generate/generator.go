@@ -36,7 +36,7 @@ type Generator struct {
 	table    *xds.Table
 	views    memo[outboundKey, *view]
 	plans    memo[planKey, *plan]
-	outbound memo[outboundKey, *part]
+	outbound memo[clusterKey, *part]
 	outgoing memo[plannedKey, *[]madeListener]
 	gateways memo[routerKey, *gateway.Merged]
 	sets     memo[setKey, *xds.Set]
@@ -72,6 +72,7 @@ type setKey struct {
 	recorded  string    // see [telemetry.Effective]
 	policies  string    // the RequestAuthentications and AuthorizationPolicies, or the part that the type depends on
 	settings  string    // of the proxy itself
+	delimited bool      // see [model.ProxySettings]; in settings, too
 }
 
 // New returns a Generator with an empty cache.

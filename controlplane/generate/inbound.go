@@ -277,7 +277,7 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 	observed := s.recorded.Observe(telemetry.Chain{Server: to.server(mutualTLS)})
 	if http {
 		*to.from = append(*to.from, to.validated.Sources...)
-		hcm := envoyconf.InboundHTTP(s.mesh.Config, "inbound_"+to.stat, envoyconf.Filters{
+		hcm := envoyconf.InboundHTTP(s.mesh.Config, s.statName("inbound_"+to.stat), envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
 			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,

@@ -118,7 +118,7 @@ func (r *router) source() *gateway.Source {
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
 		Timeout:  r.timeout,
-		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(),
+		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(), DelimitedStats: r.settings.DelimitsStats(),
 		Labelled: r.recorded.Labelled, LabelledBy: r.recorded.LabelledBy,
 	}
 	in.Plugins = func(port uint32, from *xds.Sources) envoyconf.Plugins {
@@ -227,7 +227,7 @@ func (g *Generator) putOrKeep(out *part, prev *xds.Set, typeURL string, msg name
 // AUTO_PASSTHROUGH servers.
 func (g *Generator) routerClusters(r *router) *xds.Set {
 	outbound := g.outboundClusters(r.target)
-	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key, policies: r.policies.Authorizers}
+	key := setKey{typeURL: xds.TypeCluster, outbound: r.outbound, router: r.key, policies: r.policies.Authorizers, delimited: r.settings.DelimitsStats()}
 	from := inputs{r.merged, r.view, outbound, r.mesh.VirtualServices, r.mesh.DestinationRules, r.mesh.Config}
 	return g.sets.get(key, r.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
 		in := r.source()

@@ -24,7 +24,7 @@ import (
 // everySetting returns settings in which every field is set.
 func everySetting() model.ProxySettings {
 	return model.ProxySettings{
-		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true, Records: []string{":method", "x-team"},
+		Configured: true, HTTP10: true, IdleTimeout: 90 * time.Second, InboundBalance: true, OutboundBalance: true, Records: []string{":method", "x-team"}, DelimitedStats: true,
 		Topology: &meshv1alpha1.Topology{NumTrustedProxies: 2, ProxyProtocol: &meshv1alpha1.Topology_ProxyProtocolConfiguration{}},
 		Headers: &meshv1alpha1.ProxyConfig_ProxyHeaders{
 			Server:              &meshv1alpha1.ProxyConfig_ProxyHeaders_Server{Disabled: wrapperspb.Bool(true)},
@@ -83,7 +83,7 @@ func TestSettingsShare(t *testing.T) {
 		if shared := g.Generate(mesh, other, typeURL) == a; shared == (typeURL == xds.TypeListener) {
 			t.Errorf("%s: other settings: shared is %v", typeURL, shared)
 		}
-		if shared := g.Generate(mesh, plain, typeURL) == a; shared == (typeURL == xds.TypeListener || typeURL == xds.TypeRoute) {
+		if shared := g.Generate(mesh, plain, typeURL) == a; shared == (typeURL != xds.TypeEndpoint) {
 			t.Errorf("%s: no settings: shared is %v", typeURL, shared)
 		}
 		if g.Generate(mesh, plain, typeURL) != g.Generate(mesh, c.proxy, typeURL) {

@@ -52,6 +52,12 @@ type outboundKey struct {
 	labeller  model.Key
 }
 
+// clusterKey determines the outbound clusters of a proxy.
+type clusterKey struct {
+	outboundKey
+	delimited bool // see [model.ProxySettings]
+}
+
 // routeKey determines the routes of a proxy, together with outboundKey.
 type routeKey struct {
 	domain  string
@@ -154,6 +160,11 @@ func (s *target) envoyKey() int {
 	return n
 }
 
+// statName returns the name under which Envoy counts the requests of a listener.
+func (s *target) statName(name string) string {
+	return envoyconf.StatName(name, s.settings.DelimitsStats())
+}
+
 // domain returns the DNS domain of the proxy, "<namespace>.svc.<mesh domain>".
 func (s *target) domain() string {
 	return cmp.Or(s.proxy.Domain, s.proxy.Namespace+".svc."+s.mesh.Domain)
@@ -203,7 +214,7 @@ func (c clusterRef) source(s *target) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
 		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Denied: s.mesh.Denied, Viewer: s.viewer,
-		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller,
+		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller, Delimited: s.settings.DelimitsStats(),
 	}
 	if !c.found.ByName() {
 		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies

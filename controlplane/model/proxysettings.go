@@ -38,6 +38,9 @@ type ProxySettings struct {
 	// Records are the headers in the log of the requests to the workload; nil means that there is no
 	// such log.
 	Records []string
+	// DelimitedStats is true if the names of stats of its clusters and connection managers end with a
+	// semicolon, where its Envoy splits them.
+	DelimitedStats bool
 	// Key is equal for proxies with equal settings, and empty if nothing is set.
 	// [ProxySettings.Keyed] sets it.
 	Key string
@@ -55,7 +58,7 @@ func (s ProxySettings) Keyed() *ProxySettings {
 			s.Key += fmt.Sprintf("/%s=%q", message.ProtoReflect().Descriptor().Name(), text)
 		}
 	}
-	s.Key += s.recordKey()
+	s.Key += s.builtKey()
 	if s.Key == "" && !s.Configured {
 		return nil
 	}
@@ -91,16 +94,22 @@ func (s *ProxySettings) Recorded() []string {
 	return s.Records
 }
 
-// recordKey is the part of the key for Records.
-func (s *ProxySettings) recordKey() string {
-	if len(s.Records) == 0 {
-		return ""
+// DelimitsStats returns DelimitedStats. The settings may be nil.
+func (s *ProxySettings) DelimitsStats() bool { return s != nil && s.DelimitedStats }
+
+// builtKey is the part of the key for the settings that listeners are built with.
+func (s *ProxySettings) builtKey() (key string) {
+	if len(s.Records) > 0 {
+		key = fmt.Sprintf("/records=%q", s.Records)
 	}
-	return fmt.Sprintf("/records=%q", s.Records)
+	if s.DelimitedStats {
+		key += "/delimited"
+	}
+	return key
 }
 
 // Changes reports whether listeners that were built for all proxies need changes for this one.
-func (s *ProxySettings) Changes() bool { return s != nil && s.Key != s.recordKey() }
+func (s *ProxySettings) Changes() bool { return s != nil && s.Key != s.builtKey() }
 
 // NamesRules returns DeniedBy. The settings may be nil.
 func (s *ProxySettings) NamesRules() bool { return s != nil && s.DeniedBy }

@@ -4,10 +4,25 @@
 package collateral
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
+
+// buildInfo is the output of version, in the format of Istio's programs.
+type buildInfo struct {
+	Version       string `json:"version"`
+	GitRevision   string `json:"revision"`
+	GolangVersion string `json:"golang_version"`
+	BuildStatus   string `json:"status"`
+	GitTag        string `json:"tag"`
+}
 
 // NewVersion returns the command that prints the version of a program.
 func NewVersion(version string) *cobra.Command {
@@ -20,4 +35,82 @@ func NewVersion(version string) *cobra.Command {
 			return err
 		},
 	}
+}
+
+// NewBuildVersion returns the command that prints the version of a program that replaces one of
+// Istio's, as that one does.
+func NewBuildVersion(program, version string) *cobra.Command {
+	var short bool
+	var output string
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Args:    cobra.NoArgs,
+		Example: "  " + program + " version\n  " + program + " version -s\n  " + program + " version -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return printVersion(cmd.OutOrStdout(), thisBuild(version), short, output)
+		},
+	}
+	cmd.Flags().BoolVarP(&short, "short", "s", false, "print the version only")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "yaml or json")
+	return cmd
+}
+
+func printVersion(w io.Writer, info buildInfo, short bool, output string) error {
+	var out string
+	switch {
+	case output == "json":
+		doc, err := json.MarshalIndent(map[string]buildInfo{"clientVersion": info}, "", "  ")
+		if err != nil {
+			return err
+		}
+		out = string(doc) + "\n"
+	case output == "yaml":
+		out = fmt.Sprintf("clientVersion:\n  golang_version: %s\n  revision: %s\n  status: %s\n  tag: %s\n  version: %s\n\n",
+			yamlText(info.GolangVersion), yamlText(info.GitRevision), yamlText(info.BuildStatus), yamlText(info.GitTag), yamlText(info.Version))
+	case output != "":
+		return fmt.Errorf("--output is %q; it must be yaml or json", output)
+	case short:
+		out = "client version: " + info.Version + "\n"
+	default:
+		out = fmt.Sprintf("client version: version.BuildInfo{Version:%q, GitRevision:%q, GolangVersion:%q, BuildStatus:%q, GitTag:%q}\n",
+			info.Version, info.GitRevision, info.GolangVersion, info.BuildStatus, info.GitTag)
+	}
+	_, err := io.WriteString(w, out)
+	return err
+}
+
+// yamlText quotes text that YAML might not parse as a string, such as a revision of
+// digits only.
+func yamlText(s string) string {
+	letter := func(r rune) bool { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
+	plain := func(r rune) bool { return letter(r) || '0' <= r && r <= '9' || strings.ContainsRune("._+-", r) }
+	switch strings.ToLower(s) {
+	case "", "true", "false", "yes", "no", "on", "off", "null", "y", "n":
+		return strconv.Quote(s)
+	}
+	if !letter(rune(s[0])) || strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// thisBuild returns what the linker and the compiler recorded.
+func thisBuild(version string) buildInfo {
+	info := buildInfo{Version: version, GitRevision: "unknown", GolangVersion: runtime.Version(), BuildStatus: "unknown", GitTag: version}
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return info
+	}
+	for _, s := range build.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			info.GitRevision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			info.BuildStatus = "Modified"
+		case s.Key == "vcs.modified":
+			info.BuildStatus = "Clean"
+		}
+	}
+	return info
 }

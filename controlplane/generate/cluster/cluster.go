@@ -41,6 +41,8 @@ type Source struct {
 	Labelled bool
 	// LabelledBy is the object that causes this; may be empty.
 	LabelledBy model.Key
+	// Delimited ends the name of its stats with a semicolon.
+	Delimited bool
 }
 
 // Policy returns the policy of the rule for the port and the subset.
@@ -80,8 +82,14 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	}
 	setHTTP(c, http)
 	p.applyProxyProtocol(c)
+	if src.Delimited {
+		Delimit(c)
+	}
 	return c
 }
+
+// Delimit ends the name of the cluster's stats with a semicolon.
+func Delimit(c *clusterv3.Cluster) { c.AltStatName = envoyconf.StatName(c.GetName(), true) }
 
 // BlackHole returns the cluster without endpoints.
 func BlackHole() *clusterv3.Cluster {

@@ -29,6 +29,15 @@ func ServerName(port uint32, subset, host string) string {
 	return "outbound_." + Number(port) + "_." + subset + "_." + host
 }
 
+// StatName returns a name in the names of stats. Its semicolon tells where it ends, because it may
+// contain dots, which separate the parts of the name of a stat. Only some proxies read it.
+func StatName(name string, delimited bool) string {
+	if delimited {
+		return name + ";"
+	}
+	return name
+}
+
 // HostPort joins a host and a port as in a URL.
 func HostPort(host string, port uint32) string {
 	return net.JoinHostPort(host, Number(port))

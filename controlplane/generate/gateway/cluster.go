@@ -9,12 +9,17 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // Opaque converts the cluster of a port into one that forwards mutual TLS unchanged: it has the
 // same endpoints and limits, but neither TLS nor HTTP settings.
 func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
 	c.Name = p.Name
+	if c.GetAltStatName() != "" {
+		c.AltStatName = envoyconf.StatName(p.Name, true)
+	}
 	c.TransportSocket, c.TransportSocketMatches = nil, nil
 	c.TypedExtensionProtocolOptions = nil
 	if c.GetEdsClusterConfig() != nil {

@@ -190,7 +190,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	first := servers[0]
 	prefix := first.spec.GetName()
 	if prefix == "" {
-		prefix = "outbound_" + b.name()
+		prefix = envoyconf.StatName("outbound_"+b.name(), b.DelimitedStats)
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{

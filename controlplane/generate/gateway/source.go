@@ -50,6 +50,8 @@ type Source struct {
 	NamesRules bool
 	// Records are the headers that the agent can record.
 	Records []string
+	// DelimitedStats ends the names of stats with a semicolon.
+	DelimitedStats bool
 }
 
 // virtualServices returns the objects that are bound to a Gateway and visible to the proxy.

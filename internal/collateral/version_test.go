@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package collateral
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+)
+
+// The command prints what Istio's programs print.
+func TestPrintVersion(t *testing.T) {
+	t.Parallel()
+	info := buildInfo{Version: "1.2.3", GitRevision: "12e4567", GolangVersion: "go1.26.8", BuildStatus: "Clean", GitTag: "v1.2.3"}
+	for args, want := range map[string]string{
+		"":      `client version: version.BuildInfo{Version:"1.2.3", GitRevision:"12e4567", GolangVersion:"go1.26.8", BuildStatus:"Clean", GitTag:"v1.2.3"}` + "\n",
+		"short": "client version: 1.2.3\n",
+		"json": `{
+  "clientVersion": {
+    "version": "1.2.3",
+    "revision": "12e4567",
+    "golang_version": "go1.26.8",
+    "status": "Clean",
+    "tag": "v1.2.3"
+  }
+}
+`,
+		"yaml": "clientVersion:\n  golang_version: go1.26.8\n  revision: \"12e4567\"\n  status: Clean\n  tag: v1.2.3\n  version: \"1.2.3\"\n\n",
+	} {
+		var out bytes.Buffer
+		output := args
+		if args == "short" {
+			output = ""
+		}
+		if err := printVersion(&out, info, args == "short", output); err != nil || out.String() != want {
+			t.Errorf("%q: %v\n%s", args, err, out.String())
+		}
+	}
+}
+
+func TestVersionCommand(t *testing.T) {
+	t.Parallel()
+	run := func(args ...string) (string, error) {
+		cmd := NewBuildVersion("program", "dev")
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetArgs(args)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		err := cmd.Execute()
+		return out.String(), err
+	}
+	if out, err := run("--short"); err != nil || out != "client version: dev\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := run("--short=false"); err != nil || !strings.HasPrefix(out, `client version: version.BuildInfo{Version:"dev", `) {
+		t.Errorf("%q, %v", out, err)
+	}
+	var doc map[string]map[string]string
+	out, err := run("-o", "json")
+	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc["clientVersion"]) != 5 || doc["clientVersion"]["golang_version"] == "" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := run("-o", "xml"); err == nil || err.Error() != `--output is "xml"; it must be yaml or json` {
+		t.Error(err)
+	}
+}
+
+// Words that YAML reads as text stay as they are, others are quoted.
+func TestVersionYAML(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"v1.2.3-4-gabc": "v1.2.3-4-gabc", "go1.26.8": "go1.26.8", "1.20": `"1.20"`, "12e4567": `"12e4567"`, "true": `"true"`, "No": `"No"`, "a: b": `"a: b"`, "": `""`, "dev": "dev",
+	} {
+		got := yamlText(in)
+		var back any
+		if err := yaml.Unmarshal([]byte("x: "+got), &back); err != nil || got != want || !cmp.Equal(back, any(map[string]any{"x": in})) {
+			t.Errorf("%q became %s, read as %v, %v", in, got, back, err)
+		}
+	}
+}
