@@ -168,8 +168,11 @@ func (l *lab) serve(t *testing.T, m *netlab.Machine, port uint16, name string) {
 			if local, ok := c.LocalAddr().(*net.TCPAddr); ok && local.Port != int(port) {
 				answer += " with TPROXY"
 			}
-			_, _ = io.WriteString(c, answer) // the probe reports what it gets
-			_ = c.Close()
+			go func() {
+				_, _ = io.WriteString(c, answer) // the probe reports what it gets
+				_, _ = io.Copy(io.Discard, c)    // until the probe resets the connection
+				_ = c.Close()                    // nothing is lost
+			}()
 		}
 	}()
 }
@@ -263,6 +266,13 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 			return err
 		}); err != nil {
 			return err
+		}
+		if tcp, ok := c.(*net.TCPConn); ok {
+			// A socket in TIME-WAIT would reject a connection from the same port that ends at the same
+			// server: without the tracked connections the kernel does not choose another port.
+			if err := tcp.SetLinger(0); err != nil {
+				return err
+			}
 		}
 		defer func() { _ = c.Close() }() // nothing is lost
 		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
