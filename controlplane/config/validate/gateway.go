@@ -212,6 +212,15 @@ func (c *checker) certificateSources(tls *networkingv1alpha3.ServerTLSSettings, 
 	if len(sources) > 1 {
 		c.errorf(path, "has %s: keep one of them", strings.Join(sources, " and "))
 	}
+	const most = 2
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"credentialNames", len(tls.GetCredentialNames())}, {"tlsCertificates", len(tls.GetTlsCertificates())}} {
+		if f.n > most {
+			c.errorf(path+"."+f.name, "has %d entries: at most %d are allowed, one of RSA and one of ECDSA", f.n, most)
+		}
+	}
 	if tls.GetMode() == networkingv1alpha3.ServerTLSSettings_PASSTHROUGH || tls.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
 		return
 	}
@@ -223,10 +232,6 @@ func (c *checker) certificateSources(tls *networkingv1alpha3.ServerTLSSettings, 
 		if cert.GetPrivateKey() == "" {
 			c.errorf(at+".privateKey", "is missing: write the path of the key of the certificate")
 		}
-	}
-	const most = 2
-	if n := len(tls.GetTlsCertificates()); n > most {
-		c.warnf(path+".tlsCertificates", "has %d entries: Istio uses %d at most, one of RSA and one of ECDSA", n, most)
 	}
 }
 

@@ -17,6 +17,13 @@ func (c *checker) httpRoute(r *networkingv1alpha3.HTTPRoute, path string) {
 	}
 	c.routeDestinations(r.GetRoute(), path+".route")
 	c.redirect(r.GetRedirect(), path+".redirect")
+	if r.GetRedirect().GetPrefixRewrite() != "" {
+		for i, m := range r.GetMatch() {
+			if _, ok := m.GetUri().GetMatchType().(*networkingv1alpha3.StringMatch_Prefix); m.GetUri() != nil && !ok {
+				c.errorf(field.Index(path+".match", i)+".uri", "has no prefix, which redirect.prefixRewrite replaces: write a prefix, or redirect.uri instead of prefixRewrite")
+			}
+		}
+	}
 	c.directResponse(r.GetDirectResponse(), path+".directResponse")
 	if d := r.GetDelegate(); d != nil {
 		c.fault(path+".delegate.name", SubdomainFault(d.GetName()))

@@ -54,11 +54,11 @@ func (c *checker) serverName(sni string, hosts *hostSet, path string) {
 		c.warnf(path, "is %s: TLS clients send no IP address as server name; write a host", field.Quote(sni))
 		return
 	}
-	if !strings.HasPrefix(sni, snatPrefix) {
-		if fault := hostFault(sni, anyWildcard); fault != "" {
-			c.fault(path, fault)
-			return
-		}
+	if fault := hostFault(sni, anyWildcard); strings.HasPrefix(sni, snatPrefix) {
+		c.fault(path, snatFault(sni))
+	} else if fault != "" {
+		c.fault(path, fault)
+		return
 	}
 	if !hosts.includes(sni) {
 		c.errorf(path, "is %s, which no host of spec.hosts includes: write one of them, or add it there", field.Quote(sni))

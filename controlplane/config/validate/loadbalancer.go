@@ -29,6 +29,7 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	}
 	c.consistentHash(lb.GetConsistentHash(), path+".consistentHash")
 	c.locality(lb.GetLocalityLbSetting(), outlier, path+".localityLbSetting")
+	c.zoneAware(lb, path)
 	c.duration(lb.GetWarmupDurationSecs(), path+".warmupDurationSecs")
 	w := lb.GetWarmup()
 	if w != nil && lb.GetWarmupDurationSecs() != nil {
@@ -114,8 +115,42 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 		c.localities(targets, func(j int) string { return field.Key(at+".to", targets[j]) })
 	}
 	c.localities(sources, func(i int) string { return field.Index(path+".distribute", i) + ".from" })
-	for i, f := range l.GetFailover() {
-		at := field.Index(path+".failover", i)
+	failover(c, l.GetFailover(), path+".failover")
+	for i, label := range l.GetFailoverPriority() {
+		if len(l.GetFailover()) > 0 && slices.Contains(topologyLabels, label) {
+			c.errorf(field.Index(path+".failoverPriority", i), "is %s, which failover already decides: remove one", field.Quote(label))
+		}
+	}
+	if outlier == nil && (len(l.GetFailover()) > 0 || len(l.GetFailoverPriority()) > 0) {
+		c.warnf(path, "has a failover, which needs outlierDetection to detect failures: write that too")
+	}
+}
+
+// zoneAware checks the settings of Envoy's zone aware routing, which decides between zones itself.
+func (c *checker) zoneAware(lb *networkingv1alpha3.LoadBalancerSettings, path string) {
+	z := lb.GetZoneAwareLbSetting()
+	if z == nil {
+		return
+	}
+	path += ".zoneAwareLbSetting"
+	if lb.GetLocalityLbSetting() != nil {
+		c.errorf(path, "and localityLbSetting exclude each other: remove one")
+	}
+	failover(c, z.GetFailover(), path+".failover")
+	for i, label := range z.GetFailoverPriority() {
+		if slices.Contains(topologyLabels, label) {
+			c.errorf(field.Index(path+".failoverPriority", i), "is %s, which zoneAwareLbSetting already looks at: remove it", field.Quote(label))
+		}
+	}
+}
+
+// failover checks pairs of regions.
+func failover[F interface {
+	GetFrom() string
+	GetTo() string
+}](c *checker, list []F, path string) {
+	for i, f := range list {
+		at := field.Index(path, i)
 		for _, side := range []struct{ name, region string }{{"from", f.GetFrom()}, {"to", f.GetTo()}} {
 			if strings.ContainsAny(side.region, "/*") {
 				c.errorf(at+"."+side.name, "is %s: failover is between whole regions; write the name of a region", field.Quote(side.region))
@@ -124,14 +159,6 @@ func (c *checker) locality(l *networkingv1alpha3.LocalityLoadBalancerSetting, ou
 		if f.GetFrom() == f.GetTo() {
 			c.errorf(at+".to", "is %s, as from is: write two different regions", field.Quote(f.GetTo()))
 		}
-	}
-	for i, label := range l.GetFailoverPriority() {
-		if len(l.GetFailover()) > 0 && slices.Contains(topologyLabels, label) {
-			c.errorf(field.Index(path+".failoverPriority", i), "is %s, which failover already decides: remove one", field.Quote(label))
-		}
-	}
-	if outlier == nil && (len(l.GetFailover()) > 0 || len(l.GetFailoverPriority()) > 0) {
-		c.warnf(path, "has a failover, which needs outlierDetection to detect failures: write that too")
 	}
 }
 

@@ -24,7 +24,7 @@ func validateServiceEntry(c *checker, cfg *model.Config) {
 	c.serviceHosts(se)
 	c.exportTo(cfg.Namespace, se.GetExportTo(), "spec.exportTo")
 	c.servicePorts(se)
-	c.resolution(se)
+	c.resolution(se, cfg.Labels)
 	c.serviceEndpoints(se)
 	c.selector(se.GetWorkloadSelector() != nil, se.GetWorkloadSelector().GetLabels(), "spec.workloadSelector.labels")
 	for i, san := range se.GetSubjectAltNames() {
@@ -58,7 +58,7 @@ func (c *checker) serviceHosts(se *networkingv1alpha3.ServiceEntry) {
 
 // resolution checks addresses and hosts against the way in which endpoints are
 // found.
-func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
+func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry, labels map[string]string) {
 	r := se.GetResolution()
 	switch r {
 	case networkingv1alpha3.ServiceEntry_NONE:
@@ -68,7 +68,7 @@ func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
 	case networkingv1alpha3.ServiceEntry_STATIC, networkingv1alpha3.ServiceEntry_DNS:
 	}
 	if r == networkingv1alpha3.ServiceEntry_DYNAMIC_DNS {
-		c.dynamic(se)
+		c.dynamic(se, labels)
 	}
 	ranges := r == networkingv1alpha3.ServiceEntry_NONE || r == networkingv1alpha3.ServiceEntry_STATIC
 	for i, a := range se.GetAddresses() {
@@ -94,11 +94,14 @@ func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry) {
 }
 
 // dynamic checks an entry whose hosts are looked up for each request.
-func (c *checker) dynamic(se *networkingv1alpha3.ServiceEntry) {
+func (c *checker) dynamic(se *networkingv1alpha3.ServiceEntry, labels map[string]string) {
 	for i, h := range se.GetHosts() {
 		if !strings.HasPrefix(h, "*") {
 			c.errorf(field.Index("spec.hosts", i), "is %s: with resolution DYNAMIC_DNS hosts are wildcards; write one, or resolution DNS", field.Quote(h))
 		}
+	}
+	if use := labels["istio.io/use-waypoint"]; use != "" && !strings.EqualFold(use, "none") && se.GetLocation() == networkingv1alpha3.ServiceEntry_MESH_INTERNAL {
+		c.errorf("spec.location", "is MESH_INTERNAL: with resolution DYNAMIC_DNS and the label istio.io/use-waypoint write MESH_EXTERNAL, or remove the label")
 	}
 	if len(se.GetAddresses()) > 0 {
 		c.errorf("spec.addresses", "is not allowed with resolution DYNAMIC_DNS, which routes by host: remove it")

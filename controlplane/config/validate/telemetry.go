@@ -20,6 +20,9 @@ func validateTelemetry(c *checker, cfg *model.Config) {
 		return
 	}
 	c.targets(targets{selector: t.GetSelector(), ref: t.GetTargetRef(), refs: t.GetTargetRefs()})
+	if n := len(t.GetTracing()); n > 1 {
+		c.warnf("spec.tracing", "has %d entries: Istio supports one; write the settings in one entry", n)
+	}
 	for i, tr := range t.GetTracing() {
 		c.tracing(tr, field.Index("spec.tracing", i))
 	}

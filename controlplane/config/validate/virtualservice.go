@@ -20,6 +20,15 @@ const meshGateway = "mesh"
 // each other: outbound_.PORT_.SUBSET_.HOST.
 const snatPrefix = "outbound_."
 
+// snatFault checks a server name that begins with snatPrefix.
+func snatFault(name string) string {
+	parts := strings.SplitN(name, "_", 4)
+	if len(parts) == 4 && strings.ContainsAny(parts[1], "0123456789") && hostFault(strings.Trim(parts[3], "."), anyWildcard) == "" {
+		return ""
+	}
+	return "is " + field.Quote(name) + ": write outbound_.PORT_.SUBSET_.HOST, as in outbound_.443_._.api.example.com"
+}
+
 func validateVirtualService(c *checker, cfg *model.Config) {
 	vs, ok := cfg.Spec.(*networkingv1alpha3.VirtualService)
 	if !ok {
@@ -91,6 +100,8 @@ func (c *checker) virtualHosts(hosts []string, set *hostSet, sidecars bool) {
 		}
 		if sidecars || !strings.HasPrefix(h, snatPrefix) {
 			c.fault(path, hostOrIPFault(h, anyWildcard))
+		} else {
+			c.fault(path, snatFault(h))
 		}
 		if j := overlaps[i]; j >= 0 {
 			c.errorf(path, "is %s and overlaps with spec.hosts[%d], %s: remove one", field.Quote(h), j, field.Quote(hosts[j]))

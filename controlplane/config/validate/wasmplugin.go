@@ -53,7 +53,12 @@ func validateWasmPlugin(c *checker, cfg *model.Config) {
 // one.
 func (c *checker) moduleURL(s string) {
 	const cure = "write file://, http://, https:// or oci:// before the address; without one it is an image"
-	u, err := url.Parse(s)
+	u, err := url.ParseRequestURI(s)
+	if err != nil {
+		if _, err = url.ParseRequestURI("https://" + s); err == nil {
+			u = &url.URL{} // an image without scheme
+		}
+	}
 	switch {
 	case s == "":
 		c.errorf("spec.url", "is missing: write where the module is, such as oci://registry.example.com/plugin:v1")

@@ -51,13 +51,18 @@ func (c *checker) probe(p *networkingv1alpha3.ReadinessProbe, path string) {
 			c.errorf(path+".httpGet.scheme", "is %s: write HTTP or HTTPS", field.Quote(s))
 		}
 		for i, h := range m.HttpGet.GetHttpHeaders() {
-			c.headerName(h.GetName(), field.Index(path+".httpGet.httpHeaders", i))
+			if at := field.Index(path+".httpGet.httpHeaders", i) + ".name"; !claimHeader.MatchString(h.GetName()) {
+				c.errorf(at, "is %s: write letters, digits, \"-\" and \"_\"", field.Quote(h.GetName()))
+			}
 		}
 	case *networkingv1alpha3.ReadinessProbe_TcpSocket:
 		c.port(m.TcpSocket.GetPort(), path+".tcpSocket.port")
 	case *networkingv1alpha3.ReadinessProbe_Exec:
 		if len(m.Exec.GetCommand()) == 0 {
 			c.errorf(path+".exec.command", "is empty: write the command and its arguments")
+		}
+		for i, word := range m.Exec.GetCommand() {
+			c.notEmpty(word, field.Index(path+".exec.command", i))
 		}
 	case *networkingv1alpha3.ReadinessProbe_Grpc:
 		c.port(m.Grpc.GetPort(), path+".grpc.port")
