@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1alpha1 "istio.io/api/meta/v1alpha1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
@@ -105,6 +106,9 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 			problems = append(problems, model.Problem{Reason: w.Error(), Warning: true})
 		}
 	}
+	if text := analysis(c); text != "" && !slices.ContainsFunc(problems, func(p model.Problem) bool { return strings.Contains(text, p.Reason) }) {
+		problems = append(problems, model.Problem{Reason: text, Warning: true})
+	}
 	if len(problems) == 0 {
 		line("Problems", "none")
 	} else {
@@ -119,6 +123,17 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// analysis returns the problems that a control plane wrote into the status of an object.
+func analysis(c *model.Config) string {
+	status, _ := c.Status.(*metav1alpha1.IstioStatus)
+	for _, condition := range status.GetConditions() {
+		if condition.GetType() == "PassedAnalysis" && condition.GetStatus() == "False" {
+			return condition.GetMessage()
+		}
+	}
+	return ""
 }
 
 func pairs(m map[string]string) string {

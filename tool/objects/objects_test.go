@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	metav1alpha1 "istio.io/api/meta/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
@@ -323,6 +324,30 @@ spec: {priority: 1, configPatches: [{applyTo: NETWORK_FILTER, match: {listener: 
 		if code != 0 || errs != "" || !strings.Contains(out, text) {
 			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)
 		}
+	}
+}
+
+// TestDescribeShowsAnalysis describes an object with a problem that only the control plane can find.
+func TestDescribeShowsAnalysis(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	c := &model.Config{
+		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "one"},
+		Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1"},
+	}
+	var err error
+	if c.ResourceVersion, err = s.store("memory://a").Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status = &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{
+		{Type: "PassedAnalysis", Status: "False", Message: "no service selects it"},
+	}}
+	if _, err := s.store("memory://a").UpdateStatus(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := s.run("describe", "workloadentry/one", "--store", "memory://a")
+	if code != 0 || !strings.HasSuffix(out, "Problems:\n  warning: no service selects it\n") {
+		t.Errorf("describe: %d, %s:\n%s", code, errs, out)
 	}
 }
 
