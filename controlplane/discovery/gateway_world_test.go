@@ -55,6 +55,7 @@ type edgeWorld struct {
 	revoked      minted            // a client on the list CRL_FILE
 	topology     *meshv1alpha1.Topology
 	server       *Server
+	api, control string // how proxies connect to the server, and its address
 	mesh         *snapshot.Mesh
 	objects      map[model.Key]*model.Config
 }
@@ -66,7 +67,7 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 	binary := envoyBinary(t)
 	w := &edgeWorld{
 		gatewayTest: &gatewayTest{dir: t.TempDir(), root: mint(t, "root"), logged: &journal{}},
-		ip:          ip, ports: map[string]string{}, topology: topology, objects: map[model.Key]*model.Config{},
+		ip:          ip, api: api, ports: map[string]string{}, topology: topology, objects: map[model.Key]*model.Config{},
 	}
 	for _, name := range []string{"one", "two", "mutual", "ends"} {
 		w.write(t, name, w.root.issue(t, name).pair())
@@ -120,7 +121,8 @@ func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Top
 			t.Logf("the control plane said:\n%s", w.logged)
 		}
 	})
-	bootstrap := w.bootstrap(t, api, l.Addr().String())
+	w.control = l.Addr().String()
+	bootstrap := w.bootstrap(t, "router~"+ip+"~gateway-1.default~default.svc.cluster.local", map[string]any{"LABELS": map[string]any{"app": "edge"}})
 	for _, l := range taken { // after all other listeners of the address have a port
 		_ = l.Close() // only the number is needed
 	}
@@ -147,13 +149,13 @@ func portOf(t *testing.T, address net.Addr) string {
 	return port
 }
 
-// bootstrap is that of the other gateway tests, with an agent that serves the
-// identity of the gateway and the roots of the mesh.
-func (w *edgeWorld) bootstrap(t *testing.T, api, control string) []byte {
+// bootstrap is that of the other gateway tests, with the ID and metadata of a node, and with an agent
+// that serves the identity of the gateway and the roots of the mesh.
+func (w *edgeWorld) bootstrap(t *testing.T, id string, metadata map[string]any) []byte {
 	t.Helper()
 	type object = map[string]any
 	var b object
-	if err := json.Unmarshal(w.gatewayTest.bootstrap(t, api, control), &b); err != nil {
+	if err := json.Unmarshal(w.gatewayTest.bootstrap(t, w.api, w.control), &b); err != nil {
 		t.Fatal(err)
 	}
 	host, port, err := net.SplitHostPort(w.agent(t))
@@ -172,8 +174,8 @@ func (w *edgeWorld) bootstrap(t *testing.T, api, control string) []byte {
 		}}}}}},
 	})
 	node := b["node"].(object)
-	node["id"] = "router~" + w.ip + "~gateway-1.default~default.svc.cluster.local"
-	node["metadata"].(object)["LABELS"] = object{"app": "edge"}
+	node["id"] = id
+	maps.Copy(node["metadata"].(object), metadata)
 	out, err := json.Marshal(b)
 	if err != nil {
 		t.Fatal(err)

@@ -57,6 +57,15 @@ spec:
   tcp: [{match: [{port: 5432}], route: [{destination: {host: other.example.com, port: {number: 5432}}}]}]
 ---
 kind: ServiceEntry
+metadata: {name: visible, namespace: default}
+spec:
+  hosts: [visible.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 80, targetPort: PORT_B, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1}]
+---
+kind: ServiceEntry
 metadata: {name: wild, namespace: default}
 spec:
   hosts: ["*.localhost"]
@@ -65,7 +74,8 @@ spec:
   ports: [{number: PORT_A, name: tls, protocol: TLS}]
 `
 
-// TestEnvoyTunnels opens tunnels through the HTTP proxy with CONNECT, to services and to other hosts.
+// TestEnvoyTunnels opens tunnels through the HTTP proxy with CONNECT, and sends requests without a
+// tunnel, to services and to other hosts.
 func TestEnvoyTunnels(t *testing.T) {
 	t.Parallel()
 	a, b := backend(t, "a"), backend(t, "b")
@@ -76,23 +86,29 @@ kind: Sidecar
 metadata: {name: default, namespace: default}
 spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
 `
+	narrow := strings.Replace(only, `"*/*"`, "./direct.example.com", 1)
 	for _, world := range []struct {
 		name, address, objects string
 		asks                   map[string]string // by authority: the status of CONNECT, and who answers through the tunnel
+		requests               map[string]string // by host: the status of a request without a tunnel, and who answers
 	}{
 		{"any", "127.77.56.90", objects, map[string]string{
 			"direct.example.com:443": "200 a", "direct.example.com:5432": "200 a", "direct.example.com:80": "404", // requests of HTTP need no tunnel
 			"moved.example.com:443": "200 b", "moved.example.com:5432": "200 b",
 			"some.localhost:" + a: "200 a", "localhost:" + b: "200 b", "127.0.0.1:" + b: "200 b", "nobody.invalid:443": "502",
-		}},
+		}, map[string]string{"direct.example.com": "200 a", "127.0.0.1:" + b: "200 b"}},
 		{"registry only", "127.77.56.91", objects + only, map[string]string{
 			"direct.example.com:443": "200 a", "moved.example.com:443": "200 b", "some.localhost:" + a: "200 a",
 			"localhost:" + b: "403", "127.0.0.1:" + b: "403",
-		}},
+		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "200 b", "127.0.0.1:" + b: "502", "localhost:" + b: "502"}},
+		{"imported hosts only", "127.77.56.92", objects + narrow, map[string]string{
+			"direct.example.com:443": "200 a", "direct.example.com:5432": "200 a", "moved.example.com:443": "403", "other.example.com:5432": "403",
+			"some.localhost:" + a: "403", "127.0.0.1:" + b: "403",
+		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "502", "127.0.0.1:" + b: "502"}},
 	} {
 		t.Run(world.name, func(t *testing.T) {
 			proxy := ""
-			newBalancing(t, world.address, world.objects, func(p *model.Proxy) {
+			through := newBalancing(t, world.address, world.objects, func(p *model.Proxy) {
 				proxy = net.JoinHostPort(world.address, strconv.Itoa(int(p.HTTPProxyPort)))
 			})
 			for authority, want := range world.asks {
@@ -100,7 +116,60 @@ spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
 					t.Errorf("%s: %s, want %s", authority, got, want)
 				}
 			}
+			for host, want := range world.requests {
+				if status, word := through.get(t, "http://"+host+"/", ""); strconv.Itoa(status)+" "+word != want && strconv.Itoa(status) != want {
+					t.Errorf("http://%s: %d %s, want %s", host, status, word, want)
+				}
+			}
 		})
+	}
+}
+
+// TestEnvoyStreams connects to TCP listeners that a Sidecar names: each has the destination of its
+// service, also that of a VirtualService, and no listener exists for a service that is not imported.
+func TestEnvoyStreams(t *testing.T) {
+	t.Parallel()
+	const address = "127.77.56.93"
+	a, b := backend(t, "a"), backend(t, "b")
+	ports := freePorts(t, address, 3)
+	service := func(name, port, to string) string {
+		return fmt.Sprintf(`
+kind: ServiceEntry
+metadata: {name: %[1]s, namespace: default}
+spec:
+  hosts: [%[1]s.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: %[2]s, targetPort: %[3]s, name: tcp, protocol: TCP}]
+  endpoints: [{address: 127.0.0.1}]
+---`, name, port, to)
+	}
+	newBalancing(t, address, service("one", ports[0], a)+service("two", ports[1], a)+service("moved", "1", b)+service("hidden", ports[2], a)+fmt.Sprintf(`
+kind: VirtualService
+metadata: {name: two, namespace: default}
+spec:
+  hosts: [two.example.com]
+  tcp: [{route: [{destination: {host: moved.example.com}}]}]
+---
+kind: Sidecar
+metadata: {name: default, namespace: default}
+spec:
+  egress:
+  - {port: {number: %s, protocol: TCP, name: one}, hosts: [./one.example.com]}
+  - {port: {number: %s, protocol: TCP, name: two}, hosts: [./two.example.com]}
+  - {port: {number: %s, protocol: TCP, name: hidden}, hosts: [./one.example.com]}
+  - {hosts: [./moved.example.com]}
+  outboundTrafficPolicy: {mode: REGISTRY_ONLY}
+`, ports[0], ports[1], ports[2]), nil)
+	for i, want := range []string{"a", "b"} {
+		status, body := get(t, http.DefaultClient, "http://"+net.JoinHostPort(address, ports[i])+"/", "")
+		if word, _, _ := strings.Cut(body, " "); status != http.StatusOK || word != want {
+			t.Errorf("stream %d reaches %d %q, want %s", i, status, word, want)
+		}
+	}
+	if conn, err := net.Dial("tcp", net.JoinHostPort(address, ports[2])); err == nil {
+		_ = conn.Close() // it should not exist
+		t.Error("a port without an imported service accepts connections")
 	}
 }
 
