@@ -358,6 +358,10 @@ func (w *world) agree(t *testing.T, h *harness, all []*picky, round int) {
 				diff = fmt.Sprintf("proxy %d (delta %t): %s", p.id, p.delta, d)
 			}
 		}
+		// What a proxy accepts of a rejected response is not known to be good until it was tried again.
+		if settled := h.server.Distribution().settled; diff == "" && (len(settled) < len(all) || settled[0] < h.server.mesh.Load().Sequence) {
+			diff = fmt.Sprintf("answered: %v, want at least %d times %d", settled, len(all), h.server.mesh.Load().Sequence)
+		}
 		if diff == "" {
 			return
 		}

@@ -17,21 +17,23 @@ import (
 // at full speed forever, and that a new verdict is written at once.
 func TestVerdictsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, v, _ := verdicts(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s.RegisterEventHandler(func(events []config.Event) {
-			if ctx.Err() != nil {
-				return
-			}
-			for _, e := range events {
-				if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
-					theirs := c.Clone()
-					theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
-					go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // the overtaken write is repeated
+		s, v, _ := verdicts(t, func(cfg *VerdictsConfig) { // before the store runs
+			s := cfg.Store.(*store)
+			s.RegisterEventHandler(func(events []config.Event) {
+				if ctx.Err() != nil {
+					return
 				}
-			}
-		}, model.GatewayClass)
+				for _, e := range events {
+					if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
+						theirs := c.Clone()
+						theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
+						go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // the overtaken write is repeated
+					}
+				}
+			}, model.GatewayClass)
+		})
 		v.Set(map[model.Key]any{verdictClass: classSays("ours")})
 		time.Sleep(time.Hour)
 		synctest.Wait()
