@@ -106,7 +106,7 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 			problems = append(problems, model.Problem{Reason: w.Error(), Warning: true})
 		}
 	}
-	if text := analysis(c); text != "" && !slices.ContainsFunc(problems, func(p model.Problem) bool { return strings.Contains(text, p.Reason) }) {
+	if text := analysis(c); unlisted(text, problems) {
 		problems = append(problems, model.Problem{Reason: text, Warning: true})
 	}
 	if len(problems) == 0 {
@@ -123,6 +123,15 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// unlisted reports whether the text of a status contains more than the problems, which it joins with
+// semicolons.
+func unlisted(text string, problems []model.Problem) bool {
+	for _, p := range problems {
+		text = strings.Replace(text, p.Reason, "", 1)
+	}
+	return strings.Trim(text, "; ") != ""
 }
 
 // analysis returns the problems that a control plane wrote into the status of an object.

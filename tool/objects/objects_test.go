@@ -349,6 +349,11 @@ func TestDescribeShowsAnalysis(t *testing.T) {
 	if code != 0 || !strings.HasSuffix(out, "Problems:\n  warning: no service selects it\n") {
 		t.Errorf("describe: %d, %s:\n%s", code, errs, out)
 	}
+	for text, want := range map[string]bool{"": false, "a": false, "a; b": false, "b; c; a": true, "c": true} {
+		if got := unlisted(text, []model.Problem{{Reason: "a"}, {Reason: "b"}}); got != want {
+			t.Errorf("unlisted(%q) = %t, want %t", text, got, want)
+		}
+	}
 }
 
 func TestMigrate(t *testing.T) {

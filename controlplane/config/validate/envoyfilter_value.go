@@ -7,7 +7,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -53,12 +55,66 @@ func patchMessage(applyTo networkingv1alpha3.EnvoyFilter_ApplyTo, value *structp
 	if !ok {
 		return nil, fmt.Errorf("the value of applyTo is unknown: %s", applyTo)
 	}
+	m := kind.ProtoReflect().New().Interface()
+	err := unmarshalValue(value, m, o)
+	if err != nil && strings.Contains(err.Error(), durationName) {
+		value = proto.CloneOf(value)
+		canonicalDurations(value, m.ProtoReflect().Descriptor())
+		err = unmarshalValue(value, m, o)
+	}
+	return m, err
+}
+
+func unmarshalValue(value *structpb.Struct, m proto.Message, o protojson.UnmarshalOptions) error {
 	raw, err := protojson.Marshal(value)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := kind.ProtoReflect().New().Interface()
-	return m, o.Unmarshal(raw, m)
+	return o.Unmarshal(raw, m)
+}
+
+const durationName = "google.protobuf.Duration"
+
+// canonicalDurations writes the durations of a message as protobuf requires them: Istio also accepts
+// those of Go, such as 500ms and 1m30s.
+func canonicalDurations(value *structpb.Struct, d protoreflect.MessageDescriptor) {
+	if d.FullName() == "google.protobuf.Any" {
+		message, err := protoregistry.GlobalTypes.FindMessageByURL(value.GetFields()["@type"].GetStringValue())
+		if err != nil {
+			return
+		}
+		d = message.Descriptor()
+	}
+	for name, member := range value.GetFields() {
+		fd := cmp.Or(d.Fields().ByJSONName(name), d.Fields().ByTextName(name))
+		switch {
+		case fd == nil:
+			continue
+		case fd.IsMap():
+			fd = fd.MapValue()
+			for _, entry := range member.GetStructValue().GetFields() {
+				canonicalDuration(entry, fd.Message())
+			}
+		case fd.IsList():
+			for _, entry := range member.GetListValue().GetValues() {
+				canonicalDuration(entry, fd.Message())
+			}
+		default:
+			canonicalDuration(member, fd.Message())
+		}
+	}
+}
+
+func canonicalDuration(v *structpb.Value, d protoreflect.MessageDescriptor) {
+	switch text, isText := v.GetKind().(*structpb.Value_StringValue); {
+	case d == nil:
+	case isText && d.FullName() == durationName:
+		if span, err := time.ParseDuration(text.StringValue); err == nil {
+			text.StringValue = strconv.FormatFloat(span.Seconds(), 'f', -1, 64) + "s"
+		}
+	case v.GetStructValue() != nil:
+		canonicalDurations(v.GetStructValue(), d)
+	}
 }
 
 // patchValue checks that a value is configuration of Envoy.
@@ -145,7 +201,7 @@ func (w *typeWalk) typeURL(url, path string) {
 	if err != nil || !strings.Contains(url, "/") {
 		w.unknown = true
 		if oldAPI(url) {
-			w.warnf(path, "is %s, of Envoy's API v2, which no supported Envoy reads: write the type of API v3; it is not checked further", field.Quote(url))
+			w.errorf(path, "is %s, of Envoy's API v2, which no supported Envoy reads: write the type of API v3", field.Quote(url))
 			return
 		}
 		hint := ""
