@@ -96,6 +96,7 @@ config: config
 			t.Errorf("without %q (%v):\n%s", want, err, out)
 		}
 	}
+	s.whatIf(proposed)
 	send(orders, "/", http.StatusOK)
 	s.write("catalog-policy.yaml", replayed)
 	send(orders, "/", http.StatusForbidden)
@@ -104,6 +105,42 @@ config: config
 	if out, err := s.tool("policy", "replay", "--to", "catalog", "-f", proposed, records); err != nil || !strings.Contains(out, "0 decisions change") {
 		t.Errorf("the policy is applied, and decisions change: %v\n%s", err, out)
 	}
+}
+
+// whatIf asks what policies would do, and what an EnvoyFilter would that only Envoy finds wrong.
+func (s *shop) whatIf(policies string) {
+	s.t.Helper()
+	out, err := s.tool("what-if", "-f", policies, "--envoy", envoyBinary(s.t))
+	if err != nil {
+		s.t.Errorf("%v:\n%s", err, out)
+	}
+	wantAll(s.t, "what-if", out, []string{
+		"authorizationpolicy/catalog.default created", "would receive other configuration", "catalog-v", "would close: ", "Envoy accepts the configuration of 2 proxies",
+	})
+	lua := filepath.Join(s.t.TempDir(), "lua.yaml")
+	if err := os.WriteFile(lua, []byte(`
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: lua, namespace: default}
+spec:
+  workloadSelector: {labels: {app: orders}}
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match: {context: SIDECAR_INBOUND, listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: lua
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code: {inline_string: "function envoy_on_request("}
+`), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if out, err = s.tool("what-if", "-f", lua, "--envoy", envoyBinary(s.t)); err == nil {
+		s.t.Errorf("the code of a filter is wrong, and nothing is said:\n%s", out)
+	}
+	wantAll(s.t, "what-if", out, []string{"envoyfilter/lua.default created", "1 proxy of ", "ENVOY REFUSES the configuration of 1 proxy such as orders.default: script load error: [string \"function envoy_on_request(\"]:1"})
 }
 
 // TestPolicyRecord records requests to the shop, and finds the one that proposed policies change in

@@ -137,6 +137,7 @@ var filterSetters = map[string]string{
 	"controlplane/generate/envoyconf/httpfilters.go": "the table",
 	"controlplane/generate/guard.go":                 "removes filters that change nothing, to compare",
 	"controlplane/generate/decision/trial.go":        "keeps the filters that decide, to ask an Envoy",
+	"controlplane/xds/static.go":                     "embeds the configurations of filters that are there",
 	"controlplane/patch/listener.go":                 "applies the filters of EnvoyFilters, which the table cannot know",
 }
 

@@ -5,6 +5,10 @@ package discovery
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"testing"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -14,18 +18,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// BenchmarkExplain explains a VirtualService of a mesh of 500 services and 1,000 proxies with
-// different listeners.
-func BenchmarkExplain(b *testing.B) {
-	const services, proxies = 500, 1000
+// benchMesh returns a server with services, a VirtualService for each, and proxies with different
+// listeners.
+func benchMesh(b *testing.B, services, proxies int, cfg debug.Config) (*Server, debugtest.Objects) {
+	b.Helper()
 	objects := debugtest.Objects{}
 	for i := range services {
 		name := fmt.Sprintf("s%03d", i)
 		objects = append(
-			objects, debugtest.External(name, fmt.Sprintf("240.0.%d.%d", i/250, i%250+1)),
+			objects, debugtest.External(name, fmt.Sprintf("240.%d.%d.%d", i/62500, i/250%250, i%250+1)),
 			debugtest.Stored(model.VirtualService, "default", name, &networkingv1alpha3.VirtualService{
 				Hosts: []string{name + ".example.com"}, Http: []*networkingv1alpha3.HTTPRoute{{Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: name + ".example.com"}}}}},
 			}),
@@ -36,7 +41,8 @@ func BenchmarkExplain(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.Debug(debug.Config{Objects: objects})
+	cfg.Objects = objects
+	s.Debug(cfg)
 	s.Push(objects.Mesh(nil), model.Change{All: true})
 	for i := range proxies {
 		st := &stream{server: s, proxy: &model.Proxy{
@@ -46,6 +52,13 @@ func BenchmarkExplain(b *testing.B) {
 		st.acks.track(&acknowledgement{typeURL: xds.TypeCluster})
 		s.streams[st] = struct{}{}
 	}
+	return s, objects
+}
+
+// BenchmarkExplain explains a VirtualService of a mesh of 500 services and 1,000 proxies.
+func BenchmarkExplain(b *testing.B) {
+	const services, proxies = 500, 1000
+	s, _ := benchMesh(b, services, proxies, debug.Config{})
 	var got report.Object
 	debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007", &got)
 	if len(got.Resources) != 1 || len(got.Proxies) != proxies {
@@ -53,5 +66,32 @@ func BenchmarkExplain(b *testing.B) {
 	}
 	for b.Loop() {
 		debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007", &got)
+	}
+}
+
+// BenchmarkWhatIf predicts a change of a VirtualService in a mesh of 10,000 services and 1,000 proxies.
+func BenchmarkWhatIf(b *testing.B) {
+	const services, proxies = 10_000, 1000
+	var objects debugtest.Objects
+	var s *Server
+	s, objects = benchMesh(b, services, proxies, debug.Config{
+		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
+		Propose: func(prev *snapshot.Mesh, change map[model.Key]*model.Config) *snapshot.Mesh {
+			next := slices.Clone(objects)
+			for i, c := range next {
+				if changed := change[c.Key]; changed != nil {
+					next[i] = changed
+				}
+			}
+			return next.Mesh(prev)
+		},
+	})
+	const changed = `{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "s007", "namespace": "default"},
+		"spec": {"hosts": ["s007.example.com"], "http": [{"timeout": "1s", "route": [{"destination": {"host": "s007.example.com"}}]}]}}`
+	for b.Loop() {
+		code, body := postDebug(s, "whatif", url.Values{"objects": {changed}})
+		if code != http.StatusOK || strings.Count(body, `"proxy":`) != proxies {
+			b.Fatalf("got %d %.1000s", code, body)
+		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -189,6 +190,7 @@ func TestDebugMore(t *testing.T) {
 	objects, pushed := debugtest.Shop(), 0
 	h.server.Debug(debug.Config{
 		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
+		Propose: func(prev *snapshot.Mesh, _ map[model.Key]*model.Config) *snapshot.Mesh { return objects.Mesh(prev) },
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
 	})
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
@@ -204,7 +206,7 @@ func TestDebugMore(t *testing.T) {
 		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
 		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",
 		"config_distribution?resource=VirtualService/default/web": `"proxy":"shop.default"`, "registryz": "a.example.com", "endpointz": "127.77.54.9",
-		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
+		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "whatif?objects=" + policy: `"action":"created"`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
 	} {
 		var raw json.RawMessage
 		debugGet(t, h.server, path, &raw)

@@ -5,7 +5,6 @@ package generate
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,12 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -131,72 +124,15 @@ func envoyMinor(t testing.TB) int {
 	return minor
 }
 
-// staticBootstrap returns a static configuration with all resources: routes are embedded in
-// listeners, and endpoints in clusters.
+// staticBootstrap returns a static configuration with all resources.
 func staticBootstrap(t testing.TB, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()
 	g := New(Config{})
-	var clusters, listeners []json.RawMessage
-	clusters = append(clusters, json.RawMessage(`{"name":"sds-grpc","type":"STATIC","connect_timeout":"1s",
-		"typed_extension_protocol_options":{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions":{
-			"@type":"type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions","explicit_http_config":{"http2_protocol_options":{}}}},
-		"load_assignment":{"cluster_name":"sds-grpc","endpoints":[{"lb_endpoints":[{"endpoint":{"address":{"pipe":{"path":"./socket"}}}}]}]}}`))
-	endpoints := g.Generate(mesh, proxy, xds.TypeEndpoint)
-	for _, r := range g.Generate(mesh, proxy, xds.TypeCluster).Resources {
-		c := unpack(t, r).(*clusterv3.Cluster)
-		if c.GetType() == clusterv3.Cluster_EDS {
-			cla := endpoints.Get(c.GetName())
-			if cla == nil {
-				t.Fatalf("no endpoints for the cluster %s", c.GetName())
-			}
-			c.LoadAssignment = unpack(t, cla).(*endpointv3.ClusterLoadAssignment)
-			c.EdsClusterConfig, c.ClusterDiscoveryType = nil, &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
-		}
-		clusters = append(clusters, compactJSON(t, c))
-	}
-	routes := g.Generate(mesh, proxy, xds.TypeRoute)
-	for _, r := range g.Generate(mesh, proxy, xds.TypeListener).Resources {
-		l := unpack(t, r).(*listenerv3.Listener)
-		inlineRoutes(t, l, routes)
-		inlinePlugins(t, l, g.Generate(mesh, proxy, xds.TypeExtension))
-		listeners = append(listeners, compactJSON(t, l))
-	}
-	b, err := json.Marshal(map[string]any{
-		"node": map[string]any{"id": "test", "cluster": "test"},
-		"layered_runtime": map[string]any{"layers": []any{map[string]any{ // as in the agent's bootstrap
-			"name": "global", "static_layer": map[string]any{"re2.max_program_size.error_level": "32768"},
-		}}},
-		"static_resources": map[string]any{"clusters": clusters, "listeners": listeners},
+	b, err := xds.Static(func(typeURL string) *xds.Set { return g.Generate(mesh, proxy, typeURL) }, func(r *xds.Resource) (*anypb.Any, error) {
+		return inlinePlugin(t, r), nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// inlineRoutes replaces the names of routes in a listener by the routes.
-func inlineRoutes(t testing.TB, l *listenerv3.Listener, routes *xds.Set) {
-	t.Helper()
-	for _, chain := range l.GetFilterChains() {
-		for _, f := range chain.GetFilters() {
-			msg, err := f.GetTypedConfig().UnmarshalNew()
-			if err != nil {
-				t.Fatal(err)
-			}
-			hcm, ok := msg.(*hcmv3.HttpConnectionManager)
-			if !ok || hcm.GetRds() == nil {
-				continue
-			}
-			r := routes.Get(hcm.GetRds().GetRouteConfigName())
-			if r == nil {
-				t.Fatalf("no routes %q for the listener %s", hcm.GetRds().GetRouteConfigName(), l.GetName())
-			}
-			hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: unpack(t, r).(*routev3.RouteConfiguration)}
-			packed := &anypb.Any{}
-			if err := anypb.MarshalFrom(packed, hcm, proto.MarshalOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed}
-		}
-	}
 }

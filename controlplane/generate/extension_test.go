@@ -27,39 +27,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
-// inlinePlugins replaces the names of plugins in a listener by their configurations, with a local
-// file as the agent provides it.
-func inlinePlugins(t testing.TB, l *listenerv3.Listener, plugins *xds.Set) {
-	t.Helper()
-	for _, chain := range l.GetFilterChains() {
-		for _, f := range chain.GetFilters() {
-			msg, err := f.GetTypedConfig().UnmarshalNew()
-			if err != nil {
-				t.Fatal(err)
-			}
-			hcm, ok := msg.(*hcmv3.HttpConnectionManager)
-			if !ok {
-				continue
-			}
-			for _, h := range hcm.GetHttpFilters() {
-				if h.GetConfigDiscovery() != nil {
-					h.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: inlinePlugin(t, plugins.Get(h.GetName()))}
-				}
-			}
-			packed := &anypb.Any{}
-			if err := packed.MarshalFrom(hcm); err != nil {
-				t.Fatal(err)
-			}
-			f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed}
-		}
-	}
-}
-
+// inlinePlugin returns the configuration of an extension; a Wasm module is a local file, as the agent
+// provides it.
 func inlinePlugin(t testing.TB, r *xds.Resource) *anypb.Any {
 	t.Helper()
-	if r == nil {
-		t.Fatal("a listener names a plugin without a configuration")
-	}
 	if config := unpack(t, r).(*corev3.TypedExtensionConfig).GetTypedConfig(); !config.MessageIs(&httpwasmv3.Wasm{}) {
 		return config // an EnvoyFilter added it
 	}

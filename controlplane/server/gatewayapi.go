@@ -191,12 +191,17 @@ func (o *objects) get(key model.Key) *model.Config {
 // conclude assigns the problems of converted objects in a snapshot to the objects that
 // users wrote, and publishes the statuses.
 func (o *objects) conclude(next *snapshot.Mesh) {
+	next.Problems = o.blame(next.Problems)
+	if o.conversion != nil && o.conversion.verdicts != nil {
+		o.conversion.verdicts.Set(o.conversion.view.Result().Status)
+	}
+}
+
+// blame assigns the problems of converted objects to the objects that users wrote.
+func (o *objects) blame(problems []model.Problem) []model.Problem {
 	if o.conversion == nil {
-		return
+		return problems
 	}
 	result := o.conversion.view.Result()
-	next.Problems = append(result.Blame(next.Problems), result.Problems...)
-	if o.conversion.verdicts != nil {
-		o.conversion.verdicts.Set(result.Status)
-	}
+	return append(result.Blame(problems), result.Problems...)
 }

@@ -25,7 +25,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.discovery.Debug(debug.Config{
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
-		Preview: func() debug.Generator { return generate.New(cfg.Generate) },
+		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
 		Objects: s.objects.store, Changed: s.history.changed,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {

@@ -6,7 +6,9 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -250,14 +252,7 @@ func (s *Server) build(change model.Change) {
 	if s.machines.reported && change.Touches(model.WorkloadEntry) {
 		s.machines.health.Update(s.objects.list(model.WorkloadEntry))
 	}
-	in := snapshot.Input{List: s.objects.list, Get: s.objects.get, Mesh: s.snapshots.mesh, Networks: s.snapshots.networks, Domain: s.snapshots.domain, Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets(), Patches: s.snapshots.patches}
-	if s.identity.authority != nil {
-		in.Roots = s.identity.authority.RootPEM()
-	}
-	if s.objects.platform != nil {
-		in.Platform = s.objects.platform
-	}
-	next := snapshot.Build(s.snapshots.built, in, change)
+	next := snapshot.Build(s.snapshots.built, s.input(settings), change)
 	next.Problems = model.LimitProblems(append(next.Problems, s.uninjected()...))
 	s.history.built(next, change, time.Since(start))
 	s.objects.conclude(next)
@@ -269,6 +264,48 @@ func (s *Server) build(change model.Change) {
 	s.discovery.Push(next, change)
 	s.status.Published(next.Sequence, change, next.Problems)
 	s.log.Debug("snapshot pushed", "component", "control", "count", s.discovery.Connected(), "duration", time.Since(start))
+}
+
+// input returns the current data for a snapshot.
+func (s *Server) input(settings *meshsettings.Settings) snapshot.Input {
+	in := snapshot.Input{
+		List: s.objects.list, Get: s.objects.get, Mesh: settings.Mesh, Networks: settings.Networks, Domain: s.snapshots.domain,
+		Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets(), Patches: s.snapshots.patches,
+	}
+	if s.identity.authority != nil {
+		in.Roots = s.identity.authority.RootPEM()
+	}
+	if s.objects.platform != nil {
+		in.Platform = s.objects.platform
+	}
+	return in
+}
+
+// propose returns the snapshot that would follow prev if objects changed; nil deletes an object.
+func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config) *snapshot.Mesh {
+	in := s.input(s.settings.Current())
+	list, get := in.List, in.Get
+	in.List = func(kind model.Kind) []*model.Config {
+		out := slices.DeleteFunc(slices.Clone(list(kind)), func(c *model.Config) bool {
+			_, changed := change[c.Key]
+			return changed
+		})
+		for key, c := range change {
+			if key.Kind == kind && c != nil {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	in.Get = func(key model.Key) *model.Config {
+		if c, changed := change[key]; changed {
+			return c
+		}
+		return get(key)
+	}
+	next := snapshot.Build(prev, in, model.NewChange(slices.Collect(maps.Keys(change))...))
+	next.Problems = append(s.objects.blame(next.Problems), s.uninjected()...)
+	return next
 }
 
 // logProblems logs the new problems of a snapshot.

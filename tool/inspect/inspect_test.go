@@ -187,6 +187,12 @@ type exit struct {
 // run executes a command line.
 func run(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
+	return runWith(t, "", args...)
+}
+
+// runWith runs a command with an input.
+func runWith(t *testing.T, in string, args ...string) (out, errs string, code int) {
+	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(Config{
 		Default: func() ([]string, error) { return nil, errors.New("name one with --control") },
@@ -198,6 +204,7 @@ func run(t *testing.T, args ...string) (out, errs string, code int) {
 		},
 	})...)
 	var stdout, stderr bytes.Buffer
+	root.SetIn(strings.NewReader(in))
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.SetArgs(args)

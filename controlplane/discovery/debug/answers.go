@@ -125,12 +125,9 @@ func (d debugger) edsz() (answerOf, error) {
 	}
 	list := []asJSON{}
 	for _, r := range d.source.Generate(d.mesh, proxy, xds.TypeEndpoint).Resources {
-		a, cla := &anypb.Any{}, &endpointv3.ClusterLoadAssignment{}
-		if err := proto.Unmarshal(r.Any, a); err != nil {
-			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)
-		}
-		if err := a.UnmarshalTo(cla); err != nil {
-			return answerOf{}, fmt.Errorf("read endpoints %s: %w", r.Name, err)
+		cla := &endpointv3.ClusterLoadAssignment{}
+		if err := r.UnmarshalTo(cla); err != nil {
+			return answerOf{}, err
 		}
 		list = append(list, asJSON{cla})
 	}

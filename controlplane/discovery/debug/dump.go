@@ -168,12 +168,9 @@ func (d *dump) refuse(typeURL, name string, failure *adminv3.UpdateFailureState)
 func addHosts(routes *adminv3.RoutesConfigDump, set *xds.Set) error {
 	hosts := map[string][]*routev3.VirtualHost{}
 	for _, r := range set.Resources {
-		a, host := &anypb.Any{}, &routev3.VirtualHost{}
-		if err := proto.Unmarshal(r.Any, a); err != nil {
-			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
-		}
-		if err := a.UnmarshalTo(host); err != nil {
-			return fmt.Errorf("read virtual host %s: %w", r.Name, err)
+		host := &routev3.VirtualHost{}
+		if err := r.UnmarshalTo(host); err != nil {
+			return err
 		}
 		hosts[r.Name[:max(0, strings.LastIndexByte(r.Name, '/'))]] = append(hosts[r.Name[:max(0, strings.LastIndexByte(r.Name, '/'))]], host)
 	}

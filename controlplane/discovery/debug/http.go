@@ -31,11 +31,14 @@ const (
 	patience = 10 * time.Second
 	maxBytes = 64 << 20
 	maxForm  = 128 << 10
-	// maxReplay is the limit of a form with the records of a replay.
-	maxReplay = 8 << 20
+	// maxWide is the limit of a form with the records of a replay, or the objects of a change.
+	maxWide = 8 << 20
 	// pushEvery is how often everything is sent again because somebody asks.
 	pushEvery = time.Second
 )
+
+// wideForm are the names of answers that read a large form. It is never written to.
+var wideForm = map[string]bool{"replay": true, "whatif": true}
 
 // Handler answers questions over HTTP, under /debug; the names are those of the
 // questions on streams. It serves peers with a loopback address, which see all of the
@@ -50,9 +53,9 @@ func Handler(current func() *Server) http.Handler {
 	mux.HandleFunc("GET /debug/{name}", h.serve)
 	// A request may contain a token, which does not belong into a URL.
 	mux.HandleFunc("POST /debug/{name}", func(w http.ResponseWriter, r *http.Request) {
-		if name := r.PathValue("name"); name != "request" && name != "replay" {
+		if name := r.PathValue("name"); name != "request" && !wideForm[name] {
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "only /debug/request and /debug/replay read a form", http.StatusMethodNotAllowed)
+			http.Error(w, "only /debug/request, /debug/replay and /debug/whatif read a form", http.StatusMethodNotAllowed)
 			return
 		}
 		h.serve(w, r)
@@ -116,8 +119,8 @@ func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
 	}
 	if r.Method == http.MethodPost {
 		limit := int64(maxForm)
-		if r.PathValue("name") == "replay" && (caller == nil || askerOf(mesh, caller).all) {
-			limit = maxReplay
+		if wideForm[r.PathValue("name")] && (caller == nil || askerOf(mesh, caller).all) {
+			limit = maxWide
 		}
 		r.Body = http.MaxBytesReader(nil, r.Body, limit)
 		if err := r.ParseForm(); err != nil {

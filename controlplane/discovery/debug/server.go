@@ -27,6 +27,8 @@ type Config struct {
 	Push func()
 	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
 	Preview func() Generator
+	// Propose returns the snapshot that would follow one if objects changed; nil deletes an object.
+	Propose func(*snapshot.Mesh, map[model.Key]*model.Config) *snapshot.Mesh
 	// Objects are the configuration.
 	Objects StoredObjects
 	// Problems lists what is wrong with objects, in the stores and in the newest

@@ -4,11 +4,8 @@
 package decision
 
 import (
-	"fmt"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
@@ -21,7 +18,7 @@ func Load(listeners, extensions *xds.Set, proxy *model.Proxy) (*Envoy, error) {
 	cfg := Config{Gateway: proxy.Role == node.Router, Minor: proxy.EnvoyMinor()}
 	for _, r := range listeners.Resources {
 		l := &listenerv3.Listener{}
-		if err := unpack(r, l); err != nil {
+		if err := r.UnmarshalTo(l); err != nil {
 			return nil, err
 		}
 		cfg.Listeners = append(cfg.Listeners, l)
@@ -29,21 +26,10 @@ func Load(listeners, extensions *xds.Set, proxy *model.Proxy) (*Envoy, error) {
 	cfg.Extension = func(name string) *anypb.Any {
 		r := extensions.Get(name)
 		config := &corev3.TypedExtensionConfig{}
-		if r == nil || unpack(r, config) != nil {
+		if r == nil || r.UnmarshalTo(config) != nil {
 			return nil
 		}
 		return config.GetTypedConfig()
 	}
 	return New(cfg), nil
-}
-
-func unpack(r *xds.Resource, into proto.Message) error {
-	a := &anypb.Any{}
-	if err := proto.Unmarshal(r.Any, a); err != nil {
-		return fmt.Errorf("read %s: %w", r.Name, err)
-	}
-	if err := a.UnmarshalTo(into); err != nil {
-		return fmt.Errorf("read %s: %w", r.Name, err)
-	}
-	return nil
 }

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// maxDiffNames is how many names of resources an answer contains for each proxy and type.
+const maxDiffNames = 50
+
+// comparedTypes are the types that what-if compares.
+var comparedTypes = append(slices.Clone(xds.Types), xds.TypeExtension)
+
+// proposedKinds are the kinds that snapshots are built from without a conversion. It is never written
+// to.
+var proposedKinds = map[model.Kind]bool{
+	model.AuthorizationPolicy: true, model.DestinationRule: true, model.EnvoyFilter: true, model.Gateway: true,
+	model.PeerAuthentication: true, model.RequestAuthentication: true, model.ServiceEntry: true, model.Sidecar: true,
+	model.Telemetry: true, model.VirtualService: true, model.WasmPlugin: true, model.WorkloadEntry: true,
+}
+
+// whatIf compares the configuration of all proxies with what it would be if objects changed.
+func (d debugger) whatIf() (answerOf, error) {
+	if d.mesh.Services == nil || d.cfg.Preview == nil || d.cfg.Propose == nil {
+		return answerOf{}, errors.New("there is no snapshot of services yet")
+	}
+	out := report.WhatIf{Replica: d.cfg.Replica, Objects: []report.Proposed{}, Proxies: []report.Affected{}}
+	change, warnings, err := d.proposal(&out)
+	if err != nil {
+		return answerOf{}, err
+	}
+	c := comparison{
+		debugger: d, mesh: d.cfg.Propose(d.mesh, change), preview: d.cfg.Preview(),
+		memo: map[setPair]*setDiff{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
+	}
+	for _, st := range d.source.Streams() {
+		if st.Objects || !st.Follows {
+			continue
+		}
+		select {
+		case <-d.ended: // thousands of proxies take seconds
+			return answerOf{}, errEnded
+		default:
+		}
+		out.All++
+		after := c.proxy(st, &out)
+		if id := d.query.Get("proxyID"); id == st.Proxy.ID && out.Static == nil {
+			if out.Static, err = xds.Static(after, withoutModules); err != nil {
+				return answerOf{}, err
+			}
+		}
+	}
+	slices.SortFunc(out.Proxies, func(a, b report.Affected) int { return strings.Compare(a.Proxy, b.Proxy) })
+	c.addProblems(d.mesh.Problems, c.mesh.Problems)
+	c.addProblems(nil, warnings)
+	out.Problems, out.Solved = sorted(c.fresh), sorted(c.gone)
+	return answerOf{json: out}, nil
+}
+
+// proposal returns the objects of the form, nil for those to delete, and warnings about them.
+func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Config, warnings []model.Problem, err error) {
+	change = map[model.Key]*model.Config{}
+	for i, text := range d.query["objects"] {
+		source := "standard input"
+		if sources := d.query["source"]; i < len(sources) {
+			source = sources[i]
+		}
+		objects, problems := codec.Decode(source, []byte(text))
+		for _, p := range problems {
+			if !p.Warning {
+				return nil, nil, errors.New(p.String())
+			}
+			warnings = append(warnings, p)
+		}
+		for _, c := range objects {
+			if !proposedKinds[c.Kind] {
+				return nil, nil, fmt.Errorf("%s: what-if does not support the kind %s: remove the object", c.Source, c.Kind)
+			}
+			change[c.Key] = c
+		}
+	}
+	if len(change) == 0 {
+		return nil, nil, errors.New("no objects are proposed: name their files with -f FILE")
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(change), model.Key.Compare) {
+		c, stored := change[key], d.cfg.Objects.Get(key)
+		p := report.Proposed{Ref: refOf(key), Source: c.Source, Action: "updated"}
+		switch {
+		case d.query.Get("delete") == "true" && stored == nil:
+			return nil, nil, fmt.Errorf("%s: %s does not exist, so it cannot be deleted", c.Source, key)
+		case d.query.Get("delete") == "true":
+			change[key], p.Action = nil, "deleted"
+		case stored == nil:
+			c.Created, p.Action = time.Now(), "created"
+		default:
+			// As in a store: the order of objects depends on their age.
+			c.Created, c.From = stored.Created, stored.From
+			if model.SameSpec(stored.Spec, c.Spec) && maps.Equal(stored.Annotations, c.Annotations) {
+				p.Action = "unchanged"
+			}
+		}
+		out.Objects = append(out.Objects, p)
+	}
+	return change, warnings, nil
+}
+
+// withoutModules returns the configuration of an extension; nil for those of Wasm, whose modules only
+// agents have.
+func withoutModules(r *xds.Resource) (*anypb.Any, error) {
+	config, err := xds.ExtensionConfig(r)
+	if err != nil || config.MessageIs(&httpwasmv3.Wasm{}) {
+		return nil, err
+	}
+	return config, nil
+}
+
+// comparison compares two states of the mesh.
+type comparison struct {
+	debugger
+	mesh    *snapshot.Mesh // that would follow
+	preview Generator
+	memo    map[setPair]*setDiff
+	// fresh are the problems that appear, and gone those that disappear.
+	fresh, gone map[problemKey]model.Problem
+}
+
+// setPair are the sets of a type before and after; many proxies share them.
+type setPair struct {
+	before, after *xds.Set
+	// clusters is the difference of the clusters, for endpoints; nil if there is none.
+	clusters *setDiff
+}
+
+type setDiff struct {
+	report.TypeDiff
+	changed       []*xds.Resource
+	whole, chains []string // listeners that drain
+}
+
+type problemKey struct {
+	object model.Key
+	reason string
+}
+
+func problemKeyOf(p model.Problem) problemKey { return problemKey{p.Object, p.Reason} }
+
+// proxy compares the configuration of a proxy, and returns that after the change.
+func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) *xds.Set {
+	sets, a := map[string]*xds.Set{}, report.Affected{Proxy: st.Proxy.ID, Envoy: st.Proxy.Envoy}
+	digest := fnv.New64a()
+	var clusters *setDiff // nil if they do not change
+	for _, typeURL := range comparedTypes {
+		before, after := c.source.Generate(c.debugger.mesh, st.Proxy, typeURL), c.preview.Generate(c.mesh, st.Proxy, typeURL)
+		sets[typeURL] = after
+		_, _ = digest.Write([]byte(after.Version + " ")) // never fails
+		c.addProblems(before.Problems, after.Problems)
+		pair := setPair{before: before, after: after}
+		if typeURL == xds.TypeEndpoint {
+			pair.clusters = clusters
+		}
+		if before.Version == after.Version && pair.clusters == nil {
+			continue
+		}
+		if c.memo[pair] == nil {
+			c.memo[pair] = newDiff(typeURL, pair)
+		}
+		diff := *c.memo[pair]
+		if typeURL == xds.TypeCluster {
+			clusters = c.memo[pair]
+		}
+		if diff.Added+diff.Changed+diff.Removed+diff.Repeated == 0 {
+			continue
+		}
+		a.Drained, a.ChainsDrained = append(a.Drained, diff.whole...), append(a.ChainsDrained, diff.chains...)
+		diff.Type = cmp.Or(st.nameOf(typeURL), diff.Type)
+		if !st.Delta {
+			diff.Bytes = 0
+			for _, r := range after.Resources {
+				diff.Bytes += len(r.Any) // all of them are sent again
+			}
+		}
+		a.Types = append(a.Types, diff.TypeDiff)
+	}
+	if len(a.Types) > 0 {
+		a.Digest = strconv.FormatUint(digest.Sum64(), 16)
+		out.Proxies = append(out.Proxies, a)
+	}
+	return func(typeURL string) *xds.Set { return sets[typeURL] }
+}
+
+// newDiff compares two sets.
+func newDiff(typeURL string, pair setPair) *setDiff {
+	before, after := pair.before, pair.after
+	d := &setDiff{TypeDiff: report.TypeDiff{Type: typeURL[strings.LastIndexByte(typeURL, '.')+1:], Names: []string{}}}
+	name := func(sign, name string) {
+		if len(d.Names) < maxDiffNames {
+			d.Names = append(d.Names, sign+name)
+		}
+	}
+	var removed []string
+	d.changed, removed = xds.Diff(before, after)
+	for _, r := range d.changed {
+		d.Bytes += len(r.Any)
+		old := before.Get(r.Name)
+		if old == nil {
+			d.Added++
+			name("+", r.Name)
+			continue
+		}
+		d.Changed++
+		name("~", r.Name)
+		switch {
+		case typeURL != xds.TypeListener:
+		case sameButChains(old, r):
+			d.chains = append(d.chains, r.Name)
+		default:
+			d.whole = append(d.whole, r.Name)
+		}
+	}
+	d.Removed = len(removed)
+	for _, n := range removed {
+		name("-", n)
+	}
+	if typeURL == xds.TypeListener {
+		d.whole = append(d.whole, removed...)
+	}
+	if pair.clusters != nil {
+		d.repeat(pair.clusters.changed, before, after)
+	}
+	return d
+}
+
+// repeat adds the endpoints of changed clusters, which are sent again even if they are the same.
+func (d *setDiff) repeat(clusters []*xds.Resource, before, after *xds.Set) {
+	for _, c := range clusters {
+		if r := after.Get(c.Name); r != nil && xds.Same(before.Get(c.Name), r) {
+			d.Repeated++
+			d.Bytes += len(r.Any)
+		}
+	}
+}
+
+// sameButChains reports whether two listeners differ in filter chains only: Envoy then keeps the
+// connections of the other chains.
+func sameButChains(a, b *xds.Resource) bool {
+	var both [2]*listenerv3.Listener
+	for i, r := range []*xds.Resource{a, b} {
+		both[i] = &listenerv3.Listener{}
+		if r.UnmarshalTo(both[i]) != nil {
+			return false
+		}
+		both[i].FilterChains, both[i].DefaultFilterChain = nil, nil
+	}
+	return proto.Equal(both[0], both[1])
+}
+
+// addProblems adds the problems that only one of two lists contains.
+func (c *comparison) addProblems(before, after []model.Problem) {
+	add := func(to map[problemKey]model.Problem, list, other []model.Problem) {
+		has := map[problemKey]bool{}
+		for _, p := range other {
+			has[problemKeyOf(p)] = true
+		}
+		for _, p := range list {
+			if !has[problemKeyOf(p)] {
+				to[problemKeyOf(p)] = p
+			}
+		}
+	}
+	if len(before) > 0 || len(after) > 0 {
+		add(c.fresh, after, before)
+		add(c.gone, before, after)
+	}
+}
+
+// sorted returns problems by object and text.
+func sorted(problems map[problemKey]model.Problem) (out []report.Problem) {
+	for _, p := range problems {
+		out = append(out, report.Problem{Object: refOf(p.Object), Source: p.Source, Reason: p.Reason, Warning: p.Warning})
+	}
+	slices.SortFunc(out, func(a, b report.Problem) int {
+		return cmp.Or(a.Object.Compare(b.Object), strings.Compare(a.Reason, b.Reason))
+	})
+	return out
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// received is what a delta client receives, "+" or "-" and the name, with the sizes.
+type received map[string]map[string]int
+
+// deltaProxy returns the responses of a delta stream, each type by itself. It subscribes to the
+// endpoints of all clusters and to the routes that names lists.
+func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
+	t.Helper()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.ports.listeners.plaintext.Addr().String())).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(r *discoveryv3.DeltaDiscoveryRequest) {
+		if err := stream.Send(r); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	}
+	node := &corev3.Node{Id: "sidecar~127.77.62.111~client.shop~shop.svc.cluster.local", Metadata: meta}
+	send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.TypeCluster})
+	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeListener})
+	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResourceNamesSubscribe: routes})
+	out, subscribed := make(chan received), map[string]bool{}
+	go func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return // the test has ended
+			}
+			got, added := received{r.GetTypeUrl(): {}}, []string(nil)
+			for _, item := range r.GetResources() {
+				got[r.GetTypeUrl()]["+"+item.GetName()] = proto.Size(item.GetResource())
+				c := &clusterv3.Cluster{}
+				if r.GetTypeUrl() == xds.TypeCluster && item.GetResource().UnmarshalTo(c) == nil && c.GetType() == clusterv3.Cluster_EDS {
+					if !subscribed[item.GetName()] {
+						added = append(added, item.GetName())
+					}
+					subscribed[item.GetName()] = true
+				}
+			}
+			for _, name := range r.GetRemovedResources() {
+				got[r.GetTypeUrl()]["-"+name] = 0
+			}
+			send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()})
+			if added != nil {
+				send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeEndpoint, ResourceNamesSubscribe: added})
+			}
+			select {
+			case out <- got:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// whatIf asks what a change would do to the only proxy.
+func (s *Server) whatIf(t *testing.T, fields url.Values) (code int, text string, answer report.WhatIf) {
+	t.Helper()
+	fields.Set("proxyID", "client.shop")
+	resp, err := http.PostForm("http://"+s.ports.listeners.http.Addr().String()+"/debug/whatif", fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return resp.StatusCode, string(body), answer
+}
+
+// prediction is what an answer says that a delta client receives, by type: the names as in received,
+// and the sizes.
+type prediction struct {
+	names received
+	sizes map[string]int
+}
+
+func predictionOf(a report.Affected) prediction {
+	p := prediction{received{}, map[string]int{}}
+	for _, d := range a.Types {
+		typeURL := typesByName[d.Type]
+		p.sizes[typeURL], p.names[typeURL] = d.Bytes, map[string]int{}
+		for _, name := range d.Names {
+			name = strings.Replace(name, "~", "+", 1)
+			if typeURL != xds.TypeEndpoint || name[0] == '+' { // endpoints go with their cluster
+				p.names[typeURL][name] = 0
+			}
+		}
+	}
+	return p
+}
+
+// arrived reports whether a client has received everything.
+func (p prediction) arrived(all received) bool {
+	for typeURL, names := range p.names {
+		for name := range names {
+			if _, ok := all[typeURL][name]; !ok {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// compare fails if a client has received something else.
+func (p prediction) compare(t *testing.T, what string, all received) {
+	t.Helper()
+	for typeURL, names := range all {
+		size := 0
+		for name, n := range names {
+			size += n
+			_, repeated := p.names[xds.TypeCluster][name]
+			if _, ok := p.names[typeURL][name]; !ok && !repeated && (typeURL != xds.TypeEndpoint || name[0] == '+') {
+				t.Errorf("%s: the proxy received %s %s, want %v", what, typeURL, name, slices.Sorted(maps.Keys(p.names[typeURL])))
+			}
+		}
+		if size != p.sizes[typeURL] {
+			t.Errorf("%s: the proxy received %d bytes of %s, want %d", what, size, typeURL, p.sizes[typeURL])
+		}
+	}
+}
+
+// TestWhatIf compares predictions with what a proxy then receives.
+func TestWhatIf(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21")})
+	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
+	waitFor(t, "it is ready", s.discovery.Ready)
+	responses := deltaProxy(t, s, []string{"http_proxy"})
+	all := received{}
+	receive := func() {
+		select {
+		case r := <-responses:
+			for typeURL, names := range r {
+				if all[typeURL] == nil {
+					all[typeURL] = map[string]int{}
+				}
+				maps.Copy(all[typeURL], names)
+			}
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("nothing more arrives; received are %v", all)
+		}
+	}
+	for len(all[xds.TypeRoute]) == 0 || len(all[xds.TypeEndpoint]) == 0 {
+		receive()
+	}
+	const rule = `apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: web, namespace: shop}
+spec: {host: web, trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}, subsets: [{name: v2, labels: {version: v2}}]}
+`
+	for _, step := range []struct {
+		name, text, problem string
+		drained             bool
+	}{
+		{name: "2.yaml", text: string(machineFile("22"))},
+		{name: "rule.yaml", text: rule, problem: "no endpoint"},
+		{name: "route.yaml", text: "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v3}}]}]}\n", problem: "v3"},
+		{name: "rule.yaml", text: strings.Replace(rule, "v2}}]", "v2}}, {name: v3, labels: {version: v3}}]", 1), problem: "no endpoint"},
+		{name: "filter.yaml", text: `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: drain, namespace: shop}
+spec:
+  configPatches:
+  - applyTo: LISTENER
+    match: {context: SIDECAR_OUTBOUND}
+    patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 4711}}
+`, drained: true},
+		{name: "route.yaml"},
+		{name: "rule.yaml"},
+	} {
+		file, fields := filepath.Join(dir, step.name), url.Values{"objects": {step.text}, "source": {step.name}}
+		if step.text == "" {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fields.Set("objects", string(text))
+			fields.Set("delete", "true")
+		}
+		code, text, got := s.whatIf(t, fields)
+		if code != http.StatusOK || len(got.Proxies) != 1 || got.All != 1 || len(got.Objects) != 1 {
+			t.Fatalf("%s: got %d %s", step.name, code, text)
+		}
+		if problems := len(got.Problems); problems > 1 || (problems == 1) != (step.problem != "") || problems == 1 && !strings.Contains(got.Problems[0].Reason, step.problem) {
+			t.Errorf("%s: the problems are %v", step.name, got.Problems)
+		}
+		if drained := len(got.Proxies[0].Drained) > 0; drained != step.drained {
+			t.Errorf("%s: drained are %v", step.name, got.Proxies[0])
+		}
+		want := predictionOf(got.Proxies[0])
+		clear(all)
+		if step.text == "" {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			write(t, map[string][]byte{file: []byte(step.text)})
+		}
+		for !want.arrived(all) {
+			receive()
+		}
+		want.compare(t, step.name, all)
+		validateStatic(t, got.Static)
+	}
+	s.refusedChanges(t, rule)
+}
+
+// refusedChanges asks about changes that cannot be made.
+func (s *Server) refusedChanges(t *testing.T, absent string) {
+	t.Helper()
+	for want, fields := range map[string]url.Values{
+		"no objects are proposed":   {},
+		"spec.hosts":                {"objects": {strings.Replace(shopService, "  hosts: [web.shop.svc.cluster.local]\n", "", 1)}, "source": {"a.yaml"}},
+		"does not support the kind": {"objects": {"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a, namespace: shop}\nspec: {}\n"}},
+		"so it cannot be deleted":   {"objects": {absent}, "delete": {"true"}},
+	} {
+		if code, text, _ := s.whatIf(t, fields); code != http.StatusBadRequest || !strings.Contains(text, want) {
+			t.Errorf("got %d %s, want %q", code, text, want)
+		}
+	}
+}
+
+var typesByName = map[string]string{"cds": xds.TypeCluster, "eds": xds.TypeEndpoint, "lds": xds.TypeListener, "rds": xds.TypeRoute}
+
+// validateStatic fails unless Envoy accepts a configuration.
+func validateStatic(t *testing.T, static []byte) {
+	t.Helper()
+	envoy := os.Getenv("ENVOY")
+	if envoy == "" {
+		t.Log("not validated: set ENVOY")
+		return
+	}
+	file := filepath.Join(t.TempDir(), "envoy.json")
+	if err := os.WriteFile(file, static, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "-c", file, "--concurrency", "1", "-l", "error").CombinedOutput(); err != nil {
+		t.Errorf("Envoy refuses the configuration: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+const (
+	// maxProposed is the maximum size of the proposed objects in bytes. A form has up to three times
+	// as many, and control planes read 8 MiB.
+	maxProposed = 2 << 20
+	// maxValidated is how many different configurations an Envoy validates.
+	maxValidated = 20
+	// maxValidation is how long one validation may take.
+	maxValidation = 2 * time.Minute
+)
+
+// whatIfFlags are the flags of what-if.
+type whatIfFlags struct {
+	askFlags
+	files  []string
+	remove bool
+	envoy  string
+}
+
+func newWhatIfCommand(cfg Config) *cobra.Command {
+	f := whatIfFlags{askFlags: askFlags{cfg: cfg}}
+	cmd := &cobra.Command{
+		Use:   "what-if -f FILE",
+		Short: "Print what a change of objects would do to the proxies",
+		Long: `Print which proxies would receive other configuration if the objects of the files
+were applied, how many bytes, which listeners would close connections, and which
+problems would appear. Nothing is applied. An object replaces the stored one with
+its name.
+
+With --envoy, a real Envoy on this machine validates the configuration that each
+proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
+and what only traffic shows are not validated.
+
+Objects of the Gateway API are not supported. The exit code is 0, or 1 if a problem
+would appear or Envoy refuses a configuration.`,
+		Example: "  outrigger what-if -f catalog.yaml\n" +
+			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
+			"  outrigger what-if -f catalog.yaml --delete -o json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with objects, or - for standard input; can be repeated")
+	cmd.Flags().BoolVar(&f.remove, "delete", false, "the objects would be deleted")
+	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that validates the configurations")
+	f.add(cmd, outTable, outYAML, outJSON)
+	return cmd
+}
+
+func (f *whatIfFlags) run(cmd *cobra.Command) error {
+	if len(f.files) == 0 {
+		return f.cfg.Exit(exitUsage, errors.New("write -f FILE with the objects"))
+	}
+	fields, err := f.fields(cmd.InOrStdin())
+	if err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	change := proposal{flags: f, fields: fields, addresses: addresses}
+	if err := change.run(cmd.Context()); err != nil {
+		return f.cfg.Exit(exitFailed, err)
+	}
+	if f.output != outTable {
+		err = f.write(cmd.OutOrStdout(), change.sum)
+	} else {
+		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.whatIf(change.sum)
+	}
+	refused := slices.ContainsFunc(change.sum.Verdicts, func(v report.Verdict) bool { return v.Error != "" })
+	if err == nil && (len(change.sum.Problems) > 0 || refused) {
+		err = f.cfg.Exit(exitFailed, nil)
+	}
+	return err
+}
+
+// fields returns the form with the objects.
+func (f *whatIfFlags) fields(in io.Reader) (url.Values, error) {
+	out, size := url.Values{}, 0
+	if f.remove {
+		out.Set("delete", "true")
+	}
+	for _, name := range f.files {
+		source, from := name, io.Reader(nil)
+		if name == "-" {
+			source, from = "standard input", in
+		} else {
+			file, err := os.Open(name)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = file.Close() }() // read-only: closing cannot lose data
+			from = file
+		}
+		text, err := io.ReadAll(io.LimitReader(from, maxProposed+1))
+		if err != nil {
+			return nil, err
+		}
+		if size += len(text); size > maxProposed {
+			return nil, fmt.Errorf("the objects have more than %d bytes: propose fewer at once", maxProposed)
+		}
+		out.Add("objects", string(text))
+		out.Add("source", source)
+	}
+	return out, nil
+}
+
+// proposal asks the control planes about a change, and an Envoy about its result.
+type proposal struct {
+	flags     *whatIfFlags
+	fields    url.Values
+	addresses []string
+	sum       report.WhatIf
+	// at are the control planes of the proxies.
+	at map[string]string
+}
+
+func (p *proposal) run(ctx context.Context) error {
+	p.at = map[string]string{}
+	for i, a := range ask[report.WhatIf](ctx, p.addresses, question{path: "whatif", fields: p.fields, form: true}, p.flags.timeout) {
+		if a.err != nil {
+			return fmt.Errorf("%s: %w", a.address, a.err)
+		}
+		for _, proxy := range a.value.Proxies {
+			p.at[proxy.Proxy] = a.address
+		}
+		if i == 0 {
+			p.sum = a.value
+			continue
+		}
+		p.sum.All += a.value.All
+		p.sum.Proxies = append(p.sum.Proxies, a.value.Proxies...)
+		p.sum.Problems = append(p.sum.Problems, a.value.Problems...)
+		p.sum.Solved = append(p.sum.Solved, a.value.Solved...)
+	}
+	p.sum.Problems, p.sum.Solved = distinctProblems(p.sum.Problems), distinctProblems(p.sum.Solved)
+	slices.SortFunc(p.sum.Proxies, func(a, b report.Affected) int { return strings.Compare(a.Proxy, b.Proxy) })
+	if p.flags.envoy == "" {
+		return nil
+	}
+	return p.validate(ctx)
+}
+
+// distinctProblems returns problems without those that several replicas report.
+func distinctProblems(list []report.Problem) []report.Problem {
+	slices.SortFunc(list, func(a, b report.Problem) int {
+		return cmp.Or(a.Object.Compare(b.Object), strings.Compare(a.Reason, b.Reason))
+	})
+	return slices.CompactFunc(list, func(a, b report.Problem) bool { return a.Object == b.Object && a.Reason == b.Reason })
+}
+
+// validate lets Envoy validate each different configuration.
+func (p *proposal) validate(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "outrigger-what-if-") // mode 0700
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what is left is in the directory of temporary files
+	index := map[string]int{}
+	for _, a := range p.sum.Proxies {
+		if i, ok := index[a.Digest]; ok {
+			p.sum.Verdicts[i].Alike++
+			continue
+		}
+		if len(p.sum.Verdicts) == maxValidated {
+			p.sum.Unvalidated++
+			continue
+		}
+		index[a.Digest] = len(p.sum.Verdicts)
+		text, err := p.verdict(ctx, dir, a.Proxy)
+		if err != nil {
+			return err
+		}
+		p.sum.Verdicts = append(p.sum.Verdicts, report.Verdict{Proxy: a.Proxy, Alike: 1, Error: text})
+	}
+	return nil
+}
+
+// verdict returns why Envoy refuses the configuration of a proxy; empty if it accepts it.
+func (p *proposal) verdict(ctx context.Context, dir, proxy string) (string, error) {
+	p.fields.Set("proxyID", proxy)
+	a := ask[report.WhatIf](ctx, []string{p.at[proxy]}, question{path: "whatif", fields: p.fields, form: true}, p.flags.timeout)[0]
+	switch {
+	case a.err != nil:
+		return "", fmt.Errorf("%s: %w", a.address, a.err)
+	case len(a.value.Static) == 0:
+		return "", fmt.Errorf("%s is not connected to %s any more: repeat the command", proxy, a.address)
+	}
+	file := filepath.Join(dir, "envoy.json")
+	if err := os.WriteFile(file, a.value.Static, 0o600); err != nil {
+		return "", err
+	}
+	binary, err := filepath.Abs(p.flags.envoy)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxValidation)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "--mode", "validate", "-c", file, "--concurrency", "1", "--log-level", "error", "--disable-hot-restart")
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("validate the configuration of %s: %w", proxy, ctx.Err())
+	case errors.As(err, &exit):
+		text := string(out)
+		if _, reason, ok := strings.Cut(text, filepath.Base(file)+"': "); ok {
+			text = reason
+		}
+		return plain(strings.TrimSpace(text[:min(len(text), maxTrialLog)])), nil
+	case err != nil:
+		return "", fmt.Errorf("start Envoy: %w; name its program with --envoy", err)
+	}
+	return "", nil
+}
+
+// whatIf prints what a change would do.
+func (v view) whatIf(w report.WhatIf) error {
+	for _, o := range w.Objects {
+		v.say("%s %s\n", named(o.Ref), o.Action)
+	}
+	v.say("\n%s of %d would receive other configuration\n", count(len(w.Proxies), "proxy", "proxies"), w.All)
+	if len(w.Proxies) > 0 {
+		if err := v.affected(w.Proxies); err != nil {
+			return err
+		}
+	}
+	for _, list := range []struct {
+		title    string
+		problems []report.Problem
+	}{{"would appear", w.Problems}, {"would disappear", w.Solved}} {
+		if len(list.problems) == 0 {
+			continue
+		}
+		v.say("\n%s %s:\n", count(len(list.problems), "problem", "problems"), list.title)
+		shown, left := cut(v.flags, list.problems)
+		for _, p := range shown {
+			v.say("  %s: %s\n", named(p.Object), oneLine(p.Reason))
+		}
+		v.more(left)
+	}
+	accepted := 0
+	for _, e := range w.Verdicts {
+		if e.Error == "" {
+			accepted += e.Alike
+			continue
+		}
+		v.say("\nENVOY REFUSES the configuration of %s: %s\n", count(e.Alike, "proxy", "proxies")+" such as "+e.Proxy, e.Error)
+	}
+	if accepted > 0 {
+		v.say("\nEnvoy accepts the configuration of %s\n", count(accepted, "proxy", "proxies"))
+	}
+	if w.Unvalidated > 0 {
+		v.say("The configuration of %s was not validated: only %d different ones are\n", count(w.Unvalidated, "proxy", "proxies"), maxValidated)
+	}
+	return nil
+}
+
+// affected prints a row for each proxy and type.
+func (v view) affected(proxies []report.Affected) error {
+	v.say("\n")
+	shown, left := cut(v.flags, proxies)
+	rows, width := [][]string{{"PROXY", "TYPE", "ADDED", "CHANGED", "REMOVED", "BYTES"}}, 0
+	for _, p := range shown {
+		for i, t := range p.Types {
+			name := ""
+			if i == 0 {
+				name = oneLine(p.Proxy)
+			}
+			rows = append(rows, []string{name, strings.ToUpper(oneLine(t.Type)), fmt.Sprint(t.Added), fmt.Sprint(t.Changed), fmt.Sprint(t.Removed), fmt.Sprint(t.Bytes)})
+		}
+	}
+	for _, r := range rows {
+		width = max(width, len(strings.Join(r[1:], "   ")))
+	}
+	w := v.tabs()
+	for _, r := range rows {
+		_, _ = fmt.Fprintln(w, shorten(r[0], tableWidth-width-2*gap)+"\t"+strings.Join(r[1:], "\t")) // Flush returns the error
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	v.more(left)
+	for _, p := range shown {
+		if len(p.Drained) > 0 {
+			v.say("\n%s: all connections of these listeners would close: %s\n", p.Proxy, few(p.Drained))
+		}
+		if len(p.ChainsDrained) > 0 {
+			v.say("\n%s: connections of changed filter chains would close: %s\n", p.Proxy, few(p.ChainsDrained))
+		}
+	}
+	return nil
+}
