@@ -10,6 +10,8 @@ type WhatIf struct {
 	Replica string `json:"replica"`
 	// Objects are the objects of the change.
 	Objects []Proposed `json:"objects"`
+	// Skipped is the number of objects of other API groups, which change nothing.
+	Skipped int `json:"skipped,omitempty"`
 	// Problems are those that appear with the change, and Solved those that disappear.
 	Problems []Problem `json:"problems,omitempty"`
 	Solved   []Problem `json:"solved,omitempty"`

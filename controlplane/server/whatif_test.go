@@ -209,7 +209,7 @@ spec:
 		{name: "route.yaml"},
 		{name: "rule.yaml"},
 	} {
-		file, fields := filepath.Join(dir, step.name), url.Values{"objects": {step.text}, "source": {step.name}}
+		file, fields := filepath.Join(dir, step.name), url.Values{"objects": {step.text + "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n"}, "source": {step.name}}
 		if step.text == "" {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -219,7 +219,7 @@ spec:
 			fields.Set("delete", "true")
 		}
 		code, text, got := s.whatIf(t, fields)
-		if code != http.StatusOK || len(got.Proxies) != 1 || got.All != 1 || len(got.Objects) != 1 {
+		if code != http.StatusOK || len(got.Proxies) != 1 || got.All != 1 || len(got.Objects) != 1 || (got.Skipped == 1) != (step.text != "") {
 			t.Fatalf("%s: got %d %s", step.name, code, text)
 		}
 		if problems := len(got.Problems); problems > 1 || (problems == 1) != (step.problem != "") || problems == 1 && !strings.Contains(got.Problems[0].Reason, step.problem) {

@@ -35,9 +35,10 @@ const (
 // whatIfFlags are the flags of what-if.
 type whatIfFlags struct {
 	askFlags
-	files  []string
-	remove bool
-	envoy  string
+	files     []string
+	namespace string
+	remove    bool
+	envoy     string
 }
 
 func newWhatIfCommand(cfg Config) *cobra.Command {
@@ -54,7 +55,8 @@ With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
 and what only traffic shows are not validated.
 
-Objects of the Gateway API are not supported. The exit code is 0, or 1 if a problem
+Objects of other API groups, such as Deployments, are skipped; those of the Gateway
+API are not supported. The exit code is 0, or 1 if a problem
 would appear or Envoy refuses a configuration.`,
 		Example: "  outrigger what-if -f catalog.yaml\n" +
 			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
@@ -63,6 +65,7 @@ would appear or Envoy refuses a configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with objects, or - for standard input; can be repeated")
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 	cmd.Flags().BoolVar(&f.remove, "delete", false, "the objects would be deleted")
 	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that validates the configurations")
 	f.add(cmd, outTable, outYAML, outJSON)
@@ -99,7 +102,7 @@ func (f *whatIfFlags) run(cmd *cobra.Command) error {
 
 // fields returns the form with the objects.
 func (f *whatIfFlags) fields(in io.Reader) (url.Values, error) {
-	out, size := url.Values{}, 0
+	out, size := url.Values{"namespace": {f.namespace}}, 0
 	if f.remove {
 		out.Set("delete", "true")
 	}
@@ -242,6 +245,9 @@ func (p *proposal) verdict(ctx context.Context, dir, proxy string) (string, erro
 func (v view) whatIf(w report.WhatIf) error {
 	for _, o := range w.Objects {
 		v.say("%s %s\n", named(o.Ref), o.Action)
+	}
+	if w.Skipped > 0 {
+		v.say("%s for others skipped\n", count(w.Skipped, "object", "objects"))
 	}
 	v.say("\n%s of %d would receive other configuration\n", count(len(w.Proxies), "proxy", "proxies"), w.All)
 	if len(w.Proxies) > 0 {

@@ -23,6 +23,7 @@ func change() report.WhatIf {
 			{Ref: report.Ref{Kind: "DestinationRule", Namespace: "shop", Name: "web"}, Action: "created"},
 			{Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Action: "updated"},
 		},
+		Skipped:  2,
 		Problems: []report.Problem{{Object: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Reason: "spec.http[0]: no service has the host \"wob\""}},
 		Solved:   []report.Problem{{Object: report.Ref{Kind: "DestinationRule", Namespace: "shop", Name: "old"}, Reason: "no service has the host"}},
 		All:      12,

@@ -25,10 +25,12 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		Short: "Check files without a store",
 		Long: "Check the objects of files by all rules of the control plane, and list all problems\n" +
 			"at once, with file, line, field and cure. Warnings are about objects that are valid\n" +
-			"but possibly not intended. The exit code is 0, or 1 with errors.",
+			"but possibly not intended. Objects of other API groups, such as Deployments, are\n" +
+			"skipped. The exit code is 0, or 1 with errors.",
 		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			files.skips = !strict
 			objects, problems, err := files.read(cmd.Context())
 			if err != nil {
 				return err
@@ -36,6 +38,9 @@ func newValidateCommand(cfg Config) *cobra.Command {
 			failed := sayProblems(cmd.ErrOrStderr(), problems)
 			warnings := model.CountProblems(problems) - failed
 			summary := fmt.Sprintf("%s valid, %s, %s", count(len(objects), "object"), count(failed, "error"), count(warnings, "warning"))
+			if files.skipped > 0 {
+				summary += fmt.Sprintf("; %s for others skipped", count(files.skipped, "object"))
+			}
 			if failed > 0 || strict && warnings > 0 {
 				return &ExitError{exitFailed, fmt.Errorf("%s", summary)}
 			}
@@ -44,7 +49,7 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		},
 	}
 	files.add(cmd)
-	cmd.Flags().BoolVar(&strict, "strict", false, "warnings fail too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "warnings and objects of other API groups fail too")
 	return cmd
 }
 

@@ -23,6 +23,9 @@ type fileFlags struct {
 	cfg       Config
 	files     []string
 	namespace string
+	// skips means that objects for others than the mesh are counted in skipped.
+	skips   bool
+	skipped int
 }
 
 func (f *fileFlags) add(cmd *cobra.Command) {
@@ -151,7 +154,15 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 
 // take adds the objects in a file. When ctx is done, it stops between two objects.
 func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
-	o, p, err := codec.DecodeWritten(ctx, source, data, f.namespace)
+	decode := codec.DecodeWritten
+	if f.skips {
+		decode = func(ctx context.Context, source string, data []byte, namespace string) ([]*model.Config, []model.Problem, error) {
+			o, p, skipped := codec.DecodeManifests(ctx.Done(), source, data, namespace)
+			f.skipped += skipped
+			return o, p, ctx.Err()
+		}
+	}
+	o, p, err := decode(ctx, source, data, f.namespace)
 	if err != nil {
 		return errInterrupted
 	}

@@ -50,6 +50,15 @@ func DecodeWritten(ctx context.Context, source string, data []byte, namespace st
 	return objects, problems, ctx.Err()
 }
 
+// DecodeManifests is DecodeWritten for files that also hold objects for others than the mesh. It
+// skips the objects whose API group is not one of the mesh, and returns their number. It ends early
+// when done, which may be nil, is closed.
+func DecodeManifests(done <-chan struct{}, source string, data []byte, namespace string) (objects []*model.Config, problems []model.Problem, skipped int) {
+	d := &decoder{source: source, namespace: cmp.Or(namespace, schema.DefaultNamespace), written: true, skips: true}
+	objects, problems = d.decode(done, data)
+	return objects, problems, d.skipped
+}
+
 // DecodeForeign is DecodeWritten for objects that a cluster holds, whose
 // definitions may know more fields than this version: an unknown field is a
 // warning.
@@ -100,7 +109,10 @@ type decoder struct {
 	// written means that resource versions are taken from metadata.
 	written bool
 	// lenient makes unknown fields warnings.
-	lenient  bool
+	lenient bool
+	// skips means that unknown kinds of other API groups are counted in skipped, and no problem.
+	skips    bool
+	skipped  int
 	objects  []*model.Config
 	problems []model.Problem
 	// unnamed counts the problems that belong to no object.
@@ -184,6 +196,9 @@ func (d *decoder) object(n *yaml.Node) {
 		return
 	case h.kind == "Secret" && h.apiVersion == "v1":
 		return // one of package credentials, which may share the directory
+	case d.skips && h.apiVersion != "" && !schema.OfMesh(h.apiVersion):
+		d.skipped++
+		return
 	default:
 		reason := "kind " + field.Quote(h.kind) + " is unknown"
 		if d.unnamed < field.MaxListed { // else nobody reads the hint

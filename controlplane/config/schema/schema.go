@@ -227,6 +227,12 @@ func For(apiVersion, name string) (Schema, bool) {
 	return schemas[at], true
 }
 
+// OfMesh reports whether all kinds of the API group in an apiVersion are for the mesh.
+func OfMesh(apiVersion string) bool {
+	group, _, _ := strings.Cut(apiVersion, "/")
+	return group == GroupGateway || strings.HasSuffix(group, ".istio.io")
+}
+
 // Named returns the kind that a person names on a command line: kind,
 // plural or short name, large or small letters, with or without the group
 // behind a dot (virtualservice, vs, gateways.gateway.networking.k8s.io).

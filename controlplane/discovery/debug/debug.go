@@ -84,7 +84,7 @@ func answers() map[string]answerer {
 		"explain":             {false, debugger.explain, "the effect of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
 		"request":             {false, debugger.request, "what a proxy decides about a request, ?from=&to=&port=&method=&path=&host=&header=NAME=VALUE&jwt=, or the same as a form that is sent by POST"},
 		"replay":              {true, debugger.replay, "what a proxy would decide about recorded requests with other policies; a form with to=, policies=, records="},
-		"whatif":              {true, debugger.whatIf, "what a change of objects would do; a form with objects=, source=, delete=true, proxyID="},
+		"whatif":              {true, debugger.whatIf, "what a change of objects would do; a form with objects=, source=, namespace=, delete=true, proxyID="},
 		"config_dump":         {false, debugger.configDump, "the configuration of a proxy, with what is held back from it; ?proxyID="},
 		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy receives; ?proxyID="},
 		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},

@@ -86,7 +86,8 @@ func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Conf
 		if sources := d.query["source"]; i < len(sources) {
 			source = sources[i]
 		}
-		objects, problems := codec.Decode(source, []byte(text))
+		objects, problems, skipped := codec.DecodeManifests(d.ended, source, []byte(text), d.query.Get("namespace"))
+		out.Skipped += skipped
 		for _, p := range problems {
 			if !p.Warning {
 				return nil, nil, errors.New(p.String())
