@@ -54,7 +54,7 @@ type Outcome[M proto.Message] struct {
 type run struct {
 	Place
 	patches Patches
-	only    map[*Patch]bool // nil means all
+	use     map[*Patch]*Patch // the version of each patch, those to leave out have none; nil means all
 	hits    map[*Patch]bool
 	failed  map[*Patch]error
 }
@@ -64,7 +64,13 @@ func (r *run) of(kind ApplyTo) []*Patch {
 	all := r.patches.kind[kind]
 	out := make([]*Patch, 0, len(all))
 	for _, p := range all {
-		if c := p.match.GetContext(); (c == networkingv1alpha3.EnvoyFilter_ANY || c == r.Context) && (r.only == nil || r.only[p]) {
+		if r.use != nil {
+			p = r.use[p]
+		}
+		if p == nil {
+			continue
+		}
+		if c := p.match.GetContext(); c == networkingv1alpha3.EnvoyFilter_ANY || c == r.Context {
 			out = append(out, p)
 		}
 	}
@@ -81,10 +87,10 @@ func (r *run) fail(p *Patch, err error) { r.failed[p] = err }
 const maxRefused = 16
 
 // apply calls change with a copy of a message, and checks the result. A patch whose result Envoy
-// would refuse is left out.
+// would refuse is replaced by its last valid version, or left out.
 func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyTo, change func(*run, M) (keep bool), check func(M) error) Outcome[M] {
-	attempt := func(only map[*Patch]bool) (out Outcome[M], r *run, err error) {
-		r = &run{Place: place, patches: patches, only: only, hits: map[*Patch]bool{}, failed: map[*Patch]error{}}
+	attempt := func(use map[*Patch]*Patch) (out Outcome[M], r *run, err error) {
+		r = &run{Place: place, patches: patches, use: use, hits: map[*Patch]bool{}, failed: map[*Patch]error{}}
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("applying it fails with %q: report this", fmt.Sprint(cause))
@@ -108,18 +114,28 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 		search = NewSearch(math.MaxInt)
 	}
 	candidates := patches.all(place.Context, kinds)
-	refused := map[*Patch]error{}
+	refused, version := map[*Patch]error{}, map[*Patch]*Patch{}
+	for _, p := range candidates {
+		version[p] = p
+	}
+	using := func(list []*Patch) map[*Patch]*Patch {
+		out := make(map[*Patch]*Patch, len(list))
+		for _, p := range list {
+			out[p] = version[p]
+		}
+		return out
+	}
 	for range maxRefused {
 		if search.attempts <= 0 {
 			break
 		}
 		search.attempts -= 2 + bits.Len(uint(len(candidates)))
-		left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return refused[p] != nil })
+		left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return version[p] == nil })
 		good, bad := 0, len(left) // the first good patches are valid, the first bad ones are not
 		reason := err
 		for bad-good > 1 {
 			middle := (good + bad) / 2
-			if _, _, failed := attempt(setOf(left[:middle])); failed != nil {
+			if _, _, failed := attempt(using(left[:middle])); failed != nil {
 				bad, reason = middle, failed
 			} else {
 				good = middle
@@ -128,16 +144,29 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 		if bad == 0 {
 			break // the message itself is invalid
 		}
-		refused[left[bad-1]], search.wrong[left[bad-1].Filter] = reason, true
-		left = slices.Delete(left, bad-1, bad)
-		if out, r, err = attempt(setOf(left)); err == nil {
-			out.Problems = append(problemsOf(r.failed), problemsOf(refused)...)
+		wrong := left[bad-1]
+		search.wrong[wrong.Filter] = true
+		if version[wrong] == wrong {
+			wrong.wrong.Store(true)
+			refused[wrong], version[wrong] = reason, wrong.before
+		} else {
+			version[wrong] = nil // nor is its last valid version valid here
+		}
+		if out, r, err = attempt(using(left)); err == nil {
+			for _, p := range sorted(refused) {
+				if version[p] != nil {
+					out.Problems = append(out.Problems, p.problem(": its last valid version stays in force: "+refused[p].Error()))
+				} else {
+					out.Problems = append(out.Problems, p.Refused(refused[p]))
+				}
+			}
+			out.Problems = append(out.Problems, problemsOf(r.failed)...)
 			return out
 		}
 	}
 	// The other EnvoyFilters stay in force if they are valid together.
 	left := slices.DeleteFunc(slices.Clone(candidates), func(p *Patch) bool { return search.wrong[p.Filter] })
-	out, _, err = attempt(setOf(left))
+	out, _, err = attempt(using(left))
 	alone := err != nil
 	if alone {
 		out = Outcome[M]{Message: base}
@@ -153,14 +182,6 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 }
 
 var errTooMany = errors.New("nor are the others of this object: too many patches are invalid; correct those first")
-
-func setOf(list []*Patch) map[*Patch]bool {
-	out := make(map[*Patch]bool, len(list))
-	for _, p := range list {
-		out[p] = true
-	}
-	return out
-}
 
 // all returns the patches of some kinds for a context.
 func (p Patches) all(c Context, kinds []ApplyTo) (out []*Patch) {

@@ -53,7 +53,7 @@ func FuzzApply(f *testing.F) {
 		if protojson.Unmarshal(j, spec) != nil {
 			return
 		}
-		filter, problems := Parse(&model.Config{Key: model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "f"}, Spec: spec}, spec, Limits{})
+		filter, problems := Parse(&model.Config{Key: model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "f"}, Spec: spec}, spec, Limits{}, nil)
 		if len(filter.Patches)+len(problems) < len(spec.GetConfigPatches()) && len(spec.GetConfigPatches()) <= maxPatches {
 			t.Errorf("%d patches, of which %d are valid, and %d problems", len(spec.GetConfigPatches()), len(filter.Patches), len(problems))
 		}
@@ -102,7 +102,7 @@ func TestLimits(t *testing.T) {
 		"file": {file, Limits{}, true}, "no file": {file, Limits{NoFiles: true}, false}, "regex": {regex, Limits{}, false}, "of Istio": {istios, Limits{}, false},
 	} {
 		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches:\n"+tc.patch)
-		f, problems := Parse(&model.Config{Spec: spec}, spec, tc.limits)
+		f, problems := Parse(&model.Config{Spec: spec}, spec, tc.limits, nil)
 		if (len(f.Patches) == 1) != tc.valid || (len(problems) == 0) != tc.valid {
 			t.Errorf("%s: %d patches, problems %v", name, len(f.Patches), problems)
 		}
@@ -118,7 +118,7 @@ func TestOrder(t *testing.T) {
 		namespace, name := filepath.Split(text)
 		spec.Priority = map[string]int32{"late": 5, "early": -5}[text]
 		key := model.Key{Kind: model.EnvoyFilter, Namespace: filepath.Clean(namespace), Name: name}
-		f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{})
+		f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, nil)
 		if len(problems) > 0 {
 			t.Fatal(i, problems)
 		}

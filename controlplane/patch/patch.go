@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
@@ -81,6 +82,10 @@ type Patch struct {
 	class     networkingv1alpha3.EnvoyFilter_Patch_FilterClass
 	value     proto.Message
 	proxy     *regexp.Regexp // of the proxy's version; may be nil
+	// before is what the patch was in an earlier version of the object, and is in force while the patch
+	// is refused; nil if it was nothing. wrong is set once the patch is refused for a proxy.
+	before *Patch
+	wrong  *atomic.Bool
 }
 
 // At returns the path of the patch in its object.
@@ -90,28 +95,88 @@ func (p *Patch) problem(reason string) model.Problem {
 	return model.Problem{Object: p.Filter.Config.Key, Source: p.Filter.Config.Source, Reason: p.At() + reason}
 }
 
-// Parse returns an EnvoyFilter with its valid patches, and the problems of the others.
-func Parse(obj *model.Config, spec *networkingv1alpha3.EnvoyFilter, limits Limits) (*Filter, []model.Problem) {
-	f := &Filter{Config: obj, Spec: spec}
+// valid returns the newest version of the patch that no proxy refused; nil if there is none.
+func (p *Patch) valid() *Patch {
+	if p != nil && p.wrong.Load() {
+		return p.before
+	}
+	return p
+}
+
+// earlier are the patches of an earlier version of an object, by what they match and how they apply.
+type earlier map[string][]*Patch
+
+func newEarlier(f *Filter) earlier {
+	out := earlier{}
+	if f != nil {
+		for _, p := range f.Patches {
+			key := matchKey(f.Spec.GetConfigPatches()[p.Index])
+			out[key] = append(out[key], p)
+		}
+	}
+	return out
+}
+
+// take returns the earlier version of a patch, or nil, and removes it.
+func (e earlier) take(c *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *Patch {
+	if len(e) == 0 {
+		return nil
+	}
+	key := matchKey(c)
+	if len(e[key]) == 0 {
+		return nil
+	}
+	p := e[key][0]
+	e[key] = e[key][1:]
+	return p.valid()
+}
+
+// matchKey returns a key for what a patch matches and how it applies.
+func matchKey(c *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) string {
+	match, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.GetMatch())
+	if err != nil { // a text is not UTF-8
+		match = fmt.Append(nil, c.GetMatch())
+	}
+	return fmt.Sprintf("%d %d %s", c.GetApplyTo(), c.GetPatch().GetOperation(), match)
+}
+
+// Parse returns an EnvoyFilter with its valid patches, and the problems of the others. Patches of
+// prev, its version before, stay in force while those with the same match are invalid. A nil prev
+// means that the object is new.
+func Parse(obj *model.Config, spec *networkingv1alpha3.EnvoyFilter, limits Limits, prev *Filter) (*Filter, []model.Problem) {
+	f, last := &Filter{Config: obj, Spec: spec}, newEarlier(prev)
 	var problems []model.Problem
 	digest := xxhash.New()
 	if text, err := (proto.MarshalOptions{Deterministic: true}).Marshal(spec); err == nil {
 		_, _ = digest.Write(text)
 	}
 	_, _ = fmt.Fprint(digest, obj.Created.UnixNano(), limits)
-	f.version = strconv.FormatUint(digest.Sum64(), 36)
 	for i, c := range spec.GetConfigPatches() {
 		p := &Patch{
 			Filter: f, Index: i, ApplyTo: c.GetApplyTo(), Operation: c.GetPatch().GetOperation(),
-			match: c.GetMatch(), class: c.GetPatch().GetFilterClass(),
+			match: c.GetMatch(), class: c.GetPatch().GetFilterClass(), wrong: &atomic.Bool{},
 		}
 		if i == maxPatches {
 			problems = append(problems, p.problem(fmt.Sprintf(" and those after it are ignored: an object has at most %d patches; divide it", maxPatches)))
 			break
 		}
+		before := last.take(c)
 		if err := p.parse(c, limits); err != nil {
-			problems = append(problems, p.problem(err.Error()+"; the patch is ignored"))
+			if before == nil {
+				problems = append(problems, p.problem(err.Error()+"; the patch is ignored"))
+				continue
+			}
+			problems = append(problems, p.problem(err.Error()+"; its last valid version stays in force"))
+			_, _ = digest.WriteString(prev.version) // it never fails
+			p.Operation, p.value, p.class, p.proxy = before.Operation, before.value, before.class, before.proxy
+			f.Patches = append(f.Patches, p)
 			continue
+		}
+		if before != nil && before.same(p) {
+			before = before.before
+		}
+		if p.before = before.as(p); before != nil {
+			_, _ = digest.WriteString(prev.version) // so that the same object may have other results
 		}
 		for _, hint := range p.hints() {
 			w := p.problem(hint)
@@ -120,7 +185,23 @@ func Parse(obj *model.Config, spec *networkingv1alpha3.EnvoyFilter, limits Limit
 		}
 		f.Patches = append(f.Patches, p)
 	}
+	f.version = strconv.FormatUint(digest.Sum64(), 36)
 	return f, problems
+}
+
+// same reports whether two patches with the same match do the same.
+func (p *Patch) same(o *Patch) bool {
+	return p.Operation == o.Operation && p.class == o.class && proto.Equal(p.value, o.value)
+}
+
+// as returns the patch as a part of the object of another one; nil if it is nil.
+func (p *Patch) as(other *Patch) *Patch {
+	if p == nil {
+		return nil
+	}
+	out := *p
+	out.Filter, out.Index, out.before = other.Filter, other.Index, nil
+	return &out
 }
 
 // parse reads the value of a patch. The error starts with the path below the patch.

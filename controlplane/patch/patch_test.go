@@ -39,7 +39,7 @@ func parse(t testing.TB, name, patches string) (*Filter, []model.Problem) {
 	t.Helper()
 	spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches:\n"+patches)
 	key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: name}
-	return Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{})
+	return Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, nil)
 }
 
 // of returns the patches of a YAML list for any proxy.

@@ -82,10 +82,10 @@ func TestSwitches(t *testing.T) {
 	} {
 		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches: [{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: "+c.value+"}}]")
 		key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "a"}
-		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, c.limits); len(f.Patches) > 0 || len(problems) != 1 {
+		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, c.limits, nil); len(f.Patches) > 0 || len(problems) != 1 {
 			t.Errorf("%s: %d patches, %v", c.value, len(f.Patches), problems)
 		}
-		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}); len(f.Patches) != 1 || len(problems) > 0 {
+		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, nil); len(f.Patches) != 1 || len(problems) > 0 {
 			t.Errorf("%s: without a switch: %d patches, %v", c.value, len(f.Patches), problems)
 		}
 	}

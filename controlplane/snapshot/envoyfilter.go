@@ -43,10 +43,11 @@ func newEnvoyFilters(old *EnvoyFilters, objs []*model.Config, set settings) *Env
 			continue
 		}
 		var parsed parsedFilter
-		if old != nil && old.byKey[obj.Key].filter != nil && old.byKey[obj.Key].filter.Config == obj {
-			parsed = old.byKey[obj.Key] // nothing else affects it: other limits build all indexes again
-		} else {
-			parsed.filter, parsed.problems = patch.Parse(obj, spec, set.patches)
+		if old != nil {
+			parsed = old.byKey[obj.Key]
+		}
+		if prev := parsed.filter; prev == nil || prev.Config != obj { // nothing else affects it: other limits build all indexes again
+			parsed.filter, parsed.problems = patch.Parse(obj, spec, set.patches, prev)
 		}
 		e.byKey[obj.Key] = parsed
 		e.problems = append(e.problems, parsed.problems...)
