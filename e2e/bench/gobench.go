@@ -46,6 +46,13 @@ func (b *bench) stores(ctx context.Context) {
 		figure{Name: "memory of 10,000 objects from fs://", Unit: megabytes, Ours: files.of(name+"MiB-kept") * (1 << 20)})
 }
 
+// whatIf measures how long the control plane takes to predict the effect of a change.
+func (b *bench) whatIf(ctx context.Context) {
+	b.say("what-if: 10,000 services, 1,000 proxies")
+	d := b.goBench(ctx, "./controlplane/discovery", "WhatIf", fmt.Sprintf("%dx", b.rounds))
+	b.add(figure{Name: "change predicted, 10,000 services, 1,000 proxies", Unit: seconds, Ours: d.of("WhatIf ns/op") / 1e9, Target: 2})
+}
+
 // policies measures Envoy's CPU time for requests to a workload with many rules. The reference has
 // the same rules in one filter that compares them one by one.
 func (b *bench) policies(ctx context.Context) {

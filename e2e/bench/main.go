@@ -115,6 +115,7 @@ func parts() []part {
 		{"envoy", (*bench).envoySize, false},
 		{"dns", (*bench).dns, false},
 		{"stores", (*bench).stores, false},
+		{"what-if", (*bench).whatIf, false},
 		{"policies", (*bench).policies, false},
 		{"telemetry", (*bench).telemetry, false},
 		{"pushcurve", (*bench).pushCurve, true},
