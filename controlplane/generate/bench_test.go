@@ -65,6 +65,33 @@ func BenchmarkOneEndpoint1000Proxies(b *testing.B) {
 	}
 }
 
+// TestProxiesShareWork checks that a change that concerns no proxy in particular costs little more for
+// many proxies than for one.
+func TestProxiesShareWork(t *testing.T) {
+	w, g := newWorld(t, benchServices), New(Config{})
+	proxies := make([]*model.Proxy, 200)
+	for i := range proxies {
+		proxies[i] = proxyAt(fmt.Sprintf("127.1.%d.%d", i/250, i%250+1))
+	}
+	version := 1
+	push := func(proxies []*model.Proxy) float64 {
+		return testing.AllocsPerRun(5, func() {
+			version = 3 - version
+			w.moveEndpoint(7, version)
+			for _, p := range proxies {
+				generateAll(g, w.mesh, p)
+			}
+		})
+	}
+	push(proxies) // fills the caches
+	const most = 50
+	if each := (push(proxies) - push(proxies[:1])) / float64(len(proxies)-1); each > most {
+		t.Errorf("%.0f allocations for one more proxy, at most %d are allowed", each, most)
+	} else {
+		t.Logf("%.0f allocations for one more proxy", each)
+	}
+}
+
 func BenchmarkSnapshotWhole(b *testing.B) {
 	w := newWorld(b, benchServices)
 	b.ReportAllocs()

@@ -34,6 +34,7 @@ type Config struct {
 type Generator struct {
 	cfg      Config
 	table    *xds.Table
+	targets  targets
 	views    memo[outboundKey, *view]
 	plans    memo[planKey, *plan]
 	outbound memo[clusterKey, *part]
@@ -100,13 +101,12 @@ func (g *Generator) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 		return g.router(mesh, proxy, typeURL)
 	}
 	if proxy.Proxyless && proxy.Role == "sidecar" {
-		return g.proxyless(newTarget(mesh, proxy), typeURL)
+		return g.proxyless(g.target(mesh, proxy), typeURL)
 	}
 	if proxy.Role != "sidecar" || len(proxy.IPs) == 0 {
 		return g.empty
 	}
-	s := newTarget(mesh, proxy)
-	s.settings = g.over(s.settings)
+	s := g.target(mesh, proxy)
 	switch typeURL {
 	case xds.TypeCluster:
 		return g.clusters(s)

@@ -28,6 +28,8 @@ func (g *Generator) listeners(s *target) *xds.Set {
 		key.inbound.own = out.own
 	}
 	return g.sets.get(key, s.mesh.Sequence, inputs{out, in.sidecar(), s.mesh.Config, s.mesh.Denied}, func(prev *xds.Set) *xds.Set {
+		made := *s
+		s, in.target = &made, &made
 		s.client, s.server = s.recorded.Observe(telemetry.Chain{}), s.recorded.Observe(telemetry.Chain{Server: &telemetry.Server{}})
 		s.validated, s.enforced = g.validate(s.mesh, s.tokens), g.enforce(s.mesh, s.policies)
 		for i, e := range in.entries {

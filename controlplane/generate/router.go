@@ -67,8 +67,7 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 }
 
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
-	r := &router{target: newTarget(mesh, proxy), timeout: g.cfg.RequestTimeout}
-	r.settings = g.over(r.settings)
+	r := &router{target: g.target(mesh, proxy), timeout: g.cfg.RequestTimeout}
 	r.key = routerKey{
 		labels: project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
 		wildcard: familiesOf(proxy).wildcards()[0],

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
@@ -17,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/telemetry"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 // target is a proxy in a snapshot, with the cache keys of its resources.
@@ -74,6 +76,55 @@ type inboundKey struct {
 	own     string // address at which it is an endpoint of a headless service
 }
 
+// maxTargets bounds the targets that are kept. A round generates all types of a proxy one after the
+// other, in each worker.
+const maxTargets = 256
+
+// targets keeps the targets of the newest snapshot that were used last. It is safe for concurrent use.
+type targets struct {
+	mu   sync.Mutex // guards all fields below
+	mesh *snapshot.Mesh
+	used *lru.Map[*model.Proxy, *target]
+}
+
+// target returns the target of a proxy. It must not be changed.
+func (g *Generator) target(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
+	if s := g.targets.get(mesh, proxy); s != nil {
+		return s
+	}
+	s := newTarget(mesh, proxy)
+	if !proxy.Proxyless {
+		s.settings = g.over(s.settings)
+	}
+	g.targets.put(s)
+	return s
+}
+
+// get returns the target of a proxy, or nil.
+func (c *targets) get(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mesh != mesh {
+		return nil
+	}
+	s, _ := c.used.Get(proxy)
+	return s
+}
+
+// put keeps a target, unless that of a newer snapshot is kept.
+func (c *targets) put(s *target) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mesh != s.mesh {
+		if c.mesh != nil && c.mesh.Sequence > s.mesh.Sequence {
+			return
+		}
+		c.mesh, c.used = s.mesh, lru.New[*model.Proxy, *target](maxTargets)
+	}
+	c.used.Put(s.proxy, s)
+}
+
+// newTarget returns the target of a proxy.
 func newTarget(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 	s := &target{mesh: mesh, proxy: proxy, viewer: cluster.ViewerOf(proxy)}
 	if proxy.Role != "router" { // Sidecar objects do not apply to gateways, even if they select a whole namespace

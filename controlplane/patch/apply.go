@@ -153,6 +153,7 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 			version[wrong] = nil // nor is its last valid version valid here
 		}
 		if out, r, err = attempt(using(left)); err == nil {
+			out.Problems = problemsOf(r.failed)
 			for _, p := range sorted(refused) {
 				if version[p] != nil {
 					out.Problems = append(out.Problems, p.problem(": its last valid version stays in force: "+refused[p].Error()))
@@ -160,7 +161,6 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 					out.Problems = append(out.Problems, p.Refused(refused[p]))
 				}
 			}
-			out.Problems = append(out.Problems, problemsOf(r.failed)...)
 			return out
 		}
 	}

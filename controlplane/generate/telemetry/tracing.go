@@ -29,6 +29,9 @@ import (
 // defaultSampling is the percentage of requests that are traced unless something sets another.
 const defaultSampling = 1
 
+// defaultTracing is the tracing of a ProxyConfig that sets none. It is never written to.
+var defaultTracing = meshconfig.DefaultProxyConfig().GetTracing()
+
 // tracing is the tracing of requests of one direction.
 type tracing struct {
 	on bool
@@ -49,15 +52,18 @@ type tracing struct {
 // tracingOf merges the objects of a workload for one direction, in the order of their levels. What
 // later ones set takes precedence. The own tracing is that of the ProxyConfig.
 func tracingOf(mesh *meshv1alpha1.MeshConfig, own *meshv1alpha1.Tracing, levels []*snapshot.Telemetry, server bool) tracing {
-	t := tracing{sampling: own.GetSampling(), longest: own.GetMaxPathTagLength(), tags: ownTags(own), plain: disabled(own.GetEnableIstioTags())}
+	bootstrap, names := own != nil && !proto.Equal(own, defaultTracing), mesh.GetDefaultProviders().GetTracing()
+	on := bootstrap && mesh.GetEnableTracing() || len(names) > 0
+	if !on && len(levels) == 0 {
+		return tracing{}
+	}
+	t := tracing{on: on, sampling: own.GetSampling(), longest: own.GetMaxPathTagLength(), tags: ownTags(own), plain: disabled(own.GetEnableIstioTags())}
 	if !(t.sampling > 0) { // also NaN
 		t.sampling = defaultSampling
 	}
 	t.sampling = min(t.sampling, 100)
-	bootstrap := own != nil && !proto.Equal(own, meshconfig.DefaultProxyConfig().GetTracing())
-	t.on = bootstrap && mesh.GetEnableTracing()
-	if names := mesh.GetDefaultProviders().GetTracing(); len(names) > 0 {
-		t.on, t.provider = true, selection{name: names[0], at: "defaultProviders.tracing[0]"}
+	if len(names) > 0 {
+		t.provider = selection{name: names[0], at: "defaultProviders.tracing[0]"}
 	}
 	off := false
 	for _, level := range levels {
