@@ -45,7 +45,7 @@ const defaultTimeout = 10 * time.Second
 
 // Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newTopCommand(cfg), newTapCommand(cfg)}
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newTopCommand(cfg), newTapCommand(cfg), newProxyConfigCommand(cfg)}
 }
 
 // askFlags are the flags common to all commands.
@@ -78,10 +78,18 @@ func oneOf(list []string) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
+// known returns an error if the output format is unknown.
+func (f *askFlags) known() error {
+	if !slices.Contains(f.outputs, f.output) {
+		return fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs))
+	}
+	return nil
+}
+
 // addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
-	if !slices.Contains(f.outputs, f.output) {
-		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
+	if err := f.known(); err != nil {
+		return nil, f.cfg.Exit(exitUsage, err)
 	}
 	list := f.controls
 	if len(list) == 0 {

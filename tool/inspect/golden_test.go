@@ -196,24 +196,30 @@ func TestGolden(t *testing.T) {
 		if err := print(view{out: &out, now: now, flags: flags}); err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join("testdata", name+".txt")
-		if *update {
-			if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for line := range strings.Lines(out.String()) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > tableWidth && strings.HasPrefix(name, "request") {
-				t.Errorf("%s: a line has %d characters: %s", file, n, line)
+				t.Errorf("%s: a line has %d characters: %s", name, n, line)
 			}
 		}
-		if diff := cmp.Diff(string(want), out.String()); diff != "" {
-			t.Errorf("%s: %s", file, diff)
+		golden(t, name, out.String())
+	}
+}
+
+// golden compares an output with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
 		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: %s", file, diff)
 	}
 }
 

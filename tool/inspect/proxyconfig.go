@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// proxyConfigFlags are the flags of the commands that print the resources of a proxy.
+type proxyConfigFlags struct {
+	askFlags
+	namespace, file, admin string
+	diff                   bool
+	selection              selection
+	parts                  []part
+	complaints             io.Writer // for what is not the output
+}
+
+func newProxyConfigCommand(cfg Config) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "proxy",
+		Aliases: []string{"proxy-config", "pc"},
+		Short:   "Print the clusters, listeners, routes and endpoints of a proxy",
+		Long: `Print the clusters, listeners, routes or endpoints that the control plane gave to a
+proxy, or those that its Envoy has.`,
+		Example: "  outrigger proxy clusters frontend\n  outrigger proxy all frontend --admin 127.1.0.2:15000 --diff",
+		Args:    cobra.NoArgs,
+	}
+	var all []string
+	for _, p := range parts() {
+		cmd.AddCommand(newPartCommand(cfg, p.name, p.aliases, p.filters, p))
+		all = append(all, p.filters...)
+	}
+	slices.Sort(all)
+	cmd.AddCommand(newPartCommand(cfg, "all", []string{"a"}, slices.Compact(all), parts()...))
+	return cmd
+}
+
+// newPartCommand returns the command that prints parts of the configuration of a proxy.
+func newPartCommand(cfg Config, name string, aliases, filters []string, selected ...part) *cobra.Command {
+	f := proxyConfigFlags{askFlags: askFlags{cfg: cfg}, parts: selected}
+	what := name
+	if len(selected) > 1 {
+		what = "clusters, listeners, routes and endpoints"
+	}
+	cmd := &cobra.Command{
+		Use:     name + " PROXY",
+		Aliases: aliases,
+		Short:   "Print the " + what + " of a proxy",
+		Long: `Print the ` + what + ` that the control plane gave to
+a proxy, which is named as name.namespace or the beginning of it.
+
+With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin port,
+is read from a file. With --admin, Envoy itself is asked, and PROXY is not needed.
+With --diff as well, the names of the resources are printed that only one of both
+has, or that differ. Resources of Envoy's bootstrap, the health and order of
+endpoints, and virtual hosts that Envoy did not request yet are no differences.
+
+Each filter selects in the tables that it belongs to. Names are compared in full.
+-o json and -o yaml print the selected resources. Columns without values are left
+out. The exit code is 0, or 1 if there are differences or an error.`,
+		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend.shop -o json\n" +
+			"  curl -s 127.0.0.1:15000/config_dump?include_eds | outrigger proxy " + name + " -f -\n" +
+			"  outrigger proxy " + name + " frontend --admin 127.0.0.1:15000 --diff",
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	f.selection.add(cmd, filters)
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
+	cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with a config_dump, or - for standard input, to read instead")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
+	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of --admin has")
+	f.addAsked(cmd, outTable, outWide, outYAML, outJSON)
+	return cmd
+}
+
+// check returns what is wrong with the arguments.
+func (f *proxyConfigFlags) check(args []string) error {
+	switch {
+	case len(args) > 1:
+		return fmt.Errorf("want one proxy, not %d", len(args))
+	case len(args) == 1 && f.file != "":
+		return errors.New("write PROXY or -f FILE, not both")
+	case f.diff && f.admin == "":
+		return errors.New("--diff compares with an Envoy: also write --admin HOST:PORT")
+	case f.file != "" && f.admin != "" && !f.diff:
+		return errors.New("write -f or --admin; with --diff, both are compared")
+	case len(args) == 0 && f.file == "" && (f.admin == "" || f.diff):
+		return errors.New("no proxy is named: write one, as in frontend.shop, or -f FILE with a config_dump")
+	}
+	return f.known()
+}
+
+func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
+	if err := f.check(args); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	f.complaints = cmd.ErrOrStderr()
+	var given, has *configuration
+	var err error
+	if f.admin == "" || f.diff {
+		if f.file != "" {
+			given, err = f.saved(cmd.InOrStdin())
+		} else {
+			given, err = f.given(cmd, args[0])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if f.admin != "" {
+		if has, err = askEnvoy(cmd.Context(), f.admin, f.timeout); err != nil {
+			return f.fail(err)
+		}
+	}
+	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+	if f.diff {
+		return f.compare(v, given, has)
+	}
+	if given == nil {
+		given = has
+	}
+	for _, p := range f.parts {
+		given.keep(p, f.selection)
+	}
+	if f.output == outTable || f.output == outWide {
+		return v.configuration(given, f.parts)
+	}
+	if err := f.writeResources(v.out, given); err != nil {
+		return err
+	}
+	view{out: f.complaints, flags: v.flags}.omissions(given)
+	return nil
+}
+
+// saved reads a dump from a file.
+func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
+	name := f.file
+	if name == "-" {
+		name = "standard input"
+	} else {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, f.cfg.Exit(exitUsage, err)
+		}
+		defer func() { _ = file.Close() }() // read-only: closing cannot lose data
+		in = file
+	}
+	raw, err := io.ReadAll(io.LimitReader(in, maxAnswer+1))
+	if err == nil && len(raw) > maxAnswer {
+		err = fmt.Errorf("it has more than %d bytes", maxAnswer)
+	}
+	if err != nil {
+		return nil, f.fail(fmt.Errorf("read %s: %w", name, err))
+	}
+	c, err := readDump(raw)
+	if err != nil {
+		return nil, f.fail(fmt.Errorf("read %s: %w", name, err))
+	}
+	c.from = name
+	return c, nil
+}
+
+// given asks the control planes what a proxy was given.
+func (f *proxyConfigFlags) given(cmd *cobra.Command, name string) (*configuration, error) {
+	addresses, err := f.addresses()
+	if err != nil {
+		return nil, err
+	}
+	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
+		name += "." + f.namespace
+	}
+	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
+	if complain(cmd.ErrOrStderr(), answers) == len(answers) {
+		return nil, f.cfg.Exit(exitFailed, nil)
+	}
+	if err := pick(answers, name); err != nil {
+		return nil, f.cfg.Exit(exitFailed, err)
+	}
+	for _, a := range answers {
+		if len(a.value.Proxies) == 0 {
+			continue
+		}
+		name = a.value.Proxies[0].Name
+		dump := ask[json.RawMessage](cmd.Context(), []string{a.address}, question{path: "config_dump", fields: url.Values{"proxyID": {name}}}, f.timeout)[0]
+		var c *configuration
+		if err = dump.err; err == nil {
+			c, err = readDump(dump.value)
+		}
+		if err == nil {
+			c.from = "the control plane for " + name
+			return c, nil
+		}
+		err = fmt.Errorf("the configuration of %s from %s: %w", name, a.address, err)
+	}
+	return nil, f.fail(err)
+}
+
+// fail returns an error for the exit code. Its text may contain texts of proxies.
+func (f *proxyConfigFlags) fail(err error) error {
+	return f.cfg.Exit(exitFailed, errors.New(oneLine(err.Error())))
+}

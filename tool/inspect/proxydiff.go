@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// How a resource differs.
+const (
+	onlyGiven = "only given"
+	onlyEnvoy = "only in Envoy"
+	differs   = "differs"
+)
+
+// difference is a resource that differs between what was given and what Envoy has.
+type difference struct {
+	Type       string `json:"type"`
+	Name       string `json:"name"`
+	Difference string `json:"difference"`
+}
+
+// compare prints how two configurations differ.
+func (f *proxyConfigFlags) compare(v view, given, has *configuration) error {
+	list, compared := []difference{}, 0
+	requested := requestedEndpoints(has) // before filters
+	for _, p := range f.parts {
+		given.keep(p, f.selection)
+		has.keep(p, f.selection)
+		ours, theirs := sent(given.resources[p.name]), sent(has.resources[p.name])
+		if p.name == "endpoints" {
+			for name := range theirs {
+				if _, also := ours[name]; !also && !requested[name] {
+					delete(theirs, name)
+				}
+			}
+		}
+		found := differences(p.name, ours, theirs)
+		list, compared = append(list, found...), compared+len(ours)
+	}
+	var err error
+	if f.output != outTable && f.output != outWide {
+		err = f.writeVisible(v.out, list)
+		v.out = f.complaints
+	} else {
+		err = v.differences(list, given, has, compared)
+	}
+	if err != nil {
+		return err
+	}
+	v.omissions(given)
+	v.omissions(has)
+	if len(list) > 0 {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return nil
+}
+
+// sent returns the resources that the control plane sends, by name.
+func sent(list []resource) map[string]proto.Message {
+	out := map[string]proto.Message{}
+	for _, r := range list {
+		if !r.static {
+			out[r.name] = r.message
+		}
+	}
+	return out
+}
+
+// requestedEndpoints returns the names of the endpoints that an Envoy requests from the control
+// plane. Its dump has those of all clusters.
+func requestedEndpoints(c *configuration) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range c.resources["clusters"] {
+		if cluster := r.message.(*clusterv3.Cluster); cluster.GetType() == clusterv3.Cluster_EDS && !r.static {
+			out[cmp.Or(cluster.GetEdsClusterConfig().GetServiceName(), r.name)] = true
+		}
+	}
+	return out
+}
+
+// differences compares the resources of a part.
+func differences(part string, given, has map[string]proto.Message) (out []difference) {
+	names := map[string]bool{}
+	for name := range given {
+		names[name] = true
+	}
+	for name := range has {
+		names[name] = true
+	}
+	for name := range names {
+		ours, isGiven := given[name]
+		theirs, isThere := has[name]
+		text := ""
+		switch {
+		case part == "endpoints":
+			text = endpointsDiffer(ours, theirs, isGiven, isThere)
+		case !isThere:
+			text = onlyGiven
+		case !isGiven:
+			text = onlyEnvoy
+		case !alike(ours, theirs):
+			text = differs
+		}
+		if text != "" {
+			out = append(out, difference{part, name, text})
+		}
+	}
+	slices.SortFunc(out, func(a, b difference) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// endpointsDiffer compares endpoints. Without endpoints, it makes no difference whether there is a
+// list.
+func endpointsDiffer(given, has proto.Message, isGiven, isThere bool) string {
+	ours, theirs := endpointsOf(given), endpointsOf(has)
+	switch {
+	case slices.Equal(ours, theirs):
+		return ""
+	case !isThere:
+		return onlyGiven
+	case !isGiven:
+		return onlyEnvoy
+	}
+	return differs
+}
+
+// endpointsOf returns texts that are the same for the same endpoints. The health is not a part of
+// them, because Envoy's dump has the result of its own checks.
+func endpointsOf(m proto.Message) (out []string) {
+	assignment, ok := m.(*endpointv3.ClusterLoadAssignment)
+	if !ok {
+		return nil
+	}
+	for _, l := range assignment.GetEndpoints() {
+		at := l.GetLocality()
+		where := fmt.Sprintf("%d %q %q %q", l.GetPriority(), at.GetRegion(), at.GetZone(), at.GetSubZone())
+		for _, e := range l.GetLbEndpoints() {
+			weight := max(1, e.GetLoadBalancingWeight().GetValue())
+			out = append(out, fmt.Sprintf("%s %q %d", where, joined(e.GetEndpoint().GetAddress()), weight))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// alike reports whether two resources are the same. Both come from JSON, so that the bytes of packed
+// messages are the same for the same content.
+func alike(given, has proto.Message) bool {
+	ours, isRoute := given.(*routev3.RouteConfiguration)
+	theirs, isRouteToo := has.(*routev3.RouteConfiguration)
+	if !isRoute || !isRouteToo {
+		return proto.Equal(given, has)
+	}
+	ours, theirs = proto.CloneOf(ours), proto.CloneOf(theirs)
+	if ours.GetVhds() != nil {
+		// Envoy requests a virtual host with the first request for it.
+		requested := map[string]bool{}
+		for _, h := range theirs.GetVirtualHosts() {
+			requested[h.GetName()] = true
+		}
+		ours.VirtualHosts = slices.DeleteFunc(ours.VirtualHosts, func(h *routev3.VirtualHost) bool { return !requested[h.GetName()] })
+	}
+	for _, r := range []*routev3.RouteConfiguration{ours, theirs} {
+		slices.SortStableFunc(r.VirtualHosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
+	}
+	return proto.Equal(ours, theirs)
+}
+
+// differences prints differences.
+func (v view) differences(list []difference, given, has *configuration, compared int) error {
+	rows := [][]string{{"TYPE", "NAME", "DIFFERENCE"}}
+	for _, d := range list {
+		rows = append(rows, []string{d.Type, d.Name, d.Difference})
+	}
+	if len(list) > 0 {
+		if _, err := v.columns(rows, "NAME"); err != nil {
+			return err
+		}
+		v.say("\n")
+	}
+	found := "No differences"
+	if len(list) > 0 {
+		found = count(len(list), "difference", "differences")
+	}
+	v.say("%s in %s. Compared: %s with %s.\n", found, count(compared, "resource", "resources"), given.from, has.from)
+	return nil
+}

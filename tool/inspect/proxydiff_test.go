@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func parsed(t testing.TB, text string) *configuration {
+	t.Helper()
+	c, err := readDump([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func routesOf(onDemand bool, names ...string) *adminv3.RoutesConfigDump {
+	r := &routev3.RouteConfiguration{Name: "web"}
+	if onDemand {
+		r.Vhds = &routev3.Vhds{}
+	}
+	for _, name := range names {
+		r.VirtualHosts = append(r.VirtualHosts, &routev3.VirtualHost{Name: name})
+	}
+	return &adminv3.RoutesConfigDump{DynamicRouteConfigs: []*adminv3.RoutesConfigDump_DynamicRouteConfig{{RouteConfig: packed(r)}}}
+}
+
+// TestProxyDiff compares what a proxy was given with what its Envoy has.
+func TestProxyDiff(t *testing.T) {
+	t.Parallel()
+	eds, static := cluster("eds", clusterv3.Cluster_EDS), cluster("own", clusterv3.Cluster_STATIC)
+	named := cluster("eds", clusterv3.Cluster_EDS)
+	named.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{ServiceName: "service"}
+	changed := proto.CloneOf(eds)
+	changed.AltStatName = "other"
+	dynamic := func(list ...*clusterv3.Cluster) *adminv3.ClustersConfigDump {
+		return &adminv3.ClustersConfigDump{DynamicActiveClusters: dynamicClusters(list...)}
+	}
+	endpoints := func(list ...*endpointv3.ClusterLoadAssignment) *adminv3.EndpointsConfigDump {
+		d := &adminv3.EndpointsConfigDump{}
+		for _, a := range list {
+			d.DynamicEndpointConfigs = append(d.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{EndpointConfig: packed(a)})
+		}
+		return d
+	}
+	assigned := func(name string, hosts ...string) *endpointv3.ClusterLoadAssignment {
+		return assignment(name, corev3.HealthStatus_UNKNOWN, 80, hosts...)
+	}
+	unhealthy := assignment("eds", corev3.HealthStatus_UNHEALTHY, 80, "b", "a")
+	heavy := assigned("eds", "a", "b")
+	for _, e := range unhealthy.GetEndpoints()[0].GetLbEndpoints() {
+		e.LoadBalancingWeight = wrapperspb.UInt32(1)
+	}
+	heavy.Endpoints[0].LbEndpoints[0].LoadBalancingWeight = wrapperspb.UInt32(2)
+	moved := assigned("eds", "a", "b")
+	moved.Endpoints[0].Locality = &corev3.Locality{Region: "west"}
+	all := []proto.Message{testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_UNKNOWN, "10.0.0.7")}
+	for name, tc := range map[string]struct {
+		given, has []proto.Message
+		want       []difference
+	}{
+		"the same": {given: all, has: all},
+		"the bootstrap of Envoy": {has: []proto.Message{&adminv3.ClustersConfigDump{
+			StaticClusters: []*adminv3.ClustersConfigDump_StaticCluster{{Cluster: packed(static)}},
+		}}},
+		"only given":                      {given: []proto.Message{dynamic(eds)}, has: []proto.Message{}, want: []difference{{"clusters", "eds", onlyGiven}}},
+		"only in Envoy":                   {has: []proto.Message{dynamic(eds)}, want: []difference{{"clusters", "eds", onlyEnvoy}}},
+		"another field":                   {given: []proto.Message{dynamic(eds)}, has: []proto.Message{dynamic(changed)}, want: []difference{{"clusters", "eds", differs}}},
+		"another order of hosts":          {given: []proto.Message{routesOf(false, "a", "b")}, has: []proto.Message{routesOf(false, "b", "a")}},
+		"a missing host":                  {given: []proto.Message{routesOf(false, "a", "b")}, has: []proto.Message{routesOf(false, "b")}, want: []difference{{"routes", "web", differs}}},
+		"a host that is not requested":    {given: []proto.Message{routesOf(true, "a", "b")}, has: []proto.Message{routesOf(true, "b")}},
+		"a host that was not given":       {given: []proto.Message{routesOf(true, "a")}, has: []proto.Message{routesOf(true, "b")}, want: []difference{{"routes", "web", differs}}},
+		"health, order, default weight":   {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(unhealthy)}},
+		"another weight":                  {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(heavy)}, want: []difference{{"endpoints", "eds", differs}}},
+		"another locality":                {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(moved)}, want: []difference{{"endpoints", "eds", differs}}},
+		"no endpoints":                    {given: []proto.Message{endpoints(assigned("eds"))}},
+		"endpoints that are missing":      {given: []proto.Message{endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyGiven}}},
+		"endpoints of a static cluster":   {given: []proto.Message{dynamic(static)}, has: []proto.Message{dynamic(static), endpoints(assigned("own", "a"))}},
+		"endpoints that Envoy kept":       {given: []proto.Message{dynamic(eds)}, has: []proto.Message{dynamic(eds), endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyEnvoy}}},
+		"endpoints with a name of theirs": {given: []proto.Message{dynamic(named)}, has: []proto.Message{dynamic(named), endpoints(assigned("service", "a"))}, want: []difference{{"endpoints", "service", onlyEnvoy}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			f := proxyConfigFlags{askFlags: askFlags{output: outTable, cfg: Config{Exit: func(code int, _ error) error { return exit{code: code} }}}, parts: parts()}
+			err := f.compare(view{out: &out, flags: &f.askFlags}, parsed(t, dumpOf(tc.given...)), parsed(t, dumpOf(tc.has...)))
+			if (err != nil) != (len(tc.want) > 0) {
+				t.Errorf("error %v", err)
+			}
+			lines := bytes.Split(out.Bytes(), []byte("\n"))
+			for i, d := range tc.want {
+				if got := string(bytes.Join(bytes.Fields(lines[i+1]), []byte(" "))); got != d.Type+" "+d.Name+" "+d.Difference {
+					t.Error(cmp.Diff(d.Difference, got))
+				}
+			}
+			if none := bytes.Contains(out.Bytes(), []byte("No differences in")); none != (len(tc.want) == 0) {
+				t.Errorf("%s", &out)
+			}
+		})
+	}
+}
+
+func FuzzProxyDump(f *testing.F) {
+	f.Add([]byte(savedDump()))
+	f.Add([]byte(dumpOf(routesOf(true, "a"))))
+	f.Add([]byte(`{"configs":[{"@type":"envoy.admin.v3.ListenersConfigDump"}]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, err := readDump(raw)
+		if err != nil {
+			return
+		}
+		var out bytes.Buffer
+		v := view{out: &out, flags: &askFlags{}}
+		if err := v.configuration(c, parts()); err != nil {
+			t.Fatal(err)
+		}
+		if bytes.ContainsFunc(bytes.ReplaceAll(out.Bytes(), []byte("\n"), nil), func(r rune) bool { return r < ' ' }) {
+			t.Errorf("control characters: %q", &out)
+		}
+		for _, p := range parts() {
+			names := map[string]bool{}
+			duplicate := slices.ContainsFunc(c.resources[p.name], func(r resource) bool {
+				was := names[r.name]
+				names[r.name] = true
+				return was
+			})
+			if list := differences(p.name, sent(c.resources[p.name]), sent(c.resources[p.name])); len(list) > 0 && !duplicate {
+				t.Errorf("it differs from itself: %v", list)
+			}
+		}
+	})
+}
