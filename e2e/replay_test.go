@@ -97,6 +97,7 @@ config: config
 		}
 	}
 	s.whatIf(proposed)
+	s.configurations()
 	send(orders, "/", http.StatusOK)
 	s.write("catalog-policy.yaml", replayed)
 	send(orders, "/", http.StatusForbidden)
@@ -141,6 +142,34 @@ spec:
 		s.t.Errorf("the code of a filter is wrong, and nothing is said:\n%s", out)
 	}
 	wantAll(s.t, "what-if", out, []string{"envoyfilter/lua.default created", "1 proxy of ", "ENVOY REFUSES the configuration of 1 proxy such as orders.default: script load error: [string \"function envoy_on_request(\"]:1"})
+}
+
+// configurations prints what proxies were given, and compares it with what their Envoys have.
+func (s *shop) configurations() {
+	s.t.Helper()
+	for want, args := range map[string][]string{
+		"catalog.default.svc.cluster.local   8080   v1       outbound    EDS": {"clusters", "frontend", "-o", "wide"},
+		catalogV1 + "   8080    ALL     Cluster: inbound|8080||":              {"listeners", "catalog-v1"},
+		"No clusters.": {"clusters", "frontend", "--fqdn", "none"},
+	} {
+		if out, err := s.tool(append([]string{"proxy"}, args...)...); err != nil || !strings.Contains(out, want) {
+			s.t.Errorf("%v without %q: %v\n%s", args, want, err, out)
+		}
+	}
+	for _, proxy := range [][2]string{{"frontend", frontend}, {"catalog-v1", catalogV1}} {
+		eventually(s.t, 2*time.Minute, func() string { // Envoy may still take an update
+			out, err := s.tool("proxy", "all", proxy[0], "--admin", proxy[1]+":15000", "--diff")
+			if err == nil && strings.Contains(out, "No differences in ") && !strings.Contains(out, "left out") {
+				return ""
+			}
+			time.Sleep(20 * time.Millisecond)
+			return out
+		})
+	}
+	out, err := s.tool("proxy", "listeners", "frontend", "--admin", catalogV1+":15000", "--diff")
+	if err == nil || !strings.Contains(out, frontend+"_8080") || !strings.Contains(out, "only in Envoy") {
+		s.t.Errorf("two proxies have the same listeners: %v\n%s", err, out)
+	}
 }
 
 // TestPolicyRecord records requests to the shop, and finds the one that proposed policies change in
