@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -36,6 +37,18 @@ func routesOf(onDemand bool, names ...string) *adminv3.RoutesConfigDump {
 		r.VirtualHosts = append(r.VirtualHosts, &routev3.VirtualHost{Name: name})
 	}
 	return &adminv3.RoutesConfigDump{DynamicRouteConfigs: []*adminv3.RoutesConfigDump_DynamicRouteConfig{{RouteConfig: packed(r)}}}
+}
+
+// encrypted is a cluster with a private key.
+func encrypted(key, sni string) *clusterv3.Cluster {
+	c := cluster("tls", clusterv3.Cluster_EDS)
+	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: packed(&tlsv3.UpstreamTlsContext{
+		Sni: sni, CommonTlsContext: &tlsv3.CommonTlsContext{TlsCertificates: []*tlsv3.TlsCertificate{{
+			PrivateKey: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: key}},
+			Password:   &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(key)}},
+		}}},
+	})}}
+	return c
 }
 
 // TestProxyDiff compares what a proxy was given with what its Envoy has.
@@ -86,6 +99,8 @@ func TestProxyDiff(t *testing.T) {
 		"health, order, default weight":   {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(unhealthy)}},
 		"another weight":                  {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(heavy)}, want: []difference{{"endpoints", "eds", differs}}},
 		"another locality":                {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(moved)}, want: []difference{{"endpoints", "eds", differs}}},
+		"a secret that Envoy hides":       {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redactedText, "name"))}},
+		"a name beside a secret":          {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redactedText, "other"))}, want: []difference{{"clusters", "tls", differs}}},
 		"no endpoints":                    {given: []proto.Message{endpoints(assigned("eds"))}},
 		"endpoints that are missing":      {given: []proto.Message{endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyGiven}}},
 		"endpoints of a static cluster":   {given: []proto.Message{dynamic(static)}, has: []proto.Message{dynamic(static), endpoints(assigned("own", "a"))}},
