@@ -66,8 +66,9 @@ a proxy, which is named as name.namespace or the beginning of it.
 With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin port,
 is read from a file. With --admin, Envoy itself is asked, and PROXY is not needed.
 With --diff as well, the names of the resources are printed that only one of both
-has, or that differ. Resources of Envoy's bootstrap, the health and order of
-endpoints, and virtual hosts that Envoy did not request yet are no differences.
+has, or that differ. Resources of Envoy's bootstrap and virtual hosts that Envoy did
+not request yet are no differences. Of endpoints, the address, weight, locality and
+priority are compared.
 
 Each filter selects in the tables that it belongs to. Names are compared in full.
 -o json and -o yaml print the selected resources. Columns without values are left
