@@ -147,6 +147,8 @@ func TestConfiguredByLastGood(t *testing.T) {
 		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
 			t.Fatalf("envoy's stream ended with %v", err)
 		}
+		// The old stream of the control plane would take the answers for the new one.
+		eventually(t, "the stream to the control plane has ended", func() bool { return r.streams.Load() == 0 })
 		e = r.envoy(t)
 		e.ask(listenerType)
 		eventually(t, "the control plane has not answered", says("last good listeners"))
