@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -58,13 +59,13 @@ and what only traffic shows are not validated.
 Objects of other API groups, such as Deployments, are skipped; those of the Gateway
 API are not supported. The exit code is 0, or 1 if a problem
 would appear or Envoy refuses a configuration.`,
-		Example: "  outrigger what-if -f catalog.yaml\n" +
+		Example: "  outrigger what-if -f config/\n" +
 			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
 			"  outrigger what-if -f catalog.yaml --delete -o json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with objects, or - for standard input; can be repeated")
+	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file, directory (with its subdirectories) or - for standard input; can be repeated")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 	cmd.Flags().BoolVar(&f.remove, "delete", false, "the objects would be deleted")
 	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that validates the configurations")
@@ -106,7 +107,11 @@ func (f *whatIfFlags) fields(in io.Reader) (url.Values, error) {
 	if f.remove {
 		out.Set("delete", "true")
 	}
-	for _, name := range f.files {
+	files, err := filesIn(f.files)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range files {
 		source, from := name, io.Reader(nil)
 		if name == "-" {
 			source, from = "standard input", in
@@ -127,6 +132,26 @@ func (f *whatIfFlags) fields(in io.Reader) (url.Values, error) {
 		}
 		out.Add("objects", string(text))
 		out.Add("source", source)
+	}
+	return out, nil
+}
+
+// filesIn replaces directories by the YAML and JSON files in them.
+func filesIn(names []string) (out []string, err error) {
+	for _, name := range names {
+		if info, err := os.Stat(name); err != nil || !info.IsDir() {
+			out = append(out, name) // opening it says what is wrong
+			continue
+		}
+		err := filepath.WalkDir(filepath.Clean(name)+string(filepath.Separator), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+				out = append(out, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,9 @@ func TestWhatIf(t *testing.T) {
 	input := filepath.Join(t.TempDir(), "object.yaml")
 	if err := os.WriteFile(input, []byte("an object"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if files, err := filesIn([]string{filepath.Dir(input), "-", "absent"}); err != nil || !slices.Equal(files, []string{input, "-", "absent"}) {
+		t.Errorf("the files are %q, error %v", files, err)
 	}
 	at := []string{"what-if", "--control", replica("good"), "--control", replica("bad")}
 	for want, args := range map[string][]string{
