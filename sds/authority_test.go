@@ -30,16 +30,16 @@ func web() certs.ID {
 	return certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}
 }
 
-// authority signs in memory, for any caller.
+// authority is an in-memory certificate authority that signs for any caller.
 type authority struct {
 	t    testing.TB
 	key  crypto.Signer
 	root *x509.Certificate // replaced by replaceRoot, under mu
 
 	mu    sync.Mutex // guards the fields below
-	fail  error      // answer of Sign, if set
+	fail  error      // error that Sign returns, if set
 	life  time.Duration
-	ahead time.Duration // of the start of certificates
+	ahead time.Duration // shift of the validity period of certificates
 	asked []time.Time
 }
 
@@ -50,7 +50,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// replaceRoot makes the authority another one.
+// replaceRoot replaces the key and the root, as if another authority took over.
 func (a *authority) replaceRoot() {
 	key, root := newRoot(a.t)
 	a.mu.Lock()
@@ -58,7 +58,7 @@ func (a *authority) replaceRoot() {
 	a.key, a.root = key, root
 }
 
-// crl lists certificates as revoked.
+// crl returns a PEM-encoded revocation list that is valid for the given time.
 func (a *authority) crl(number int64, life time.Duration, revoked ...*big.Int) []byte {
 	list := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(life)}
 	for _, serial := range revoked {
@@ -98,29 +98,29 @@ func signed(t testing.TB, tmpl, parent *x509.Certificate, pub crypto.PublicKey, 
 	return cert
 }
 
-// set changes what Sign answers from now on: an error, or certificates of the given lifetime instead of
-// the requested one.
+// set configures later calls of Sign: they return the error, or certificates with the given
+// lifetime instead of the requested one. Zero values restore the default.
 func (a *authority) set(fail error, life time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fail, a.life = fail, life
 }
 
-// shift has certificates start later.
+// shift moves the validity period of later certificates into the future.
 func (a *authority) shift(ahead time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ahead = ahead
 }
 
-// times returns when Sign was called.
+// times returns the times of the calls to Sign.
 func (a *authority) times() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return append([]time.Time(nil), a.asked...)
 }
 
-// Sign answers with leaf and root.
+// Sign returns a leaf certificate and the root.
 func (a *authority) Sign(_ context.Context, csrPEM []byte, ttl time.Duration) ([][]byte, error) {
 	a.mu.Lock()
 	a.asked = append(a.asked, time.Now())
@@ -172,7 +172,7 @@ func newWorkload(t testing.TB, a *authority, change func(*sds.WorkloadConfig)) *
 	return w
 }
 
-// run runs a part until the test ends.
+// run runs a component until the test ends.
 func run(t testing.TB, part interface{ Run(context.Context) error }) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -186,7 +186,7 @@ func run(t testing.TB, part interface{ Run(context.Context) error }) {
 	})
 }
 
-// syncBuffer is a log that several goroutines write.
+// syncBuffer is an in-memory log that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -198,7 +198,7 @@ func (s *syncBuffer) Write(p []byte) (int, error) {
 	return s.b.Write(p)
 }
 
-// drop forgets what was written.
+// drop discards what has been written.
 func (s *syncBuffer) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

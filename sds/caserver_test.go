@@ -31,8 +31,8 @@ import (
 
 const caName = "istiod.istio-system.svc"
 
-// caServer is a certificate authority behind TLS, which wants the token or a
-// certificate that it issued.
+// caServer is a certificate authority behind TLS. Callers authenticate with the token or with a
+// certificate that the authority issued.
 type caServer struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	*authority
@@ -41,7 +41,7 @@ type caServer struct {
 	mu      sync.Mutex // guards the fields below
 	token   string
 	stop    func()
-	callers []string // how each caller proved who it is
+	callers []string // how each caller authenticated
 }
 
 func (s *caServer) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
@@ -83,7 +83,7 @@ func (s *caServer) setToken(token string) {
 	s.token = token
 }
 
-// start serves at the address, with a certificate of the root in force.
+// start serves at the address with a certificate signed by the current root.
 func (s *caServer) start(t testing.TB) {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -117,7 +117,7 @@ func (s *caServer) start(t testing.TB) {
 	t.Cleanup(s.stop)
 }
 
-// machine is where an agent runs: the files that it reads, and its parts.
+// machine is the host of an agent: the files that the agent reads, and its components.
 type machine struct {
 	token, roots string // paths
 	workload     *sds.Workload
@@ -164,7 +164,7 @@ func newMachine(t testing.TB, ca *caServer, change func(*sds.WorkloadConfig)) *m
 	return m
 }
 
-// provide writes token and roots as an operator does.
+// provide atomically replaces the files with the token and the roots, as an operator does.
 func (m *machine) provide(t testing.TB, token string, root *x509.Certificate) {
 	t.Helper()
 	for path, data := range map[string][]byte{m.token: []byte(token), m.roots: certs.EncodeChain(root)} {
@@ -184,7 +184,7 @@ func newCAServer(t testing.TB) *caServer {
 	return s
 }
 
-// renewed waits for a certificate that is valid and another one than before.
+// renewed waits for a valid certificate other than the previous one, and returns the identity.
 func (m *machine) renewed(t *testing.T, before *sds.Identity) *sds.Identity {
 	t.Helper()
 	eventually(t, "a renewed certificate", func() bool {
@@ -194,13 +194,11 @@ func (m *machine) renewed(t *testing.T, before *sds.Identity) *sds.Identity {
 	return m.workload.Current()
 }
 
-// TestRenewalWithoutARestart goes through what may happen to an agent, with a
-// real connection:
-//   - the first certificate comes for the token, the next for the certificate;
-//   - the authority is away until the certificate has run out, and back then;
-//   - the token is replaced on both sides, and only then works again;
-//   - the authority is replaced by another one, of another root, which knows
-//     neither the old certificate nor the old root.
+// TestRenewalWithoutARestart renews certificates over a real connection:
+//   - the first certificate is requested with the token, later ones with the certificate as well;
+//   - the authority is down until the certificate has expired, and then starts again;
+//   - the token is replaced on both sides, and renewals fail until both have the new one;
+//   - another authority takes over, which knows neither the old certificate nor the old root.
 func TestRenewalWithoutARestart(t *testing.T) {
 	t.Parallel()
 	ca := newCAServer(t)
@@ -208,14 +206,14 @@ func TestRenewalWithoutARestart(t *testing.T) {
 	m := newMachine(t, ca, nil)
 	id := m.renewed(t, nil)
 	if by := ca.lastCaller(); by != "token" {
-		t.Errorf("the first caller came with %q", by)
+		t.Errorf("the first caller authenticated with %q, want the token", by)
 	}
 	for by := ""; by != "certificate token"; {
 		before := id
 		id = m.renewed(t, before)
 		if by = ca.lastCaller(); by == "token" && time.Now().Before(before.NotAfter) {
-			t.Fatalf("the renewal came with %q", by)
-		} // else, on a slow machine, the certificate ran out first
+			t.Fatalf("the renewal authenticated with %q, want the certificate and the token", by)
+		} // otherwise, on a slow machine, the certificate expired first
 	}
 
 	ca.stop()
@@ -223,7 +221,7 @@ func TestRenewalWithoutARestart(t *testing.T) {
 	ca.start(t)
 	m.renewed(t, m.workload.Current())
 	if by := ca.lastCaller(); by != "token" {
-		t.Errorf("after the certificate had run out came %q", by)
+		t.Errorf("after the certificate had expired, the caller authenticated with %q, want the token", by)
 	}
 
 	ca.stop()
@@ -242,12 +240,12 @@ func TestRenewalWithoutARestart(t *testing.T) {
 	ca.start(t)
 	after := m.renewed(t, id)
 	if time.Now().After(id.NotAfter) {
-		t.Error("the new authority signed only once the old certificate had run out: the token alone would have done before")
+		t.Error("the new authority signed only after the old certificate had expired, although the token is sufficient")
 	}
 	if by := ca.lastCaller(); by != "token" {
-		t.Errorf("the new authority was asked with %q", by)
+		t.Errorf("the new authority was called with %q, want the token", by)
 	}
 	if string(after.RootsPEM) != string(certs.EncodeChain(ca.root)) {
-		t.Error("the root is not that of the new authority")
+		t.Error("the roots are not those of the new authority")
 	}
 }

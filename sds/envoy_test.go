@@ -24,10 +24,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// TestEnvoy runs a real Envoy on the socket of a Server:
-//   - a request over mutual TLS works, with the identity of the workload;
-//   - a client without a certificate is refused;
-//   - after a renewal, new handshakes get the new certificate.
+// TestEnvoy runs a real Envoy that gets its secrets from the socket of a Server:
+//   - a request over mutual TLS succeeds, and Envoy presents the identity of the workload;
+//   - a client without a certificate is rejected;
+//   - after a renewal, new handshakes use the new certificate.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -39,16 +39,16 @@ func TestEnvoy(t *testing.T) {
 	if got := first.URIs[0].String(); got != web().String() {
 		t.Fatalf("Envoy presents %s, want %s", got, web())
 	}
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // it is the server that must refuse
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // the server must reject the handshake, not the client
 	if err == nil {
-		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3 the refusal comes after the handshake
+		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3, the rejection follows the handshake
 		_ = conn.Close()
 	}
 	if err == nil || !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("without a client certificate: got error %v", err)
 	}
 
-	// A workload whose certificates live seconds, on the same kind of socket.
+	// Use certificates that expire within seconds, so that a renewal follows soon.
 	short := newAuthority(t)
 	short.set(nil, 4*time.Second)
 	address = startEnvoy(t, binary, newRig(t, short).socket)
@@ -58,9 +58,9 @@ func TestEnvoy(t *testing.T) {
 	})
 }
 
-// TestEnvoyWithFiles runs a real Envoy with a certificate from named files:
-//   - a volume that is replaced reaches new handshakes, ten times in a row;
-//   - a client whose certificate is on the list of revoked ones is refused.
+// TestEnvoyWithFiles runs a real Envoy with a certificate from files:
+//   - each of ten replacements of the volume takes effect for new handshakes;
+//   - a client whose certificate has been revoked is rejected.
 func TestEnvoyWithFiles(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -84,7 +84,7 @@ func TestEnvoyWithFiles(t *testing.T) {
 	client := newWorkload(t, a, nil)
 	run(t, client)
 	eventually(t, "a certificate for the client", func() bool { return client.Certificate() != nil })
-	cfg := &tls.Config{Certificates: []tls.Certificate{*client.Certificate()}, InsecureSkipVerify: true} // the chain is compared
+	cfg := &tls.Config{Certificates: []tls.Certificate{*client.Certificate()}, InsecureSkipVerify: true} // the test compares the chain
 	for n := range 10 {
 		want, start := rotate(), time.Now()
 		eventually(t, fmt.Sprintf("Envoy presents certificate %d", n), func() bool {
@@ -92,7 +92,7 @@ func TestEnvoyWithFiles(t *testing.T) {
 			if err != nil {
 				return false
 			}
-			_ = conn.Close() // the handshake is all that counts
+			_ = conn.Close() // only the handshake matters
 			return bytes.Equal(certs.EncodeChain(conn.ConnectionState().PeerCertificates...), want)
 		})
 		t.Logf("Envoy presents certificate %d after %s", n, time.Since(start))
@@ -104,14 +104,14 @@ func TestEnvoyWithFiles(t *testing.T) {
 		if err != nil {
 			return strings.Contains(err.Error(), "revoked")
 		}
-		defer func() { _ = conn.Close() }() // it was only read from
+		defer func() { _ = conn.Close() }() // read-only: closing cannot lose data
 		if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3 the refusal comes after the handshake
+		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3, the rejection follows the handshake
 		return err != nil && strings.Contains(err.Error(), "revoked")
 	})
-	requestOverTLS(t, a, address) // others are not
+	requestOverTLS(t, a, address) // other clients are accepted
 }
 
 func envoyBinary(t *testing.T) string {
@@ -129,8 +129,8 @@ func envoyBinary(t *testing.T) string {
 	return ""
 }
 
-// startEnvoy returns the address of a listener that takes its secrets from the
-// socket.
+// startEnvoy runs an Envoy that takes its secrets from the socket, and returns the address of its
+// listener.
 func startEnvoy(t *testing.T, binary, socket string, changes ...func(config string) string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -150,7 +150,7 @@ func startEnvoy(t *testing.T, binary, socket string, changes ...func(config stri
 	}
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // it was killed, so an error is expected
 		if t.Failed() {
 			t.Logf("Envoy wrote:\n%s", output.String())
 		}
@@ -192,8 +192,8 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// requestOverTLS makes a request with a client certificate of the authority and
-// returns what Envoy presented. It waits until Envoy has its secrets.
+// requestOverTLS makes a request with a client certificate of the authority and returns the
+// certificate that Envoy presented. It waits until Envoy has its secrets.
 func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificate {
 	t.Helper()
 	client := newWorkload(t, a, nil)
@@ -203,7 +203,7 @@ func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificat
 	roots.AddCert(a.root)
 	cfg := &tls.Config{
 		Certificates:       []tls.Certificate{*client.Certificate()},
-		InsecureSkipVerify: true, // a workload has no DNS name; the chain is verified here
+		InsecureSkipVerify: true, // a workload has no DNS name; VerifyConnection verifies the chain
 		VerifyConnection: func(s tls.ConnectionState) error {
 			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots})
 			return err
@@ -222,7 +222,7 @@ func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificat
 			last = err
 			return false
 		}
-		defer func() { _ = conn.Close() }() // it was only read from
+		defer func() { _ = conn.Close() }() // the response has been read
 		_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
 		if err != nil {
 			last = err

@@ -33,7 +33,7 @@ func write(t *testing.T, path string, data []byte) {
 	}
 }
 
-// replace renames a new file over an old one.
+// replace atomically replaces a file with a new one.
 func replace(t *testing.T, path string, data []byte) {
 	t.Helper()
 	write(t, path+".new", data)
@@ -54,7 +54,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// chainIn returns the chain of the only secret of an answer.
+// chainIn returns the certificate chain in the only secret of a response.
 func chainIn(t *testing.T, resp *discoveryv3.DiscoveryResponse) []byte {
 	t.Helper()
 	return decode(t, resp.GetResources()[0]).GetTlsCertificate().GetCertificateChain().GetInlineBytes()
@@ -65,8 +65,8 @@ func rootsIn(t *testing.T, resp *discoveryv3.DiscoveryResponse) []byte {
 	return decode(t, resp.GetResources()[0]).GetValidationContext().GetTrustedCa().GetInlineBytes()
 }
 
-// TestHundredRotationsOfAVolume replaces chain and key the way Kubernetes does.
-// Each one reaches the stream, by events alone.
+// TestHundredRotationsOfAVolume replaces chain and key like Kubernetes does. Each rotation must
+// reach the stream through file events alone.
 func TestHundredRotationsOfAVolume(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, nil)
@@ -94,7 +94,8 @@ func TestHundredRotationsOfAVolume(t *testing.T) {
 	s.none("after the last rotation")
 }
 
-// TestWaysToReplaceFiles changes a file with roots in each way that there is.
+// TestWaysToReplaceFiles checks that a change of a file with roots is noticed, however the file is
+// replaced.
 func TestWaysToReplaceFiles(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, dir string, data []byte){
@@ -113,7 +114,7 @@ func TestWaysToReplaceFiles(t *testing.T) {
 				if _, err := f.Write(part); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Millisecond) // as a slow writer does
+				time.Sleep(time.Millisecond) // like a slow writer
 			}
 			if err := f.Close(); err != nil {
 				t.Fatal(err)
@@ -147,8 +148,8 @@ func TestWaysToReplaceFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// A directory that was moved away leaves nothing to watch at its old
-			// place but its parent, which the back-off covers.
+			// Once the directory has been moved away, only its parent can be watched at the old
+			// path. The back-off covers this case, so it must be short.
 			r := newFileRig(t, func(c *sds.FilesConfig) { c.Debounce = 20 * time.Millisecond })
 			dir := t.TempDir()
 			if err := os.Mkdir(filepath.Join(dir, "real"), 0o700); err != nil {
@@ -168,15 +169,15 @@ func TestWaysToReplaceFiles(t *testing.T) {
 			change(t, dir, after)
 			if got := rootsIn(t, s.next(resource)); !bytes.Equal(got, after) {
 				n, err := certs.ParseChain(got)
-				t.Fatalf("after the change the secret is not what the file holds but %d roots, error %v", len(n), err)
+				t.Fatalf("after the change, the secret has %d roots and differs from the file, error %v", len(n), err)
 			}
 			s.none("after the change")
 		})
 	}
 }
 
-// TestBrokenFilesKeepTheLastGood: a key that does not belong to the chain, then
-// nonsense, then nothing at all; what was good stays, and is sent to newcomers.
+// TestBrokenFilesKeepTheLastGood breaks the files in several ways. The last valid secret must
+// remain in force and be sent on new streams.
 func TestBrokenFilesKeepTheLastGood(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, func(c *sds.FilesConfig) { c.Debounce = 10 * time.Millisecond })
@@ -216,7 +217,7 @@ func TestBrokenFilesKeepTheLastGood(t *testing.T) {
 		other := r.stream(t)
 		other.ask(nil, "", name)
 		if got := chainIn(t, other.next(name)); !bytes.Equal(got, chain) {
-			t.Errorf("%s: a newcomer gets something else than the last good chain", what)
+			t.Errorf("%s: a new stream did not receive the last valid chain", what)
 		}
 	}
 	replace(t, chainPath, newChain)
@@ -246,9 +247,8 @@ func TestMissingFilesAreWaitedForAndHarmNobody(t *testing.T) {
 	}
 }
 
-// TestRescan: where events do not come, the periodic look sees the change. The
-// file is changed through another name of it, in a directory that is not
-// watched.
+// TestRescan checks that the periodic rescan notices changes that cause no events. The file is
+// changed through a hard link in a directory that is not watched.
 func TestRescan(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, func(c *sds.FilesConfig) { c.Rescan = 50 * time.Millisecond })
@@ -264,7 +264,7 @@ func TestRescan(t *testing.T) {
 	s.next(name)
 	write(t, elsewhere, after)
 	if got := rootsIn(t, s.next(name)); !bytes.Equal(got, after) {
-		t.Error("the change was not seen")
+		t.Error("the change was not noticed")
 	}
 }
 

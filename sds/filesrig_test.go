@@ -24,7 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// pair makes a certificate of the authority and its key, as files have them.
+// pair returns a certificate of the authority and its key, encoded as in files.
 func (a *authority) pair(change func(*x509.Certificate)) (chain, key []byte) {
 	a.t.Helper()
 	k, err := certs.NewKey(certs.ECDSAP256)
@@ -43,8 +43,8 @@ func (a *authority) pair(change func(*x509.Certificate)) (chain, key []byte) {
 	})), key
 }
 
-// volume is a directory as Kubernetes mounts it: the files are links into a
-// directory that is itself behind a link, which is replaced.
+// volume is a directory that is laid out like a Kubernetes volume: each file is a link into a
+// directory that is itself behind a link. Replacing that link replaces all files.
 type volume struct {
 	t   *testing.T
 	dir string
@@ -53,7 +53,7 @@ type volume struct {
 
 func (v *volume) path(name string) string { return filepath.Join(v.dir, name) }
 
-// write replaces all files at once.
+// write atomically replaces all files.
 func (v *volume) write(files map[string][]byte) {
 	v.t.Helper()
 	check := func(err error) {
@@ -80,8 +80,8 @@ func (v *volume) write(files map[string][]byte) {
 	check(os.RemoveAll(v.path(old)))
 }
 
-// newFiles runs a Files whose back-off and rescans are too slow to help a test:
-// what is seen was seen by watching, unless the test asks for something else.
+// newFiles runs a Files whose back-off and rescans are by default too slow to help a test, so that
+// changes are noticed by watching alone.
 func newFiles(t *testing.T, log *slog.Logger, change func(*sds.FilesConfig)) *sds.Files {
 	t.Helper()
 	cfg := sds.FilesConfig{Debounce: time.Hour, Rescan: time.Hour, Logger: log}
@@ -96,8 +96,7 @@ func newFiles(t *testing.T, log *slog.Logger, change func(*sds.FilesConfig)) *sd
 	return f
 }
 
-// newFileRig is a server of files, beside a workload that never gets a
-// certificate.
+// newFileRig runs a server of files whose workload never gets a certificate.
 func newFileRig(t *testing.T, change func(*sds.FilesConfig)) *rig {
 	t.Helper()
 	r := &rig{authority: newAuthority(t), log: &syncBuffer{}}

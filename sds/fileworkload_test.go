@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// mounted is a workload with files, and a server of it.
+// mounted runs a workload whose identity comes from files, and a server for it.
 func mounted(t *testing.T, dir string, change func(*sds.FileWorkloadConfig)) *rig {
 	t.Helper()
 	r := &rig{authority: newAuthority(t), log: &syncBuffer{}}
@@ -39,8 +39,9 @@ func mounted(t *testing.T, dir string, change func(*sds.FileWorkloadConfig)) *ri
 	return r
 }
 
-// TestMountedFiles: chain and key, and roots, come and change each by itself; a
-// hundred replaced volumes in a row each reach the stream and the connections.
+// TestMountedFiles checks that the identity is served once its files exist, and that roots and
+// certificate can change independently. Each of a hundred rotations must reach the stream and the
+// workload.
 func TestMountedFiles(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -78,18 +79,18 @@ func TestMountedFiles(t *testing.T) {
 		}
 	}
 	if left := metric(t, reg, "outrigger_agent_identity_left_seconds", ""); left < 3000 || left > 3600 {
-		t.Errorf("%v seconds are said to be left, want an hour", left)
+		t.Errorf("the metric says that %v seconds are left, want an hour", left)
 	}
 	if left := metric(t, reg, "istio_agent_cert_expiry_seconds", sds.NameRoots); left < 3600 {
-		t.Errorf("%v seconds are said to be left of the roots", left)
+		t.Errorf("the metric says that the roots are valid for %v seconds", left)
 	}
 	if strings.Contains(r.log.String(), "BEGIN") {
-		t.Error("the log holds keys or certificates")
+		t.Error("the log contains keys or certificates")
 	}
 }
 
-// TestMountedCertificateThatRanOut is served, as it is all there is, but not
-// used for connections, and the log says so.
+// TestMountedCertificateThatRanOut checks that an expired certificate is still served, because
+// there is no other, but not used for connections. The log must contain an error.
 func TestMountedCertificateThatRanOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -100,12 +101,12 @@ func TestMountedCertificateThatRanOut(t *testing.T) {
 	r := mounted(t, dir, nil)
 	s := r.stream(t)
 	s.ask(nil, "", sds.NameDefault, sds.NameRoots)
-	s.next(sds.NameDefault) // and no roots: their file is missing
+	s.next(sds.NameDefault) // without roots, because their file is missing
 	if r.workload.Certificate() != nil {
-		t.Error("it is given to connections")
+		t.Error("the expired certificate is used for connections")
 	}
 	if id := r.workload.Current().ID; id != web() {
-		t.Errorf("without an identity in the certificate it is %s", id)
+		t.Errorf("without an identity in the certificate, the workload's identity is %s", id)
 	}
 	eventually(t, "an error in the log", func() bool { return strings.Contains(r.log.String(), "has expired") })
 }
@@ -127,12 +128,12 @@ func TestNewFileWorkloadRefuses(t *testing.T) {
 		}
 	}
 	if _, err := sds.NewWorkload(sds.WorkloadConfig{ID: web(), Sign: newAuthority(t).Sign, CRLFile: "crl.pem"}); err == nil {
-		t.Error("a CRL that nothing follows was taken")
+		t.Error("NewWorkload accepted a CRL file without Files to watch it")
 	}
 }
 
-// TestAnchors: what is trusted beside the roots of the authority changes the
-// roots only, in whatever order it comes; what cannot be read is left out.
+// TestAnchors checks that additional trust anchors change only the roots, in any order, and that
+// anchors that cannot be read are ignored.
 func TestAnchors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t))
@@ -144,7 +145,7 @@ func TestAnchors(t *testing.T) {
 			t.Errorf("got error %v, want %q", err, wantErr)
 		}
 	}
-	set("", one) // may be before the first certificate
+	set("", one) // allowed before the first certificate
 	r.ready(t)
 	s := r.stream(t)
 	s.ask(nil, "", sds.NameDefault, sds.NameRoots)
@@ -179,12 +180,12 @@ func TestAnchors(t *testing.T) {
 	set("")
 	step(1)
 	if n := len(r.times()); n != 1 {
-		t.Errorf("the authority was asked %d times", n)
+		t.Errorf("the authority was called %d times, want once", n)
 	}
 }
 
-// TestNewRootComesWithTheRenewal: roots that stay are not sent again, a new one
-// is, and anchors stay beside it.
+// TestNewRootComesWithTheRenewal checks that unchanged roots are not sent again, that a new root is
+// sent with the renewal, and that anchors remain trusted.
 func TestNewRootComesWithTheRenewal(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -214,7 +215,8 @@ func TestNewRootComesWithTheRenewal(t *testing.T) {
 	eventually(t, "a line about the roots", func() bool { return strings.Contains(r.log.String(), "roots of the mesh have changed") })
 }
 
-// TestCRL: the file may come later, changes, and is not given up again.
+// TestCRL checks that the revocation list may appear later and change, and that an invalid or
+// removed file leaves the last valid list in force.
 func TestCRL(t *testing.T) {
 	t.Parallel()
 	a, log := newAuthority(t), &syncBuffer{}

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// TestAnswersOfTheAuthority feeds one answer for each case.
+// TestAnswersOfTheAuthority checks which responses of the authority a workload accepts.
 func TestAnswersOfTheAuthority(t *testing.T) {
 	t.Parallel()
 	type answer = func(a *authority, csr *x509.CertificateRequest) [][]byte
@@ -32,8 +32,8 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		answer  answer
-		wantErr string // in the log
-		chain   int    // certificates of the chain that is served
+		wantErr string // text in the log
+		chain   int    // number of certificates in the served chain
 		roots   int
 	}{
 		"leaf and root": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
@@ -139,7 +139,7 @@ func checkIdentity(t *testing.T, w *sds.Workload, chain, roots int) {
 	}
 }
 
-// intermediate returns an authority below another one.
+// intermediate returns an authority whose certificate is signed by a.
 func intermediate(a *authority) (*authority, *x509.Certificate) {
 	below := newAuthority(a.t)
 	tmpl := &x509.Certificate{

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestSilentPeersOfTheSocket: connections that nobody uses keep no Envoy out, and a
-// header without end does not get in.
+// TestSilentPeersOfTheSocket checks that idle connections do not keep Envoy out, and that headers
+// that are too long are rejected.
 func TestSilentPeersOfTheSocket(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t)).ready(t)
@@ -26,7 +26,7 @@ func TestSilentPeersOfTheSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }() // it may be closed
+		defer func() { _ = conn.Close() }() // the server may have closed it
 	}
 	request := &discoveryv3.DiscoveryRequest{ResourceNames: []string{"default"}}
 	if resp, err := r.client.FetchSecrets(t.Context(), request); err != nil || len(resp.GetResources()) != 1 {
@@ -34,14 +34,14 @@ func TestSilentPeersOfTheSocket(t *testing.T) {
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 100_000))
 	if _, err := r.client.FetchSecrets(ctx, request); err == nil {
-		t.Error("a header of 100 kB is taken")
+		t.Error("a header of 100 kB was accepted")
 	}
 	if _, err := r.client.FetchSecrets(t.Context(), request); err != nil {
 		t.Errorf("after a header that is too long: %v", err)
 	}
 }
 
-// TestTooManyNames: what a stream asks for is bounded, in number and in length.
+// TestTooManyNames checks that the names requested on a stream are limited in number and length.
 func TestTooManyNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t)).ready(t)
@@ -67,7 +67,7 @@ func TestTooManyNames(t *testing.T) {
 		}
 		half := len(c.names) / 2
 		for _, part := range [][]string{c.names[:half], c.names[half:]} {
-			_ = s.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: part}) // its end is checked
+			_ = s.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: part}) // the end of the stream is checked below
 		}
 		if err := s.CloseSend(); err != nil {
 			t.Fatal(err)

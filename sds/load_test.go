@@ -71,13 +71,14 @@ func FuzzParseCRL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if _, err := parseCRL(data); err == nil {
 			if _, err := parseCRL(slices.Concat(data, []byte("\n"), data)); err != nil {
-				t.Fatalf("twice the same is refused: %v", err)
+				t.Fatalf("two copies of an accepted list are rejected: %v", err)
 			}
 		}
 	})
 }
 
-// TestReadFileDoesNotWait: what is no regular file is refused, not waited for.
+// TestReadFileDoesNotWait checks that pipes, directories and files that are too large are rejected,
+// and that reading does not block on them.
 func TestReadFileDoesNotWait(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -98,8 +99,8 @@ func TestReadFileDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestNothingIsWatchedWithoutNeed: what streams ask for is followed once, and no
-// longer than one of them does.
+// TestNothingIsWatchedWithoutNeed checks that files are followed once, however many streams request
+// them, and only as long as one of them does. It also checks the limit on their number.
 func TestNothingIsWatchedWithoutNeed(t *testing.T) {
 	t.Parallel()
 	f, err := NewFiles(FilesConfig{})
@@ -141,7 +142,7 @@ func TestNothingIsWatchedWithoutNeed(t *testing.T) {
 	get(b, "file-root:/y", true)
 }
 
-// TestWatchIsGivenUp: a directory that no group needs is not watched.
+// TestWatchIsGivenUp checks that a directory is no longer watched when no group needs it.
 func TestWatchIsGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWatch(fsnotify.NewWatcher)
@@ -152,7 +153,7 @@ func TestWatchIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.fs.WatchList(); !slices.Equal(got, []string{dir}) {
-		t.Errorf("watched are %v, want %s", got, dir)
+		t.Errorf("watched directories: %v, want %s", got, dir)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "a", "missing"), 0o700); err != nil {
 		t.Fatal(err)
@@ -161,16 +162,16 @@ func TestWatchIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.fs.WatchList(); len(got) != 2 {
-		t.Errorf("watched are %v", got)
+		t.Errorf("watched directories: %v, want 2", got)
 	}
 	w.remove(one)
 	if got := w.fs.WatchList(); len(got) != 0 {
-		t.Errorf("watched are %v, want nothing", got)
+		t.Errorf("watched directories: %v, want none", got)
 	}
 }
 
-// TestWithoutWatching: where the system has no watch, changes are seen a
-// little later.
+// TestWithoutWatching checks that changes are noticed with a delay if the system cannot watch
+// files.
 func TestWithoutWatching(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -195,7 +196,7 @@ func TestWithoutWatching(t *testing.T) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		case <-time.After(2 * time.Minute):
-			t.Error("the change was not seen within 10s")
+			t.Error("the change was not noticed within 2 minutes")
 		}
 	}
 	cancel()

@@ -26,8 +26,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
 
-// pushes changes the roots so often, and returns the times from a change to its
-// receipt at the end of a stream, in order.
+// pushes changes the roots count times and returns the sorted delays until a stream receives each
+// change.
 func pushes(t testing.TB, count int) []time.Duration {
 	t.Helper()
 	r := newRig(t, newAuthority(t)).ready(t)
@@ -58,7 +58,7 @@ func TestChangesArePushedAtOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkPush shows the median of the same.
+// BenchmarkPush reports the median delay of a push.
 func BenchmarkPush(b *testing.B) {
 	var took []time.Duration
 	for b.Loop() {
@@ -67,7 +67,7 @@ func BenchmarkPush(b *testing.B) {
 	b.ReportMetric(took[50].Seconds()*1e3, "ms/push")
 }
 
-// heap returns the bytes in use after everything that is not has been freed.
+// heap returns the size of the live objects on the heap.
 func heap() int64 {
 	var m runtime.MemStats
 	for range 3 {
@@ -77,12 +77,11 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// maxGrowth is what may be left of 1,000 rotations, each of which handles more
-// than 10 kB: 300 bytes of each would be more.
+// maxGrowth is the allowed growth of the heap after 1,000 rotations. Each rotation handles more
+// than 10 kB, so a leak of 300 bytes per rotation is detected.
 const maxGrowth = 256 << 10
 
-// The next two do not run beside other tests, whose memory would be measured
-// too.
+// The following two tests are not parallel, because they measure the heap.
 
 func TestMemoryAfterThousandRotationsOfFiles(t *testing.T) {
 	v := &volume{t: t, dir: t.TempDir()}
@@ -125,7 +124,7 @@ func TestMemoryAfterThousandRotationsOfFiles(t *testing.T) {
 func TestMemoryAfterThousandRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
-		w := newWorkload(t, a, func(c *sds.WorkloadConfig) { c.TTL = time.Hour }) // the root has to outlive them all
+		w := newWorkload(t, a, func(c *sds.WorkloadConfig) { c.TTL = time.Hour }) // the root must outlive all certificates
 		run(t, w)
 		renew := func(n int) {
 			for until := len(a.times()) + n; len(a.times()) < until; synctest.Wait() {
@@ -135,7 +134,7 @@ func TestMemoryAfterThousandRenewals(t *testing.T) {
 		renew(50)
 		before := heap()
 		renew(1000)
-		grown := heap() - before - 24*1000 // the times that the test keeps
+		grown := heap() - before - 24*1000 // the times recorded by the authority
 		t.Logf("the heap has grown by %d bytes", grown)
 		if grown > maxGrowth {
 			t.Errorf("after 1,000 renewals %d bytes more are in use, want %d at most", grown, maxGrowth)
@@ -143,9 +142,8 @@ func TestMemoryAfterThousandRenewals(t *testing.T) {
 	})
 }
 
-// BenchmarkFirstSecret goes from nothing to the first secret at the end of a
-// stream, with an authority on the same machine: key, request, TLS, certificate,
-// socket.
+// BenchmarkFirstSecret measures the time until a stream receives the first secret, with an
+// authority on the same machine. It includes key, request, TLS, certificate and socket.
 func BenchmarkFirstSecret(b *testing.B) {
 	ca := newCAServer(b)
 	roots := x509.NewCertPool()
@@ -199,5 +197,5 @@ func firstSecret(b *testing.B, ca *caServer, roots *x509.CertPool) {
 	}
 	cancel()
 	running.Wait()
-	_ = conn.Close() // all is read
+	_ = conn.Close() // everything has been read
 }

@@ -27,7 +27,7 @@ func newOutput(t *testing.T, cfg sds.OutputConfig) {
 	run(t, o)
 }
 
-// written reports whether the files are the identity of the workload.
+// written reports whether the files contain the identity.
 func written(dir string, id *sds.Identity) bool {
 	for name, want := range map[string][]byte{keyFile: id.KeyPEM, chainFile: id.ChainPEM, rootsFile: id.RootsPEM} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
@@ -37,8 +37,8 @@ func written(dir string, id *sds.Identity) bool {
 	return true
 }
 
-// TestOutput: every identity is written although nobody asks over the socket,
-// whole, with its mode, and only what differs; and changed roots are.
+// TestOutput checks that every identity is written completely and with the right mode, although no
+// stream requests it. Only files that differ are written, and changed roots are.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	a, dir := newAuthority(t), t.TempDir()
@@ -79,7 +79,7 @@ func TestOutput(t *testing.T) {
 		t.Errorf("the directory holds %v, error %v", entries, err)
 	}
 	if _, err := os.Stat(leftover); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what an earlier run left is still there: %v", err)
+		t.Errorf("a file left by an earlier run was not removed: %v", err)
 	}
 }
 
@@ -92,13 +92,13 @@ func stat(t *testing.T, path string) os.FileInfo {
 	return info
 }
 
-// TestOutputReplacesPlantedFiles: in a directory that others may write, neither a link
-// nor a pipe keeps the files from being written, and nothing behind a link is read.
+// TestOutputReplacesPlantedFiles checks that links and pipes in a directory that others can write
+// to do not prevent the files from being written, and that no link is followed.
 func TestOutputReplacesPlantedFiles(t *testing.T) {
 	t.Parallel()
 	a, dir := newAuthority(t), t.TempDir()
 	roots := filepath.Join(t.TempDir(), "roots")
-	write(t, roots, certs.EncodeChain(a.root)) // what would be written, so far
+	write(t, roots, certs.EncodeChain(a.root)) // equal to what will be written
 	for name, plant := range map[string]func(string) error{
 		keyFile:   func(path string) error { return os.Symlink("/dev/zero", path) },
 		chainFile: func(path string) error { return syscall.Mkfifo(path, 0o600) },
@@ -121,8 +121,8 @@ func TestOutputReplacesPlantedFiles(t *testing.T) {
 	})
 }
 
-// TestOutputThatCannotWrite goes on and says so once; the mode is that of
-// Kubernetes.
+// TestOutputThatCannotWrite checks that a failed write is logged and retried. The mode is the one
+// that Kubernetes uses.
 func TestOutputThatCannotWrite(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), &syncBuffer{}
@@ -142,12 +142,12 @@ func TestOutputThatCannotWrite(t *testing.T) {
 		t.Errorf("the key has mode %s", mode)
 	}
 	if strings.Contains(log.String(), "BEGIN") {
-		t.Error("the log holds keys")
+		t.Error("the log contains keys")
 	}
 }
 
-// TestOutputIsAllOrNothing has room for the key and none for the chain: the path
-// of its temporary file is longer than the kernel takes.
+// TestOutputIsAllOrNothing checks that the key is not written if the chain cannot be: the path of
+// the chain's temporary file is too long for the kernel.
 func TestOutputIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	const longest = 4095 - len("/key.pem.tmp.4294967295")
@@ -185,21 +185,21 @@ func TestNewOutputRefuses(t *testing.T) {
 	}
 }
 
-// TestSavedIdentity: what an earlier run wrote is in force at once, without the
-// authority, and renewed when it would have been; but only if it is still what
-// would be asked for.
+// TestSavedIdentity checks that the identity written by an earlier run is used at once, without the
+// authority, and renewed when it is due. It must not be used if it is invalid or does not match the
+// configuration.
 func TestSavedIdentity(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(*sds.WorkloadConfig)
 		life   time.Duration
 		spoil  func(t *testing.T, dir string)
-		reason string // why it is not used
-		renews bool   // at once
+		reason string // why it is not used; empty if it is
+		renews bool   // whether its renewal is due
 	}{
 		"as it was": {life: time.Hour},
 		"its renewal is due": {life: 4 * time.Minute, renews: true, change: func(c *sds.WorkloadConfig) {
-			c.GraceRatio = 0.999 // of 5 minutes, of which one is over
+			c.GraceRatio = 0.999 // one of its 5 minutes is over
 		}},
 		"another identity":    {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.ID.ServiceAccount = "other" }, reason: "is not for"},
 		"another type of key": {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.KeyType = certs.ECDSAP384 }, reason: "not of type P384"},
@@ -250,13 +250,13 @@ func TestSavedIdentity(t *testing.T) {
 				a.set(nil, 0)
 				eventually(t, "another identity", func() bool { return !bytes.Equal(w.Current().ChainPEM, chain[0]) })
 			} else if n := len(a.times()); n != 1 {
-				t.Errorf("the authority was asked %d times", n-1)
+				t.Errorf("the authority was called %d times, want none", n-1)
 			}
 		})
 	}
 }
 
-// request returns a request and its key.
+// request returns a certificate request and its key.
 func request(t *testing.T) (csr, keyPEM []byte) {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)

@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// foreign is a secret server of another program, on the generated service.
+// foreign is a secret server of another program, based on the generated service.
 type foreign struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 }
@@ -113,8 +113,8 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestProbeOfAnotherUser: a process that can listen in a directory that everybody may write
-// cannot hand out an identity.
+// TestProbeOfAnotherUser checks that a process of another user cannot provide an identity by
+// listening in a directory that everyone can write to.
 func TestProbeOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -131,7 +131,8 @@ func TestProbeOfAnotherUser(t *testing.T) {
 	go func() {
 		defer close(served)
 		runtime.LockOSThread() // the thread ends with the goroutine
-		// Of this thread alone; the functions of package syscall are about all.
+		// Use the raw system call, which affects only this thread; the functions of package syscall
+		// affect all threads.
 		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, other, other, other); no != 0 {
 			listening <- no
 			return
@@ -139,7 +140,7 @@ func TestProbeOfAnotherUser(t *testing.T) {
 		l, err := net.Listen("unix", path)
 		listening <- err
 		if err == nil {
-			_ = server.Serve(l) // it ends with Stop
+			_ = server.Serve(l) // returns after Stop
 		}
 	}()
 	t.Cleanup(func() {

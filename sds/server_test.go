@@ -22,11 +22,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// patience bounds the wait for something that has to happen.
+// patience is the timeout for events that must happen.
 const patience = 2 * time.Minute
 
-// rig is a server with its workload and authority. Certificates live an hour,
-// unless a test asks for shorter ones.
+// rig is a server with its workload and authority. Certificates are valid for an hour, unless a
+// test requests another lifetime.
 type rig struct {
 	*authority
 	workload *sds.Workload
@@ -50,12 +50,12 @@ func newRig(t testing.TB, a *authority) *rig {
 	return r
 }
 
-// eventually polls for something that becomes true by itself.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
-			t.Fatalf("waited %s in vain: %s", patience, what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -117,7 +117,8 @@ type sotwClient struct {
 	answers chan *discoveryv3.DiscoveryResponse
 }
 
-// ask sends a request that answers resp, if that is not nil.
+// ask sends a request. If resp is not nil, the request acknowledges it, or rejects it if nack is
+// not empty.
 func (c *sotwClient) ask(resp *discoveryv3.DiscoveryResponse, nack string, names ...string) {
 	c.t.Helper()
 	req := &discoveryv3.DiscoveryRequest{
@@ -145,8 +146,8 @@ func (c *sotwClient) next(want ...string) *discoveryv3.DiscoveryResponse {
 	return resp
 }
 
-// none checks that nothing comes. That nothing happens can only be seen by
-// waiting; a late answer also fails the next call of next.
+// none checks that no response arrives within a short time. A later response fails the next call of
+// next.
 func (c *sotwClient) none(why string) {
 	c.t.Helper()
 	select {
@@ -182,7 +183,7 @@ func TestStreamSecrets(t *testing.T) {
 	s.none("after a request that answers an older response, which must change nothing")
 	s.ask(second, "")
 	s.ask(second, "", sds.NameRoots)
-	s.next(sds.NameRoots) // it was unsubscribed, and so is due again
+	s.next(sds.NameRoots) // it was unsubscribed, so it is sent again
 }
 
 func TestUnknownNamesHarmNobody(t *testing.T) {
@@ -262,25 +263,25 @@ func TestDeltaSecrets(t *testing.T) {
 	}
 	again := exchange(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "an old one", ResourceNamesSubscribe: []string{sds.NameRoots}})
 	if len(again.GetResources()) != 1 || again.GetResources()[0].GetVersion() != first.GetResources()[0].GetVersion() {
-		t.Errorf("a name that is subscribed again gets %v", again.GetResources())
+		t.Errorf("subscribing to a name again returned %v", again.GetResources())
 	}
 	renewed := exchange(nil)
 	if len(renewed.GetResources()) != 1 || renewed.GetResources()[0].GetName() != sds.NameDefault ||
 		renewed.GetResources()[0].GetVersion() == first.GetResources()[1].GetVersion() {
-		t.Errorf("after a renewal came %v", renewed.GetResources())
+		t.Errorf("after a renewal, got %v", renewed.GetResources())
 	}
 	other, err := r.client.DeltaSecrets(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stream = other
-	// A client that comes back with the roots it has gets only what it lacks.
+	// A client that reconnects with the current roots receives only what it lacks.
 	back := exchange(&discoveryv3.DeltaDiscoveryRequest{
 		ResourceNamesSubscribe:  []string{sds.NameDefault, sds.NameRoots},
 		InitialResourceVersions: map[string]string{sds.NameDefault: "old", sds.NameRoots: first.GetResources()[0].GetVersion()},
 	})
 	if len(back.GetResources()) != 1 || back.GetResources()[0].GetName() != sds.NameDefault {
-		t.Errorf("a client with the roots gets %v", back.GetResources())
+		t.Errorf("a client that has the roots got %v", back.GetResources())
 	}
 }
 

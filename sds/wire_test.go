@@ -55,12 +55,12 @@ func FuzzRead(f *testing.F) {
 func compare(t *testing.T, got *request, err error, typeURL, nonce string, detail *status.Status, want *subscription) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("a message that protobuf reads: %v", err)
+		t.Fatalf("protobuf accepts the message: %v", err)
 	}
 	if got.typeURL != typeURL || got.nonce != nonce {
 		t.Errorf("read type %q and nonce %q, want %q and %q", got.typeURL, got.nonce, typeURL, nonce)
 	}
-	// Detail that stands twice is merged by protobuf; Envoy never writes it.
+	// Compare only the presence: protobuf merges details that occur twice, which Envoy never sends.
 	if (got.rejection != "") != (detail != nil) {
 		t.Errorf("read the rejection %q from %v", got.rejection, detail)
 	}
@@ -77,7 +77,7 @@ func TestRender(t *testing.T) {
 	inline := func(s string) *corev3.DataSource {
 		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(s)}}
 	}
-	// The configuration of the extensions has no generated type here: by hand.
+	// The extensions have no generated types here, so encode their configuration by hand.
 	method := func(url string) *tlsv3.PrivateKeyProvider_TypedConfig {
 		delay, err := proto.Marshal(durationpb.New(2*time.Second + 5*time.Millisecond))
 		if err != nil {

@@ -25,7 +25,7 @@ func TestRenewalTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ttl      time.Duration
 		ratio    float64
-		min, max time.Duration // when the second certificate is asked for
+		min, max time.Duration // when the second certificate is requested
 	}{
 		"half of the life":          {24 * time.Hour, 0, 10*time.Hour + 47*time.Minute, 13*time.Hour + 13*time.Minute},
 		"a fifth is left":           {10 * time.Hour, 0.2, 7*time.Hour + 47*time.Minute, 8*time.Hour + 13*time.Minute},
@@ -46,12 +46,12 @@ func TestRenewalTime(t *testing.T) {
 				time.Sleep(tc.min - time.Millisecond)
 				synctest.Wait()
 				if n := len(a.times()); n != 1 {
-					t.Fatalf("%d certificates were asked for before %s", n, tc.min)
+					t.Fatalf("%d certificates were requested before %s", n, tc.min)
 				}
 				time.Sleep(time.Until(start.Add(tc.max)))
 				synctest.Wait()
 				if n := len(a.times()); n < 2 {
-					t.Fatalf("%d certificates were asked for within %s", n, tc.max)
+					t.Fatalf("%d certificates were requested within %s", n, tc.max)
 				}
 			})
 		})
@@ -103,7 +103,7 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 			t.Errorf("%v failed renewals were counted", n)
 		}
 		if s := metric(t, reg, "istio_agent_cert_expiry_seconds", sds.NameDefault); s != 3600 {
-			t.Errorf("%v seconds are said to be left, want 3600", s)
+			t.Errorf("the metric says that %v seconds are left, want 3600", s)
 		}
 		if n := strings.Count(log.String(), "the old one stays in force"); n < 1 || n > 100 {
 			t.Errorf("%d lines about the failures, want a few", n)
@@ -111,7 +111,7 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if w.Certificate() != nil {
-			t.Error("a certificate that has run out is given to connections")
+			t.Error("an expired certificate is used for connections")
 		}
 		if !strings.Contains(log.String(), "has expired") {
 			t.Error("the log does not say that the certificate has expired")
@@ -137,7 +137,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// checkBackoff looks at the waits: short ones first, 30 s (with jitter) at most.
+// checkBackoff checks the delays between attempts: short at first, and at most 30 s plus jitter.
 func checkBackoff(t *testing.T, times []time.Time) {
 	t.Helper()
 	if first := times[1].Sub(times[0]); first < 50*time.Millisecond || first > 150*time.Millisecond {
@@ -150,14 +150,14 @@ func checkBackoff(t *testing.T, times []time.Time) {
 	}
 }
 
-// busy is the error of an authority that says when to come back.
+// busy is the error of an authority that requests a retry delay.
 type busy time.Duration
 
 func (busy) Error() string               { return "busy" }
 func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
 
-// TestBusyAuthorityIsAskedWhenItSaid: not before, not all at once, and in ten
-// minutes at the latest.
+// TestBusyAuthorityIsAskedWhenItSaid checks that workloads retry after the requested delay, not all
+// at once, and after ten minutes plus jitter at the latest.
 func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ said, min, max time.Duration }{
@@ -182,14 +182,14 @@ func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
 				t.Fatalf("%d of %d asked again", len(again), n)
 			}
 			if first, last := again[0].Sub(start), again[n-1].Sub(start); first < tc.min || last > tc.max || first == last {
-				t.Errorf("told %s, they asked again after %s to %s", tc.said, first, last)
+				t.Errorf("with a requested delay of %s, the retries came after %s to %s", tc.said, first, last)
 			}
 		})
 	}
 }
 
-// TestNewCertificateThatIsNotValidYet does not take the place of one that is,
-// unless that has little left.
+// TestNewCertificateThatIsNotValidYet checks that a certificate that is not yet valid does not
+// replace a valid one, unless the valid one expires soon.
 func TestNewCertificateThatIsNotValidYet(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]time.Duration{time.Hour: time.Hour, 20 * time.Hour: 6 * time.Hour} {
@@ -209,8 +209,8 @@ func TestNewCertificateThatIsNotValidYet(t *testing.T) {
 	}
 }
 
-// TestClockBehindDoesNotDelayTheRenewal: for a clock that is 30 hours behind, a
-// certificate of 24 hours seems to live 54.
+// TestClockBehindDoesNotDelayTheRenewal uses a clock that is 30 hours behind, so that a certificate
+// valid for 24 hours seems to be valid for 54.
 func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,13 +234,13 @@ func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
 		time.Sleep(14 * time.Hour)
 		synctest.Wait()
 		if n := len(a.times()); n != 2 {
-			t.Errorf("%d certificates were asked for within 14 hours, want 2", n)
+			t.Errorf("%d certificates were requested within 14 hours, want 2", n)
 		}
 	})
 }
 
-// TestWishForARenewal: a certificate that somebody refuses is renewed at once;
-// one that is refused again, later and later.
+// TestWishForARenewal checks that a certificate that a peer rejects is renewed at once, and that
+// repeated rejections are followed by renewals at increasing intervals.
 func TestWishForARenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -251,27 +251,27 @@ func TestWishForARenewal(t *testing.T) {
 		w.Renew()
 		synctest.Wait()
 		if n := len(a.times()); n != 2 {
-			t.Fatalf("the authority was asked %d times an hour after the start, want twice", n)
+			t.Fatalf("an hour after the start, the authority had been called %d times, want twice", n)
 		}
-		for range 40 { // a refusing Envoy goes on refusing
+		for range 40 { // Envoy keeps rejecting the certificate
 			time.Sleep(time.Minute)
 			w.Renew()
 		}
 		synctest.Wait()
 		times := a.times()
 		if n := len(times); n < 4 || n > 9 {
-			t.Errorf("the authority was asked %d times within 40 minutes", n)
+			t.Errorf("the authority was called %d times within 40 minutes", n)
 		}
 		if pause := times[len(times)-1].Sub(times[len(times)-2]); pause < 5*time.Minute {
 			t.Errorf("the last pause is %s", pause)
 		}
-		time.Sleep(18 * time.Hour) // renewed once, in its time
+		time.Sleep(18 * time.Hour) // one scheduled renewal
 		asked := len(a.times())
 		time.Sleep(time.Hour)
 		w.Renew()
 		synctest.Wait()
 		if n := len(a.times()); n != asked+1 {
-			t.Errorf("half a day later the authority was asked %d times for a wish, want once", n-asked)
+			t.Errorf("half a day later, a rejection caused %d calls of the authority, want one", n-asked)
 		}
 	})
 }
@@ -294,7 +294,7 @@ func TestFirstErrorIsLoggedAtOnce(t *testing.T) {
 			t.Error("there is no certificate a second after the authority came up")
 		}
 		if s := log.String(); strings.Contains(s, "PRIVATE KEY") || strings.Contains(s, "BEGIN") {
-			t.Errorf("the log holds keys: %q", s)
+			t.Errorf("the log contains keys: %q", s)
 		}
 	})
 }
@@ -341,7 +341,8 @@ func TestNewWorkloadRefuses(t *testing.T) {
 	}
 }
 
-// metric returns the value of a metric; resource picks one by its label.
+// metric returns the value of a metric. If resource is not empty, it selects the metric with that
+// label value.
 func metric(t *testing.T, reg *prometheus.Registry, name, resource string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
