@@ -20,7 +20,8 @@ import (
 
 const prestop = "/app-lifecycle/app/prestopz"
 
-// hooks serves hooks from JSON in which PORT is the port.
+// hooks serves the hook that the JSON in text describes, in which PORT is replaced by the port, and
+// returns the address.
 func hooks(t *testing.T, text, port string) string {
 	t.Helper()
 	probers, err := ParseProbers(`{"` + prestop + `": ` + strings.ReplaceAll(text, "PORT", port) + `}`)
@@ -37,7 +38,7 @@ func hooks(t *testing.T, text, port string) string {
 func TestHookIsHandedOn(t *testing.T) {
 	t.Parallel()
 	app := upstream(t, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError) // any answer will do
+		w.WriteHeader(http.StatusInternalServerError) // the kubelet accepts any response
 		_, _ = io.WriteString(w, r.UserAgent()+" "+r.URL.Path)
 	})
 	address := hooks(t, `{"httpGet": {"path": "/stop", "port": PORT}}`, portOfAddr(t, app.URL))
@@ -47,8 +48,8 @@ func TestHookIsHandedOn(t *testing.T) {
 	}
 }
 
-// TestHookOfNobody: any answer counts as success for the kubelet, which must
-// learn that there was none.
+// TestHookOfNobody checks that there is no response if the application cannot be reached: the
+// kubelet takes any response for success.
 func TestHookOfNobody(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"httpGet": {"port": PORT}}`, `{"tcpSocket": {"port": PORT}}`} {
@@ -69,7 +70,7 @@ func TestHookWithoutTLS(t *testing.T) {
 	port := portOfAddr(t, app.URL)
 	address := hooks(t, `{"httpGet": {"port": PORT, "scheme": "HTTPS", "httpHeaders": [{"name": "Authorization", "value": "secret"}, {"name": "X-A", "value": "a"}]}}`, port)
 	wantAnswer(t, address, prestop, http.StatusOK, "plain a")
-	// Probes are not tried again.
+	// Unlike hooks, probes are not retried without TLS.
 	wantAnswer(t, serveProbe(t, `{"httpGet": {"port": PORT, "scheme": "HTTPS"}}`, port, nil), livez, http.StatusInternalServerError, "HTTP response to HTTPS client")
 }
 
@@ -88,7 +89,8 @@ func TestHookOnlyByGet(t *testing.T) {
 	}
 }
 
-// TestHookEndsWithThePeer: a hook has no timeout but the patience of the caller.
+// TestHookEndsWithThePeer checks that a hook, which has no timeout, ends when its caller
+// disconnects.
 func TestHookEndsWithThePeer(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})
@@ -110,11 +112,12 @@ func TestHookEndsWithThePeer(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(2 * time.Minute):
-		t.Error("the application is still asked for a peer that has gone")
+		t.Error("the request to the application did not end although its caller had disconnected")
 	}
 }
 
-// TestConnectionsAreKept holds the two ways to send probes.
+// TestConnectionsAreKept checks that connections of probes are reused only if keep-alive is
+// enabled.
 func TestConnectionsAreKept(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []bool{false, true} {
@@ -134,7 +137,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 		})
 		for range 3 {
-			// HTTP/1 is what HTTP1Only leaves.
+			// HTTP1Only leaves HTTP/1; without it, HTTP/2 is negotiated.
 			if s := probeSeen(t, address, nil); s.Proto != map[bool]int{true: 1, false: 2}[keep] {
 				t.Errorf("probe over HTTP/%d", s.Proto)
 			}
@@ -145,8 +148,8 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// TestRedirectsOfStrangers: a caller that adds headers, from which an application may
-// build a redirect, does not get to other ports of the host; the kubelet does.
+// TestRedirectsOfStrangers checks that a caller that adds headers, from which an application may
+// build a redirect, does not reach other ports of the host. Redirects are followed for the kubelet.
 func TestRedirectsOfStrangers(t *testing.T) {
 	t.Parallel()
 	inside := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "inside") })
@@ -185,7 +188,7 @@ func TestRedirectsOfStrangers(t *testing.T) {
 	}
 }
 
-// TestRedirectToTheStatusPort must not go round forever.
+// TestRedirectToTheStatusPort checks that a redirect to the status port does not cause a loop.
 func TestRedirectToTheStatusPort(t *testing.T) {
 	t.Parallel()
 	var own, asked atomic.Int32

@@ -24,10 +24,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/status/probe/probetest"
 )
 
-// loadFor makes the load last: go test ./status -run ManyProbes -load 1m.
+// loadFor sets the duration of the load: go test ./status -run ManyProbes -load 1m.
 var loadFor = flag.Duration("load", 0, "how long to send each kind of probe; 0: a second or two")
 
-// quiet runs a server that logs nothing, with one probe, until the test ends.
+// quiet runs a server with one probe and without a log until the test ends, and returns the probe's
+// URL.
 func quiet(tb testing.TB, probe string) (url string) {
 	tb.Helper()
 	probers, err := ParseProbers(`{"` + livez + `": ` + probe + `}`)
@@ -57,7 +58,7 @@ func quiet(tb testing.TB, probe string) (url string) {
 	return "http://" + listener.Addr().String() + livez
 }
 
-// application serves over HTTP until the test ends, and returns its port.
+// application runs an HTTP server until the test ends and returns its port.
 func application(tb testing.TB, secure *tls.Config) string {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.77.50.10:0")
@@ -71,7 +72,7 @@ func application(tb testing.TB, secure *tls.Config) string {
 	go func() {
 		defer close(done)
 		if secure != nil {
-			_ = server.ServeTLS(listener, "", "") // it returns only after Close
+			_ = server.ServeTLS(listener, "", "") // returns only after Close
 		} else {
 			_ = server.Serve(listener)
 		}
@@ -87,7 +88,7 @@ func application(tb testing.TB, secure *tls.Config) string {
 	return port
 }
 
-// held is what this process holds.
+// held counts the resources that this process holds.
 type held struct {
 	goroutines, files int
 	heap              uint64
@@ -96,7 +97,7 @@ type held struct {
 func holds(t *testing.T) held {
 	t.Helper()
 	runtime.GC()
-	runtime.GC() // finalizers of the first give back what the second counts
+	runtime.GC() // finalizers of the first collection release what the second one counts
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	files, err := probetest.OpenFiles(os.Getpid())
@@ -106,7 +107,8 @@ func holds(t *testing.T) held {
 	return held{runtime.NumGoroutine(), files, m.HeapAlloc}
 }
 
-// TestManyProbesLeakNothing is not parallel: it counts what the process holds.
+// TestManyProbesLeakNothing checks that probes do not leak goroutines, files or memory. It is not
+// parallel, because it counts the resources of the whole process.
 func TestManyProbesLeakNothing(t *testing.T) {
 	grpcServer := grpc.NewServer()
 	healthv1.RegisterHealthServer(grpcServer, health.NewServer())
@@ -156,13 +158,13 @@ func TestManyProbesLeakNothing(t *testing.T) {
 	}
 }
 
-// settled waits for what is about to end: until no more than before is held, or
-// the number of goroutines stays the same.
+// settled waits until the process holds no more than before. If before is zero, it waits until the
+// numbers of goroutines and files no longer change.
 func settled(t *testing.T, before held) held {
 	t.Helper()
 	now := holds(t)
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-		time.Sleep(100 * time.Millisecond) // connections close
+		time.Sleep(100 * time.Millisecond) // gives connections time to close
 		last := now
 		now = holds(t)
 		if now.goroutines <= before.goroutines && now.files <= before.files || before == (held{}) && now.goroutines == last.goroutines && now.files == last.files {
@@ -172,8 +174,8 @@ func settled(t *testing.T, before held) held {
 	return now
 }
 
-// BenchmarkProbe measures a probe straight at the application and through the
-// agent; p50-us is what counts.
+// BenchmarkProbe measures probes sent directly to the application and probes sent through the
+// agent. p50-us is the metric to compare.
 func BenchmarkProbe(b *testing.B) {
 	secure := &tls.Config{Certificates: []tls.Certificate{certificateOf(b)}}
 	plain, tlsPort := application(b, nil), application(b, secure)

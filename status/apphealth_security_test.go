@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// recorder is an application that remembers what it was asked.
+// recorder is an application that records the requests it receives.
 type recorder struct {
 	mu    sync.Mutex
 	asked []string
@@ -38,7 +38,7 @@ func (a *recorder) take() string {
 	return all
 }
 
-// raw sends bytes and returns the status codes of all answers until the connection ends.
+// raw sends bytes and returns the status codes of all responses until the connection ends.
 func raw(t *testing.T, address, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -49,7 +49,7 @@ func raw(t *testing.T, address, text string) string {
 	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	// The server may answer before it has read everything.
+	// Ignore errors: the server may respond before it has read everything.
 	_, _ = io.WriteString(conn, text)
 	var codes []string
 	for reader := bufio.NewReader(conn); ; {
@@ -63,7 +63,7 @@ func raw(t *testing.T, address, text string) string {
 	}
 }
 
-// line makes a request of its first line.
+// line returns a request that begins with the given method and target.
 func line(text string) string { return text + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" }
 
 const fixed = "GET /fixed?a=b "
@@ -133,12 +133,12 @@ func TestRequestsThatMustNotPass(t *testing.T) {
 			t.Errorf("%s: answered %q, want %q", name, codes, c.codes)
 		}
 		if asked := app.take(); asked != c.asked {
-			t.Errorf("%s: the application was asked %q, want %q", name, asked, c.asked)
+			t.Errorf("%s: the application received %q, want %q", name, asked, c.asked)
 		}
 	}
 }
 
-// TestSlowClients: who sends little by little loses the connection.
+// TestSlowClients checks that the server closes the connections of clients that send too slowly.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	app := &recorder{}
@@ -161,20 +161,20 @@ func TestSlowClients(t *testing.T) {
 			dribble(conn, begin)
 			most := readHeaderTimeout + 3*time.Second
 			if name == "body" || name == "chunks" {
-				most = readBodyTimeout + 3*time.Second // nobody waits for it
+				most = readBodyTimeout + 3*time.Second // the server does not wait longer for a body
 			}
 			if took := time.Since(begun); took > most {
-				t.Errorf("%s: the connection lived for %s", name, took)
+				t.Errorf("%s: the connection stayed open for %s", name, took)
 			}
 		})
 	}
 	clients.Wait()
 }
 
-// dribble sends the beginning of a request, then bytes one by one until the
-// server has ended the connection.
+// dribble sends the beginning of a request, then single bytes until the server closes the
+// connection.
 func dribble(conn net.Conn, begin string) {
-	defer func() { _ = conn.Close() }() // it is over
+	defer func() { _ = conn.Close() }() // the server has closed it
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -193,7 +193,8 @@ func dribble(conn net.Conn, begin string) {
 	}
 }
 
-// FuzzProbePath: whatever is asked for, the application sees the path of the variable or nothing.
+// FuzzProbePath checks that the application receives only the configured path, whatever the
+// request.
 func FuzzProbePath(f *testing.F) {
 	for _, target := range []string{
 		livez, livez + "?a=b", "//" + livez, "/app-health/app%2Flivez", "/app-health/../" + livez, "http://h:1" + livez,
@@ -226,7 +227,7 @@ func FuzzProbePath(f *testing.F) {
 		handler.ServeHTTP(w, r.WithContext(t.Context()))
 		switch asked := app.take(); {
 		case asked != "" && asked != fixed:
-			t.Errorf("%q: the application was asked %q", text, asked)
+			t.Errorf("%q: the application received %q", text, asked)
 		case asked != "" && r.URL.Path != livez:
 			t.Errorf("%q: reached the application", text)
 		}

@@ -20,7 +20,7 @@ import (
 
 const livez = "/app-health/app/livez"
 
-// portOfAddr returns the port of a listener or a server's URL.
+// portOfAddr returns the port of an address or URL.
 func portOfAddr(t *testing.T, address string) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://"))
@@ -30,7 +30,8 @@ func portOfAddr(t *testing.T, address string) string {
 	return port
 }
 
-// serveProbe runs a server with one probe, given as JSON in which %s is the port.
+// serveProbe runs a server with one probe, which is given as JSON in which PORT is replaced by the
+// port.
 func serveProbe(t *testing.T, probe, port string, edit func(*Config)) string {
 	t.Helper()
 	probers, err := ParseProbers(`{"` + livez + `": ` + strings.ReplaceAll(probe, "PORT", port) + `}`)
@@ -46,7 +47,7 @@ func serveProbe(t *testing.T, probe, port string, edit func(*Config)) string {
 	return address
 }
 
-// seen is what the application saw of a probe.
+// seen describes a probe as the application received it.
 type seen struct {
 	Host, Path, Peer string
 	Header           http.Header
@@ -54,7 +55,7 @@ type seen struct {
 	Proto            int
 }
 
-// mirror responds with the request that it sees.
+// mirror responds with a description of the request.
 func mirror(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(seen{r.Host, r.URL.String(), r.RemoteAddr, r.Header, r.Close, r.ProtoMajor})
 }
@@ -92,7 +93,7 @@ func TestHTTPProbeForwardsHeaders(t *testing.T) {
 		t.Errorf("path %q, connection kept open: %t", s.Path, !s.Close)
 	}
 	if s.Host != "127.0.0.1:"+port {
-		t.Errorf("Host = %q, want the application's address, not the status port's", s.Host)
+		t.Errorf("Host = %q, want the application's address, not that of the status port", s.Host)
 	}
 	if s := probeSeen(t, address, http.Header{"Host": {"shop.example"}}); s.Host != "shop.example" {
 		t.Errorf("Host = %q, want the one of the request", s.Host)
@@ -103,7 +104,7 @@ func TestHTTPProbeHosts(t *testing.T) {
 	t.Parallel()
 	app := upstream(t, mirror)
 	port := portOfAddr(t, app.URL)
-	// The instance's address leads nowhere: the probe's own host must be used.
+	// The InstanceIP cannot be reached, so the probe's own host must be used.
 	address := serveProbe(t, `{"httpGet": {"port": PORT, "host": "127.0.0.1", "httpHeaders": [{"name": "Host", "value": "own.example"}]}}`, port,
 		func(c *Config) { c.InstanceIP, c.ProbeSourceIP = "127.0.0.99", "127.0.0.6" })
 	s := probeSeen(t, address, http.Header{"Host": {"shop.example"}})
@@ -111,10 +112,10 @@ func TestHTTPProbeHosts(t *testing.T) {
 		t.Errorf("Host = %q, want the one of the request", s.Host)
 	}
 	if s := probeSeen(t, address, nil); s.Host != "own.example" {
-		t.Errorf("Host = %q, want the one of the variable: that of the request only names the status port", s.Host)
+		t.Errorf("Host = %q, want the one of the variable, because that of the request names the status port", s.Host)
 	}
 	if !strings.HasPrefix(s.Peer, "127.0.0.6:") {
-		t.Errorf("the application was asked from %s, want 127.0.0.6", s.Peer)
+		t.Errorf("the probe came from %s, want 127.0.0.6", s.Peer)
 	}
 }
 
@@ -173,13 +174,13 @@ func TestHTTPProbeAnswers(t *testing.T) {
 				t.Errorf("probe = %d %q, want %d with %q", code, body, want.code, want.body)
 			}
 			if len(body) > 10<<10 || header.Get("Location") != "" || header.Get("Set-Cookie") != "" {
-				t.Errorf("handed back: %d bytes, headers %v", len(body), header)
+				t.Errorf("the response has %d bytes and headers %v", len(body), header)
 			}
 		})
 	}
 }
 
-// deadPort returns a port at which nobody listens.
+// deadPort returns a port without a listener.
 func deadPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -245,7 +246,7 @@ func TestGRPCProbe(t *testing.T) {
 		`"ill"`:     {http.StatusInternalServerError, `service "ill" is NOT_SERVING`},
 		`"unknown"`: {http.StatusInternalServerError, `does not know the service "unknown"`},
 	} {
-		// Without a timeout the default one holds, which must not fail at once.
+		// With timeoutSeconds 0 the default timeout applies, so the probe must not fail at once.
 		address := serveProbe(t, fmt.Sprintf(`{"grpc": {"port": PORT, "service": %s}, "timeoutSeconds": 0}`, service), port, nil)
 		wantAnswer(t, address, livez, want.code, want.body)
 	}

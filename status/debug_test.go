@@ -18,7 +18,7 @@ func TestDebugPaths(t *testing.T) {
 			_, address := serve(t, func(c *Config) {
 				c.Listener = from{c.Listener, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234}}
 				c.Loopback.Debug = map[string]http.Handler{"/debug/own": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = io.WriteString(w, "own") // read by the test
+					_, _ = io.WriteString(w, "own") // the test checks what arrives
 				})}
 			})
 			body := "own"

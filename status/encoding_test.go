@@ -42,10 +42,10 @@ func TestChooseEncoding(t *testing.T) {
 	}
 }
 
-// What is compressed is what would have come otherwise.
+// TestCompressedMetrics checks that compression does not change the metrics.
 func TestCompressedMetrics(t *testing.T) {
 	t.Parallel()
-	long := "# TYPE app_lines_total counter\n" + strings.Repeat("app_lines_total{source=\"frontend\",destination=\"catalog\"} 12345\n", 20_000) // more than any window or buffer holds
+	long := "# TYPE app_lines_total counter\n" + strings.Repeat("app_lines_total{source=\"frontend\",destination=\"catalog\"} 12345\n", 20_000) // larger than any window or buffer
 	_, address := serveMerged(t, text(envoyText), text(long))
 	for encoding, open := range map[string]func(io.Reader) (io.Reader, error){
 		"":     func(r io.Reader) (io.Reader, error) { return r, nil },

@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// routeTable returns a reader of the kernel's tables of routes. The gateway of the
-// IPv4 table is in the byte order of this machine.
+// routeTable returns a function that reads the kernel's routing tables. The gateway in the IPv4
+// table has the byte order of this machine.
 func routeTable(t *testing.T, gateway string) func(string) ([]byte, error) {
 	t.Helper()
 	word := func(ip string) string {
@@ -29,7 +29,7 @@ func routeTable(t *testing.T, gateway string) func(string) ([]byte, error) {
 	files := map[string]string{
 		routesIPv4: "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
 			fmt.Sprintf("eth0\t00000000\t%s\t0003\t0\t0\t0\t00000000\t0\t0\t0\n", word(gateway)) +
-			"eth0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\t0\t0\n" + // on the link
+			"eth0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\t0\t0\n" + // an on-link route
 			fmt.Sprintf("eth0\t%s\t%s\t0003\t0\t0\t0\t%s\t0\t0\t0\n", word("10.96.0.0"), word("10.9.9.9"), word("255.240.0.0")) +
 			"broken line\n",
 		routesIPv6: "fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0\n" +
@@ -97,7 +97,7 @@ func TestHookSources(t *testing.T) {
 			}
 		}
 	}
-	for _, own := range ownAddresses() { // as in a pod of the host network
+	for _, own := range ownAddresses() { // like a pod in the host network
 		if peer := net.JoinHostPort(own.String(), "1"); own.Zone() == "" && !(HookSources{}).allows(&http.Request{RemoteAddr: peer}) {
 			t.Errorf("%s, which this host has, may not run hooks", peer)
 		}
@@ -139,8 +139,8 @@ func TestParseHookSources(t *testing.T) {
 	}
 }
 
-// TestHookOfStranger: the application does not see a hook of a stranger, nor does
-// the stranger see an answer, which the kubelet would take for success.
+// TestHookOfStranger checks that a hook from an unknown peer does not reach the application and
+// gets no response, which the kubelet would take for success.
 func TestHookOfStranger(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
@@ -168,8 +168,8 @@ func TestHookOfStranger(t *testing.T) {
 		if ran := asked.Load() > before; ran != c.runs || (err == nil) != c.runs {
 			t.Errorf("%+v: the hook ran: %t, error %v; want %t", c.sources, ran, err, c.runs)
 		}
-		wantAnswer(t, address, livez, http.StatusOK, "") // probes are for all
-		server.Close()                                   // what it logs is complete
+		wantAnswer(t, address, livez, http.StatusOK, "") // every peer may send probes
+		server.Close()                                   // completes the log
 		if refused := strings.Contains(log.String(), "address=203.0.113.9:4711") && strings.Contains(log.String(), "OUTRIGGER_HOOK_SOURCES"); refused == c.runs {
 			t.Errorf("%+v: the log says %q", c.sources, log.String())
 		}

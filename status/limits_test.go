@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// dialFrom connects from an address of this machine.
+// dialFrom connects from the given local address.
 func dialFrom(t *testing.T, source, address string) *net.TCPConn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
@@ -25,11 +25,12 @@ func dialFrom(t *testing.T, source, address string) *net.TCPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // it may be closed
+	t.Cleanup(func() { _ = conn.Close() }) // the server may have closed it
 	return conn.(*net.TCPConn)
 }
 
-// getFrom returns the answer to a request from an address, on a connection of its own.
+// getFrom sends a request from the given local address on a new connection and returns the status
+// and the body.
 func getFrom(t *testing.T, source, url string) (int, string, error) {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
@@ -38,15 +39,14 @@ func getFrom(t *testing.T, source, url string) (int, string, error) {
 	if err != nil {
 		return 0, "", err
 	}
-	defer func() { _ = resp.Body.Close() }() // only read
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	body, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, string(body), err
 }
 
-// TestStrangersKeepNobodyOut: while strangers want more connections than there are for them,
-// whatever they do with them, every probe is answered: of the kubelet at an address
-// that is known, and at one that is not. The tests are not parallel: each of them
-// opens hundreds of files.
+// TestStrangersKeepNobodyOut checks that every probe is answered while other peers open more
+// connections than are allowed, whatever they do with them. The kubelet's address is known in one
+// case and unknown in the other. The test is not parallel, because it opens hundreds of files.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	app := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
 	probers, err := ParseProbers(`{"` + livez + `": {"httpGet": {"port": ` + portOfAddr(t, app.URL) + `}, "timeoutSeconds": 120}}`)
@@ -72,7 +72,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
 				for i := range maxConns {
 					conn := dialFrom(t, fmt.Sprintf("127.2.%d.%d", i%sources/200, 1+i%sources%200), address)
-					_ = conn.SetReadBuffer(2048) // so that little is on its way
+					_ = conn.SetReadBuffer(2048) // limits the data in flight
 					go func() { _, _ = io.WriteString(conn, c.send) }()
 				}
 				for range 3 {
@@ -88,15 +88,15 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 				s.scrapes.mu.Lock()
 				defer s.scrapes.mu.Unlock()
 				if n := len(s.scrapes.running); n > maxScrapes {
-					t.Errorf("%d scrapes are under way", n)
+					t.Errorf("%d scrapes are running", n)
 				}
 			})
 		}
 	}
 }
 
-// TestScrapesAreShared: strangers who have all places for scrapes, and read nothing,
-// do not keep another scraper out; one of them does not get more than its share.
+// TestScrapesAreShared checks that peers that occupy all slots for scrapes and read nothing do not
+// keep another scraper out, and that no peer gets more than its share.
 func TestScrapesAreShared(t *testing.T) {
 	t.Parallel()
 	var hold sync.RWMutex
@@ -122,7 +122,7 @@ func TestScrapesAreShared(t *testing.T) {
 	}
 	code, body, err := getFrom(t, "127.2.0.1", "http://"+address+"/metrics")
 	if err != nil || code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "too many scrapes") {
-		t.Errorf("one scrape more of the same source: %d %q, %v", code, body, err)
+		t.Errorf("another scrape of the same source: %d %q, %v", code, body, err)
 	}
 	if n := failuresOf(t, reg); n != 1 {
 		t.Errorf("%v failures are counted, want 1", n)
@@ -135,14 +135,14 @@ func TestScrapesAreShared(t *testing.T) {
 		}
 	}
 	if n := failuresOf(t, reg); n != 1 {
-		t.Errorf("%v failures are counted, want still 1: that a scrape was cut off is none", n)
+		t.Errorf("%v failures are counted, want still 1, because an interrupted scrape is not a failure", n)
 	}
 	for _, conn := range conns {
-		_ = conn.Close() // as clients that give up
+		_ = conn.Close() // like clients that give up
 	}
 }
 
-// TestScrapeSlots holds the rules without a network.
+// TestScrapeSlots checks the rules without a network.
 func TestScrapeSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,33 +170,34 @@ func TestScrapeSlots(t *testing.T) {
 		}
 		s.leave(first)
 		if enter("10.0.0.1", false) == nil {
-			t.Error("the place that was left is not free")
+			t.Error("the released slot is not free")
 		}
 		for range maxScrapes - maxScrapesPerSource {
 			if enter("127.0.0.1", true) == nil {
-				t.Error("this machine has a share")
+				t.Error("loopback is limited to a share")
 			}
 		}
 		if enter("127.0.0.1", true) != nil || len(cut) != 0 {
-			t.Errorf("who has the most got another place; cut off were %v", cut)
+			t.Errorf("the source with the most slots got another one; interrupted: %v", cut)
 		}
 		if enter("10.0.0.2", false) == nil || strings.Join(cut, " ") != "127.0.0.1" {
-			t.Errorf("cut off were %v, want one of the source that has the most", cut)
+			t.Errorf("interrupted: %v, want a scrape of the source with the most slots", cut)
 		}
 		if len(s.running) != maxScrapes {
 			t.Errorf("%d are running, want %d", len(s.running), maxScrapes)
 		}
-		// With one scrape for each source, a new source waits for its turn.
+		// If each source has one scrape, a new source waits until the oldest scrape has had its
+		// turn.
 		s.running, cut = nil, nil
 		for i := range maxScrapes {
 			enter(fmt.Sprintf("10.0.1.%d", i), false)
 		}
 		if enter("10.0.2.1", false) != nil || len(cut) != 0 {
-			t.Errorf("cut off before its turn ended: %v", cut)
+			t.Errorf("interrupted too early: %v", cut)
 		}
 		time.Sleep(scrapeTurn)
 		if enter("10.0.2.2", false) == nil || strings.Join(cut, " ") != "10.0.1.0" {
-			t.Errorf("cut off were %v, want the oldest", cut)
+			t.Errorf("interrupted: %v, want the oldest", cut)
 		}
 	})
 }

@@ -13,13 +13,14 @@ import (
 	"testing"
 )
 
-// guarded are the paths for peers on this machine, where all of them are served.
+// guarded are the paths that only peers on this machine may use. The server of guardAll serves all
+// of them.
 var guarded = []string{
 	"/quitquitquit", "/drain", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/profile?seconds=60", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=60",
 	"/debug/pprof/heap", "/debug/own", "/metrics", "/stats/prometheus",
 }
 
-// guardAll serves them to a peer. quits and drains are counted.
+// guardAll runs a server for a peer with the given address and counts calls of Quit and Drain.
 func guardAll(t *testing.T, peer string) (address string, quits, drains *atomic.Int32) {
 	t.Helper()
 	quits, drains = &atomic.Int32{}, &atomic.Int32{}
@@ -33,7 +34,8 @@ func guardAll(t *testing.T, peer string) (address string, quits, drains *atomic.
 	return address, quits, drains
 }
 
-// Only the connection tells where a peer is.
+// TestLoopbackIsNotClaimed checks that only the address of the connection, and no header, decides
+// whether a peer is on this machine.
 func TestLoopbackIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	claims := []string{
@@ -71,8 +73,7 @@ func TestLoopbackIsNotClaimed(t *testing.T) {
 	}
 }
 
-// Of the peers on this machine, too, only those get something who ask for it
-// in the one way.
+// TestLocalRequests checks that peers on this machine, too, must use the exact method and path.
 func TestLocalRequests(t *testing.T) {
 	t.Parallel()
 	for _, peer := range []string{"127.0.0.1", "::1"} {
@@ -110,7 +111,8 @@ func TestLocalRequests(t *testing.T) {
 	}
 }
 
-// Without MetricsLocalOnly everybody may read metrics, and nothing more.
+// TestMetricsForAll checks that all peers may read metrics unless MetricsLocalOnly is set.
+// Readiness and probes are available to all peers in any case.
 func TestMetricsForAll(t *testing.T) {
 	t.Parallel()
 	for _, peer := range []string{"10.0.0.1", "127.0.0.6"} {
@@ -127,8 +129,8 @@ func TestMetricsForAll(t *testing.T) {
 	}
 }
 
-// A page in a browser of this machine reaches the port with a foreign name, or
-// says where it comes from.
+// TestWebPagesAreRefused checks that requests from a web page in a browser on this machine are
+// refused. Such requests have a foreign host name or a header that names their origin.
 func TestWebPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	address, quits, drains := guardAll(t, "127.0.0.1")

@@ -64,7 +64,8 @@ func upstream(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// client keeps no connection, so that servers can end. Redirects are answers.
+// client closes connections after each request, so that servers can shut down, and returns
+// redirects as responses.
 var client = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

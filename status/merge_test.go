@@ -22,7 +22,7 @@ import (
 
 const (
 	envoyText = "# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n"
-	appText   = "# HELP app_requests_total Requests.\n# TYPE app_requests_total counter\napp_requests_total{path=\"/\"} 5" // no end of line
+	appText   = "# HELP app_requests_total Requests.\n# TYPE app_requests_total counter\napp_requests_total{path=\"/\"} 5" // without a final newline
 )
 
 func text(body string) http.HandlerFunc {
@@ -48,7 +48,8 @@ func serveMerged(t *testing.T, envoy, app http.HandlerFunc) (*prometheus.Registr
 	return reg, address
 }
 
-// scrape returns the names of the families that a Prometheus parser finds.
+// scrape returns the response and the names of the metric families that a Prometheus parser finds
+// in it.
 func scrape(t *testing.T, address, path string, header http.Header) (body string, names map[string]bool) {
 	t.Helper()
 	code, body, got := do(t, http.MethodGet, address, path, header)
@@ -88,7 +89,7 @@ func TestMergedMetrics(t *testing.T) {
 		})
 		agent, envoy, app := strings.Index(body, "istio_agent_scrapes_total"), strings.Index(body, "envoy_server_live"), strings.Index(body, "app_requests_total")
 		if agent < 0 || envoy < agent || app < envoy {
-			t.Errorf("the parts are at %d, %d, %d, want agent, Envoy, application:\n%s", agent, envoy, app, body)
+			t.Errorf("the sources are at %d, %d, %d, want the order agent, Envoy, application:\n%s", agent, envoy, app, body)
 		}
 		if !names["istio_agent_scrapes_total"] || !names["envoy_server_live"] || !names["app_requests_total"] {
 			t.Errorf("families = %v", names)
@@ -160,7 +161,7 @@ func TestPartThatHangs(t *testing.T) {
 		<-r.Context().Done()
 	}
 	for name, handlers := range map[string][2]http.HandlerFunc{
-		// Long, so that it must be read in time and not only asked for.
+		// The response is long, so that reading it takes time as well.
 		"envoy":               {hang, text(strings.Repeat("# a comment\n", 50_000) + appText)},
 		"application halfway": {text(envoyText), hangHalfway},
 		"envoy halfway":       {hangHalfway, text(appText)},
@@ -169,7 +170,8 @@ func TestPartThatHangs(t *testing.T) {
 			t.Parallel()
 			reg, address := serveMerged(t, handlers[0], handlers[1])
 			begin := time.Now()
-			// A quarter of it is what the other part may take, on a busy machine too.
+			// The other source may use a quarter of this time, which must suffice on a busy
+			// machine.
 			_, names := scrape(t, address, "/metrics", http.Header{timeoutHeader: {"4"}})
 			if took := time.Since(begin); took >= 4*time.Second {
 				t.Errorf("the scrape took %s, want less than the scraper's four seconds", took)
@@ -193,7 +195,7 @@ func TestScrapeTime(t *testing.T) {
 	}
 }
 
-// The formats that a scraper asks for, with several applications.
+// TestMergedFormats checks that the response has a format and an encoding that the scraper accepts.
 func TestMergedFormats(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 4)
@@ -218,19 +220,19 @@ func TestMergedFormats(t *testing.T) {
 		t.Errorf("%v, %v:\n%s", got, err, plain)
 	}
 	if query := <-asked; query != "x=1&usedonly" {
-		t.Errorf("the application was asked with %q", query)
+		t.Errorf("the application received the query %q", query)
 	}
 	if _, names := scrape(t, address, "/metrics", nil); !names["jobs_total"] || !names["envoy_server_live"] {
 		t.Errorf("as text: %v", names)
 	}
 }
 
-// An answer whose middle is missing must not look whole.
+// TestTornAnswer checks that a response that lacks a part in the middle does not look complete.
 func TestTornAnswer(t *testing.T) {
 	t.Parallel()
 	torn := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
-		_, _ = w.Write(append([]byte{0x80, 0x80, 0x80, 0x01}, make([]byte, 100)...)) // of 2 MiB
+		_, _ = w.Write(append([]byte{0x80, 0x80, 0x80, 0x01}, make([]byte, 100)...)) // the prefix announces 2 MiB
 	}
 	_, address := serveMerged(t, torn, text(appText))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
@@ -244,11 +246,11 @@ func TestTornAnswer(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	if err == nil {
-		t.Error("the answer looks whole")
+		t.Error("the response looks complete")
 	}
 }
 
-// closings counts how often a body is closed.
+// closings counts calls of Close.
 type closings struct {
 	io.Reader
 	n int
@@ -262,7 +264,8 @@ type answers func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// An answer that nobody reads, or that was read, leaves no timer behind.
+// TestFetchLeavesNoTimer checks that the body is closed once and that no timer remains, whether the
+// response is read or not.
 func TestFetchLeavesNoTimer(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]bool{"unread": false, "read": true} {
@@ -284,7 +287,7 @@ func TestFetchLeavesNoTimer(t *testing.T) {
 						t.Errorf("%q, %v", text, err)
 					}
 				}
-				_ = got.Close() // counted
+				_ = got.Close() // body counts the calls
 				time.Sleep(24 * time.Hour)
 				if body.n != 1 {
 					t.Errorf("the body was closed %d times, want 1", body.n)
@@ -294,13 +297,13 @@ func TestFetchLeavesNoTimer(t *testing.T) {
 	}
 }
 
-// An answer that stops in the middle is closed once.
+// TestFetchStalls checks that reading fails if a response stalls for too long.
 func TestFetchStalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reader, writer := io.Pipe()
 		p := &patient{ReadCloser: reader, stall: time.Minute}
-		go func() { _, _ = writer.Write([]byte("a 1")) }() // and nothing more
+		go func() { _, _ = writer.Write([]byte("a 1")) }() // and nothing more follows
 		began := time.Now()
 		text, err := io.ReadAll(p)
 		if string(text) != "a 1" || !errors.Is(err, io.ErrClosedPipe) || time.Since(began) != time.Minute {

@@ -43,7 +43,7 @@ func TestParseProbers(t *testing.T) {
 		t.Errorf("probers (-want +got):\n%s", diff)
 	}
 	if none, err := ParseProbers(""); len(none) != 0 || err != nil {
-		t.Errorf("of no text: %v, %v", none, err)
+		t.Errorf("without text: %v, %v", none, err)
 	}
 }
 
@@ -91,7 +91,7 @@ func FuzzParseProbers(f *testing.F) {
 			if p.HTTPGet == nil {
 				continue
 			}
-			// Whatever the path is, the probe goes to the address and nowhere else.
+			// Whatever the path, the URL must contain the given address.
 			target := probe.URL("http", "10.0.0.1", 80, p.HTTPGet.Path)
 			if u, err := url.Parse(target.String()); err != nil || u.Host != "10.0.0.1:80" || u.User != nil || target.RequestURI()[0] != '/' {
 				t.Errorf("path %q has the URL %q", p.HTTPGet.Path, target)

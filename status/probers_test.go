@@ -54,7 +54,8 @@ func TestParseHooksAndPorts(t *testing.T) {
 	}
 }
 
-// TestTargets holds what the kubelet makes of a path, and that no path leads to another host.
+// TestTargets checks that a path becomes the same URL as in the kubelet, and that no path leads to
+// another host.
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
@@ -99,7 +100,7 @@ func TestShare(t *testing.T) {
 	t.Parallel()
 	probers := Probers{livez: {HTTPGet: &HTTPGet{}}, "/app-health/app/readyz": {HTTPGet: &HTTPGet{}}, "/app-health/app/startupz": {TCPSocket: &TCPSocket{}}, prestop: {HTTPGet: &HTTPGet{}}}
 	if err := probers.Share(probe.ClientConfig{SourceIP: "nowhere"}); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {
-		t.Errorf("Share() = %v, want one that names the address", err)
+		t.Errorf("Share() = %v, want an error that names the address", err)
 	}
 	if err := probers.Share(probe.ClientConfig{}); err != nil {
 		t.Fatal(err)
@@ -107,6 +108,6 @@ func TestShare(t *testing.T) {
 	if c := probers[livez].HTTPGet.Client; c == nil || c != probers["/app-health/app/readyz"].HTTPGet.Client {
 		t.Error("the probes do not share a client")
 	} else if hook := probers[prestop].HTTPGet.Client; hook == nil || hook == c {
-		t.Error("the hook has no client of its own") // one that offers no HTTP/2
+		t.Error("the hook has no client of its own") // it must not offer HTTP/2
 	}
 }

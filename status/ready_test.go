@@ -35,7 +35,7 @@ func TestConcurrentProbesShareOneCheck(t *testing.T) {
 		if err := r.check(t.Context()); !errors.Is(err, reason) || asked != 1 {
 			t.Errorf("20 concurrent probes and one after them asked %d times, want once; the last one: %v", asked, err)
 		}
-		time.Sleep(500 * time.Millisecond) // as long as the check took
+		time.Sleep(500 * time.Millisecond) // as long as the check takes
 		if err := r.check(t.Context()); !errors.Is(err, reason) || asked != 2 {
 			t.Errorf("a later probe: %v, asked %d times, want its own check", err, asked)
 		}
@@ -124,9 +124,9 @@ func TestBusyEnvoy(t *testing.T) {
 	})
 }
 
-// Kubelets ask every few seconds, also every fifteen: one check that times out
-// turns nothing, a second one in a row does; and no caller receives what was an
-// hour ago.
+// TestBusyEnvoyIsAskedRarely checks the readiness for probes that are 15 seconds apart. One check
+// that times out changes nothing, a second one in a row does. An answer that is an hour old is not
+// used.
 func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,8 @@ func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 	})
 }
 
-// Why Envoy is gone is an answer, however late; the last good one does not replace it.
+// TestLateReasonIsAnAnswer checks that a reason returned after the timeout, such as the exit of
+// Envoy, takes precedence over the last good answer.
 func TestLateReasonIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

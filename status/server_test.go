@@ -63,7 +63,7 @@ func TestDrainAnswersWhenItIsOver(t *testing.T) {
 	case code := <-answered:
 		t.Errorf("answered %d before the drain was over", code)
 		return
-	case <-time.After(100 * time.Millisecond): // it would have been there
+	case <-time.After(100 * time.Millisecond): // long enough for a premature response
 	}
 	close(over)
 	if code := <-answered; code != http.StatusOK {
@@ -237,7 +237,7 @@ func gauge(t *testing.T, reg prometheus.Gatherer, name string) float64 {
 func TestSlowPeerIsCut(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("waits for the time that a peer has for its headers")
+		t.Skip("waits until the timeout for headers has passed")
 	}
 	_, address := serve(t, nil)
 	conn, err := net.Dial("tcp", address)
@@ -254,6 +254,6 @@ func TestSlowPeerIsCut(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("read = %v, want a closed connection", err)
 	} else if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		t.Error("a peer that never ends its headers is not cut")
+		t.Error("the connection of a peer that never ends its headers stays open")
 	}
 }

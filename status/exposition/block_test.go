@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The output does not depend on whether a source is read in blocks or byte by byte, and invalid
-// samples are not copied.
+// TestBlocks checks that the output does not depend on whether a source is read in blocks or byte
+// by byte, and that invalid samples are not copied.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder

@@ -158,7 +158,8 @@ what 2
 	}
 }
 
-// A family in several sources is described once, and there is one end marker.
+// TestClash checks that a family that occurs in several sources is described once, and that there
+// is one end marker.
 func TestClash(t *testing.T) {
 	t.Parallel()
 	const om = "application/openmetrics-text; version=1.0.0"
@@ -242,7 +243,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// lines omits lines with the given prefix.
+// lines returns the lines that do not have the given prefix.
 func lines(s, without string) (kept []string) {
 	for line := range strings.SplitSeq(s, "\n") {
 		if !strings.HasPrefix(line, without) {
@@ -252,7 +253,7 @@ func lines(s, without string) (kept []string) {
 	return kept
 }
 
-// A long histogram spans several chunks and remains complete.
+// TestLongHistogramInProtobuf checks that a histogram that spans several chunks remains complete.
 func TestLongHistogramInProtobuf(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -286,8 +287,8 @@ func TestLongHistogramInProtobuf(t *testing.T) {
 	}
 }
 
-// After a truncated source, the output contains only complete lines and families, or the error says
-// that the response is torn.
+// TestBreaksOff checks that after a truncated source the output contains only complete lines and
+// families, or that the error says that the response is torn.
 func TestBreaksOff(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("reset")
@@ -385,7 +386,7 @@ func FuzzMerge(f *testing.F) {
 	})
 }
 
-// An independent parser accepts the generated text.
+// TestParsable checks that an independent parser accepts the generated text.
 func TestParsable(t *testing.T) {
 	t.Parallel()
 	out := merge(t, acceptText, source{"", plainText}, source{acceptOM, openMetricsText}, source{acceptProto, delimited(t, native(t)...)})

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A source whose response does not contain metrics, whatever its content type, does not affect the
-// others.
+// TestForeignText checks that a source whose response does not contain metrics, whatever its
+// content type, does not affect other sources.
 func TestForeignText(t *testing.T) {
 	t.Parallel()
 	for _, accept := range []string{acceptText, acceptOM} {
@@ -23,7 +23,7 @@ func TestForeignText(t *testing.T) {
 			m := NewMerger(&out, Negotiate(http.Header{"Accept": {accept}}))
 			contentType := accept
 			if err := m.Copy(strings.NewReader(page), contentType); err == nil {
-				t.Errorf("%s: %q is handed on as %q", accept, page, out.String())
+				t.Errorf("%s: %q is passed on as %q", accept, page, out.String())
 			}
 			if err := m.Copy(strings.NewReader("after 1\n"), contentType); err != nil {
 				t.Errorf("%s: after %q: %v", accept, page, err)

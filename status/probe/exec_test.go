@@ -22,7 +22,7 @@ func TestExec(t *testing.T) {
 		"exit 0":                           "",
 		"printf 'a\\nb\\377'; exit 4":      "sh: exit status 4: a b?",
 		"head -c 100000 /dev/zero; exit 1": "sh: exit status 1",
-		"sleep 60 & exit 0":                "", // what it leaves behind holds its output open
+		"sleep 60 & exit 0":                "", // the background process keeps the output open
 	} {
 		begin := time.Now()
 		err := Exec(t.Context(), []string{"sh", "-c", script})
@@ -46,7 +46,7 @@ func TestExec(t *testing.T) {
 		t.Errorf("Exec() with a context that has ended = %v", err)
 	}
 	if _, err := os.Stat(file); err == nil {
-		t.Error("the command ran although nobody waits")
+		t.Error("the command ran although the context had ended")
 	}
 }
 
