@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Addresses of interfaces that are down, of loopback and of one link only are
-// no place where the proxy could be reached.
+// TestAddressesOf checks that addresses at which other hosts cannot reach the proxy are ignored:
+// those of interfaces that are down, loopback addresses and link-local addresses.
 func TestAddressesOf(t *testing.T) {
 	t.Parallel()
 	table := map[string][]string{
@@ -44,7 +44,8 @@ func TestAddressesOf(t *testing.T) {
 	}
 }
 
-// The annotation excludes the addresses of interfaces, but never INSTANCE_IP.
+// TestExcludedInterfaces checks that the annotation excludes the addresses of interfaces, but never
+// INSTANCE_IP.
 func TestExcludedInterfaces(t *testing.T) {
 	t.Parallel()
 	for exclude, want := range map[string][]string{

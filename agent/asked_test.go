@@ -11,7 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// TestAsked selects the requests of a tap.
+// TestAsked checks which requests a tap selects.
 func TestAsked(t *testing.T) {
 	t.Parallel()
 	web, none := "spiffe://cluster.local/ns/shop/sa/web", (*string)(nil)

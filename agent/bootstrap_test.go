@@ -17,14 +17,15 @@ import (
 	"time"
 )
 
-// A bootstrap of the user's own is neither made nor written nor removed.
+// TestCustomConfigFile checks that the agent neither generates nor writes nor removes the bootstrap
+// if the user provides one.
 func TestCustomConfigFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "own.yaml")
 	if err := os.WriteFile(path, []byte("admin: {}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A template loses against it, a tracer that is gone is not looked at.
+	// The file takes precedence over the template, and the unsupported tracer causes no warning.
 	cfg, warnings, err := resolve(t.Context(), testSources(map[string]string{path: "admin: {}"},
 		"PROXY_CONFIG={customConfigFile: '"+path+"', proxyBootstrapTemplatePath: x, tracing: {stackdriver: {}}}"))
 	if err != nil || len(warnings) != 0 {
@@ -55,7 +56,7 @@ func TestWriteBootstrap(t *testing.T) {
 	}
 	remove()
 	if _, err := os.Stat(cfg.bootstrapFile); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("the bootstrap was not removed: %v", err)
 	}
 }
 
@@ -70,8 +71,9 @@ func TestBootstrapOverride(t *testing.T) {
 	}
 }
 
-// A template of the user takes the place of ours: customConfigFile wins over
-// the environment, this over the flag, and that over the ProxyConfig.
+// TestTemplate checks that a template of the user replaces the built-in bootstrap. customConfigFile
+// takes precedence over the environment, the environment over the flag, and the flag over the
+// ProxyConfig.
 func TestTemplate(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{
@@ -82,7 +84,7 @@ func TestTemplate(t *testing.T) {
 	const ours = "etc/istio/proxy/envoy-rev.json"
 	for name, tc := range map[string]struct {
 		environ, flag string
-		file, want    string // the file that Envoy reads, and what is in it
+		file, want    string // the file that Envoy reads, and a part of its content
 		warning, err  string
 	}{
 		"nothing":             {file: ours, want: "xds-grpc"},
@@ -123,8 +125,8 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// The default of tracing makes no tracer, the same value in any of the
-// sources does.
+// TestTracingSet checks that the default tracing setting creates no tracer, but the same value set
+// in any source does.
 func TestTracingSet(t *testing.T) {
 	t.Parallel()
 	const zipkin = "tracing: {zipkin: {address: 'zipkin.istio-system:9411'}}"
@@ -194,8 +196,8 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// A lookup of statsd that hangs ends with the agent, or in time, and the agent
-// starts without statsd.
+// TestStatsdLookupEnds checks that a lookup of statsd that hangs ends with the agent or after a
+// timeout, and that the agent starts without statsd.
 func TestStatsdLookupEnds(t *testing.T) {
 	t.Parallel()
 	hangs := func(ctx context.Context, _ string) ([]string, error) {
@@ -223,8 +225,8 @@ func TestStatsdLookupEnds(t *testing.T) {
 	}
 }
 
-// The end of the agent, such as by SIGTERM, ends the lookup of its start at once. The test
-// is not parallel because it replaces the resolver of the process.
+// TestNewEndsWithItsContext checks that the end of the context, as on SIGTERM, ends the lookup at
+// once. The test is not parallel, because it replaces the resolver of the process.
 func TestNewEndsWithItsContext(t *testing.T) {
 	before := net.DefaultResolver
 	t.Cleanup(func() { net.DefaultResolver = before })
@@ -248,7 +250,7 @@ func TestNewEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// An agent that is ended before it runs starts nothing.
+// TestRunAfterTheEnd checks that Run starts nothing if its context has already ended.
 func TestRunAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -59,7 +59,8 @@ func TestWriteGRPCBootstrap(t *testing.T) {
 	}
 }
 
-// Only a file that was asked for is missed.
+// TestWriteGRPCBootstrapFails checks that a failed write is an error if the file was requested. An
+// empty path turns the file off.
 func TestWriteGRPCBootstrapFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Without the flag, Envoy's arguments are as they were.
+// TestHotRestartArguments checks that Envoy's arguments disable hot restarts unless the flag is
+// set.
 func TestHotRestartArguments(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{false, true} {

@@ -16,15 +16,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// started is what flags and an environment come to.
+// started is the result of resolving flags and an environment.
 type started struct {
 	cfg      *settings
 	env      environ.Values
 	warnings []string
 }
 
-// start resolves flags and an environment as the program does, with files from a
-// map. Their defaults are those of the command line.
+// start resolves flags and an environment like the program does, with the defaults of the command
+// line. It reads files from a map.
 func start(t *testing.T, c Config, variables []string, files map[string]string) started {
 	t.Helper()
 	var s started
@@ -52,7 +52,7 @@ func start(t *testing.T, c Config, variables []string, files map[string]string) 
 	return s
 }
 
-// expect compares the warnings, each by a part of it.
+// expect checks the warnings. Each of them must contain the given text.
 func (s started) expect(t *testing.T, warnings ...string) {
 	t.Helper()
 	if len(s.warnings) != len(warnings) {
@@ -65,7 +65,7 @@ func (s started) expect(t *testing.T, warnings ...string) {
 	}
 }
 
-// injected is the environment that Istio's injector sets in a container.
+// injected returns the environment that Istio's injector sets in a container.
 func injected(more ...string) []string {
 	return append([]string{
 		"ISTIO_META_ISTIO_PROXY_SHA=abc", "ISTIO_META_ISTIO_VERSION=1.18.0", // of the image
@@ -79,7 +79,7 @@ func injected(more ...string) []string {
 	}, more...)
 }
 
-// podFiles are the files that its volumes hold.
+// podFiles returns the files in the volumes of the pod.
 func podFiles() map[string]string {
 	return map[string]string{
 		filepath.Clean(meshRootFile): "roots",
@@ -88,7 +88,7 @@ func podFiles() map[string]string {
 	}
 }
 
-// injectedFlags are the flags that the injector sets.
+// injectedFlags returns the flags that the injector sets.
 func injectedFlags() Flags {
 	return Flags{Domain: "ns.svc.cluster.local", ProxyLogLevel: "warning", ComponentLogLevel: "misc:error"}
 }
@@ -136,9 +136,9 @@ func TestInjectedRouter(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Role: node.Router, Flags: injectedFlags()}, injected(
 		"ISTIO_META_POD_PORTS=[\n]", "ISTIO_META_APP_CONTAINERS=", "ISTIO_META_UNPRIVILEGED_POD=true",
-		// An entry of proxyMetadata is in both.
+		// The injector sets entries of proxyMetadata as environment variables as well.
 		`PROXY_CONFIG={"proxyMetadata":{"ISTIO_META_IDLE_TIMEOUT":"10s","EXIT_ON_ZERO_ACTIVE_CONNECTIONS":"true"}}`, "ISTIO_META_IDLE_TIMEOUT=10s", "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true",
-		// A router merges no metrics of an application, whatever stands there.
+		// A router never merges metrics of an application, so this annotation has no effect.
 		`ISTIO_PROMETHEUS_ANNOTATIONS={"scrape":"true","port":"15020"}`,
 	), podFiles())
 	s.expect(t)
@@ -151,7 +151,7 @@ func TestInjectedRouter(t *testing.T) {
 	}
 }
 
-// The agent beside an application with gRPC of its own.
+// TestInjectedGRPCAgent checks the agent next to a proxyless gRPC application.
 func TestInjectedGRPCAgent(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Role: node.Sidecar, Flags: injectedFlags()}, injected(
@@ -166,9 +166,9 @@ func TestInjectedGRPCAgent(t *testing.T) {
 	}
 }
 
-// machine is the environment that istio-start.sh sets for the agent: cluster.env
-// as istioctl makes it, sidecar.env as it is packaged, and what the script
-// adds. The shell exports all of it.
+// machine returns the environment that istio-start.sh sets for the agent: cluster.env as istioctl
+// generates it, sidecar.env as packaged, and the variables of the script. The shell exports all of
+// them.
 func machine(more ...string) []string {
 	return append([]string{
 		"CANONICAL_REVISION=latest", "CANONICAL_SERVICE=shop", "ISTIO_INBOUND_PORTS=*", "ISTIO_LOCAL_EXCLUDE_PORTS=22,15090,15021,15020",
@@ -182,7 +182,8 @@ func machine(more ...string) []string {
 	}, more...)
 }
 
-// machineFiles are what was copied there: the root, and mesh.yaml of istioctl.
+// machineFiles returns the files that were copied to the machine: the root certificate and
+// mesh.yaml of istioctl.
 func machineFiles() map[string]string {
 	return map[string]string{
 		filepath.Clean(oldRootFile): "roots",
@@ -194,7 +195,7 @@ func machineFiles() map[string]string {
 func TestMachine(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		flags    Flags // of $ISTIO_AGENT_FLAGS
+		flags    Flags // from $ISTIO_AGENT_FLAGS
 		environ  []string
 		warnings []string
 		check    func(t *testing.T, s started)
@@ -230,7 +231,7 @@ func TestMachine(t *testing.T) {
 			s := start(t, Config{Role: node.Sidecar, Flags: tc.flags}, machine(tc.environ...), machineFiles())
 			s.expect(t, tc.warnings...)
 			cfg, m := s.cfg, s.cfg.metadata
-			// The root at ./etc/certs is that of the directory of the client's certificate too.
+			// The root certificate in ./etc/certs is also the one next to the client certificate.
 			xds := upstream{address: "istiod.istio-system.svc:15012", serverName: "istiod.istio-system.svc", roots: oldRootFile, chain: "etc/certs/cert-chain.pem", key: "etc/certs/key.pem", ownFirst: true}
 			ca := xds
 			ca.roots = "etc/certs/root-cert.pem"

@@ -12,7 +12,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/agent/environ"
 )
 
-// An age of 0 keeps nothing, what was kept before included.
+// TestLastGoodIsSwitchedOff checks that with a maximum age of 0 nothing is stored, and that what an
+// earlier run stored is removed.
 func TestLastGoodIsSwitchedOff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -28,6 +29,6 @@ func TestLastGoodIsSwitchedOff(t *testing.T) {
 		t.Errorf("%v, %v", b.parts.lastGood, err)
 	}
 	if _, err := os.Stat(key); !os.IsNotExist(err) {
-		t.Errorf("the kept identity stays: %v", err)
+		t.Errorf("the stored identity was not removed: %v", err)
 	}
 }

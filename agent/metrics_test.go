@@ -16,7 +16,7 @@ func TestMetricsPorts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		environ []string
-		want    string // part of the error; none: it is taken
+		want    string // part of the error; empty if the ports are valid
 	}{
 		"nothing":           {},
 		"both":              {environ: []string{"ENVOY_SECURE_METRICS_PORT=15091", "ENVOY_SECURE_MERGED_METRICS_PORT=15092"}},
@@ -43,7 +43,7 @@ func TestMetricsPorts(t *testing.T) {
 	}
 }
 
-// Probes and scrapes that stay connected do not hold up a drain.
+// TestOwnPorts checks that connections of probes and scrapes do not delay a drain.
 func TestOwnPorts(t *testing.T) {
 	t.Parallel()
 	cfg, _, err := resolve(t.Context(), testSources(nil, "ENVOY_SECURE_MERGED_METRICS_PORT=15092"))

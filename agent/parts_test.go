@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// A version that cannot be had does not end an Envoy that runs; one that is too
-// old does, and an Envoy that has ended is asked why.
+// TestCheckVersion checks that an unknown version does not end a running Envoy, but an old or
+// unsafe one does. If Envoy has already ended, an unknown version is an error as well.
 func TestCheckVersion(t *testing.T) {
 	t.Parallel()
 	script := func(version string) string {

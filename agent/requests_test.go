@@ -18,13 +18,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
-// TestRequestsHandler switches the log of requests on and off. That Envoy writes it is tested with
-// the shop.
+// TestRequestsHandler checks that the handler switches Envoy's log of requests on and off. The
+// tests of the shop check that Envoy writes the log.
 func TestRequestsHandler(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var asked []string
-	fail := 0 // so many requests
+	fail := 0 // number of requests that fail
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -59,7 +59,7 @@ func TestRequestsHandler(t *testing.T) {
 		t.Errorf("got %d, %q, %q", code, text, dropped)
 	}
 	if got := strings.Join(asked, "; "); got != "POST /runtime_modify?outrigger.record=100; POST /runtime_modify?outrigger.record=" {
-		t.Errorf("the admin port was asked: %s", got)
+		t.Errorf("requests to the admin port: %s", got)
 	}
 	for _, query := range []string{"/", "/?for=x", "/?for=0s", "/?for=11m"} {
 		if code, text, _ := get(query); code != http.StatusBadRequest || !strings.Contains(text, "at most 10m0s") {
@@ -74,7 +74,7 @@ func TestRequestsHandler(t *testing.T) {
 	}
 	const both = "POST /runtime_modify?outrigger.record=N&outrigger.record_sent=N"
 	if got := strings.Join(asked, "; "); got != strings.ReplaceAll(both, "N", "5")+"; "+strings.ReplaceAll(both, "N", "") {
-		t.Errorf("the admin port was asked by a tap: %s", got)
+		t.Errorf("requests of a tap to the admin port: %s", got)
 	}
 	capture, err := relay.Capture(xdsproxy.Selection{})
 	if err != nil {
@@ -92,11 +92,12 @@ func TestRequestsHandler(t *testing.T) {
 		t.Errorf("without a runtime: %d, %s", code, text)
 	}
 	if last := asked[len(asked)-1]; !strings.HasSuffix(last, "outrigger.record=") || fail > 0 {
-		t.Errorf("an answer that says that recording is not on may be wrong, but the last of %d requests is %s", len(asked), last)
+		t.Errorf("recording may be on although the response says otherwise, so it must be switched off, but the last of %d requests is %s", len(asked), last)
 	}
 }
 
-// unread is a response that nobody reads: writes fail at a deadline, which this one does not wait for.
+// unread is a response that the client does not read. Writes fail at the deadline, without waiting
+// for it.
 type unread struct {
 	http.ResponseWriter
 	deadline time.Time
@@ -112,7 +113,7 @@ func (u *unread) Write([]byte) (int, error) {
 	return 0, os.ErrDeadlineExceeded
 }
 
-// TestUnreadRequests ends a recording whose client reads nothing.
+// TestUnreadRequests checks that a recording ends if its client reads nothing.
 func TestUnreadRequests(t *testing.T) {
 	t.Parallel()
 	lines := make(chan []byte, 1)

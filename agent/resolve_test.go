@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// testSources is a sidecar whose files are a map.
+// testSources returns the sources of a sidecar whose files are in a map.
 func testSources(files map[string]string, variables ...string) sources {
 	env, _ := environ.Read(append([]string{"POD_NAME=p", "POD_NAMESPACE=ns", "SERVICE_ACCOUNT=sa", "INSTANCE_IP=10.0.0.1"}, variables...))
 	return sources{
@@ -46,7 +46,7 @@ func testSources(files map[string]string, variables ...string) sources {
 	}
 }
 
-// Durations of all sources have Go's units, as in Istio.
+// TestResolveDurations checks that durations in all sources use Go's units, as in Istio.
 func TestResolveDurations(t *testing.T) {
 	t.Parallel()
 	const bad = "terminationDrainDuration: 1x"
@@ -75,7 +75,8 @@ func TestResolveDurations(t *testing.T) {
 	}
 }
 
-// Later sources win: defaults, mesh file, environment, annotations, flags.
+// TestResolvePrecedence checks that later sources take precedence: defaults, mesh file,
+// environment, annotations, flags.
 func TestResolvePrecedence(t *testing.T) {
 	t.Parallel()
 	src := testSources(map[string]string{
@@ -288,7 +289,8 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-// A certificate that cannot be used does not lock the workload out.
+// TestClientCertificate checks that a client certificate that cannot be used does not prevent
+// connections.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -314,7 +316,7 @@ func TestClientCertificate(t *testing.T) {
 	}
 	for _, path := range []string{filepath.Join(dir, "none"), os.Args[0]} {
 		if _, err := (upstream{roots: path}).tlsConfig(nil)(); err == nil {
-			t.Errorf("roots of %s were taken", path)
+			t.Errorf("the roots in %s were accepted", path)
 		}
 	}
 }
@@ -331,7 +333,7 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
-// Where the workload's identity comes from.
+// TestResolveIdentity checks where the workload's identity comes from.
 func TestResolveIdentity(t *testing.T) {
 	t.Parallel()
 	pair := map[string]string{"etc/certs/cert-chain.pem": "c", "etc/certs/key.pem": "k"}

@@ -49,7 +49,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// The kubelet's addresses come from the environment and the pod's annotations.
+// TestHookSources checks that the addresses of the kubelet come from the environment and the
+// annotations of the pod.
 func TestHookSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

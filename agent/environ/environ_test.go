@@ -75,7 +75,7 @@ func TestReadEnvironmentBadValues(t *testing.T) {
 	}
 }
 
-// Every default of the table can be read, and no name stands there twice.
+// TestVariables checks that the default of each variable can be parsed, and that names are unique.
 func TestVariables(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}
@@ -94,12 +94,13 @@ func TestVariables(t *testing.T) {
 	}
 	for _, v := range unservedVariables() {
 		if names[v.name] {
-			t.Errorf("%s is both served and not", v.name)
+			t.Errorf("%s is both read and listed as not read", v.name)
 		}
 	}
 }
 
-// A header that gRPC refuses would keep every stream from being opened.
+// TestHeaders checks that headers that gRPC would refuse are ignored, because they would prevent
+// every stream.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	e, warnings := Read([]string{

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// referenceVariables are the variables of pilot-agent 1.18, and those that
-// other versions are known for.
+// referenceVariables are the variables of pilot-agent 1.18 and known variables of other versions.
 const referenceVariables = `
 	POD_NAME POD_NAMESPACE INSTANCE_IP SERVICE_ACCOUNT HOST_IP ISTIO_CPU_LIMIT TRUST_DOMAIN CLOUD_PLATFORM GCP_METADATA GCP_QUOTA_PROJECT
 	GKE_CLUSTER_URL GCE_METADATA_HOST KUBERNETES_SERVICE_HOST K_REVISION
@@ -40,8 +39,8 @@ const referenceVariables = `
 	SECRET_GRACE_PERIOD_RATIO_JITTER WORKLOAD_IDENTITY_SOCKET_FILE
 	ENVOY_SKIP_DEPRECATED_LOGS PEER_METADATA_DISCOVERY COMPLIANCE_POLICY`
 
-// notRead reads the table of variables that have no effect: the names in
-// backticks in its first column.
+// notRead returns the names of variables that have no effect according to the document: those in
+// backticks in the first column of its table.
 func notRead(t *testing.T) (names []string) {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/compatibility.md")
@@ -63,8 +62,8 @@ func notRead(t *testing.T) (names []string) {
 	return names
 }
 
-// Every variable of pilot-agent is read, or a document says why not, and never
-// both. What is in the document without being known warns nobody.
+// TestEnvironmentOfTheReference checks that each variable of pilot-agent is either read or
+// documented as not read, and that each documented variable causes a warning.
 func TestEnvironmentOfTheReference(t *testing.T) {
 	t.Parallel()
 	reference := strings.Fields(referenceVariables)
@@ -89,10 +88,10 @@ func TestEnvironmentOfTheReference(t *testing.T) {
 		case slices.Contains(table[:i], name):
 			t.Errorf("docs/compatibility.md has %s twice", name)
 		case !slices.Contains(reference, name):
-			t.Errorf("docs/compatibility.md says that %s is not read, which pilot-agent does not read either", name)
+			t.Errorf("docs/compatibility.md says that %s is not read, but pilot-agent does not read it either", name)
 		}
 	}
-	silent := []string{"K_REVISION"} // set in every pod of Knative
+	silent := []string{"K_REVISION"} // set in every Knative pod
 	for _, v := range unservedVariables() {
 		if !slices.Contains(table, v.name) && !inFamily(v.name) {
 			t.Errorf("a user who sets %s is warned, but docs/compatibility.md does not have it", v.name)
@@ -106,8 +105,8 @@ func TestEnvironmentOfTheReference(t *testing.T) {
 	}
 }
 
-// Values that make no difference cause no warning, all others do; the
-// names of other versions with what to use instead.
+// TestUnservedVariables checks that only values that make a difference cause a warning. For names
+// of other versions, the warning must say what to use instead.
 func TestUnservedVariables(t *testing.T) {
 	t.Parallel()
 	for _, v := range unservedVariables() {

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// Several targets at once, and a file that is there already keeps its lines.
+// TestLogTargets checks that several targets can be used at once, and that an existing file keeps
+// its lines.
 func TestLogTargets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -64,7 +65,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-// A target that fails does not silence the others.
+// TestLogBrokenTarget checks that a target that fails does not affect the others.
 func TestLogBrokenTarget(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -83,7 +84,8 @@ func TestMegabytes(t *testing.T) {
 	}
 }
 
-// A file is rotated at its size, old ones go, and no line is lost between.
+// TestLogRotation checks that a file is rotated at its maximum size, that old files are removed,
+// and that no line is lost.
 func TestLogRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -93,7 +95,7 @@ func TestLogRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	filler := strings.Repeat("x", maxLogValue)
-	write := func() { // 3 MB, in lines of many kinds: those of one kind are limited
+	write := func() { // 3 MB of different lines, because equal lines are rate limited
 		for i := range 250 {
 			log.Info(fmt.Sprint("long line ", i), "count", i, "reason", filler, "err", filler, "value", filler)
 		}
@@ -107,7 +109,7 @@ func TestLogRotation(t *testing.T) {
 		return files
 	}
 	next := 0
-	for _, path := range rotated() { // agent-<time>.log sort before agent.log
+	for _, path := range rotated() { // agent-<time>.log sorts before agent.log
 		info, err := os.Stat(path)
 		if err != nil || info.Size() > 1<<20 || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", path, info, err)

@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// parsedLogFlags are the flags of a command line.
+// parsedLogFlags returns the flags of a command line.
 func parsedLogFlags(t *testing.T, args ...string) *Flags {
 	t.Helper()
 	var f Flags
@@ -32,7 +32,7 @@ func parsedLogFlags(t *testing.T, args ...string) *Flags {
 	return &f
 }
 
-// testLog is the log that flags ask for, in memory.
+// testLog returns a logger that is configured by flags, and its output.
 func testLog(t *testing.T, args ...string) (*slog.Logger, *bytes.Buffer) {
 	t.Helper()
 	f := parsedLogFlags(t, args...)
@@ -44,7 +44,7 @@ func testLog(t *testing.T, args ...string) (*slog.Logger, *bytes.Buffer) {
 	return slog.New(newHandler(&out, rules, f.JSON)), &out
 }
 
-// textLines checks the times and returns what stands behind them.
+// textLines checks the times and returns the rest of each line.
 func textLines(t *testing.T, text string) []string {
 	t.Helper()
 	var lines []string
@@ -58,7 +58,7 @@ func textLines(t *testing.T, text string) []string {
 	return lines
 }
 
-// jsonLines reads each line, and takes the time out.
+// jsonLines decodes each line, checks its time and removes it.
 func jsonLines(t *testing.T, text string) []map[string]any {
 	t.Helper()
 	var docs []map[string]any
@@ -120,7 +120,7 @@ func FuzzOneLine(f *testing.F) {
 	})
 }
 
-// Every name that Istio's agent has for a part of its log means something.
+// TestLogComponents checks that every component name of Istio's agent is accepted.
 func TestLogComponents(t *testing.T) {
 	t.Parallel()
 	for name, component := range map[string]string{
@@ -157,7 +157,8 @@ func TestLogComponents(t *testing.T) {
 	}
 }
 
-// Names of other versions are one warning, not an error.
+// TestLogUnknownComponents checks that component names of other versions cause one warning and no
+// error.
 func TestLogUnknownComponents(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
@@ -230,8 +231,8 @@ func TestLogCallerAndStack(t *testing.T) {
 	}
 }
 
-// The error that ends the agent is in the log where users look, and a log of
-// JSON holds nothing else.
+// TestReport checks that the error that ends the agent is written where users look for it, and that
+// a JSON log contains nothing else.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("first\nsecond")
@@ -255,7 +256,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestLogIsLimited: what a peer repeats, or says at length, does not fill the log.
+// TestLogIsLimited checks that a peer cannot fill the log with repeated or long messages.
 func TestLogIsLimited(t *testing.T) {
 	t.Parallel()
 	rules, _, err := (&Flags{levels: "default:info"}).rules()
@@ -270,7 +271,7 @@ func TestLogIsLimited(t *testing.T) {
 	}
 	log.Error("another line")
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	// The clock goes on meanwhile: a few more than those at once may pass.
+	// Time passes during the test, so a few more lines than the initial burst may be written.
 	if n := len(lines); n < linesAtOnce || n > 20*linesAtOnce || !strings.HasSuffix(lines[n-1], "another line") {
 		t.Errorf("%d lines, the last one %q", n, lines[n-1])
 	}
