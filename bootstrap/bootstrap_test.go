@@ -136,7 +136,7 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// The forms of a gRPC target name lead to the same address.
+// TestOpenCensusAddress checks that all forms of a gRPC target name lead to the same address.
 func TestOpenCensusAddress(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]string{
@@ -162,7 +162,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// The default tracing setting does not create a tracer, but the same value set by a user does.
+// TestDefaultTracing checks that the default tracing setting does not create a tracer, but that the
+// same value set by a user does.
 func TestDefaultTracing(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{false, true} {

@@ -86,8 +86,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// User settings are merged over the rendered bootstrap, as with ISTIO_BOOTSTRAP_OVERRIDE.
-// docs/compatibility.md refers to the files as examples.
+// TestOverride checks that user settings are merged over the rendered bootstrap, as with
+// ISTIO_BOOTSTRAP_OVERRIDE. docs/compatibility.md refers to the files as examples.
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()

@@ -142,8 +142,8 @@ func dial(t *testing.T, doc []byte) *grpc.ClientConn {
 	return conn
 }
 
-// gRPC's own library accepts the bootstrap, finds the socket even if its path contains special
-// characters, and sends the node.
+// TestRenderGRPCIsWhatGRPCReads checks that gRPC's own library accepts the bootstrap, finds the
+// socket even if its path contains special characters, and sends the node.
 func TestRenderGRPCIsWhatGRPCReads(t *testing.T) {
 	t.Parallel()
 	for name, certDir := range map[string]string{"plain": "", "with certificates": "/var/lib/istio/data"} {
@@ -184,7 +184,8 @@ func TestRenderGRPCIsWhatGRPCReads(t *testing.T) {
 	}
 }
 
-// The test above relies on gRPC rejecting an invalid bootstrap.
+// TestGRPCRefusesASpoiltBootstrap checks that gRPC rejects an invalid bootstrap, on which the test
+// above relies.
 func TestGRPCRefusesASpoiltBootstrap(t *testing.T) {
 	t.Parallel()
 	in := grpcInput("/etc/istio/proxy/XDS")

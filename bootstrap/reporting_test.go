@@ -19,8 +19,8 @@ func TestReporting(t *testing.T) {
 	for name, tc := range map[string]struct {
 		flush, eviction, buckets string
 		want                     reporting
-		interval                 time.Duration // of the eviction
-		doubts                   []string      // a part of each
+		interval                 time.Duration // eviction interval
+		doubts                   []string      // part of each warning
 	}{
 		"nothing":                {interval: 10 * time.Minute},
 		"flush":                  {flush: "10s", want: reporting{flush: 10 * time.Second}, interval: 10 * time.Minute},
@@ -80,7 +80,7 @@ func TestReporting(t *testing.T) {
 	}
 }
 
-// Envoy refuses the values that the agent ignores.
+// TestEnvoyRefusesReporting checks that Envoy refuses the values that the agent ignores.
 func TestEnvoyRefusesReporting(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
@@ -103,7 +103,8 @@ func TestEnvoyRefusesReporting(t *testing.T) {
 	}
 }
 
-// The limit on connections comes from node metadata, else from the runtime.
+// TestConnectionLimit checks that the limit on connections comes from node metadata, else from the
+// runtime.
 func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -159,7 +160,8 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// The runtime has the limit on connections only for templates without the newer parameter.
+// TestTemplateConnectionLimit checks that the runtime has the limit on connections only for
+// templates without the newer parameter.
 func TestTemplateConnectionLimit(t *testing.T) {
 	t.Parallel()
 	m, _, err := NodeMetadata(MetadataInput{Variables: map[string]string{"ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS": "8"}, ProxyConfig: proxyConfig(t, "")})

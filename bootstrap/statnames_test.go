@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
-// The names of Envoy's stats become labels, both of control planes that end them with a semicolon and
-// of older ones.
+// TestEnvoyStatNames checks that the names of Envoy's stats become labels, both with control planes
+// that end them with a semicolon and with older ones.
 func TestEnvoyStatNames(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
@@ -50,7 +50,7 @@ func TestEnvoyStatNames(t *testing.T) {
 		`envoy_cluster_upstream_rq_total{cluster_name="outbound_.443_._.x.mesh"} 0`,
 		`envoy_cluster_upstream_rq_total{cluster_name="outbound|80|v1|b.ns.svc.cluster.local"} 0`,
 		`envoy_cluster_upstream_rq_total{cluster_name="inbound|81||"} 0`,
-		// Nothing tells where this name ends.
+		// The end of this name cannot be determined.
 		`envoy_cluster_example_com_upstream_rq_total{cluster_name="outbound|443||old"} 0`,
 		`envoy_http_downstream_rq_total{http_conn_manager_prefix="inbound_0.0.0.0_8080"} 0`,
 		`envoy_http_downstream_rq_total{http_conn_manager_prefix="InboundPassthroughCluster"} 0`,

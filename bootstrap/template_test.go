@@ -106,7 +106,7 @@ func TestTemplateGolden(t *testing.T) {
 	}
 }
 
-// A template can generate the same bootstrap as Render.
+// TestTemplateRoundTrip checks that a template can generate the same bootstrap as Render.
 func TestTemplateRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"usual", "usual-ipv6"} {
@@ -183,7 +183,8 @@ func TestTemplateErrors(t *testing.T) {
 	}
 }
 
-// Stock Envoy rejects the settings of other Envoy builds, so the warning is correct.
+// TestTemplateRemoved checks that stock Envoy rejects the settings of other Envoy builds, so that
+// the warning is correct.
 func TestTemplateRemoved(t *testing.T) {
 	t.Parallel()
 	envoy := findEnvoy()
@@ -216,7 +217,7 @@ func TestTemplateOutput(t *testing.T) {
 	}
 }
 
-// Any template results in a document that can be parsed, or in an error.
+// FuzzTemplate checks that any template results in a document that can be parsed, or in an error.
 func FuzzTemplate(f *testing.F) {
 	// Use short seeds: with whole templates, the engine would minimize for minutes.
 	f.Add([]byte(`{"id": "{{ .nodeID }}", "m": {{ .meta_json_str }}, "r": {{ .runtime_flags }}}`), false)
@@ -234,7 +235,7 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// A waypoint always uses delta, also with a template.
+// TestTemplateOfWaypoint checks that a waypoint always uses delta, also with a template.
 func TestTemplateOfWaypoint(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]string{node.Sidecar: "GRPC", node.Waypoint: "DELTA_GRPC"} {

@@ -31,7 +31,8 @@ func TestUnknownEnumValues(t *testing.T) {
 	}
 }
 
-// Istio reads durations with Go's units, not only in seconds as JSON of protobuf has them.
+// TestDurations checks that durations may use Go's units, as in Istio, and not only seconds, as in
+// the JSON of protobuf.
 func TestDurations(t *testing.T) {
 	t.Parallel()
 	places := map[string]func(*meshv1alpha1.MeshConfig) *durationpb.Duration{

@@ -194,8 +194,8 @@ func TestHasField(t *testing.T) {
 	}
 }
 
-// An extension provider that cannot be used is harmless: objects that refer to it report the
-// problem.
+// TestUnusableExtensionProvider checks that an extension provider that cannot be used is not an
+// error. Objects that refer to it report the problem.
 func TestUnusableExtensionProvider(t *testing.T) {
 	t.Parallel()
 	if _, err := Parse([]byte("extensionProviders: [{name: a}, {name: b, zipkin: {}}]")); err != nil {

@@ -50,7 +50,7 @@ func TestParseNetworks(t *testing.T) {
 	}
 }
 
-// Later documents override earlier ones, except for fields that merge.
+// TestParseOver checks that later documents override earlier ones, except for fields that merge.
 func TestParseOver(t *testing.T) {
 	t.Parallel()
 	got, err := Parse(

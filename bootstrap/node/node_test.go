@@ -96,7 +96,7 @@ func TestMetadataShapes(t *testing.T) {
 	}
 }
 
-// The original value of an empty field is rendered nevertheless.
+// TestMetadataEmptyFields checks that the original value of an empty field is rendered.
 func TestMetadataEmptyFields(t *testing.T) {
 	t.Parallel()
 	got, err := json.Marshal(&Metadata{NodeName: "n", Raw: map[string]any{"DNS_CAPTURE": "false", "NODE_NAME": "loses"}})

@@ -24,8 +24,8 @@ func at(t *testing.T, platform, url string) Config {
 	return Config{Platform: platform, Endpoints: Endpoints{AWS: url, Azure: url, GCP: url}, DMIDir: t.TempDir(), Timeout: 10 * time.Second}
 }
 
-// The agent starts whatever the response: there is a warning, and the result contains no invalid
-// data.
+// TestDetectBadAnswers checks that the agent starts whatever the response: there is a warning, and
+// the result contains no invalid data.
 func TestDetectBadAnswers(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -102,7 +102,7 @@ func TestDetectBadAnswers(t *testing.T) {
 	}
 }
 
-// A document with one invalid field still provides the others.
+// TestDetectAzureInPart checks that a document with one invalid field still provides the others.
 func TestDetectAzureInPart(t *testing.T) {
 	t.Parallel()
 	cfg := at(t, Azure, serve(t, azure(`{"name":7,"location":"westus","zone":"1/2","tagsList":[{"name":"A","value":"x\ny"},{"name":"B","value":"b"}]}`)).url)
@@ -118,7 +118,8 @@ func TestDetectAzureInPart(t *testing.T) {
 	}
 }
 
-// A service that does not respond costs only the timeout, and other responses are still used.
+// TestDetectHanging checks that a service that does not respond costs only the timeout, and that
+// other responses are still used.
 func TestDetectHanging(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
@@ -185,7 +186,8 @@ func TestDetectHanging(t *testing.T) {
 	}
 }
 
-// A refused connection is detected at once, long before the timeout.
+// TestDetectNobodyThere checks that a refused connection is detected at once, long before the
+// timeout.
 func TestDetectNobodyThere(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.77.41.2:0")
@@ -208,7 +210,7 @@ func TestDetectNobodyThere(t *testing.T) {
 	}
 }
 
-// Detect returns an error only if ctx is done.
+// TestDetectCancelled checks that Detect returns an error only if ctx is done.
 func TestDetectCancelled(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 9)
@@ -226,7 +228,7 @@ func TestDetectCancelled(t *testing.T) {
 	}
 }
 
-// A redirect is treated like any other status than 200.
+// TestDetectFollowsNobody checks that a redirect is treated like any other status than 200.
 func TestDetectFollowsNobody(t *testing.T) {
 	t.Parallel()
 	elsewhere := serve(t, aws("", awsValues()))
@@ -247,9 +249,9 @@ func TestDetectFollowsNobody(t *testing.T) {
 	}
 }
 
-// The proxy settings of the environment are ignored. Go reads them only once per process, so the
-// test runs in a separate process. The host is not a loopback address, because those are never
-// proxied.
+// TestDetectWithoutProxy checks that the proxy settings of the environment are ignored. Go reads
+// them only once per process, so the test runs in a separate process. The host is not a loopback
+// address, because those are never proxied.
 func TestDetectWithoutProxy(t *testing.T) {
 	t.Parallel()
 	const variable = "http_proxy"
@@ -275,8 +277,8 @@ func TestDetectWithoutProxy(t *testing.T) {
 	}
 }
 
-// All requests are sent concurrently: the service responds to none before it has received all of
-// them.
+// TestDetectInParallel checks that all requests are sent concurrently: the service responds to none
+// before it has received all of them.
 func TestDetectInParallel(t *testing.T) {
 	t.Parallel()
 	for platform, want := range map[string]int{AWS: 3, GCP: 9} {

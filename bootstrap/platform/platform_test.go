@@ -234,7 +234,8 @@ func TestDetectAsksTheCloud(t *testing.T) {
 	}
 }
 
-// The criteria for the platform, which is determined without network access.
+// TestDetectChooses checks the criteria for the platform, which is determined without network
+// access.
 func TestDetectChooses(t *testing.T) {
 	t.Parallel()
 	vm := func(pairs ...string) []string { return pairs }
@@ -280,7 +281,8 @@ func TestDetectChooses(t *testing.T) {
 	}
 }
 
-// A machine outside the supported clouds sends no requests, nor does one with complete static data.
+// TestDetectSendsNothing checks that neither a machine outside the supported clouds nor one with
+// complete static data sends requests.
 func TestDetectSendsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -323,7 +325,7 @@ func TestDetectSendsNothing(t *testing.T) {
 	}
 }
 
-// The firmware selects the service of its cloud and no other.
+// TestDetectByFirmware checks that the firmware selects the service of its cloud and no other.
 func TestDetectByFirmware(t *testing.T) {
 	t.Parallel()
 	for want, dmi := range map[string][]string{
@@ -347,7 +349,7 @@ func TestDetectByFirmware(t *testing.T) {
 	}
 }
 
-// GCE_METADATA_HOST replaces the well-known address.
+// TestMetadataHost checks that GCE_METADATA_HOST replaces the well-known address.
 func TestMetadataHost(t *testing.T) {
 	t.Parallel()
 	c := serve(t, google(googleValues()))
