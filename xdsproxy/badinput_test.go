@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// rawPlane is a control plane that sends whatever bytes it likes.
+// rawPlane runs a control plane that sends arbitrary bytes.
 func rawPlane(t *testing.T, handle func(s grpc.ServerStream) error) (address string) {
 	t.Helper()
 	g := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
@@ -52,8 +52,8 @@ func responseOf(delta bool, typeURL, nonce string, size int) []byte {
 	return b
 }
 
-// What is no message, of no type or of one that nobody here knows harms
-// neither what follows nor Envoy, to which nonces are the control plane's.
+// TestBadResponses checks that malformed responses and responses of unknown types are dropped,
+// without effect on later responses. Envoy must receive the nonces of the control plane unchanged.
 func TestBadResponses(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		good := func(nonce string) []byte { return responseOf(delta, clusterType, nonce, 100) }
@@ -94,8 +94,9 @@ func TestBadResponses(t *testing.T) {
 	})
 }
 
-// Requests that are no messages go on to the control plane, which ends the
-// stream; the next one is unharmed. Types that a peer makes up are bounded.
+// TestBadRequests checks that malformed requests are passed to the control plane, which ends the
+// stream, and that the next stream works. The number of types in status and metrics is limited,
+// whatever a peer requests.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -117,7 +118,7 @@ func TestBadRequests(t *testing.T) {
 		r.next(t, "request")
 	}
 	if n := len(r.proxy.Status().Types); n > maxTypes {
-		t.Errorf("%d types are told apart, want %d at most", n, maxTypes)
+		t.Errorf("%d types are in the status, want %d at most", n, maxTypes)
 	}
 	families, err := reg.Gather()
 	if err != nil {
@@ -130,8 +131,8 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// A response above the limit ends the stream before it is read; later streams
-// are unharmed.
+// TestGiganticResponse checks that a response above the size limit ends the stream before it is
+// read, and that later streams work.
 func TestGiganticResponse(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		var times atomic.Int32
@@ -161,13 +162,13 @@ func TestGiganticResponse(t *testing.T) {
 	})
 }
 
-// wire between relay and control plane, which may be cut.
+// cable is a connection between relay and control plane that a test can cut.
 type cable struct {
-	left atomic.Int64 // bytes that still pass towards the relay
+	left atomic.Int64 // bytes that may still pass to the relay
 	cut  func(net.Conn)
 }
 
-// lay returns an address that leads to another one.
+// lay returns an address that forwards connections to another one.
 func (c *cable) lay(t *testing.T, to string) string {
 	t.Helper()
 	l := listen(t, "127.77.51.11:0")
@@ -211,8 +212,8 @@ func (c *cable) towards(near, far net.Conn) {
 	}
 }
 
-// A control plane that resets the connection, closes it or falls silent in the
-// middle of a response harms that stream alone.
+// TestHalfAResponse checks that a control plane that resets the connection, closes it or stops
+// sending in the middle of a response affects only that stream.
 func TestHalfAResponse(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]func(net.Conn){
@@ -260,7 +261,7 @@ func TestHalfAResponse(t *testing.T) {
 			send <- 1 << 20
 			if name == "silent" {
 				eventually(t, "half of it has come", func() bool { return c.left.Load() == 0 })
-				e.take(clusterType, "", "1") // the other way is open still
+				e.take(clusterType, "", "1") // the other direction still works
 				receive(t, got, "request")
 			} else if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
 				t.Errorf("envoy's stream ended with %v, want Unavailable", err)
@@ -278,8 +279,8 @@ func TestHalfAResponse(t *testing.T) {
 	}
 }
 
-// An Envoy that does not read slows down the control plane; the relay holds no
-// more than windows. Nothing is lost or out of order.
+// TestFlood checks that an Envoy that does not read slows down the control plane. The relay buffers
+// no more than flow-control windows, and nothing is lost or reordered.
 func TestFlood(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		const count, size = 1500, 100 << 10 // 150 MB
@@ -307,7 +308,7 @@ func TestFlood(t *testing.T) {
 			return still
 		})
 		if held := before * size; held > 40<<20 {
-			t.Errorf("%d bytes are under way to an Envoy that does not read", held)
+			t.Errorf("%d bytes are in flight to an Envoy that does not read", held)
 		}
 		for i := 1; i < count; i++ {
 			e.wants(clusterType, fmt.Sprint(i))
@@ -315,8 +316,8 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A control plane that reads nothing and floods with what the agent answers
-// itself does not stop what is Envoy's: answers are merged, not queued.
+// TestDeafControlPlane checks that a control plane that reads nothing and sends many responses of
+// the agent's own types does not block Envoy's types. Acknowledgements are merged, not queued.
 func TestDeafControlPlane(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		const count = 20_000

@@ -20,9 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// BenchmarkRelay times one response from a control plane to a proxy, straight
-// over a Unix socket and through the relay. Both ends hand on bytes; neither
-// encodes nor decodes. The relay's goroutines bear the label part=relay:
+// BenchmarkRelay measures one response from a control plane to a proxy, directly over a Unix
+// socket and through the relay. Neither end encodes or decodes messages. The relay's goroutines
+// have the label part=relay:
 //
 //	go test -run '^$' -bench Relay/10MB/through -cpuprofile cpu.out ./xdsproxy
 //	go tool pprof -tagfocus part=relay -top cpu.out
@@ -41,7 +41,8 @@ func BenchmarkRelay(b *testing.B) {
 	}
 }
 
-// benchmarkResponse is a response of about a size, of resources like clusters.
+// benchmarkResponse returns a response of about the given size, with resources that resemble
+// clusters.
 func benchmarkResponse(b *testing.B, size int) []byte {
 	r := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
 	for range max(1, size/1500) {
@@ -95,7 +96,7 @@ func benchmarkRelay(b *testing.B, response []byte, through bool) {
 	}
 }
 
-// benchmarkSource is a control plane that sends the response when told to.
+// benchmarkSource runs a control plane that sends the response for each value received from push.
 func benchmarkSource(b *testing.B, l net.Listener, response []byte, push <-chan struct{}) {
 	b.Helper()
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
@@ -124,7 +125,7 @@ func benchmarkSource(b *testing.B, l net.Listener, response []byte, push <-chan 
 	})
 }
 
-// benchmarkStream is a proxy.
+// benchmarkStream opens a stream like a proxy does.
 func benchmarkStream(b *testing.B, socket string) grpc.ClientStream {
 	b.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),

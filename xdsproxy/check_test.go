@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// What the check refuses does not reach Envoy; a control plane with delta hears of
-// it. What follows goes on.
+// TestCheck checks that a response that the check refuses does not reach Envoy, and that later
+// responses do. A control plane that uses delta receives the reason.
 func TestCheck(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		r := startRig(t, Config{Check: &Check{Marker: "forbidden", Func: func(b []byte) error {
@@ -27,7 +27,7 @@ func TestCheck(t *testing.T) {
 		r.push(clusterType, "1", "1", "a forbidden file")
 		if delta {
 			if got := r.nextOf(t, clusterType); got.nonce != "1" || got.code == 0 || got.reason != "refused by the agent: it names a file" {
-				t.Errorf("the control plane hears %+v", got)
+				t.Errorf("the control plane received %+v", got)
 			}
 		}
 		r.push(clusterType, "2", "2", "a forbidden word")

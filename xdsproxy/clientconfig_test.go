@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestReadableClientConfig has protobuf's own JSON read what users get.
+// TestReadableClientConfig checks that protobuf's own JSON decoder reads the output for users.
 func TestReadableClientConfig(t *testing.T) {
 	t.Parallel()
 	want := &discoveryv3.DiscoveryResponse{VersionInfo: "v", TypeUrl: debugPrefix + "/syncz", Nonce: "n"}
@@ -52,7 +52,7 @@ func TestReadableClientConfig(t *testing.T) {
 	}
 }
 
-// FuzzReadable makes any bytes readable.
+// FuzzReadable checks that arbitrary bytes result in valid JSON.
 func FuzzReadable(f *testing.F) {
 	f.Add([]byte("\x12\x44\x0a\x38" + clientConfigType + "\x12\x06\x0a\x04\x0a\x02id"))
 	f.Add([]byte("\x12\xff"))

@@ -54,7 +54,7 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// joinEnvoy opens a stream and waits until the control plane has taken it.
+// joinEnvoy opens a stream and waits until it is connected to the control plane.
 func joinEnvoy(t *testing.T, r *rig) *envoy {
 	t.Helper()
 	e := r.envoy(t)
@@ -106,8 +106,8 @@ func TestDebugHTTP(t *testing.T) {
 	})
 }
 
-// Questions of different types do not wait for one another, those of one type
-// get each their own answer, and the same question is asked once.
+// TestDebugConcurrent checks that requests for different types do not wait for one another, that
+// requests for one type each receive their own response, and that equal requests are sent once.
 func TestDebugConcurrent(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		r := startRig(t, Config{}, delta)
@@ -150,8 +150,8 @@ func waiting(p *Proxy, typeURL string) int {
 	return 0
 }
 
-// What is no text never reaches the control plane: it would end the stream on
-// which Envoy's configuration comes.
+// TestDebugOfNoText checks that requests that are not valid UTF-8 never reach the control plane,
+// because they would end the stream that carries Envoy's configuration.
 func TestDebugOfNoText(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		r := startRig(t, Config{}, delta)
@@ -182,7 +182,7 @@ func TestDebugOfNoText(t *testing.T) {
 	})
 }
 
-// An answer that is late harms nobody, and a stream that ends ends its questions.
+// TestDebugTimeout checks that a late response has no effect on later requests and on Envoy.
 func TestDebugTimeout(t *testing.T) {
 	t.Parallel()
 	r := startRig(t, Config{}, true)
@@ -193,14 +193,14 @@ func TestDebugTimeout(t *testing.T) {
 	}
 	r.nextOf(t, "istio.io/debug/syncz")
 	if code, body := get(t, url+"/debug/syncz?resourceName=x"); code != http.StatusGatewayTimeout {
-		t.Errorf("%d %s, want a timeout, as the answer would be that of the other question", code, body)
+		t.Errorf("%d %s, want a timeout, because the next response belongs to the earlier request", code, body)
 	}
 	r.push("istio.io/debug/syncz", "", "late", "1")
 	r.push("istio.io/debug/syncz", "", "nobody asked", "1")
 	r.push(clusterType, "v", "2")
 	e.wants(clusterType, "2")
 	if n := len(r.got); n > 0 {
-		t.Errorf("%d more questions were asked", n)
+		t.Errorf("%d more requests were sent", n)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestDebugEndsWithStream(t *testing.T) {
 	}
 }
 
-// istioctl asks over gRPC, whatever variant Envoy speaks.
+// TestDebugGRPC checks requests over gRPC, as istioctl sends them, whatever variant Envoy uses.
 func TestDebugGRPC(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		r := startRig(t, Config{}, delta)

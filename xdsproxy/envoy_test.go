@@ -65,7 +65,8 @@ static_resources:
       endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: %[2]s}}}}]}]
 `
 
-// startEnvoy runs an Envoy at a relay until the test ends, and returns its process id.
+// startEnvoy runs an Envoy that connects to the relay until the test ends, and returns its process
+// id.
 func startEnvoy(t *testing.T, r *rig) (pid int) {
 	t.Helper()
 	api := "GRPC"
@@ -84,7 +85,7 @@ func startEnvoy(t *testing.T, r *rig) (pid int) {
 	return cmd.Process.Pid
 }
 
-// mesh is what a control plane has: a listener whose route answers with a word.
+// mesh returns the resources of a control plane: a listener whose route responds with a word.
 func mesh(t *testing.T, address, word string) map[string]proto.Message {
 	t.Helper()
 	ads := &corev3.ConfigSource{
@@ -126,7 +127,7 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 	return a
 }
 
-// meshAnswer is the response with what a mesh has of a type.
+// meshAnswer returns the response with the resources of a type.
 func (r *rig) meshAnswer(t *testing.T, mesh map[string]proto.Message, typeURL, nonce string) proto.Message {
 	t.Helper()
 	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: "1"}
@@ -142,8 +143,8 @@ func (r *rig) meshAnswer(t *testing.T, mesh map[string]proto.Message, typeURL, n
 	return sotw
 }
 
-// answerAll answers the first request for each type of each stream with what
-// the mesh has, until the test ends.
+// answerAll responds to the first request for each type on each stream with the resources of the
+// mesh, until the test ends.
 func (r *rig) answerAll(t *testing.T, mesh map[string]proto.Message) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -167,8 +168,8 @@ func (r *rig) answerAll(t *testing.T, mesh map[string]proto.Message) {
 	}()
 }
 
-// A real Envoy that starts without a control plane serves with what was last
-// good, and moves to the control plane without a request that fails.
+// TestEnvoyMovesFromLastGood checks that a real Envoy that starts without a control plane serves
+// with the last good configuration, and moves to the control plane without a failed request.
 func TestEnvoyMovesFromLastGood(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir, address := t.TempDir(), "127.77.51.20:18080"
@@ -212,8 +213,8 @@ func TestEnvoyMovesFromLastGood(t *testing.T) {
 	})
 }
 
-// A real Envoy whose control plane went after the clusters goes on with what was
-// last good.
+// TestEnvoyAfterHalfAStart checks that a real Envoy whose control plane stops after sending the
+// clusters continues with the last good configuration.
 func TestEnvoyAfterHalfAStart(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir, address := t.TempDir(), "127.77.51.22:18080"
@@ -236,14 +237,14 @@ func TestEnvoyAfterHalfAStart(t *testing.T) {
 	})
 }
 
-// spoil makes Envoy reject the listener of a mesh.
+// spoil changes the listener of a mesh so that Envoy rejects it.
 func spoil(mesh map[string]proto.Message) map[string]proto.Message {
 	mesh[listenerType].(*listenerv3.Listener).AccessLog = []*accesslogv3.AccessLog{{Name: "unknown"}}
 	return mesh
 }
 
-// configured waits until an Envoy is configured, or until the reason for which it is
-// not holds a text.
+// configured waits until an Envoy is configured. If reason is not empty, it waits until Envoy is
+// not configured for this reason.
 func (r *rig) configured(t *testing.T, pid int, reason string) {
 	t.Helper()
 	eventually(t, "configured: "+reason, func() bool {
@@ -252,8 +253,8 @@ func (r *rig) configured(t *testing.T, pid int, reason string) {
 	})
 }
 
-// A real Envoy rejects its only listener. It is not configured until the control
-// plane removes the listener.
+// TestEnvoyRejectsFirst checks that a real Envoy that rejects its only listener is not configured
+// until the control plane removes the listener.
 func TestEnvoyRejectsFirst(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		envoyBinary(t)
@@ -274,8 +275,8 @@ func TestEnvoyRejectsFirst(t *testing.T) {
 	})
 }
 
-// A real Envoy rejects a listener of the last good configuration. It is not
-// configured until it has that of the control plane.
+// TestEnvoyRejectsLastGood checks that a real Envoy that rejects a listener of the last good
+// configuration is not configured until it has the configuration of the control plane.
 func TestEnvoyRejectsLastGood(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir, address := t.TempDir(), "127.77.51.25:18080"
@@ -297,7 +298,7 @@ func TestEnvoyRejectsLastGood(t *testing.T) {
 	})
 }
 
-// keep runs an Envoy that takes a mesh until it is kept.
+// keep runs a simulated Envoy that accepts a mesh, and waits until the mesh is stored.
 func keep(t *testing.T, s *lastgood.Store, last *LastGood, mesh map[string]proto.Message, delta bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

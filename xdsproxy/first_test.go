@@ -25,20 +25,20 @@ func (e *envoy) reject(typeURL, nonce, reason string, names ...string) {
 	}
 }
 
-// An Envoy that rejects its first configuration of a type is not configured until
-// it takes resources of the type, wants those no longer, or takes their removal.
-// Rejections that follow an acceptance, and types that it does not serve by, do not
-// count.
+// TestConfigured checks that an Envoy that rejects its first configuration of a type is not
+// configured until it accepts resources of the type, unsubscribes from them, or accepts their
+// removal. Rejections after an acceptance do not count, nor do types that are not required for
+// serving.
 func TestConfigured(t *testing.T) {
 	const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	const sent = "push"   // the control plane sends a response to Envoy
-	const gone = "remove" // the control plane removes a resource, without delta all of them
+	const gone = "remove" // the control plane removes a resource, or without delta all of them
 	type step struct{ what, nonce, resource string }
 	for name, tc := range map[string]struct {
 		typeURL string
 		steps   []step
-		want    string // of the error, "" for none
-		sotw    string // the same without delta, if that differs
+		want    string // part of the error; empty if Envoy is configured
+		sotw    string // the same without delta, if it differs; "none" means no error
 	}{
 		"nothing asked":        {routeType, nil, "", ""},
 		"accepted":             {routeType, []step{{sent, "1", "r"}, {"ack", "1", ""}}, "", ""},
@@ -97,7 +97,7 @@ func TestConfigured(t *testing.T) {
 							e.send(&discoveryv3.DiscoveryRequest{TypeUrl: tc.typeURL, ResponseNonce: "1"})
 						}
 					}
-					r.nextOf(t, tc.typeURL) // the relay has seen it
+					r.nextOf(t, tc.typeURL) // the relay has seen the request
 				}
 				err, want := r.proxy.Configured(os.Getpid()), tc.want
 				if !delta && tc.sotw != "" {
@@ -114,9 +114,9 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// An Envoy that rejects a part of the last good configuration is not configured
-// until it takes what the control plane has. Extensions that are missing do not
-// count.
+// TestConfiguredByLastGood checks that an Envoy that rejects a part of the last good configuration
+// is not configured until it accepts the configuration of the control plane. Missing extensions do
+// not count.
 func TestConfiguredByLastGood(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir := t.TempDir()
@@ -147,12 +147,12 @@ func TestConfiguredByLastGood(t *testing.T) {
 		if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
 			t.Fatalf("envoy's stream ended with %v", err)
 		}
-		// The old stream of the control plane would take the answers for the new one.
+		// Otherwise the old stream of the control plane could take responses meant for the new one.
 		eventually(t, "the stream to the control plane has ended", func() bool { return r.streams.Load() == 0 })
 		e = r.envoy(t)
 		e.ask(listenerType)
 		eventually(t, "the control plane has not answered", says("last good listeners"))
-		for r.next(t, "request for listeners").typeURL != listenerType { // the stream that tried it asked for clusters
+		for r.next(t, "request for listeners").typeURL != listenerType { // skip the request for clusters of the probing stream
 		}
 		r.push(listenerType, "v9", "10", "")
 		e.wants(listenerType, "10")

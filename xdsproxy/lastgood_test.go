@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
 )
 
-// openStored opens a store and gives it as the relay takes it.
+// openStored opens a store and returns it together with the relay's interface to it.
 func openStored(t *testing.T, dir string) (*lastgood.Store, *LastGood) {
 	t.Helper()
 	s, err := lastgood.Open(lastgood.Config{
@@ -34,7 +34,7 @@ func openStored(t *testing.T, dir string) (*lastgood.Store, *LastGood) {
 	return s, &LastGood{Record: func(delta bool) Recording { return s.Record(delta) }, Usable: s.Usable, Serve: s.Serve}
 }
 
-// closedAddress is one where nobody listens.
+// closedAddress returns an address without a listener.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	const host = "127.77.51.9"
@@ -45,8 +45,8 @@ func closedAddress(t *testing.T) string {
 	return net.JoinHostPort(host, port)
 }
 
-// remember runs an Envoy that takes what a control plane sends, until it is
-// kept.
+// remember runs a simulated Envoy that accepts the responses of a control plane, and waits until
+// they are stored.
 func remember(t *testing.T, dir string, delta bool) {
 	t.Helper()
 	s, last := openStored(t, dir)
@@ -72,8 +72,8 @@ func remember(t *testing.T, dir string, delta bool) {
 	}
 }
 
-// Without a control plane Envoy starts with what was last good, and moves to
-// the control plane once that takes streams, not before.
+// TestLastGood checks that Envoy starts with the last good configuration if there is no control
+// plane, and moves to the control plane once that accepts streams, not before.
 func TestLastGood(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir := t.TempDir()
@@ -86,13 +86,13 @@ func TestLastGood(t *testing.T) {
 		e.ask(clusterType)
 		nonce := anyOf(t, e, clusterType)
 		if took := time.Since(began); took > coldSilent+time.Minute {
-			t.Errorf("envoy waited %s", took)
+			t.Errorf("envoy waited for %s", took)
 		}
 		e.take(clusterType, "x", nonce)
 		e.ask(listenerType)
 		e.take(listenerType, "x", anyOf(t, e, listenerType))
 		if st := r.proxy.Status(); !st.LastGood || st.Connected || st.Attempts == 0 {
-			t.Errorf("status %+v, want one of last good", st)
+			t.Errorf("status %+v, want the last good configuration", st)
 		}
 		if err := r.proxy.Connected(); err == nil {
 			t.Error("connected without a control plane")
@@ -100,12 +100,12 @@ func TestLastGood(t *testing.T) {
 
 		refusing := newControlPlane()
 		g := refusing.start(t, listen(t, address))
-		for range 2 { // it is there, and takes nobody
+		for range 2 { // the control plane is reachable but refuses streams
 			receive(t, refusing.got, "request that tries it")
 			refusing.fail <- grpcstatus.Error(codes.PermissionDenied, "not yet")
 		}
 		if st := r.proxy.Status(); !st.LastGood {
-			t.Error("envoy was given up for a control plane that refuses streams")
+			t.Error("envoy's stream ended although the control plane refuses streams")
 		}
 		g.Stop()
 		r.start(t, listen(t, address))
@@ -128,14 +128,14 @@ func TestLastGood(t *testing.T) {
 		r.push(listenerType, "v9", "10", "")
 		e.wants(listenerType, "10")
 		if !r.proxy.cold(os.Getpid()) {
-			t.Error("the process counts as one that has its listeners")
+			t.Error("the process counts as configured before it has accepted listeners")
 		}
 		e.take(listenerType, "v9", "10")
 		eventually(t, "the process has what it needs", func() bool { return !r.proxy.cold(os.Getpid()) })
 	})
 }
 
-// anyOf takes the next response, which must be of a type, and gives its nonce.
+// anyOf receives the next response, which must have the given type, and returns its nonce.
 func anyOf(t *testing.T, e *envoy, typeURL string) string {
 	t.Helper()
 	m, err := e.recv()
@@ -152,8 +152,7 @@ func anyOf(t *testing.T, e *envoy, typeURL string) string {
 	return r.GetNonce()
 }
 
-// Where nothing is kept, or what is kept breaks, Envoy's stream waits for the
-// control plane as it does without.
+// TestNothingLastGood checks that Envoy's stream waits for the control plane if nothing is stored.
 func TestNothingLastGood(t *testing.T) {
 	t.Parallel()
 	address := closedAddress(t)
@@ -175,7 +174,8 @@ func TestNothingLastGood(t *testing.T) {
 	e.wants(clusterType, "1")
 }
 
-// What breaks while it is served keeps nobody from the control plane.
+// TestLastGoodBreaks checks that a stored configuration that cannot be read does not prevent Envoy
+// from moving to the control plane.
 func TestLastGoodBreaks(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir := t.TempDir()
@@ -190,7 +190,7 @@ func TestLastGoodBreaks(t *testing.T) {
 		e.ask(clusterType)
 		eventually(t, "it is tried for a while", func() bool { return r.proxy.Status().Attempts > 3 })
 		if st := r.proxy.Status(); st.LastGood || st.Connected {
-			t.Errorf("status %+v, want one of nothing", st)
+			t.Errorf("status %+v, want neither the last good configuration nor the control plane", st)
 		}
 		r.start(t, listen(t, address))
 		r.nextOf(t, clusterType)
@@ -207,8 +207,8 @@ func TestLastGoodBreaks(t *testing.T) {
 	})
 }
 
-// A control plane that goes before Envoy has its listeners leaves it to what was
-// last good: with clusters alone it would not start.
+// TestLastGoodAfterHalfAStart checks that Envoy continues with the last good configuration if the
+// control plane stops before it has sent listeners. With clusters alone, Envoy would not start.
 func TestLastGoodAfterHalfAStart(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir := t.TempDir()
@@ -234,8 +234,8 @@ func TestLastGoodAfterHalfAStart(t *testing.T) {
 	})
 }
 
-// A control plane that takes streams and says nothing counts as none, until it
-// answers one, however late.
+// TestLastGoodWhileMute checks that a control plane that accepts streams but does not respond
+// counts as unreachable until it responds, however late.
 func TestLastGoodWhileMute(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		dir := t.TempDir()
@@ -264,13 +264,14 @@ func TestLastGoodWhileMute(t *testing.T) {
 		e = r.envoy(t)
 		e.ask(clusterType)
 		r.nextOf(t, clusterType)
-		time.Sleep(coldMute + 200*time.Millisecond) // slow, but known to answer
+		time.Sleep(coldMute + 200*time.Millisecond) // slow, but known to respond
 		r.push(clusterType, "v9", "9", "")
 		e.wants(clusterType, "9")
 	})
 }
 
-// A control plane that is there in time is joined at once.
+// TestLastGoodIsNotNeeded checks that the last good configuration is not used if the control plane
+// is reachable in time.
 func TestLastGoodIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	r := startRig(t, Config{LastGood: &LastGood{
@@ -284,7 +285,7 @@ func TestLastGoodIsNotNeeded(t *testing.T) {
 	joinEnvoy(t, r)
 }
 
-// nobody records nothing.
+// nobody is a recording that discards everything.
 type nobody struct{}
 
 func (nobody) Response(mem.BufferSlice) {}

@@ -17,7 +17,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-// silent opens connections that say nothing, until the test ends.
+// silent opens connections that send nothing, until the test ends.
 func silent(t *testing.T, network, address string, count int) {
 	t.Helper()
 	for range count {
@@ -25,12 +25,12 @@ func silent(t *testing.T, network, address string, count int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = conn.Close() }) // it may be closed
+		t.Cleanup(func() { _ = conn.Close() }) // the server may have closed it
 	}
 }
 
-// TestSilentPeersOfTheSocket: connections that nobody uses keep no Envoy out, and a
-// header without end does not get in.
+// TestSilentPeersOfTheSocket checks that idle connections do not keep Envoy out, and that headers
+// that are too long are rejected.
 func TestSilentPeersOfTheSocket(t *testing.T) {
 	t.Parallel()
 	_, socket, cp, _ := startPeers(t)
@@ -43,7 +43,7 @@ func TestSilentPeersOfTheSocket(t *testing.T) {
 	receive(t, cp.got, "request beside silent peers")
 	silent(t, "unix", socket, maxConns+50)
 	if s.Context().Err() != nil {
-		t.Error("the stream of Envoy was ended for silent peers")
+		t.Error("idle connections ended the stream of Envoy")
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 2*maxHeader))
 	long, closeLong, err := openStream(ctx, socket)
@@ -52,11 +52,11 @@ func TestSilentPeersOfTheSocket(t *testing.T) {
 	}
 	closeLong()
 	if err == nil {
-		t.Error("a header that is too long is taken")
+		t.Error("a header that is too long was accepted")
 	}
 }
 
-// TestSilentPeersOfDebug: the same for the debug port.
+// TestSilentPeersOfDebug checks that idle connections do not block the debug port.
 func TestSilentPeersOfDebug(t *testing.T) {
 	t.Parallel()
 	r := startRig(t, Config{}, true)
@@ -67,8 +67,8 @@ func TestSilentPeersOfDebug(t *testing.T) {
 	}
 }
 
-// TestLongFailure: a control plane that refuses a stream with many words costs the
-// agent no more than a few of them.
+// TestLongFailure checks that the relay keeps only a part of a long error message of the control
+// plane.
 func TestLongFailure(t *testing.T) {
 	t.Parallel()
 	l := listen(t, "127.0.0.1:0")
@@ -80,7 +80,7 @@ func TestLongFailure(t *testing.T) {
 	t.Cleanup(func() {
 		server.Stop()
 		if err := <-done; err != nil {
-			t.Logf("the server ended: %v", err) // how it ends is not what is tested
+			t.Logf("the server ended: %v", err) // how the server ends is not part of the test
 		}
 	})
 	socket := filepath.Join(t.TempDir(), "XDS")

@@ -16,7 +16,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-// strangers hands the first connections to somebody who is no control plane.
+// strangers passes the first connections to a peer that is not a control plane.
 type strangers struct {
 	net.Listener
 	meet  func(net.Conn)
@@ -38,9 +38,9 @@ func (s *strangers) Accept() (net.Conn, error) {
 	}
 }
 
-// Who takes the connection and then says nothing, answers in another protocol
-// or floods with what is no HTTP/2 counts as a failure: Envoy's stream stays
-// open, and the relay hangs up and dials again.
+// TestNoControlPlane checks that a peer that sends nothing, responds in another protocol or floods
+// the connection with data other than HTTP/2 counts as a failed attempt. Envoy's stream stays open,
+// and the relay disconnects and dials again.
 func TestNoControlPlane(t *testing.T) {
 	t.Parallel()
 	for name, meet := range map[string]func(net.Conn){
@@ -64,7 +64,7 @@ func TestNoControlPlane(t *testing.T) {
 			l := &strangers{Listener: listen(t, "127.77.102.2:0"), meet: meet}
 			count := int32(2)
 			if name == "silent" {
-				count = 1 // each takes dialTimeout
+				count = 1 // each connection takes dialTimeout
 			}
 			l.left.Store(count)
 			cp := newControlPlane()
@@ -77,7 +77,7 @@ func TestNoControlPlane(t *testing.T) {
 			cp.answers <- &discoveryv3.DiscoveryResponse{TypeUrl: clusterType, Nonce: "1"}
 			e.wants(clusterType, "1")
 			if n := counter(t, reg, "istio_agent_istiod_connection_failures"); n < 1 {
-				t.Errorf("%v failures were counted", n)
+				t.Errorf("%v failures were counted, want at least 1", n)
 			}
 			eventually(t, "the strangers are left", func() bool { return l.ended.Load() == count })
 			if a, b := gauge(t, reg, "outrigger_agent_xds_failed_attempts"), gauge(t, reg, "outrigger_agent_xds_backoff_seconds"); a != 0 || b != 0 {
@@ -87,8 +87,8 @@ func TestNoControlPlane(t *testing.T) {
 	}
 }
 
-// Who speaks HTTP/2 but only floods with what has to be answered ends one
-// stream; the next one is unharmed.
+// TestFloodOfFrames checks that a peer that speaks HTTP/2 but floods the relay with frames that
+// require a response ends one stream only.
 func TestFloodOfFrames(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string]string{
@@ -98,9 +98,9 @@ func TestFloodOfFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := &strangers{Listener: listen(t, "127.77.102.2:0"), meet: func(c net.Conn) {
-				_, _ = io.WriteString(c, "\x00\x00\x00\x04\x00\x00\x00\x00\x00") // its preface
+				_, _ = io.WriteString(c, "\x00\x00\x00\x04\x00\x00\x00\x00\x00") // the server's preface
 				if !untilHeaders(c) {
-					t.Error("the relay has opened no stream")
+					t.Error("the relay did not open a stream")
 					return
 				}
 				go func() { _, _ = io.Copy(io.Discard, c) }()
@@ -115,7 +115,7 @@ func TestFloodOfFrames(t *testing.T) {
 			cp := newControlPlane()
 			cp.start(t, l)
 			r := startRig(t, Config{Upstream: UpstreamConfig{Address: l.Addr().String()}}, true)
-			e := r.envoy(t) // the flood begins now, and may end the stream before a request
+			e := r.envoy(t) // the flood starts now, and may end the stream before a request
 			if _, err := e.recv(); grpcstatus.Code(err) != codes.Unavailable {
 				t.Errorf("the stream ended with %v, want Unavailable", err)
 			}
@@ -128,8 +128,7 @@ func TestFloodOfFrames(t *testing.T) {
 	}
 }
 
-// untilHeaders reads what an HTTP/2 client says until it opens a stream. One
-// whose connection ends earlier dials again, and nobody's stream ends.
+// untilHeaders reads from an HTTP/2 client until it opens a stream, and reports whether it did.
 func untilHeaders(c net.Conn) bool {
 	const preface, headers = 24, 1
 	if _, err := io.CopyN(io.Discard, c, preface); err != nil {

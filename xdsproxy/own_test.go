@@ -25,7 +25,7 @@ const (
 	trustType = "type.googleapis.com/example.Trust"
 )
 
-// rig is a relay between a control plane and an Envoy, of one variant.
+// rig is a relay between a control plane and an Envoy that use one variant of the protocol.
 type rig struct {
 	*controlPlane
 	proxy  *Proxy
@@ -53,7 +53,7 @@ func startRig(t *testing.T, cfg Config, delta bool) *rig {
 	return r
 }
 
-// runUntilEnd runs a part until the test ends.
+// runUntilEnd runs a component until the test ends.
 func runUntilEnd(t *testing.T, run func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,7 +67,7 @@ func runUntilEnd(t *testing.T, run func(context.Context) error) {
 	})
 }
 
-// envoy is a stream of Envoy's.
+// envoy is a stream of a simulated Envoy.
 type envoy struct {
 	t     *testing.T
 	delta bool
@@ -76,7 +76,7 @@ type envoy struct {
 	conn  *grpc.ClientConn
 }
 
-// dial connects as Envoy does.
+// dial connects like Envoy does.
 func (r *rig) dial(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+r.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -125,7 +125,7 @@ func (e *envoy) recv() (proto.Message, error) {
 	return e.sotw.Recv()
 }
 
-// wants checks that the next response is of a type and nonce.
+// wants checks that the next response has the given type and nonce.
 func (e *envoy) wants(typeURL, nonce string) proto.Message {
 	e.t.Helper()
 	m, err := e.recv()
@@ -142,7 +142,7 @@ func (e *envoy) wants(typeURL, nonce string) proto.Message {
 	return m
 }
 
-// ask asks for a type as Envoy does.
+// ask requests a type like Envoy does.
 func (e *envoy) ask(typeURL string, names ...string) {
 	e.t.Helper()
 	if e.delta {
@@ -179,7 +179,7 @@ func (r *rig) push(typeURL, version, nonce string, values ...string) {
 	r.answers <- m
 }
 
-// told is what a request says, of either variant.
+// told is the content of a request of either variant.
 type told struct {
 	typeURL, version, nonce, reason string
 	code                            int32
@@ -220,8 +220,8 @@ func bothVariants(t *testing.T, run func(t *testing.T, delta bool)) {
 	}
 }
 
-// The agent's own types are asked for in their order once Envoy has asked for
-// listeners, are answered by the agent, and never reach Envoy.
+// TestOwnTypes checks that the agent's own types are requested in their order once Envoy has
+// requested listeners. The agent acknowledges the responses, which never reach Envoy.
 func TestOwnTypes(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		handled := make(chan []string, 10)
@@ -239,12 +239,12 @@ func TestOwnTypes(t *testing.T) {
 			{TypeURL: trustType, Subscribe: true, Handle: func([][]byte, []string) error { return nil }},
 			{TypeURL: "type.googleapis.com/example.Unasked", Handle: func([][]byte, []string) error { return nil }},
 		}}, delta)
-		r.proxy.ReportHealth(true, "") // too early for any stream: remembered
+		r.proxy.ReportHealth(true, "") // before the first stream: the relay stores it
 		r.proxy.ReportHealth(false, "connection refused")
 		e := r.envoy(t)
 		e.ask(clusterType)
 		r.nextOf(t, clusterType)
-		e.ask(tableType) // the agent's, not Envoy's
+		e.ask(tableType) // a type of the agent, so Envoy's request is dropped
 		e.ask(listenerType)
 		r.nextOf(t, listenerType)
 		r.nextOf(t, tableType)
@@ -252,11 +252,11 @@ func TestOwnTypes(t *testing.T) {
 		if got := r.nextOf(t, healthType); got.code != 13 || got.reason != "connection refused" {
 			t.Errorf("health report %+v, want code 13 and the reason", got)
 		}
-		e.ask(listenerType, "again") // asks for nothing again
+		e.ask(listenerType, "again") // must not request the agent's types again
 		r.nextOf(t, listenerType)
 		r.proxy.ReportHealth(true, "")
 		if got := r.nextOf(t, healthType); got.code != 0 {
-			t.Errorf("health report %+v, want none of an error", got)
+			t.Errorf("health report %+v, want one without an error", got)
 		}
 
 		r.push(tableType, "v1", "1", "one")
@@ -277,7 +277,7 @@ func TestOwnTypes(t *testing.T) {
 		if got := r.nextOf(t, tableType); got.nonce != "3" || got.reason != "cannot use it" || got.code != 13 || !delta && got.version != "v2" {
 			t.Errorf("answer %+v, want a rejection that stays with v2", got)
 		}
-		r.push(clusterType, "v1", "4", "c") // the first that is Envoy's
+		r.push(clusterType, "v1", "4", "c") // the first response for Envoy
 		e.wants(clusterType, "4")
 		if n := counter(t, reg, "outrigger_agent_xds_own_responses_total"); n != 3 {
 			t.Errorf("%v own responses were counted, want 3", n)
@@ -288,8 +288,8 @@ func TestOwnTypes(t *testing.T) {
 	})
 }
 
-// A resource of another type than its response is rejected before the consumer
-// sees it; a removal reaches it.
+// TestOwnTypeChecks checks that a resource whose type differs from that of its response is rejected
+// before it reaches the consumer, and that a removal reaches the consumer.
 func TestOwnTypeChecks(t *testing.T) {
 	t.Parallel()
 	removed := make(chan []string, 1)
@@ -318,8 +318,8 @@ func TestOwnTypeChecks(t *testing.T) {
 	}
 }
 
-// The last report of health is repeated on each stream, after its request for
-// listeners.
+// TestHealthIsRepeated checks that the last health report is sent again on each stream, after the
+// request for listeners.
 func TestHealthIsRepeated(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		r := startRig(t, Config{}, delta)

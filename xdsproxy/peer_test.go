@@ -24,12 +24,11 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-// socketVariable makes the test binary another Envoy, see runAsEnvoy.
+// socketVariable makes the test binary act as another Envoy; see runAsEnvoy.
 const socketVariable = "OUTRIGGER_TEST_SOCKET"
 
-// runAsEnvoy opens a stream, and then does what its input says: a line is a
-// rejection of that type, or, when it is empty, an acceptance. It says how the
-// stream ended.
+// runAsEnvoy opens a stream and sends a request for each line of its input: a rejection with the
+// line as the reason, or an acceptance if the line is empty. It prints how the stream ended.
 func runAsEnvoy(socket string) {
 	s, closeConn, err := openStream(context.Background(), socket)
 	if err != nil {
@@ -44,9 +43,9 @@ func runAsEnvoy(socket string) {
 			if lines.Text() != "" {
 				req.ErrorDetail = &rpcstatus.Status{Message: lines.Text()}
 			}
-			_ = s.Send(req) // the stream's end tells
+			_ = s.Send(req) // Recv returns the error of the stream
 		}
-		_ = s.CloseSend() // as above
+		_ = s.CloseSend() // Recv returns the error of the stream
 	}()
 	fmt.Println("open")
 	_, err = s.Recv()
@@ -65,7 +64,7 @@ func openStream(ctx context.Context, socket string) (discoveryv3.AggregatedDisco
 	return s, func() { _ = conn.Close() }, err
 }
 
-// other is a process with a stream of its own.
+// other is another process with its own stream.
 type other struct {
 	pid   int
 	stdin io.WriteCloser
@@ -92,12 +91,12 @@ func startOther(t *testing.T, socket string) *other {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // most have ended
+		_ = cmd.Process.Kill() // it may have exited
 		_ = cmd.Wait()
 	})
 	o := &other{pid: cmd.Process.Pid, stdin: stdin, out: bufio.NewScanner(stdout)}
 	if line := o.line(t); line != "open" {
-		t.Fatalf("the other process says %q", line)
+		t.Fatalf("the other process printed %q", line)
 	}
 	return o
 }
@@ -105,7 +104,7 @@ func startOther(t *testing.T, socket string) *other {
 func (o *other) line(t *testing.T) string {
 	t.Helper()
 	if !o.out.Scan() {
-		t.Fatalf("the other process has no more to say: %v", o.out.Err())
+		t.Fatalf("the output of the other process has ended: %v", o.out.Err())
 	}
 	return o.out.Text()
 }
@@ -122,8 +121,8 @@ type rejection struct {
 	reason string
 }
 
-// startPeers runs a relay and gives its socket, the control plane, and the
-// rejections that only one of several Envoys has.
+// startPeers runs a relay and returns it with its socket, its control plane, and the rejections
+// that it reports.
 func startPeers(t *testing.T) (p *Proxy, socket string, cp *controlPlane, rejections chan rejection) {
 	t.Helper()
 	cp = newControlPlane()
@@ -156,7 +155,8 @@ func startPeers(t *testing.T) (p *Proxy, socket string, cp *controlPlane, reject
 	return p, socket, cp, rejections
 }
 
-// Two processes do not fight; a newer stream of one ends its own older one.
+// TestStreamsOfTwoProcesses checks that streams of different processes coexist, and that a newer
+// stream of a process ends its older one.
 func TestStreamsOfTwoProcesses(t *testing.T) {
 	t.Parallel()
 	p, socket, cp, _ := startPeers(t)
@@ -189,7 +189,8 @@ func TestStreamsOfTwoProcesses(t *testing.T) {
 	}
 }
 
-// Only what one of several Envoys rejects, and the others do not, is reported.
+// TestRejectedAlone checks that a rejection is reported only if one of several Envoys rejects a
+// response and the others do not.
 func TestRejectedAlone(t *testing.T) {
 	t.Parallel()
 	_, socket, cp, rejections := startPeers(t)

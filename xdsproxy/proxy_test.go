@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 
 const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
-// controlPlane is a control plane of generated gRPC code: each stream hands
-// its requests to got and sends what comes out of answers.
+// controlPlane is a control plane based on the generated gRPC code. Each stream passes its requests
+// to got and sends the messages from answers.
 type controlPlane struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	got     chan proto.Message
@@ -118,7 +118,7 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// startProxy runs a relay to an address and returns a client of its socket.
+// startProxy runs a relay and returns a client of its socket.
 func startProxy(t *testing.T, cfg Config) discoveryv3.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "XDS")
@@ -160,7 +160,7 @@ func receive[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -175,7 +175,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 func same(t *testing.T, got, want proto.Message) {
 	t.Helper()
 	if !proto.Equal(got, want) { // cmp.Diff takes a minute over 9 MB
-		t.Errorf("message changed on its way: got a %T of %d bytes, want %d bytes", got, proto.Size(got), proto.Size(want))
+		t.Errorf("the relay changed the message: got a %T of %d bytes, want %d bytes", got, proto.Size(got), proto.Size(want))
 	}
 }
 
@@ -207,7 +207,7 @@ func TestRelaySotW(t *testing.T) {
 	if got := md.Get("authorization"); got != nil {
 		t.Error("the token was sent over plaintext")
 	}
-	// A large answer passes: there is no limit of 4 MiB.
+	// A large response passes, because gRPC's default limit of 4 MiB does not apply.
 	big := &discoveryv3.DiscoveryResponse{TypeUrl: clusterType, Nonce: "1", VersionInfo: "v", Resources: []*anypb.Any{{TypeUrl: clusterType, Value: make([]byte, 9<<20)}}}
 	cp.answers <- big
 	got, err := s.Recv()
@@ -252,8 +252,8 @@ func TestRelayDeltaAndRejection(t *testing.T) {
 	}
 }
 
-// Envoy's stream waits while the control plane is away, and is served when it
-// comes.
+// TestWaitsForControlPlane checks that Envoy's stream stays open while the control plane is down,
+// and is served once it is up.
 func TestWaitsForControlPlane(t *testing.T) {
 	t.Parallel()
 	l := listen(t, "127.0.0.1:0")
@@ -282,7 +282,8 @@ func TestWaitsForControlPlane(t *testing.T) {
 	same(t, receive(t, cp.got, "request after the control plane came"), req)
 }
 
-// When upstream breaks, Envoy's stream ends with it and says why.
+// TestUpstreamEnds checks that an error of the upstream stream ends Envoy's stream with the same
+// reason.
 func TestUpstreamEnds(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane()
@@ -304,7 +305,7 @@ func TestUpstreamEnds(t *testing.T) {
 	}
 }
 
-// A newer downstream stream ends the older one.
+// TestNewestStreamWins checks that a newer downstream stream ends the older one.
 func TestNewestStreamWins(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane()
@@ -360,7 +361,7 @@ func counter(t *testing.T, reg *prometheus.Registry, name string) (sum float64) 
 	return sum
 }
 
-// lockedBuffer is a log that a test reads while it is written.
+// lockedBuffer is an in-memory log that is safe for concurrent use.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  strings.Builder

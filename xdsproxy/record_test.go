@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// logOf returns what Envoy sends to log a request.
+// logOf returns the message that Envoy sends to log a request.
 func logOf(tb testing.TB, entry *dataaccesslogv3.HTTPAccessLogEntry) []byte {
 	tb.Helper()
 	message, err := proto.Marshal(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
@@ -37,7 +37,7 @@ func socketOf(host string, port uint32) *corev3.Address {
 	}}}
 }
 
-// logged is an entry with all that is recorded, and more.
+// logged returns an entry with all recorded fields and others.
 func logged() *dataaccesslogv3.HTTPAccessLogEntry {
 	uri := &dataaccesslogv3.TLSProperties_CertificateProperties_SubjectAltName{
 		San: &dataaccesslogv3.TLSProperties_CertificateProperties_SubjectAltName_Uri{Uri: "spiffe://mesh/ns/shop/sa/web"},
@@ -113,7 +113,8 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestSelection captures the requests that are selected, and those of the other log, at a limited rate.
+// TestSelection checks that only selected requests are captured, including those of the other log,
+// and at a limited rate.
 func TestSelection(t *testing.T) {
 	t.Parallel()
 	p := &Proxy{}
@@ -152,7 +153,7 @@ func marshal(t *testing.T, message proto.Message) []byte {
 	return raw
 }
 
-// TestFlagNames compares the number of the names with that of Envoy's flags.
+// TestFlagNames checks that there is a name for each of Envoy's response flags.
 func TestFlagNames(t *testing.T) {
 	t.Parallel()
 	fields := (&dataaccesslogv3.ResponseFlags{}).ProtoReflect().Descriptor().Fields()

@@ -14,12 +14,12 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// modules is a rewriter as that of Wasm modules is: what is not there has a
-// fallback, or nothing in its place.
+// modules is a rewriter that resembles the one of Wasm modules. A missing module is replaced by a
+// fallback, if it has one.
 type modules struct {
 	mu    sync.Mutex // guards there
 	there map[string]bool
-	hang  chan struct{} // what "slow" waits for, if it is not nil
+	hang  chan struct{} // blocks "slow" until it receives, if it is not nil
 	calls chan string
 }
 
@@ -78,7 +78,7 @@ func (e *envoy) wantsWith(nonce string, with ...string) {
 	m := e.wants(extensionType, nonce)
 	for _, text := range with {
 		if !bytes.Contains(encode(e.t, m), []byte(text)) {
-			e.t.Errorf("response %s lacks %s: %v", nonce, text, m)
+			e.t.Errorf("response %s does not contain %s: %v", nonce, text, m)
 		}
 	}
 }
@@ -90,8 +90,8 @@ func (r *rig) wantsReason(t *testing.T, nonce, reason string) {
 	}
 }
 
-// What could not be used comes when it can, part by part, without the control
-// plane; each is reported to the control plane.
+// TestRetry checks that missing modules are added to the configuration when they become available,
+// one by one and without the control plane. Each step is reported to the control plane.
 func TestRetry(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		m := newModules()
@@ -110,7 +110,7 @@ func TestRetry(t *testing.T) {
 		e.take(extensionType, "v1", "1", "a", "b")
 		r.wantsReason(t, "1", "")
 		eventually(t, "the status says so", func() bool { return !rejecting(r.proxy) })
-		// Then nothing is tried any more: what comes next is what was pushed.
+		// There are no further attempts: the next response is the one that is pushed here.
 		r.push(clusterType, "v1", "2", "c")
 		e.wants(clusterType, "2")
 	})
@@ -125,7 +125,8 @@ func rejecting(p *Proxy) bool {
 	return false
 }
 
-// A response of which nothing could be used was rejected; it comes, too.
+// TestRetryOfNothing checks that a response that was rejected because none of it could be used is
+// retried as well.
 func TestRetryOfNothing(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		m := newModules()
@@ -138,11 +139,11 @@ func TestRetryOfNothing(t *testing.T) {
 		m.arrives("hopeless")
 		e.wantsWith("1", "HOPELESS")
 		e.take(extensionType, "v1", "1", "a", "b")
-		r.wantsReason(t, "1", "") // and no second rejection before it
+		r.wantsReason(t, "1", "") // no second rejection precedes it
 	})
 }
 
-// What a newer response replaces does not come back.
+// TestRetryReplaced checks that modules that a newer response replaces or removes are not sent.
 func TestRetryReplaced(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		m := newModules()
@@ -159,7 +160,7 @@ func TestRetryReplaced(t *testing.T) {
 		m.arrives("mod-b")
 		nonce := "2"
 		if delta {
-			nonce = "1" // of the response that had it
+			nonce = "1" // nonce of the response that contained the module
 		}
 		last := e.wants(extensionType, nonce)
 		if b := encode(t, last); !bytes.Contains(b, []byte("MOD-B")) || bytes.Contains(bytes.ToLower(b), []byte("mod-a")) {
@@ -170,13 +171,13 @@ func TestRetryReplaced(t *testing.T) {
 	})
 }
 
-// An attempt that hangs ends when a newer response comes.
+// TestRetryIsInterrupted checks that a newer response ends an attempt that hangs.
 func TestRetryIsInterrupted(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		m := newModules()
 		m.hang = make(chan struct{}, 1)
 		r, e := startRetry(t, m, delta)
-		m.hang <- struct{}{} // the first time it is only missing
+		m.hang <- struct{}{} // the first attempt does not hang
 		r.push(extensionType, "v1", "1", "slow")
 		e.wants(extensionType, "1")
 		receive(t, m.calls, "first attempt")
@@ -186,7 +187,8 @@ func TestRetryIsInterrupted(t *testing.T) {
 	})
 }
 
-// FuzzIncomplete keeps and replaces any bytes as delta responses.
+// FuzzIncomplete checks that replaced and removed resources of arbitrary delta responses are
+// dropped.
 func FuzzIncomplete(f *testing.F) {
 	f.Add([]byte("\x12\x03\x1a\x01a"), []byte("\x32\x01a"))
 	f.Add([]byte("\x12\x03\x1a\x01a\x2a\x01n"), []byte("\x42\x03\x0a\x01a"))

@@ -12,8 +12,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// rewriter makes responses wait until they are let through, and then does what
-// they say.
+// rewriter blocks responses until they are released, and then rewrites them according to their
+// content.
 type rewriter struct {
 	entered, let chan string
 }
@@ -39,8 +39,8 @@ func (w rewriter) rewrite(ctx context.Context, b []byte, _ bool) ([]byte, string
 	return bytes.ReplaceAll(b, []byte("remote"), []byte("local!")), ""
 }
 
-// A response that is rewritten holds up no other type, and keeps its place
-// among those of its own.
+// TestRewrite checks that a response that is being rewritten does not delay other types, and keeps
+// its order within its own type.
 func TestRewrite(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		w := rewriter{make(chan string), make(chan string)}
@@ -68,9 +68,9 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
-// What cannot be rewritten is rejected with a code, a reason and what Envoy had
-// asked for, and Envoy does not see it; what can be in part reaches Envoy,
-// and its acknowledgement says what is missing.
+// TestRewriteFails checks that a response that cannot be rewritten does not reach Envoy and is
+// rejected with a reason and the names that Envoy requested. If a part can be rewritten, Envoy
+// receives that part, and its acknowledgement contains what is missing.
 func TestRewriteFails(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
 		w := rewriter{make(chan string, 10), make(chan string)}
@@ -111,7 +111,8 @@ func TestRewriteFails(t *testing.T) {
 	})
 }
 
-// A rewriter that hangs ends with its stream, and with the relay.
+// TestRewriteEndsWithStream checks that a rewriter that hangs ends with its stream, and with the
+// relay.
 func TestRewriteEndsWithStream(t *testing.T) {
 	t.Parallel()
 	w := rewriter{make(chan string, 1), make(chan string)}

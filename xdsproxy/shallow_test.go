@@ -20,9 +20,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// pieces cuts bytes into buffers of a size, as gRPC may hand them over.
+// pieces splits bytes into buffers of the given size, as gRPC may deliver them.
 func pieces(b []byte, size int) mem.BufferSlice {
-	out := mem.BufferSlice{mem.SliceBuffer(nil)} // an empty one, too
+	out := mem.BufferSlice{mem.SliceBuffer(nil)} // include an empty buffer
 	for size > 0 && len(b) > size {
 		out = append(out, mem.SliceBuffer(b[:size]))
 		b = b[size:]
@@ -67,8 +67,8 @@ func seeds(tb testing.TB) [][]byte {
 	}
 }
 
-// What the shallow reader takes is what protobuf decodes, however the bytes are
-// cut into buffers.
+// FuzzReadRequest checks that the shallow reader reads the same fields as protobuf, however the
+// bytes are split into buffers.
 func FuzzReadRequest(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed, false, 0)
@@ -81,7 +81,7 @@ func FuzzReadRequest(f *testing.F) {
 			want = &discoveryv3.DeltaDiscoveryRequest{}
 		}
 		if proto.Unmarshal(b, want) != nil || len(b) > maxReason {
-			return // only must not panic
+			return // must not panic
 		}
 		w := want.(interface {
 			GetTypeUrl() string
@@ -109,7 +109,7 @@ func FuzzReadResponse(f *testing.F) {
 		if delta {
 			var want discoveryv3.DeltaDiscoveryResponse
 			if proto.Unmarshal(b, &want) != nil || len(b) > maxText {
-				return // only must not panic
+				return // must not panic
 			}
 			check(t, got, &want, ok)
 			if err == nil && (len(values) != len(want.Resources) || len(removed) != len(want.RemovedResources)) {
@@ -148,7 +148,7 @@ func check(t *testing.T, got response, want interface {
 	}
 }
 
-// What the agent writes itself is what protobuf reads.
+// TestOwnMessages checks that protobuf decodes the messages that the agent encodes.
 func TestOwnMessages(t *testing.T) {
 	t.Parallel()
 	const typeURL = "type.googleapis.com/example.Table"
@@ -197,24 +197,24 @@ func TestOwnMessages(t *testing.T) {
 	}
 }
 
-// Text that is too long to be a type, a nonce or a version makes a response one
-// that is for nobody; Envoy's words are cut.
+// TestLongFields checks that a response with a type, nonce or version that is too long is not
+// accepted, and that long error messages of Envoy are truncated.
 func TestLongFields(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)
 	for _, m := range []*discoveryv3.DiscoveryResponse{{TypeUrl: long}, {Nonce: long}, {VersionInfo: long}} {
 		if _, ok := readResponse(frameOf(encode(t, m)).data); ok {
-			t.Errorf("a field of %d bytes was taken", len(long))
+			t.Errorf("a field of %d bytes was accepted", len(long))
 		}
 	}
 	r := readRequest(frameOf(encode(t, &discoveryv3.DiscoveryRequest{ErrorDetail: &status.Status{Message: long}})).data, false)
 	if len(r.rejected) != maxReason {
-		t.Errorf("kept %d bytes of Envoy's words, want %d", len(r.rejected), maxReason)
+		t.Errorf("kept %d bytes of Envoy's error message, want %d", len(r.rejected), maxReason)
 	}
 }
 
-// A type URL that is not text must not end the agent: as the label of a metric
-// it would.
+// TestTypeURLBecomesALabel checks that a type URL that is not valid UTF-8 does not end the agent,
+// although labels of metrics must be valid.
 func TestTypeURLBecomesALabel(t *testing.T) {
 	t.Parallel()
 	b := protowire.AppendTag(nil, wire.RequestTypeURL, protowire.BytesType)

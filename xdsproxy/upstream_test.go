@@ -28,7 +28,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// names is a DNS server that knows the addresses of one name.
+// names runs a DNS server that returns the addresses for every name, and returns the server's
+// address.
 func names(t *testing.T, addresses ...string) (server string) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.77.51.4:0")
@@ -45,7 +46,7 @@ func names(t *testing.T, addresses ...string) (server string) {
 				})
 			}
 		}
-		_ = w.WriteMsg(a) // who asked waits, and the test fails
+		_ = w.WriteMsg(a) // if this fails, the test times out
 	})}
 	started := make(chan struct{})
 	s.NotifyStartedFunc = func() { close(started) }
@@ -60,16 +61,17 @@ func names(t *testing.T, addresses ...string) (server string) {
 	return conn.LocalAddr().String()
 }
 
-// Every address of a name is tried: one that refuses and one that is silent do
-// not block it, and streams spread over those that answer.
+// TestSeveralAddresses checks that all addresses of a name are tried. Addresses that refuse
+// connections or do not respond must not block the others, and streams are distributed over those
+// that respond.
 func TestSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	first := listen(t, "127.77.51.5:0")
 	port := first.Addr().(*net.TCPAddr).Port
 	second := listen(t, fmt.Sprintf("127.77.51.6:%d", port))
-	silent := listen(t, fmt.Sprintf("127.77.51.7:%d", port)) // takes connections and says nothing
+	silent := listen(t, fmt.Sprintf("127.77.51.7:%d", port)) // accepts connections and sends nothing
 	t.Cleanup(func() { _ = silent.Close() })
-	server := names(t, "127.77.51.5", "127.77.51.6", "127.77.51.7", "127.77.51.8") // nobody is on the last one
+	server := names(t, "127.77.51.5", "127.77.51.6", "127.77.51.7", "127.77.51.8") // the last one has no listener
 	cps := []*controlPlane{newControlPlane(), newControlPlane()}
 	cps[0].start(t, first)
 	cps[1].start(t, second)
@@ -147,8 +149,8 @@ func (a *authority) roots() *x509.CertPool {
 	return pool
 }
 
-// Root certificates and token are asked for before each dial: a control plane
-// with a new root is reached without a restart, once the root is there.
+// TestRootsAndTokenAreReadAgain checks that root certificates and token are read before each dial,
+// so that a control plane with a new root is reached without a restart.
 func TestRootsAndTokenAreReadAgain(t *testing.T) {
 	t.Parallel()
 	before, after := newAuthority(t), newAuthority(t)
@@ -200,7 +202,7 @@ func TestRootsAndTokenAreReadAgain(t *testing.T) {
 		return gauge(t, reg, "outrigger_agent_xds_failed_attempts") >= 2 && strings.Contains(r.proxy.Status().Failure, "certificate")
 	})
 	if gauge(t, reg, "outrigger_agent_xds_backoff_seconds") > maxBackoff.Seconds()*2 {
-		t.Error("the pause is longer than it may be")
+		t.Error("the pause is longer than the maximum")
 	}
 	roots.Store(after.roots())
 	receive(t, cp.got, "request after the root was replaced")
@@ -225,7 +227,7 @@ func TestKeepaliveDefaults(t *testing.T) {
 	}
 }
 
-// Messages of tens of megabytes pass both ways.
+// TestSizes checks that messages of tens of megabytes pass in both directions.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	const request, response = 30e6, 100e6
@@ -245,7 +247,7 @@ func TestSizes(t *testing.T) {
 	same(t, e.wants(clusterType, "1"), answer)
 }
 
-// gauge reads a gauge.
+// gauge returns the value of a gauge.
 func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := reg.Gather()

@@ -84,7 +84,7 @@ func TestMemory(t *testing.T) { // not parallel: it measures the heap
 	runtime.KeepAlive(m)
 }
 
-// frames returns the frames of a stream that receives a mesh.
+// framesOf returns the frames of a stream that receives a mesh.
 func framesOf(b *testing.B, m map[string][]proto.Message, detail string) (all []mem.BufferSlice, size int) {
 	b.Helper()
 	for _, typeURL := range []string{clusterType, endpointType, listenerType, routeType} {

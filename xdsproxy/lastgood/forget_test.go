@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// When everything is disabled, neither keys nor configuration remain on the disk, and other files
-// are not removed.
+// TestForget checks that when everything is disabled, neither keys nor configuration remain on the
+// disk, and that other files are not removed.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -28,14 +28,13 @@ import (
 
 const ecdsType = "type.googleapis.com/" + extensionType
 
-// TestEnvoy has a real Envoy run real modules that the cache rewrote.
-//
-//   - two plugins are loaded, one as a message and one as a TypedStruct
-//   - one of them breaks while the other changes: Envoy keeps the one and
-//     takes the other
-//   - the broken one says fail_open: Envoy lets requests pass without it
-//   - a plugin that cannot be had, and is closed: no request passes, and the
-//     listener does not wait for it, until the module is there
+// TestEnvoy runs a real Envoy with real modules whose plugins the cache rewrites:
+//   - two plugins are loaded, one as a message and one as a TypedStruct;
+//   - if a new version of one of them is unusable, Envoy keeps the old one and accepts the change
+//     of the other;
+//   - with fail_open, requests pass without the unusable plugin;
+//   - if a module is unavailable and its plugin fails closed, requests are denied until the module
+//     arrives, but the listener does not wait for it.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)

@@ -98,7 +98,7 @@ func checkLocalCode(t *testing.T, c *Cache, file, want string) {
 	}
 }
 
-// Text that names a Wasm extension without a local file is accepted.
+// TestCheckPasses checks that text that names a Wasm extension without a local file is accepted.
 func TestCheckPasses(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})
@@ -118,7 +118,8 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
-// A cached module is a local file of the last good configuration.
+// TestCheckOwnModule checks that a cached module, which is a local file of the last good
+// configuration, is accepted.
 func TestCheckOwnModule(t *testing.T) {
 	t.Parallel()
 	c := newCache(t, Config{})

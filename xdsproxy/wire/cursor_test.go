@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// pieces cuts bytes into buffers of a size, the first one empty.
+// pieces splits bytes into buffers of the given size, after an empty one.
 func pieces(b []byte, size int) mem.BufferSlice {
 	out := mem.BufferSlice{mem.SliceBuffer(nil)}
 	for chunk := range slices.Chunk(b, size) {
@@ -23,7 +23,7 @@ func pieces(b []byte, size int) mem.BufferSlice {
 	return out
 }
 
-// read lists the fields that a cursor finds.
+// read returns the fields that a cursor finds.
 func read(c Cursor) (fields []string, ok bool) {
 	ok = c.Each(func(n protowire.Number, v Cursor) {
 		fields = append(fields, fmt.Sprintf("%d %d %s", n, v.Len(), v.Bytes(v.Len())))
@@ -69,8 +69,8 @@ func TestCursorText(t *testing.T) {
 	}
 }
 
-// A million groups are skipped in linear time, and what is in them counts for
-// nothing.
+// TestCursorGroups checks that a million groups are skipped in linear time, and that fields in
+// groups are ignored.
 func TestCursorGroups(t *testing.T) {
 	t.Parallel()
 	group := protowire.AppendTag(nil, 100, protowire.StartGroupType)
@@ -86,7 +86,7 @@ func TestCursorGroups(t *testing.T) {
 		"too deep":      bytes.Repeat(protowire.AppendTag(nil, 100, protowire.StartGroupType), maxGroups+1),
 	} {
 		if _, ok := read(CursorOf(bad)); ok {
-			t.Errorf("%s: it was taken for a message", name)
+			t.Errorf("%s: it was accepted as a message", name)
 		}
 	}
 }

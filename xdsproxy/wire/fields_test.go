@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The numbers are those of the definitions.
+// TestFieldNumbers checks the field numbers against the protobuf definitions.
 func TestFieldNumbers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
