@@ -43,7 +43,8 @@ func TestLineArguments(t *testing.T) {
 	}
 }
 
-// The layout depends on the size of a mutex: 40 bytes on x86-64, 48 on aarch64.
+// TestSharedMemory checks the fields of the shared memory. The layout depends on the size of a
+// mutex: 40 bytes on x86-64, 48 on aarch64.
 func TestSharedMemory(t *testing.T) {
 	t.Parallel()
 	for machine, size := range map[string]int{"x86-64": 104, "aarch64": 120} {
@@ -86,7 +87,7 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// The files of a killed agent are removed, and no others.
+// TestCleanSockets checks that the files of a killed agent are removed, and no others.
 func TestCleanSockets(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a[b]c")
@@ -151,7 +152,7 @@ func TestHotRestartConfig(t *testing.T) {
 	}
 }
 
-// The datagrams were recorded from a real Envoy.
+// requests returns datagrams recorded from a real Envoy, and the number of the request in each.
 func requests() map[string]protowire.Number {
 	return map[string]protowire.Number{
 		"\x00\x00\x00\x00\x00\x00\x00\x04\n\x02\x12\x00":                             requestAdmin,

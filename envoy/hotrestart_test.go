@@ -208,7 +208,8 @@ const waitsForever = `{dynamic_resources: {lds_config: {ads: {}, resource_api_ve
   "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}},
   load_assignment: {cluster_name: nobody, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: /nowhere}}}}]}]}}]}}`
 
-// If a new Envoy fails, the old one keeps serving and another hot restart is possible.
+// TestRealHotRestartFails checks that if a new Envoy fails, the old one keeps serving and another
+// hot restart is possible.
 func TestRealHotRestartFails(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -251,7 +252,8 @@ func TestRealHotRestartFails(t *testing.T) {
 	}
 }
 
-// Problems that are found before the start do not affect the old Envoy.
+// TestRealHotRestartRefused checks that problems that are found before the start do not affect the
+// old Envoy.
 func TestRealHotRestartRefused(t *testing.T) {
 	t.Parallel()
 	log := &output{}
@@ -297,8 +299,8 @@ func (e *realEnvoy) Epoch(t *testing.T) int {
 	return r.Epoch
 }
 
-// The agent replaces an old Envoy that dies while it drains; otherwise the new one would exit as
-// well.
+// TestRealHotRestartOldOneDies checks that the agent replaces an old Envoy that dies while it
+// drains; otherwise the new one would exit as well.
 func TestRealHotRestartOldOneDies(t *testing.T) {
 	t.Parallel()
 	e, cancel, result := startHot(t, nil)
@@ -338,8 +340,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// An old Envoy that dies after the takeover, but before the agent has noticed the takeover, does
-// not affect the new one.
+// TestRealHotRestartOldOneDiesAtTheLastMoment checks that an old Envoy that dies after the
+// takeover, but before the agent has noticed the takeover, does not affect the new one.
 func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	var old atomic.Pointer[child]
@@ -383,8 +385,8 @@ func TestRealHotRestartOldOneDiesAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// A new Envoy that crashes is restarted like any other, as the first of its own line; the old one
-// completes its connections.
+// TestRealHotRestartNewOneDies checks that a new Envoy that crashes is restarted like any other, as
+// the first of its own line, and that the old one completes its connections.
 func TestRealHotRestartNewOneDies(t *testing.T) {
 	t.Parallel()
 	e, _, _ := startHot(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })
@@ -426,7 +428,7 @@ func TestRealHotRestartEnds(t *testing.T) {
 	}
 }
 
-// A drain in progress continues in the next Envoy.
+// TestRealEnvoyIsDrainedAgain checks that a drain in progress continues in the next Envoy.
 func TestRealEnvoyIsDrainedAgain(t *testing.T) {
 	t.Parallel()
 	e, _, _ := startEnvoy(t, func(c *Config) { c.Restart = Restart{Count: 1, Window: time.Hour} })

@@ -59,7 +59,8 @@ func TestRealEnvoyIsStartedAgain(t *testing.T) {
 // exit is detected.
 func noAnswer(err error) bool { return strings.HasPrefix(err.Error(), "ask envoy's admin port: ") }
 
-// A request that is in progress when Envoy exits returns at once.
+// TestReadyEndsWithEnvoy checks that a request that is in progress when Envoy exits returns at
+// once.
 func TestReadyEndsWithEnvoy(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}), make(chan struct{})
@@ -93,7 +94,8 @@ func TestReadyEndsWithEnvoy(t *testing.T) {
 	}
 }
 
-// An Envoy that lacks configuration is not ready. One that has been ready once remains ready.
+// TestReadyNeedsConfiguration checks that an Envoy that lacks configuration is not ready, and that
+// one that has been ready once remains ready.
 func TestReadyNeedsConfiguration(t *testing.T) {
 	t.Parallel()
 	admin := fakeAdmin(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -126,7 +128,8 @@ func TestReadyNeedsConfiguration(t *testing.T) {
 	}
 }
 
-// If a drain has completed before shutdown, shutdown does not wait again.
+// TestRealEnvoyDrainsBeforeItsEnd checks that shutdown does not wait again if a drain has completed
+// before.
 func TestRealEnvoyDrainsBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	const duration = 5 * time.Second
@@ -155,7 +158,7 @@ func TestRealEnvoyDrainsBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// A shutdown during a drain waits only for the rest of the drain.
+// TestEndDuringDrain checks that a shutdown during a drain waits only for the rest of the drain.
 func TestEndDuringDrain(t *testing.T) {
 	t.Parallel()
 	const duration = 600 * time.Millisecond
@@ -175,8 +178,8 @@ func TestEndDuringDrain(t *testing.T) {
 	}
 }
 
-// Probes that keep IPv6 listeners open do not delay shutdown; other open connections delay it only
-// for a limited time.
+// TestRealEnvoyOnIPv6LeavesInTime checks that probes that keep IPv6 listeners open do not delay
+// shutdown, and that other open connections delay it only for a limited time.
 func TestRealEnvoyOnIPv6LeavesInTime(t *testing.T) {
 	t.Parallel()
 	port := freeIPv6Port(t)
@@ -222,7 +225,8 @@ func ipv6Listener(port int) string {
   typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}]}]}`, port)
 }
 
-// Envoy gets the hard limit of open files although the agent was started with a lower one.
+// TestRealEnvoyGetsTheHardLimitOfFiles checks that Envoy gets the hard limit of open files although
+// the agent was started with a lower one.
 func TestRealEnvoyGetsTheHardLimitOfFiles(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -239,7 +243,7 @@ func TestRealEnvoyGetsTheHardLimitOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = agent.Process.Kill() // it never exits by itself
+		_ = agent.Process.Kill() // it never exits on its own
 		_ = agent.Wait()
 	}()
 	line, err := bufio.NewReader(stdout).ReadString('\n')

@@ -142,8 +142,8 @@ func TestNoRestart(t *testing.T) {
 	})
 }
 
-// A binary is missing for a moment while it is replaced: a restart waits for it, a first start does
-// not.
+// TestRestartOfMissingBinary checks that a restart waits for a binary that is missing for a moment
+// while it is replaced, but a first start does not.
 func TestRestartOfMissingBinary(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "envoy")

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestReplaceSocket looks for a socket while it is replaced. The name must exist at all times:
-// Envoy tolerates that nobody listens, but not that there is no socket.
+// TestReplaceSocket checks that the name of a socket exists at all times while the socket is
+// replaced. Envoy tolerates a socket without a listener, but not a missing socket.
 func TestReplaceSocket(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "parent")

@@ -78,7 +78,8 @@ func TestCheckVersionWithoutBinary(t *testing.T) {
 	}
 }
 
-// A script instead of Envoy may start a program that keeps its output open.
+// TestCheckVersionEndsWithItsContext checks that the check ends with its context. A script instead
+// of Envoy may start a program that keeps its output open.
 func TestCheckVersionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "envoy")
@@ -164,7 +165,8 @@ func TestUntested(t *testing.T) {
 	}
 }
 
-// TestUnsafe names the known bypasses of a version, and the version without them.
+// TestUnsafe checks that the error for a version with a known vulnerability names the vulnerability
+// or the version that fixes it.
 func TestUnsafe(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

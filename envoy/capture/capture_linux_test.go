@@ -13,10 +13,10 @@ import (
 
 func to(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
 
-// usual is what the injected init container passes.
+// usual contains the arguments that the injected init container passes.
 const usual = "-p 15001 -z 15006 -u 1337 -i * -b * -d 15090,15021,15020 --dual-stack "
 
-// TestWhereConnectionsEnd applies settings one after the other and looks at where connections end.
+// TestWhereConnectionsEnd applies settings one after the other and checks where connections end.
 func TestWhereConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -82,7 +82,7 @@ func TestWhereConnectionsEnd(t *testing.T) {
 			{query(application, l.other), "peer"},
 			{query(proxy, l.resolver), "peer"},
 			{query(proxy, l.peer.IP6), "peer"},
-			// The agent's query has the ports and addresses of the application's.
+			// The agent's query has the same addresses and ports as the application's.
 			{probe{network: "udp", from: l.pod, user: application, local: to(l.pod.IP4, 20053), to: to(l.resolver, portDNS)}, "dns"},
 			{probe{network: "udp", from: l.pod, user: proxy, local: to(l.pod.IP4, 20053), to: to(l.resolver, portDNS)}, "peer"},
 			{probe{network: "udp", from: l.pod, user: application, local: to(l.pod.IP4, 20053), to: to(l.resolver, portDNS)}, "dns"},
@@ -107,7 +107,7 @@ func TestWhereConnectionsEnd(t *testing.T) {
 		}},
 		{"removed", "--cleanup-only", nil, none},
 	} {
-		// Twice, because each run replaces what is there.
+		// Apply the rules twice, because each run must replace existing rules.
 		l.apply(t, c.line, c.environ...)
 		l.apply(t, c.line, c.environ...)
 		for i, w := range c.want {
@@ -118,20 +118,20 @@ func TestWhereConnectionsEnd(t *testing.T) {
 	}
 }
 
-// out is a connection of the application to the outside.
+// out returns a connection of the application to the outside.
 func (l *lab) out(port uint16) probe {
 	return probe{from: l.pod, user: application, to: to(l.outside4, port)}
 }
 
-// in is a connection from the peer.
+// in returns a connection from the peer to the pod.
 func (l *lab) in(port uint16) probe { return probe{from: l.peer, to: to(l.pod.IP4, port)} }
 
-// query is a DNS query.
+// query returns a DNS query of a user.
 func (l *lab) query(user int, a netip.Addr) probe {
 	return probe{network: "udp", from: l.pod, user: user, to: to(a, portDNS)}
 }
 
-// TestReplacement replaces the rules again and again. No connection may pass in between.
+// TestReplacement checks that no connection bypasses the rules while they are replaced repeatedly.
 func TestReplacement(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -165,7 +165,7 @@ func TestReplacement(t *testing.T) {
 	}
 }
 
-// TestManyRanges applies as many rules as settings can make.
+// TestManyRanges applies as many rules as the settings allow.
 func TestManyRanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

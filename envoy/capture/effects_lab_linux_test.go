@@ -23,16 +23,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// wideLab is a lab with a third machine, the guest, that has no way but through the pod: by the
-// pod's interface eth1, and by not-istio-nic. Everything else is an address of the peer.
+// wideLab is a lab with a third machine, the guest, which reaches other machines only through the
+// pod: by the pod's interface eth1 and by not-istio-nic. All other addresses belong to the peer.
 type wideLab struct {
 	*lab
 	guest *netlab.Machine
-	// names are addresses by the names that probes use.
+	// names contains addresses by the names that probes use.
 	names map[string]netip.Addr
 }
 
-// The interfaces of the pod to the guest.
+// Interfaces of the pod that lead to the guest.
 const (
 	guestNIC = "eth1"
 	otherNIC = "not-istio-nic"
@@ -88,7 +88,7 @@ func newWideLab(t *testing.T) *wideLab {
 	return l
 }
 
-// address returns the address of a name, or reads it.
+// address returns the address with a name, or parses the text as an address.
 func (l *wideLab) address(text string) netip.Addr {
 	if a, ok := l.names[text]; ok {
 		return a
@@ -104,7 +104,7 @@ func guestAddress(network, host byte, six bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 78, network, host})
 }
 
-// everythingIsLocal makes the addresses that probes connect to addresses of this namespace.
+// everythingIsLocal makes all addresses to which probes connect addresses of this namespace.
 func everythingIsLocal() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -179,7 +179,7 @@ func addresses(link netlink.Link, network, host byte) error {
 	return errors.Join(netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(four)}), netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(six), Flags: unix.IFA_F_NODAD}))
 }
 
-// guestNetwork leads everything outside through the pod.
+// guestNetwork routes everything outside through the pod.
 func (l *wideLab) guestNetwork() error {
 	for i, name := range []string{guestNIC, otherNIC} {
 		link, err := netlink.LinkByName("pod-" + name[:4])
@@ -193,14 +193,14 @@ func (l *wideLab) guestNetwork() error {
 	return errors.Join(l.route("pod-eth1", "9.9.0.0/16", guestAddress(1, 2, false)), l.route("pod-eth1", "10.96.0.0/16", guestAddress(1, 2, false)), l.route("pod-eth1", "2001:db8::/32", guestAddress(1, 2, true)))
 }
 
-// question is a probe with a name: who connects, from where, to what.
+// question is a named probe: who connects, from where, and to what.
 type question struct {
 	name string
 	probe
 }
 
-// ask reads the name of a probe: "[udp ]<who>[@<source>] <address> <port>". Who is "peer", "guest",
-// or a user and group of the pod.
+// ask parses the name of a probe: "[udp ]<who>[@<source>] <address> <port>". Who is "peer",
+// "guest", or a user and group of the pod.
 func (l *wideLab) ask(t *testing.T, name string) question {
 	t.Helper()
 	words := strings.Fields(name)
@@ -230,8 +230,8 @@ func (l *wideLab) ask(t *testing.T, name string) question {
 	return q
 }
 
-// questions are the connections that each case is asked about. A user and a group of the pod are
-// the application's (1000/1000), the proxy's (1337), or those of cases.
+// questions returns the connections that are checked for each case. The users and groups of the pod
+// are those of the application (1000/1000), of the proxy (1337), and of the cases.
 func (l *wideLab) questions(t *testing.T) (all []question) {
 	t.Helper()
 	add := func(format string, words ...string) {
@@ -266,7 +266,8 @@ func (l *wideLab) questions(t *testing.T) (all []question) {
 	return append(all, question{name: "invalid packet"})
 }
 
-// effects returns the connections that do not end where they usually do: one line for each place.
+// effects returns the connections that do not end where they usually do, one line for each
+// destination.
 func (l *wideLab) effects(t *testing.T, all []question, usual map[string]string) (lines []string) {
 	t.Helper()
 	by := map[string][]string{}
@@ -295,10 +296,11 @@ func (l *wideLab) answer(t *testing.T, q question) (answer string) {
 	return answer
 }
 
-// afterInvalid sends a packet that belongs to no connection, and after it one that opens a
-// connection. It reports whether the system answers the first one, by its acknowledgement.
+// afterInvalid sends a packet that belongs to no connection, followed by one that opens a
+// connection. It returns "reset" if the system responds to the first packet, and "dropped" if it
+// responds to the second one only. The acknowledgement number tells them apart.
 func afterInvalid(from, to netip.Addr) (string, error) {
-	// On one processor, packets stay in order.
+	// Packets stay in order on a single processor.
 	var one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &one); err != nil {
 		return "", err
@@ -342,7 +344,7 @@ func afterInvalid(from, to netip.Addr) (string, error) {
 	}
 }
 
-// The flags of TCP segments.
+// Flags of TCP segments.
 const (
 	finFlag = 1
 	synFlag = 2
@@ -356,7 +358,7 @@ func segment(from, to netip.Addr, source, destination uint16, sequence uint32, f
 	binary.BigEndian.PutUint32(s[4:], sequence)
 	s[12], s[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(s[14:], 1024)
-	// The checksum covers the addresses, the protocol and the length, too.
+	// The checksum covers the addresses, the protocol and the length as well.
 	var sum uint32
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), {0, unix.IPPROTO_TCP, 0, byte(len(s))}, s} {
 		for i := 0; i < len(part); i += 2 {

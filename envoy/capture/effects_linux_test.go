@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/effects.txt")
 
-// effectsFile has blocks of lines, separated by empty lines: the name of a case, its flags, its
-// environment, the resolvers of the system, and where connections end that do not end there without
-// rules.
+// effectsFile consists of blocks separated by empty lines. A block contains the name of a case, its
+// flags, its environment, the resolvers of the system, and the connections that end elsewhere than
+// without rules.
 const effectsFile = "testdata/effects.txt"
 
 // effectCase is one block of the file.
@@ -85,7 +85,7 @@ func (l *wideLab) read(t *testing.T, c effectCase) *Settings {
 	return s
 }
 
-// agentDNS serves DNS of the agent, whose user is that of the settings.
+// agentDNS serves the agent's DNS as the user in the settings, until stop is called.
 func (l *wideLab) agentDNS(t *testing.T, s *Settings) (stop func()) {
 	t.Helper()
 	var stops []func()
@@ -99,9 +99,9 @@ func (l *wideLab) agentDNS(t *testing.T, s *Settings) (stop func()) {
 	}
 }
 
-// TestEffects applies the settings of each case and compares where connections end. The cases cover
-// the settings that the tests of istio-iptables 1.18 and 1.30 have. Connections end where they end
-// with the rules of istio-iptables, except for the differences in docs/compatibility.md.
+// TestEffects applies the settings of each case and checks where connections end. The cases cover
+// the settings in the tests of istio-iptables 1.18 and 1.30. The results equal those of
+// istio-iptables, except for the differences in docs/compatibility.md.
 func TestEffects(t *testing.T) {
 	t.Parallel()
 	l := newWideLab(t)
@@ -139,7 +139,7 @@ func TestEffects(t *testing.T) {
 		if len(available) == 0 {
 			continue
 		}
-		// All variants for each case would take too long.
+		// Testing every variant in each case would take too long.
 		variant := available[i%len(available)]
 		other := c
 		other.flags += " --force-iptables-binary=" + variant

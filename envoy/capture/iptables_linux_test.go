@@ -17,7 +17,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// variants returns the variants of iptables of this machine. Without one, the test ends.
+// variants returns the variants of iptables on this machine, or skips the test if there are none.
 func variants(t *testing.T) []string {
 	t.Helper()
 	found := installedVariants(t)
@@ -27,7 +27,7 @@ func variants(t *testing.T) []string {
 	return found
 }
 
-// installedVariants returns the variants of iptables of this machine.
+// installedVariants returns the variants of iptables on this machine.
 func installedVariants(t *testing.T) (found []string) {
 	t.Helper()
 	for _, variant := range []string{iptablesNFT, iptablesLegacy} {
@@ -45,8 +45,8 @@ func installedVariants(t *testing.T) (found []string) {
 	return found
 }
 
-// combinations returns command lines and environments of settings that are drawn at random, always
-// the same ones.
+// combinations returns command lines and environments with pseudo-random settings, which are the
+// same in every run.
 func combinations(n int) (all [][2]string) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(choices ...string) string { return choices[random.IntN(len(choices))] }
@@ -65,8 +65,8 @@ func combinations(n int) (all [][2]string) {
 		}, " ")
 		env := pick("A=", "A=", "ISTIO_OUTBOUND_OWNER_GROUPS=1000,2000", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE=1000", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR=127.0.0.0/8")
 		if strings.Contains(line, "TPROXY") {
-			// TPROXY and the redirection of a guest both apply to its packets, as with istio-iptables. Where
-			// they end is not defined, and some are lost.
+			// TPROXY and the redirection of a guest both apply to its packets, as with
+			// istio-iptables. Where the packets end is undefined, and some are lost.
 			line = strings.ReplaceAll(line, "-k eth0", "")
 		}
 		all = append(all, [2]string{line, env})
@@ -102,8 +102,8 @@ func (l *lab) verdicts(t *testing.T) (all []string) {
 	return all
 }
 
-// TestVariantsAgree sets the same rules with nftables and with each variant of iptables. Connections
-// must end at the same place.
+// TestVariantsAgree sets the same rules with nftables and with each variant of iptables, and checks
+// that connections end at the same place.
 func TestVariantsAgree(t *testing.T) {
 	t.Parallel()
 	available := variants(t)
@@ -138,7 +138,7 @@ func TestVariantsAgree(t *testing.T) {
 	}
 }
 
-// saved returns the rules of both families of a variant of iptables.
+// saved returns the rules that a variant of iptables has for both address families.
 func (l *lab) saved(t *testing.T, variant string) (all string) {
 	t.Helper()
 	l.do(t, l.pod, func() error {
@@ -154,7 +154,8 @@ func (l *lab) saved(t *testing.T, variant string) (all string) {
 	return all
 }
 
-// TestLeftovers finds rules as istio-iptables makes them, and removes them, but not those of others.
+// TestLeftovers checks that rules of istio-iptables are found and removed, and that rules of others
+// remain.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	available := variants(t)
@@ -190,7 +191,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestNativeLeftovers removes tables of nftables as istio-iptables makes them.
+// TestNativeLeftovers checks that nftables tables of istio-iptables are removed.
 func TestNativeLeftovers(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -227,7 +228,7 @@ func TestNativeLeftovers(t *testing.T) {
 	}
 }
 
-// TestMissingIPTables names the program that is missing.
+// TestMissingIPTables checks that the error names the missing program.
 func TestMissingIPTables(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	err := restoreIPTables(t.Context(), iptablesLegacy, nil)

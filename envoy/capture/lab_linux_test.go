@@ -33,7 +33,7 @@ type lab struct {
 	patience time.Duration
 }
 
-// The users of probes.
+// Users that own the sockets of probes.
 const (
 	application = 1000
 	proxy       = 1337
@@ -85,7 +85,7 @@ func newLab(t *testing.T) *lab {
 
 var outsideNetworks = []string{"10.96.0.0/16", "10.97.0.0/16", "fd00:96::/64"}
 
-// peerRoutes makes the networks outside addresses of the peer.
+// peerRoutes makes other and all addresses of the outside networks local addresses of the peer.
 func (l *lab) peerRoutes() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *lab) peerRoutes() error {
 	return nil
 }
 
-// podRoutes leads to the networks outside.
+// podRoutes adds routes to the outside networks by way of the peer.
 func (l *lab) podRoutes() error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *lab) do(t *testing.T, m *netlab.Machine, f func() error) {
 	}
 }
 
-// serve answers TCP connections to a port of all addresses with a name, also to addresses of others.
+// serve responds with a name to TCP connections to a port, whatever their destination address.
 func (l *lab) serve(t *testing.T, m *netlab.Machine, port uint16, name string) {
 	t.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -182,8 +182,8 @@ func (l *lab) serveUDP(t *testing.T, m *netlab.Machine, at netip.AddrPort, name 
 	t.Cleanup(l.serveUDPAs(t, m, at, name, proxy))
 }
 
-// onceFree binds an address as soon as it is free: a program that another test is about to start
-// still has a copy of a socket that was closed.
+// onceFree binds an address as soon as it is free. A program that another test is starting may
+// still have a copy of a closed socket.
 func onceFree(bind func() error) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if err := bind(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
@@ -192,7 +192,8 @@ func onceFree(bind func() error) error {
 	}
 }
 
-// serveUDPAs answers packets with a name, as a user, until stop is called.
+// serveUDPAs responds to packets with a name, from a socket of the given user, until stop is
+// called.
 func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, name string, user int) (stop func()) {
 	t.Helper()
 	var c *net.UDPConn
@@ -219,16 +220,16 @@ func (l *lab) serveUDPAs(t *testing.T, m *netlab.Machine, at netip.AddrPort, nam
 	}()
 	return func() {
 		_ = c.Close() // nothing is lost
-		<-done        // only then the port is free
+		<-done        // the port is free only now
 	}
 }
 
-// probe is one connection, from a socket of a user and a group.
+// probe is a connection from a socket of a user and a group.
 type probe struct {
 	network string // "" is tcp
 	from    *netlab.Machine
 	user    int
-	group   int // 0 is that of user
+	group   int // 0 means the same number as user
 	local   string
 	to      string
 }
@@ -324,7 +325,7 @@ func (l *lab) tracked(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// settings reads a command line, with the addresses of the lab.
+// settings parses a command line on a system that has the addresses of the lab.
 func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
 	t.Helper()
 	system := testSystem()
@@ -341,7 +342,7 @@ func (l *lab) settings(t *testing.T, line string, environ ...string) *Settings {
 	return s
 }
 
-// apply runs a command line in the pod.
+// apply applies a command line in the pod.
 func (l *lab) apply(t *testing.T, line string, environ ...string) {
 	t.Helper()
 	s := l.settings(t, line, environ...)
@@ -349,7 +350,8 @@ func (l *lab) apply(t *testing.T, line string, environ ...string) {
 		if err := s.run(t.Context(), slog.New(slog.DiscardHandler), io.Discard); err != nil {
 			return err
 		}
-		// A connection with the ports of an earlier one would end where that one did.
+		// Forget tracked connections: a connection with the same ports as an earlier one would end
+		// where that one did.
 		return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 	})
 }

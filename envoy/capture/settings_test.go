@@ -18,7 +18,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// testSystem has the user and group web with the number 4000, no istio-proxy, and two addresses.
+// testSystem returns a system with the user and group web, number 4000, without istio-proxy.
+// Besides a loopback and a link-local address, it has two addresses.
 func testSystem() system {
 	return system{
 		addresses: func() ([]net.Addr, error) {
@@ -42,7 +43,7 @@ func testSystem() system {
 	}
 }
 
-// read reads a command line, in which two single quotes are an empty argument.
+// read parses a command line, in which two single quotes are an empty argument.
 func read(t *testing.T, add func(*Flags, *pflag.FlagSet), line string, environ ...string) (*Settings, []string, error) {
 	t.Helper()
 	return readOn(t, testSystem(), add, line, environ...)
@@ -67,7 +68,8 @@ func readOn(t *testing.T, system system, add func(*Flags, *pflag.FlagSet), line 
 	return f.settings(env, system)
 }
 
-// TestSettings reads command lines and environments. Each pair must mean the same.
+// TestSettings checks that each command line and environment have the same meaning as the other
+// command line of the case.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -112,7 +114,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsOfTheSystem reads what no flag has.
+// TestSettingsOfTheSystem checks settings that come from the environment or the system alone, and
+// those of the removal.
 func TestSettingsOfTheSystem(t *testing.T) {
 	t.Parallel()
 	s, _, err := read(t, (*Flags).Add, "--redirect-dns --dual-stack", "ISTIO_OUTBOUND_OWNER_GROUPS=web,5", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE=6")
@@ -132,7 +135,8 @@ func TestSettingsOfTheSystem(t *testing.T) {
 	}
 }
 
-// TestInvalidSettings names the flag or the variable, the value and what is possible.
+// TestInvalidSettings checks that the error contains the flag or variable, its value and the valid
+// values.
 func TestInvalidSettings(t *testing.T) {
 	t.Parallel()
 	many := strings.Repeat("1,", maxWords+1)
@@ -164,7 +168,7 @@ func TestInvalidSettings(t *testing.T) {
 	}
 }
 
-// FuzzSettings reads any values.
+// FuzzSettings checks that rules can be generated from all settings that are accepted.
 func FuzzSettings(f *testing.F) {
 	f.Add("80,*", "10.0.0.0/8,fd00::/8", "0,root", "eth0,+")
 	f.Fuzz(func(t *testing.T, ports, ranges, ids, interfaces string) {
@@ -175,7 +179,7 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// TestDryRun prints rules, and writes them to a file.
+// TestDryRun checks that a dry run prints the rules and writes them to a file.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "rules")

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows is of linux/netfilter/nfnetlink_log.h.
+// Constants from linux/netfilter/nfnetlink_log.h.
 const (
 	logSubsystem = 4 << 8
 	logConfig    = logSubsystem | 1
 	logPrefix    = 10 // attribute of a packet
 )
 
-// logged reads the prefixes of packets that rules in the pod log to the group, until stop is called.
+// logged returns the prefixes of packets that rules in the pod log, until stop is called.
 func (l *lab) logged(t *testing.T) (prefixes <-chan string, stop func()) {
 	t.Helper()
 	var c *netlink.Conn
@@ -71,7 +71,8 @@ func (l *lab) logged(t *testing.T) (prefixes <-chan string, stop func()) {
 	return found, func() { _ = c.Close() } // nothing is lost
 }
 
-// TestTracing logs packets of important rules, with nftables and with each variant of iptables.
+// TestTracing checks that packets that match important rules are logged, with nftables and with
+// each variant of iptables.
 func TestTracing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestValidation looks for a redirection that is there, and for one that is not.
+// TestValidation checks that an existing redirection is detected, and a missing one as well.
 func TestValidation(t *testing.T) {
 	t.Parallel()
 	l := emptyLab(t)
@@ -54,13 +54,14 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// TestCheck looks for rules with the capability for that, and without it for their effect.
+// TestCheck checks that rules are found directly with the necessary capability, and by their effect
+// without it.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	l := emptyLab(t)
 	check := func(capable bool, environ ...string) error {
 		return l.pod.Do(func() error {
-			if !capable { // only this thread
+			if !capable { // affects only this thread
 				header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 				if err := unix.Capset(&header, &none[0]); err != nil {
 					return err
@@ -87,7 +88,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestOtherNamespace applies rules to the network namespace of another thread.
+// TestOtherNamespace checks that rules can be applied to the network namespace of another thread.
 func TestOtherNamespace(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
