@@ -238,7 +238,7 @@ func FuzzParsePodInfo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data string) {
 		values, err := ParsePodInfo(data)
 		if err == nil && len(values) > strings.Count(data, "=") {
-			t.Errorf("%q gave %v", data, values)
+			t.Errorf("%q resulted in %v", data, values)
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 				t.Errorf("differs from %s, run with -update if that is intended:\n%s", want, diff)
 			}
 			if again := renderUsual(t, file); !bytes.Equal(got, again) {
-				t.Error("a second run gives other bytes")
+				t.Error("a second run returned other bytes")
 			}
 			t.Run("envoy", func(t *testing.T) {
 				if envoy == "" {

@@ -78,7 +78,7 @@ func TestTemplateGolden(t *testing.T) {
 				t.Errorf("differs from %s, run with -update if that is intended:\n%s", want, diff)
 			}
 			if again, _, err := RenderTemplate(in, tmpl); err != nil || !bytes.Equal(got, again) {
-				t.Error("a second run gives other bytes", err)
+				t.Error("a second run returned other bytes", err)
 			}
 			t.Run("envoy", func(t *testing.T) {
 				if envoy == "" {

@@ -80,7 +80,7 @@ func TestSharedMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, known := l.initializing(); known {
-					t.Errorf("memory with %s is understood", what)
+					t.Errorf("memory with %s was accepted", what)
 				}
 			}
 		})

@@ -114,7 +114,7 @@ func TestRunStops(t *testing.T) {
 		t.Errorf("the child did not end by SIGTERM: output %q, stopped %v", out, exits(p, "stopped"))
 	}
 	if err := p.Run(t.Context()); err == nil {
-		t.Error("a second Run gave no error")
+		t.Error("a second Run returned no error")
 	}
 }
 

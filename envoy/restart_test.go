@@ -137,7 +137,7 @@ func TestNoRestart(t *testing.T) {
 				t.Errorf("Run() = %v", err)
 			}
 		case <-time.After(2 * time.Minute):
-			t.Error("a crashing envoy keeps the agent from ending")
+			t.Error("a crashing envoy prevents the agent from stopping")
 		}
 	})
 }

@@ -46,6 +46,6 @@ func TestReplaceSocket(t *testing.T) {
 	}
 	close(stop)
 	if <-missing {
-		t.Error("there was no socket for a moment")
+		t.Error("the socket was missing during a replacement")
 	}
 }

@@ -212,7 +212,7 @@ func TestTruncation(t *testing.T) {
 					t.Fatalf("truncated is %v with %d of 100 records", r.Truncated, len(r.Answer))
 				}
 				if test.truncated && test.limit-len(b) >= 16 {
-					t.Errorf("%d octets of %d: another record has room", len(b), test.limit)
+					t.Errorf("%d octets of %d: another record would fit", len(b), test.limit)
 				}
 				if (r.IsEdns0() != nil) != (test.size > 0) {
 					t.Errorf("EDNS: %v", r.IsEdns0())

@@ -75,7 +75,7 @@ func TestTableMemory(t *testing.T) {
 	took := (heap() - before) / size
 	t.Logf("%d bytes for each of %d hosts", took, size)
 	if took > most {
-		t.Errorf("it takes %d bytes for each host, more than %d", took, most)
+		t.Errorf("each host takes %d bytes, want at most %d", took, most)
 	}
 	runtime.KeepAlive(s)
 }

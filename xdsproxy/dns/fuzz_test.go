@@ -65,7 +65,7 @@ func FuzzRequest(f *testing.F) {
 		if forward != nil {
 			reply = forward.fail(miekg.RcodeServerFailure)
 			if sent := forward.message(7); new(miekg.Msg).Unpack(sent) != nil {
-				t.Fatalf("what upstream gets is malformed: %x", sent)
+				t.Fatalf("the request to upstream is malformed: %x", sent)
 			}
 		}
 		if reply == nil {
@@ -79,7 +79,7 @@ func FuzzRequest(f *testing.F) {
 			t.Fatalf("the answer is malformed: %v\n%x", err, reply)
 		}
 		if m.Id != binary.BigEndian.Uint16(msg) || !m.Response || len(reply) > q.limit || (!tcp && len(reply) > maxUDP) {
-			t.Fatalf("the answer is no answer to it: %v", m)
+			t.Fatalf("the answer does not match the request: %v", m)
 		}
 		if q.end > 0 && !bytes.Equal(reply[headerLen:q.end], msg[headerLen:q.end]) {
 			t.Fatalf("the question differs: %x, %x", msg, reply)
@@ -143,7 +143,7 @@ func FuzzUpstream(f *testing.F) {
 				t.Fatalf("the answer is malformed: %v\n%x", err, reply)
 			}
 			if got.Id != m.Id || !got.Response || len(got.Question) != 1 || got.Question[0] != m.Question[0] || len(reply) > q.limit || (got.IsEdns0() != nil) != edns {
-				t.Fatalf("the answer is no answer to it: %v", got)
+				t.Fatalf("the answer does not match the request: %v", got)
 			}
 		}
 	})

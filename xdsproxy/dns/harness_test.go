@@ -115,7 +115,7 @@ func run(t *testing.T, run func(context.Context) error) {
 				t.Error(err)
 			}
 		case <-time.After(2 * time.Minute):
-			t.Error("it does not finish")
+			t.Error("the server did not stop")
 		}
 	})
 }

@@ -75,7 +75,7 @@ func TestFollow(t *testing.T) {
 			reply, _ := s.respond(nil, new(query), packed(t, step.alias, miekg.TypeA, 0), false)
 			m := new(miekg.Msg)
 			if err := m.Unpack(reply); err != nil || len(m.Answer) == 0 {
-				t.Errorf("%s: %s gives %v, %v", step.name, step.alias, m, err)
+				t.Errorf("%s: %s resolves to %v, %v", step.name, step.alias, m, err)
 			}
 		}
 	})

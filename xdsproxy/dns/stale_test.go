@@ -51,7 +51,7 @@ func TestStale(t *testing.T) {
 				}
 			}
 			if r := ask("never.example.org.", 0); r.Rcode == miekg.RcodeSuccess || r.Rcode == miekg.RcodeNameError {
-				t.Errorf("what was never answered: %v", r)
+				t.Errorf("a name without an earlier answer: %v", r)
 			}
 			if got := count(t, s, "outrigger_agent_dns_stale_answers_total"); got != 3 {
 				t.Errorf("%v stale answers, want 3", got)
@@ -115,7 +115,7 @@ func TestStaleBounds(t *testing.T) {
 		t.Errorf("%d answers of %d octets", n, s.bytes)
 	}
 	if s.get(key(0), now) == nil || s.get(key(4999), now) == nil || s.get(key(1), now) != nil {
-		t.Error("not the least recently used one went")
+		t.Error("the evicted answer is not the least recently used one")
 	}
 	s.put(key(4999), []byte{1}, now)
 	if got := s.get(key(4999), now); len(got) != 1 {
@@ -123,7 +123,7 @@ func TestStaleBounds(t *testing.T) {
 	}
 	before := s.bytes
 	if s.get(key(4999), now.Add(time.Hour+1)) != nil || s.bytes >= before || s.get(key(4999), now) != nil {
-		t.Error("an answer that is too old stays")
+		t.Error("an answer that is too old was not removed")
 	}
 	s.put(key(4999), make([]byte, maxStaleAnswer+1), now)
 	if s.get(key(4999), now) != nil {
@@ -165,6 +165,6 @@ func TestFlightsAreBounded(t *testing.T) {
 	n := len(s.flights.byKey)
 	s.flights.mu.Unlock()
 	if refused := count(t, s, "outrigger_agent_dns_refused_total"); n != maxFlights || refused != names-maxFlights {
-		t.Errorf("upstream is asked %d things at once, and %v requests were too many", n, refused)
+		t.Errorf("%d concurrent queries to upstream, and %v requests refused", n, refused)
 	}
 }

@@ -91,7 +91,7 @@ func TestAgentTypes(t *testing.T) {
 				s.ask(rootsType)
 				pass(5 * time.Second)
 				if err := store.Usable(); err == nil {
-					t.Error("a commit without the names that are to come")
+					t.Error("a state was stored although a requested table is missing")
 				}
 				s.ack(namesType, s.send(namesType, table(namesType, "first"), table(namesType, "not used")), "")
 				s.ack(rootsType, s.send(rootsType), "")

@@ -52,7 +52,7 @@ func generationOf(t testing.TB, c contents) (detail string) {
 				detail = d
 			}
 			if d != detail {
-				t.Fatalf("a mixture: %v", c)
+				t.Fatalf("the state mixes generations: %v", c)
 			}
 		}
 	}
@@ -133,7 +133,7 @@ func TestBitFlips(t *testing.T) {
 	}
 	for _, want := range []string{reasonDamaged, reasonIdentity, reasonVersion, reasonKey} {
 		if reasons[want] == 0 {
-			t.Errorf("nothing is refused with %s: %v", want, reasons)
+			t.Errorf("no file was refused with reason %s: %v", want, reasons)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestRearranged(t *testing.T) {
 	}
 	defer func() { _ = st.file.Close() }() // read-only: closing cannot lose data
 	if got := generationOf(t, contentsOf(t, st)); got != "1" {
-		t.Errorf("as it was: generation %s", got)
+		t.Errorf("unchanged file: generation %s", got)
 	}
 }
 
@@ -202,10 +202,10 @@ func TestLegacy(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it stays: %v", err)
+		t.Errorf("the log was not removed: %v", err)
 	}
 	if n := strings.Count(log.String(), "of an earlier version is removed"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, log.String())
+		t.Errorf("logged %d times, want once:\n%s", n, log.String())
 	}
 }
 

@@ -24,6 +24,6 @@ func TestForget(t *testing.T) {
 	Forget(filepath.Join(dir, "missing"), slog.New(slog.DiscardHandler))
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "another" {
-		t.Errorf("left are %v, %v", left, err)
+		t.Errorf("remaining files: %v, %v", left, err)
 	}
 }

@@ -34,7 +34,7 @@ func TestIdentityKey(t *testing.T) {
 	}
 	cfg.IdentityKey = key[1:]
 	if _, err := Open(cfg); err == nil {
-		t.Error("a key that is too short is taken")
+		t.Error("a key that is too short was accepted")
 	}
 }
 
@@ -44,7 +44,7 @@ func TestIdentity(t *testing.T) {
 	cfg := config(t, func(c *Config) { c.KeepIdentity = true })
 	store := open(t, cfg)
 	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonNone {
-		t.Errorf("before anything was kept: %v", err)
+		t.Errorf("before anything was stored: %v", err)
 	}
 	if err := store.PutIdentity([]byte("chain"), []byte("key"), []byte("roots")); err != nil {
 		t.Fatal(err)
@@ -83,13 +83,13 @@ func TestIdentity(t *testing.T) {
 	cfg.KeepIdentity = false
 	store = open(t, cfg)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without consent it stays: %v", err)
+		t.Errorf("without consent, the identity was not removed: %v", err)
 	}
 	if err := store.PutIdentity([]byte("chain"), []byte("key"), nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without consent it is kept: %v", err)
+		t.Errorf("without consent, the identity was stored: %v", err)
 	}
 	if _, err := store.Identity(); err == nil || reasonOf(err) != reasonOff {
 		t.Errorf("without consent: %v", err)

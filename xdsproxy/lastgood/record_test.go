@@ -276,7 +276,7 @@ func TestTouch(t *testing.T) {
 		pass(31 * time.Minute)
 		err := store.Usable()
 		if err == nil || !strings.Contains(err.Error(), "at most 1h0m0s are allowed") {
-			t.Errorf("an hour and a minute after the last word of the control plane: %v", err)
+			t.Errorf("an hour and a minute after the last message of the control plane: %v", err)
 		}
 	})
 }
@@ -417,7 +417,7 @@ func TestWriteRate(t *testing.T) {
 		}
 		pass(3 * confirmEvery)
 		if written > 0 {
-			t.Errorf("%d snapshots of what did not change", written)
+			t.Errorf("%d snapshots of an unchanged configuration, want none", written)
 		}
 		if age := store.Age(); age > confirmEvery {
 			t.Errorf("the snapshot is %s old", age)

@@ -200,7 +200,7 @@ func TestRefused(t *testing.T) {
 			stop()
 			cfg.Registerer = nil
 			if err := open(t, cfg).Usable(); err != nil {
-				t.Errorf("kept again: %v", err)
+				t.Errorf("after storing a new state: %v", err)
 			}
 		})
 	}
@@ -353,7 +353,7 @@ func TestIdentityStays(t *testing.T) {
 		put("key")
 		time.Sleep(11 * time.Minute)
 		if _, err := store.Identity(); err == nil || reasonOf(err) != reasonAge {
-			t.Errorf("put again: %v", err)
+			t.Errorf("after storing the identity again: %v", err)
 		}
 		put("new key")
 		if id, err := store.Identity(); err != nil || string(id.Key) != "new key" {
@@ -404,7 +404,7 @@ func TestClock(t *testing.T) {
 			generation(newStream(t, store, true), 1)
 			pass(3 * time.Second)
 			if err := store.Usable(); err != nil || store.From().After(time.Now()) {
-				t.Errorf("%s ahead, kept again: %v, from %s", ahead, err, store.From())
+				t.Errorf("%s ahead, after storing a new state: %v, from %s", ahead, err, store.From())
 			}
 		})
 	}

@@ -246,7 +246,7 @@ func TestServeInParts(t *testing.T) {
 			parts++
 		}
 		if !maps.Equal(got, want) || parts < 5 || parts > 6 {
-			t.Errorf("delta=%t: %d parts, or not what was kept", isDelta, parts)
+			t.Errorf("delta=%t: got %d responses, want 5 or 6 with the stored resources", isDelta, parts)
 		}
 	}
 }
@@ -271,12 +271,12 @@ func TestServeEnds(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	case <-time.After(2 * time.Minute):
-		t.Error("Serve waits for a request while it should end")
+		t.Error("Serve waits for a request instead of returning")
 	}
 	d := serve(t, store, true)
 	d.requests <- []byte("\xff\xff")
 	if err := <-d.end; !errors.Is(err, errMalformed) {
-		t.Errorf("after what is no request: %v", err)
+		t.Errorf("after an invalid request: %v", err)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestEnvoyWithoutExtension(t *testing.T) {
 				t.Errorf("without the filter: %d %q", status, body)
 			}
 			if status, body := get("http://"+filtered, "any"); status == 200 {
-				t.Errorf("through a filter that is missing: %d %q", status, body)
+				t.Errorf("through the missing filter: %d %q", status, body)
 			}
 		})
 	}

@@ -69,7 +69,7 @@ func FuzzResponse(f *testing.F) {
 		}
 		r := c.RewriteResponse(t.Context(), b, delta)
 		if r.Frame == nil && len(b) > 0 && len(r.Failures) == 0 {
-			t.Fatal("nothing to send, and nothing to say")
+			t.Fatal("there is neither a response nor a failure")
 		}
 		if err := eachField(r.Frame, func(wire.Field) error { return nil }); err != nil {
 			t.Fatal(err)

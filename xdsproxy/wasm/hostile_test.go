@@ -102,7 +102,7 @@ func TestCredentialsStay(t *testing.T) {
 		}
 	}
 	if asked.Load() != 2 {
-		t.Errorf("the store was asked %d times", asked.Load())
+		t.Errorf("the store received %d requests", asked.Load())
 	}
 }
 
@@ -118,7 +118,7 @@ func TestBombs(t *testing.T) {
 	if err := w.WriteHeader(&tar.Header{Name: pluginFile, Typeflag: tar.TypeReg, Size: int64(len(body)), Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
 		"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": pluginFile, "GNU.sparse.realsize": fmt.Sprint(1 << 50),
 	}}); err != nil {
-		t.Logf("the library writes no sparse files (%v): a header that says so is made by hand", err)
+		t.Logf("the library does not write sparse files (%v), so the test writes the header itself", err)
 		sparse.Reset()
 		sparse.Write(sparseTar(t, body))
 	} else if _, err := w.Write([]byte(body)); err != nil {

@@ -295,7 +295,7 @@ func TestOCIWrongBytes(t *testing.T) {
 	} {
 		spec.name, spec.url = "p", "oci://"+r.host+"/x"+spec.url
 		if _, err := rewriteOne(t, c, spec); err == nil {
-			t.Errorf("%s is taken, the image is %s", name, good)
+			t.Errorf("%s was accepted, the image is %s", name, good)
 		}
 	}
 	r.mu.Lock()
@@ -399,7 +399,7 @@ func TestOCICredentials(t *testing.T) {
 					t.Fatalf("error %v", err)
 				}
 				if err != nil && strings.Contains(err.Error(), "hunter2") {
-					t.Errorf("a secret is said: %v", err)
+					t.Errorf("the error contains a secret: %v", err)
 				}
 				if err == nil && string(readFile(t, path)) != string(module) {
 					t.Error("the file is not the module")

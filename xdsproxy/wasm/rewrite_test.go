@@ -244,7 +244,7 @@ func TestRewriteFailures(t *testing.T) {
 			c := newCache(t, Config{})
 			os := c.Rewrite(t.Context(), [][]byte{tc.resource, beside.resource(t)})
 			if os[1].Err != nil || os[1].Resource == nil {
-				t.Errorf("the good plugin suffers: %+v", os[1])
+				t.Errorf("the valid plugin is affected: %+v", os[1])
 			}
 			o := os[0]
 			if o.Fallback != tc.fallback || (tc.err == "") != (o.Err == nil) || o.Err != nil && !strings.Contains(o.Err.Error(), tc.err) {

@@ -149,7 +149,7 @@ func TestPurge(t *testing.T) {
 	readFile(t, old) // not old enough
 	c.store.purge(time.Now().Add(time.Hour))
 	if _, err := os.Stat(filepath.Dir(old)); err == nil {
-		t.Error("an unused module is left")
+		t.Error("an unused module was not removed")
 	}
 	readFile(t, current) // in use by Envoy
 	c = newCache(t, Config{Dir: dir})
@@ -193,13 +193,13 @@ func TestSizeLimit(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(paths[0]); err == nil {
-		t.Error("the oldest is left")
+		t.Error("the oldest module was not removed")
 	}
 	if c.store.bytes != 3*size {
 		t.Errorf("%d bytes, want %d", c.store.bytes, 3*size)
 	}
 	if _, err := rewriteOne(t, c, pluginSpec{name: "s", url: urls[4]}); err == nil || !strings.Contains(err.Error(), "the cache is full") {
-		t.Errorf("four modules are in use where three have room: %v", err)
+		t.Errorf("a fourth module was accepted although the cache has room for three: %v", err)
 	}
 	for _, path := range paths[1:4] {
 		readFile(t, path)
@@ -210,7 +210,7 @@ func TestDirectory(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []Config{{Dir: "relative"}, {FileDir: "relative"}, {AllowedHosts: []string{"1/2/3"}}} {
 		if _, err := New(cfg); err == nil {
-			t.Errorf("%+v is taken", cfg)
+			t.Errorf("%+v was accepted", cfg)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
