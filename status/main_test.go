@@ -72,7 +72,8 @@ var client = &http.Client{
 	Timeout:       20 * time.Second,
 }
 
-// do sends a request and returns the status, the body and the headers. The header Host sets the host.
+// do sends a request and returns the status, the body and the headers. The header Host sets the
+// host.
 func do(t *testing.T, method, address, path string, header http.Header) (int, string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)

@@ -65,8 +65,8 @@ func TestStatusOnError(t *testing.T) {
 	}
 }
 
-// checkProvider parses a mesh config with one extension provider, which must succeed, and checks the
-// provider.
+// checkProvider parses a mesh config with one extension provider, which must succeed, and checks
+// the provider.
 func checkProvider(t *testing.T, fields string) error {
 	t.Helper()
 	mesh, err := Parse([]byte("extensionProviders: [{name: a, " + fields + "}]"))

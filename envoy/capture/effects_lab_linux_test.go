@@ -96,7 +96,8 @@ func (l *wideLab) address(text string) netip.Addr {
 	return netip.MustParseAddr(text)
 }
 
-// guestAddress is an address of a network between pod and guest: host 1 is the guest, host 2 the pod.
+// guestAddress is an address of a network between pod and guest: host 1 is the guest, host 2 the
+// pod.
 func guestAddress(network, host byte, six bool) netip.Addr {
 	if six {
 		return netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x78, 0, network, 15: host})

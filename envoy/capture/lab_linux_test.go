@@ -22,8 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/netlab"
 )
 
-// lab is a pod with Envoy's ports, an application and the agent's DNS, and a peer that has all other
-// addresses. Every server answers with its name, so that a connection shows where it ended.
+// lab is a pod with Envoy's ports, an application and the agent's DNS, and a peer that has all
+// other addresses. Every server answers with its name, so that a connection shows where it ended.
 type lab struct {
 	pod, peer *netlab.Machine
 	// outside are addresses beyond the peer; resolver and other are addresses of the peer.
@@ -269,8 +269,8 @@ func (l *lab) reaches(t *testing.T, p probe) string {
 			return err
 		}
 		if tcp, ok := c.(*net.TCPConn); ok {
-			// A socket in TIME-WAIT would reject a connection from the same port that ends at the same
-			// server: without the tracked connections the kernel does not choose another port.
+			// A socket in TIME-WAIT would reject a connection from the same port that ends at the
+			// same server: without the tracked connections the kernel does not choose another port.
 			if err := tcp.SetLinger(0); err != nil {
 				return err
 			}

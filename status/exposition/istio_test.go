@@ -71,8 +71,8 @@ func TestIstio(t *testing.T) {
 	}
 }
 
-// TestIstioProtobuf checks that protobuf of Envoy becomes the same metrics as text of Envoy, and that
-// native histograms remain.
+// TestIstioProtobuf checks that protobuf of Envoy becomes the same metrics as text of Envoy, and
+// that native histograms remain.
 func TestIstioProtobuf(t *testing.T) {
 	t.Parallel()
 	families := func(text string) []*dto.MetricFamily {

@@ -56,7 +56,8 @@ func TestStale(t *testing.T) {
 			if got := count(t, s, "outrigger_agent_dns_stale_answers_total"); got != 3 {
 				t.Errorf("%v stale answers, want 3", got)
 			}
-			// Once upstream is known to be dead, requests do not wait, and EDNS contains the reason.
+			// Once upstream is known to be dead, requests do not wait, and EDNS contains the
+			// reason.
 			begin := time.Now()
 			r := ask("WWW.example.org.", 1232)
 			opt := r.IsEdns0()
