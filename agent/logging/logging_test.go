@@ -232,7 +232,7 @@ func TestLogCallerAndStack(t *testing.T) {
 }
 
 // TestReport checks that the error that ends the agent is written where users look for it, and that
-// a JSON log contains nothing else.
+// a JSON log contains only JSON.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("first\nsecond")
