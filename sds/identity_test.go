@@ -32,7 +32,7 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		answer  answer
-		wantErr string // text in the log
+		wantErr string // text in the log; empty means that the certificate is accepted without a warning
 		chain   int    // number of certificates in the served chain
 		roots   int
 	}{
@@ -98,8 +98,12 @@ func TestAnswersOfTheAuthority(t *testing.T) {
 				})
 				run(t, w)
 				synctest.Wait()
-				if !strings.Contains(log.String(), tc.wantErr) {
-					t.Errorf("the log is %q, want %q in it", log.String(), tc.wantErr)
+				got := log.String()
+				if tc.wantErr == "" && (!strings.Contains(got, "certificate received") || strings.Contains(got, "level=WARN")) {
+					t.Errorf("log = %q, want the certificate accepted without a warning", got)
+				}
+				if !strings.Contains(got, tc.wantErr) {
+					t.Errorf("log = %q, want %q in it", got, tc.wantErr)
 				}
 				checkIdentity(t, w, tc.chain, tc.roots)
 			})

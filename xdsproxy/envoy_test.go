@@ -143,29 +143,21 @@ func (r *rig) meshAnswer(t *testing.T, mesh map[string]proto.Message, typeURL, n
 	return sotw
 }
 
-// answerAll responds to the first request for each type on each stream with the resources of the
-// mesh, until the test ends.
+// answerAll makes the control plane respond to the first request for each type on each stream with
+// the resources of the mesh. It must be called before start.
 func (r *rig) answerAll(t *testing.T, mesh map[string]proto.Message) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-done })
-	go func() {
-		defer close(done)
-		for {
-			var m proto.Message
-			select {
-			case <-ctx.Done():
-				return
-			case m = <-r.got:
-			}
-			q := says(m)
-			if q.nonce != "" && !strings.HasPrefix(q.nonce, "last-good") {
-				continue
-			}
-			r.answers <- r.meshAnswer(t, mesh, q.typeURL, "n")
+	responses := map[string]proto.Message{}
+	for _, typeURL := range []string{clusterType, listenerType, routeType} {
+		responses[typeURL] = r.meshAnswer(t, mesh, typeURL, "n")
+	}
+	r.respond = func(request proto.Message) proto.Message {
+		q := says(request)
+		if q.nonce != "" && !strings.HasPrefix(q.nonce, "last-good") {
+			return nil
 		}
-	}()
+		return responses[q.typeURL]
+	}
 }
 
 // TestEnvoyMovesFromLastGood checks that a real Envoy that starts without a control plane serves
@@ -187,8 +179,8 @@ func TestEnvoyMovesFromLastGood(t *testing.T) {
 		eventually(t, "envoy answers", func() bool { body, _ := fetch(t, address); return body == "old" })
 		t.Logf("envoy answered %s after its start", time.Since(began))
 
-		r.start(t, listen(t, upstream))
 		r.answerAll(t, mesh(t, address, "new"))
+		r.start(t, listen(t, upstream))
 		deadline := time.Now().Add(2 * time.Minute)
 		for requests := 1; ; requests++ {
 			body, err := fetch(t, address)
@@ -291,8 +283,8 @@ func TestEnvoyRejectsLastGood(t *testing.T) {
 		r := startRig(t, Config{LastGood: last, Upstream: UpstreamConfig{Address: upstream}}, delta)
 		pid := startEnvoy(t, r)
 		r.configured(t, pid, "rejected its last good listeners (LDS)")
-		r.start(t, listen(t, upstream))
 		r.answerAll(t, mesh(t, address, "new"))
+		r.start(t, listen(t, upstream))
 		r.configured(t, pid, "")
 		eventually(t, "envoy answers", func() bool { body, _ := fetch(t, address); return body == "new" })
 	})

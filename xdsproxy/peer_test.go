@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -233,10 +232,5 @@ func TestConnected(t *testing.T) {
 		t.Errorf("after an answer: %v", err)
 	}
 	closeConn()
-	deadline := time.Now().Add(2 * time.Minute)
-	for p.Connected() == nil {
-		if time.Now().After(deadline) {
-			t.Fatal("connected although the stream has ended")
-		}
-	}
+	eventually(t, "Connected returns an error once the stream has ended", func() bool { return p.Connected() != nil })
 }
