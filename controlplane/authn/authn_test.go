@@ -91,7 +91,7 @@ func TestClientCertificate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if caller.ID.String() != "spiffe://cluster.local/ns/a/sa/b" || caller.Method != authn.MethodClientCertificate {
-				t.Errorf("got %+v", *caller)
+				t.Errorf("the caller is %+v, want spiffe://cluster.local/ns/a/sa/b by certificate", *caller)
 			}
 		})
 	}
@@ -113,11 +113,11 @@ func TestAny(t *testing.T) {
 	both := authn.Any(c, newJWT(t, jose.JSONWebKey{Key: key.Public()}))
 	caller, err := both.Authenticate(withToken(t.Context(), sign(t, jose.ES256, key, "", goodClaims())))
 	if err != nil || caller.Method != authn.MethodJWT {
-		t.Errorf("a token without a certificate: got %+v, error %v", caller, err)
+		t.Errorf("a token without a certificate: got %+v, error %v; want the caller of the token", caller, err)
 	}
 	caller, err = both.Authenticate(withToken(withChain(t, "spiffe://cluster.local/ns/a/sa/b"), "broken"))
 	if err != nil || caller.Method != authn.MethodClientCertificate {
-		t.Errorf("a certificate with a broken token: got %+v, error %v", caller, err)
+		t.Errorf("a certificate with an invalid token: got %+v, error %v; want the caller of the certificate", caller, err)
 	}
 	_, err = both.Authenticate(t.Context())
 	wantRefusal(t, err, "unauthenticated: client certificate: the call has no peer; jwt: the call carries no bearer token", "")
@@ -251,13 +251,13 @@ func TestExcept(t *testing.T) {
 	stolen := &authn.Caller{Method: authn.MethodClientCertificate, Serial: big.NewInt(7)}
 	token := &authn.Caller{Method: authn.MethodJWT}
 	if _, err := method(stolen, nil).Authenticate(t.Context()); !errors.Is(err, authn.ErrUnauthenticated) || !strings.Contains(err.Error(), "its certificate is denied") {
-		t.Errorf("a denied certificate: %v", err)
+		t.Errorf("a denied certificate: got error %v, want ErrUnauthenticated with the reason", err)
 	}
 	if c, err := authn.Any(method(stolen, nil), method(token, nil)).Authenticate(t.Context()); err != nil || c != token {
-		t.Errorf("a denied certificate with a token: %v, %v", c, err)
+		t.Errorf("a denied certificate with a token: got %v, error %v; want the caller of the token", c, err)
 	}
 	if _, err := method(nil, authn.ErrUnavailable).Authenticate(t.Context()); !errors.Is(err, authn.ErrUnavailable) {
-		t.Errorf("a method that cannot tell: %v", err)
+		t.Errorf("an unavailable method: got error %v, want ErrUnavailable", err)
 	}
 }
 

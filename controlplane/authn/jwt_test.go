@@ -147,7 +147,7 @@ func TestJWTSignatures(t *testing.T) {
 	good := sign(t, jose.ES256, key, "k1", goodClaims())
 	parts := strings.Split(good, ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","typ":"JWT"}`)) + "." + parts[1] + "."
-	// The classic attack: the public key as the secret of a symmetric algorithm.
+	// An algorithm confusion attack: the public key is used as an HMAC secret.
 	secret, err := x509.MarshalPKIXPublicKey(key.Public().(*ecdsa.PublicKey))
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestJWTKubernetesClaim(t *testing.T) {
 				return
 			}
 			if err != nil || caller.Pod != tc.want {
-				t.Fatalf("got %+v, error %v", caller, err)
+				t.Fatalf("got %+v, error %v; want pod %q", caller, err, tc.want)
 			}
 		})
 	}
@@ -271,18 +271,18 @@ func FuzzToken(f *testing.F) {
 		token = strings.TrimSpace(token)
 		if caller, err := j.Authenticate(ctx); err == nil {
 			if token != good || caller.ID.Validate() != nil {
-				t.Fatalf("%q was accepted as %+v", header, caller)
+				t.Fatalf("the header %q was accepted as %+v", header, caller)
 			}
 		} else if !errors.Is(err, authn.ErrUnauthenticated) {
-			t.Fatalf("got error %v", err)
+			t.Fatalf("got error %v, want ErrUnauthenticated", err)
 		}
 		if _, err := k.Authenticate(ctx); !errors.Is(err, authn.ErrUnauthenticated) {
-			t.Fatalf("got error %v", err)
+			t.Fatalf("got error %v, want ErrUnauthenticated", err)
 		}
 	})
 }
 
-// wantRefusal checks the reason of an error, and that it quotes nothing of the token.
+// wantRefusal checks the reason of an error, and that the error does not contain the token.
 func wantRefusal(t *testing.T, err error, want, token string) {
 	t.Helper()
 	if !errors.Is(err, authn.ErrUnauthenticated) || !strings.Contains(err.Error(), want) {

@@ -59,7 +59,7 @@ func TestKeysInAFile(t *testing.T) {
 		t.Helper()
 		set, err := f.Current(t.Context())
 		if err != nil || set.Sum != sha256.Sum256([]byte(want)) {
-			t.Fatalf("%s: other keys than expected, error %v", what, err)
+			t.Fatalf("%s: the keys differ from those expected, error %v", what, err)
 		}
 		if got := strings.Count(said.String(), "\n"); got != lines {
 			t.Errorf("%s: %d lines in the log, want %d:\n%s", what, got, lines, said.String())
@@ -80,7 +80,7 @@ func TestKeysInAFile(t *testing.T) {
 	expect("still gone", first, 4)
 	write(second)
 	f.mu.Lock()
-	f.retryAt = f.retryAt.Add(-2 * retryFile) // simulates that a second has passed
+	f.retryAt = f.retryAt.Add(-2 * retryFile) // as if the interval between attempts had passed
 	f.mu.Unlock()
 	expect("there again", second, 5)
 }
@@ -102,7 +102,7 @@ func TestHalfWrittenFile(t *testing.T) {
 	}
 	now := time.Now()
 	f.look(now)
-	// Completed within the same clock tick, so that the file appears unchanged in the file system.
+	// The file is completed within one tick of the clock, so its modification time does not change.
 	if err := os.WriteFile(path, []byte(next), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +111,6 @@ func TestHalfWrittenFile(t *testing.T) {
 	}
 	f.look(now.Add(retryFile))
 	if f.set.Sum != sha256.Sum256([]byte(next)) {
-		t.Error("a file that was bad is not read again")
+		t.Error("an invalid file was not read again after it was completed")
 	}
 }

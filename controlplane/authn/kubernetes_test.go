@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 )
 
-// reviewer is a Reviewer whose answers a test sets.
+// reviewer is a Reviewer with configurable answers.
 type reviewer struct {
 	asked     atomic.Int64
 	audiences atomic.Value
@@ -108,7 +108,7 @@ func TestKubernetes(t *testing.T) {
 			md.Append("clusterid", tc.cluster...)
 			caller, err := newKubernetes(t, r, tc.change).Authenticate(metadata.NewIncomingContext(t.Context(), md))
 			if r.asked.Load() != tc.asked || r.audiences.Load() != tc.audiences {
-				t.Errorf("asked %d times for %q", r.asked.Load(), r.audiences.Load())
+				t.Errorf("%d reviews for audiences %q, want %d for %q", r.asked.Load(), r.audiences.Load(), tc.asked, tc.audiences)
 			}
 			if tc.wantErr != "" {
 				wantRefusal(t, err, tc.wantErr, tc.token)
@@ -122,7 +122,7 @@ func TestKubernetes(t *testing.T) {
 				Method: authn.MethodKubernetes, Cluster: strings.Join(tc.cluster, ""), Pod: authn.Pod{Name: "web-1", UID: "u", Node: "n"},
 			}
 			if err != nil || *caller != want {
-				t.Fatalf("got %+v, error %v", caller, err)
+				t.Fatalf("got %+v, error %v; want %+v", caller, err, want)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestKubernetesRemembers(t *testing.T) {
 			time.Sleep(11 * time.Second)
 			_, _ = k.Authenticate(withToken(t.Context(), token))
 			if r.asked.Load() != tc.want {
-				t.Errorf("%s: asked %d times, want %d", name, r.asked.Load(), tc.want)
+				t.Errorf("%s: %d reviews, want %d", name, r.asked.Load(), tc.want)
 			}
 		}
 	})
@@ -190,15 +190,15 @@ func TestKubernetesIsBounded(t *testing.T) {
 			token := sign(t, jose.ES256, key, fmt.Sprint(i), goodClaims())
 			wg.Go(func() {
 				if _, err := k.Authenticate(withToken(t.Context(), token)); !errors.Is(err, authn.ErrUnavailable) {
-					t.Errorf("got error %v", err)
+					t.Errorf("got error %v, want ErrUnavailable", err)
 				}
 			})
 		}
 		wg.Wait()
 		if most.Load() > 64 || time.Since(start) > 6*time.Second {
-			t.Errorf("%d reviews at once, %s in all", most.Load(), time.Since(start))
+			t.Errorf("%d reviews at once in %s, want at most 64 in 6 s", most.Load(), time.Since(start))
 		}
-		// A call that ends does not cancel the review that it shares with others.
+		// A canceled call does not cancel the review that it shares with other calls.
 		token := sign(t, jose.ES256, key, "", goodClaims())
 		r.answer = func(ctx context.Context, token string) (authn.Review, error) {
 			time.Sleep(time.Second)
@@ -207,7 +207,7 @@ func TestKubernetesIsBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wg.Go(func() {
 			if _, err := k.Authenticate(withToken(ctx, token)); !errors.Is(err, authn.ErrUnavailable) {
-				t.Errorf("got error %v", err)
+				t.Errorf("got error %v, want ErrUnavailable", err)
 			}
 		})
 		synctest.Wait()
@@ -232,7 +232,7 @@ func TestNewKubernetesRefuses(t *testing.T) {
 		cfg := authn.KubernetesConfig{TrustDomain: "cluster.local", Reviewer: func(string) authn.Reviewer { return nil }}
 		change(&cfg)
 		if _, err := authn.NewKubernetes(cfg); err == nil {
-			t.Errorf("%s: it was accepted", name)
+			t.Errorf("%s: NewKubernetes accepted the configuration", name)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func in(t *testing.T, test func(m *mesh)) {
 	synctest.Test(t, func(t *testing.T) { test(newMesh(t, newStore())) })
 }
 
-// after advances the time and waits for what is due then.
+// after advances the time and waits until everything due by then is done.
 func after(d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
@@ -44,7 +44,7 @@ func TestEntry(t *testing.T) {
 		after(0)
 		c := m.entry("web-10.0.0.7-net-2")
 		if c == nil {
-			t.Fatalf("there is no such entry: %v", m.store.List(model.WorkloadEntry, ""))
+			t.Fatalf("the entry does not exist; the entries are %v", m.store.List(model.WorkloadEntry, ""))
 		}
 		labels := map[string]string{"app": "web", "tier": "group", "from": "template"}
 		want := &networkingv1alpha3.WorkloadEntry{
@@ -54,7 +54,7 @@ func TestEntry(t *testing.T) {
 			t.Errorf("the spec is\n%v\nwant\n%v", got, want)
 		}
 		if !maps.Equal(c.Labels, labels) || c.APIVersion != "networking.istio.io/v1" {
-			t.Errorf("the object is %+v", c)
+			t.Errorf("the object is %+v, want the labels of the group in networking.istio.io/v1", c)
 		}
 		for name, value := range map[string]string{groupAnnotation: "web", controllerAnnotation: "one", health.ChecksAnnotation: "true", "owner": "shop"} {
 			if c.Annotations[name] != value {
@@ -77,19 +77,19 @@ func TestEntryFromTemplate(t *testing.T) {
 	c := entryOf(entryKey("x"), p, g)
 	got := entrySpec(c)
 	if got.GetNetwork() != "net-1" || got.GetLocality() != "r/z/template" || got.GetServiceAccount() != "default" || c.Annotations[health.ChecksAnnotation] != "true" {
-		t.Errorf("the entry is %v, %v", got, c.Annotations)
+		t.Errorf("the template does not take precedence: the entry is %v with annotations %v", got, c.Annotations)
 	}
 	spec.Template.Network, spec.Template.Locality = "", ""
 	p.Proxy.Network, p.Locality = "net-2", "r/z/proxy"
 	if got := entrySpec(entryOf(entryKey("x"), p, g)); got.GetNetwork() != "net-2" || got.GetLocality() != "r/z/proxy" {
-		t.Errorf("what only the proxy knows does not count: %v", got)
+		t.Errorf("the network and locality of the proxy are not used: %v", got)
 	}
 	spec.Metadata.Annotations[health.ChecksAnnotation] = "false"
 	if c := entryOf(entryKey("x"), p, g); c.Annotations[health.ChecksAnnotation] != "false" {
-		t.Errorf("what the group says of health checks does not count: %v", c.Annotations)
+		t.Errorf("the health check setting of the group is not used: %v", c.Annotations)
 	}
 	if contentOf(c) == contentOf(entryOf(entryKey("x"), p, group())) {
-		t.Error("two contents have the same hash")
+		t.Error("different contents have the same hash")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestGrace(t *testing.T) {
 		after(time.Hour)
 		m.wantHeld("returned", "web-10.0.0.1", "one")
 		if m.entry("web-10.0.0.1").UID != uid {
-			t.Error("the entry is another")
+			t.Error("the entry was replaced")
 		}
 		leave()
 		after(grace - time.Millisecond)
@@ -121,7 +121,7 @@ func TestGrace(t *testing.T) {
 		after(0)
 		m.wantHeld("again", "web-10.0.0.1", "one")
 		if n := len(one.work); n != 1 {
-			t.Errorf("%d entries are looked after", n)
+			t.Errorf("%d entries are tracked, want none", n)
 		}
 	})
 }
@@ -229,12 +229,12 @@ func TestReplicasAreForgotten(t *testing.T) {
 		watcher.mu.Lock()
 		defer watcher.mu.Unlock()
 		if n := len(watcher.replicas); n > 0 {
-			t.Errorf("%d replicas are remembered without an entry", n)
+			t.Errorf("%d replicas without an entry are remembered, want none", n)
 		}
 	})
 }
 
-// TestCrashAfterMark checks that a mark applies that a replica wrote before it crashed, but not
+// TestCrashAfterMark checks that a mark that a replica wrote before it crashed is honored, but not
 // before proxies had time to reconnect.
 func TestCrashAfterMark(t *testing.T) {
 	in(t, func(m *mesh) {
@@ -311,10 +311,10 @@ func TestNoGroup(t *testing.T) {
 	in(t, func(m *mesh) {
 		one := m.replica("one")
 		if err := one.Connect(machine("10.0.0.1")); !errors.Is(err, ErrNoGroup) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("Connect() = %v, want ErrNoGroup", err)
 		}
 		p := machine("10.0.0.1")
-		one.Gone(p.Proxy) // discovery reports each
+		one.Gone(p.Proxy) // discovery reports the end of every stream
 		p.Proxy.AutoRegisterGroup = ""
 		if err := one.Connect(p); err != nil {
 			t.Fatal(err)
@@ -349,7 +349,7 @@ func TestAddress(t *testing.T) {
 		p := machine("10.0.0.1")
 		p.Proxy.IPs, p.Source = []string{test.address}, netip.MustParseAddr(test.source)
 		if why := addressFault(p, test.strict); (why == "") != test.want {
-			t.Errorf("%+v: %q", test, why)
+			t.Errorf("addressFault for %+v = %q", test, why)
 		}
 	}
 }

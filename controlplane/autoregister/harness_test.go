@@ -35,8 +35,8 @@ type mesh struct {
 	replicas map[*replica]bool
 }
 
-// faulty is a store whose writes fail while err is set, before or after they are performed. Each
-// takes twice the delay, and is visible after the first one.
+// faulty is a store whose writes fail while err is set, before or after they are performed. A
+// write takes twice the delay; the change is visible after the first half.
 type faulty struct {
 	config.Store
 	mu    sync.Mutex // guards the fields below
@@ -146,7 +146,7 @@ func (m *mesh) replica(instance string, alter ...func(*Config)) *replica {
 	return r
 }
 
-// crash stops a replica without notification.
+// crash stops a replica without notifying the other replicas.
 func (r *replica) crash() {
 	r.mesh.mu.Lock()
 	running := r.mesh.replicas[r]
@@ -253,14 +253,14 @@ func (m *mesh) wantHeld(what, name, instance string) {
 	m.t.Helper()
 	c := m.entry(name)
 	if c == nil {
-		m.t.Fatalf("%s: there is no entry %s", what, name)
+		m.t.Fatalf("%s: the entry %s does not exist", what, name)
 	}
 	held := c.Annotations[controllerAnnotation]
 	if c.Annotations[disconnectedAnnotation] != "" {
 		held = ""
 	}
 	if connected := c.Annotations[connectedAnnotation] != ""; held != instance || connected != (instance != "") {
-		m.t.Fatalf("%s: %s has %v, want it held by %q", what, name, c.Annotations, instance)
+		m.t.Fatalf("%s: the annotations of %s are %v, want it owned by %q", what, name, c.Annotations, instance)
 	}
 	for _, name := range []string{connectedAnnotation, disconnectedAnnotation} {
 		if text, ok := c.Annotations[name]; ok {

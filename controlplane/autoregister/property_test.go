@@ -14,11 +14,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestProperty applies random sequences of events: machines connect, disconnect, reconnect
-// elsewhere and have two streams; replicas crash and restart under the same or another name; the
-// store is slow, or fails before or after a write; entries are removed and marked. Finally, the
+// TestProperty applies random sequences of events: machines connect, disconnect, reconnect to
+// another replica and have two streams; replicas crash and restart under the same or another name;
+// the store is slow, or fails before or after a write; entries are removed and marked. Finally, the
 // entries must be exactly those of the connected machines, each owned by a replica of its machine.
-// At no time may a machine lack an entry that has been connected to a live replica for a while.
+// A machine that has been connected to a live replica for a while must always have an entry.
 func TestProperty(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -85,7 +85,7 @@ func (s *scene) step() {
 		s.connect(s.rand.IntN(machines), s.rand.IntN(2))
 	case n < 14 && len(s.streams) > 0:
 		s.leave(s.rand.IntN(len(s.streams)))
-	case n < 15: // the machines of a replica that crashes move to the other, come back later, or never
+	case n < 15: // the machines of a crashed replica move to the other one, return later, or never return
 		i := s.rand.IntN(2)
 		s.replicas[i].crash()
 		var stay []*ended
@@ -159,11 +159,11 @@ func (s *scene) play(t *testing.T) {
 				s.since[name] = time.Now()
 			}
 			if time.Since(s.since[name]) > longPause*2 && s.m.entry(name) == nil {
-				t.Fatalf("%s is connected and has no entry", name)
+				t.Fatalf("%s is connected but has no entry", name)
 			}
 		}
 	}
-	// Wait until the last replica has been asked; one may have been asked just now.
+	// Wait until the replica that was checked last has been checked again.
 	after(3 * orphaned)
 	wrong := s.wrong()
 	for range 3 {

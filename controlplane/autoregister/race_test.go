@@ -31,16 +31,16 @@ func TestReturnsWhileRemoved(t *testing.T) {
 		after(2 * grace)
 		m.wantHeld("it has returned", "web-10.0.0.1", "two")
 		if m.entry("web-10.0.0.1").UID != uid {
-			t.Error("the entry was removed meanwhile")
+			t.Error("the entry was removed and created again")
 		}
 		if n := testutil.ToFloat64(one.metrics.deletes); n != 0 {
-			t.Errorf("%v entries were removed", n)
+			t.Errorf("%v entries were removed, want none", n)
 		}
 	})
 }
 
-// TestLivingReplicaIsAskedOnce checks that a live replica proves that with one entry, however many
-// it has.
+// TestLivingReplicaIsAskedOnce checks that a live replica proves that it is alive with one entry,
+// however many it owns.
 func TestLivingReplicaIsAskedOnce(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -53,10 +53,10 @@ func TestLivingReplicaIsAskedOnce(t *testing.T) {
 		after(10 * orphaned)
 		m.wantEntries("all are connected", names...)
 		if n := testutil.ToFloat64(two.metrics.unregistered); n < 8 || n > 10 {
-			t.Errorf("asked %v times in ten times the period", n)
+			t.Errorf("%v checks in ten periods, want 8 to 10", n)
 		}
 		if n := testutil.ToFloat64(one.metrics.errors) + testutil.ToFloat64(two.metrics.errors); n != 0 {
-			t.Errorf("%v writes failed", n)
+			t.Errorf("%v writes failed, want none", n)
 		}
 		one.crash()
 		after(2 * orphaned)

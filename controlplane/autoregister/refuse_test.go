@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entry returns an entry as a user writes it.
+// entry returns a WorkloadEntry as a user would write it.
 func entry(namespace, name, account, address string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
@@ -32,8 +32,8 @@ func logged(b *bytes.Buffer) func(*Config) {
 	return func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(b, nil)) }
 }
 
-// TestRefuses checks that a proxy that may not be in its group is served but is no endpoint, and
-// that the log contains the reason.
+// TestRefuses checks that a proxy that is not allowed to join its group is served, but is not
+// registered as an endpoint, and that the log contains the reason.
 func TestRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		before *model.Config // another entry; may be nil
@@ -74,32 +74,32 @@ func TestRefuses(t *testing.T) {
 					}
 				}
 				if made != 0 != (test.says == "") {
-					t.Errorf("there are %d entries", made)
+					t.Errorf("%d entries were registered", made)
 				}
 				if test.says != "" {
 					if n := testutil.ToFloat64(one.metrics.refused.WithLabelValues(test.kind)); n != 1 {
-						t.Errorf("counted %v times", n)
+						t.Errorf("%v refusals were counted, want 1", n)
 					}
 				}
 				leave()
 				after(time.Minute)
 				if test.before != nil && m.store.Get(test.before.Key) == nil {
-					t.Error("the other entry is gone")
+					t.Error("the existing entry was removed")
 				}
 				if n := len(one.work) + len(one.identities); n != 0 {
-					t.Errorf("%d things are kept in mind", n)
+					t.Errorf("%d work items and identities remain, want none", n)
 				}
 				one.crash()
 			})
 			if lines := strings.Count(log.String(), "not registered"); test.says != "" && (lines != 1 || !strings.Contains(log.String(), test.says)) {
-				t.Errorf("the log has %d lines and not %q:\n%s", lines, test.says, &log)
+				t.Errorf("the log has %d lines, want one with %q:\n%s", lines, test.says, &log)
 			}
 		})
 	}
 }
 
-// TestAddressComesFree checks that an address can be registered again after its entry is removed.
-func TestAddressComesFree(t *testing.T) {
+// TestAddressIsReusable checks that an address can be registered again once its entry is removed.
+func TestAddressIsReusable(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
 		m.create(entry("bank", "vault", "vault", "10.0.0.1"))
@@ -117,8 +117,8 @@ func TestAddressComesFree(t *testing.T) {
 	})
 }
 
-// TestAddressRace checks that one of two identities that register the same address at the same
-// time gets it, and the other after the first one has disconnected.
+// TestAddressRace checks that one of two identities that register the same address concurrently
+// gets it, and that the other gets it once the first one has disconnected.
 func TestAddressRace(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -133,7 +133,7 @@ func TestAddressRace(t *testing.T) {
 		after(time.Minute)
 		list := m.store.List(model.WorkloadEntry, "")
 		if len(list) != 1 {
-			t.Fatalf("there are %d entries", len(list))
+			t.Fatalf("%d entries were registered, want 1", len(list))
 		}
 		if list[0].Name == "db-10.0.0.1" {
 			leave()
@@ -143,8 +143,8 @@ func TestAddressRace(t *testing.T) {
 	})
 }
 
-// TestGroupChanges checks that a change of the group changes the entries of connected proxies.
-// Changes of users to an entry stay until then; labels of the object always stay.
+// TestGroupChanges checks that a change of the group changes the entries of connected proxies. A
+// user's change to the spec of an entry lasts until then; a user's labels always remain.
 func TestGroupChanges(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -159,7 +159,7 @@ func TestGroupChanges(t *testing.T) {
 		one.connect(machine("10.0.0.1")) // again
 		after(time.Hour)
 		if c := m.entry("web-10.0.0.1"); entrySpec(c).GetWeight() != 1 || c.Labels["mine"] != "yes" {
-			t.Errorf("what a person wrote is gone: %v %v", c.Labels, c.Spec)
+			t.Errorf("the user's change was overwritten: %v %v", c.Labels, c.Spec)
 		}
 		m.patch(groupKey("web"), func(c *model.Config) {
 			g := groupSpec(c)
@@ -173,11 +173,11 @@ func TestGroupChanges(t *testing.T) {
 			m.wantHeld("changed", name, held)
 			c := m.entry(name)
 			if spec := entrySpec(c); spec.GetPorts()["http"] != 9090 || spec.GetWeight() != 7 || c.Labels["tier"] != "template" || c.Labels["from"] != "" || spec.GetLabels()["from"] != "" {
-				t.Errorf("%s does not follow: %v %v", name, c.Labels, spec)
+				t.Errorf("%s was not updated: %v %v", name, c.Labels, spec)
 			}
 		}
 		if c := m.entry("web-10.0.0.1"); c.Labels["mine"] != "yes" {
-			t.Errorf("the label of a person is gone: %v", c.Labels)
+			t.Errorf("the user's label was removed: %v", c.Labels)
 		}
 
 		m.patch(groupKey("web"), func(c *model.Config) { groupSpec(c).Template.ServiceAccount = "other" })
@@ -217,12 +217,12 @@ func TestFlood(t *testing.T) {
 		after(2 * time.Second)
 		n := len(m.store.List(model.WorkloadEntry, "shop"))
 		if n < newAtOnce || n > newAtOnce+3*newPerSecond+1 {
-			t.Errorf("after 2 s there are %d entries", n)
+			t.Errorf("%d entries after 2 s, want %d to %d", n, newAtOnce, newAtOnce+3*newPerSecond+1)
 		}
 		m.wantHeld("another identity", "db-10.1.0.1", "one")
 		after(time.Minute)
 		if n := len(m.store.List(model.WorkloadEntry, "shop")); n != many+1 {
-			t.Errorf("there are %d entries, want %d", n, many+1)
+			t.Errorf("%d entries, want %d", n, many+1)
 		}
 		one.mu.Lock()
 		one.identities[identity{"shop", "web"}].entries = maxEntries
@@ -230,7 +230,7 @@ func TestFlood(t *testing.T) {
 		one.connect(machine("10.2.0.1"))
 		after(time.Minute)
 		if m.entry("web-10.2.0.1") != nil {
-			t.Error("there is no end of it")
+			t.Error("an entry was registered beyond the limit of its identity")
 		}
 	})
 }
@@ -260,7 +260,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestEndsWithContext checks that a shutdown during a write loses nothing.
+// TestEndsWithContext checks that a stream that ends because of a shutdown does not mark its entry
+// as disconnected.
 func TestEndsWithContext(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -268,7 +269,7 @@ func TestEndsWithContext(t *testing.T) {
 		leave := one.connect(machine("10.0.0.1"))
 		after(0)
 		one.crash()
-		leave() // its streams end with it
+		leave() // the replica's streams end with the replica
 		synctest.Wait()
 		m.wantHeld("no mark", "web-10.0.0.1", "one")
 	})

@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// secrets are texts that must not be in any log, in the encodings in which they could occur.
+// secrets are texts that no log may contain, in all encodings in which they could occur.
 type secrets []string
 
 func (s *secrets) key(t *testing.T, text []byte) {
@@ -34,7 +34,7 @@ func (s *secrets) key(t *testing.T, text []byte) {
 		}
 		text = rest
 		encoded := base64.StdEncoding.EncodeToString(block.Bytes)
-		// The middle, because the ends are the same for all keys of one type.
+		// The middle, because the start and the end are the same for all keys of one type.
 		*s = append(*s, encoded[len(encoded)/3:len(encoded)/3+24], string(block.Bytes[len(block.Bytes)/3:len(block.Bytes)/3+16]))
 		if key, err := certs.ParseKey(pem.EncodeToMemory(block)); err == nil {
 			s.private(t, key)
@@ -57,12 +57,12 @@ func (s secrets) check(t *testing.T, log string) {
 	t.Helper()
 	for _, banned := range append(secrets{"-----BEGIN", "Bearer"}, s...) {
 		if strings.Contains(log, banned) {
-			t.Errorf("the log holds %q", banned)
+			t.Errorf("the log contains %q", banned)
 		}
 	}
 }
 
-// TestAudit makes requests that are granted and refused in all ways, and checks the log.
+// TestAudit makes requests that are granted or refused for every reason, and checks the log.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	var hidden secrets
@@ -100,7 +100,7 @@ func TestAudit(t *testing.T) {
 		_, err = c.ask()
 	}
 	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want RESOURCE_EXHAUSTED", err)
 	}
 	hidden.key(t, keyPEM(t, key))
 	hidden.check(t, log.String()+a.log.String())
@@ -116,7 +116,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	if len(issued) != 1 {
-		t.Fatalf("there are %d lines for one certificate", len(issued))
+		t.Fatalf("%d log lines for one certificate, want 1", len(issued))
 	}
 	for name, want := range map[string]string{
 		"identity": web().String(), "name": web().String(), "source": "jwt", "kind": "workload",
@@ -128,7 +128,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	if address, _ := issued[0]["address"].(string); !strings.HasPrefix(address, "127.0.0.1:") {
-		t.Errorf("the address is %q", address)
+		t.Errorf("the address is %q, want one on 127.0.0.1", address)
 	}
 }
 
@@ -169,12 +169,12 @@ func TestNoKeyInTheLogOfARotation(t *testing.T) {
 		}
 		hidden.key(t, keyPEM(t, p.key))
 		if len(hidden) < 8 || log.String() == "" {
-			t.Fatalf("%d secrets and %d bytes of log are too few to look at", len(hidden), len(log.String()))
+			t.Fatalf("%d secrets and %d bytes of log are too few for this test", len(hidden), len(log.String()))
 		}
 		hidden.check(t, log.String())
 		for _, want := range []string{"a new authority is distributed", "a new authority signs", "a root is no longer trusted", "is rejected"} {
 			if !strings.Contains(log.String(), want) {
-				t.Errorf("the log does not say %q", want)
+				t.Errorf("the log does not contain %q", want)
 			}
 		}
 	})

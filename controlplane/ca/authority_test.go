@@ -73,7 +73,7 @@ func parse(t testing.TB, elements ...[]byte) []*x509.Certificate {
 	return chain
 }
 
-// sign has a request signed for web and returns the chain.
+// sign requests a certificate for web from a and returns the chain.
 func sign(t testing.TB, a *ca.Authority, csr []byte, ttl time.Duration) ([][]byte, error) {
 	t.Helper()
 	issued, err := a.Sign(t.Context(), csr, web(), ttl)
@@ -110,7 +110,7 @@ func TestSign(t *testing.T) {
 				t.Errorf("the key usage is %b, want %b", leaf.KeyUsage, tc.usage)
 			}
 			if !certs.SamePublicKey(leaf.PublicKey, key.Public()) {
-				t.Error("another key was certified")
+				t.Error("the certificate is for a key other than the one in the request")
 			}
 		})
 	}
@@ -129,13 +129,13 @@ func checkLeaf(t *testing.T, a *ca.Authority, leaf *x509.Certificate) {
 		t.Errorf("the identity is %v, error %v", id, err)
 	}
 	if len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.EmailAddresses)+len(leaf.Subject.Names) != 0 {
-		t.Error("the certificate has names beside its identity")
+		t.Error("the certificate has names in addition to its identity")
 	}
 	if leaf.IsCA || leaf.SerialNumber.BitLen() != 128 {
-		t.Errorf("authority: %v, serial number of %d bits; want no authority and 128 bits", leaf.IsCA, leaf.SerialNumber.BitLen())
+		t.Errorf("IsCA: %v, serial number of %d bits; want false and 128 bits", leaf.IsCA, leaf.SerialNumber.BitLen())
 	}
 	if d := leaf.NotAfter.Sub(leaf.NotBefore); d != time.Hour+2*time.Minute {
-		t.Errorf("it lives %s, want the hour that was asked for and two minutes before", d)
+		t.Errorf("the lifetime is %s, want the requested hour plus two minutes of backdating", d)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestSignRefuses(t *testing.T) {
 				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 			}
 			if errors.Is(err, ca.ErrRequest) != tc.byRequest {
-				t.Errorf("ErrRequest in %v: want %v", err, tc.byRequest)
+				t.Errorf("errors.Is(%v, ErrRequest) = %v, want %v", err, !tc.byRequest, tc.byRequest)
 			}
 		})
 	}
@@ -211,7 +211,7 @@ func TestLeafNeverOutlivesIssuer(t *testing.T) {
 	}
 	chain := parse(t, elements...)
 	if !chain[0].NotAfter.Equal(chain[1].NotAfter) {
-		t.Errorf("the leaf ends at %s, its issuer at %s", chain[0].NotAfter, chain[1].NotAfter)
+		t.Errorf("the leaf expires at %s, its issuer at %s", chain[0].NotAfter, chain[1].NotAfter)
 	}
 }
 
@@ -237,24 +237,24 @@ func TestServerCertificateRenewsItself(t *testing.T) {
 		first := get()
 		time.Sleep(11 * time.Hour)
 		if !get().Equal(first) {
-			t.Error("it was renewed before half of its life was over")
+			t.Error("the certificate was renewed before half of its lifetime")
 		}
 		time.Sleep(90 * time.Minute)
 		second := get()
 		if second.Equal(first) {
-			t.Error("it was not renewed after half of its life")
+			t.Error("the certificate was not renewed after half of its lifetime")
 		}
 		if !get().Equal(second) {
-			t.Error("it is renewed at each handshake")
+			t.Error("the certificate is renewed at each handshake")
 		}
-		// Shortly before the end of the root, there must still be a valid certificate.
+		// Shortly before the root expires, there must still be a valid certificate.
 		time.Sleep(50*time.Hour - 12*time.Hour - 31*time.Minute)
 		if left := time.Until(get().NotAfter); left <= 0 {
-			t.Errorf("the certificate ran out %s ago", -left)
+			t.Errorf("the certificate expired %s ago", -left)
 		}
 		time.Sleep(time.Hour)
 		if _, err := cfg.GetCertificate(nil); err == nil || !strings.Contains(err.Error(), "expired at") {
-			t.Errorf("after the end of the root: got error %v", err)
+			t.Errorf("after the root expired: got error %v, want one with \"expired at\"", err)
 		}
 	})
 }

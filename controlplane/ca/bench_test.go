@@ -37,8 +37,8 @@ import (
 // includes parsing and checking the request, auditing and limits.
 const wantShare = 0.7
 
-// BenchmarkSign compares answering requests with calling x509.CreateCertificate on one core. The
-// two alternate, so that other load on the machine affects both equally.
+// BenchmarkSign compares answering requests with calling x509.CreateCertificate on one core. It
+// alternates between the two, so that other load on the machine affects both equally.
 func BenchmarkSign(b *testing.B) {
 	for _, tc := range []struct{ issuer, leaf certs.KeyType }{
 		{certs.ECDSAP256, certs.ECDSAP256},
@@ -61,8 +61,8 @@ func BenchmarkSign(b *testing.B) {
 	}
 }
 
-// compare alternates between the functions and reports the speed of the others relative to the
-// first: the median of many turns.
+// compare alternates between the functions. It reports the median speed of the others relative to
+// the first.
 func compare(b *testing.B, bare, sign, serve func() error) {
 	b.Helper()
 	const turn = 20
@@ -150,8 +150,8 @@ func directService(b *testing.B, a *ca.Authority) func(csr string) error {
 	}
 }
 
-// BenchmarkRenewal lets 10,000 agents renew: each dials, authenticates with its current
-// certificate, and verifies the new one.
+// BenchmarkRenewal renews the certificates of 10,000 agents. Each agent dials, authenticates with
+// its current certificate, and verifies the new one.
 func BenchmarkRenewal(b *testing.B) {
 	const agents = 10000
 	for b.Loop() {
@@ -196,7 +196,7 @@ func renewAll(t testing.TB, agents int, life time.Duration) time.Duration {
 		if err := all[i].renew(t.Context(), address, roots); err != nil {
 			t.Errorf("agent %d: %v", i, err)
 		} else if time.Now().After(all[i].until) {
-			t.Errorf("agent %d: its certificate ran out before it had another", i)
+			t.Errorf("agent %d: its certificate expired before it was renewed", i)
 		}
 	})
 	return time.Since(start)
@@ -251,7 +251,7 @@ func newRenewing(t testing.TB, a *ca.Authority, i int, life time.Duration) *rene
 	return r
 }
 
-// renew dials like an agent and accepts the answer only if it verifies.
+// renew dials like an agent and accepts the response only if it verifies.
 func (r *renewing) renew(ctx context.Context, address string, roots *x509.CertPool) error {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		RootCAs: roots, ServerName: "istiod.istio-system.svc", Certificates: []tls.Certificate{r.old}, MinVersion: tls.VersionTLS13,
@@ -259,7 +259,7 @@ func (r *renewing) renew(ctx context.Context, address string, roots *x509.CertPo
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // everything needed was read
+	defer func() { _ = conn.Close() }() // closing cannot lose data: the response was read
 	resp, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx,
 		&securityv1alpha1.IstioCertificateRequest{Csr: r.csr, ValidityDuration: 86400})
 	if err != nil {

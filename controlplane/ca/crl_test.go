@@ -41,7 +41,7 @@ func TestRevocationLists(t *testing.T) {
 		write(t, plugged, p.files(t))
 		a := replica(t, func(c *ca.Config) { c.PluginDir, c.Logger = plugged, textLog(log) })
 		if a.CRLPEM() != nil {
-			t.Error("there is a list before there is a file")
+			t.Error("a list is published before the file exists")
 		}
 		cfg, err := a.ServerCertificate([]string{"istiod.istio-system.svc"}, nil)
 		if err != nil {
@@ -69,7 +69,7 @@ func TestRevocationLists(t *testing.T) {
 			t.Error("the list was not published")
 		}
 		if !bytes.Equal(a.CRLPEM(), good) || shake() != nil {
-			t.Errorf("the list is not offered, or refuses others: %v", shake())
+			t.Errorf("the list is not published, or a client that is not revoked is refused: %v", shake())
 		}
 		for name, bad := range map[string][]byte{
 			"no PEM at all": []byte("x"), "signed by others": other.crl(t), "a certificate": certs.EncodeChain(p.root),
@@ -78,21 +78,21 @@ func TestRevocationLists(t *testing.T) {
 			write(t, plugged, map[string][]byte{"ca-crl.pem": bad})
 			time.Sleep(time.Hour)
 			if !bytes.Equal(a.CRLPEM(), good) {
-				t.Errorf("%s: the last good list does not stay", name)
+				t.Errorf("%s: the last valid list was replaced", name)
 			}
 		}
 		if !strings.Contains(log.String(), "the revocation lists are rejected") {
-			t.Error("bad lists are not told of")
+			t.Error("the rejection of the invalid lists was not logged")
 		}
 		write(t, plugged, map[string][]byte{"ca-crl.pem": p.crl(t, chain[0].SerialNumber)})
 		time.Sleep(time.Hour)
 		if err := shake(); err == nil || !strings.Contains(err.Error(), "revoked") {
-			t.Errorf("a revoked client is served: %v", err)
+			t.Errorf("a revoked client: got error %v, want one with \"revoked\"", err)
 		}
 		write(t, plugged, map[string][]byte{"ca-crl.pem": newCRL(t, p.root, p.rootKey, p.cert.SerialNumber)})
 		time.Sleep(time.Hour)
 		if err := shake(); err == nil {
-			t.Error("a client below a revoked authority is served")
+			t.Error("a client certificate of a revoked intermediate was accepted")
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// FuzzSign has arbitrary bytes signed as a request. If a certificate is issued, it must be for the
-// caller, must not be a CA certificate, and must verify.
+// FuzzSign requests certificates with arbitrary bytes. An issued certificate must be for the caller,
+// must not be a CA certificate, and must verify.
 func FuzzSign(f *testing.F) {
 	a := open(f, nil)
 	for _, kt := range []certs.KeyType{certs.ECDSAP256, certs.RSA2048} {
@@ -37,7 +37,7 @@ func FuzzSign(f *testing.F) {
 		}
 		leaf := parse(t, elements[0])[0]
 		if id, err := certs.CertificateID(leaf); err != nil || id != web() || leaf.IsCA || len(leaf.DNSNames)+len(leaf.IPAddresses) > 0 {
-			t.Errorf("a certificate for %v was signed: %v", id, err)
+			t.Errorf("a certificate for %v was issued, error %v; want one for the caller alone", id, err)
 		}
 		trusts(t, a.RootPEM(), elements...)
 	})
@@ -87,7 +87,7 @@ func FuzzMaterial(f *testing.F) {
 			}
 			elements, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour)
 			if err != nil {
-				t.Fatalf("an authority that was taken does not sign: %v", err)
+				t.Fatalf("an accepted authority does not sign: %v", err)
 			}
 			trusts(t, a.RootPEM(), elements...)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// TestLeafIsWhatTheLibraryMakes compares the signed bytes with those of the library.
-func TestLeafIsWhatTheLibraryMakes(t *testing.T) {
+// TestLeafMatchesLibrary compares the signed bytes with those of the library.
+func TestLeafMatchesLibrary(t *testing.T) {
 	t.Parallel()
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "default", ServiceAccount: "web"}
 	uri, err := url.Parse(id.String())
@@ -87,30 +87,30 @@ func TestLeafIsWhatTheLibraryMakes(t *testing.T) {
 	}
 }
 
-func TestLimiterForgetsThoseWhoAreSilent(t *testing.T) {
+func TestLimiterForgetsIdleCallers(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(Limit{PerSecond: 1, Burst: 1}, Limit{PerSecond: -1})
 	now := time.Now()
 	for i := range 3 * maxBuckets {
 		if r := l.allowCaller("id", string(rune(i+1)), now); r != nil {
-			t.Fatalf("caller %d is refused", i)
+			t.Fatalf("caller %d was refused", i)
 		}
 	}
 	if l.buckets.Len() != maxBuckets {
 		t.Errorf("%d callers are remembered, want %d", l.buckets.Len(), maxBuckets)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now); r == nil || !r.first || r.reason != refusedCaller {
-		t.Errorf("the last caller is allowed twice: %+v", r)
+		t.Errorf("allowCaller() for a second call = %+v, want the first refusal", r)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now); r == nil || r.first {
-		t.Errorf("the second refusal is reported as the first: %+v", r)
+		t.Errorf("allowCaller() for a third call = %+v, want a refusal that is not the first", r)
 	}
 	if r := l.allowCaller("id", string(rune(3*maxBuckets)), now.Add(time.Second)); r != nil {
-		t.Errorf("after a second the caller is refused: %+v", r)
+		t.Errorf("allowCaller() after a second = %+v, want nil", r)
 	}
 	for range 1000 {
 		if r := l.allowIdentity("id", now); r != nil {
-			t.Fatal("a limit that is off refuses")
+			t.Fatal("a disabled limit refused an identity")
 		}
 	}
 }

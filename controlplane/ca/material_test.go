@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-func TestOpenMakesAndKeepsARoot(t *testing.T) {
+func TestOpenCreatesAndKeepsRoot(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "ca")
 	first := open(t, func(c *ca.Config) { c.Dir = dir })
@@ -36,21 +36,21 @@ func TestOpenMakesAndKeepsARoot(t *testing.T) {
 	}
 	root := parse(t, first.RootPEM())[0]
 	if root.PublicKeyAlgorithm != x509.ECDSA || !root.IsCA {
-		t.Errorf("the root is a %s certificate, authority: %v", root.PublicKeyAlgorithm, root.IsCA)
+		t.Errorf("the root has a key of type %s and IsCA %v, want ECDSA and true", root.PublicKeyAlgorithm, root.IsCA)
 	}
 	if years := time.Until(root.NotAfter).Hours() / 24 / 365; years < 9.9 || years > 10.1 {
-		t.Errorf("the root lives %.1f years, want 10", years)
+		t.Errorf("the lifetime of the root is %.1f years, want 10", years)
 	}
 	if err := os.Remove(filepath.Join(dir, "root-cert.pem")); err != nil {
 		t.Fatal(err)
 	}
 	second := open(t, func(c *ca.Config) { c.Dir = dir })
 	if string(second.RootPEM()) != string(first.RootPEM()) {
-		t.Error("another root was made on the second start")
+		t.Error("a different root was created on the second start")
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "root-cert.pem"))
 	if err != nil || string(data) != string(first.RootPEM()) {
-		t.Errorf("root-cert.pem was not written again: %v", err)
+		t.Errorf("root-cert.pem was not written again: error %v", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestOpenAtTheSameTime(t *testing.T) {
 	wg.Wait()
 	for _, r := range roots {
 		if r == "" || r != roots[0] {
-			t.Fatal("two starts ended with different roots")
+			t.Fatal("concurrent starts have different roots")
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 			entries, err := os.ReadDir(dir)
 			if err != nil || len(entries) != len(tc.files) {
-				t.Errorf("the directory was changed: %v, error %v", entries, err)
+				t.Errorf("the directory was changed: it contains %v, error %v", entries, err)
 			}
 		})
 	}
@@ -189,7 +189,7 @@ func TestOpenLoadsOtherAuthorities(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(elements) != len(tc.want)+1 {
-				t.Fatalf("the answer has %d elements, want %d", len(elements), len(tc.want)+1)
+				t.Fatalf("the response has %d elements, want %d", len(elements), len(tc.want)+1)
 			}
 			chain := parse(t, elements...)
 			for i, want := range tc.want {

@@ -32,11 +32,11 @@ func openssl(t *testing.T, files map[string][]byte, args ...string) (string, err
 func needOpenSSL(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("openssl is not on the PATH: nothing else than Go's own library would read the certificates")
+		t.Skip("openssl is not on the PATH; the test needs a library other than Go's")
 	}
 }
 
-// verifiesByOpenSSL verifies a chain with openssl as a client's and as a server's.
+// verifiesByOpenSSL verifies a chain with openssl, as that of a client and as that of a server.
 func verifiesByOpenSSL(t *testing.T, what string, at time.Time, roots []byte, elements [][]byte) {
 	t.Helper()
 	for _, purpose := range []string{"sslclient", "sslserver"} {
@@ -97,7 +97,7 @@ func TestOpenSSLVerifies(t *testing.T) {
 	})
 }
 
-// TestOpenSSLVerifiesDuringRotation records the answers of each phase and verifies each with the
+// TestOpenSSLVerifiesDuringRotation records the responses of each phase and verifies each with the
 // roots of every other phase in which it is valid.
 func TestOpenSSLVerifiesDuringRotation(t *testing.T) {
 	t.Parallel()
@@ -108,7 +108,7 @@ func TestOpenSSLVerifiesDuringRotation(t *testing.T) {
 	}
 	answers := map[string]answer{}
 	plugged := t.TempDir()
-	var end time.Time // by the clock of the test
+	var end time.Time // in the fake time of the test
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newPKI(t, "one"), newPKI(t, "two")
 		write(t, plugged, one.files(t))

@@ -69,7 +69,7 @@ func signsFor(t *testing.T, a *ca.Authority, issuer *x509.Certificate) bool {
 	}
 	chain := parse(t, elements[:len(elements)-1]...)
 	if err := certsVerify(elements[len(elements)-1], chain); err != nil {
-		t.Fatalf("the answer does not verify by its own roots: %v", err)
+		t.Fatalf("the response does not verify with its own roots: %v", err)
 	}
 	return chain[0].CheckSignatureFrom(issuer) == nil
 }
@@ -107,7 +107,7 @@ func TestPluggedLayouts(t *testing.T) {
 			}
 			chain := parse(t, elements...)
 			if len(chain) != len(tc.want)+1 {
-				t.Fatalf("the answer has %d certificates, want %d", len(chain), len(tc.want)+1)
+				t.Fatalf("the response has %d certificates, want %d", len(chain), len(tc.want)+1)
 			}
 			for i, want := range tc.want {
 				if !chain[i+1].Equal(want) {
@@ -173,8 +173,8 @@ func TestPluggedRefusedAtStart(t *testing.T) {
 	}
 }
 
-// TestPluggedReplaced changes an authority from self-signed to plugged-in, to another intermediate,
-// and to another root, with workloads that receive roots only when they renew.
+// TestPluggedReplaced replaces a self-signed authority with a plugged-in one, then replaces its
+// intermediate and its root. The workloads receive roots only when they renew.
 func TestPluggedReplaced(t *testing.T) {
 	t.Parallel()
 	plugged, state := t.TempDir(), t.TempDir()
@@ -196,21 +196,21 @@ func TestPluggedReplaced(t *testing.T) {
 		write(t, plugged, one.files(t))
 		hours(5)
 		if !signsFor(t, a, selfSigned) || a.Phase() != "add" || !bytes.Contains(a.RootPEM(), certs.EncodeChain(one.root)) {
-			t.Errorf("after 5 hours in phase %s the self-signed root should sign, and the new one be given out", a.Phase())
+			t.Errorf("after 5 hours the phase is %s; want the self-signed root to sign and the new one to be distributed", a.Phase())
 		}
 		hours(7)
 		if !signsFor(t, a, one.cert) || a.Phase() != "switch" || !bytes.Contains(a.RootPEM(), certs.EncodeChain(selfSigned)) {
-			t.Errorf("after 12 hours in phase %s the new root should sign, and the old one be trusted", a.Phase())
+			t.Errorf("after 12 hours the phase is %s; want the new root to sign and the old one to be trusted", a.Phase())
 		}
 		hours(12)
 		if a.Phase() != "steady" || !bytes.Equal(a.RootPEM(), certs.EncodeChain(one.root)) {
-			t.Errorf("after 24 hours the phase is %s, and the old root should be gone", a.Phase())
+			t.Errorf("after 24 hours the phase is %s; want steady, without the old root", a.Phase())
 		}
 
 		write(t, plugged, oneAgain.files(t))
 		hours(1)
 		if !signsFor(t, a, oneAgain.cert) || a.Phase() != "steady" {
-			t.Errorf("an intermediate below the same root should sign at once; the phase is %s", a.Phase())
+			t.Errorf("the phase is %s; want an intermediate of the same root to sign immediately", a.Phase())
 		}
 
 		write(t, plugged, two.files(t))
@@ -218,23 +218,23 @@ func TestPluggedReplaced(t *testing.T) {
 		write(t, plugged, oneAgain.files(t))
 		hours(1)
 		if !signsFor(t, a, oneAgain.cert) || a.Phase() != "steady" || len(parse(t, a.RootPEM())) != 1 {
-			t.Errorf("a change that was taken back should leave nothing; the phase is %s", a.Phase())
+			t.Errorf("the phase is %s; want a reverted change to have no effect", a.Phase())
 		}
 
 		write(t, plugged, two.files(t))
 		hours(12)
 		if !signsFor(t, a, two.cert) || a.Phase() != "switch" {
-			t.Errorf("the second root should sign; the phase is %s", a.Phase())
+			t.Errorf("the phase is %s; want the second root to sign in phase switch", a.Phase())
 		}
 		hours(12)
 		if !bytes.Equal(a.RootPEM(), certs.EncodeChain(two.root)) {
-			t.Error("the first root should be gone")
+			t.Error("the first root is still distributed")
 		}
 	})
 }
 
-// TestPluggedRestart restarts in the middle of a replacement, after the old key is gone. The old
-// root must still be trusted.
+// TestPluggedRestart restarts during a replacement, when the old key no longer exists. The old root
+// must still be trusted.
 func TestPluggedRestart(t *testing.T) {
 	t.Parallel()
 	plugged, state := t.TempDir(), t.TempDir()
@@ -250,7 +250,7 @@ func TestPluggedRestart(t *testing.T) {
 		a := open(t, change)
 		trusts(t, a.RootPEM(), first...)
 		if !signsFor(t, a, two.cert) || a.Phase() != "switch" {
-			t.Errorf("the phase is %s, and the only key there is should sign", a.Phase())
+			t.Errorf("the phase is %s; want the only available key to sign in phase switch", a.Phase())
 		}
 	}
 	for name := range two.files(t) {
@@ -261,7 +261,7 @@ func TestPluggedRestart(t *testing.T) {
 	cfg := ca.Config{TrustDomain: "cluster.local", Logger: quiet()}
 	change(&cfg)
 	if _, err := ca.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "was plugged in, and is missing") {
-		t.Errorf("a start without the plugged-in files gives %v", err)
+		t.Errorf("a start without the plugged-in files: got error %v", err)
 	}
 	if err := os.Remove(filepath.Join(state, "rotation.json")); err != nil {
 		t.Fatal(err)
@@ -269,9 +269,9 @@ func TestPluggedRestart(t *testing.T) {
 	open(t, change) // as the error message recommends
 }
 
-// TestPluggedRootGivenBefore checks the manual replacement of a root: add it to root-cert.pem,
+// TestPluggedRootAddedFirst checks the manual replacement of a root: add it to root-cert.pem,
 // wait, replace the key.
-func TestPluggedRootGivenBefore(t *testing.T) {
+func TestPluggedRootAddedFirst(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,18 +288,18 @@ func TestPluggedRootGivenBefore(t *testing.T) {
 		write(t, plugged, both)
 		time.Sleep(time.Hour)
 		if !signsFor(t, a, one.cert) {
-			t.Error("the new root signs before the propagation time is over")
+			t.Error("the new root signs before the propagation time has passed")
 		}
 		time.Sleep(2 * time.Hour)
 		if !signsFor(t, a, two.cert) {
-			t.Error("the new root does not sign, although it was given out for the propagation time")
+			t.Error("the new root does not sign after the propagation time")
 		}
 	})
 }
 
-// TestPluggedRootTakenOut replaces a root manually and removes the old one from root-cert.pem, once
+// TestPluggedRootRemoved replaces a root manually and removes the old one from root-cert.pem, once
 // too early and once in time. The root is removed immediately, and the log states the consequences.
-func TestPluggedRootTakenOut(t *testing.T) {
+func TestPluggedRootRemoved(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		wait time.Duration
@@ -327,7 +327,7 @@ func TestPluggedRootTakenOut(t *testing.T) {
 			write(t, plugged, two.files(t))
 			time.Sleep(time.Hour)
 			if n := len(parse(t, a.RootPEM())); n != 1 {
-				t.Errorf("%s: %d roots are given out, want 1", name, n)
+				t.Errorf("%s: %d roots are distributed, want 1", name, n)
 			}
 			if n := strings.Count(log.String(), "removed from the files"); n != tc.warn {
 				t.Errorf("%s: %d warnings, want %d:\n%s", name, n, tc.warn, log.String())
@@ -351,22 +351,22 @@ func TestPluggedBadReplacement(t *testing.T) {
 			write(t, plugged, files)
 			time.Sleep(3 * time.Hour)
 			if !signsFor(t, a, one.cert) {
-				t.Errorf("bad files %d: the last good authority does not sign", i)
+				t.Errorf("invalid files %d: the last valid authority does not sign", i)
 			}
 			if n := strings.Count(log.String(), "is rejected"); n != i+1 {
-				t.Errorf("bad files %d: the log tells %d times of them: %s", i, n, log.String())
+				t.Errorf("invalid files %d: %d rejections in the log, want one for each: %s", i, n, log.String())
 			}
 			if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 1 {
-				t.Errorf("bad files %d: the metric does not tell of them", i)
+				t.Errorf("invalid files %d: the metric is not 1", i)
 			}
 		}
 		write(t, plugged, one.files(t))
 		time.Sleep(time.Hour)
 		if gauge(t, reg, "outrigger_control_ca_plugged_rejected") != 0 || !strings.Contains(log.String(), "is valid again") {
-			t.Error("that the files are good again was not told")
+			t.Error("the metric or the log does not report that the files are valid again")
 		}
 		if strings.Contains(log.String(), "PRIVATE") {
-			t.Error("a key is in the log")
+			t.Error("the log contains a key")
 		}
 	})
 }
@@ -410,10 +410,10 @@ func TestPluggedSecretIsWatched(t *testing.T) {
 		select {
 		case <-changed:
 		case <-time.After(2 * time.Minute):
-			t.Fatalf("replacement %d was not seen", n)
+			t.Fatalf("replacement %d was not detected", n)
 		}
 		if !signsFor(t, a, next.cert) {
-			t.Errorf("replacement %d does not sign", n)
+			t.Errorf("the intermediate of replacement %d does not sign", n)
 		}
 	}
 	changed := a.Changed()
@@ -422,10 +422,10 @@ func TestPluggedSecretIsWatched(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(2 * time.Minute):
-		t.Fatal("another root was not seen")
+		t.Fatal("the new root was not detected")
 	}
 	if !bytes.Contains(a.RootPEM(), certs.EncodeChain(second.root)) {
-		t.Error("the new root is not given out")
+		t.Error("the new root is not distributed")
 	}
 }
 

@@ -41,7 +41,7 @@ type remote struct {
 func (r *remote) Sign(_ context.Context, csrPEM []byte, name string, ttl time.Duration) ([][]byte, error) {
 	r.asked <- name
 	if bytes.Contains(csrPEM, []byte("admin\n")) {
-		return nil, errors.New("what stands around the request came through")
+		return nil, errors.New("the signer received text outside of the PEM block")
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -121,7 +121,7 @@ func TestRemoteSigner(t *testing.T) {
 				t.Fatalf("got error %v, want %s with %q", err, tc.code, tc.says)
 			}
 			if got := <-r.asked; got != "example.com/signer" {
-				t.Errorf("signer %q was asked", got)
+				t.Errorf("signer %q was asked, want example.com/signer", got)
 			}
 			if err != nil {
 				return
@@ -131,11 +131,11 @@ func TestRemoteSigner(t *testing.T) {
 				elements = append(elements, []byte(e))
 			}
 			if len(elements) != 3 || string(elements[2]) != string(a.RootPEM()) {
-				t.Errorf("the answer has %d elements, want leaf, intermediate and roots", len(elements))
+				t.Errorf("the response has %d elements, want leaf, intermediate and roots", len(elements))
 			}
 			trusts(t, certs.EncodeChain(p.root), elements[:2]...)
 			if !strings.Contains(a.log.String(), "signed by example.com/signer") || !strings.Contains(a.log.String(), "serial=2A") {
-				t.Errorf("the log does not tell who signed: %s", a.log.String())
+				t.Errorf("the log does not name the signer and the serial number: %s", a.log.String())
 			}
 		})
 	}
@@ -146,13 +146,13 @@ func TestRemoteSignerByDefault(t *testing.T) {
 	r := &remote{t: t, err: errors.New("nobody approved"), asked: make(chan string, 1)}
 	a := serve(t, func(c *ca.ServiceConfig) { c.Remote, c.RemoteName = r, "example.com/default" })
 	if _, err := a.caller(t, "web").ask(); err == nil {
-		t.Error("the authority signed, although another signer is the default")
+		t.Error("the authority signed although the remote signer is the default")
 	}
 	if got := <-r.asked; got != "example.com/default" {
-		t.Errorf("signer %q was asked", got)
+		t.Errorf("signer %q was asked, want example.com/default", got)
 	}
 	if _, err := serve(t).caller(t, "web").ask("CertSigner", "x"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "other signers are not available here") {
-		t.Errorf("without a way to others: %v", err)
+		t.Errorf("without a remote signer: got error %v", err)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestRemoteSignerByDefault(t *testing.T) {
 // because the signer certifies everything in the request.
 func TestRemoteRequestsArePlain(t *testing.T) {
 	t.Parallel()
-	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
+	r := &remote{t: t, err: errors.New("the signer received the request"), asked: make(chan string, 10)}
 	a := serve(t, func(c *ca.ServiceConfig) { c.Remote = r })
 	id := web()
 	uri, err := url.Parse(id.String())
@@ -179,7 +179,7 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 		"DNS name":       {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
 		"address":        {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
 		"two names":      {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
-		// A user name, for a signer that evaluates otherName.
+		// A user principal name, for a signer that evaluates otherName.
 		"name of another kind": {x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: slices.Concat(
 			[]byte{0x30, byte(2 + len(id.String()) + 4), 0x86, byte(len(id.String()))}, []byte(id.String()), []byte{0xa0, 2, 5, 0})}}}, "nothing else"},
 		"other extension": {x509.CertificateRequest{URIs: uris, ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}}, "no extension"},
@@ -199,7 +199,7 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 // that the library ignores.
 func TestRemoteRequestsHaveNoOtherAttribute(t *testing.T) {
 	t.Parallel()
-	r := &remote{t: t, err: errors.New("it came through"), asked: make(chan string, 10)}
+	r := &remote{t: t, err: errors.New("the signer received the request"), asked: make(chan string, 10)}
 	a := serve(t, func(c *ca.ServiceConfig) { c.Remote = r })
 	id := web()
 	for name, tc := range map[string]struct {

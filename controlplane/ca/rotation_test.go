@@ -33,8 +33,8 @@ func certsVerify(rootsPEM []byte, chain []*x509.Certificate) error {
 	return err
 }
 
-// workload is an agent that renews its certificate at half of its lifetime and trusts the roots
-// that it received with it, like an agent without a trust bundle.
+// workload is an agent that renews its certificate at half of its lifetime. Like an agent without a
+// trust bundle, it trusts the roots that it received with the certificate.
 type workload struct {
 	chain   []*x509.Certificate
 	roots   []byte
@@ -67,11 +67,11 @@ func (m mesh) tick(t *testing.T, a *ca.Authority, ttl time.Duration) {
 	for i, w := range m {
 		for j, peer := range m {
 			if err := certsVerify(w.roots, peer.chain); err != nil {
-				t.Fatalf("at %s, workload %d does not trust workload %d: %v", now, i, j, err)
+				t.Fatalf("at %s: workload %d does not trust workload %d: %v", now, i, j, err)
 			}
 		}
 		if err := certsVerify(a.RootPEM(), w.chain); err != nil {
-			t.Fatalf("at %s, the control plane does not trust workload %d: %v", now, i, err)
+			t.Fatalf("at %s: the control plane does not trust workload %d: %v", now, i, err)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestSelfSignedRotation(t *testing.T) {
 				m := mesh{{}, {}, {}}
 				var phases []string
 				changed := a.Changed()
-				told := 0
+				published := 0
 				for range int(tc.life/time.Hour) * 17 / 10 {
 					m.tick(t, a, tc.ttl)
 					time.Sleep(time.Hour)
@@ -134,24 +134,24 @@ func TestSelfSignedRotation(t *testing.T) {
 					select {
 					case <-changed:
 						changed = a.Changed()
-						told++
+						published++
 					default:
 					}
 					if now := a.Phase(); len(phases) == 0 || phases[len(phases)-1] != now {
 						phases = append(phases, now)
 						if text := phaseMetrics(t, reg); !strings.HasPrefix(text, now+" ") {
-							t.Errorf("the metrics say %q in phase %s", text, now)
+							t.Errorf("the metrics are %q in phase %s", text, now)
 						}
 					}
 				}
 				if got := strings.Join(phases, " "); !strings.HasPrefix(got, "steady add switch steady") {
-					t.Errorf("the phases were %s", got)
+					t.Errorf("the phases were %s, want steady, add, switch, steady", got)
 				}
-				if told < 3 {
-					t.Errorf("changes were published %d times, want at each step", told)
+				if published < 3 {
+					t.Errorf("%d changes were published, want one for each step", published)
 				}
 				if bytes.Contains(a.RootPEM(), first) {
-					t.Error("the first root is still trusted after its end")
+					t.Error("the first root is still trusted after it expired")
 				}
 			})
 		})
@@ -172,7 +172,7 @@ func TestRotationSurvivesRestarts(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 		if !seen["add"] || !seen["switch"] || !seen["steady"] {
-			t.Errorf("only the phases %v were seen", seen)
+			t.Errorf("only the phases %v were reached", seen)
 		}
 	})
 }
@@ -186,19 +186,19 @@ func TestRenewalCanBeTurnedOff(t *testing.T) {
 		})
 		time.Sleep(99 * time.Hour)
 		if n := len(parse(t, a.RootPEM())); n != 1 {
-			t.Errorf("there are %d roots, want the one that was not to be renewed", n)
+			t.Errorf("%d roots, want only the one that is not renewed", n)
 		}
 		if n := strings.Count(log.String(), "expires and is not renewed"); n != 1 {
-			t.Errorf("the log tells %d times of the end that comes, want once", n)
+			t.Errorf("%d warnings about the expiry in the log, want 1", n)
 		}
 		time.Sleep(2 * time.Hour)
 		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err == nil || !strings.Contains(err.Error(), "expired at") {
-			t.Errorf("after the end of the root: got error %v", err)
+			t.Errorf("after the root expired: got error %v, want one with \"expired at\"", err)
 		}
 	})
 }
 
-// TestServerCertificateFollowsTheRoot checks the certificates that handshakes present.
+// TestServerCertificateFollowsTheRoot checks the certificates presented in handshakes.
 func TestServerCertificateFollowsTheRoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestServerCertificateFollowsTheRoot(t *testing.T) {
 			}
 			if old != nil { // a client that has not renewed yet
 				if _, err := old[0].Verify(x509.VerifyOptions{Roots: now.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-					t.Fatalf("a client of the hour before is refused: %v", err)
+					t.Fatalf("a client with a certificate issued an hour ago is refused: %v", err)
 				}
 			}
 			time.Sleep(time.Hour)
@@ -258,7 +258,7 @@ func TestSetRoots(t *testing.T) {
 		t.Error("the new root was not published")
 	}
 	if !bytes.Contains(a.RootPEM(), other) {
-		t.Error("the root is not given out")
+		t.Error("the root is not distributed")
 	}
 	changed = a.Changed()
 	if err := a.SetRoots("mesh", other); err != nil {
@@ -266,15 +266,15 @@ func TestSetRoots(t *testing.T) {
 	}
 	select {
 	case <-changed:
-		t.Error("the same root again was published as a change")
+		t.Error("setting the same root again was published as a change")
 	default:
 	}
 	for _, bad := range []string{"x", string(certs.EncodeChain(issuer(t, key, key, nil, func(c *x509.Certificate) { c.IsCA = false })))} {
 		if err := a.SetRoots("mesh", []byte(bad)); err == nil || !strings.Contains(err.Error(), "roots of mesh") {
-			t.Errorf("got error %v", err)
+			t.Errorf("SetRoots(%q): got error %v, want one with \"roots of mesh\"", bad, err)
 		}
 	}
 	if err := a.SetRoots("mesh", nil); err != nil || bytes.Contains(a.RootPEM(), other) {
-		t.Errorf("the root was not taken away: %v", err)
+		t.Errorf("the root was not removed: error %v", err)
 	}
 }

@@ -62,7 +62,7 @@ func (c *caller) ask(fields ...string) (*securityv1alpha1.IstioCertificateRespon
 	return c.api.CreateCertificate(c.ctx, req, grpc.Trailer(&c.seen))
 }
 
-// checkLater checks a response that asks the caller to retry later.
+// checkLater checks that a response asks the caller to retry later.
 func checkLater(t *testing.T, c *caller, err error, says string) {
 	t.Helper()
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), says) {
@@ -75,14 +75,14 @@ func checkLater(t *testing.T, c *caller, err error, says string) {
 		}
 	}
 	if delay < time.Second || delay > time.Minute {
-		t.Errorf("the status says to come back after %s", delay)
+		t.Errorf("the retry delay in the status is %s, want 1 s to 1 min", delay)
 	}
 	after := c.seen.Get("retry-after")
 	if len(after) != 1 {
-		t.Fatalf("the trailer is %v, want retry-after in it", c.seen)
+		t.Fatalf("the trailer is %v, want it to contain retry-after", c.seen)
 	}
 	if n, err := strconv.Atoi(after[0]); err != nil || time.Duration(n)*time.Second < delay || time.Duration(n-1)*time.Second >= delay {
-		t.Errorf("the trailer says %s, the status %s", after[0], delay)
+		t.Errorf("the trailer has the retry delay %s, the status %s", after[0], delay)
 	}
 }
 
@@ -101,20 +101,20 @@ func TestFlood(t *testing.T) {
 	}
 	for range 10 {
 		if _, err := honest.ask(); err != nil {
-			t.Errorf("an honest caller is not served: %v", err)
+			t.Errorf("a caller within its limit was refused: %v", err)
 		}
 	}
 	wg.Wait()
 	_, err := rude.ask()
 	checkLater(t, rude, err, "this workload requests certificates too often")
 	if n := a.metric(t, "citadel_server_success_cert_issuance_count"); n < 30 || n > 35 {
-		t.Errorf("%v certificates were issued, want the 10 of the honest caller and the 20 of the burst", n)
+		t.Errorf("%v certificates were issued, want 10 for the caller within its limit and 20 for the burst", n)
 	}
 	if n := a.metric(t, "outrigger_control_ca_refused_total"); n < 370 {
-		t.Errorf("%v refusals were counted", n)
+		t.Errorf("%v refusals were counted, want at least 370", n)
 	}
 	if n := strings.Count(a.log.String(), "exceed the rate limit"); n < 1 || n > 6 {
-		t.Errorf("the log tells of the flood %d times, want a few", n)
+		t.Errorf("the log reports the flood %d times, want 1 to 6", n)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestFullQueue(t *testing.T) {
 		c := a.caller(t, name)
 		wg.Go(func() {
 			if _, err := c.ask("CertSigner", "x"); status.Code(err) != codes.Internal {
-				t.Errorf("got error %v", err)
+				t.Errorf("got error %v, want INTERNAL", err)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestFullQueue(t *testing.T) {
 		t.Errorf("with an empty queue: %v", err)
 	}
 	if n := a.metric(t, "outrigger_control_ca_pending_requests"); n != 0 {
-		t.Errorf("%v requests are pending at the end", n)
+		t.Errorf("%v requests are pending at the end, want 0", n)
 	}
 }
 
@@ -243,6 +243,6 @@ func TestServiceConfigIsChecked(t *testing.T) {
 		}
 	}
 	if _, err := ca.NewService(ca.ServiceConfig{Authority: a, Authenticate: who}); err != nil {
-		t.Error(fmt.Errorf("the limits of the authority do as defaults: %w", err))
+		t.Error(fmt.Errorf("an authority without limits was refused: %w", err))
 	}
 }

@@ -205,20 +205,20 @@ func TestIssueForToken(t *testing.T) {
 	}
 	checkLeaf(t, a.Authority, parse(t, elements[0])[0])
 	if len(elements) != 2 || string(elements[1]) != string(a.RootPEM()) {
-		t.Errorf("the answer has %d elements, want leaf and root", len(elements))
+		t.Errorf("the response has %d elements, want leaf and root", len(elements))
 	}
 	if n := a.metric(t, "citadel_server_success_cert_issuance_count"); n != 1 {
 		t.Errorf("%v certificates were counted, want 1", n)
 	}
 	if at := a.metric(t, "citadel_server_root_cert_expiry_timestamp"); at != float64(parse(t, elements[1])[0].NotAfter.Unix()) {
-		t.Errorf("the root ends at %v", at)
+		t.Errorf("the expiry of the root is reported as %v", at)
 	}
 	log := a.log.String()
 	if strings.Count(log, "kind=workload") != 1 || !strings.Contains(log, "identity=spiffe://cluster.local/ns/default/sa/web") {
 		t.Errorf("the log is %q, want one line with the identity", log)
 	}
 	if strings.Contains(log, "CERTIFICATE REQUEST") || strings.Contains(log, token[:20]) {
-		t.Errorf("the log holds the request or the token: %q", log)
+		t.Errorf("the log contains the request or the token: %q", log)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestRawRequests(t *testing.T) {
 			}
 			leaf := parse(t, []byte(resp.GetCertChain()[0]))[0]
 			if life := time.Until(leaf.NotAfter).Round(time.Minute); life != tc.life {
-				t.Errorf("the certificate lives %s, want %s", life, tc.life)
+				t.Errorf("the lifetime of the certificate is %s, want %s", life, tc.life)
 			}
 		})
 	}
