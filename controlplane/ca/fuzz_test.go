@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// FuzzSign requests certificates with arbitrary bytes. An issued certificate must be for the caller,
-// must not be a CA certificate, and must verify.
+// FuzzSign requests certificates with arbitrary bytes. An issued certificate must be for the
+// caller, must not be a CA certificate, and must verify.
 func FuzzSign(f *testing.F) {
 	a := open(f, nil)
 	for _, kt := range []certs.KeyType{certs.ECDSAP256, certs.RSA2048} {

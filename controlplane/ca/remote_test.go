@@ -172,8 +172,8 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 		csr  x509.CertificateRequest
 		says string
 	}{
-		"plain":          {x509.CertificateRequest{URIs: uris}, "it came through"},
-		"empty O":        {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{""}}}, "it came through"},
+		"plain":          {x509.CertificateRequest{URIs: uris}, "the signer received the request"},
+		"empty O":        {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{""}}}, "the signer received the request"},
 		"no name":        {x509.CertificateRequest{}, "nothing else"},
 		"group of users": {x509.CertificateRequest{URIs: uris, Subject: pkix.Name{Organization: []string{"system:masters"}}}, "empty subject"},
 		"DNS name":       {x509.CertificateRequest{URIs: uris, DNSNames: []string{"kubernetes.default.svc"}}, "nothing else"},
@@ -206,7 +206,7 @@ func TestRemoteRequestsHaveNoOtherAttribute(t *testing.T) {
 		attribute []byte
 		says      string
 	}{
-		"none": {nil, "it came through"},
+		"none": {nil, "the signer received the request"},
 		// SEQUENCE of the identifier and a SET of one NULL.
 		"other extensions": {[]byte{0x30, 16, 6, 10, 0x2b, 6, 1, 4, 1, 0x82, 0x37, 2, 1, 14, 0x31, 2, 5, 0}, "no attribute"},
 		"a password":       {[]byte{0x30, 15, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 7, 0x31, 2, 5, 0}, "no attribute"},

@@ -73,8 +73,8 @@ func TestAggregateStore(t *testing.T) {
 	})
 }
 
-// fill makes objects all that two stores hold. Each has its store: what hides
-// what is another test.
+// fill makes the given objects the entire content of two stores. Each object is in one store;
+// TestAggregateHides covers objects that are in both.
 func fill(t *testing.T, stores [2]*memory.Store, objects []*model.Config) {
 	t.Helper()
 	there := map[model.Key]*memory.Store{}
@@ -119,13 +119,13 @@ func running(t *testing.T, s config.Store) {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
 
-// An object of the first store hides those of the others: only effective changes
-// are reported.
+// TestAggregateHides checks that an object of the first store hides those of the others, and that
+// only effective changes are reported.
 func TestAggregateHides(t *testing.T) {
 	t.Parallel()
 	first, second := memory.New("memory://first"), memory.New("memory://second")
@@ -162,25 +162,25 @@ func TestAggregateHides(t *testing.T) {
 	step(1, create(second, "a", "10.0.0.2"))
 	step(1, create(first, "a", "10.0.0.1"))
 	step(0, func() error { _, err := second.Update(ctx, entry("a", "10.0.0.3")); return err })
-	step(1, create(second, "z", "10.0.0.9")) // the hidden update was heard before
+	step(1, create(second, "z", "10.0.0.9")) // the hidden update was handled before this one
 	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "memory://second: WorkloadEntry/shop/a: the same object is in memory://first") {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want that memory://second has the same object", p)
 	}
 	if _, err := a.Update(ctx, entry("a", "10.0.0.4")); !errors.Is(err, config.ErrReadOnly) || !strings.Contains(err.Error(), "memory://first") {
-		t.Errorf("update what the writer does not hold: %v", err)
+		t.Errorf("Update of an object that the writable store does not have = %v, want ErrReadOnly", err)
 	}
 	if _, err := a.Create(ctx, entry("a", "10.0.0.4")); !errors.Is(err, config.ErrExists) {
-		t.Errorf("create what another store holds: %v", err)
+		t.Errorf("Create of an object that another store has = %v, want ErrExists", err)
 	}
 	step(1, func() error { return first.Delete(ctx, key, "") })
 	step(1, func() error { return a.Delete(ctx, key, "") })
 	want := []string{"add a - 10.0.0.2", "update a 10.0.0.2 10.0.0.1", "add z - 10.0.0.9", "update a 10.0.0.1 10.0.0.3", "delete a 10.0.0.3 -"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
-// failing is a store whose source is lost after a while.
+// failing is a store that loses its source after a while.
 type failing struct {
 	*memory.Store
 	fail chan error
@@ -200,7 +200,7 @@ func (f *failing) Run(ctx context.Context) error {
 	}
 }
 
-func TestAggregateOutlivesAStore(t *testing.T) {
+func TestAggregateSurvivesLossOfStore(t *testing.T) {
 	t.Parallel()
 	good := memory.New("memory://good")
 	bad := &failing{memory.New("memory://bad"), make(chan error, 1)}
@@ -214,27 +214,27 @@ func TestAggregateOutlivesAStore(t *testing.T) {
 	running(t, a)
 	<-a.Synced()
 	<-told
-	lost := errors.New("the wire is cut")
+	lost := errors.New("the connection is lost")
 	bad.fail <- lost
 	if err := <-errs; !errors.Is(err, lost) || !errors.Is(err, config.ErrEnded) || !strings.Contains(err.Error(), "memory://bad") {
-		t.Errorf("the watch error handler heard %v", err)
+		t.Errorf("the watch error handler got %v, want %v and ErrEnded", err, lost)
 	}
-	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the wire is cut; its last objects stay in force") {
-		t.Errorf("problems: %v", p)
+	if p := a.Problems(); len(p) != 1 || !strings.Contains(p[0].String(), "the connection is lost; its last objects stay in force") {
+		t.Errorf("problems: got %v, want the loss of memory://bad", p)
 	}
 	if a.Get(entry("b", "").Key) == nil {
-		t.Error("what was read is lost with its source")
+		t.Error("the objects of a store were removed when it failed")
 	}
 	if _, err := a.Create(t.Context(), entry("a", "10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
 	if e := <-told; len(e) != 1 || e[0].New.Name != "a" {
-		t.Errorf("the other store tells %v", e)
+		t.Errorf("events of the other store: got %v, want one for a", e)
 	}
 }
 
-// A store that cannot be reached keeps the aggregate waiting and nothing else;
-// when all have ended, Run says why.
+// TestAggregateWaits checks that a store that cannot be reached keeps the aggregate waiting but
+// does not block other stores. When all stores have ended, Run returns the reasons.
 func TestAggregateWaits(t *testing.T) {
 	t.Parallel()
 	good, bad := &failing{memory.New("memory://good"), make(chan error, 1)}, &unreachable{memory.New("memory://bad"), make(chan struct{})}
@@ -242,7 +242,7 @@ func TestAggregateWaits(t *testing.T) {
 	told := make(chan []config.Event, 10)
 	a.RegisterEventHandler(func(e []config.Event) { told <- e })
 	if diff := cmp.Diff([]string{"memory://bad", "memory://good"}, a.Waiting()); diff != "" {
-		t.Errorf("before Run it waits for (-want +got):\n%s", diff)
+		t.Errorf("Waiting() before Run (-want +got):\n%s", diff)
 	}
 	if _, err := good.Create(t.Context(), entry("a", "10.0.0.1")); err != nil {
 		t.Fatal(err)
@@ -252,17 +252,17 @@ func TestAggregateWaits(t *testing.T) {
 	<-told
 	<-good.Synced()
 	if diff := cmp.Diff([]string{"memory://bad"}, a.Waiting()); diff != "" || a.HasSynced() {
-		t.Errorf("it has synced: %v, and waits for (-want +got):\n%s", a.HasSynced(), diff)
+		t.Errorf("HasSynced() = %v, Waiting() (-want +got):\n%s", a.HasSynced(), diff)
 	}
 	close(bad.gone)
 	good.fail <- errors.New("cut")
 	select {
 	case err := <-done:
 		if err == nil || !strings.Contains(err.Error(), "memory://bad: no route") || !strings.Contains(err.Error(), "memory://good: cut") {
-			t.Errorf("Run ends with %v", err)
+			t.Errorf("Run() = %v, want the errors of both stores", err)
 		}
 	case <-time.After(2 * time.Minute):
-		t.Fatal("Run does not end with its stores")
+		t.Fatal("Run did not return after its stores had ended")
 	}
 }
 

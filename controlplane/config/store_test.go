@@ -39,7 +39,7 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	reg := prometheus.NewRegistry()
-	for range 2 { // stores share their metrics
+	for range 2 { // stores share metrics
 		if _, err := config.Open("fs://"+dir, config.OpenConfig{Drivers: drivers, Registerer: reg}); err != nil {
 			t.Fatal(err)
 		}
@@ -55,13 +55,13 @@ func TestOpen(t *testing.T) {
 	} {
 		_, err := config.Open(address, config.OpenConfig{Drivers: drivers})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("Open(%s): %v, want %s", address, err, want)
+			t.Errorf("Open(%s) = %v, want %s", address, err, want)
 		}
 	}
 }
 
-// Every store that config.Open gives says how many problems it has; stores of one name
-// are reported together.
+// TestOpenCountsProblems checks that every store that config.Open returns reports the number of its
+// problems. Stores with the same name are reported together.
 func TestOpenCountsProblems(t *testing.T) {
 	t.Parallel()
 	reg, dir := prometheus.NewRegistry(), t.TempDir()
@@ -85,7 +85,7 @@ func TestOpenCountsProblems(t *testing.T) {
 	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_problems"))
 }
 
-// Every store that config.Open gives counts its events.
+// TestOpenCountsEvents checks that every store that config.Open returns counts its events.
 func TestOpenCountsEvents(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -106,7 +106,7 @@ func TestOpenCountsEvents(t *testing.T) {
 	must(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "outrigger_control_config_events_total"))
 	problems, err := testutil.GatherAndLint(reg, "outrigger_control_config_events_total") // the other name is Istio's
 	if err != nil || len(problems) > 0 {
-		t.Errorf("promlint: %v, %v", problems, err)
+		t.Errorf("promlint: got %v, error %v", problems, err)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestAggregate(t *testing.T) {
 	changes := make(chan model.Change, 10)
 	a.RegisterEventHandler(func(e []config.Event) { changes <- config.Change(e) })
 	if a.HasSynced() {
-		t.Error("synced before Run")
+		t.Error("HasSynced() = true before Run")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -146,27 +146,28 @@ func TestAggregate(t *testing.T) {
 	}
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "both"}
 	if c := a.Get(key); c == nil || c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() != "10.0.0.1" {
-		t.Errorf("Get returned %v", c)
+		t.Errorf("Get() = %v, want the object of the first store", c)
 	}
 	problems := a.Problems()
 	if len(problems) != 1 || !strings.Contains(problems[0].String(), dirs[1]+"/x.yaml:1: WorkloadEntry/default/both: the same object is in "+dirs[0]) {
-		t.Errorf("problems: %v", problems)
+		t.Errorf("problems: got %v, want that both are the same object", problems)
 	}
 	cancel()
 	if err := <-done; err != nil {
-		t.Errorf("Run: %v", err)
+		t.Errorf("Run() = %v, want nil", err)
 	}
 }
 
-// A password that somebody writes into a URL is never told.
-func TestOpenTellsNoPassword(t *testing.T) {
+// TestOpenErrorsOmitPassword checks that errors do not contain a password that a user put into the
+// URL.
+func TestOpenErrorsOmitPassword(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{
 		"etcd://me:secret@host:23\x7f79/", "etcd://me:secret@[::1/", "what://me:secret@host/", "://me:secret@host", "fs://me:secret@host/x",
 	} {
 		_, err := config.Open(address, config.OpenConfig{Drivers: drivers})
 		if err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("Open(%q): %v", address, err)
+			t.Errorf("Open(%q) = %v, want an error without the password", address, err)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 	a, b, old := certificate(t, time.Hour), certificate(t, time.Hour), certificate(t, -time.Hour)
 	for name, tc := range map[string]struct {
 		data        map[string][]byte
-		pair, roots []byte // the key, the roots
+		pair, roots []byte // the expected key and roots
 		warning     string
 		wantErr     string
 	}{
@@ -112,19 +112,19 @@ func TestParse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if (c.Pair != nil) != (tc.pair != nil) || c.Pair != nil && !bytes.Equal(c.Pair.Key, tc.pair) {
-				t.Errorf("got the pair %v", c.Pair)
+				t.Errorf("pair: got %v", c.Pair)
 			}
 			if (c.Roots != nil) != (tc.roots != nil) || c.Roots != nil && !bytes.Equal(c.Roots.PEM, tc.roots) {
-				t.Errorf("got the roots %v", c.Roots)
+				t.Errorf("roots: got %v", c.Roots)
 			}
 			if w := strings.Join(c.Warnings, "; "); (w == "") != (tc.warning == "") || !strings.Contains(w, tc.warning) {
-				t.Errorf("got the warnings %q, want %q", w, tc.warning)
+				t.Errorf("warnings: got %q, want %q", w, tc.warning)
 			}
 		})
 	}
 }
 
-// TestKeysAreNotPrinted checks that no way of printing a credential prints its key.
+// TestKeysAreNotPrinted checks that no way of formatting a credential prints its key.
 func TestKeysAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	a := certificate(t, time.Hour)
@@ -144,12 +144,12 @@ func TestKeysAreNotPrinted(t *testing.T) {
 		fmt.Fprintf(&printed, verb+verb+verb, *c, *c.Pair, c.Pair.Key)
 	}
 	block, _ := pem.Decode(a.key)
-	// Skip the start, which names the curve and is also in the certificate.
+	// Skip the start: it names the curve, so it is also in the certificate.
 	part, raw := a.key[100:120], block.Bytes[40:60]
 	for name, text := range map[string]string{"JSON": string(asJSON), "log": log.String(), "fmt": printed.String()} {
 		for _, form := range []string{string(part), fmt.Sprintf("%x", part), fmt.Sprintf("%X", part), strings.Trim(fmt.Sprint(part), "[]"), fmt.Sprintf("%x", raw)} {
 			if strings.Contains(text, form) {
-				t.Errorf("%s holds the key as %s:\n%s", name, form, text)
+				t.Errorf("%s contains the key as %s:\n%s", name, form, text)
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func TestReferences(t *testing.T) {
 		"kubernetes://my.host.com": {SchemeKubernetes, "ns", "my.host.com"},
 	} {
 		if got, err := ParseReference(name, "ns"); err != nil || got != want {
-			t.Errorf("%s: got %+v, error %v", name, got, err)
+			t.Errorf("ParseReference(%s) = %+v, %v", name, got, err)
 		}
 	}
 	for _, name := range []string{
@@ -174,7 +174,7 @@ func TestReferences(t *testing.T) {
 		"file:///etc/passwd", "kubernetes://../x", "kubernetes://X", "kubernetes://-x", "kubernetes://a b", "kubernetes://a/" + strings.Repeat("x", 254),
 	} {
 		if got, err := ParseReference(name, "ns"); err == nil {
-			t.Errorf("%s: got %+v", name, got)
+			t.Errorf("ParseReference(%s) = %+v, want an error", name, got)
 		}
 	}
 	r := Reference{SchemeKubernetes, "a", "x-cacert"}
@@ -183,15 +183,15 @@ func TestReferences(t *testing.T) {
 		want            bool
 	}{{"a", "x-cacert", true}, {"a", "x", true}, {"b", "x", false}, {"a", "y", false}, {"a", "x-cacert-cacert", false}} {
 		if got := r.Affects(tc.namespace, tc.name); got != tc.want {
-			t.Errorf("a change of %s/%s affects it: %v", tc.namespace, tc.name, got)
+			t.Errorf("Affects(%s, %s) = %v", tc.namespace, tc.name, got)
 		}
 	}
 	if (Reference{Name: "-cacert"}).IsRoots() || !r.IsRoots() {
-		t.Error("the suffix is read wrongly")
+		t.Error("IsRoots does not follow the suffix -cacert")
 	}
 	if r.CheckNamespace("a", nil) != nil || r.CheckNamespace("b", nil) == nil ||
 		r.CheckNamespace("b", func(Reference) bool { return true }) != nil || r.CheckNamespace("b", func(Reference) bool { return false }) == nil {
-		t.Error("the namespace is checked wrongly")
+		t.Error("CheckNamespace does not follow the function")
 	}
 }
 
@@ -213,10 +213,10 @@ func TestTable(t *testing.T) {
 		case wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)):
 			t.Errorf("%s: got error %v, want one with %q", what, err, wantErr)
 		case wantErr == "" && (err != nil || !bytes.Equal(p.Key, key)):
-			t.Errorf("%s: another pair, error %v", what, err)
+			t.Errorf("%s: the pair differs, error %v", what, err)
 		}
 		if len(told) != changes {
-			t.Errorf("%s: told of %d changes, want %d", what, len(told), changes)
+			t.Errorf("%s: %d changes were reported, want %d", what, len(told), changes)
 		}
 	}
 	broken := map[string][]byte{"tls.crt": a.cert, "tls.key": b.key}
@@ -245,15 +245,15 @@ func TestTable(t *testing.T) {
 	table.Set("ns", "x", map[string][]byte{"ca.crt": a.cert})
 	for _, name := range []string{"x", "x-cacert"} {
 		if roots, err := RootsOf(table, Reference{SchemeKubernetes, "ns", name}); err != nil || !bytes.Equal(roots.PEM, a.cert) {
-			t.Errorf("roots of %s: error %v", name, err)
+			t.Errorf("RootsOf(%s): wrong roots or error %v", name, err)
 		}
 	}
 	table.Set("ns", "x-cacert", map[string][]byte{"ca.crt": b.cert})
 	if roots, err := RootsOf(table, Reference{SchemeKubernetes, "ns", "x-cacert"}); err != nil || !bytes.Equal(roots.PEM, b.cert) {
-		t.Errorf("the Secret with the suffix does not go first: error %v", err)
+		t.Errorf("the Secret with the suffix does not take precedence: error %v", err)
 	}
 	if _, err := RootsOf(table, Reference{SchemeKubernetes, "ns", "y-cacert"}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("got error %v", err)
+		t.Errorf("RootsOf(y-cacert): got error %v, want ErrNotFound", err)
 	}
 }
 
@@ -263,7 +263,7 @@ func FuzzParseReference(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		r, err := ParseReference(name, "ns")
 		if err == nil && (!isName(r.Namespace) || !isName(r.Name) || r.Scheme != SchemeKubernetes && r.Scheme != SchemeGateway) {
-			t.Fatalf("%q is read as %+v", name, r)
+			t.Fatalf("ParseReference(%q) = %+v", name, r)
 		}
 	})
 }
@@ -275,7 +275,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cert, key, root, crl []byte) {
 		c, err := Parse("ns", "x", map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": root, "ca.crl": crl})
 		if err == nil && c.Pair == nil && c.Roots == nil {
-			t.Fatal("a credential without anything was accepted")
+			t.Fatal("a credential without a pair and roots was accepted")
 		}
 	})
 }

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestLinksThatLeave checks that no Secret outside of the directory is read unless a link may lead
-// there, that this is logged once, and that Secrets of removed files are still removed.
-func TestLinksThatLeave(t *testing.T) {
+// TestLinksOutOfDirectory checks that no Secret outside of the directory is read unless links may lead
+// there, that this is logged once, and that Secrets of removed files are removed.
+func TestLinksOutOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	file := func(path, name string) {
@@ -37,17 +37,17 @@ func TestLinksThatLeave(t *testing.T) {
 		file(filepath.Join(dir, "in.yaml"), "in")
 		s.scan(t.Context(), nil)
 		if n := len(s.seen); n != 1+len(links) {
-			t.Errorf("with links to %q %d files are read", links, n)
+			t.Errorf("with links to %q: %d files were read", links, n)
 		}
 		if err := os.Remove(filepath.Join(dir, "in.yaml")); err != nil {
 			t.Fatal(err)
 		}
 		s.scan(t.Context(), nil)
 		if n := len(s.seen); n != len(links) {
-			t.Errorf("with links to %q %d files are remembered", links, n)
+			t.Errorf("with links to %q: %d files are remembered after the removal", links, n)
 		}
 		if n := strings.Count(log.String(), "outside of"); n != 1-len(links) {
-			t.Errorf("with links to %q it is logged %d times:\n%s", links, n, log.String())
+			t.Errorf("with links to %q: logged %d times:\n%s", links, n, log.String())
 		}
 	}
 }

@@ -117,9 +117,9 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestLinksThatLeave checks that nothing outside the boundary is walked or read. A root that is a
+// TestLinksOutOfDirectory checks that nothing outside the boundary is walked or read. A root that is a
 // link, and links inside the boundary as in Kubernetes mounts, are followed.
-func TestLinksThatLeave(t *testing.T) {
+func TestLinksOutOfDirectory(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	real, outside := filepath.Join(base, "real"), filepath.Join(base, "real-not")

@@ -28,22 +28,22 @@ func TestDecodedObject(t *testing.T) {
 	}
 	se, vs := objects[0], objects[3]
 	if se.Labels["team"] != "shop" || se.Namespace != "default" || !se.Created.IsZero() {
-		t.Errorf("the metadata is %+v", se)
+		t.Errorf("metadata: got %+v", se)
 	}
 	if vs.Created.Year() != 2030 {
-		t.Errorf("created %v", vs.Created)
+		t.Errorf("Created = %v, want 2030", vs.Created)
 	}
 	spec := vs.Spec.(*networkingv1alpha3.VirtualService)
 	if got := spec.GetHttp()[0].GetTimeout().AsDuration().Milliseconds(); got != 250 {
-		t.Errorf("timeout %d ms", got)
+		t.Errorf("timeout: got %d ms, want 250", got)
 	}
 	if got := objects[2].Spec.(*networkingv1alpha3.DestinationRule).GetTrafficPolicy().GetConnectionPool().
 		GetTcp().GetConnectTimeout().AsDuration().Minutes(); got != 1 {
-		t.Errorf("connectTimeout %v min", got)
+		t.Errorf("connectTimeout: got %v min, want 1", got)
 	}
 	for _, c := range objects {
 		if errs, warnings := validate.Object(c); len(errs)+len(warnings) > 0 {
-			t.Errorf("%s: %v, %v", c.Key, errs, warnings)
+			t.Errorf("validate.Object(%s) = %v, %v; want none", c.Key, errs, warnings)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestResourceVersion(t *testing.T) {
 	a := decode(base + "metadata: {name: a, labels: {x: y, z: w}}\nspec: {address: 10.0.0.1}")
 	same := decode("# moved\n" + base + "spec:\n  address: \"10.0.0.1\"\nmetadata: {labels: {z: w, x: y}, name: a}")
 	if a.ResourceVersion != same.ResourceVersion {
-		t.Error("equal content has different versions")
+		t.Error("equal contents have different versions")
 	}
 	seen := map[string]bool{a.ResourceVersion: true}
 	for _, text := range []string{
@@ -71,21 +71,21 @@ func TestResourceVersion(t *testing.T) {
 		"metadata: {name: a, labels: {x: y, z: w}, creationTimestamp: 2030-01-01T00:00:00Z}\nspec: {address: 10.0.0.1}",
 	} {
 		if v := decode(base + text).ResourceVersion; seen[v] {
-			t.Errorf("other content has the same version: %s", text)
+			t.Errorf("different contents have the same version: %s", text)
 		} else {
 			seen[v] = true
 		}
 	}
 }
 
-// Secrets may share the directory; package credentials reads them.
-func TestSecretsAreLeftToOthers(t *testing.T) {
+// Secrets may be in the same directory; package credentials reads them.
+func TestSecretsAreSkipped(t *testing.T) {
 	t.Parallel()
 	objects, problems := Decode("a.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {tls.key: hunter2}\n"))
 	if len(objects) != 0 || len(problems) != 0 {
-		t.Errorf("got %v, %v", objects, problems)
+		t.Errorf("Decode of a Secret = %v, %v; want neither objects nor problems", objects, problems)
 	}
 	if _, problems := Decode("a.yaml", []byte("apiVersion: v2\nkind: Secret\n")); len(problems) != 1 {
-		t.Errorf("of another version: %v", problems)
+		t.Errorf("problems of a Secret of version v2: got %v, want 1", problems)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// The definitions of Kubernetes take numbers in fields of 64 bits, for which the
-// JSON mapping of protobuf writes strings. Labels that are called like such a
-// field stay strings.
+// TestWideFieldsAreNumbers checks that fields of 64 bits are written as numbers, because
+// Kubernetes' definitions require that; the JSON mapping of protobuf would write strings. Labels
+// that have the name of such a field remain strings.
 func TestWideFieldsAreNumbers(t *testing.T) {
 	t.Parallel()
 	const text = `apiVersion: networking.istio.io/v1
@@ -41,7 +41,7 @@ spec:
 	}
 	for _, want := range []string{`"tableSize":65537`, `"minimumRingSize":9007199254740993`, `"tableSize":"17"`} {
 		if !strings.Contains(string(raw), want) {
-			t.Errorf("%s is not in %s", want, raw)
+			t.Errorf("the encoding does not contain %s: %s", want, raw)
 		}
 	}
 	sch, _ := schema.Of(model.DestinationRule)
@@ -50,6 +50,6 @@ spec:
 		t.Fatal(err)
 	}
 	if !model.SameSpec(back, objects[0].Spec) {
-		t.Errorf("it is read as %v", back)
+		t.Errorf("decoding the encoding returned %v", back)
 	}
 }

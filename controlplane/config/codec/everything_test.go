@@ -19,7 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// refusedPaths are fields that no valid object has.
+// refusedPaths are fields that no valid object may have.
 var refusedPaths = map[string]string{
 	"spec.http.fault.delay.exponentialDelay":             "not supported by any proxy",
 	"spec.http.fault.abort.http2Error":                   "not supported by any proxy",
@@ -35,9 +35,8 @@ var refusedPaths = map[string]string{
 	"spec.trafficPolicy.proxyProtocol.version":           "beside tunnel; see subsets",
 }
 
-// TestEveryFieldIsAccepted decodes examples that together set each field of
-// each message of the kind, at every path, so that no field is refused by
-// accident.
+// TestEveryFieldIsAccepted decodes examples that together set each field of each message of the
+// kind, at every path, so that no field is rejected by mistake.
 func TestEveryFieldIsAccepted(t *testing.T) {
 	t.Parallel()
 	set := map[model.Kind]map[string]bool{}
@@ -67,7 +66,7 @@ func TestEveryFieldIsAccepted(t *testing.T) {
 		all := map[string]bool{}
 		fieldsOf(sch.NewSpec().(proto.Message).ProtoReflect().Descriptor(), "spec", all)
 		for path := range field.Sorted(all) {
-			// What one place shows of a policy or a pool, another need not.
+			// A policy or pool that is set at one path need not be set at the others.
 			if at, ok := strings.CutPrefix(path, "spec.trafficPolicy.portLevelSettings"); ok && set[kind]["spec.subsets.trafficPolicy"+at] {
 				continue
 			}
@@ -77,7 +76,7 @@ func TestEveryFieldIsAccepted(t *testing.T) {
 				t.Errorf("%s: no example sets %s", kind, path)
 			}
 			if set[kind][path] && refusedPaths[path] != "" {
-				t.Errorf("%s: %s is accepted: take it off the list", kind, path)
+				t.Errorf("%s: %s is accepted: remove it from refusedPaths", kind, path)
 			}
 		}
 	}
@@ -123,8 +122,8 @@ func fieldsOf(md protoreflect.MessageDescriptor, path string, out map[string]boo
 	}
 }
 
-// TestSamplesAreAccepted decodes files in the style of Istio's samples, several
-// kinds in a file and each served version, without a complaint about them.
+// TestSamplesAreAccepted checks that files in the style of Istio's samples, with several kinds in a
+// file and all served versions, are decoded without problems.
 func TestSamplesAreAccepted(t *testing.T) {
 	t.Parallel()
 	versions, kinds := map[string]bool{}, map[model.Kind]bool{}
@@ -158,8 +157,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 	}
 }
 
-// TestDirectResponseBody checks the two sizes that golden files would not
-// show well.
+// TestDirectResponseBody checks bodies at two sizes for which golden files would be unreadable.
 func TestDirectResponseBody(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]string{

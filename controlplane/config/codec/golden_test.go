@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestDecodeGolden decodes testdata/*.yaml and compares the objects and
-// problems, as a person reads them, with the .want file beside it.
+// TestDecodeGolden decodes testdata/*.yaml and compares the objects and problems, as users see
+// them, with the .want file of the same name.
 func TestDecodeGolden(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.yaml")
@@ -54,7 +54,7 @@ func TestDecodeGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(golden), b.String()); diff != "" {
-				t.Errorf("decoding gave something else (-want +got):\n%s", diff)
+				t.Errorf("decoding differs from the golden file (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -18,8 +18,8 @@ import (
 const virtualServiceOf = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: big}\nspec:\n  hosts: %s\n" +
 	"  http: [{route: [{destination: {host: a}}]}]\n"
 
-// TestListedProblems decodes objects and files with many mistakes: the first
-// ones are listed and the rest is counted.
+// TestListedProblems checks that of many mistakes in objects and files, the first ones are listed
+// and the others counted.
 func TestListedProblems(t *testing.T) {
 	t.Parallel()
 	equal := fmt.Sprintf(virtualServiceOf, "["+strings.Repeat("catalog.example.com, ", 1500)+"]")
@@ -46,17 +46,17 @@ func TestListedProblems(t *testing.T) {
 				t.Errorf("%d problems, want %d", len(problems), field.MaxListed+1)
 			}
 			if !slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Reason == test.last }) {
-				t.Errorf("no problem is %q; the last one: %v", test.last, problems[len(problems)-1])
+				t.Errorf("no problem is %q; the last one is %v", test.last, problems[len(problems)-1])
 			}
 			if len(objects) != 1 || objects[0].Name != "ok" {
-				t.Errorf("%d objects, want the good one", len(objects))
+				t.Errorf("%d objects, want only the valid one", len(objects))
 			}
 		})
 	}
 }
 
-// TestObjectSize refuses an object that is larger than the API server takes,
-// also one that aliases make so large.
+// TestObjectSize checks that an object larger than the API server accepts is rejected, also if
+// aliases make it that large.
 func TestObjectSize(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", 100_000)
@@ -67,19 +67,19 @@ func TestObjectSize(t *testing.T) {
 		_, problems := Decode("f", []byte("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nspec: {address: 10.0.0.1}\n"+text+"\n---\n"))
 		const want = "f:1: WorkloadEntry/default/big: the object contains more than 4 MiB of text, the limit for one object: split it into several objects"
 		if len(problems) != 1 || problems[0].String() != want {
-			t.Errorf("%s: %d problems, the first: %.300v", name, len(problems), problems)
+			t.Errorf("%s: %d problems, want only one about the size: %.300v", name, len(problems), problems)
 		}
 	}
 }
 
-// TestAliasedText refuses aliases that repeat a long text in many small objects.
+// TestAliasedText checks that aliases that repeat a long text in many small objects are rejected.
 func TestAliasedText(t *testing.T) {
 	t.Parallel()
 	text := "kind: List\nitems:\n- {metadata: {annotations: {a: &a " + strings.Repeat("x", 100_000) + "}}}\n" +
 		strings.Repeat("- {kind: WorkloadEntry, metadata: {annotations: {a: *a}}}\n", 1000)
 	objects, problems := Decode("f", []byte(text))
 	if len(objects) != 0 || len(problems) != 1 || !strings.Contains(problems[0].String(), "f:24: the aliases of this document expand to more than 2 MiB") {
-		t.Errorf("%d objects, %d problems, the first: %.300v", len(objects), len(problems), problems)
+		t.Errorf("%d objects, %d problems; want only one problem, about the aliases: %.300v", len(objects), len(problems), problems)
 	}
 }
 
@@ -91,19 +91,19 @@ func aliases(n int) string {
 	return b.String()
 }
 
-// TestDecodeEnds ends the work on a file when nobody wants it any more.
+// TestDecodeEnds checks that decoding stops when its context is canceled.
 func TestDecodeEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := errors.New("gone")
+	gone := errors.New("canceled by the test")
 	cancel(gone)
 	objects, _, err := DecodeContext(ctx, "f", []byte(fmt.Sprintf(virtualServiceOf, "[a]")))
 	if len(objects) > 0 || !errors.Is(err, context.Canceled) {
-		t.Errorf("%d objects, %v", len(objects), err)
+		t.Errorf("%d objects, error %v; want none and context.Canceled", len(objects), err)
 	}
 }
 
-// TestProblemsOfFile lists one problem at least of each bad object of a file.
+// TestProblemsOfFile checks that at least one problem of each invalid object of a file is listed.
 func TestProblemsOfFile(t *testing.T) {
 	t.Parallel()
 	const n = 1500
@@ -119,11 +119,11 @@ func TestProblemsOfFile(t *testing.T) {
 	}
 	last := problems[len(problems)-1]
 	if len(bad) != n+2 || len(problems) > maxOfFile+n+2 || last.Unlisted == 0 || last.Warning || last.Object.Name != "" {
-		t.Errorf("%d problems with %d objects, the last one %+v", len(problems), len(bad), last)
+		t.Errorf("%d problems of %d objects, the last one is %+v", len(problems), len(bad), last)
 	}
 }
 
-// TestItemsOfFile refuses a list and a document with too many items.
+// TestItemsOfFile checks that a list and a document with too many items are rejected.
 func TestItemsOfFile(t *testing.T) {
 	t.Parallel()
 	item := "{}, "
@@ -132,7 +132,7 @@ func TestItemsOfFile(t *testing.T) {
 		"f:1: the document has more than 1000000 items":          "[" + strings.Repeat("[],", maxMarks) + "]",
 	} {
 		if _, problems := Decode("f", []byte(text)); len(problems) != 1 || !strings.HasPrefix(problems[0].String(), name) {
-			t.Errorf("want %s; %d problems: %.300v", name, len(problems), problems)
+			t.Errorf("want one problem that starts with %q; got %d: %.300v", name, len(problems), problems)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// filler makes random messages.
+// filler fills messages with random values.
 type filler struct{ *rand.Rand }
 
 func (f filler) text() string {
@@ -107,7 +107,7 @@ func (f filler) fill(fd protoreflect.FieldDescriptor, v *protoreflect.Value, dep
 	case protoreflect.FloatKind:
 		*v = protoreflect.ValueOfFloat32(f.Float32())
 	default:
-		panic("a kind has a field of type " + fd.Kind().String() + ": the test has to make values of it")
+		panic("a kind has a field of type " + fd.Kind().String() + ": the filler must support it")
 	}
 }
 
@@ -133,10 +133,10 @@ func (f filler) value(kind int) *structpb.Value {
 	return structpb.NewNumberValue(float64(f.Int32()))
 }
 
-// TestEveryMessageIsReadAsWritten holds the decoder to the JSON of protobuf
-// for every kind whose spec is a message: what protojson or EncodeYAML writes
-// of random messages, in whatever form, is read as the same message.
-func TestEveryMessageIsReadAsWritten(t *testing.T) {
+// TestEveryMessageRoundTrips compares the decoder with the JSON mapping of protobuf for every
+// kind whose spec is a message. What protojson or EncodeYAML writes of a random message, in any
+// form, must be read as the same message.
+func TestEveryMessageRoundTrips(t *testing.T) {
 	t.Parallel()
 	kinds := 0
 	for _, sch := range schema.All() {
@@ -156,7 +156,7 @@ func TestEveryMessageIsReadAsWritten(t *testing.T) {
 		})
 	}
 	if kinds < 14 {
-		t.Errorf("only %d kinds were tried", kinds)
+		t.Errorf("only %d kinds were tested", kinds)
 	}
 }
 
@@ -182,7 +182,7 @@ func encodings(t *testing.T, kind model.Kind, spec proto.Message) [][]byte {
 	return append(texts, tabs.Bytes(), object)
 }
 
-// readAs reads a spec, or an object with one, and compares.
+// readAs reads a spec, or an object that contains it, and compares it with want.
 func readAs(t *testing.T, text []byte, want proto.Message) {
 	t.Helper()
 	docs, faults := Document{Text: text}.parse(&parseWork{})
@@ -198,12 +198,11 @@ func readAs(t *testing.T, text []byte, want proto.Message) {
 	got := want.ProtoReflect().New()
 	b.message(at, got, "spec")
 	if len(b.faults) > 0 || !proto.Equal(got.Interface(), want) {
-		t.Fatalf("read differently: %v\n%s\ngot  %v\nwant %v", b.faults, text, got.Interface(), want)
+		t.Fatalf("the spec differs after decoding: %v\n%s\ngot  %v\nwant %v", b.faults, text, got.Interface(), want)
 	}
 }
 
-// reread holds an accepted object to what EncodeYAML promises: it is read as
-// the same object.
+// reread writes an accepted object with EncodeYAML and checks that it is read as the same object.
 func reread(t *testing.T, c *model.Config) {
 	t.Helper()
 	text, err := EncodeYAML(c)
@@ -214,16 +213,16 @@ func reread(t *testing.T, c *model.Config) {
 	again, problems := Decode("again", text)
 	problems = slices.DeleteFunc(problems, func(p model.Problem) bool { return p.Warning })
 	if len(again) != 1 || len(problems) > 0 {
-		t.Errorf("%s is not accepted when it is read again: %v\n%s", c.Key, problems, text)
+		t.Errorf("%s is rejected when it is read again: %v\n%s", c.Key, problems, text)
 		return
 	}
 	a := again[0]
 	if a.Key != c.Key || !model.SameSpec(a.Spec, c.Spec) || a.APIVersion != c.APIVersion || fmt.Sprint(a.Labels, a.Annotations, a.Created) != fmt.Sprint(c.Labels, c.Annotations, c.Created) {
-		t.Errorf("%s is read differently:\n%s\ngot  %+v\nwant %+v", c.Key, text, a, c)
+		t.Errorf("%s differs after decoding:\n%s\ngot  %+v\nwant %+v", c.Key, text, a, c)
 	}
 }
 
-// testFiles returns all files of testdata that hold objects.
+// testFiles returns all files of testdata that contain objects.
 func testFiles(t testing.TB) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -246,9 +245,9 @@ func testFiles(t testing.TB) map[string][]byte {
 	return files
 }
 
-// TestAcceptedObjectsAreReadAgain writes and reads every object of testdata
-// that is accepted, and wants objects of all kinds among them.
-func TestAcceptedObjectsAreReadAgain(t *testing.T) {
+// TestAcceptedObjectsRoundTrip writes and reads every accepted object of testdata, which must
+// include objects of all kinds.
+func TestAcceptedObjectsRoundTrip(t *testing.T) {
 	t.Parallel()
 	seen := map[model.Kind]int{}
 	for path, data := range testFiles(t) {
@@ -260,18 +259,17 @@ func TestAcceptedObjectsAreReadAgain(t *testing.T) {
 	}
 	for _, s := range schema.All() {
 		if seen[s.Kind] == 0 {
-			t.Errorf("testdata has no good %s", s.Kind)
+			t.Errorf("testdata has no valid %s", s.Kind)
 		}
 	}
 }
 
-// FuzzDecode holds Decode to what it promises for any input: it does not
-// panic, objects are valid, unique, and read as the same when they are written
-// again, and problems name a line.
+// FuzzDecode checks for any input that Decode does not panic, that objects are valid and unique and
+// are read as the same objects when they are written again, and that problems contain a line.
 func FuzzDecode(f *testing.F) {
 	for _, data := range testFiles(f) {
 		for c := range Documents(data) {
-			if len(c.Text) < 4<<10 { // the fuzzer gets nowhere with more
+			if len(c.Text) < 4<<10 { // the fuzzer makes no progress with larger inputs
 				f.Add(c.Text)
 			}
 		}
@@ -282,17 +280,17 @@ func FuzzDecode(f *testing.F) {
 		seen := map[model.Key]bool{}
 		for _, c := range objects {
 			if errs, _ := validate.Object(c); len(errs) > 0 {
-				t.Errorf("Decode gave an invalid object: %v", errs)
+				t.Errorf("Decode returned an invalid object: %v", errs)
 			}
 			if seen[c.Key] {
-				t.Errorf("Decode gave %s twice", c.Key)
+				t.Errorf("Decode returned %s twice", c.Key)
 			}
 			seen[c.Key] = true
 			reread(t, c)
 		}
 		for _, p := range problems {
 			if p.Reason == "" || !strings.HasPrefix(p.Source, "f:") || strings.HasPrefix(p.Source, "f:0") {
-				t.Errorf("problem %+v", p)
+				t.Errorf("problem %+v has no reason or no line", p)
 			}
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// samples has every shape that the structs of Kubernetes have.
+// samples has fields of every form that occurs in Kubernetes' structs.
 type samples struct {
 	Inlined  `json:",inline"`
 	Text     named                `json:"text,omitempty"`
@@ -44,7 +44,7 @@ type samples struct {
 
 type named string
 
-// Inlined is part of samples.
+// Inlined is embedded in samples.
 type Inlined struct {
 	Inner string `json:"inner,omitempty"`
 }
@@ -123,15 +123,15 @@ func TestStructureFaults(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}
 	}
-	// What the definitions of the Gateway API require has to be written.
+	// Fields that the definitions of the Gateway API require must be present.
 	want := []string{"1: spec.group is missing: write an API group such as gateway.networking.k8s.io, or \"\" for that of Service"}
 	if diff := cmp.Diff(want, structureOf("{kind: Service, name: a}", &gatewayv1.LocalObjectReference{})); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// FuzzStructure holds that reading any YAML into any struct neither panics nor
-// loses anything without a word: what is read is written back the same.
+// FuzzStructure checks that reading any YAML into any struct neither panics nor silently loses
+// anything: what was read is written back the same.
 func FuzzStructure(f *testing.F) {
 	paths, err := os.ReadDir("../validate/testdata/good")
 	if err != nil {
@@ -165,8 +165,7 @@ func FuzzStructure(f *testing.F) {
 	})
 }
 
-// leftOut reports whether all faults are about fields that JSON leaves out when
-// they are empty.
+// leftOut reports whether all faults are about fields that JSON omits when they are empty.
 func leftOut(faults []string) bool {
 	return !slices.ContainsFunc(faults, func(s string) bool { return !strings.Contains(s, " is missing") })
 }

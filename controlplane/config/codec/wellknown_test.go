@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// readMessage fills a message from YAML and returns what was wrong.
+// readMessage fills a message from YAML and returns the faults.
 func readMessage(t *testing.T, text string, m proto.Message) string {
 	t.Helper()
 	var doc yaml.Node
@@ -39,8 +39,8 @@ func readMessage(t *testing.T, text string, m proto.Message) string {
 	return strings.Join(texts, "\n")
 }
 
-// TestWellKnownTypes reads the messages that have a form of their own, and
-// what is near it.
+// TestWellKnownTypes reads messages that have a JSON form of their own, and texts similar to these
+// forms.
 func TestWellKnownTypes(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -119,8 +119,8 @@ func mustRead(t *testing.T, text string) *networkingv1alpha3.HTTPRetry {
 	return m
 }
 
-// TestWellKnownTypesOfKinds finds out that no kind has a message of
-// google.protobuf that the decoder would read field by field.
+// TestWellKnownTypesOfKinds checks that no kind contains a message of google.protobuf that the
+// decoder would read field by field.
 func TestWellKnownTypesOfKinds(t *testing.T) {
 	t.Parallel()
 	seen := map[protoreflect.FullName]bool{}
@@ -134,7 +134,7 @@ func TestWellKnownTypesOfKinds(t *testing.T) {
 		if strings.HasPrefix(string(name), "google.protobuf.") {
 			m := messageOf(t, name)
 			if !(&builder{}).wellKnown(&yaml.Node{Kind: yaml.AliasNode}, m, "x") && name != "google.protobuf.Empty" {
-				t.Errorf("%s is not read in its own form", name)
+				t.Errorf("%s is not read in its JSON form", name)
 			}
 			return
 		}
@@ -154,7 +154,7 @@ func TestWellKnownTypesOfKinds(t *testing.T) {
 		}
 	}
 	if !seen["google.protobuf.Struct"] || !seen["google.protobuf.Duration"] {
-		t.Errorf("reached only %v", seen)
+		t.Errorf("only %v were reached", seen)
 	}
 }
 
@@ -167,8 +167,8 @@ func messageOf(t *testing.T, name protoreflect.FullName) protoreflect.Message {
 	return mt.New()
 }
 
-// TestJSONIsReadAsJSON reads what JSON allows and YAML does not, with the
-// line of what is wrong.
+// TestJSONIsReadAsJSON checks that what JSON allows and YAML does not is accepted, and that faults
+// have the right line.
 func TestJSONIsReadAsJSON(t *testing.T) {
 	t.Parallel()
 	text := "{\"apiVersion\": \"networking.istio.io/v1\", \"kind\": \"WorkloadEntry\", \"metadata\": {\"name\": \"a\",\n" +
@@ -183,19 +183,19 @@ func TestJSONIsReadAsJSON(t *testing.T) {
 			t.Errorf("annotations: %s", diff)
 		}
 		if got := objects[0].Spec.(*networkingv1alpha3.WorkloadEntry).GetWeight(); got != 10 {
-			t.Errorf("weight %d", got)
+			t.Errorf("weight: got %d, want 10", got)
 		}
 		_, problems = Decode("a.json", []byte(prefix+strings.Replace(text, "weight", "wieght", 1)))
 		line := "a.json:" + string(rune('3'+strings.Count(prefix, "\n")))
 		if len(problems) != 1 || problems[0].Source != line || !strings.Contains(problems[0].Reason, `did you mean "weight"?`) {
-			t.Errorf("%v, want line %s", problems, line)
+			t.Errorf("problems: got %v, want one at line %s", problems, line)
 		}
 	}
 	deep := strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000)
 	if objects, problems := Decode("a.json", []byte(deep)); len(objects) != 0 || len(problems) == 0 {
-		t.Errorf("deep JSON gave %v, %v", objects, problems)
+		t.Errorf("deeply nested JSON: got %v, %v; want only problems", objects, problems)
 	}
 	if _, problems := Decode("a.json", []byte(`{"kind": "Sidecar", "kind": "Gateway"}`)); len(problems) == 0 || !strings.Contains(problems[0].Reason, "a duplicate") {
-		t.Errorf("duplicate keys gave %v", problems)
+		t.Errorf("duplicate keys: got %v, want a problem with \"a duplicate\"", problems)
 	}
 }

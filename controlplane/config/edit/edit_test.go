@@ -55,16 +55,16 @@ func TestEditObject(t *testing.T) {
 				}
 				got, err := Object([]byte(c.text), key, text)
 				if err != nil || string(got) != want {
-					t.Errorf("with %q it is:\n%s%v\nwant:\n%s", doc, got, err, want)
+					t.Errorf("replaced by %q:\n%s%v\nwant:\n%s", doc, got, err, want)
 				}
 			}
 			key.Name = "none"
 			if _, err := Object([]byte(c.text), key, nil); !errors.Is(err, errNotFound) {
-				t.Errorf("an object that is not there: %v", err)
+				t.Errorf("Object() for a missing object = %v, want errNotFound", err)
 			}
 		})
 	}
 	if _, err := Object([]byte(docA+"...\n"+docB), model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "b"}, nil); err == nil {
-		t.Error("a document that cannot be distinguished from its neighbour was removed")
+		t.Error("a document that cannot be separated from the next one was removed")
 	}
 }

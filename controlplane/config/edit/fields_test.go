@@ -38,7 +38,7 @@ spec:
 # behind
 `
 
-// routeCode is routeText as a program writes it.
+// routeCode is routeText as EncodeYAML writes it.
 const routeCode = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata:
@@ -65,13 +65,13 @@ spec:
     timeout: 60s
 `
 
-// TestFields changes fields of a text and looks at all of its lines.
+// TestFields changes fields of a text and compares all of its lines.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
-		// code are replacements that make the object what it is meant to be, text
-		// are those that are expected in the text.
+		// code are the replacements that produce the desired object, text are those expected in the
+		// text.
 		code, text []string
 	}{
 		{"two weights", []string{"weight: 90", "weight: 50", "weight: 10", "weight: 50"}, []string{"weight: 90", "weight: 50", "weight: 10", "weight: 50"}},
@@ -112,7 +112,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestFieldsOfItems changes an item of a list, and a text with other line ends.
+// TestFieldsOfItems changes an item of a list, also in a text with CRLF line endings.
 func TestFieldsOfItems(t *testing.T) {
 	t.Parallel()
 	const text = "kind: List\nitems:\n# first\n- " + "apiVersion: networking.istio.io/v1\n  kind: WorkloadEntry\n  metadata: {name: a}\n  spec: {address: 10.0.0.1} # near\n- {kind: WorkloadEntry, apiVersion: networking.istio.io/v1, metadata: {name: b}, spec: {address: 10.0.0.2}}\n"
@@ -123,13 +123,13 @@ func TestFieldsOfItems(t *testing.T) {
 		for _, text := range []string{text, strings.ReplaceAll(text, "\n", "\r\n")} {
 			got, err := Fields([]byte(text), model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}, code(name, address), code(name, "10.0.0.9"))
 			if want := strings.Replace(text, address, "10.0.0.9", 1); err != nil || string(got) != want {
-				t.Errorf("%s: %v\n%s\nwant:\n%s", name, err, got, want)
+				t.Errorf("%s: error %v\n%s\nwant:\n%s", name, err, got, want)
 			}
 		}
 	}
 }
 
-// TestFieldsRefuse leaves texts alone that mean something else at another place.
+// TestFieldsRefuse checks that values that are also used elsewhere are not changed in place.
 func TestFieldsRefuse(t *testing.T) {
 	t.Parallel()
 	const text = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: b, labels: {a: &x 10.0.0.1}}\nspec: {address: *x}\n"
@@ -137,6 +137,6 @@ func TestFieldsRefuse(t *testing.T) {
 		return []byte("metadata:\n  labels:\n    a: 10.0.0.1\n  name: b\nspec:\n  address: " + address + "\n")
 	}
 	if got, err := Fields([]byte(text), model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "b"}, code("10.0.0.1"), code("10.0.0.2")); err == nil {
-		t.Errorf("changed to\n%s", got)
+		t.Errorf("Fields changed the text to\n%s", got)
 	}
 }

@@ -40,11 +40,11 @@ func TestPaths(t *testing.T) {
 			t.Fatalf("%s: %v", key, err)
 		}
 		if other, ok := seen[path]; ok {
-			t.Errorf("%s and %s have the path %s", key, other, path)
+			t.Errorf("%s and %s have the same path %s", key, other, path)
 		}
 		seen[path] = key
 		if back, err := keyOf(path); err != nil || back != key {
-			t.Errorf("%s becomes %s and then %s, %v", key, path, back, err)
+			t.Errorf("pathOf(%s) = %s, whose keyOf is %s, %v", key, path, back, err)
 		}
 	}
 	for key, want := range map[model.Key]error{
@@ -56,7 +56,7 @@ func TestPaths(t *testing.T) {
 		{Kind: model.GatewayClass, Namespace: "shop", Name: "a"}: config.ErrNotFound,
 	} {
 		if path, err := pathOf(key); !errors.Is(err, want) {
-			t.Errorf("%s has the path %s, %v; want %v", key, path, err, want)
+			t.Errorf("pathOf(%s) = %s, %v; want %v", key, path, err, want)
 		}
 	}
 }
@@ -70,12 +70,12 @@ func FuzzKeyOf(f *testing.F) {
 			return
 		}
 		if back, err := pathOf(key); err != nil || back != path {
-			t.Fatalf("%q is %v and then %q, %v", path, key, back, err)
+			t.Fatalf("keyOf(%q) = %v, whose pathOf is %q, %v", path, key, back, err)
 		}
 	})
 }
 
-// testStore returns a store that asks nobody.
+// testStore returns a store that makes no requests.
 func testStore() *Store {
 	return &Store{
 		Cache: config.NewCache(schema.All()), conn: newConnection(options{hosts: []string{"a:1"}, prefix: "/m/"}),
@@ -107,13 +107,13 @@ func shows(t *testing.T, s *Store, when, want string) {
 		got += fmt.Sprintf(" %s@%s", c.Name, c.ResourceVersion)
 	}
 	if strings.TrimSpace(got) != want {
-		t.Errorf("%s: the store shows %q, want %q", when, got, want)
+		t.Errorf("%s: got %q, want %q", when, got, want)
 	}
 }
 
-// TestNeverBack tells the store its own writes first, and then what the watch
-// and a load that is behind say.
-func TestNeverBack(t *testing.T) {
+// TestOlderResponsesAreIgnored checks that older responses of a watch or a load do not overwrite a
+// store's own writes.
+func TestOlderResponsesAreIgnored(t *testing.T) {
 	t.Parallel()
 	s := testStore()
 	gone := func(revision int64) observed {
@@ -129,11 +129,11 @@ func TestNeverBack(t *testing.T) {
 	s.passed(6)
 	shows(t, s, "after a change that is older than the removal", "")
 	if len(s.entries) != 1 {
-		t.Errorf("the removal is forgotten before the watch has passed it: %v", s.entries)
+		t.Errorf("the deletion was forgotten before the watch passed it: %v", s.entries)
 	}
 	s.passed(7)
 	if len(s.entries) != 0 || len(s.graves) != 0 {
-		t.Errorf("the removal is remembered forever: %v, %v", s.entries, s.graves)
+		t.Errorf("the deletion is still remembered after the watch passed it: %v, %v", s.entries, s.graves)
 	}
 	s.observe(9, put(t, s, "a", "10.0.0.9", 9), put(t, s, "b", "10.0.0.1", 8))
 	s.replace(8, map[string]bool{"networking.istio.io/workloadentries/shop/b": true}, nil)
@@ -142,15 +142,15 @@ func TestNeverBack(t *testing.T) {
 	shows(t, s, "after a load without it", "b@8")
 }
 
-func TestWentBack(t *testing.T) {
+func TestRevisionWentBack(t *testing.T) {
 	t.Parallel()
 	s := testStore()
 	s.observe(9, put(t, s, "a", "10.0.0.9", 9), put(t, s, "b", "10.0.0.1", 8))
 	if s.wentBack(9) {
-		t.Error("etcd went back to where it was")
+		t.Error("wentBack(9) = true, want false")
 	}
 	if !s.wentBack(3) {
-		t.Error("etcd did not go back from 9 to 3")
+		t.Error("wentBack(3) = false after revision 9, want true")
 	}
 	s.replace(3, map[string]bool{"networking.istio.io/workloadentries/shop/a": true}, []observed{put(t, s, "a", "10.0.0.2", 2)})
 	shows(t, s, "after a load from an older etcd", "a@2")
@@ -165,17 +165,18 @@ func TestBadValueKeepsTheLastGood(t *testing.T) {
 	s.observe(3, bad)
 	shows(t, s, "after a bad value", "a@2")
 	if p := s.Problems(); len(p) != 1 || p[0].Object.Name != "a" || p[0].Warning || !strings.Contains(p[0].String(), "last good version stays") {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want that the last good version stays in force", p)
 	}
 	s.observe(4, put(t, s, "a", "10.0.0.1", 4))
 	shows(t, s, "after a good value", "a@4")
 	if p := s.Problems(); len(p) != 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want none", p)
 	}
 }
 
-// An object that breaks a rule does not get into force, as in other stores: it is
-// corrected by a write that names no version, and not by who has only seen the last good one.
+// TestInvalidValueKeepsTheLastGood checks that an invalid object does not come into force, as in
+// other stores. A write without a version corrects it; a write with the version of the last good
+// object is rejected, because its writer has not seen the invalid one.
 func TestInvalidValueKeepsTheLastGood(t *testing.T) {
 	t.Parallel()
 	s := testStore()
@@ -185,20 +186,20 @@ func TestInvalidValueKeepsTheLastGood(t *testing.T) {
 	s.observe(3, bad)
 	shows(t, s, "after an object that breaks a rule", "a@2")
 	if p := s.Problems(); len(p) != 1 || p[0].Warning || !strings.Contains(p[0].Reason, "spec.address") || !strings.Contains(p[0].Reason, "last good version stays") {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want that the last good version stays in force", p)
 	}
 	key := good.object.Key
 	e := s.entry(good.path)
 	if err := e.check("update", key, "2"); !errors.Is(err, config.ErrMalformed) {
-		t.Errorf("a write of who has seen the last good version: %v", err)
+		t.Errorf("check() with the last good version = %v, want ErrMalformed", err)
 	}
 	for _, version := range []string{"", "3"} {
 		if err := e.check("update", key, version); err != nil {
-			t.Errorf("a write that names version %q: %v", version, err)
+			t.Errorf("check() with version %q = %v, want nil", version, err)
 		}
 	}
 	if got := e.basis().Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress(); got != "no address!" {
-		t.Errorf("a change is made to the address %q", got)
+		t.Errorf("the address to change is %q, want that of the invalid object", got)
 	}
 	s.observe(4, put(t, s, "b", "no address!", 4))
 	shows(t, s, "after an object that was never good", "a@2")
@@ -225,17 +226,16 @@ func TestExplain(t *testing.T) {
 		err := (&attempt{cause: c.cause}).explain(o, c.err)
 		for _, word := range c.words {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%v: %v, want the words %q", c.err, err, word)
+				t.Errorf("explain(%v) = %v, want it to contain %q", c.err, err, word)
 			}
 		}
 		if again := o.explain(err); again.Error() != err.Error() && status.Code(c.err) != codes.DataLoss {
-			t.Errorf("explained twice: %v", again)
+			t.Errorf("explain() of an explained error = %v, want the same", again)
 		}
 	}
 }
 
-// TestClosed writes to a store whose Run has ended, and to one with a done
-// context.
+// TestClosed makes a request on a store whose Run has ended, and one with a canceled context.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := testStore()
@@ -244,10 +244,10 @@ func TestClosed(t *testing.T) {
 	ask := func(context.Context, *clientv3.Client) error { t.Error("a request was made"); return nil }
 	s.conn.close()
 	if err := s.conn.request(t.Context(), true, ask); !errors.Is(err, errClosed) {
-		t.Errorf("a request on a closed store: %v", err)
+		t.Errorf("a request on a closed store = %v, want errClosed", err)
 	}
 	s.conn.turn <- struct{}{}
 	if err := s.conn.request(ctx, true, ask); !errors.Is(err, context.Canceled) {
-		t.Errorf("a request nobody waits for: %v", err)
+		t.Errorf("a request with a canceled context = %v, want context.Canceled", err)
 	}
 }

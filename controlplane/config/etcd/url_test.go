@@ -34,9 +34,9 @@ func TestParse(t *testing.T) {
 		want.name = address
 		got, err := parse(mustURL(t, address))
 		if err != nil {
-			t.Errorf("%s: %v", address, err)
+			t.Errorf("parse(%s) = %v", address, err)
 		} else if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, want %+v", address, got, want)
+			t.Errorf("parse(%s) = %+v, want %+v", address, got, want)
 		}
 	}
 }
@@ -67,16 +67,16 @@ func TestParseErrors(t *testing.T) {
 	} {
 		_, err := parse(mustURL(t, address))
 		if err == nil {
-			t.Errorf("%s: no error", address)
+			t.Errorf("parse(%s) returned no error", address)
 			continue
 		}
 		for _, word := range words {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: %v, want the words %q", address, err, word)
+				t.Errorf("parse(%s) = %v, want it to contain %q", address, err, word)
 			}
 		}
 		if strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: the error tells the password: %v", address, err)
+			t.Errorf("parse(%s): the error contains the password: %v", address, err)
 		}
 	}
 }
@@ -102,12 +102,12 @@ func TestOpenChecksFiles(t *testing.T) {
 		}
 		_, err := Open(mustURL(t, "etcd://"+user+"a/m"+query), config.OpenConfig{})
 		if err == nil {
-			t.Errorf("%s: no error", query)
+			t.Errorf("open with %s returned no error", query)
 			continue
 		}
 		for _, word := range words {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: %v, want the words %q", query, err, word)
+				t.Errorf("open with %s = %v, want it to contain %q", query, err, word)
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestOpenAsDriver(t *testing.T) {
 	t.Parallel()
 	s, err := config.Open("etcd://a:1,b:2/mesh", config.OpenConfig{Drivers: map[string]config.Driver{"etcd": Open}})
 	if err != nil || s.Name() != "etcd://a:1,b:2/mesh" || s.HasStarted() {
-		t.Errorf("Open: %v, %v", s, err)
+		t.Errorf("Open() = %v, %v", s, err)
 	}
 }
 
@@ -141,15 +141,15 @@ func FuzzParse(f *testing.F) {
 		o, err := parse(u)
 		if password, ok := u.User.Password(); ok {
 			if err == nil {
-				t.Fatalf("%q: a password is taken", address)
+				t.Fatalf("%q: a password in the URL was accepted", address)
 			}
 			if len(password) > 8 && strings.Count(err.Error(), password) > strings.Count(u.Redacted()+u.User.Username()+u.Host+u.Path, password) {
-				t.Fatalf("%q: the error tells the password: %v", address, err)
+				t.Fatalf("%q: the error contains the password: %v", address, err)
 			}
 			return
 		}
 		if err == nil && (len(o.hosts) == 0 || !strings.HasPrefix(o.prefix, "/") || !strings.HasSuffix(o.prefix, "/") || (o.user == "") != (o.passwordFile == "")) {
-			t.Fatalf("%q: %+v", address, o)
+			t.Fatalf("%q was accepted as %+v", address, o)
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestMember(t *testing.T) {
 		"]host": "", "[host]": "", "[[::1]]": "", "::1": "", "[::1": "", "::1]": "", "[]": "", "host]": "", "[127.0.0.1]": "",
 	} {
 		if got, err := member(address); got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: %q, %v, want %q", address, got, err, want)
+			t.Errorf("member(%s) = %q, %v; want %q", address, got, err, want)
 		}
 	}
 }

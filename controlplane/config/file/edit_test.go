@@ -20,8 +20,8 @@ const (
 	thirdDoc  = "kind: WorkloadEntry\napiVersion: networking.istio.io/v1beta1\nmetadata: {name: c, namespace: default}\nspec: {address: 10.0.0.3}\n"
 )
 
-// FuzzEditObject replaces and removes each object of a file: all other
-// documents stay byte for byte, and mean what they meant.
+// FuzzEditObject replaces and removes each object of a file, and checks that all other documents
+// remain byte for byte the same and keep their meaning.
 func FuzzEditObject(f *testing.F) {
 	for _, s := range []string{
 		firstDoc, firstDoc + "---\n" + secondDoc + "# x\n---\n" + thirdDoc, "# h\n---\n" + firstDoc + "---\nkind: [\n", firstDoc + "...\n" + secondDoc,
@@ -50,7 +50,7 @@ func FuzzEditObject(f *testing.F) {
 			for _, doc := range [][]byte{doc, nil} {
 				out, err := edit.Object(data, c.Key, doc)
 				if err != nil {
-					continue // it is refused, and nothing is written
+					continue // the edit is rejected, and nothing is written
 				}
 				checkChunks(t, data, out)
 				err = acceptable(before, decodeContent(context.Background(), "f", out), c.Key, doc != nil)
@@ -62,7 +62,7 @@ func FuzzEditObject(f *testing.F) {
 	})
 }
 
-// plain reports whether each chunk of a file is one document, and no list.
+// plain reports whether each chunk of a file is a single document that is not a list.
 func plain(data []byte) bool {
 	for c := range codec.Documents(data) {
 		docs := c.Nodes()
@@ -80,7 +80,7 @@ func plain(data []byte) bool {
 	return true
 }
 
-// checkChunks wants that at most one document differs.
+// checkChunks checks that at most one document differs.
 func checkChunks(t *testing.T, before, after []byte) {
 	t.Helper()
 	texts := func(data []byte) (all []string) {

@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestStoreChangesOnlyWhatDiffers moves traffic from one version to another: two
-// lines of the file change.
+// TestStoreChangesOnlyWhatDiffers shifts traffic from one version to another and checks that only
+// two lines of the file change.
 func TestStoreChangesOnlyWhatDiffers(t *testing.T) {
 	t.Parallel()
 	const text = `# Canary of the catalog. Ask the shop team before you change it.
@@ -54,8 +54,8 @@ spec:
 	}
 }
 
-// TestChangesOfAllKinds changes the labels of every good object that the tests of
-// the rules have, and back: the text is what it was.
+// TestChangesOfAllKinds changes the labels of every valid object in the test data of package
+// validate, and reverts that: the text must be the same as before.
 func TestChangesOfAllKinds(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../validate/testdata/good/*.yaml")
@@ -85,11 +85,11 @@ func TestChangesOfAllKinds(t *testing.T) {
 			back, _, err := rewriting{c.Key, after.objects[i], c}.text(t.Context(), "f", text, after)
 			must(t, err)
 			if again := decodeContent(t.Context(), "f", back); len(again.objects) != len(before.objects) || !model.SameSpec(again.objects[0].Spec, before.objects[0].Spec) {
-				t.Errorf("%s: it does not come back:\n%s", path, back)
+				t.Errorf("%s: the text differs after the change was reverted:\n%s", path, back)
 			}
 		}
 	}
 	if whole > 0 {
-		t.Errorf("%d of %d files are written again", whole, len(paths))
+		t.Errorf("%d of %d files were rewritten as a whole, want none", whole, len(paths))
 	}
 }

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// killedWriterDir tells a process of the test that it is the writer.
+	// killedWriterDir is set in the process that writes, to the directory.
 	killedWriterDir = "OUTRIGGER_TEST_KILLED_WRITER"
 	killedWrites    = 5000
 	killedObjects   = 1000
-	// inOneFile of the objects are in a file that a user wrote.
+	// inOneFile is the number of objects that are in one file, as a user wrote it.
 	inOneFile = 50
 	countKey  = "outrigger.example/count"
 )
@@ -34,8 +34,8 @@ func killedKey(i int) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: fmt.Sprintf("w%d", i)}
 }
 
-// TestKilledWriter kills a process in the middle of 5,000 writes: every write
-// that it acknowledged is there, and no file is torn.
+// TestKilledWriter kills a process during 5,000 writes. Every write that it acknowledged must be in
+// the directory, and no file may be incomplete.
 func TestKilledWriter(t *testing.T) {
 	if dir := os.Getenv(killedWriterDir); dir != "" {
 		writeUntilKilled(t, dir)
@@ -58,7 +58,7 @@ func TestKilledWriter(t *testing.T) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		i, count, ok := strings.Cut(lines.Text(), " ")
 		if !ok {
-			t.Fatalf("the writer says %q", lines.Text())
+			t.Fatalf("unexpected output of the writer: %q", lines.Text())
 		}
 		index, err := strconv.Atoi(i)
 		must(t, err)
@@ -73,9 +73,9 @@ func TestKilledWriter(t *testing.T) {
 		t.Fatalf("the writer exited unexpectedly after %d writes: %v", n, err)
 	}
 
-	// Wherever it was in its work.
+	// Add a temporary file, in case the writer was not killed during a write.
 	must(t, os.WriteFile(filepath.Join(dir, killedKey(0).Namespace, tempPrefix+"1"), []byte("half"), 0o600))
-	// All of them were left long ago.
+	// Make all temporary files old enough for the store to remove them.
 	halves, err := filepath.Glob(filepath.Join(dir, "*", tempPrefix+"*"))
 	must(t, err)
 	for _, path := range halves {
@@ -88,26 +88,26 @@ func TestKilledWriter(t *testing.T) {
 	for i, count := range acknowledged {
 		c := s.Get(killedKey(i))
 		if c == nil {
-			t.Errorf("%s is lost", killedKey(i))
+			t.Errorf("%s was lost", killedKey(i))
 		} else if got, _ := strconv.Atoi(c.Annotations[countKey]); got < count {
-			t.Errorf("%s: write %d is lost, it holds %d", c.Key, count, got)
+			t.Errorf("%s: got write %d, want at least %d", c.Key, got, count)
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "user.yaml"))
 	must(t, err)
 	if got := strings.Count(string(text), "# comment "); got != inOneFile {
-		t.Errorf("%d comments of %d are left", got, inOneFile)
+		t.Errorf("%d of %d comments remain", got, inOneFile)
 	}
-	// The lock went with the process.
+	// The lock was released when the process was killed.
 	if _, err := s.Patch(t.Context(), killedKey(0), func(c *model.Config) error { c.Labels = map[string]string{"after": "all"}; return nil }); err != nil {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*", tempPrefix+"*")); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v are left", left, err)
+		t.Errorf("temporary files remain: %v, error %v", left, err)
 	}
 }
 
-// writeUntilKilled creates objects and updates them, and says so.
+// writeUntilKilled creates and updates objects, and prints each write that is complete.
 func writeUntilKilled(t *testing.T, dir string) {
 	t.Helper()
 	s, err := New(Config{Dir: dir})

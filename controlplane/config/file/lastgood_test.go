@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// loadOnce runs a store until it has loaded its directory, as a control plane
-// that is killed then.
+// loadOnce runs a store until it has loaded its directory, like a control plane that is killed
+// afterwards.
 func loadOnce(t *testing.T, dir, state string) *Store {
 	t.Helper()
 	s, err := New(Config{Dir: dir, State: state, Keep: true})
@@ -33,8 +33,9 @@ func loadOnce(t *testing.T, dir, state string) *Store {
 	return s
 }
 
-// A restart while a file is bad keeps what was in force.
-func TestLastGoodOutlivesTheProcess(t *testing.T) {
+// TestLastGoodSurvivesRestart checks that a restart while a file is invalid keeps the last good
+// version of its object in force.
+func TestLastGoodSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
 	file := filepath.Join(dir, "x.yaml")
@@ -62,38 +63,39 @@ func TestLastGoodOutlivesTheProcess(t *testing.T) {
 		t.Fatalf("after a restart the object is %v, want its last good version %v", got, before)
 	}
 	if p := again.Problems(); len(p) != 1 || !strings.HasSuffix(p[0].Reason, "the last good version stays in force") {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want that the last good version stays in force", p)
 	}
 	write("a: [\n")
 	if got := loadOnce(t, dir, state).Get(key); got == nil {
-		t.Error("the object is lost with a file that is not YAML")
+		t.Error("the object was lost when its file was not YAML")
 	}
 	write(workload("a", "10.0.0.9"))
 	fixed := loadOnce(t, dir, state)
 	if got := fixed.Get(key); got == nil || got.ResourceVersion == before.ResourceVersion || len(fixed.Problems()) > 0 {
-		t.Errorf("the fixed object is %v, %v", got, fixed.Problems())
+		t.Errorf("the corrected object: got %v, problems %v", got, fixed.Problems())
 	}
 	if left, err := os.ReadDir(filepath.Join(state, "last-good")); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v are left of what was fixed", left, err)
+		t.Errorf("last good versions remain after the correction: %v, error %v", left, err)
 	}
 }
 
-// What is gone while nobody looks is gone.
-func TestLastGoodOfGoneFiles(t *testing.T) {
+// TestLastGoodOfRemovedFiles checks that the objects of files removed while no process runs are
+// removed.
+func TestLastGoodOfRemovedFiles(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), t.TempDir()
 	l := state + "/last-good/"
 	must(t, os.Mkdir(l, 0o700), os.WriteFile(l+"0123.yaml", []byte(workload("a", "10.0.0.1")), 0o600))
 	if list := loadOnce(t, dir, state).List(model.WorkloadEntry, ""); len(list) > 0 {
-		t.Errorf("the store holds %v", list)
+		t.Errorf("objects: got %v, want none", list)
 	}
 	if _, err := os.Stat(l + "0123.yaml"); err == nil {
-		t.Error("what was kept of a file that is gone is still there")
+		t.Error("the last good version of a removed file was not removed")
 	}
 }
 
-// TestOnlyObjectsInDirectory holds that writes, status and last good versions
-// leave nothing but the files of objects in the directory of the user.
+// TestOnlyObjectsInDirectory checks that writes, status and last good versions leave no other files
+// than those of objects in the user's directory.
 func TestOnlyObjectsInDirectory(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "state")
@@ -117,14 +119,14 @@ func TestOnlyObjectsInDirectory(t *testing.T) {
 		return err
 	}))
 	if want := []string{"/a.yaml", "/default/workloadentry-b.yaml"}; !slices.Equal(names, want) {
-		t.Errorf("the directory holds %q, want %q", names, want)
+		t.Errorf("files: got %q, want %q", names, want)
 	}
-	// Another process reads both.
+	// Another process reads the objects and their status.
 	other, err := New(Config{Dir: dir, State: state})
 	must(t, err)
 	other.lookAtAll()
 	other.refresh(t.Context())
 	if got := other.Get(defaultKey("a")); got == nil || got.Status == nil {
-		t.Errorf("another process sees %v", got)
+		t.Errorf("another process: got %v, want the object with its status", got)
 	}
 }

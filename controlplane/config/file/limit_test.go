@@ -23,7 +23,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestTooManyDocuments refuses a file, and keeps what it held before.
+// TestTooManyDocuments checks that a file with too many documents is rejected, and that the objects
+// that it had before remain.
 func TestTooManyDocuments(t *testing.T) {
 	t.Parallel()
 	r := follow(t, func(dir string) {
@@ -35,7 +36,7 @@ func TestTooManyDocuments(t *testing.T) {
 	r.wantAddress("a", "10.0.0.1")
 }
 
-// TestFairOrder lets directories share what is read.
+// TestFairOrder checks that files of several directories are read alternately.
 func TestFairOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -59,13 +60,13 @@ func TestFairOrder(t *testing.T) {
 	}
 	at := func(name string) int { return slices.Index(got, name) }
 	if at("b/small") != 0 || at("c/one") > 3 || at("b/large") < 40 || at("b/large") > 60 || len(got) != 103 {
-		t.Errorf("the order is %q", got)
+		t.Errorf("got order %q", got)
 	}
 }
 
-// TestFileStoreReadsAside applies a small change while a large file is read, and
-// does not let what was read earlier win over what is newer.
-func TestFileStoreReadsAside(t *testing.T) {
+// TestFileStoreReadsInBackground checks that a small change is applied while a large file is read,
+// and that an older content does not replace a newer one.
+func TestFileStoreReadsInBackground(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s, err := New(Config{Dir: dir, Settle: time.Nanosecond})
@@ -83,7 +84,7 @@ func TestFileStoreReadsAside(t *testing.T) {
 	want := func(name, address string) {
 		t.Helper()
 		if got := r.address(name); got != address {
-			t.Errorf("%s has the address %q, want %q", name, got, address)
+			t.Errorf("address of %s: got %q, want %q", name, got, address)
 		}
 	}
 	s.lookAtAll()
@@ -95,11 +96,11 @@ func TestFileStoreReadsAside(t *testing.T) {
 	want("w7", "")
 	out := make(chan map[string]content, 1)
 	s.readAside(t.Context(), out)
-	contents := <-out // the goroutine has read it, and the store has not seen that
+	contents := <-out // the goroutine has read it, but the store has not applied it
 	write("small.yaml", workload("small", "10.0.0.2"))
 	s.refresh(t.Context())
 	want("small", "10.0.0.2")
-	// A writer of the store is never overtaken by what was read before.
+	// A write of the store takes precedence over content that was read before it.
 	must(t, os.WriteFile(filepath.Join(dir, "large.yaml"), []byte(workload("w7", "10.0.0.6")), 0o600))
 	_, err = s.fresh(t.Context(), defaultKey("w7"))
 	must(t, err)
@@ -108,7 +109,7 @@ func TestFileStoreReadsAside(t *testing.T) {
 	s.takeAside(t.Context(), contents)
 	want("w7", "10.0.0.6")
 	want("w8", "")
-	// Without a writer what was read aside counts.
+	// Without such a write, the content that was read is applied.
 	write("large.yaml", large.String())
 	s.refresh(t.Context())
 	s.readAside(t.Context(), out)
@@ -117,9 +118,9 @@ func TestFileStoreReadsAside(t *testing.T) {
 	want("w8", "10.0.0.1")
 }
 
-// TestWriteLooksAtFewFiles writes to an object that very many files hold: it
-// does not read all of them, so that others wait for it.
-func TestWriteLooksAtFewFiles(t *testing.T) {
+// TestWriteReadsFewFiles checks that a write to an object that very many files contain does not
+// read all of them, which would delay other writes.
+func TestWriteReadsFewFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s, err := New(Config{Dir: dir})
@@ -136,7 +137,7 @@ func TestWriteLooksAtFewFiles(t *testing.T) {
 	now, err := s.fresh(t.Context(), defaultKey("a"))
 	must(t, err)
 	if got := (&running{Store: s}).address("a"); got != "10.0.0.222" || filepath.Base(now.file.path) != "000.yaml" {
-		t.Errorf("the address is %q, of %s", got, now.file.path)
+		t.Errorf("address: got %q of %s, want 10.0.0.222 of 000.yaml", got, now.file.path)
 	}
 	read := 0
 	for _, f := range s.tree.files {
@@ -145,11 +146,11 @@ func TestWriteLooksAtFewFiles(t *testing.T) {
 		}
 	}
 	if read != maxLooked {
-		t.Errorf("%d files were read again, want %d", read, maxLooked)
+		t.Errorf("%d files were read, want %d", read, maxLooked)
 	}
 }
 
-// look reads a file at once.
+// look reads a file immediately.
 func (s *Store) look(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +160,8 @@ func (s *Store) look(name string) {
 	s.publish()
 }
 
-// TestFileStoreFull refuses files that are too much together, and takes them
-// when there is room.
+// TestFileStoreFull checks that files that are too large in total are rejected, and accepted once
+// there is room.
 func TestFileStoreFull(t *testing.T) {
 	t.Parallel()
 	const size = 15 << 20
@@ -183,8 +184,8 @@ func TestFileStoreFull(t *testing.T) {
 
 var drivers = map[string]config.Driver{"fs": Open}
 
-// TestFileStoreManyProblems lists and logs the first problems of many, counts all
-// of them, and hides no file behind another.
+// TestFileStoreManyProblems checks that the first of many problems are listed and logged, that all
+// are counted, and that the problems of one file do not hide those of another.
 func TestFileStoreManyProblems(t *testing.T) {
 	t.Parallel()
 	const n = 3000
@@ -201,24 +202,24 @@ func TestFileStoreManyProblems(t *testing.T) {
 	s.refresh(t.Context())
 	problems := s.Problems()
 	if len(problems) != model.MaxProblems+1 || model.CountProblems(problems) < n+1 {
-		t.Errorf("%d problems are listed, %d counted", len(problems), model.CountProblems(problems))
+		t.Errorf("%d problems are listed and %d counted, want %d and at least %d", len(problems), model.CountProblems(problems), model.MaxProblems+1, n+1)
 	}
 	if !slices.ContainsFunc(problems, func(p model.Problem) bool { return p.Object.Name == "b" }) {
 		t.Error("the problem of the other file is not listed")
 	}
 	if lines := strings.Count(out.String(), "\n"); lines != maxLogged+1 || !strings.Contains(out.String(), "name=b ") {
-		t.Errorf("%d lines are logged, want %d:\n%.2000s", lines, maxLogged+1, out)
+		t.Errorf("%d lines in the log, want %d:\n%.2000s", lines, maxLogged+1, out)
 	}
 	families, err := reg.Gather()
 	must(t, err)
 	for _, f := range families {
 		if got := f.GetMetric()[0].GetGauge().GetValue(); f.GetName() == "outrigger_control_config_problems" && got != float64(model.CountProblems(problems)) {
-			t.Errorf("the metric counts %v problems", got)
+			t.Errorf("the metric is %v, want the number of problems", got)
 		}
 	}
 }
 
-// TestOpenLinks takes the directories that links may lead to from the URL.
+// TestOpenLinks checks that the URL sets the directories that links may lead to.
 func TestOpenLinks(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -230,19 +231,19 @@ func TestOpenLinks(t *testing.T) {
 		s.lookAtAll()
 		s.refresh(t.Context())
 		if got := s.Get(defaultKey("a")) != nil; got != want || len(s.Problems()) == 0 != want {
-			t.Errorf("%q: the object is there: %v, want %v; problems: %v", parameters, got, want, s.Problems())
+			t.Errorf("%q: the object exists: %v, want %v; problems: %v", parameters, got, want, s.Problems())
 		}
 	}
 	for parameters, want := range map[string]string{"?links=x": "links=x is not an absolute path", "?link=/x": `the parameter "link" is unknown`} {
 		if _, err := config.Open("fs://"+dir+parameters, config.OpenConfig{Drivers: drivers}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", parameters, err)
+			t.Errorf("Open with %q = %v, want an error with %q", parameters, err, want)
 		}
 	}
 }
 
-// TestStuckStoreDelaysNoOther has a directory whose look never ends beside
-// another store: changes of that one cause events and can be read and listed.
-func TestStuckStoreDelaysNoOther(t *testing.T) {
+// TestStuckStoreDoesNotBlockOthers checks that while a store is blocked reading its directory,
+// changes of another store cause events, and its objects can be read and listed.
+func TestStuckStoreDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	files, err := New(Config{Dir: t.TempDir()})
 	must(t, err)
@@ -254,15 +255,15 @@ func TestStuckStoreDelaysNoOther(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	<-a.Synced()
-	files.mu.Lock() // as while a file is read
+	files.mu.Lock() // blocks the store, as reading a file does
 	objects, _ := codec.Decode("x", []byte(workload("a", "10.0.0.1")))
 	_, err = other.Create(t.Context(), objects[0])
 	must(t, err)
 	if e := <-told; len(e) != 1 || e[0].New.Name != "a" {
-		t.Errorf("the events are %v", e)
+		t.Errorf("events: got %v, want one for a", e)
 	}
 	if a.Get(defaultKey("a")) == nil || len(a.List(model.WorkloadEntry, "")) != 1 || len(a.Problems()) != 0 {
-		t.Error("the object is not there")
+		t.Error("the object of the other store cannot be read or listed")
 	}
 	files.mu.Unlock()
 	cancel()

@@ -26,8 +26,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestFileStoreFollowsConfigMaps swaps the ..data link as Kubernetes does
-// for a volume.
+// TestFileStoreFollowsConfigMaps replaces the ..data link as Kubernetes does for a volume.
 func TestFileStoreFollowsConfigMaps(t *testing.T) {
 	t.Parallel()
 	version := func(dir string, n int) {
@@ -48,8 +47,7 @@ func TestFileStoreFollowsConfigMaps(t *testing.T) {
 	}
 }
 
-// TestFileStoreFollowsItsOwnLink turns the link that the directory is, as
-// git-sync does.
+// TestFileStoreFollowsItsOwnLink replaces the link that is the directory itself, as git-sync does.
 func TestFileStoreFollowsItsOwnLink(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -64,13 +62,13 @@ func TestFileStoreFollowsItsOwnLink(t *testing.T) {
 	r.wantAddress("a", "10.0.0.1")
 	must(t, os.Symlink("2", link+".new"), os.Rename(link+".new", link))
 	r.wantAddress("a", "10.0.0.2")
-	// What changes behind the new link is seen too.
+	// Changes behind the new link must be detected too.
 	must(t, os.WriteFile(filepath.Join(base, "2/sub/a.yaml"), []byte(workload("a", "10.0.0.3")), 0o600))
 	r.wantAddress("a", "10.0.0.3")
 }
 
-// TestFileStoreSurvivesTheLossOfItsDirectory keeps the objects while the
-// directory is away.
+// TestFileStoreSurvivesTheLossOfItsDirectory checks that objects remain while the directory is
+// missing.
 func TestFileStoreSurvivesTheLossOfItsDirectory(t *testing.T) {
 	t.Parallel()
 	r := follow(t, nil)
@@ -88,7 +86,7 @@ func TestFileStoreSurvivesTheLossOfItsDirectory(t *testing.T) {
 func TestFileStoreOddFiles(t *testing.T) {
 	t.Parallel()
 	r := follow(t, func(dir string) {
-		must(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600), // to open it would block
+		must(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600), // opening it would block
 			os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")),
 			os.Symlink("loop.yaml", filepath.Join(dir, "loop.yaml")),
 			os.Symlink(".", filepath.Join(dir, "cycle")),
@@ -101,9 +99,9 @@ func TestFileStoreOddFiles(t *testing.T) {
 	r.wantProblem("loop.yaml: it cannot be read: ")
 }
 
-// TestFileStoreCircles follows a directory whose links make 2^32 paths, and
-// that links to the kernel.
-func TestFileStoreCircles(t *testing.T) {
+// TestFileStoreLinkCycles follows a directory whose links form 2^32 paths, and one with links to
+// /proc and /sys.
+func TestFileStoreLinkCycles(t *testing.T) {
 	t.Parallel()
 	r := follow(t, func(dir string) {
 		must(t, os.Symlink(".", filepath.Join(dir, "a")), os.Symlink(".", filepath.Join(dir, "b")),
@@ -118,14 +116,14 @@ func TestFileStoreCircles(t *testing.T) {
 	r.write("one.yaml", workload("a", "10.0.0.2"))
 	r.wantAddress("a", "10.0.0.2")
 	if !r.Behind().IsZero() {
-		t.Error("the store counts as stuck")
+		t.Error("Behind() is set although the store is idle")
 	}
 	if got := len(r.Problems()); got > 3 {
-		t.Errorf("%d problems: %v", got, r.Problems())
+		t.Errorf("%d problems, want at most 3: %v", got, r.Problems())
 	}
 }
 
-// TestFileStoreBehind says when a look at the directory does not end.
+// TestFileStoreBehind checks that Behind reports a directory read that does not finish.
 func TestFileStoreBehind(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Dir: t.TempDir(), Name: "slow"})
@@ -134,17 +132,16 @@ func TestFileStoreBehind(t *testing.T) {
 		began := time.Now().Add(-age)
 		s.busy.Store(&began)
 		if s.Behind().IsZero() == want {
-			t.Errorf("after %v the store is behind: %v", age, !want)
+			t.Errorf("after %v: the store is behind: %v", age, !want)
 		}
 		a := config.NewAggregate(nil, s)
 		if got := len(a.Behind()); (got == 1) != want {
-			t.Errorf("after %v %d stores are behind", age, got)
+			t.Errorf("after %v: %d stores are behind", age, got)
 		}
 	}
 }
 
-// TestFileStoreManyFiles starts on 2000 files, more than any queue on the
-// way holds.
+// TestFileStoreManyFiles starts with 2000 files, which is more than any queue can hold.
 func TestFileStoreManyFiles(t *testing.T) {
 	t.Parallel()
 	const files = 2000
@@ -155,7 +152,7 @@ func TestFileStoreManyFiles(t *testing.T) {
 		}
 	})
 	if got := len(r.List(model.WorkloadEntry, "")); got != files {
-		t.Fatalf("%d objects", got)
+		t.Fatalf("%d objects, want %d", got, files)
 	}
 	start := time.Now()
 	r.write("7.yaml", workload("w7", "10.0.0.2"))
@@ -175,7 +172,7 @@ func TestNewFileStoreNeedsADirectory(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o600))
 	for _, dir := range []string{file, file + "/none", "/does/not/exist"} {
 		if _, err := New(Config{Dir: dir}); err == nil {
-			t.Errorf("%s is taken for a directory", dir)
+			t.Errorf("New accepted %s as a directory", dir)
 		}
 	}
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 )
 
-// Two replicas with the same objects and the same directory for status, each with a state directory
-// of its own: a status that one writes is that of both, and an overtaken write is a conflict.
+// TestReplicasShareStatus runs two replicas with the same objects, the same directory for status,
+// and a state directory each. A status that one writes must be visible to both, and an outdated
+// write must be a conflict.
 func TestReplicasShareStatus(t *testing.T) {
 	t.Parallel()
 	dir, status := t.TempDir(), filepath.Join(t.TempDir(), "status")
@@ -46,7 +47,7 @@ func TestReplicasShareStatus(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(2 * time.Minute); says(s) != reason; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("the other replica has the status %q, want %q", says(s), reason)
+				t.Fatalf("status in the other replica: got %q, want %q", says(s), reason)
 			}
 		}
 	}
@@ -60,16 +61,16 @@ func TestReplicasShareStatus(t *testing.T) {
 	old := two.Get(key).ResourceVersion
 	must(t, write(one, old, "One"))
 	if err := write(two, old, "Two"); !errors.Is(err, config.ErrConflict) {
-		t.Errorf("an overtaken write: %v, want a conflict", err)
+		t.Errorf("an outdated write: got error %v, want a conflict", err)
 	}
 	until(two, "One")
 	must(t, write(two, two.Get(key).ResourceVersion, "Two"))
 	until(one, "Two")
 	if later := replica(); says(later) != "Two" {
-		t.Errorf("a replica that starts later has the status %q", says(later))
+		t.Errorf("status in a replica that starts later: got %q, want Two", says(later))
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("the directory of objects has %v, %v", entries, err)
+		t.Errorf("directory of the objects: got %v, error %v; want one file", entries, err)
 	}
 }
 
@@ -85,7 +86,7 @@ func TestOpenStatus(t *testing.T) {
 	} {
 		_, err := config.Open("fs://"+dir+parameters, config.OpenConfig{Drivers: drivers})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", parameters, err, want)
+			t.Errorf("open with %q = %v, want %q", parameters, err, want)
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// service returns a VirtualService of common size.
+// service returns a VirtualService of typical size.
 func service(i int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -48,9 +48,8 @@ spec:
 `, i)
 }
 
-// BenchmarkFileStoreStart loads 10,000 objects. In turns with that, it parses the YAML
-// of the same files with all processors and does nothing with it: parse-s is the
-// median of that.
+// BenchmarkFileStoreStart loads 10,000 objects. It alternates that with parsing the YAML of the
+// same files on all processors and discarding the result: parse-s is the median of that.
 func BenchmarkFileStoreStart(b *testing.B) {
 	const objects = 10_000
 	for _, each := range []int{1, 100} {
@@ -86,7 +85,7 @@ func BenchmarkFileStoreStart(b *testing.B) {
 	}
 }
 
-// parseAll reads and parses the files of a directory.
+// parseAll reads and parses all files of a directory.
 func parseAll(b *testing.B, dir string) time.Duration {
 	b.Helper()
 	start := time.Now()

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// logBuffer is a buffer that a logger and a test may use at once.
+// logBuffer is a buffer that is safe for concurrent use by a logger and a test.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer // guarded by mu
@@ -39,7 +39,7 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
-// running is a store that follows a directory of the test.
+// running is a store that follows a directory created for the test.
 type running struct {
 	*Store
 	t       *testing.T
@@ -48,7 +48,7 @@ type running struct {
 	changes chan model.Change
 }
 
-// follow starts a store. Setup, which may be nil, fills the directory first.
+// follow starts a store. It first calls setup, if not nil, to fill the directory.
 func follow(t *testing.T, setup func(dir string)) *running {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "config")
@@ -77,7 +77,7 @@ func followWith(t *testing.T, cfg Config) *running {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 	<-s.Synced()
@@ -91,19 +91,19 @@ func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("it never came true: %s\nproblems: %v\nlog: %s", what, r.Problems(), r.log)
+			r.t.Fatalf("timeout waiting for: %s\nproblems: %v\nlog: %s", what, r.Problems(), r.log)
 		}
 	}
 }
 
-// next waits for a change.
+// next waits for the next change.
 func (r *running) next() model.Change {
 	r.t.Helper()
 	select {
 	case c := <-r.changes:
 		return c
 	case <-time.After(2 * time.Minute):
-		r.t.Fatalf("no change came; problems: %v", r.Problems())
+		r.t.Fatalf("timeout waiting for a change; problems: %v", r.Problems())
 		return model.Change{}
 	}
 }
@@ -122,7 +122,7 @@ func (r *running) rename(from, to string) {
 	}
 }
 
-// address is that of a WorkloadEntry, empty when it is not there.
+// address returns the address of a WorkloadEntry, or "" if it does not exist.
 func (r *running) address(name string) string {
 	c := r.Get(model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name})
 	if c == nil {
@@ -157,7 +157,7 @@ func TestFileStoreFollowsEdits(t *testing.T) {
 	r := follow(t, nil)
 	r.write("a.yaml", workload("a", "10.0.0.1"))
 	if c := r.next(); !c.Touches(model.WorkloadEntry) || len(c.Keys) != 1 {
-		t.Fatalf("the change is %v", c)
+		t.Fatalf("change: got %v, want one WorkloadEntry", c)
 	}
 	r.wantAddress("a", "10.0.0.1")
 
@@ -165,14 +165,14 @@ func TestFileStoreFollowsEdits(t *testing.T) {
 	r.write("a.yaml", workload("a", "10.0.0.2"))
 	r.wantAddress("a", "10.0.0.2")
 
-	// Write beside it and rename over it.
+	// Write a new file and rename it over the old one.
 	r.write("a.yaml.tmp", workload("a", "10.0.0.3"))
 	r.write(".b.yaml", workload("hidden", "10.0.0.9"))
 	r.write("b.yaml~", workload("hidden", "10.0.0.9"))
 	r.rename("a.yaml.tmp", "a.yaml")
 	r.wantAddress("a", "10.0.0.3")
 
-	// Subdirectories that come later, and both endings.
+	// Subdirectories that are created later, and both file name extensions.
 	if err := os.MkdirAll(filepath.Join(r.dir, "sub/deep"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestFileStoreFollowsEdits(t *testing.T) {
 	r.wantAddress("b", "10.0.0.5")
 
 	if got := r.address("hidden"); got != "" {
-		t.Errorf("a temporary file was read: %s", got)
+		t.Errorf("a temporary file was read: address %s", got)
 	}
 	if err := os.RemoveAll(filepath.Join(r.dir, "sub")); err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestFileStoreFollowsEdits(t *testing.T) {
 	r.write("a.yaml", "")
 	r.wantAddress("a", "")
 	if p := r.Problems(); len(p) > 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want none", p)
 	}
 }
 
@@ -212,10 +212,10 @@ func TestFileStoreReportsOnlyDifferences(t *testing.T) {
 		model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "b"},
 		model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "c"})
 	if fmt.Sprint(c) != fmt.Sprint(want) {
-		t.Errorf("the change is %v, want %v", c, want)
+		t.Errorf("change: got %v, want %v", c, want)
 	}
 	if got := len(r.List(model.WorkloadEntry, "default")); got != 3 || len(r.List(model.WorkloadEntry, "other")) != 0 {
-		t.Errorf("List returned %d objects", got)
+		t.Errorf("List(default) returned %d objects, want 3 and none in other", got)
 	}
 }
 
@@ -225,23 +225,23 @@ func TestFileStoreKeepsWhatWasGood(t *testing.T) {
 	r.write("all.yaml", workload("a", "10.0.0.1")+workload("b", "10.0.0.2"))
 	r.wantAddress("b", "10.0.0.2")
 
-	// One object goes bad: it stays, and the other one moves on.
+	// One object becomes invalid: its last version stays, and the other object is updated.
 	r.write("all.yaml", workload("a", "bad address")+workload("b", "10.0.0.3"))
 	r.wantProblem(`spec.address is "bad address": it is not a host name; letters, digits, "-" and "." are allowed; ` +
 		`the last good version stays in force until the control plane restarts`)
 	r.wantAddress("b", "10.0.0.3")
 	r.wantAddress("a", "10.0.0.1")
 	if n := model.CountProblems(r.Problems()); n != 1 {
-		t.Errorf("%d problems are counted, want 1", n)
+		t.Errorf("%d problems, want 1", n)
 	}
 
-	// A document that cannot be read could be any object: all stay.
+	// An unreadable document could be any object, so all objects stay.
 	r.write("all.yaml", "kind: [\n---\n"+workload("b", "10.0.0.4"))
 	r.wantProblem("all.yaml:1: this is not YAML")
 	r.wantAddress("b", "10.0.0.4")
 	r.wantAddress("a", "10.0.0.1")
 
-	// A bad new object is a problem, and nothing else.
+	// A new invalid object is a problem without other effects.
 	r.write("new.yaml", workload("c", "-"))
 	r.wantProblem("WorkloadEntry/default/c")
 
@@ -272,32 +272,32 @@ func TestFileStoreFirstPathWins(t *testing.T) {
 	r.eventually("no problem is left", func() bool { return len(r.Problems()) == 0 })
 }
 
-// TestFileStoreNeverDropsARewrittenFile rewrites a file in the ways of
-// editors and looks at all times: the object must never be gone.
+// TestFileStoreNeverDropsARewrittenFile rewrites a file in the way that editors do and reads it all
+// the time. The object must never disappear.
 func TestFileStoreNeverDropsARewrittenFile(t *testing.T) {
 	t.Parallel()
-	// A busy machine can hold up the test for long.
+	// A busy machine can suspend the test for a long time.
 	r := followWith(t, Config{Dir: t.TempDir(), Settle: time.Minute})
 	r.write("a.yaml", workload("a", "10.0.0.1"))
 	r.wantAddress("a", "10.0.0.1")
 	for i := range 30 {
 		want := fmt.Sprintf("10.0.1.%d", i)
 		if i%2 == 0 {
-			// As vim does: move the old file away, write a new one.
+			// Like vim: move the old file away, then write a new one.
 			r.rename("a.yaml", "a.yaml~")
 		} else {
 			r.write("a.yaml", "")
 		}
 		for deadline := time.Now().Add(15 * time.Millisecond); time.Now().Before(deadline); {
 			if r.address("a") == "" {
-				t.Fatal("the object is gone while its file is rewritten")
+				t.Fatal("the object disappeared while its file was rewritten")
 			}
 		}
 		r.write("a.yaml", workload("a", want))
 		r.eventually("the new address", func() bool {
 			got := r.address("a")
 			if got == "" {
-				t.Fatal("the object is gone while its file is rewritten")
+				t.Fatal("the object disappeared while its file was rewritten")
 			}
 			return got == want
 		})

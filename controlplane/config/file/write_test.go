@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/storetest"
 )
 
-// directories opens file stores on directories of their own.
+// directories opens file stores, each in a directory of its own.
 type directories struct{ of sync.Map }
 
 func (d *directories) open(t *testing.T) config.Store { return d.openDir(t, t.TempDir()) }

@@ -25,8 +25,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// script is a server that answers as a test says. Each type is answered with
-// nothing when it is asked for.
+// script is a server whose responses are sent by the test. It answers the first request for each
+// type with an empty response.
 type script struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	streams  chan discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer
@@ -41,7 +41,7 @@ func (s *script) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryServ
 			return err
 		}
 		if q.GetResponseNonce() != "" || q.GetVersionInfo() != "" || len(q.GetResourceNames()) > 0 {
-			return status.Errorf(codes.InvalidArgument, "a subscription has %v", q)
+			return status.Errorf(codes.InvalidArgument, "unexpected fields in a first request: %v", q)
 		}
 		if q.GetNode().GetMetadata().GetFields()["GENERATOR"].GetStringValue() != "api" {
 			return status.Error(codes.InvalidArgument, "no GENERATOR")
@@ -97,12 +97,12 @@ func (s *script) next(t *testing.T) discoveryv3.AggregatedDiscoveryService_Strea
 	case g := <-s.streams:
 		return g
 	case <-time.After(2 * time.Minute):
-		t.Fatal("no stream came")
+		t.Fatal("timeout waiting for a stream")
 		return nil
 	}
 }
 
-// send sends objects and returns the answer.
+// send sends a response and returns the ACK or NACK.
 func (s *script) send(t *testing.T, g grpc.ServerStream, r *discoveryv3.DiscoveryResponse) *discoveryv3.DiscoveryRequest {
 	t.Helper()
 	if err := g.SendMsg(r); err != nil {
@@ -111,11 +111,11 @@ func (s *script) send(t *testing.T, g grpc.ServerStream, r *discoveryv3.Discover
 	select {
 	case q := <-s.requests:
 		if q.GetResponseNonce() != r.GetNonce() || q.GetTypeUrl() != r.GetTypeUrl() {
-			t.Fatalf("the answer to %s is %v", r.GetNonce(), q)
+			t.Fatalf("the request after response %s is %v", r.GetNonce(), q)
 		}
 		return q
 	case <-time.After(2 * time.Minute):
-		t.Fatal("no answer came to " + r.GetNonce())
+		t.Fatal("timeout waiting for the ACK or NACK of response " + r.GetNonce())
 		return nil
 	}
 }
@@ -133,8 +133,8 @@ func full(nonce string, resources ...*anypb.Any) *discoveryv3.DiscoveryResponse 
 	return &discoveryv3.DiscoveryResponse{TypeUrl: workloadType, VersionInfo: "v" + nonce, Nonce: nonce, Resources: resources}
 }
 
-// Bad resources of many shapes: each is rejected with a sentence, and what is
-// good beside it is in force.
+// TestBadResources sends invalid resources of many forms. Each must be rejected with a sentence,
+// and the valid ones of the same response must be in force.
 func TestBadResources(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
@@ -177,33 +177,33 @@ func TestBadResources(t *testing.T) {
 		q := s.send(t, g, full(nonce, good, tc.bad))
 		detail := q.GetErrorDetail()
 		if detail.GetCode() != int32(codes.InvalidArgument) || !strings.Contains(detail.GetMessage(), tc.says) || strings.Contains(detail.GetMessage(), "\u00a0") {
-			t.Errorf("%d: the answer is %v, want one with %s", i, detail, tc.says)
+			t.Errorf("%d: the NACK is %v, want one with %s", i, detail, tc.says)
 		}
 		if len(detail.GetMessage()) > 1000 {
-			t.Errorf("%d: the answer has %d bytes", i, len(detail.GetMessage()))
+			t.Errorf("%d: the NACK has %d bytes, want at most 1000", i, len(detail.GetMessage()))
 		}
 		if q.GetVersionInfo() != "" {
-			t.Errorf("%d: the version is %q", i, q.GetVersionInfo())
+			t.Errorf("%d: the version is %q, want none", i, q.GetVersionInfo())
 		}
 		if address := addressOf(store, "good"); address != "10.0.0.1" {
-			t.Errorf("%d: the good one is %q", i, address)
+			t.Errorf("%d: address of the valid object: got %q, want 10.0.0.1", i, address)
 		}
 	}
-	// Nothing is left of it when all is good, and versions of Istio's messages
-	// that are the same on the wire are taken.
+	// A valid response clears all problems. Versions of Istio's messages with the same encoding are
+	// accepted.
 	older := encoded(t, workload("good", "10.0.0.5"))
 	older.Body.TypeUrl = "type.googleapis.com/istio.networking.v1beta1.WorkloadEntry"
 	q := s.send(t, g, full("last", wrap(t, older)))
 	if q.GetErrorDetail() != nil || q.GetVersionInfo() != "vlast" || len(store.Problems()) > 0 || addressOf(store, "good") != "10.0.0.5" {
-		t.Errorf("the answer is %v, the problems %v", q, store.Problems())
+		t.Errorf("the request is %v with problems %v, want an ACK and none", q, store.Problems())
 	}
 }
 
 func addressOf(s *Store, name string) string { return address(s.Get(entryKey(name))) }
 
-// What cannot be read at all may be the new version of any object: none counts
-// as gone.
-func TestGarbageTakesNothing(t *testing.T) {
+// TestGarbageRemovesNothing checks that a resource that cannot be decoded keeps all objects in force,
+// because it could be the new version of any of them.
+func TestGarbageRemovesNothing(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
 	store := openStore(t, address, Config{}, nil)
@@ -213,15 +213,15 @@ func TestGarbageTakesNothing(t *testing.T) {
 	s.send(t, g, full("1", a, b))
 	s.send(t, g, full("2", a, &anypb.Any{TypeUrl: resourceType, Value: []byte{0xff}}))
 	if addressOf(store, "b") != "10.0.0.2" || len(store.Problems()) != 1 {
-		t.Errorf("b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
+		t.Errorf("after garbage: b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
 	}
 	s.send(t, g, full("3", a))
 	if addressOf(store, "b") != "" || len(store.Problems()) != 0 {
-		t.Errorf("b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
+		t.Errorf("after a valid response: b is %q, the problems are %v", addressOf(store, "b"), store.Problems())
 	}
 }
 
-// Many faults make one answer of bounded size.
+// TestManyFaults checks that a NACK with many faults has a bounded size.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
@@ -234,16 +234,16 @@ func TestManyFaults(t *testing.T) {
 	}
 	text := s.send(t, g, full("1", bad...)).GetErrorDetail().GetMessage()
 	if len(text) > 10_000 || !strings.HasSuffix(text, "and 4980 more") {
-		t.Errorf("the answer has %d bytes: %s", len(text), text)
+		t.Errorf("the NACK has %d bytes: %s", len(text), text)
 	}
 	if n := len(store.Problems()); n != 5000 {
-		t.Errorf("there are %d problems", n)
+		t.Errorf("%d problems, want 5000", n)
 	}
 }
 
-// The same rejected content again is answered later and later; other content
-// at once.
-func TestRejectionWaits(t *testing.T) {
+// TestRepeatedRejectionIsDelayed checks that repeated content is rejected with increasing delays, and different
+// content immediately.
+func TestRepeatedRejectionIsDelayed(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
 	store := openStore(t, address, Config{}, nil)
@@ -254,18 +254,18 @@ func TestRejectionWaits(t *testing.T) {
 	start := time.Now()
 	s.send(t, g, full("2", bad))
 	if took := time.Since(start); took < firstRejectWait-50*time.Millisecond {
-		t.Errorf("the second answer came after %s", took)
+		t.Errorf("the second NACK was sent after %s, want at least %s", took, firstRejectWait)
 	}
 	start = time.Now()
 	s.send(t, g, full("3", worse))
 	if took := time.Since(start); took > firstRejectWait/2 {
-		t.Errorf("the answer to something else came after %s", took)
+		t.Errorf("the response to different content was sent after %s", took)
 	}
 }
 
-// Responses of types that nobody asked for, and nonces that repeat, do no
-// harm.
-func TestStrangeResponses(t *testing.T) {
+// TestUnrequestedResponses checks that responses of unrequested types and repeated nonces have no
+// effect.
+func TestUnrequestedResponses(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
 	store := openStore(t, address, Config{}, nil)
@@ -279,14 +279,13 @@ func TestStrangeResponses(t *testing.T) {
 	for i := range 3 {
 		s.send(t, g, full("same", wrap(t, encoded(t, workload("a", fmt.Sprintf("10.0.0.%d", i))))))
 		if got := addressOf(store, "a"); got != fmt.Sprintf("10.0.0.%d", i) {
-			t.Errorf("response %d: the address is %s", i, got)
+			t.Errorf("response %d: got address %s", i, got)
 		}
 	}
 }
 
-// A server that ends the stream in the midst is asked again for everything;
-// the reason is reported. If it is that the connection is probed too often, that is
-// done less often.
+// TestServerEndsStream checks that a store whose stream ends requests everything again and reports
+// the reason. If the reason is too many pings, it sends fewer.
 func TestServerEndsStream(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
@@ -303,20 +302,20 @@ func TestServerEndsStream(t *testing.T) {
 			says = status.Convert(end).Message()
 		}
 		if err := <-told; !strings.Contains(err.Error(), says) {
-			t.Errorf("told of %v, want %s", err, says)
+			t.Errorf("reported %v, want %s", err, says)
 		}
 		if addressOf(store, fmt.Sprintf("w%d", i)) == "" {
-			t.Error("the end of the stream took an object")
+			t.Error("an object was removed at the end of the stream")
 		}
 	}
 	s.next(t)
 	finish()
 	if store.lasting != 2*keepAlive {
-		t.Errorf("it probes a silent connection after %s", store.lasting)
+		t.Errorf("keepalive: got %s, want twice the default", store.lasting)
 	}
 }
 
-// A full state of 30 MB arrives.
+// TestLargeResponse checks that a full state of 30 MB is accepted.
 func TestLargeResponse(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
@@ -339,13 +338,13 @@ func TestLargeResponse(t *testing.T) {
 	}
 	start := time.Now()
 	if q := s.send(t, g, r); q.GetErrorDetail() != nil || len(store.List(model.WasmPlugin, "")) != plugins {
-		t.Errorf("the answer is %v; %d objects are there", q.GetErrorDetail(), len(store.List(model.WasmPlugin, "")))
+		t.Errorf("error detail %v, %d objects; want an ACK and all objects", q.GetErrorDetail(), len(store.List(model.WasmPlugin, "")))
 	}
 	t.Logf("a response of %d MB was sent, applied and answered in %s", proto.Size(r)>>20, time.Since(start))
 }
 
-// A server that takes connections and never says anything is not waited for
-// forever; the end of the context is noticed at any time.
+// TestSilentServer checks that a store stops waiting for a server that accepts connections and
+// never responds, and that it always reacts to the end of its context.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", testHost+":0")
@@ -369,7 +368,7 @@ func TestSilentServer(t *testing.T) {
 	start := time.Now()
 	end()
 	if took := time.Since(start); took > time.Minute {
-		t.Errorf("Run ended after %s", took)
+		t.Errorf("Run returned after %s, want at most a minute", took)
 	}
 	_ = c.Close() // the test has ended
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// FuzzDecode wants a valid object or an error of whatever a server sends, and
-// that an object means the same when it is sent on.
+// FuzzDecode checks that Decode returns a valid object or an error for anything that a server
+// sends, and that an object keeps its meaning when it is sent on.
 func FuzzDecode(f *testing.F) {
 	for i, sch := range schema.All() {
 		c := &model.Config{Key: model.Key{Kind: sch.Kind, Namespace: "a", Name: "b"}, Labels: map[string]string{"a": "b"}, Spec: sch.NewSpec()}
@@ -42,13 +42,13 @@ func FuzzDecode(f *testing.F) {
 		sch := all[int(kind)%len(all)]
 		c, key, err := decode(sch, "", &anypb.Any{TypeUrl: resourceType, Value: raw})
 		if (c == nil) == (err == nil) || key.Kind != sch.Kind {
-			t.Fatalf("%v, %v, %v", c, key, err)
+			t.Fatalf("Decode() = %v, %v, %v", c, key, err)
 		}
 		if err != nil {
 			return
 		}
 		if errs, _ := validate.Object(c); len(errs) > 0 || c.Key != key {
-			t.Fatalf("%v: %v", c.Key, errs)
+			t.Fatalf("%v is invalid: %v", c.Key, errs)
 		}
 		m, err := Encode(c)
 		if err != nil {
@@ -60,7 +60,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		d, _, err := decode(sch, "", &anypb.Any{TypeUrl: resourceType, Value: again})
 		if err != nil || !config.SameContent(c, d) || !c.Created.Equal(d.Created) || c.ResourceVersion != d.ResourceVersion {
-			t.Fatalf("%v became %v, %v", c, d, err)
+			t.Fatalf("%v differs after encoding and decoding: %v, %v", c, d, err)
 		}
 	})
 }

@@ -39,8 +39,8 @@ const (
 	workloadType = "networking.istio.io/v1alpha3/WorkloadEntry"
 )
 
-// plane is go-control-plane's server with a cache for each type. It can be
-// stopped and started again on the same port.
+// plane is go-control-plane's server with a cache for each type. It can be stopped, and started
+// again on the same port.
 type plane struct {
 	t       *testing.T
 	caches  map[string]*cachev3.LinearCache // by type URL
@@ -61,7 +61,7 @@ func newPlane(t *testing.T, delta bool, opts ...grpc.ServerOption) *plane {
 		if delta {
 			p.caches[typeURL] = cachev3.NewLinearCache(typeURL)
 		} else {
-			// Without delta it keeps full states for types like this one only.
+			// Without delta, the cache keeps full states only for a type like this one.
 			p.caches[typeURL] = cachev3.NewLinearCache(resourcev3.ClusterType)
 		}
 	}
@@ -124,11 +124,11 @@ func (p *plane) rejected() []string {
 	return append([]string(nil), p.nacks...)
 }
 
-// CreateWatch returns full states: it asks the cache as for clusters.
+// CreateWatch returns full states. It asks the cache as if for clusters.
 func (p *plane) CreateWatch(q *discoveryv3.DiscoveryRequest, sub cachev3.Subscription, out chan cachev3.Response) (func(), error) {
 	cache := p.caches[q.GetTypeUrl()]
 	if cache == nil {
-		return nil, nil // it has no answer
+		return nil, nil // there is no such cache
 	}
 	asked := proto.Clone(q).(*discoveryv3.DiscoveryRequest)
 	asked.TypeUrl = resourcev3.ClusterType
@@ -150,7 +150,7 @@ func (p *plane) CreateWatch(q *discoveryv3.DiscoveryRequest, sub cachev3.Subscri
 	}, err
 }
 
-// objectsOf is a response about clusters told as one about objects.
+// objectsOf presents a response about clusters as a response about objects.
 type objectsOf struct {
 	cachev3.Response
 	request *discoveryv3.DiscoveryRequest
@@ -177,16 +177,16 @@ func (o objectsOf) GetDiscoveryResponse() (*discoveryv3.DiscoveryResponse, error
 func (p *plane) CreateDeltaWatch(q *discoveryv3.DeltaDiscoveryRequest, sub cachev3.Subscription, out chan cachev3.DeltaResponse) (func(), error) {
 	cache := p.caches[q.GetTypeUrl()]
 	if cache == nil {
-		return nil, nil // it has no answer
+		return nil, nil // there is no such cache
 	}
 	return cache.CreateDeltaWatch(q, sub, out)
 }
 
 func (p *plane) Fetch(context.Context, *discoveryv3.DiscoveryRequest) (cachev3.Response, error) {
-	return nil, fmt.Errorf("only streams")
+	return nil, fmt.Errorf("Fetch is not supported")
 }
 
-// fill makes objects all there is.
+// fill makes the given objects the entire content.
 func (p *plane) fill(objects ...*model.Config) {
 	p.t.Helper()
 	all := map[string]map[string]types.Resource{}
@@ -206,7 +206,7 @@ func (p *plane) fill(objects ...*model.Config) {
 	}
 }
 
-// set writes one resource as it is.
+// set writes a single resource unmodified.
 func (p *plane) set(typeURL, name string, m *mcpv1alpha1.Resource) {
 	p.t.Helper()
 	if err := p.caches[typeURL].UpdateResource(name, m); err != nil {
@@ -221,7 +221,7 @@ func (p *plane) setMesh(mesh *meshv1alpha1.MeshConfig) {
 	}
 }
 
-// openStore opens a store of an address.
+// openStore opens the store at an address.
 func openStore(t *testing.T, address string, cfg Config, log *slog.Logger) *Store {
 	t.Helper()
 	u, err := url.Parse("xds://" + address)
@@ -235,7 +235,7 @@ func openStore(t *testing.T, address string, cfg Config, log *slog.Logger) *Stor
 	return s.(*Store)
 }
 
-// run runs a store until the end of the test, or until it is ended.
+// run runs a store until the test ends or end is called.
 func run(t *testing.T, s *Store) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -255,7 +255,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it never came true: " + what)
+			t.Fatal("timeout waiting for: " + what)
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// kindsOfStream are the two kinds of stream, by the query that asks for them.
+// kindsOfStream maps the two kinds of stream to the query that requests them.
 var kindsOfStream = map[string]string{"full states": "", "delta": "?delta=true"}
 
 func newRunning(t *testing.T, query string) *plane {
@@ -35,7 +35,7 @@ func newRunning(t *testing.T, query string) *plane {
 	return p
 }
 
-// The reading half of the contract, with go-control-plane's server behind.
+// TestContract runs the read-only part of the contract against go-control-plane's server.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	for name, query := range kindsOfStream {
@@ -57,7 +57,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// events counts what a store tells of.
+// events counts the events of a store.
 type events struct {
 	mu  sync.Mutex // guards all
 	all []config.Event
@@ -75,9 +75,8 @@ func (e *events) count() int {
 	return len(e.all)
 }
 
-// A server that goes away and comes back takes nothing out of force; what
-// changed meanwhile, and only that, is heard of. Trouble is reported each time and
-// logged once.
+// TestReconnect checks that the restart of a server removes no object from force and that exactly
+// the changes made meanwhile cause events. The fault must be reported each time and logged once.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	for name, query := range kindsOfStream {
@@ -96,11 +95,11 @@ func TestReconnect(t *testing.T) {
 			p.stop()
 			for range 3 {
 				if err := <-told; !strings.Contains(err.Error(), p.address) {
-					t.Errorf("reported %v", err)
+					t.Errorf("reported error: got %v, want one with the address %s", err, p.address)
 				}
 			}
 			if heard.count() != 3 || len(s.List(model.WorkloadEntry, "")) != 3 || !s.HasSynced() {
-				t.Fatal("the end of the server changed something")
+				t.Fatal("objects or events changed when the server stopped")
 			}
 			p.fill(workload("stays", "10.0.0.1"), workload("comes", "10.0.0.4"), workload("changes", "10.0.0.5"))
 			p.start()
@@ -109,7 +108,7 @@ func TestReconnect(t *testing.T) {
 			})
 			until(t, "it is heard of", func() bool { return heard.count() == 6 })
 			if s.Get(entryKey("stays")) != stays {
-				t.Error("an object that did not change is another one now")
+				t.Error("an unchanged object was replaced")
 			}
 			until(t, "that it is over is logged", func() bool { return strings.Contains(log.String(), "is watched again") })
 			text := log.String()
@@ -120,7 +119,7 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// lockedBuffer takes a log.
+// lockedBuffer is a log that is safe for concurrent use.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -138,9 +137,9 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// What is not valid is rejected by name, the good of the same response is in
-// force, and what was good before stays. A server that sends the same again at
-// once is not answered at once.
+// TestRejects checks that invalid objects are rejected by name, that the valid ones of the same
+// response are in force, and that last good versions stay. A server that sends the same content
+// again immediately is answered with a delay.
 func TestRejects(t *testing.T) {
 	t.Parallel()
 	for name, query := range kindsOfStream {
@@ -164,13 +163,13 @@ func TestRejects(t *testing.T) {
 			problem := s.Problems()[0]
 			if problem.Object != entryKey("a") || !strings.Contains(problem.Reason, "body cannot be read") || !strings.Contains(problem.Reason, "stays in force") ||
 				!strings.Contains(problem.Source, workloadType+"/shop/a") {
-				t.Errorf("the problem is %v", problem)
+				t.Errorf("problem: got %v", problem)
 			}
 			until(t, "the server learns it", func() bool { return len(p.rejected()) > 0 })
 			if text := p.rejected()[0]; !strings.Contains(text, `"shop/a": body cannot be read`) || strings.Contains(text, "shop/b") {
-				t.Errorf("the server receives %q", text)
+				t.Errorf("the NACK is %q, want one about a only", text)
 			}
-			// What has to be said takes a second for each time it is said again.
+			// Each repeated rejection is delayed by at least a second.
 			invalid := encoded(t, workload("a", ""))
 			p.set(workloadType, "shop/a", invalid)
 			until(t, "the new fault is the problem", func() bool {
@@ -180,7 +179,7 @@ func TestRejects(t *testing.T) {
 			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.4")))
 			until(t, "it is corrected", func() bool { return address(s.Get(entryKey("a"))) == "10.0.0.4" && len(s.Problems()) == 0 })
 			if n := len(p.rejected()); n > 10 {
-				t.Errorf("%d rejections were sent", n)
+				t.Errorf("%d NACKs were sent, want at most 10", n)
 			}
 		})
 	}
@@ -204,7 +203,7 @@ func TestRevision(t *testing.T) {
 			run(t, s)
 			<-s.Synced()
 			if s.Get(entryKey("a")) != nil || heard.count() != 1 {
-				t.Error("an object of another revision is there")
+				t.Error("an object of another revision is in force")
 			}
 			p.fill(labelled("stable"), workload("b", "10.0.0.2"))
 			until(t, "it is there", func() bool { return s.Get(entryKey("a")) != nil })
@@ -215,8 +214,8 @@ func TestRevision(t *testing.T) {
 	}
 }
 
-// The mesh config is kept and taken; a server that takes no answer for granted
-// sends the next one.
+// TestMeshConfig checks that the mesh config is stored and ACKed, because a server may wait for the
+// ACK before it sends the next one.
 func TestMeshConfig(t *testing.T) {
 	t.Parallel()
 	for name, query := range kindsOfStream {
@@ -228,20 +227,20 @@ func TestMeshConfig(t *testing.T) {
 			run(t, s)
 			<-s.Synced()
 			if s.MeshConfig() != nil {
-				t.Error("there is a mesh config")
+				t.Error("MeshConfig() is not nil before the response")
 			}
 			for _, root := range []string{"one", "two", "three"} {
 				p.setMesh(&meshv1alpha1.MeshConfig{RootNamespace: root})
 				until(t, "the mesh config is there", func() bool { return s.MeshConfig().GetRootNamespace() == root })
 			}
 			if len(p.rejected()) > 0 {
-				t.Errorf("it was rejected: %v", p.rejected())
+				t.Errorf("the mesh config was rejected: %v", p.rejected())
 			}
 		})
 	}
 }
 
-// Every type has to be answered once, and it is said which was not.
+// TestWaiting checks that a store needs a response for each type, and reports which are missing.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	for name, query := range kindsOfStream {
@@ -255,19 +254,19 @@ func TestWaiting(t *testing.T) {
 			p.set(workloadType, "shop/a", encoded(t, workload("a", "10.0.0.1")))
 			s := openStore(t, p.address+query, Config{}, nil)
 			if n := len(s.Waiting()); n != len(schema.All())+1 {
-				t.Errorf("it waits for %d types", n)
+				t.Errorf("Waiting() has %d types, want all", n)
 			}
 			run(t, s)
 			until(t, "only one type is not answered", func() bool { return len(s.Waiting()) == 1 })
 			if s.Waiting()[0] != silent || s.HasSynced() || s.Get(entryKey("a")) == nil {
-				t.Errorf("it waits for %v", s.Waiting())
+				t.Errorf("Waiting() = %v, want only %s", s.Waiting(), silent)
 			}
 		})
 	}
 }
 
-// Versions are those of the server and never repeat; creation times, labels
-// and annotations arrive.
+// TestMetadata checks that versions come from the server and never repeat, and that creation times,
+// labels and annotations are kept.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	p := newRunning(t, "")
@@ -288,11 +287,11 @@ func TestMetadata(t *testing.T) {
 		until(t, "the address is there", func() bool { return address(s.Get(entryKey("a"))) == ip })
 		c := s.Get(entryKey("a"))
 		if seen[c.ResourceVersion] || !strings.HasPrefix(c.ResourceVersion, "7.") {
-			t.Errorf("the version is %q after %v", c.ResourceVersion, seen)
+			t.Errorf("the version %q is not unique or not of the server: %v", c.ResourceVersion, seen)
 		}
 		seen[c.ResourceVersion] = true
 		if !c.Created.Equal(created) || c.Labels["app"] != "a" || c.Annotations["note"] != "x" {
-			t.Errorf("the object is %+v", c)
+			t.Errorf("metadata: got %+v", c)
 		}
 	}
 }
@@ -308,23 +307,23 @@ func TestReadOnly(t *testing.T) {
 	_, none := s.UpdateStatus(t.Context(), nil)
 	for _, err := range []error{create, update, status, patch, none, s.Delete(t.Context(), c.Key, "")} {
 		if !errors.Is(err, config.ErrReadOnly) || !strings.Contains(err.Error(), s.Name()) {
-			t.Errorf("the error is %v", err)
+			t.Errorf("got error %v, want ErrReadOnly with the name of the store", err)
 		}
 	}
 }
 
-// Every kind survives the way over the wire.
+// TestEveryKind checks that objects of every kind are the same after encoding and decoding.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	for _, sch := range schema.All() {
 		for _, version := range sch.Versions {
 			url := sch.Group + "/" + version + "/" + sch.Name
 			if got, ok := SchemaOf(url); !ok || got.Kind != sch.Kind {
-				t.Errorf("%s is %v, %v", url, got.Kind, ok)
+				t.Errorf("SchemaOf(%s) = %v, %v", url, got.Kind, ok)
 			}
 		}
 		if got, ok := SchemaOf(typeURL(sch, true)); !ok || got.Kind != sch.Kind {
-			t.Errorf("%s is %v, %v", typeURL(sch, true), got.Kind, ok)
+			t.Errorf("SchemaOf(%s) = %v, %v", typeURL(sch, true), got.Kind, ok)
 		}
 		c := &model.Config{Key: model.Key{Kind: sch.Kind, Namespace: "a", Name: "b"}, Spec: sch.NewSpec()}
 		m := encoded(t, c)
@@ -338,15 +337,15 @@ func TestEveryKind(t *testing.T) {
 		}
 		validate.ApplyDefaults(c.Spec)
 		if spec, err := decodeBody(sch, again.GetBody()); err != nil || !model.SameSpec(spec, c.Spec) {
-			t.Errorf("%s: %v, %v", sch.Kind, spec, err)
+			t.Errorf("%s: decodeBody() = %v, %v", sch.Kind, spec, err)
 		}
 	}
 	for _, bad := range []string{"", "x", "/", "a/b/c", "networking.istio.io/v9/Sidecar", "networking.istio.io/v1/sidecar", "v1/Sidecar"} {
 		if s, ok := SchemaOf(bad); ok {
-			t.Errorf("%q is %s", bad, s.Kind)
+			t.Errorf("SchemaOf(%q) = %s, want none", bad, s.Kind)
 		}
 	}
-	// The versions of Istio 1.18, and the later ones.
+	// The first version is that of Istio 1.18, the second that of later releases.
 	for kind, want := range map[model.Kind][2]string{
 		model.VirtualService:      {"networking.istio.io/v1alpha3/VirtualService", "networking.istio.io/v1/VirtualService"},
 		model.ProxyConfig:         {"networking.istio.io/v1beta1/ProxyConfig", "networking.istio.io/v1beta1/ProxyConfig"},

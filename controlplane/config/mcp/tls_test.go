@@ -31,7 +31,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// pair makes a certificate that is its own authority.
+// pair returns a self-signed certificate and its key.
 func pair(t *testing.T, name string) (cert, key []byte) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -64,9 +64,9 @@ func replace(t *testing.T, file string, text []byte) {
 	}
 }
 
-// The server is checked by its authorities and name, the client by its
-// certificate and token; all files are read again for each connection, and no
-// token is in what is logged.
+// TestTLS checks that the client verifies the server's authority and name, and that the server
+// verifies the client's certificate and token. All files must be read again for each connection,
+// and the log must not contain a token.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	const secret = "eyJ0b2tlbg.one"
@@ -75,7 +75,7 @@ func TestTLS(t *testing.T) {
 	serverCert, serverKey := pair(t, "istiod.test")
 	clientCert, clientKey := pair(t, "client.test")
 	otherCert, otherKey := pair(t, "other.test")
-	replace(t, file("ca"), otherCert) // does not know the server
+	replace(t, file("ca"), otherCert) // does not include the server's authority
 	replace(t, file("cert"), otherCert)
 	replace(t, file("key"), otherKey)
 	replace(t, file("token"), []byte("wrong\n"))
@@ -113,7 +113,7 @@ func TestTLS(t *testing.T) {
 					return
 				}
 			case <-time.After(2 * time.Minute):
-				t.Fatalf("nobody heard of %q:\n%s", says, log.String())
+				t.Fatalf("timeout waiting for an error with %q:\n%s", says, log.String())
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func TestTLS(t *testing.T) {
 	replace(t, file("ca"), []byte("nothing"))
 	wait("contains no certificate")
 	replace(t, file("ca"), serverCert)
-	// The server's words about the client do not arrive each time.
+	// The server's reason for the rejection does not always arrive.
 	wait("certificate required", "broken pipe", "reset by peer")
 	replace(t, file("key"), clientKey)
 	replace(t, file("cert"), clientCert)
@@ -132,19 +132,19 @@ func TestTLS(t *testing.T) {
 	select {
 	case <-s.Synced():
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("it never synced:\n%s", log.String())
+		t.Fatalf("timeout waiting for the store to sync:\n%s", log.String())
 	}
 	for _, text := range []string{secret, "wrong"} {
 		if strings.Contains(log.String(), text) {
-			t.Errorf("%s is in the log:\n%s", text, log.String())
+			t.Errorf("the log contains %s:\n%s", text, log.String())
 		}
 	}
 	if bytes.Contains([]byte(s.Name()), []byte(secret)) {
-		t.Error("the token is in the name")
+		t.Error("the name of the store contains the token")
 	}
 }
 
-// A certificate for another name is none.
+// TestServerName checks that a certificate for a different name is rejected.
 func TestServerName(t *testing.T) {
 	t.Parallel()
 	cert, key := pair(t, "istiod.test")
@@ -162,6 +162,6 @@ func TestServerName(t *testing.T) {
 	s.SetWatchErrorHandler(func(err error) { told <- err })
 	run(t, s)
 	if err := <-told; !strings.Contains(err.Error(), "another.test") || s.HasSynced() {
-		t.Errorf("reported %v", err)
+		t.Errorf("reported error: got %v, want one about another.test", err)
 	}
 }

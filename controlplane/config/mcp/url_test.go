@@ -31,7 +31,7 @@ func TestURL(t *testing.T) {
 		}
 		want.name = text
 		if got, err := parse(u); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", text, got, err)
+			t.Errorf("parse(%s) = %+v, %v", text, got, err)
 		}
 	}
 	for text, says := range map[string]string{
@@ -62,7 +62,7 @@ func TestURL(t *testing.T) {
 		}
 		_, err = Driver(Config{})(u, config.OpenConfig{})
 		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v, want an error with %s", text, err, says)
+			t.Errorf("parse(%s) = %v, want an error with %s", text, err, says)
 		}
 	}
 }

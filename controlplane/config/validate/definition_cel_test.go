@@ -38,15 +38,15 @@ func newRules(t *testing.T) rules {
 	return rules{env: env, programs: map[string]cel.Program{}}
 }
 
-// judge returns the messages of the rules that a value breaks. A rule that
-// cannot be evaluated is broken, as in the API server.
+// judge returns the messages of the rules that a value violates. A rule that cannot be evaluated
+// counts as violated, as in the API server.
 func (r rules) judge(schema map[string]any, v any, path string) (faults []string) {
 	list, _ := schema["x-kubernetes-validations"].([]any)
 	for _, entry := range list {
 		rule, _ := entry.(map[string]any)
 		text, _ := rule["rule"].(string)
 		if strings.Contains(text, "oldSelf") {
-			continue // about changes, which one object does not show
+			continue // transition rules need an old object
 		}
 		result, _, err := r.program(text).Eval(map[string]any{"self": escaped(v)})
 		if err != nil || result.Value() != true {
@@ -90,8 +90,8 @@ func (r rules) program(text string) cel.Program {
 	return p
 }
 
-// escaped returns a tree in which the fields whose names are words of CEL have
-// the names that rules use for them.
+// escaped returns a tree in which fields named like CEL keywords have the names that rules use for
+// them.
 func escaped(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

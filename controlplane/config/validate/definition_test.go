@@ -19,14 +19,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// definition is the schema of a CustomResourceDefinition. It judges JSON as the
-// API server does, as far as the definitions of the Gateway API need.
+// definition is the schema of a CustomResourceDefinition. It validates JSON like the API server, as
+// far as the definitions of the Gateway API require.
 type definition struct {
 	rules  rules
 	schema map[string]any
 }
 
-// definitions reads those of one channel of the Gateway API, by kind.
+// definitions returns the definitions of one channel of the Gateway API, by kind.
 func definitions(t *testing.T, channel string) map[string]*definition {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -64,12 +64,12 @@ func definitions(t *testing.T, channel string) map[string]*definition {
 		}
 	}
 	if len(found) < 9 {
-		t.Fatalf("the module has %d definitions", len(found))
+		t.Fatalf("%d definitions in the module, want at least 9", len(found))
 	}
 	return found
 }
 
-// at follows keys down a tree of mappings; nil when one is missing.
+// at returns the mapping at a path of keys, or nil if a key is missing.
 func at(tree map[string]any, keys ...string) map[string]any {
 	for _, k := range keys {
 		tree, _ = tree[k].(map[string]any)
@@ -77,8 +77,7 @@ func at(tree map[string]any, keys ...string) map[string]any {
 	return tree
 }
 
-// judge returns what the API server would refuse in a spec, whose defaults it
-// sets.
+// judge sets the defaults of a spec and returns the reasons why the API server would reject it.
 func (d *definition) judge(spec any) []string {
 	setDefaults(d.schema, spec)
 	if faults := judge(d.schema, spec, "spec"); len(faults) > 0 {
@@ -87,8 +86,8 @@ func (d *definition) judge(spec any) []string {
 	return d.rules.judge(d.schema, spec, "spec")
 }
 
-// setDefaults puts the defaults of a schema in place, and drops nulls. The API
-// server drops those of free mappings too; Decode refuses them.
+// setDefaults sets the defaults of a schema and removes nulls. The API server also removes the
+// nulls of free-form mappings; Decode rejects them.
 func setDefaults(schema map[string]any, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -113,7 +112,7 @@ func setDefaults(schema map[string]any, v any) {
 	}
 }
 
-// copyJSON copies a tree, with whole numbers as int64.
+// copyJSON returns a copy of a tree with integers as int64.
 func copyJSON(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -134,7 +133,7 @@ func copyJSON(v any) any {
 	return v
 }
 
-// judge checks shapes and the bounds of single values.
+// judge validates types and the constraints of single values.
 func judge(schema map[string]any, v any, path string) (faults []string) {
 	fail := func(format string, args ...any) {
 		faults = append(faults, path+" "+fmt.Sprintf(format, args...))
@@ -232,7 +231,7 @@ func judgeList(schema map[string]any, v []any, path string) (faults []string) {
 		default:
 			continue
 		}
-		raw, _ := json.Marshal(id) // of plain JSON values
+		raw, _ := json.Marshal(id) // cannot fail for JSON values
 		if seen[string(raw)] {
 			faults = append(faults, at+" is there twice")
 		}

@@ -15,7 +15,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// TestPatchDurations reads durations as Go writes them, at the top, inside and in an Any.
+// TestPatchDurations reads durations in Go's syntax, at the top level, nested and in an Any.
 func TestPatchDurations(t *testing.T) {
 	t.Parallel()
 	value := &structpb.Struct{}
@@ -41,10 +41,10 @@ func TestPatchDurations(t *testing.T) {
 		"idle_timeout":    {options.GetCommonHttpProtocolOptions().GetIdleTimeout().AsDuration(), 250 * time.Microsecond},
 	} {
 		if got[0] != got[1] {
-			t.Errorf("%s is %s, want %s", name, got[0], got[1])
+			t.Errorf("%s: got %s, want %s", name, got[0], got[1])
 		}
 	}
 	if c.GetName() != "500ms" || !proto.Equal(before, value) {
-		t.Errorf("the name is %q; the value became %s", c.GetName(), value)
+		t.Errorf("the name is %q, want 500ms; the input was changed to %s", c.GetName(), value)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// TestEnvoyTypes holds the list of imports to the packages that go-control-plane
-// has.
+// TestEnvoyTypes checks that the list of imports contains every package of go-control-plane.
 func TestEnvoyTypes(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-e", "github.com/envoyproxy/go-control-plane/envoy/...").Output()
@@ -37,7 +36,7 @@ func TestEnvoyTypes(t *testing.T) {
 		switch {
 		case !v3, strings.Contains(path, "/envoy/service/"):
 		case strings.HasSuffix(path, "/access_loggers/open_telemetry/v3"), strings.HasSuffix(path, "/stat_sinks/open_telemetry/v3"):
-			// They would bring the module of OpenTelemetry's protocol.
+			// These would require the module of the OpenTelemetry protocol.
 		case !imported[path]:
 			t.Errorf("envoytypes.go does not import %s", path)
 		}

@@ -3,14 +3,14 @@
 
 package validate
 
-// What the tests of package validate_test share with those in the package.
+// These are used by tests of package validate_test and of package validate.
 var (
 	Definitions = definitions
 	SetDefaults = setDefaults
 	CopyJSON    = copyJSON
 )
 
-// Judge returns the verdict of the definition on a spec.
+// Judge returns the faults that the definition finds in a spec.
 func (d *definition) Judge(spec any) []string { return d.judge(spec) }
 
 // Schema returns the schema of the spec.

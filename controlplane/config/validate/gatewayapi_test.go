@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 )
 
-// TestGatewayTables holds the tables of the Gateway API to the definitions:
-// what each field has to be, which fields must be there, and the defaults.
+// TestGatewayTables compares the tables of the Gateway API with its definitions: constraints,
+// required fields and defaults.
 func TestGatewayTables(t *testing.T) {
 	t.Parallel()
 	defined := definitions(t, "experimental")
@@ -26,7 +26,7 @@ func TestGatewayTables(t *testing.T) {
 		}
 		d := defined[s.Name]
 		if d == nil {
-			t.Errorf("there is no definition of %s", s.Name)
+			t.Errorf("the module has no definition of %s", s.Name)
 			continue
 		}
 		compareTables(t, reflect.TypeOf(s.NewSpec()).Elem(), d.schema, s.Name)
@@ -41,7 +41,7 @@ func compareTables(t *testing.T, owner reflect.Type, sch map[string]any, path st
 		where := path + "." + f.JSONName
 		field := at(properties, f.JSONName)
 		if field == nil {
-			t.Errorf("%s is not in the definition", where)
+			t.Errorf("%s is missing from the definition", where)
 			continue
 		}
 		delete(properties, f.JSONName)
@@ -52,7 +52,7 @@ func compareTables(t *testing.T, owner reflect.Type, sch map[string]any, path st
 		compareField(t, f, field, where)
 	}
 	for name := range properties {
-		t.Errorf("%s.%s has no field", path, name)
+		t.Errorf("%s.%s is missing from the struct", path, name)
 	}
 }
 
@@ -81,7 +81,7 @@ func compareDefault(t *testing.T, f schema.StructField, field map[string]any, wh
 	}
 }
 
-// compareField compares one field, and goes on with what is in it.
+// compareField compares one field, and recursively the fields in it.
 func compareField(t *testing.T, f schema.StructField, field map[string]any, where string) {
 	t.Helper()
 	typ := f.Type
@@ -154,7 +154,7 @@ func compareText(t *testing.T, f schema.StructField, field map[string]any, where
 	slices.Sort(values)
 	want, _ := field["pattern"].(string)
 	if want == `^[!-~]+([\t ]?[!-~]+)*$` {
-		want = "" // of the experimental channel only
+		want = "" // a pattern only of the experimental channel
 	}
 	want = strings.ReplaceAll(want, `\x60`, "`")
 	if pattern != want || rule.least != number0(field["minLength"]) || rule.most != number0(field["maxLength"]) || !slices.Equal(got, values) {

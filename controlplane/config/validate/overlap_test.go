@@ -18,7 +18,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// TestHostOverlaps compares the search with a look at all pairs.
+// TestHostOverlaps compares the search for overlaps with a comparison of all pairs.
 func TestHostOverlaps(t *testing.T) {
 	t.Parallel()
 	covers := func(host, other string) bool {
@@ -43,19 +43,19 @@ func TestHostOverlaps(t *testing.T) {
 		for i, first := range newHostSet(hosts).overlaps(hosts) {
 			pair := slices.ContainsFunc(hosts[:i], func(h string) bool { return covers(h, hosts[i]) || covers(hosts[i], h) })
 			if pair != (first >= 0) || pair && !covers(hosts[first], hosts[i]) && !covers(hosts[i], hosts[first]) {
-				t.Fatalf("%q: host %d overlaps with %d", hosts, i, first)
+				t.Fatalf("%q: host %d is reported to overlap with %d", hosts, i, first)
 			}
 		}
 		set := newHostSet(hosts)
 		for _, h := range hosts {
 			if !set.includes(h) {
-				t.Fatalf("%q do not include %q", hosts, h)
+				t.Fatalf("the set of %q does not include %q", hosts, h)
 			}
 		}
 	}
 }
 
-// TestShadows compares the search for covered matches with a look at all pairs.
+// TestShadows compares the search for shadowed matches with a comparison of all pairs.
 func TestShadows(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
@@ -89,7 +89,7 @@ func TestShadows(t *testing.T) {
 	}
 }
 
-// coversAll reports whether each request of match b is one of match a.
+// coversAll reports whether every request that match b accepts is accepted by match a.
 func coversAll(a, b *networkingv1alpha3.HTTPMatchRequest) bool {
 	a, _ = proto.Clone(a).(*networkingv1alpha3.HTTPMatchRequest)
 	b, _ = proto.Clone(b).(*networkingv1alpha3.HTTPMatchRequest)
@@ -111,8 +111,7 @@ func coversAll(a, b *networkingv1alpha3.HTTPMatchRequest) bool {
 	return !hasAny(a) || proto.Equal(a, b)
 }
 
-// TestReferences compares the rules for lists of references with a look at all
-// pairs.
+// TestReferences compares the rules for lists of references with a comparison of all pairs.
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 6))
@@ -154,14 +153,14 @@ func TestReferences(t *testing.T) {
 				path string
 			}{{parents.errs, parent, field.Index("p", i)}, {policies.errs, policy, field.Index("p.targetRefs", i) + ".sectionName"}, {places.errs, place, field.Index("p", i)}} {
 				if got := slices.ContainsFunc(c.errs, func(e field.Error) bool { return e.Path == c.path }); got != c.want {
-					t.Fatalf("%v %v %q: %s is wrong: %v, want %v; %v", refs, targets, localities, c.path, got, c.want, c.errs)
+					t.Fatalf("%v %v %q: error at %s: %v, want %v; all errors: %v", refs, targets, localities, c.path, got, c.want, c.errs)
 				}
 			}
 		}
 	}
 }
 
-// TestListedWarnings counts what Validate does not list.
+// TestListedWarnings checks that Validate counts the warnings that it does not list.
 func TestListedWarnings(t *testing.T) {
 	t.Parallel()
 	hosts := slices.Repeat([]string{"catalog.example.com"}, 100)

@@ -15,8 +15,8 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
-// TestSupportedTable holds the table of fields to the descriptors: each name
-// exists, and each message that can be reached is in the table and needed.
+// TestSupportedTable compares the table of fields with the descriptors: each name must exist, and
+// the table must contain exactly the messages that are reachable.
 func TestSupportedTable(t *testing.T) {
 	t.Parallel()
 	reached := map[protoreflect.FullName]bool{}
@@ -29,12 +29,12 @@ func TestSupportedTable(t *testing.T) {
 		reached[name] = true
 		served, known := supportedFields(name)
 		if !known {
-			t.Errorf("%s can be reached and is not in the table", name)
+			t.Errorf("%s is reachable but not in the table", name)
 		}
 		for _, f := range served {
 			fd := md.Fields().ByJSONName(f)
 			if fd == nil {
-				t.Errorf("%s has no field %s", name, f)
+				t.Errorf("%s does not have the field %s", name, f)
 				continue
 			}
 			if fd.IsMap() {
@@ -52,7 +52,7 @@ func TestSupportedTable(t *testing.T) {
 	}
 	for name := range maps.Keys(supportedTable) {
 		if !reached[name] {
-			t.Errorf("%s is in the table and cannot be reached", name)
+			t.Errorf("%s is in the table but not reachable", name)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestValidateForeignObjects(t *testing.T) {
 		"nil list item": {Key: key, Spec: &networkingv1alpha3.Sidecar{Ingress: []*networkingv1alpha3.IstioIngressListener{nil}}},
 	} {
 		if errs, _ := Object(c); len(errs) == 0 {
-			t.Errorf("%s is valid", name)
+			t.Errorf("Object accepted %s", name)
 		}
 	}
 }

@@ -24,17 +24,17 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The files of testdata are objects, one in each. Those in good are
-// valid; those in bad break a rule, and say in comments what a person reads
-// then. e2e/kube shows the same files to a real API server; the comments
-// "# api server: accepts" and "# channel: experimental" are for it.
+// Each file of testdata contains one object. Those in good are valid. Those in bad violate a rule;
+// their comments contain the messages that a user gets. The tests of e2e/kube send the same files
+// to a real API server; the comments "# api server: accepts" and "# channel: experimental" are for
+// them.
 
 const (
 	errorComment   = "# error: "
 	warningComment = "# warning: "
 )
 
-// TestValidation reads every file.
+// TestValidation validates every file.
 func TestValidation(t *testing.T) {
 	t.Parallel()
 	for _, path := range validationFiles(t, "good", "bad") {
@@ -64,7 +64,7 @@ func TestValidation(t *testing.T) {
 		slices.Sort(want)
 		switch bad := filepath.Base(filepath.Dir(path)) == "bad"; {
 		case bad == (len(objects) == 1):
-			t.Errorf("%s gives %d objects", path, len(objects))
+			t.Errorf("%s: Decode returned %d objects", path, len(objects))
 		case *update:
 			if err := os.WriteFile(path, []byte(strings.Join(append(got, rest...), "\n")+"\n"), 0o600); err != nil {
 				t.Fatal(err)
@@ -76,14 +76,13 @@ func TestValidation(t *testing.T) {
 		}
 		for _, o := range objects {
 			if errs, _ := validate.Object(o); len(errs) > 0 {
-				t.Errorf("%s: config.Validate refuses what config.Decode accepts: %v", path, errs)
+				t.Errorf("%s: config.Validate rejects an object that config.Decode accepts: %v", path, errs)
 			}
 		}
 	}
 }
 
-// TestEveryFieldIsRead holds that the good files of these kinds set every field
-// that there is.
+// TestEveryFieldIsRead checks that the valid files of these kinds together set every field.
 func TestEveryFieldIsRead(t *testing.T) {
 	t.Parallel()
 	set := map[string]bool{}
@@ -108,7 +107,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	} {
 		sch, ok := schema.Of(kind)
 		if !ok {
-			t.Fatalf("%s is not known", kind)
+			t.Fatalf("kind %s is unknown", kind)
 		}
 		var all []string
 		if m, ok := sch.NewSpec().(proto.Message); ok {
@@ -117,9 +116,9 @@ func TestEveryFieldIsRead(t *testing.T) {
 			allStructFields(reflect.TypeOf(sch.NewSpec()).Elem(), map[reflect.Type]bool{}, &all)
 		}
 		for _, name := range all {
-			// It exists to be refused: see targetRef.
+			// This field exists only to be rejected: see targetRef.
 			if !set[name] && name != "istio.type.v1beta1.PolicyTargetReference.namespace" {
-				t.Errorf("%s: no good file sets %s", kind, name)
+				t.Errorf("%s: no valid file sets %s", kind, name)
 			}
 		}
 	}
@@ -199,7 +198,7 @@ func allStructFields(t reflect.Type, seen map[reflect.Type]bool, all *[]string) 
 	}
 }
 
-// TestFaultLines holds that faults of every sort lead to the line of the field.
+// TestFaultLines checks that faults of every category refer to the line of the field.
 func TestFaultLines(t *testing.T) {
 	t.Parallel()
 	const text = `apiVersion: gateway.networking.k8s.io/v1
@@ -240,8 +239,8 @@ spec:
 	}
 }
 
-// TestEmptyItems holds that objects that were made by a program, with nothing
-// in their lists, are judged without a panic.
+// TestEmptyItems checks that validating objects built by a program, with nil items in their lists,
+// does not panic.
 func TestEmptyItems(t *testing.T) {
 	t.Parallel()
 	for _, s := range schema.All() {
@@ -260,7 +259,7 @@ func TestEmptyItems(t *testing.T) {
 	}
 }
 
-// goName is the name of a field in the Go struct of its message.
+// goName returns the name of a field in the Go struct of its message.
 func goName(fd protoreflect.FieldDescriptor) string {
 	name := ""
 	for part := range strings.SplitSeq(string(fd.Name()), "_") {

@@ -21,10 +21,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestGatewayVerdicts changes good objects in every place and in many ways,
-// and compares the verdict of config.Decode with that of the definitions: of the
-// experimental channel, which knows every field, and of the standard channel
-// as far as it knows the fields.
+// TestGatewayVerdicts modifies valid objects at every path in many ways. It compares the result of
+// config.Decode with that of the definitions: those of the experimental channel, which has every
+// field, and those of the standard channel as far as it has the fields.
 func TestGatewayVerdicts(t *testing.T) {
 	t.Parallel()
 	standard, experimental := validate.Definitions(t, "standard"), validate.Definitions(t, "experimental")
@@ -49,7 +48,7 @@ func TestGatewayVerdicts(t *testing.T) {
 			problems = slices.DeleteFunc(problems, func(p model.Problem) bool { return p.Warning })
 			faults := d.Judge(validate.CopyJSON(spec))
 			if (len(problems) == 0) != (len(faults) == 0) && !differs(string(raw), faults) {
-				t.Errorf("%s\n  we say:         %v\n  definition says: %v", raw, problems, faults)
+				t.Errorf("%s\n  config.Decode: %v\n  definition:    %v", raw, problems, faults)
 			}
 			if len(faults) == 0 {
 				good++
@@ -57,28 +56,28 @@ func TestGatewayVerdicts(t *testing.T) {
 			}
 			bad++
 			if faults := s.Judge(validate.CopyJSON(spec)); len(faults) == 0 && len(problems) > 0 {
-				t.Errorf("%s\n  we say: %v\n  the standard channel accepts it", raw, problems)
+				t.Errorf("%s\n  config.Decode: %v\n  the standard channel accepts it", raw, problems)
 			}
 		}
 	}
 	t.Logf("%d accepted, %d refused", good, bad)
 	if good < 100 || bad < 1000 {
-		t.Errorf("only %d accepted and %d refused objects were tried", good, bad)
+		t.Errorf("only %d accepted and %d rejected objects were tested", good, bad)
 	}
 }
 
-// differs names the objects for which the verdicts differ on purpose.
+// differs reports whether the results for an object differ on purpose.
 func differs(raw string, faults []string) bool {
-	// What only the experimental channel refuses is a warning.
+	// What only the experimental channel rejects is a warning.
 	if len(faults) > 0 && !slices.ContainsFunc(faults, func(f string) bool {
 		return !strings.HasSuffix(f, "does not match ^[!-~]+([\\t ]?[!-~]+)*$") && !strings.Contains(f, "Rule name must be unique")
 	}) {
 		return true
 	}
 	for _, text := range []string{
-		// The definition has no bounds; the field's type is uint16.
+		// The definition has no bounds; the type of the field is uint16.
 		`"maxSize":-1`, `"maxSize":65536`, `"maxSize":1000001`,
-		// The struct cannot tell this from an address without value, which is fine.
+		// The struct cannot distinguish this from an address without a value, which is valid.
 		`{"type":"Hostname","value":""}`,
 	} {
 		if strings.Contains(raw, text) {
@@ -88,9 +87,9 @@ func differs(raw string, faults []string) bool {
 	return false
 }
 
-// TestDefaultsAreThoseOfTheDefinitions compares what config.Decode fills in with what
-// the API server would.
-func TestDefaultsAreThoseOfTheDefinitions(t *testing.T) {
+// TestDefaultsMatchDefinitions compares the defaults that config.Decode sets with those of
+// the API server.
+func TestDefaultsMatchDefinitions(t *testing.T) {
 	t.Parallel()
 	defined := validate.Definitions(t, "experimental")
 	for _, path := range validationFiles(t, "good") {
@@ -105,7 +104,7 @@ func TestDefaultsAreThoseOfTheDefinitions(t *testing.T) {
 		}
 		objects, problems := codec.Decode(path, raw)
 		if len(objects) != 1 {
-			t.Errorf("%v", problems)
+			t.Errorf("%s: problems: %v", path, problems)
 			continue
 		}
 		got, err := json.Marshal(objects[0].Spec)
@@ -124,7 +123,7 @@ func TestDefaultsAreThoseOfTheDefinitions(t *testing.T) {
 	}
 }
 
-// plainObject is an object as a tree.
+// plainObject is an object whose spec is a tree.
 type plainObject struct {
 	APIVersion string         `json:"apiVersion" yaml:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -151,7 +150,7 @@ func validationFiles(t *testing.T, folders ...string) (paths []string) {
 	for _, folder := range folders {
 		found, err := filepath.Glob(filepath.Join("testdata", folder, "*.yaml"))
 		if err != nil || len(found) == 0 {
-			t.Fatalf("no files in %s: %v", folder, err)
+			t.Fatalf("no files in %s: error %v", folder, err)
 		}
 		paths = append(paths, found...)
 	}
@@ -170,8 +169,8 @@ func (m *mutator) all(root any) {
 	m.visit(root, func(v any) { m.root = v })
 }
 
-// try keeps a copy of the tree with another value in one place. It leaves out
-// one of three, which keeps the test short.
+// try adds a copy of the tree with each other value at one path. It skips one of three values to
+// shorten the test.
 func (m *mutator) try(set func(any), now any, values ...any) {
 	for _, v := range values {
 		if m.random.IntN(3) == 0 {

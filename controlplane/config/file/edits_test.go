@@ -38,7 +38,7 @@ func (r *running) edited(name string) *model.Config {
 	return c
 }
 
-// Objects in files that users wrote are edited in place.
+// TestFileStoreEditsInPlace checks that objects in files that users wrote are edited in place.
 func TestFileStoreEditsInPlace(t *testing.T) {
 	t.Parallel()
 	const head, bad = "# head\n", "# bad\nkind: [\n---\n"
@@ -49,31 +49,31 @@ func TestFileStoreEditsInPlace(t *testing.T) {
 	version, err := r.Update(t.Context(), r.edited("b"))
 	must(t, err)
 	if got := r.Get(defaultKey("b")); got.ResourceVersion != version || got.Labels["edited"] != "yes" {
-		t.Errorf("the own write is not shown: %v", got)
+		t.Errorf("the store does not show its own write: %v", got)
 	}
 	text := r.read("all.yaml")
 	if !strings.HasPrefix(text, head+a+"# b\n") || !strings.HasSuffix(text, "---\n"+bad+c) || !strings.Contains(text, "edited: ") {
-		t.Errorf("the file is now:\n%s", text)
+		t.Errorf("the file after the update:\n%s", text)
 	}
 	if info, err := os.Stat(filepath.Join(r.dir, "all.yaml")); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("its mode is now %v, %v", info.Mode(), err)
+		t.Errorf("the mode after the update is %v, error %v; want 0640", info.Mode(), err)
 	}
 	must(t, r.Delete(t.Context(), defaultKey("b"), version), r.Delete(t.Context(), defaultKey("a"), ""))
 	if text := r.read("all.yaml"); text != "---\n"+bad+c {
-		t.Errorf("the file is now:\n%s", text)
+		t.Errorf("the file after the deletions:\n%s", text)
 	}
 	r.write("alone.yaml", workload("alone", "10.0.0.4"))
 	must(t, r.Delete(t.Context(), r.edited("alone").Key, ""))
 	if _, err := os.Stat(filepath.Join(r.dir, "alone.yaml")); err == nil {
-		t.Error("an empty file is left")
+		t.Error("the file is still there without any object")
 	}
 	if r.Get(defaultKey("alone")) != nil {
-		t.Error("a deleted object is still shown")
+		t.Error("the store still shows a deleted object")
 	}
 }
 
-// An object that is removed from a file with a broken document is gone, also if
-// the store reads the file before the writer tells it what was written.
+// TestFileStoreReadsBeforeTheWriterAdopts checks that an object removed from a file with an invalid
+// document is gone, also if the store reads the file before the writer reports what it wrote.
 func TestFileStoreReadsBeforeTheWriterAdopts(t *testing.T) {
 	t.Parallel()
 	const bad = "# bad\nkind: [\n---\n"
@@ -86,10 +86,10 @@ func TestFileStoreReadsBeforeTheWriterAdopts(t *testing.T) {
 	r.lookAtAll()
 	r.refresh(t.Context())
 	if r.Get(defaultKey("a")) == nil {
-		t.Error("what nobody can read may be the object, and it does not stay")
+		t.Error("the object was removed although the invalid document may be the object")
 	}
 	if version := r.adopt(t.Context(), path, decodeContent(t.Context(), path, left), defaultKey("a")); version != "" || r.Get(defaultKey("a")) != nil || r.Get(defaultKey("b")) == nil {
-		t.Errorf("after its end it has version %q: %v", version, r.Get(defaultKey("a")))
+		t.Errorf("the deleted object: got version %q and %v, want none", version, r.Get(defaultKey("a")))
 	}
 }
 
@@ -97,8 +97,9 @@ func defaultKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
 }
 
-// What a person broke is not overwritten by who has not seen it.
-func TestFileStoreSparesBrokenDocuments(t *testing.T) {
+// TestFileStoreKeepsInvalidDocuments checks that a writer that has not seen a user's invalid edit
+// does not overwrite it.
+func TestFileStoreKeepsInvalidDocuments(t *testing.T) {
 	t.Parallel()
 	r := follow(t, nil)
 	r.write("a.yaml", workload("a", "10.0.0.1"))
@@ -106,28 +107,28 @@ func TestFileStoreSparesBrokenDocuments(t *testing.T) {
 	r.write("a.yaml", workload("a", "half an address"))
 	_, err := r.Update(t.Context(), c)
 	if !errors.Is(err, config.ErrMalformed) || config.StatusCode(err) != 409 || !strings.Contains(err.Error(), "a.yaml:4: ") && !strings.Contains(err.Error(), "half an address") {
-		t.Errorf("update: %v", err)
+		t.Errorf("Update() = %v, want ErrMalformed with the place", err)
 	}
 	if text := r.read("a.yaml"); text != workload("a", "half an address") {
-		t.Errorf("the file is now %s", text)
+		t.Errorf("the file was changed: %s", text)
 	}
 	r.write("new.yaml", workload("new", "half an address"))
 	r.wantProblem("default/new")
 	next := c.Clone()
 	next.Name, next.ResourceVersion = "new", ""
 	if _, err := r.Create(t.Context(), next); !errors.Is(err, config.ErrMalformed) {
-		t.Errorf("create: %v", err)
+		t.Errorf("Create() = %v, want ErrMalformed", err)
 	}
-	c.ResourceVersion = "" // whatever it is
+	c.ResourceVersion = "" // overwrites any version
 	_, err = r.Update(t.Context(), c)
 	must(t, err)
 	r.eventually("only the other problem is left", func() bool { return len(r.Problems()) == 1 })
 }
 
-// A person edits a file while a writer changes another object in it: no edit of
-// the person is lost. The person's editor writes a new file and renames it, so
-// that it may undo the writer; not the other way round.
-func TestFileStoreSparesEditsOfPeople(t *testing.T) {
+// TestFileStoreKeepsEditsOfUsers checks that no edit of a user is lost while a writer changes
+// another object of the same file. The user's editor writes a new file and renames it. It may
+// therefore revert the writer's change, but not the other way round.
+func TestFileStoreKeepsEditsOfUsers(t *testing.T) {
 	t.Parallel()
 	const edits = 200
 	r := follow(t, nil)
@@ -165,8 +166,8 @@ func TestFileStoreSparesEditsOfPeople(t *testing.T) {
 	t.Logf("%d writes between %d edits", writes.Load(), edits)
 }
 
-// A directory that takes no writes, such as a ConfigMap, is read all the same;
-// without a state directory that does, status is kept in memory.
+// TestFileStoreReadOnlyDirectory checks that a directory without write access, such as a ConfigMap,
+// is read, and that status is kept in memory if no state directory is writable.
 func TestFileStoreReadOnlyDirectory(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), t.TempDir()
@@ -174,7 +175,7 @@ func TestFileStoreReadOnlyDirectory(t *testing.T) {
 		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o555), os.Chmod(state, 0o555))
 	r := followWith(t, Config{Dir: dir, State: state})
 	if os.Geteuid() == 0 {
-		// Another user for the file system, on this thread alone.
+		// Change the file system's user ID of this thread only.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		must(t, unix.Setfsuid(65534))
@@ -183,15 +184,15 @@ func TestFileStoreReadOnlyDirectory(t *testing.T) {
 	c := r.edited("a")
 	_, err := r.Update(t.Context(), c)
 	if !errors.Is(err, config.ErrReadOnly) || config.StatusCode(err) != 405 {
-		t.Errorf("update: %v", err)
+		t.Errorf("Update() = %v, want ErrReadOnly", err)
 	}
 	if err := r.Delete(t.Context(), c.Key, ""); !errors.Is(err, config.ErrReadOnly) {
-		t.Errorf("delete: %v", err)
+		t.Errorf("Delete() = %v, want ErrReadOnly", err)
 	}
 	other := c.Clone()
 	other.Name, other.ResourceVersion = "b", ""
 	if _, err := r.Create(t.Context(), other); !errors.Is(err, config.ErrReadOnly) {
-		t.Errorf("create: %v", err)
+		t.Errorf("Create() = %v, want ErrReadOnly", err)
 	}
 	for _, reason := range []string{"one", "two"} {
 		c.Status = &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{Type: "x", Reason: reason}}}
@@ -199,15 +200,15 @@ func TestFileStoreReadOnlyDirectory(t *testing.T) {
 		must(t, err)
 		c = r.Get(c.Key).Clone()
 		if c.ResourceVersion != version || c.Status.(*metav1alpha1.IstioStatus).GetConditions()[0].GetReason() != reason {
-			t.Errorf("the status is %v", c.Status)
+			t.Errorf("status: got %v", c.Status)
 		}
 	}
 	if n := strings.Count(r.log.String(), "kept in memory only"); n != 1 {
-		t.Errorf("it was said %d times", n)
+		t.Errorf("logged %d times, want once", n)
 	}
 }
 
-// A link to a file elsewhere stays a link.
+// TestFileStoreWritesThroughLinks checks that a link to a file elsewhere remains a link.
 func TestFileStoreWritesThroughLinks(t *testing.T) {
 	t.Parallel()
 	target := filepath.Join(t.TempDir(), "shared.yaml")
@@ -220,12 +221,13 @@ func TestFileStoreWritesThroughLinks(t *testing.T) {
 	text, err := os.ReadFile(target)
 	must(t, err)
 	if info, err := os.Lstat(filepath.Join(r.dir, "link.yaml")); err != nil || info.Mode()&os.ModeSymlink == 0 || !strings.Contains(string(text), "edited") {
-		t.Errorf("the link is %v, %v; its file holds %s", info.Mode(), err, text)
+		t.Errorf("the link has mode %v, error %v; its file contains %s", info.Mode(), err, text)
 	}
 }
 
-// A user's file that has the name of a new object's file is left alone.
-func TestFileStoreFindsAFreeName(t *testing.T) {
+// TestFileStoreAvoidsExistingName checks that a user's file with the name that a new object's file
+// would have is not changed.
+func TestFileStoreAvoidsExistingName(t *testing.T) {
 	t.Parallel()
 	r := follow(t, func(dir string) { must(t, os.Mkdir(filepath.Join(dir, "default"), 0o700)) })
 	r.write("default/workloadentry-a.yaml", workload("other", "10.0.0.1"))
@@ -239,11 +241,11 @@ func TestFileStoreFindsAFreeName(t *testing.T) {
 	must(t, err)
 	if r.Get(long.Key) == nil || !strings.Contains(r.read("default/workloadentry-a-2.yaml"), "name: a") ||
 		r.read("default/workloadentry-a.yaml") != workload("other", "10.0.0.1") {
-		t.Error("a file was not written, or one of a person was")
+		t.Error("the new object's file was not written, or the user's file was changed")
 	}
 	must(t, r.Delete(t.Context(), long.Key, ""), r.Delete(t.Context(), c.Key, ""))
 	if left, err := os.ReadDir(filepath.Join(r.dir, "default")); err != nil || len(left) != 1 {
-		t.Errorf("%v, %v are left", left, err)
+		t.Errorf("files: got %v, error %v; want only the user's file", left, err)
 	}
 }
 
