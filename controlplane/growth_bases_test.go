@@ -5,7 +5,7 @@ package controlplane_test
 
 import "github.com/outrigger-mesh/outrigger/controlplane/model"
 
-// growthBases are specs of each kind, in force in the world of the test.
+// growthBases are specs of each kind that are in force together with the objects of world.
 var growthBases = map[model.Kind]string{
 	model.AuthorizationPolicy: `
 selector: {matchLabels: {app: web}}

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// growthCase is one field of one kind, in one way of growing.
+// growthCase is one field of one kind, and one way in which it grows.
 type growthCase struct {
 	name string
 	kind model.Kind
@@ -26,12 +26,12 @@ type growthCase struct {
 	grow func(n int) []byte
 }
 
-// fieldType is a field of any kind, from a protobuf descriptor or a Go type.
+// fieldType is the type of a field, from a protobuf descriptor or a Go type.
 type fieldType struct {
 	list, dict bool
-	// fields are those of the message, in order; nil for a scalar or free form.
+	// fields are the fields of a message, in order; nil for a scalar or free-form value.
 	fields []field
-	// of names the message.
+	// of is the name of the message.
 	of     string
 	number bool
 }
@@ -99,8 +99,8 @@ func goType(rt reflect.Type) (t fieldType) {
 	return t
 }
 
-// growthCases returns every list, map and text field of every kind, once for
-// each message in which it stands, and the metadata.
+// growthCases returns the metadata and every list, map and text field of every kind, once for each
+// message that contains it.
 func growthCases(t testing.TB) (cases []growthCase) {
 	t.Helper()
 	for _, sch := range schema.All() {
@@ -151,7 +151,7 @@ func (w *walk) message(t fieldType, path []field) {
 	}
 }
 
-// lookup returns what the base object has at a path.
+// lookup returns the value of the base object at a path.
 func (w *walk) lookup(path []field) any {
 	var at any = w.base
 	for _, f := range path {
@@ -164,7 +164,7 @@ func (w *walk) lookup(path []field) any {
 	return at
 }
 
-// sampleOf returns an item of a list, and what is no list as it is.
+// sampleOf returns the first item of a list, and any other value unchanged.
 func sampleOf(v any) any {
 	if list, ok := v.([]any); ok && len(list) > 0 {
 		return list[0]
@@ -172,7 +172,7 @@ func sampleOf(v any) any {
 	return v
 }
 
-// place puts a value at a path and makes what is missing on the way.
+// place sets a value at a path and creates the missing parents.
 func place(m map[string]any, path []field, value any) {
 	for ; len(path) > 1; path = path[1:] {
 		t := path[0].typ()
@@ -201,7 +201,7 @@ func place(m map[string]any, path []field, value any) {
 	m[path[0].name] = value
 }
 
-// add adds the ways in which a field grows.
+// add adds a case for each way in which a field can grow.
 func (w *walk) add(name string, t fieldType, sample any, set func(doc map[string]any, value any)) {
 	variant := func(how string, value func(n int) any) {
 		w.cases = append(w.cases, growthCase{
@@ -279,7 +279,7 @@ func element(t fieldType, sample any, i int) any {
 	return vary("", sample, i)
 }
 
-// blank returns a message with its scalar fields.
+// blank returns a message of which only scalar fields are set.
 func blank(t fieldType, i int) any {
 	switch {
 	case t.number:
@@ -296,8 +296,7 @@ func blank(t fieldType, i int) any {
 	return m
 }
 
-// vary returns a copy of a sample in which names, hosts, paths, addresses and
-// ports are those of item i.
+// vary returns a copy of a sample with the names, hosts, paths, addresses and ports of item i.
 func vary(name string, v any, i int) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -24,7 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// world is what the grown object stands beside.
+// world are the other objects of the mesh.
 const world = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -67,9 +67,9 @@ spec:
   listeners: [{name: http, port: 80, protocol: HTTP}, {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}, {name: tcp, port: 9000, protocol: TCP}]
 `
 
-// pipeline does all that the control plane does with an object: it reads and
-// checks it, builds the state of the mesh and makes the configuration of a
-// sidecar, a gateway and a client without proxy.
+// pipeline does everything that the control plane does with an object: it decodes and validates it,
+// builds a snapshot, and generates the configuration of a sidecar, a gateway and a client without a
+// proxy.
 type pipeline struct {
 	t       testing.TB
 	mesh    *meshv1alpha1.MeshConfig
@@ -94,7 +94,7 @@ func newPipeline(t testing.TB) *pipeline {
 	}}
 }
 
-// run does the work on an object and returns the processor time that it took.
+// run processes an object and returns the processor time that it took.
 func (p *pipeline) run(kind model.Kind, text []byte) time.Duration {
 	start := processorTime(p.t)
 	decoded, _ := codec.Decode("big.json", text)
@@ -126,8 +126,8 @@ func (p *pipeline) run(kind model.Kind, text []byte) time.Duration {
 	return processorTime(p.t) - start
 }
 
-// unchecked reads an object that breaks a rule: a store may hold it, if the
-// rule came later.
+// unchecked decodes an object that violates a rule. A store may contain it if the rule was added
+// later.
 func (p *pipeline) unchecked(kind model.Kind, text []byte) []*model.Config {
 	var doc struct {
 		APIVersion string
@@ -152,8 +152,8 @@ func (p *pipeline) unchecked(kind model.Kind, text []byte) []*model.Config {
 	return []*model.Config{{Key: key, APIVersion: doc.APIVersion, Labels: doc.Metadata.Labels, Annotations: doc.Metadata.Annotations, Spec: spec, ResourceVersion: "1", Source: "big.json:1"}}
 }
 
-// processorTime returns what this thread has used of a processor. How busy the
-// machine is makes no difference.
+// processorTime returns the processor time used by this thread, which does not depend on the load
+// of the machine.
 func processorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var now unix.Timespec
@@ -163,28 +163,28 @@ func processorTime(t testing.TB) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// The sizes to which fields grow, in bytes.
+// Sizes to which fields grow, in bytes.
 const (
 	growthSmall = 8 << 10
 	growthLarge = 4 * growthSmall
 	growthFull  = 1 << 20
 )
 
-// mostGrowth is how much more work an object of four times the size may be.
-// Linear work is 4 times as much, and what grows with the square 16 times.
+// mostGrowth is the maximum ratio of the work on an object of four times the size. The ratio is 4
+// for linear work and 16 for quadratic work.
 const mostGrowth = 9
 
-// TestWorkGrowsWithTheObject grows each list, map and text of each kind. The
-// work may grow with the size of the object, but not faster. Times below floor
-// say nothing: even with the square of the size, 1 MiB would be little work.
-func TestWorkGrowsWithTheObject(t *testing.T) {
+// TestWorkIsLinear grows each list, map and text of each kind, and checks that the work
+// is about linear in the size. It ignores times below floor: even quadratic work would then be
+// acceptable at 1 MiB.
+func TestWorkIsLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const floor = 2 * time.Millisecond
 	p := newPipeline(t)
 	cases := growthCases(t)
 	if len(cases) < 1000 {
-		t.Fatalf("%d cases: the types of the kinds are not walked", len(cases))
+		t.Fatalf("%d cases, want at least 1000: not all types were visited", len(cases))
 	}
 	var hardest growthCase
 	var most, total time.Duration
@@ -196,21 +196,22 @@ func TestWorkGrowsWithTheObject(t *testing.T) {
 		if large < floor || large < mostGrowth*p.run(c.kind, c.grow(growthSmall)) {
 			continue
 		}
-		// Perhaps the garbage collector ran: the least of some runs counts.
+		// The garbage collector may have run during the measurement, so take the minimum of some
+		// runs.
 		small, large := p.least(c, growthSmall), p.least(c, growthLarge)
 		if large > floor && large > mostGrowth*small {
-			t.Errorf("%s: %v for %d bytes, %v for %d", c.name, small, growthSmall, large, growthLarge)
+			t.Errorf("%s: %v for %d bytes and %v for %d bytes, want about linear growth", c.name, small, growthSmall, large, growthLarge)
 		}
 	}
 	t.Logf("%d cases of %d bytes took %v; the most, %v: %s", len(cases), growthLarge, total, most, hardest.name)
 }
 
-// ordinary is how often the objects of world are decoded for the work that one
-// object of 1 MiB may cost. A usual processor does that in a second.
+// ordinary is how many times all objects of world are decoded for the work that one object of 1 MiB
+// may take. A typical processor needs a second for that.
 const ordinary = 3000
 
-// budget returns the processor time of that work: the measure of what an object
-// may cost on this machine, as it is now.
+// budget returns the processor time of that work, which is the limit for one object on this machine
+// at its current speed.
 func (p *pipeline) budget() time.Duration {
 	const parts = 5
 	least := time.Duration(1 << 62)
@@ -225,13 +226,12 @@ func (p *pipeline) budget() time.Duration {
 	return parts * least
 }
 
-// everyField has TestWorkOnOneMebibyte grow every field of every kind, which is
-// minutes of work.
+// everyField makes TestWorkOnOneMebibyte grow every field of every kind, which takes minutes.
 var everyField = flag.Bool("every-field", false, "grow every field to 1 MiB, not only those that are the most work")
 
-// TestWorkOnOneMebibyte grows the fields that are the most work to 1 MiB, and to
-// smaller sizes, because a bound may refuse the object of 1 MiB. The measure is
-// work on ordinary objects, so that the speed of the machine makes no difference.
+// TestWorkOnOneMebibyte grows the most expensive fields to 1 MiB, and to smaller sizes, because a
+// limit may reject the object of 1 MiB. It compares the time with that of ordinary objects, so that
+// the speed of the machine makes no difference.
 func TestWorkOnOneMebibyte(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -258,20 +258,20 @@ func TestWorkOnOneMebibyte(t *testing.T) {
 		for size := growthFull; size > least; size = size * 5 / 8 {
 			took := p.run(c.kind, c.grow(size))
 			if took > budget {
-				took = p.least(c, size) // perhaps the garbage collector ran
+				took = p.least(c, size) // the garbage collector may have run
 			}
 			t.Logf("%s: %v for %d bytes", c.name, took, size)
 			if took > budget {
-				t.Errorf("%s: %v for %d bytes, want at most %v", c.name, took, size, budget)
+				t.Errorf("%s: %v of processor time for %d bytes, want at most %v", c.name, took, size, budget)
 			}
 		}
 	}
 	if found != len(full) {
-		t.Errorf("%d of %d cases were found", found, len(full))
+		t.Errorf("%d of the %d most expensive cases were found", found, len(full))
 	}
 }
 
-// least returns the least processor time of some runs.
+// least returns the minimum processor time of some runs.
 func (p *pipeline) least(c growthCase, size int) time.Duration {
 	text, least := c.grow(size), time.Duration(1<<62)
 	for range 3 {

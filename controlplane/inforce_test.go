@@ -14,11 +14,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// TestKindsInForce compares what validation says about a kind with what snapshots do with it. The
+// TestKindsInForce checks that validation warns of exactly the kinds that snapshots do not use. The
 // tools tell users that objects of a kind that is not in force change nothing.
 func TestKindsInForce(t *testing.T) {
 	t.Parallel()
-	helps := []model.Kind{model.ProxyConfig, model.WorkloadGroup, model.UDPRoute} // read elsewhere, or only by the conversion
+	helps := []model.Kind{model.ProxyConfig, model.WorkloadGroup, model.UDPRoute} // used elsewhere, or only by the conversion
 	for _, sch := range schema.All() {
 		if slices.Contains(helps, sch.Kind) {
 			continue
@@ -29,7 +29,7 @@ func TestKindsInForce(t *testing.T) {
 			inert = inert || w.Path == "" && strings.Contains(w.Error(), "has no effect in this version")
 		}
 		if inert == snapshot.InForce(sch.Kind) {
-			t.Errorf("%s: validation warns that it has no effect: %t; it is in force: %t", sch.Kind, inert, snapshot.InForce(sch.Kind))
+			t.Errorf("%s: validation warns that it has no effect: %t, but it is in force: %t", sch.Kind, inert, snapshot.InForce(sch.Kind))
 		}
 	}
 }

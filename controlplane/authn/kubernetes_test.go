@@ -138,7 +138,7 @@ func isDown(_ context.Context, token string) (authn.Review, error) {
 
 func emptyAnswer(context.Context, string) (authn.Review, error) { return authn.Review{}, nil }
 
-func TestKubernetesRemembers(t *testing.T) {
+func TestKubernetesCaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := newKey(t)

@@ -70,12 +70,12 @@ func follow(t *testing.T, dir string) (*FileSource, *record) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Run(ctx) }() // it returns nil
+	go func() { defer close(done); _ = s.Run(ctx) }() // always returns nil
 	t.Cleanup(func() { cancel(); <-done })
 	select {
 	case <-s.Synced():
 	case <-time.After(2 * time.Minute):
-		t.Fatal("the directory was not read")
+		t.Fatal("timeout waiting for the source to read the directory")
 	}
 	return s, log
 }
@@ -95,7 +95,7 @@ func uses(s Source, name string, m made) func() error {
 	return func() error {
 		p, err := KeyPairOf(s, Reference{SchemeKubernetes, "ns", name})
 		if err == nil && !bytes.Equal(p.Key, m.key) {
-			err = errors.New("it is another one")
+			err = errors.New("the key pair differs")
 		}
 		return err
 	}
@@ -118,7 +118,7 @@ func TestFileSource(t *testing.T) {
 	cert, key, _ := strings.Cut(plain, "|")
 	put(t, filepath.Join(dir, "a.yaml"), "# comment\n---\n"+secretYAML("one", a)+"---\nkind: Gateway\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: two, namespace: ns}\nstringData:\n  cert: |\n    "+cert+"\n  key: |\n    "+key+"\n", 0o600)
-	put(t, filepath.Join(dir, "mesh.yaml"), "kind: Gateway\nmetadata: {name: x}\n", 0o644) // not a Secret, so all may read it
+	put(t, filepath.Join(dir, "mesh.yaml"), "kind: Gateway\nmetadata: {name: x}\n", 0o644) // not a Secret, so its mode does not matter
 	put(t, filepath.Join(dir, "note.txt"), secretYAML("text", a), 0o600)
 	s, log := follow(t, dir)
 	for _, name := range []string{"one", "two"} {
@@ -135,7 +135,7 @@ func TestFileSource(t *testing.T) {
 	put(t, filepath.Join(dir, "b.yaml"), secretYAML("one", a)+"---\n"+secretYAML("three", a), 0o600)
 	eventually(t, "a new file", uses(s, "three", a))
 	if err := uses(s, "one", b)(); err != nil {
-		t.Errorf("the file that comes first does not count: %v", err)
+		t.Errorf("the first file does not take precedence: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestFileSource(t *testing.T) {
 	put(t, filepath.Join(dir, "sub", "c.yml"), secretYAML("four", b), 0o600)
 	eventually(t, "a new directory", uses(s, "four", b))
 	if log.String() != "" {
-		t.Errorf("the log says:\n%s", log)
+		t.Errorf("unexpected log:\n%s", log)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestFileModes(t *testing.T) {
 	put(t, path, secretYAML("one", a), 0o644)
 	s, log := follow(t, dir)
 	if err := absent(s, "one")(); err != nil || !strings.Contains(log.String(), "set it to 0600") {
-		t.Fatalf("%v, the log says:\n%s", err, log)
+		t.Fatalf("a file that others can read: error %v, log:\n%s", err, log)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -169,12 +169,12 @@ func TestFileModes(t *testing.T) {
 		put(t, path, secretYAML("one", b), mode)
 		eventually(t, "the log", func() error {
 			if !strings.Contains(log.String(), fmt.Sprintf("its mode is %#o", mode)) {
-				return errors.New("says nothing")
+				return errors.New("the log does not contain the mode")
 			}
 			return nil
 		})
 		if err := uses(s, "one", a)(); err != nil {
-			t.Errorf("with mode %o: %v", mode, err)
+			t.Errorf("with mode %o, the last good Secret is not in use: %v", mode, err)
 		}
 	}
 	put(t, path, secretYAML("one", b), 0o400)
@@ -191,12 +191,12 @@ func TestBrokenFile(t *testing.T) {
 	put(t, path, "apiVersion: v1\nkind: Secret\nstringData: {key: hunter2\n", 0o600)
 	eventually(t, "the log", func() error {
 		if !strings.Contains(log.String(), "its previous credentials stay in force") {
-			return errors.New("it says nothing")
+			return errors.New("the log does not contain the problem")
 		}
 		return nil
 	})
 	if err := uses(s, "one", a)(); err != nil || strings.Contains(log.String(), "hunter2") {
-		t.Errorf("%v, the log says:\n%s", err, log)
+		t.Errorf("an invalid file: error %v, log:\n%s", err, log)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestDecode(t *testing.T) {
 	} {
 		secrets, err := decode([]byte(tc.text), "default")
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-			t.Errorf("%s: got %d, error %v, want one with %q", name, len(secrets), err, tc.want)
+			t.Errorf("%s: got %d Secrets, error %v; want an error with %q", name, len(secrets), err, tc.want)
 		}
 		if err != nil && (strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "8675309")) {
 			t.Errorf("%s: the error quotes the Secret: %v", name, err)
@@ -228,8 +228,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestTurnedLink changes files as Kubernetes changes the content of a volume.
-func TestTurnedLink(t *testing.T) {
+// TestReplacedLink replaces files as Kubernetes replaces the content of a volume.
+func TestReplacedLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	turn := func(n int, m made) {
@@ -290,7 +290,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		for _, s := range secrets {
 			if !isName(s.key.name) || !isName(s.key.namespace) {
-				t.Fatalf("a Secret is called %+v", s.key)
+				t.Fatalf("decode accepted a Secret with the name %+v", s.key)
 			}
 		}
 	})

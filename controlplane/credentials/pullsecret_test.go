@@ -17,7 +17,7 @@ func TestPullSecret(t *testing.T) {
 	tests := []struct {
 		name string
 		data map[string][]byte
-		want string // the config, or a part of the error
+		want string // the config, or part of the error
 	}{
 		{"a docker config", map[string][]byte{".dockerconfigjson": []byte(config)}, config},
 		{"no registries", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{}}`)}, `{"auths":{}}`},
@@ -37,20 +37,20 @@ func TestPullSecret(t *testing.T) {
 		got, err := DockerOf(table, Reference{Scheme: SchemeKubernetes, Namespace: "shop", Name: "registry"})
 		switch {
 		case err != nil && (!strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "c2VjcmV0")):
-			t.Errorf("%s: the error is %v, want %q", tc.name, err, tc.want)
+			t.Errorf("%s: got error %v, want one with %q without the password", tc.name, err, tc.want)
 		case err == nil && string(got.JSON) != tc.want:
 			t.Errorf("%s: got %d bytes, want %q", tc.name, len(got.JSON), tc.want)
 		}
 	}
 }
 
-// TestPullSecretBesideOthers checks that a Secret may contain both a certificate and a docker
+// TestPullSecretWithOtherData checks that a Secret may contain both a certificate and a docker
 // config, and that one with only a docker config is not a certificate.
-func TestPullSecretBesideOthers(t *testing.T) {
+func TestPullSecretWithOtherData(t *testing.T) {
 	t.Parallel()
 	c, err := Parse("shop", "registry", map[string][]byte{".dockerconfigjson": []byte(`{"auths":{}}`)})
 	if err != nil || c.Pair != nil || c.Roots != nil || c.Docker == nil {
-		t.Fatalf("%v, %v", c, err)
+		t.Fatalf("got %v, error %v; want only the docker config", c, err)
 	}
 	table, err := NewTable(nil, nil)
 	if err != nil {
@@ -62,14 +62,14 @@ func TestPullSecretBesideOthers(t *testing.T) {
 		table.Set("shop", "registry", map[string][]byte{".dockerconfigjson": []byte(config)})
 	}
 	if changes != 2 {
-		t.Errorf("heard of %d changes, want 2", changes)
+		t.Errorf("%d changes were reported, want 2", changes)
 	}
 	if _, err := KeyPairOf(table, Reference{Namespace: "shop", Name: "registry"}); err == nil || errors.Is(err, ErrNotFound) {
-		t.Errorf("a key pair of a docker config: %v", err)
+		t.Errorf("KeyPairOf a docker config: got error %v, want one other than ErrNotFound", err)
 	}
 }
 
-func TestPullSecretIsHidden(t *testing.T) {
+func TestPullSecretIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	docker := &Docker{JSON: PullSecret(`{"auths":{"r.example":{"auth":"c2VjcmV0"}}}`)}
 	text, err := json.Marshal(docker)
@@ -78,6 +78,6 @@ func TestPullSecretIsHidden(t *testing.T) {
 	}
 	shown := string(text) + fmt.Sprintf("%v %+v %#v %s %d %x %v %x", docker, *docker, docker, docker.JSON, docker.JSON, docker.JSON, docker.JSON.LogValue(), *docker)
 	if strings.Contains(shown, "c2VjcmV0") || strings.Contains(shown, "99 50") || strings.Contains(shown, "6332566a") {
-		t.Errorf("it is shown: %s", shown)
+		t.Errorf("the formatted credential contains the password: %s", shown)
 	}
 }

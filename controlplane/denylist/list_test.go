@@ -38,7 +38,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Len() != 4 || !slices.Equal(l.Serials(), []string{"0abc", "3f2a9c"}) {
-		t.Errorf("%d entries, serials %v", l.Len(), l.Serials())
+		t.Errorf("Len() = %d, Serials() = %v; want 4 and [0abc 3f2a9c]", l.Len(), l.Serials())
 	}
 	domains := []string{"cluster.local", "old.example"}
 	for text, want := range map[string]bool{
@@ -50,11 +50,11 @@ func TestParse(t *testing.T) {
 		"spiffe://cluster.local/ns/old2/sa/any":  false,
 	} {
 		if got := l.Denies(id(t, text), domains); got != want {
-			t.Errorf("%s: denied %t, want %t", text, got, want)
+			t.Errorf("Denies(%s) = %t, want %t", text, got, want)
 		}
 	}
 	if l.Denies(id(t, "spiffe://old.example/ns/shop/sa/web"), nil) {
-		t.Error("an identity of a stranger's trust domain is denied")
+		t.Error("an identity of another trust domain is denied")
 	}
 	exact, prefixes := l.Patterns(domains)
 	if got := fmt.Sprint(exact, prefixes); got != "[spiffe://cluster.local/ns/shop/sa/web spiffe://old.example/ns/shop/sa/web] [spiffe://cluster.local/ns/old/sa/ spiffe://old.example/ns/old/sa/]" {
@@ -62,11 +62,11 @@ func TestParse(t *testing.T) {
 	}
 	same, err := Parse([]byte("serial 3f2a9c\nserial 0abc\nspiffe://old.example/ns/old/sa/*\nspiffe://cluster.local/ns/shop/sa/web\n"))
 	if err != nil || same.Version() != l.Version() || l.Version() == "" {
-		t.Errorf("versions %q and %q, error %v", same.Version(), l.Version(), err)
+		t.Errorf("versions of equal lists: got %q and %q, error %v", same.Version(), l.Version(), err)
 	}
 	var none *List
 	if none.Len() != 0 || none.Version() != "" || none.Denies(certs.ID{}, nil) || none.DeniesSerial("0abc") || none.Serials() != nil {
-		t.Error("a nil list has something")
+		t.Error("a nil list is not empty")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestParseRefuses(t *testing.T) {
 		"spiffe://cluster.local/ns/a/sa/b spiffe://c/ns/d/sa/e\n": "line 1:",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.60q: got %v, want an error with %q", text, err, says)
+			t.Errorf("Parse(%.60q) = %v, want an error with %q", text, err, says)
 		}
 	}
 	var many strings.Builder
@@ -96,7 +96,7 @@ func TestParseRefuses(t *testing.T) {
 		fmt.Fprintf(&many, "spiffe://cluster.local/ns/shop/sa/a%d\n", n)
 	}
 	if _, err := Parse([]byte(many.String())); err == nil || !strings.Contains(err.Error(), "line 1001") {
-		t.Errorf("got %v", err)
+		t.Errorf("Parse of too many lines = %v, want an error with line 1001", err)
 	}
 }
 
@@ -109,17 +109,17 @@ func FuzzParse(f *testing.F) {
 		}
 		exact, prefixes := l.Patterns(nil)
 		if len(exact)+len(prefixes)+len(l.Serials()) != l.Len() {
-			t.Errorf("%d entries, of which proxies get %v, %v and %v", l.Len(), exact, prefixes, l.Serials())
+			t.Errorf("%d entries, but the configuration of proxies has %v, %v and %v", l.Len(), exact, prefixes, l.Serials())
 		}
 		for _, uri := range exact {
 			if !l.Denies(id(t, uri), nil) {
-				t.Errorf("%s is in the list and not denied", uri)
+				t.Errorf("Denies(%s) = false for an entry of the list", uri)
 			}
 		}
 	})
 }
 
-// TestFollower replaces the file by valid and invalid versions.
+// TestFollower replaces the file with valid and invalid versions.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -131,10 +131,10 @@ func TestFollower(t *testing.T) {
 		}
 	}
 	if _, err := NewFollower(Config{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("no file: %v", err)
+		t.Errorf("NewFollower without a file = %v, want an error with the path", err)
 	}
 	if _, err := NewFollower(Config{Path: dir}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a directory: %v", err)
+		t.Errorf("NewFollower of a directory = %v, want an error", err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -161,7 +161,7 @@ func TestFollower(t *testing.T) {
 			time.Sleep(3 * every)
 			synctest.Wait()
 			if got := fmt.Sprint(f.List().Serials()); got != want || changes.Load() != changed || strings.Count(log.String(), "level=ERROR") != errors {
-				t.Errorf("after %q: %s with %d changes, want %s with %d; the log: %s", text, got, changes.Load(), want, changed, log.String())
+				t.Errorf("after %q: serials %s after %d changes, want %s after %d; log: %s", text, got, changes.Load(), want, changed, log.String())
 			}
 		}
 		after("serial ab\n# a comment\n", "[ab]", 0, 0)

@@ -25,7 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// fakeStore has a Gateway and its class.
+// fakeStore contains a Gateway and its class.
 type fakeStore struct {
 	config.Reader
 	objects map[model.Key]*model.Config
@@ -42,7 +42,7 @@ func (s fakeStore) List(kind model.Kind, _ string) (out []*model.Config) {
 	return out
 }
 
-// fakeCluster is a cluster whose cache is never late. It counts requests.
+// fakeCluster is a cluster whose cache is always up to date. It counts requests.
 type fakeCluster struct {
 	mu             sync.Mutex // guards the fields below
 	objects        map[string]*unstructured.Unstructured
@@ -95,11 +95,11 @@ func (f *fakeCluster) owned(uid string) (out []*unstructured.Unstructured) {
 }
 
 func fingerprint(o *unstructured.Unstructured) string {
-	doc, _ := json.Marshal(o.Object) // of plain values
+	doc, _ := json.Marshal(o.Object) // cannot fail for JSON values
 	return fmt.Sprintf("%x", sha256.Sum256(doc))
 }
 
-// change writes an object as somebody else and reports it as the watch does.
+// change modifies an object like another client, and reports it like the watch.
 func (f *fakeCluster) change(kind, name string, with func(*unstructured.Unstructured)) {
 	f.mu.Lock()
 	o := f.objects[nameOf(kind, name)].DeepCopy()
@@ -118,7 +118,7 @@ func (f *fakeCluster) counts() string {
 	return out
 }
 
-// deploying runs a controller with a Gateway whose ConfigMap exists, in a bubble of synctest.
+// deploying runs a controller with a Gateway whose ConfigMap exists, in a synctest bubble.
 func deploying(t *testing.T, cluster *fakeCluster) *Controller {
 	t.Helper()
 	text := strings.Replace(edge, "listeners:", `infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: large}}, listeners:`, 1) +
@@ -164,7 +164,8 @@ func deploying(t *testing.T, cluster *fakeCluster) *Controller {
 	return c
 }
 
-// TestSteadyGateway deploys once, and then only reads the ConfigMap until something changes.
+// TestSteadyGateway checks that after the deployment, requests are made only when something
+// changes.
 func TestSteadyGateway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +176,7 @@ func TestSteadyGateway(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := cluster.counts(); got != want {
-				t.Errorf("%s: %s, want %s", what, got, want)
+				t.Errorf("%s: got %s, want %s", what, got, want)
 			}
 		}
 		step("the deployment", "7 reads, 5 applies")
@@ -200,11 +201,12 @@ func TestSteadyGateway(t *testing.T) {
 	})
 }
 
-// TestFailingGateway causes an attempt per pause at most, however many events come.
+// TestFailingGateway checks that there is at most one attempt per pause, however many events
+// arrive.
 func TestFailingGateway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster := &fakeCluster{fail: errors.New("no")}
+		cluster := &fakeCluster{fail: errors.New("no connection")}
 		deploying(t, cluster)
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -37,7 +37,7 @@ func injector(t testing.TB) *inject.Injector {
 	return in
 }
 
-// inputOf reads a Gateway, and the data of a ConfigMap after a line of dashes.
+// inputOf reads a Gateway, optionally followed by a line of dashes and the data of a ConfigMap.
 func inputOf(t testing.TB, text string) Input {
 	t.Helper()
 	doc, params, has := strings.Cut(text, "\n---\n")
@@ -59,7 +59,7 @@ func TestRender(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
-		t.Fatal("no cases", err)
+		t.Fatal("no test cases", err)
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -121,13 +121,13 @@ func TestRenderRefuses(t *testing.T) {
 			t.Parallel()
 			got, err := Render(inputOf(t, c.text))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%d objects, error %v, want %q", len(got), err, c.want)
+				t.Errorf("got %d objects, error %v; want an error with %q", len(got), err, c.want)
 			}
 		})
 	}
 }
 
-// FuzzOverlay merges any overlay. Nothing panics, and no overlay changes whose object it is.
+// FuzzOverlay checks that no overlay causes a panic or changes the identity or owner of an object.
 func FuzzOverlay(f *testing.F) {
 	f.Add("spec: {replicas: 2}")
 	f.Add("metadata: {labels: {gateway.istio.io/managed: null}}\nspec: {template: {spec: {containers: [{$patch: replace}, {name: istio-proxy, $patch: delete}]}}}")
@@ -145,10 +145,10 @@ func FuzzOverlay(f *testing.F) {
 			for _, o := range objects {
 				owners := o.GetOwnerReferences()
 				if o.GetName() != "edge-istio" || o.GetNamespace() != "shop" || len(owners) != 1 || owners[0].UID != "1234" || o.GetLabels()[ManagedLabel] != ManagedValue {
-					t.Errorf("%s of another: %v", o.GetKind(), o.Object["metadata"])
+					t.Errorf("%s: the overlay changed the identity or owner: %v", o.GetKind(), o.Object["metadata"])
 				}
 				if !isKind(o.GetKind()) {
-					t.Errorf("an object of the kind %s", o.GetKind())
+					t.Errorf("unexpected kind %s", o.GetKind())
 				}
 			}
 		}
@@ -178,15 +178,15 @@ func TestOwned(t *testing.T) {
 	}
 	for _, o := range objects {
 		if !owned(o, in.Gateway) || owned(o, of(func(g *model.Config) { g.UID = "other" })) {
-			t.Errorf("%s: the owner counts", o.GetKind())
+			t.Errorf("%s: owned() does not follow the owner reference", o.GetKind())
 		}
-		o.SetOwnerReferences(nil) // an account of an older Istio
+		o.SetOwnerReferences(nil) // as older versions of Istio create service accounts
 		if !owned(o, in.Gateway) || owned(o, of(func(g *model.Config) { g.Name = "another" })) {
-			t.Errorf("%s: without an owner the labels count", o.GetKind())
+			t.Errorf("%s: owned() without an owner reference does not follow the labels", o.GetKind())
 		}
 		o.SetLabels(map[string]string{"gateway.networking.k8s.io/gateway-name": "edge"})
 		if owned(o, in.Gateway) {
-			t.Errorf("%s: the label of proxies makes no owner", o.GetKind())
+			t.Errorf("%s: owned() = true because of the label of proxies", o.GetKind())
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// refused are expressions that no supported Envoy reads, and what Check says about them.
+// refused maps expressions that all supported Envoys reject to the error of Check.
 var refused = map[string]string{
 	`string(response.code)`:                                 "a call of string",
 	`string(response.code) == "1"`:                          "a call of string",
@@ -51,7 +51,7 @@ var refused = map[string]string{
 	`"` + strings.Repeat("a", 100001) + `"`:                 "",
 }
 
-// read are expressions that all supported Envoys read.
+// read are expressions that all supported Envoys accept.
 var read = []string{
 	"response.code >= 400 &&\n  true // a comment\n", `"a" + 1 == "b"`, `foo.bar == 1`, `duration("x") < duration("1s")`, `{"a": 1}.a == 1`,
 	`size(1) == request.path.size()`, `request.headers["a"] in ["b"]`, `has(request.headers)`, `contains("a", "b") || re.contains("b")`,
@@ -69,31 +69,31 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	for text, want := range refused {
 		if err := Check(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Check(%.80q): %v, want an error with %q", text, err, want)
+			t.Errorf("Check(%.80q) = %v, want an error with %q", text, err, want)
 		}
 	}
 	for _, text := range read {
 		if err := Check(text); err != nil {
-			t.Errorf("Check(%.80q): %v", text, err)
+			t.Errorf("Check(%.80q) = %v, want nil", text, err)
 		}
 	}
 }
 
-// TestEnvoyExpressions has the real Envoy read filters of access logs.
+// TestEnvoyExpressions validates filters of access logs with the real Envoy.
 func TestEnvoyExpressions(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
 	if out, err := filtered(t, binary, read); err != nil {
-		t.Errorf("envoy refuses an expression: %v\n%s", err, out)
+		t.Errorf("Envoy rejects an expression: %v\n%s", err, out)
 	}
 	for text := range refused {
 		if out, err := filtered(t, binary, []string{text}); err == nil {
-			t.Errorf("envoy reads %.80q:\n%s", text, out)
+			t.Errorf("Envoy accepts %.80q:\n%s", text, out)
 		}
 	}
 }
 
-// filtered has an Envoy read a listener with access logs that have filters.
+// filtered validates a listener whose access logs have filters.
 func filtered(t *testing.T, binary string, filters []string) ([]byte, error) {
 	t.Helper()
 	var logs []any
@@ -112,7 +112,7 @@ func filtered(t *testing.T, binary string, filters []string) ([]byte, error) {
 	return validate(t, binary, map[string]any{"access_log": logs})
 }
 
-// validate has an Envoy read a listener.
+// validate runs Envoy in validation mode with a listener.
 func validate(t *testing.T, binary string, listener map[string]any) ([]byte, error) {
 	t.Helper()
 	listener["name"] = "l"

@@ -31,7 +31,7 @@ func TestFormat(t *testing.T) {
 		got, err := Format(text)
 		if problem, ok := strings.CutPrefix(want, "!"); ok {
 			if err == nil || !strings.Contains(err.Error(), problem) {
-				t.Errorf("Format(%q): %v, want an error with %q", text, err, problem)
+				t.Errorf("Format(%q) = %v, want an error with %q", text, err, problem)
 			}
 		} else if err != nil || got != want {
 			t.Errorf("Format(%q) = %q, %v, want %q", text, got, err, want)
@@ -49,7 +49,7 @@ func TestBounded(t *testing.T) {
 		`request.`: false,
 	} {
 		if got := Bounded(text); got != want {
-			t.Errorf("Bounded(%q) = %t", text, got)
+			t.Errorf("Bounded(%q) = %t, want %t", text, got, want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func FuzzFormat(f *testing.F) {
 	f.Add("string(request.path)")
 	f.Fuzz(func(t *testing.T, text string) {
 		if got, err := Format(text); err == nil && (!strings.HasPrefix(got, "%CEL(") || !strings.HasSuffix(got, ")%")) {
-			t.Errorf("Format(%q) = %q", text, got)
+			t.Errorf("Format(%q) = %q, which is not a CEL command", text, got)
 		}
 	})
 }

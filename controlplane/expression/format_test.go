@@ -48,19 +48,19 @@ func TestCheckFormat(t *testing.T) {
 	} {
 		err := CheckFormat(format)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("CheckFormat(%q) = %v, want %q", format, err, want)
+			t.Errorf("CheckFormat(%q) = %v, want an error with %q", format, err, want)
 		}
 	}
 	labels := map[string]any{"a": "%PROTOCOL%", "b": map[string]any{"c": []any{1.0, "%NO%"}}}
 	if err := CheckLabels(labels); err == nil || !strings.Contains(err.Error(), `["b"]`) || !strings.Contains(err.Error(), `"%NO%"`) {
-		t.Errorf("CheckLabels: %v", err)
+		t.Errorf("CheckLabels() = %v, want an error about b and %%NO%%", err)
 	}
 	var nested any = "x"
 	for range 90 {
 		nested = map[string]any{"in": nested}
 	}
 	if err := CheckLabels(map[string]any{"deep": nested}); err == nil || !strings.HasPrefix(err.Error(), `["deep"]: nested deeper than the 20 levels`) {
-		t.Errorf("CheckLabels of deep labels: %v", err)
+		t.Errorf("CheckLabels of deeply nested labels = %v, want an error", err)
 	}
 }
 
@@ -92,13 +92,13 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// arguments are arguments of commands that do not take any text.
+// arguments maps commands that do not accept every argument to a valid one.
 var arguments = map[string]string{
 	"CEL": "request.path", "COMMON_DURATION": "DS_RX_BEG:DS_TX_END:ms", "GRPC_STATUS": "NUMBER", "METADATA": "ROUTE:a:b",
 	"PATH": "NQ:ORIG", "START_TIME": "%s", "TYPED_CEL": "request.path", "QUERY_PARAMS": "ORIG",
 }
 
-// TestEnvoyHasCommands has the real Envoy read a format with all commands.
+// TestEnvoyHasCommands validates a format with all commands with the real Envoy.
 func TestEnvoyHasCommands(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -125,16 +125,16 @@ func TestEnvoyHasCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := formatted(t, binary, format.String()); err != nil {
-		t.Errorf("envoy refuses a command: %v\n%s", err, out)
+		t.Errorf("Envoy rejects a command: %v\n%s", err, out)
 	}
 	for _, text := range []string{"%REQ(a?b?c)%", "%RESP(a:b)%", "%TRAILER(é)%", "%REQ_WITHOUT_QUERY(a b)%", "%FILTER_STATE(a:FIELD)%", "%FILTER_STATE(a:PLAIN:b)%", "%FILTER_STATE(:PLAIN)%", "%UPSTREAM_FILTER_STATE(a:TEXT)%"} {
 		if out, err := formatted(t, binary, text); err == nil {
-			t.Errorf("envoy reads %s:\n%s", text, out)
+			t.Errorf("Envoy accepts %s:\n%s", text, out)
 		}
 	}
 }
 
-// formatted has an Envoy read a listener with a format of its access log.
+// formatted validates a listener whose access log has a format.
 func formatted(t *testing.T, binary, format string) ([]byte, error) {
 	t.Helper()
 	return validate(t, binary, map[string]any{"access_log": []any{map[string]any{"name": "envoy.access_loggers.file", "typed_config": map[string]any{

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 )
 
-// TestEnvoyReplacesCommands has the real Envoy send headers with all commands that it should have by its
-// version: none reaches the client as it is written. It refuses those of newer versions.
+// TestEnvoyReplacesCommands checks that the real Envoy replaces all commands of its version in
+// response headers, and rejects those of newer versions.
 func TestEnvoyReplacesCommands(t *testing.T) {
 	t.Parallel()
 	binary := envoyBinary(t)
@@ -43,31 +43,31 @@ func TestEnvoyReplacesCommands(t *testing.T) {
 			}
 			since, _, err := Header(form.text)
 			if err != nil {
-				t.Errorf("%s: %v", form.text, err)
+				t.Errorf("Header(%s) = %v, want nil", form.text, err)
 			}
 			if since <= minor {
 				values = append(values, form.text)
 			} else if out, err := validate(t, binary, headerListener(form.text)); err == nil {
-				t.Errorf("Envoy 1.%d reads %s, which needs 1.%d:\n%s", minor, form.text, since, out)
+				t.Errorf("Envoy 1.%d accepts %s, which requires 1.%d:\n%s", minor, form.text, since, out)
 			}
 		}
 	}
 	if len(values) < 120 {
-		t.Fatalf("only %d commands", len(values))
+		t.Fatalf("%d commands, want at least 120", len(values))
 	}
 	got := answer(t, binary, headerListener(values...))
 	replaced := 0
 	for i, v := range values {
 		sent := got.Get("x-" + strconv.Itoa(i))
 		if strings.Contains(sent, "%"+regexp.MustCompile(`[A-Z0-9_]+`).FindString(v)) {
-			t.Errorf("%s is sent as %q", v, sent)
+			t.Errorf("%s was not replaced: %q", v, sent)
 		}
 		if sent != "" {
 			replaced++
 		}
 	}
 	if replaced < 30 {
-		t.Errorf("only %d of %d headers have a value: %v", replaced, len(values), got)
+		t.Errorf("only %d of %d headers have a value, want 30: %v", replaced, len(values), got)
 	}
 }
 
@@ -88,7 +88,7 @@ func headerListener(values ...string) map[string]any {
 	}}}}}}
 }
 
-// answer runs an Envoy with a listener and returns the headers of a response.
+// answer runs Envoy with a listener and returns the headers of a response.
 func answer(t *testing.T, binary string, listener map[string]any) http.Header {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,18 +116,18 @@ func answer(t *testing.T, binary string, listener map[string]any) http.Header {
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 		select {
 		case <-ended:
-			t.Fatalf("envoy ended: %s", output.String())
+			t.Fatalf("Envoy exited: %s", output.String())
 		case <-time.After(20 * time.Millisecond):
 		}
 		if h, err := ask(admin); err == nil {
 			return h
 		}
 	}
-	t.Fatal("envoy does not answer")
+	t.Fatal("timeout waiting for a response of Envoy")
 	return nil
 }
 
-// ask sends a request to the listener of the Envoy whose admin address a file has.
+// ask sends a request to the listener of the Envoy whose admin address is in a file.
 func ask(admin string) (http.Header, error) {
 	address, err := os.ReadFile(admin)
 	if err != nil {
@@ -160,7 +160,7 @@ func ask(admin string) (http.Header, error) {
 	return resp.Header, resp.Body.Close()
 }
 
-// minorOf returns the second part of the version of an Envoy.
+// minorOf returns the minor version of an Envoy.
 func minorOf(t *testing.T, binary string) int {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binary, "--version").Output()
@@ -169,7 +169,7 @@ func minorOf(t *testing.T, binary string) int {
 	}
 	m := regexp.MustCompile(`/1\.([0-9]+)\.`).FindSubmatch(out)
 	if m == nil {
-		t.Fatalf("version %q", out)
+		t.Fatalf("the output has no version: %q", out)
 	}
 	minor, err := strconv.Atoi(string(m[1]))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// many returns a Gateway and routes with four rules each, each with a different host.
+// many returns a Gateway and routes with four rules each. Each route has a different host.
 func many(b *testing.B, routes int) Input {
 	b.Helper()
 	text := `
@@ -67,7 +67,7 @@ spec:
 	return in
 }
 
-// BenchmarkConvert measures a change of one of 1000 routes, and one without effect.
+// BenchmarkConvert measures a change of one of 1000 routes, and a change without effect.
 func BenchmarkConvert(b *testing.B) {
 	in := many(b, 1000)
 	for name, key := range map[string]model.Key{

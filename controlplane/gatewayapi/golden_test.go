@@ -116,7 +116,7 @@ func TestConvert(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(paths) < 5 {
-		t.Fatalf("golden files: %v, %v", paths, err)
+		t.Fatalf("golden files: got %v, error %v", paths, err)
 	}
 	for _, path := range paths {
 		t.Run(filepath.Base(path), func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestConvert(t *testing.T) {
 			}
 			got := show(t, Convert(input(t, string(text))))
 			if again := show(t, Convert(input(t, string(text)))); again != got {
-				t.Errorf("a second conversion gave something else (-first +second):\n%s", cmp.Diff(got, again))
+				t.Errorf("a second conversion differs (-first +second):\n%s", cmp.Diff(got, again))
 			}
 			want := strings.TrimSuffix(path, ".yaml") + ".want"
 			if *update {
@@ -141,7 +141,7 @@ func TestConvert(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(golden), got); diff != "" {
-				t.Errorf("converting gave something else (-want +got):\n%s", diff)
+				t.Errorf("the result differs from the golden file (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -16,9 +16,9 @@ func parent(controller gatewayv1.GatewayController, name string, conditions ...m
 	return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: controller, Conditions: conditions}
 }
 
-// TestMergeRoute checks that a second merge changes nothing, so that a status is written once.
-// Entries of other controllers stay, our own entries of removed parents are removed, and a
-// condition keeps the time of its last change.
+// TestMergeRoute checks that a second merge changes nothing, so that a status is written only once.
+// Entries of other controllers must stay, entries of this controller for removed parents must be
+// removed, and a condition must keep the time of its last change.
 func TestMergeRoute(t *testing.T) {
 	t.Parallel()
 	first, later := time.Unix(1000, 0), time.Unix(2000, 0)
@@ -31,13 +31,13 @@ func TestMergeRoute(t *testing.T) {
 	merged, differs := Merge(there, want, first)
 	got := merged.(*gatewayv1.HTTPRouteStatus).Parents
 	if !differs || len(got) != 2 || got[0].ControllerName != "example.com/other" || got[1].ParentRef.Name != "edge" || !got[1].Conditions[0].LastTransitionTime.Time.Equal(first) {
-		t.Fatalf("merged to %+v, differs %t", got, differs)
+		t.Fatalf("Merge() = %+v, differs %t", got, differs)
 	}
 	if len(there.Parents) != 2 || there.Parents[1].ParentRef.Name != "gone" || !want.Parents[0].Conditions[0].LastTransitionTime.IsZero() {
-		t.Error("merging altered what it was given")
+		t.Error("Merge changed its arguments")
 	}
 	if again, differs := Merge(merged, want, later); differs {
-		t.Errorf("the same differs: %+v", again)
+		t.Errorf("merging the same status again differs: %+v", again)
 	}
 	want = &gatewayv1.HTTPRouteStatus{RouteStatus: gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
 		parent(Controller, "edge", condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "another message")),
@@ -45,10 +45,10 @@ func TestMergeRoute(t *testing.T) {
 	merged, differs = Merge(merged, want, later)
 	got = merged.(*gatewayv1.HTTPRouteStatus).Parents
 	if !differs || len(got[1].Conditions) != 1 || !got[1].Conditions[0].LastTransitionTime.Time.Equal(first) {
-		t.Errorf("merged to %+v, want one condition with its old time", got[1])
+		t.Errorf("Merge() = %+v, want one condition with its old time", got[1])
 	}
 	if merged, differs = Merge(merged, &gatewayv1.HTTPRouteStatus{RouteStatus: gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}}, later); !differs || len(merged.(*gatewayv1.HTTPRouteStatus).Parents) != 1 {
-		t.Errorf("without parents of ours: %+v, differs %t", merged, differs)
+		t.Errorf("merging a status without parents: got %+v, differs %t", merged, differs)
 	}
 }
 
@@ -68,28 +68,28 @@ func TestMergeGateway(t *testing.T) {
 	merged, differs := Merge(&gatewayv1.GatewayStatus{Conditions: []metav1.Condition{foreign}, Listeners: []gatewayv1.ListenerStatus{{Name: "gone"}}}, want(true), first)
 	got := merged.(*gatewayv1.GatewayStatus)
 	if !differs || len(got.Conditions) != 2 || got.Conditions[0].Type != foreign.Type || len(got.Listeners) != 1 {
-		t.Fatalf("merged to %+v", got)
+		t.Fatalf("Merge() = %+v", got)
 	}
 	if _, differs := Merge(merged, want(true), later); differs {
-		t.Error("the same differs")
+		t.Error("merging the same status again differs")
 	}
 	merged, differs = Merge(merged, want(false), later)
 	if got = merged.(*gatewayv1.GatewayStatus); !differs || !got.Listeners[0].Conditions[0].LastTransitionTime.Time.Equal(later) || !got.Conditions[1].LastTransitionTime.Time.Equal(first) {
-		t.Errorf("merged to %+v", got)
+		t.Errorf("Merge() of a changed listener = %+v", got)
 	}
 }
 
-// TestMergeNothing checks that an empty status is not written to an object without one.
+// TestMergeNothing checks that an empty status is not written to an object without a status.
 func TestMergeNothing(t *testing.T) {
 	t.Parallel()
 	for _, want := range []any{&gatewayv1.TLSRouteStatus{}, &gatewayv1.TCPRouteStatus{}, &gatewayv1.GRPCRouteStatus{}, &gatewayv1.PolicyStatus{}, &kubenetworkingv1.IngressStatus{}} {
 		if _, differs := Merge(nil, want, time.Unix(1, 0)); differs {
-			t.Errorf("%T differs from nothing", want)
+			t.Errorf("an empty %T differs from no status", want)
 		}
 	}
 	if _, differs := Merge(nil, &kubenetworkingv1.IngressStatus{LoadBalancer: kubenetworkingv1.IngressLoadBalancerStatus{
 		Ingress: []kubenetworkingv1.IngressLoadBalancerIngress{{IP: "192.0.2.1"}},
 	}}, time.Unix(1, 0)); !differs {
-		t.Error("an address is not written")
+		t.Error("an address does not differ from no status")
 	}
 }

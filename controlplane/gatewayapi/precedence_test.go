@@ -54,7 +54,7 @@ func (q request) matchedBy(m gatewayv1.HTTPRouteMatch) bool {
 	return true
 }
 
-// takenBy reports whether a request matches a converted route.
+// takenBy reports whether a converted route matches a request.
 func (q request) takenBy(m *networkingv1alpha3.HTTPMatchRequest) bool {
 	all := func(want map[string]*networkingv1alpha3.StringMatch, got map[string]string) bool {
 		for name, v := range want {
@@ -116,8 +116,8 @@ func randomMatch(rnd *rand.Rand) gatewayv1.HTTPRouteMatch {
 	return m
 }
 
-// TestPrecedenceOfRequests routes random requests through random routes. The result must be that
-// of the specification, regardless of the order of objects.
+// TestPrecedenceOfRequests routes random requests through random routes. The result must be the one
+// that the specification requires, regardless of the order of objects.
 func TestPrecedenceOfRequests(t *testing.T) {
 	t.Parallel()
 	went := 0
@@ -176,18 +176,18 @@ func TestPrecedenceOfRequests(t *testing.T) {
 				went++
 			}
 			if got != want {
-				t.Fatalf("seed %d: %+v goes by %q, want %q", seed, q, got, want)
+				t.Fatalf("seed %d: %+v is routed by %q, want %q", seed, q, got, want)
 			}
 		}
 	}
 	if went < 5000 {
-		t.Errorf("only %d requests went by a route", went)
+		t.Errorf("only %d requests matched a route, want 5000", went)
 	}
 }
 
-// TestNamesOfHosts checks that converted objects have unique names, even for hosts that differ
+// TestUniqueNames checks that converted objects have unique names, even for hosts that differ
 // only in dots.
-func TestNamesOfHosts(t *testing.T) {
+func TestUniqueNames(t *testing.T) {
 	t.Parallel()
 	spec := &kubenetworkingv1.IngressSpec{IngressClassName: pointer("istio")}
 	for _, host := range []string{"a.b.c", "a-b.c", "a.b-c", "a-b-c"} {
@@ -206,19 +206,19 @@ func TestNamesOfHosts(t *testing.T) {
 	seen := map[model.Key]bool{}
 	for _, o := range Convert(in).Objects[model.VirtualService] {
 		if seen[o.Key] {
-			t.Errorf("two objects are called %s", o.Key)
+			t.Errorf("two objects have the key %s", o.Key)
 		}
 		seen[o.Key] = true
 	}
 	if len(seen) != 4 {
-		t.Errorf("%d VirtualServices of four hosts", len(seen))
+		t.Errorf("%d VirtualServices for 4 hosts", len(seen))
 	}
 	l := &listener{of: &gateway{}}
 	l.of.Config = &model.Config{Key: model.Key{Name: "gw"}}
 	names := map[string]bool{}
 	for _, host := range []string{"a.b", "a-b", "*.a.b", "any.a.b", "any.a-b", "*.a-b"} {
 		if name := l.hostGatewayName(host); names[name] {
-			t.Errorf("the name %s is that of several hosts", name)
+			t.Errorf("several hosts have the name %s", name)
 		} else {
 			names[name] = true
 		}

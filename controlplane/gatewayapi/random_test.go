@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// fill sets random fields of a value. It uses few texts, so that objects refer to each other; most
-// of them are invalid in their field.
+// fill sets random fields of a value. It uses few different texts, so that objects refer to each
+// other. Most of the texts are invalid for their field.
 func fill(rnd *rand.Rand, v reflect.Value, depth int) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -76,7 +76,7 @@ func TestRandomObjects(t *testing.T) {
 			kind := Kinds()[1+rnd.IntN(len(Kinds())-1)]
 			sch, ok := schema.Of(kind)
 			if !ok {
-				t.Fatalf("%s is not known", kind)
+				t.Fatalf("kind %s is unknown", kind)
 			}
 			spec := sch.NewSpec()
 			fill(rnd, reflect.ValueOf(spec).Elem(), 0)
@@ -109,7 +109,7 @@ func TestRandomObjects(t *testing.T) {
 			for _, o := range list {
 				made++
 				if _, known := r.Origin[o.Key]; seen[o.Key] || !known {
-					t.Fatalf("seed %d: %s is there twice, or of nobody", seed, o.Key)
+					t.Fatalf("seed %d: %s is a duplicate or has no origin", seed, o.Key)
 				}
 				seen[o.Key] = true
 			}
@@ -118,13 +118,13 @@ func TestRandomObjects(t *testing.T) {
 			if _, differs := Merge(nil, status, time.Unix(1, 0)); differs {
 				merged, _ := Merge(nil, status, time.Unix(1, 0))
 				if _, differs = Merge(merged, status, time.Unix(99, 0)); differs {
-					t.Fatalf("seed %d: the status of %s is never written for good", seed, key)
+					t.Fatalf("seed %d: the status of %s differs again after it was merged", seed, key)
 				}
 			}
 		}
 	}
 	if made < 1000 {
-		t.Errorf("only %d objects were made", made)
+		t.Errorf("only %d objects were converted, want 1000", made)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestHostnames(t *testing.T) {
 		{"example.com", []string{"*.example.com"}, nil},
 	} {
 		if got := hostnames(c.listener, c.route); !slices.Equal(got, c.want) {
-			t.Errorf("a listener of %q and a route of %q: %q, want %q", c.listener, c.route, got, c.want)
+			t.Errorf("hostnames(%q, %q) = %q, want %q", c.listener, c.route, got, c.want)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestPrecedence(t *testing.T) {
 	slices.Reverse(got)
 	slices.SortStableFunc(got, precedence)
 	if !slices.Equal(got, ordered) {
-		t.Errorf("the order is %+v, want %+v", got, ordered)
+		t.Errorf("got order %+v, want %+v", got, ordered)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestRewriteOfPrefix(t *testing.T) {
 		m := httpMatch(gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Value: &c.prefix}})
 		got := rewrite(&gatewayv1.HTTPURLRewriteFilter{Path: &gatewayv1.HTTPPathModifier{ReplacePrefixMatch: &c.replace}}, m)
 		if got.GetUri() != c.uri || got.GetUriRegexRewrite().GetMatch() != c.match || got.GetUriRegexRewrite().GetRewrite() != c.rewrite {
-			t.Errorf("%q to %q: %v", c.prefix, c.replace, got)
+			t.Errorf("rewriting prefix %q to %q: got %v", c.prefix, c.replace, got)
 		}
 	}
 }
@@ -111,15 +111,15 @@ func TestGrants(t *testing.T) {
 		{reference{model.Gateway, "shop", "", "Secret", name{"money", "any"}}, false},
 	} {
 		if got := c.allowed(r.reference); got != r.want {
-			t.Errorf("%+v is allowed: %t", r.reference, got)
+			t.Errorf("allowed(%+v) = %t", r.reference, got)
 		}
 	}
 }
 
 func pointer[T any](v T) *T { return &v }
 
-// TestGatewayAddress checks that the address of a Gateway is that of its load balancer, once it
-// has one, and never the cluster IP.
+// TestGatewayAddress checks that the address of a Gateway is that of its load balancer, once it has
+// one, but never the cluster IP.
 func TestGatewayAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -137,7 +137,7 @@ func TestGatewayAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if got := external(&c.service); !slices.Equal(got, c.want) {
-				t.Errorf("%q, want %q", got, c.want)
+				t.Errorf("external() = %q, want %q", got, c.want)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestRegisteredNames checks that the names are those of Istio if they are valid.
+// TestRegisteredNames checks that the names are the same as in Istio if those are valid.
 func TestRegisteredNames(t *testing.T) {
 	long := strings.Repeat("g", 300)
 	for _, test := range []struct {
@@ -30,19 +30,19 @@ func TestRegisteredNames(t *testing.T) {
 	} {
 		got := RegisteredNames(&model.Proxy{AutoRegisterGroup: test.group, IPs: []string{test.address}, Network: test.network})
 		if !slices.Equal(got, test.want) {
-			t.Errorf("%+v: %q", test, got)
+			t.Errorf("RegisteredNames(%+v) = %q", test, got)
 		}
 	}
 	if got := RegisteredNames(&model.Proxy{AutoRegisterGroup: "web"}); got != nil {
-		t.Errorf("no address: %q", got)
+		t.Errorf("RegisteredNames() without an address = %q, want none", got)
 	}
 	a, b := registeredName("web", "10.0.0.1", "Net_1"), registeredName("web", "10.0.0.1", "net_1")
 	if a == b || !strings.HasPrefix(a, "web-10.0.0.1-net-1-") {
-		t.Errorf("two networks have the names %q and %q", a, b)
+		t.Errorf("names in two networks: got %q and %q, want different names with the network", a, b)
 	}
 }
 
-// FuzzRegisteredName checks that the name is valid for every input of a proxy.
+// FuzzRegisteredName checks that the name is valid for any values that a proxy sends.
 func FuzzRegisteredName(f *testing.F) {
 	for _, s := range [][3]string{
 		{"web", "10.0.0.1", "net"},
@@ -57,10 +57,10 @@ func FuzzRegisteredName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, group, address, network string) {
 		name := registeredName(group, address, network)
 		if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
-			t.Errorf("%q: %v", name, faults)
+			t.Errorf("the name %q is invalid: %v", name, faults)
 		}
 		if again := registeredName(group, address, network); again != name {
-			t.Errorf("%q, then %q", name, again)
+			t.Errorf("the name is %q, then %q", name, again)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// stored returns an entry with a condition; an empty status means none.
+// stored returns an entry with a condition, or without one if status is empty.
 func stored(annotation, status, reason string, generation int64, at time.Time) *model.Config {
 	c := &model.Config{
 		Key: model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "w"}, Generation: 1,
@@ -33,7 +33,7 @@ func stored(annotation, status, reason string, generation int64, at time.Time) *
 
 func isDown(t *Table) bool { return len(t.Unhealthy()) > 0 }
 
-// TestStoredConditions checks when a stored status applies after a restart.
+// TestStoredConditions checks which stored statuses apply after a restart.
 func TestStoredConditions(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -59,17 +59,17 @@ func TestStoredConditions(t *testing.T) {
 		}
 		table.Update([]*model.Config{tc.entry})
 		if got := isDown(table); got != tc.down {
-			t.Errorf("%s: out of service is %v, want %v", name, got, tc.down)
+			t.Errorf("%s: out of service: %v, want %v", name, got, tc.down)
 		}
 		if _, ok := table.Verdict(tc.entry.Key); ok {
-			t.Errorf("%s: what the status says is a verdict, and would be written again", name)
+			t.Errorf("%s: a stored status became a verdict, which would be written again", name)
 		}
 	}
 }
 
-// TestStoredAndReported checks a status that contradicts the report of an agent, and a newer
+// TestStoredAndReportedStatus checks a status that contradicts the report of an agent, and a newer
 // report to another replica.
-func TestStoredAndReported(t *testing.T) {
+func TestStoredAndReportedStatus(t *testing.T) {
 	t.Parallel()
 	var changes int
 	var spoken []model.Key
@@ -81,7 +81,7 @@ func TestStoredAndReported(t *testing.T) {
 	want := func(what string, down bool, n int) {
 		t.Helper()
 		if isDown(table) != down || changes != n {
-			t.Errorf("%s: out of service is %v after %d changes, want %v after %d", what, isDown(table), changes, down, n)
+			t.Errorf("%s: out of service: %v after %d changes, want %v after %d", what, isDown(table), changes, down, n)
 		}
 	}
 	table.Update([]*model.Config{stored("", "False", ConditionReason, 1, past)})
@@ -96,7 +96,7 @@ func TestStoredAndReported(t *testing.T) {
 	table.Report(proxy, true, "")
 	want("its agent says otherwise", false, 1)
 	if v, ok := table.Verdict(weighted.Key); !ok || !v.Healthy || len(spoken) != 1 {
-		t.Errorf("the verdict is %v, %v, told of %v", v, ok, spoken)
+		t.Errorf("Verdict() = %v, %v after changes of %v; want healthy after one change", v, ok, spoken)
 	}
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, future)})
 	want("who is connected here has the word", false, 1)
@@ -106,7 +106,7 @@ func TestStoredAndReported(t *testing.T) {
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, future)})
 	want("the agent is gone and speaks to another replica", true, 2)
 	if _, ok := table.Verdict(weighted.Key); ok {
-		t.Error("a verdict that is out of date would be written")
+		t.Error("an outdated verdict would be written")
 	}
 	table.Follow([]*model.Config{stored("", "True", ConditionReason, 1, future)})
 	want("and is healthy there", false, 3)

@@ -21,10 +21,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entryOf parses an entry from "namespace/name account address".
+// entryOf parses an entry of the form "namespace/name account address".
 func entryOf(line string) *model.Config {
 	var ref, account, address string
-	_, _ = fmt.Sscan(line, &ref, &account, &address) // an entry may lack the last ones
+	_, _ = fmt.Sscan(line, &ref, &account, &address) // the last fields are optional
 	namespace, name, _ := strings.Cut(ref, "/")
 	return &model.Config{
 		Key:  model.Key{Kind: model.WorkloadEntry, Namespace: namespace, Name: name},
@@ -40,7 +40,7 @@ func entriesOf(lines ...string) []*model.Config {
 	return out
 }
 
-// bench is a table, its log, and the changes that it reported.
+// bench is a table with its log and the changes that it reported.
 type bench struct {
 	*Table
 	told   []string
@@ -73,11 +73,11 @@ func names(keys map[model.Key]struct{}) string {
 	return strings.Join(out, " ")
 }
 
-// want compares the entries that are out of service, and the metric.
+// want compares the entries that are out of service and the metric.
 func (b *bench) want(t *testing.T, what, list string) {
 	t.Helper()
 	if got := names(b.Unhealthy()); got != list {
-		t.Errorf("%s: out of service are %q, want %q", what, got, list)
+		t.Errorf("%s: out of service: got %q, want %q", what, got, list)
 	}
 	metric := fmt.Sprintf("# HELP outrigger_control_unhealthy_workloads Workload entries that are out of service because their agents report an unhealthy application.\n"+
 		"# TYPE outrigger_control_unhealthy_workloads gauge\noutrigger_control_unhealthy_workloads %d\n", len(strings.Fields(list)))
@@ -90,7 +90,7 @@ func proxyAt(ips ...string) *model.Proxy {
 	return &model.Proxy{ID: "vm.shop", Namespace: "shop", ServiceAccount: "web", IPs: ips}
 }
 
-func TestWhomAProxySpeaksFor(t *testing.T) {
+func TestReportedEntries(t *testing.T) {
 	t.Parallel()
 	entries := []string{
 		"shop/web-1 web 10.0.0.1", "shop/web-1b web 10.0.0.1", "shop/web-2 web 10.0.0.2", "shop/db-1 db 10.0.0.1", "shop/none-1 - 10.0.0.1",
@@ -132,25 +132,25 @@ func TestWhomAProxySpeaksFor(t *testing.T) {
 		b.Report(tc.proxy, false, "connection refused")
 		b.want(t, name, tc.want)
 		if (len(b.told) == 0) != (tc.want == "") || len(b.told) > 0 && b.told[0] != tc.want {
-			t.Errorf("%s: told of %q, want %q", name, b.told, tc.want)
+			t.Errorf("%s: reported %q, want %q", name, b.told, tc.want)
 		}
 		if warned := strings.Contains(b.logged.String(), "has no effect"); warned != (tc.want == "") {
-			t.Errorf("%s: logged %s", name, &b.logged)
+			t.Errorf("%s: unexpected log: %s", name, &b.logged)
 		}
 		b.Report(tc.proxy, true, "")
 		b.want(t, name+", healthy again", "")
 	}
 }
 
-// TestRepeatedReports checks that only effective changes are reported, and that the log contains
-// the reason.
+// TestRepeatedReports checks that only effective changes are reported and that the log contains the
+// reason.
 func TestRepeatedReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "shop/web-1 web 10.0.0.1")
 	p := proxyAt("10.0.0.1")
 	b.Report(p, true, "")
 	if len(b.told) > 0 || b.logged.Len() > 0 {
-		t.Errorf("told of %q, logged %s", b.told, &b.logged)
+		t.Errorf("reported %q and logged %s, want nothing", b.told, &b.logged)
 	}
 	b.Report(p, false, "connection refused")
 	b.Report(p, false, "another reason")
@@ -158,17 +158,18 @@ func TestRepeatedReports(t *testing.T) {
 	b.Report(p, true, "")
 	b.Report(p, true, "")
 	if want := []string{"shop/web-1", "shop/web-1"}; !slices.Equal(b.told, want) {
-		t.Errorf("told of %q, want %q", b.told, want)
+		t.Errorf("reported %q, want %q", b.told, want)
 	}
 	lines := strings.Split(strings.TrimSpace(b.logged.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], `level=WARN`) || !strings.Contains(lines[0], `name=web-1 proxy=vm.shop reason="connection refused"`) ||
 		!strings.Contains(lines[1], "level=INFO") {
-		t.Errorf("logged %q", lines)
+		t.Errorf("log: got %q", lines)
 	}
 }
 
-// TestVerdictsLast checks that a verdict survives its stream, and ends with its entry.
-func TestVerdictsLast(t *testing.T) {
+// TestVerdictsOutliveStreams checks that a verdict remains after the end of its stream until its entry is
+// removed.
+func TestVerdictsOutliveStreams(t *testing.T) {
 	t.Parallel()
 	const web = "shop/web-1 web 10.0.0.1"
 	for name, tc := range map[string]struct {
@@ -195,7 +196,7 @@ func TestVerdictsLast(t *testing.T) {
 		if len(b.live) > 0 {
 			t.Errorf("%s: %d streams are remembered", name, len(b.live))
 		}
-		b.Report(proxyAt("10.0.0.1"), true, "") // it comes back healthy
+		b.Report(proxyAt("10.0.0.1"), true, "") // it reconnects and is healthy
 		b.want(t, name+", healthy again", "")
 	}
 }
@@ -215,7 +216,7 @@ func TestEntryAfterReport(t *testing.T) {
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
 	b.want(t, "corrected", "shop/web-1")
 	if len(b.told) > 0 {
-		t.Errorf("told of %q: who updates knows", b.told)
+		t.Errorf("reported %q, want nothing: the caller of Update knows its changes", b.told)
 	}
 	again := proxyAt("10.0.0.1")
 	b.Report(again, true, "")
@@ -232,22 +233,22 @@ func TestEntryAfterReport(t *testing.T) {
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
 	b.want(t, "the last word counts, the other way", "")
 	if b.logged.Len() > 0 {
-		t.Errorf("logged %s", &b.logged)
+		t.Errorf("unexpected log: %s", &b.logged)
 	}
 }
 
-// TestHealthyWithoutEntry checks that agents of applications without an entry cause no warnings
+// TestHealthyWithoutEntry checks that a healthy application without an entry causes no warning.
 // while healthy.
 func TestHealthyWithoutEntry(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "shop/web-1 web 10.0.0.1")
 	b.Report(proxyAt("10.0.0.2"), true, "")
 	if b.logged.Len() > 0 || len(b.told) > 0 {
-		t.Errorf("told of %q, logged %s", b.told, &b.logged)
+		t.Errorf("reported %q and logged %s, want nothing", b.told, &b.logged)
 	}
 }
 
-func TestUpdateOfAnything(t *testing.T) {
+func TestUpdateWithForeignObject(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.Update([]*model.Config{nil, {}, {Spec: (*networkingv1alpha3.WorkloadEntry)(nil)}, {Spec: &networkingv1alpha3.ServiceEntry{}}})
@@ -263,15 +264,15 @@ func TestNewRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(cfg); err == nil {
-		t.Error("two tables share a metric")
+		t.Error("New accepted a registerer that already has the metric")
 	}
 	if _, err := New(Config{}); err == nil {
-		t.Error("changes have no receiver, but there is no error")
+		t.Error("New accepted a configuration without a receiver of changes")
 	}
 }
 
-// TestConcurrent reports from many streams at once while objects change. In the end, the last
-// reports must apply.
+// TestConcurrent reports from many streams while objects change, and checks that the last reports
+// apply in the end.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	table, err := New(Config{OnChange: func(model.Change) {}})
@@ -282,7 +283,7 @@ func TestConcurrent(t *testing.T) {
 	for i := range 50 {
 		lines = append(lines, fmt.Sprintf("shop/web-%d web 10.0.0.%d", i, i))
 	}
-	table.Update(entriesOf(lines...)) // a proxy that leaves before its entry exists has reported nothing
+	table.Update(entriesOf(lines...)) // reports of a proxy that leaves before its entry exists are discarded
 	var all sync.WaitGroup
 	for i := range 50 {
 		all.Go(func() {
@@ -315,11 +316,11 @@ func TestConcurrent(t *testing.T) {
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("out of service are %q, want %q", got, want)
+		t.Errorf("out of service: got %q, want %q", got, want)
 	}
 }
 
-// BenchmarkReport measures one report in a mesh of 10,000 machines.
+// BenchmarkReport measures a report in a mesh of 10,000 machines.
 func BenchmarkReport(b *testing.B) {
 	table, err := New(Config{OnChange: func(model.Change) {}})
 	if err != nil {

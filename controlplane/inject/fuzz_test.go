@@ -14,7 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Any pod results in an injected pod or an error. A second injection of the result succeeds, too.
+// FuzzInject checks that any pod results in an injected pod or an error, and that the result can be
+// injected again.
 func FuzzInject(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"annotations":{"inject.istio.io/templates":"gateway,grpc-agent,custom"}},"spec":{"containers":[{"name":"istio-proxy"},{"name":"a","livenessProbe":{"grpc":{"port":1}}}]}}`))
 	f.Add([]byte(`{"metadata":{"annotations":{"sidecar.istio.io/status":"{\"containers\":[\"a\",\"istio-proxy\"]}","proxy.istio.io/overrides":"{\"containers\":[{\"name\":\"a\"}]}"}},"spec":{"initContainers":[{"name":"istio-proxy"}],"containers":null}}`))
@@ -34,12 +35,12 @@ func FuzzInject(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := in.Inject(Request{Pod: out.Pod}); err != nil {
-			t.Errorf("a second injection fails: %v", err)
+			t.Errorf("injecting the injected pod again: %v", err)
 		}
 	})
 }
 
-// Any value of an annotation is accepted or results in an error that is short.
+// FuzzAnnotation checks that any value of an annotation is accepted or results in a short error.
 func FuzzAnnotation(f *testing.F) {
 	in := newInjector(f, "", "{pilot: {cni: {enabled: true, provider: multus}}, global: {proxy: {tracer: datadog}}}", "")
 	for name := range annotationChecks() {
@@ -51,14 +52,15 @@ func FuzzAnnotation(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value string) {
 		_, err := in.Inject(Request{Pod: podWith(nil, map[string]string{name: value})})
-		const most = 4096 // bytes of an error
+		const most = 4096 // limit of the length of an error
 		if err != nil && len(err.Error()) > most {
 			t.Errorf("an error has %d bytes", len(err.Error()))
 		}
 	})
 }
 
-// Any file results in a file or an error.
+// FuzzFile checks that any file results in a file or an error, and is unchanged if no proxy is
+// injected.
 func FuzzFile(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {
@@ -79,12 +81,12 @@ func FuzzFile(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(doc, out.Bytes()) && !strings.Contains(out.String(), nameStatus) {
-			t.Errorf("a file without proxies changed: %q", out.String())
+			t.Errorf("a file without injected proxies was changed: %q", out.String())
 		}
 	})
 }
 
-// Any configuration is accepted or results in an error.
+// FuzzConfig checks that any configuration is accepted or results in an error.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte("policy: enabled\ntemplates: {a: '{{ .Values }}'}\naliases: {b: [a]}\ndefaultTemplates: [b]"), []byte("global: {proxy: {resources: {limits: {cpu: 1}}}}"))
 	f.Add([]byte("templates: {sidecar: 'spec: {containers: [{name: a, $patch: delete}]}'}"), []byte("global: null"))

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files in testdata again")
 
-// newInjector returns an injector with the given configuration, values and mesh config, as YAML.
+// newInjector returns an injector with a configuration, values and mesh config, all as YAML.
 func newInjector(t testing.TB, config, values, mesh string) *Injector {
 	t.Helper()
 	in := &Injector{Native: true}
@@ -36,8 +36,8 @@ func newInjector(t testing.TB, config, values, mesh string) *Injector {
 	return in
 }
 
-// injectorOf returns the injector for a file of testdata: its first lines have settings, as
-// "# name: value".
+// injectorOf returns the injector for a file of testdata, whose first lines contain settings of the
+// form "# name: value".
 func injectorOf(t testing.TB, doc []byte) *Injector {
 	t.Helper()
 	settings := map[string]string{}
@@ -63,8 +63,8 @@ func run(t testing.TB, in *Injector, doc []byte) []byte {
 	return out.Bytes()
 }
 
-// The golden files have the pods with their proxies; most of them have only the difference from the
-// pod of plain.yaml. A second injection changes nothing.
+// TestGolden compares injected pods with golden files. Most of these contain only the differences
+// from the pod of plain.yaml. A second injection must change nothing.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.yaml")
@@ -105,19 +105,20 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), text); diff != "" {
-				t.Errorf("the golden file differs (-want +got):\n%s", diff)
+				t.Errorf("the result differs from the golden file (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(string(got), string(run(t, in, got))); diff != "" {
-				t.Errorf("a second injection changes the result (-first +second):\n%s", diff)
+				t.Errorf("a second injection changed the result (-first +second):\n%s", diff)
 			}
 		})
 	}
 	if cases < 30 {
-		t.Errorf("only %d cases were found", cases)
+		t.Errorf("%d cases, want at least 30", cases)
 	}
 }
 
-// Documents that receive no proxy stay, byte for byte.
+// TestFileUnchanged checks that documents into which no proxy is injected stay byte for byte the
+// same.
 func TestFileUnchanged(t *testing.T) {
 	t.Parallel()
 	in := newInjector(t, "policy: disabled", "", "")
@@ -129,7 +130,7 @@ func TestFileUnchanged(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		if err := in.File(strings.NewReader(doc), &out, "", func(string) {}); err != nil || out.String() != doc {
-			t.Errorf("%q becomes %q, %v", doc, out.String(), err)
+			t.Errorf("File(%q) = %q, %v; want no change", doc, out.String(), err)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func TestFileErrors(t *testing.T) {
 		var out bytes.Buffer
 		err := in.File(strings.NewReader(doc), &out, "", func(string) {})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", doc, err, want)
+			t.Errorf("%s: got error %v, want one with %q", doc, err, want)
 		}
 	}
 }

@@ -74,13 +74,13 @@ func TestDecide(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := out.Skipped == ""; got != c.want {
-				t.Errorf("injected is %t, want %t (%s)", got, c.want, out.Skipped)
+				t.Errorf("injected: %t, want %t (%s)", got, c.want, out.Skipped)
 			}
 			if got := len(out.Warnings) > 0; got != c.warns {
-				t.Errorf("warnings %q", out.Warnings)
+				t.Errorf("warnings: got %q", out.Warnings)
 			}
 			if !c.want && out.Pod != pod {
-				t.Error("a pod that is skipped is another one")
+				t.Error("a skipped pod was replaced")
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestWrongAnnotations(t *testing.T) {
 		for _, value := range values {
 			out, err := in.Inject(Request{Pod: podWith(nil, map[string]string{name: value})})
 			if err == nil {
-				t.Errorf("%s: %q is accepted: %v", name, value, out.Pod.Annotations)
+				t.Errorf("%s: %q was accepted: %v", name, value, out.Pod.Annotations)
 				continue
 			}
 			if !strings.Contains(err.Error(), name) {
@@ -134,7 +134,7 @@ func TestWrongAnnotations(t *testing.T) {
 	}
 }
 
-// Values of annotations stay values: they cannot add fields to a pod.
+// TestHostileAnnotations checks that values of annotations cannot add fields to a pod.
 func TestHostileAnnotations(t *testing.T) {
 	t.Parallel()
 	in := newInjector(t, "", "", "")
@@ -146,7 +146,7 @@ func TestHostileAnnotations(t *testing.T) {
 		}
 		proxy := findContainer(proxyName, out.Pod)
 		if out.Pod.Spec.HostNetwork || *proxy.SecurityContext.Privileged {
-			t.Errorf("%s adds fields", name)
+			t.Errorf("annotation %s added fields to the pod", name)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestWrongConfig(t *testing.T) {
 		manyAliases(): "the configuration of the injector: line 2: the aliases",
 	} {
 		if _, err := ParseConfig([]byte(doc)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.100s: error %v, want %q", doc, err, want)
+			t.Errorf("ParseConfig(%.100s) = %v, want an error with %q", doc, err, want)
 		}
 	}
 	for doc, want := range map[string]string{
@@ -177,16 +177,17 @@ func TestWrongConfig(t *testing.T) {
 		manyAliases(): "the values: line 2: the aliases",
 	} {
 		if _, err := ParseValues([]byte(doc), ""); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", doc, err, want)
+			t.Errorf("ParseValues(%s) = %v, want an error with %q", doc, err, want)
 		}
 	}
 	in := newInjector(t, "", "{global: {proxy: {readinessPeriodSeconds: often}}}", "")
 	if _, err := in.Inject(Request{Pod: podWith(nil, nil)}); err == nil || !strings.Contains(err.Error(), "it must be a number") {
-		t.Errorf("a value that is not a number: error %v", err)
+		t.Errorf("a value that is not a number: got error %v", err)
 	}
 }
 
-// Custom templates that fail, or whose output is no pod, are errors of the pods that use them.
+// TestWrongTemplates checks that custom templates that fail or produce no pod are errors of the
+// pods that use them.
 func TestWrongTemplates(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
@@ -206,12 +207,13 @@ func TestWrongTemplates(t *testing.T) {
 		}
 		_, err = newInjector(t, string(doc), "", "").Inject(Request{Pod: podWith(nil, nil)})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", source, err, want)
+			t.Errorf("%s: got error %v, want one with %q", source, err, want)
 		}
 	}
 }
 
-// Custom templates have the data and the functions of Istio.
+// TestTemplateData checks that custom templates have the data and functions that they have in
+// Istio.
 func TestTemplateData(t *testing.T) {
 	t.Parallel()
 	const mesh = "{defaultConfig: {concurrency: 2, drainDuration: 90s, tracing: {zipkin: {address: \"a:1\"}}, proxyMetadata: {A: b}}, trustDomain: td, outboundTrafficPolicy: {mode: REGISTRY_ONLY}}"
@@ -255,7 +257,7 @@ func TestTemplateData(t *testing.T) {
 			continue
 		}
 		if got := fmt.Sprint(fields["result"]); got != strings.TrimSpace(want) {
-			t.Errorf("%s: %q, want %q", source, got, want)
+			t.Errorf("%s: got %q, want %q", source, got, want)
 		}
 	}
 }
@@ -277,7 +279,7 @@ func TestOwner(t *testing.T) {
 		"kubernetes://apis/apps/v1/namespaces/shop/statefulsets/a": {GenerateName: "a-", OwnerReferences: controller("apps/v1", "StatefulSet", "a")},
 	} {
 		if got := ownerOf(&corev1.Pod{ObjectMeta: pod}, "shop").String(); got != want {
-			t.Errorf("owner %s, want %s", got, want)
+			t.Errorf("ownerOf() = %s, want %s", got, want)
 		}
 	}
 	if got := (owner{apiVersion: "v1", kind: "Pod", name: "a"}).String(); got != "kubernetes://apis/v1/namespaces/default/pods/a" {
@@ -297,12 +299,12 @@ func TestPathVariables(t *testing.T) {
 	} {
 		got, err := PathVariables(path)
 		if err != nil || !maps.Equal(got, want) {
-			t.Errorf("%s: %v, %v, want %v", path, got, err, want)
+			t.Errorf("PathVariables(%s) = %v, %v; want %v", path, got, err, want)
 		}
 	}
 	for _, path := range []string{"", "/", "/injects", "/inject/cluster", "/inject//a", "/inject/a/b/c"} {
 		if got, err := PathVariables(path); err == nil {
-			t.Errorf("%s is accepted: %v", path, got)
+			t.Errorf("PathVariables(%s) = %v, want an error", path, got)
 		}
 	}
 	out, err := newInjector(t, "", "{global: {network: west}}", "").Inject(Request{Pod: podWith(nil, nil), Env: m{"ISTIO_META_CLUSTER_ID": "east", "MORE": "x"}})
@@ -314,11 +316,11 @@ func TestPathVariables(t *testing.T) {
 		values[v.Name] = v.Value
 	}
 	if values["ISTIO_META_CLUSTER_ID"] != "east" || values["ISTIO_META_NETWORK"] != "west" || values["MORE"] != "x" || out.Pod.Labels[nameNetwork] != "west" {
-		t.Errorf("variables %v, labels %v", values, out.Pod.Labels)
+		t.Errorf("variables: got %v, labels: got %v", values, out.Pod.Labels)
 	}
 }
 
-// applyPatch applies a JSON patch as RFC 6902 says, without the code under test.
+// applyPatch applies a JSON patch according to RFC 6902, independently of the code under test.
 func applyPatch(t *testing.T, object any, patch []byte) any {
 	t.Helper()
 	var operations []struct {
@@ -339,7 +341,7 @@ func applyPatch(t *testing.T, object any, patch []byte) any {
 			object = change(t, object, pointer(o.From), func(v any, _ bool) (any, bool) { moved = v; return nil, false }, false)
 			object = change(t, object, pointer(o.Path), func(any, bool) (any, bool) { return moved, true }, true)
 		default:
-			t.Fatalf("operation %q", o.Op)
+			t.Fatalf("unexpected operation %q", o.Op)
 		}
 	}
 	return object
@@ -353,7 +355,7 @@ func pointer(path string) []string {
 	return parts
 }
 
-// change replaces, inserts or removes the value at a path.
+// change calls f to replace, insert or remove the value at a path.
 func change(t *testing.T, object any, path []string, f func(any, bool) (any, bool), insert bool) any {
 	t.Helper()
 	switch o := object.(type) {
@@ -364,7 +366,7 @@ func change(t *testing.T, object any, path []string, f func(any, bool) (any, boo
 			return o
 		}
 		if !there && !insert {
-			t.Fatalf("there is no %s", path[0])
+			t.Fatalf("the patch refers to a missing key %s", path[0])
 		}
 		if v, keep := f(before, there); keep {
 			o[path[0]] = v
@@ -375,7 +377,7 @@ func change(t *testing.T, object any, path []string, f func(any, bool) (any, boo
 	case []any:
 		i, err := strconv.Atoi(path[0])
 		if err != nil || i > len(o) || i == len(o) && !insert {
-			t.Fatalf("there is no item %s of %d", path[0], len(o))
+			t.Fatalf("the patch refers to item %s of %d", path[0], len(o))
 		}
 		if len(path) > 1 {
 			o[i] = change(t, o[i], path[1:], f, insert)
@@ -391,11 +393,11 @@ func change(t *testing.T, object any, path []string, f func(any, bool) (any, boo
 		}
 		return slices.Delete(o, i, i+1)
 	}
-	t.Fatalf("%v below a %T", path, object)
+	t.Fatalf("the patch has the path %v in a %T", path, object)
 	return nil
 }
 
-// The patch of a pod results in the injected pod. Fields that this program does not know stay.
+// TestPatch checks that the patch of a pod results in the injected pod and keeps unknown fields.
 func TestPatch(t *testing.T) {
 	t.Parallel()
 	const doc = `{"apiVersion": "v1", "kind": "Pod", "future": {"a": [1]},
@@ -443,16 +445,16 @@ func TestPatch(t *testing.T) {
 	}
 	for _, field := range []string{`"future":{"a":[1]}`, `"future":1`, `"future":"x"`, `"future":{}`, `"future":2`, `"future":4`, `"future":5`} {
 		if !strings.Contains(string(normal), field) {
-			t.Errorf("%s is gone", field)
+			t.Errorf("field %s was removed", field)
 		}
 	}
 	if !strings.Contains(string(patch), "a~1b~0c") && strings.Contains(string(patch), "a/b~c") {
-		t.Error("a name is not escaped")
+		t.Error("a key in a path of the patch is not escaped")
 	}
 }
 
-// A new version of the template takes effect when a pod is injected again; what the user wrote
-// stays.
+// TestAgain checks that injecting a pod again applies a new version of the template and keeps the
+// user's values.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	pod := podWith(nil, nil)
@@ -467,21 +469,21 @@ func TestAgain(t *testing.T) {
 	}
 	proxy := findContainer(proxyName, second.Pod)
 	if proxy.Image != "outrigger/proxy:2.0.0" || !slices.ContainsFunc(proxy.Env, func(v corev1.EnvVar) bool { return v.Name == "OWN" && v.Value == "1" }) {
-		t.Errorf("image %s, variables %v", proxy.Image, proxy.Env)
+		t.Errorf("got image %s, variables %v", proxy.Image, proxy.Env)
 	}
 	if len(second.Pod.Spec.Containers) != 1 || len(second.Pod.Spec.InitContainers) != 2 {
-		t.Errorf("containers %v, init containers %v", namesOf(second.Pod.Spec.Containers), namesOf(second.Pod.Spec.InitContainers))
+		t.Errorf("got containers %v, init containers %v", namesOf(second.Pod.Spec.Containers), namesOf(second.Pod.Spec.InitContainers))
 	}
 }
 
-// TestCNIValues sets the values with which the CNI plugin sets the rules: a container without
-// capabilities verifies them.
+// TestCNIValues sets the values that let the CNI plugin set the redirect rules, and checks that a
+// container without capabilities validates them.
 func TestCNIValues(t *testing.T) {
 	t.Parallel()
 	for _, values := range []string{"{pilot: {cni: {enabled: true}}}", "{istio_cni: {enabled: true}}"} {
 		v, err := ParseValues([]byte(values), "")
 		if err != nil || !bool(v.Pilot.CNI.Enabled) {
-			t.Errorf("%s: the CNI plugin is off (%v)", values, err)
+			t.Errorf("%s: the CNI plugin is not enabled, error %v", values, err)
 		}
 	}
 	in := newInjector(t, "", "{istio_cni: {enabled: true}}", "")
@@ -491,6 +493,6 @@ func TestCNIValues(t *testing.T) {
 	}
 	c := result.Pod.Spec.InitContainers[0]
 	if c.Name != validationName || !slices.Contains(c.Args, "--run-validation") || len(c.SecurityContext.Capabilities.Add) > 0 || *c.SecurityContext.RunAsUser != proxyID {
-		t.Errorf("the first init container is %v", c)
+		t.Errorf("first init container: got %v", c)
 	}
 }

@@ -20,12 +20,13 @@ func TestFileAliases(t *testing.T) {
 	t.Parallel()
 	err := newInjector(t, "", "", "").File(strings.NewReader("kind: Pod\n---\n"+manyAliases()), io.Discard, "default", func(string) {})
 	if err == nil || !strings.Contains(err.Error(), "the document at line 2: line 3: the aliases") {
-		t.Errorf("error %v, want that the aliases expand to too much", err)
+		t.Errorf("got error %v, want one about the aliases", err)
 	}
 }
 
-// TestAutoImagePolicy injects a proxy into a container with the image auto, for which the API server
-// sets the pull policy of the tag latest. That of the template applies, as for sidecars.
+// TestAutoImagePolicy injects a proxy into a container with the image auto, for which the API
+// server sets the pull policy of the tag latest. The policy of the template must apply, as for
+// sidecars.
 func TestAutoImagePolicy(t *testing.T) {
 	t.Parallel()
 	for image, want := range map[string]corev1.PullPolicy{autoImage: corev1.PullNever, "example.test/own:1": corev1.PullAlways} {
@@ -36,7 +37,7 @@ func TestAutoImagePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := findContainer(proxyName, result.Pod).ImagePullPolicy; got != want {
-			t.Errorf("the pull policy of the image %s is %q, want %q", image, got, want)
+			t.Errorf("pull policy of image %s: got %q, want %q", image, got, want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// object is a ProxyConfig that sets the variable WHO, and one of its own name.
+// object returns a ProxyConfig that sets the variable WHO to its name, and a variable of that name.
 func object(name string, selector map[string]string, more func(*networkingv1beta1.ProxyConfig)) *model.Config {
 	spec := &networkingv1beta1.ProxyConfig{EnvironmentVariables: map[string]string{"WHO": name, strings.ToUpper(name): "yes"}}
 	if selector != nil {
@@ -30,7 +30,7 @@ func object(name string, selector map[string]string, more func(*networkingv1beta
 	return &model.Config{Key: model.Key{Kind: model.ProxyConfig, Name: name}, Spec: spec}
 }
 
-// TestProxyConfigObjects applies ProxyConfig objects to pods, in their order.
+// TestProxyConfigObjects checks which ProxyConfig objects apply to a pod, and in which order.
 func TestProxyConfigObjects(t *testing.T) {
 	t.Parallel()
 	threads := func(n int32) func(*networkingv1beta1.ProxyConfig) {
@@ -81,22 +81,22 @@ func TestProxyConfigObjects(t *testing.T) {
 				env[v.Name] = v.Value
 			}
 			if env["WHO"] != c.who || !strings.Contains(env["PROXY_CONFIG"], c.threads) || proxy.Image != "h/"+c.tag {
-				t.Errorf("WHO is %q, PROXY_CONFIG is %s, the image is %s", env["WHO"], env["PROXY_CONFIG"], proxy.Image)
+				t.Errorf("WHO: got %q, PROXY_CONFIG: got %s, image: got %s", env["WHO"], env["PROXY_CONFIG"], proxy.Image)
 			}
 			for _, variable := range c.without {
 				if _, ok := env[variable]; ok {
-					t.Errorf("the variable %s of another object is set", variable)
+					t.Errorf("the variable %s of an object that does not apply is set", variable)
 				}
 			}
 			if !proto.Equal(before, in.Mesh) {
-				t.Error("the injection changes the mesh config")
+				t.Error("the injection changed the mesh config")
 			}
 			again, err := in.Inject(Request{Pod: got.Pod, Namespace: c.namespace})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(got.Pod, again.Pod); diff != "" {
-				t.Errorf("a second injection changes the pod (-first +second):\n%s", diff)
+				t.Errorf("a second injection changed the pod (-first +second):\n%s", diff)
 			}
 		})
 	}

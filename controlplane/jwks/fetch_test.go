@@ -145,7 +145,7 @@ func TestFetch(t *testing.T) {
 				return
 			}
 			if err != nil || len(got.set.Keys) != 1 {
-				t.Fatalf("got %v, error %v", got, err)
+				t.Fatalf("got %v, error %v; want one key", got, err)
 			}
 		})
 	}
@@ -179,13 +179,13 @@ func TestDiscovery(t *testing.T) {
 			}
 			got, err := f.fetch(t.Context())
 			if wantErr == "" && (err != nil || len(got.set.Keys) != 1) || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)) {
-				t.Fatalf("got %v, error %v, want one with %q", got, err, wantErr)
+				t.Fatalf("got %v, error %v; want an error with %q", got, err, wantErr)
 			}
 		})
 	}
 }
 
-// TestSlowIssuer has issuers that do not answer, and that do not end their answer.
+// TestSlowIssuer fetches from issuers that do not respond, or do not complete the response.
 func TestSlowIssuer(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -204,12 +204,12 @@ func TestSlowIssuer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := f.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "no complete response within 50ms") {
-			t.Errorf("%s: got error %v", path, err)
+			t.Errorf("%s: got error %v, want a timeout", path, err)
 		}
 	}
 }
 
-// TestAnyHost fetches from hosts that a user of the mesh named.
+// TestAnyHost fetches from hosts that users of the mesh configured.
 func TestAnyHost(t *testing.T) {
 	t.Parallel()
 	text := keySetText(t)
@@ -264,7 +264,7 @@ func TestAnyHost(t *testing.T) {
 				return
 			}
 			if err != nil || len(got.set.Keys) != 1 || got.maxAge != 90*time.Second {
-				t.Fatalf("got %+v, error %v", got, err)
+				t.Fatalf("got %+v, error %v; want one key with a max-age of 90 s", got, err)
 			}
 		})
 	}
@@ -286,7 +286,7 @@ func FuzzCheckURL(f *testing.F) {
 			return
 		}
 		if req.URL.Scheme != "https" || !strings.EqualFold(req.URL.Hostname(), "issuer.test") || req.URL.Port() != "" && req.URL.Port() != "443" {
-			t.Fatalf("%q would be asked", address)
+			t.Fatalf("CheckURL accepted %q", address)
 		}
 	})
 }

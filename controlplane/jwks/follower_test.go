@@ -25,7 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// web are issuers without sockets, by host.
+// web serves the responses of several issuers, by host, without sockets.
 type web struct {
 	mu    sync.Mutex
 	hosts map[string]func(context.Context) (status int, body string, err error)
@@ -75,8 +75,8 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-// followerOf runs a follower until stop is called or the test ends. changed receives the objects of
-// each change.
+// followerOf runs a follower until stop is called or the test ends. It calls changed with the
+// objects of each change.
 func followerOf(t *testing.T, dir string, w *web, changed func([]model.Key)) (f *Follower, stop func()) {
 	t.Helper()
 	f, err := NewFollower(FollowerConfig{
@@ -103,8 +103,8 @@ func wantedOf(hosts ...string) []Wanted {
 
 func (f *Follower) of(host string) Keys { return f.Sets().Of(Source{URL: "https://" + host + "/jwks"}) }
 
-// TestFollower follows issuers of which some are down, hang or answer nonsense. They do not delay
-// the others.
+// TestFollower follows issuers of which some are down, hang, or send invalid responses. These must
+// not delay the others.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	good, other := keySetText(t), keySetText(t)
@@ -127,11 +127,11 @@ func TestFollower(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-f.Tried():
-			t.Error("an issuer that hangs was tried already")
+			t.Error("Tried() is closed although an issuer hangs")
 		default:
 		}
 		if k := f.of("good"); len(k.List) != 1 || k.Problem != "" {
-			t.Errorf("keys %+v", k)
+			t.Errorf("keys of good: got %+v", k)
 		}
 		time.Sleep(6 * time.Second)
 		<-f.Tried()
@@ -151,11 +151,11 @@ func TestFollower(t *testing.T) {
 		}
 		changes = nil
 		mu.Unlock()
-		// The back-off is bounded, and another one for each issuer.
+		// The back-off is bounded, and separate for each issuer.
 		if n := w.count("down"); n < 10 || n > 30 || w.count("good") != 1 {
-			t.Errorf("an issuer that is down was asked %d times, one that is not %d times", n, w.count("good"))
+			t.Errorf("%d requests to an issuer that is down, and %d to one that is not; want 10 to 30, and 1", n, w.count("good"))
 		}
-		// Recovery, and rotation.
+		// Recovery and key rotation.
 		w.serve("down", good)
 		time.Sleep(2 * time.Minute)
 		before := f.of("good")
@@ -163,45 +163,46 @@ func TestFollower(t *testing.T) {
 		time.Sleep(defaultRefresh)
 		synctest.Wait()
 		if k := f.of("down"); len(k.List) != 1 || k.Problem != "" {
-			t.Errorf("after the recovery: %+v", k)
+			t.Errorf("keys after the recovery: got %+v", k)
 		}
 		if k := f.of("good"); k.Version == before.Version {
-			t.Error("the rotated keys were not taken")
+			t.Error("the rotated keys are not in use")
 		}
 		mu.Lock()
 		if want := []string{"down", "good"}; !slices.Equal(changes, want) {
 			t.Errorf("changes of %v, want %v", changes, want)
 		}
 		mu.Unlock()
-		// An answer without keys replaces nothing.
+		// A response without keys replaces nothing.
 		for _, body := range []string{"", "{}", `{"keys":[]}`, "<html>", `{"keys":[{"kty":"oct","k":"AAAA"}]}`} {
 			before := f.of("good")
 			w.serve("good", body)
 			time.Sleep(2 * defaultRefresh)
 			if k := f.of("good"); k.Version != before.Version {
-				t.Errorf("after the answer %q: %+v", body, k)
+				t.Errorf("after the response %q: %+v", body, k)
 			}
 		}
-		// By now it is a problem.
+		// After this time, it is a problem.
 		if k := f.of("good"); !strings.Contains(k.Problem, "stay in use") {
-			t.Errorf("problem %q", k.Problem)
+			t.Errorf("problem: got %q, want that the keys stay in use", k.Problem)
 		}
-		// A source that nobody names is not asked, and its keys are there when somebody does.
+		// A source that no object names is not fetched, but its keys are available again when one
+		// does.
 		f.Follow(wantedOf("down"))
 		synctest.Wait()
 		asked := w.count("good")
 		time.Sleep(24 * time.Hour)
 		if w.count("good") != asked || len(f.of("good").List) != 1 || f.of("good").Problem != "" {
-			t.Errorf("asked %d times for nobody, keys %+v", w.count("good")-asked, f.of("good"))
+			t.Errorf("%d requests for an unused source, keys: got %+v", w.count("good")-asked, f.of("good"))
 		}
 		time.Sleep(7 * 24 * time.Hour)
 		if len(f.of("good").List) != 0 || len(f.of("down").List) != 1 {
-			t.Error("unused keys are not forgotten, or used ones are")
+			t.Error("unused keys were not removed, or used ones were")
 		}
 	})
 }
 
-// TestTimeout checks that the timeout of the objects counts.
+// TestTimeout checks that the timeout of the objects applies.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,18 +215,19 @@ func TestTimeout(t *testing.T) {
 		start := time.Now()
 		<-f.Tried()
 		if took := time.Since(start); took != 20*time.Second {
-			t.Errorf("tried after %s", took)
+			t.Errorf("the attempt ended after %s, want 20 s", took)
 		}
 		wanted[0].Timeout = time.Hour
 		f.Follow(wanted)
 		time.Sleep(2 * time.Minute)
 		if p := f.of("hangs").Problem; !strings.Contains(p, "within 1m0s") {
-			t.Errorf("problem %q", p)
+			t.Errorf("problem: got %q, want the timeout of 1m0s", p)
 		}
 	})
 }
 
-// TestOneHost checks that a host with many key sets is asked for a few at a time.
+// TestOneHost checks that the number of concurrent requests to a host with many key sets is
+// limited.
 func TestOneHost(t *testing.T) {
 	t.Parallel()
 	text := keySetText(t)
@@ -250,7 +252,7 @@ func TestOneHost(t *testing.T) {
 		f.Follow(wanted)
 		synctest.Wait()
 		if len(f.of("other").List) != 1 {
-			t.Error("a host with many sets delays another one")
+			t.Error("a host with many key sets delays another host")
 		}
 		time.Sleep(time.Minute)
 		if mu.Lock(); most != maxPerHost {
@@ -260,7 +262,7 @@ func TestOneHost(t *testing.T) {
 	})
 }
 
-// TestRestart checks that the last good keys survive a restart, and nothing else.
+// TestRestart checks that the last good keys, and nothing else, survive a restart.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	text := keySetText(t)
@@ -276,17 +278,18 @@ func TestRestart(t *testing.T) {
 		stop()
 		files, err := os.ReadDir(dir)
 		if err != nil || len(files) != 2 {
-			t.Fatalf("files %v, error %v", files, err)
+			t.Fatalf("files: got %v, error %v; want 2", files, err)
 		}
 		for _, file := range files {
 			if info, err := file.Info(); err != nil || info.Mode() != 0o600 {
-				t.Errorf("mode %v, error %v", info.Mode(), err)
+				t.Errorf("mode of a file: got %v, error %v; want 0600", info.Mode(), err)
 			}
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode() != fs.ModeDir|0o700 {
-			t.Errorf("mode %v, error %v", info.Mode(), err)
+			t.Errorf("mode of the directory: got %v, error %v; want 0700", info.Mode(), err)
 		}
-		// One file is torn, one is a copy under a wrong name, and a write did not end.
+		// One file is truncated, one is a copy with a wrong name, and one is left of an incomplete
+		// write.
 		torn := openDisk(dir, slog.New(slog.DiscardHandler)).path(Source{URL: "https://b/jwks"})
 		good := openDisk(dir, slog.New(slog.DiscardHandler)).path(Source{URL: "https://a/jwks"})
 		whole, err := os.ReadFile(good)
@@ -302,34 +305,34 @@ func TestRestart(t *testing.T) {
 		w.set("b", down)
 		f, stop = followerOf(t, dir, w, nil)
 		if got := f.of("a"); got.Version != want.Version || len(f.of("b").List) != 0 || len(f.Sets().of) != 1 {
-			t.Fatalf("keys after a restart: %+v", f.Sets().of)
+			t.Fatalf("keys after a restart: got %+v", f.Sets().of)
 		}
 		f.Follow(wantedOf("a"))
 		<-f.Tried()
 		time.Sleep(48 * time.Hour)
 		if got := f.of("a"); got.Version != want.Version || !strings.Contains(got.Problem, "stay in use") {
-			t.Errorf("keys after two days: %+v", got)
+			t.Errorf("keys after two days: got %+v", got)
 		}
 		if _, err := os.Stat(good + ".tmp.1"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("a temporary file is left: %v", err)
+			t.Errorf("a temporary file was not removed: %v", err)
 		}
 		stop()
-		// Keys that nobody named for a week are not read.
+		// Keys that no object named for a week are not loaded.
 		time.Sleep(6 * 24 * time.Hour)
 		f, stop = followerOf(t, dir, w, nil)
 		if len(f.of("a").List) != 1 {
-			t.Error("used keys are forgotten")
+			t.Error("keys in use were removed")
 		}
 		stop()
 		time.Sleep(2 * 24 * time.Hour)
 		f, _ = followerOf(t, dir, w, nil)
 		if len(f.of("a").List) != 0 {
-			t.Error("unused keys are not forgotten")
+			t.Error("unused keys were loaded")
 		}
 	})
 }
 
-// TestManySources checks that what is known of unused sources is bounded.
+// TestManySources checks that the memory for unused sources is bounded.
 func TestManySources(t *testing.T) {
 	t.Parallel()
 	text := keySetText(t)
@@ -346,11 +349,11 @@ func TestManySources(t *testing.T) {
 			f.Follow(wantedOf(hosts...))
 			synctest.Wait()
 			if len(f.of(hosts[0]).List) != 1 || len(f.of(hosts[MaxSources-1]).List) != 1 || len(f.of(hosts[MaxSources]).List) != 0 {
-				t.Error("other sources than the first ones are followed")
+				t.Error("the sources that are followed are not the first ones")
 			}
 		}
 		if n := len(f.entries); n > maxStored {
-			t.Errorf("%d sources are known", n)
+			t.Errorf("%d sources are stored, want at most %d", n, maxStored)
 		}
 	})
 }
@@ -370,7 +373,7 @@ func TestUnwritableDirectory(t *testing.T) {
 		f.Follow(wantedOf("a"))
 		<-f.Tried()
 		if len(f.of("a").List) != 1 {
-			t.Errorf("keys %+v", f.of("a"))
+			t.Errorf("keys: got %+v, want one", f.of("a"))
 		}
 	})
 }

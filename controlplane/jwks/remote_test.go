@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// issuer is an issuer whose answers a test sets. Its metrics are read by name.
+// issuer is an issuer with configurable responses. The test reads its metrics by name.
 type issuer struct {
 	mu     sync.Mutex
 	set    *Set
@@ -51,7 +51,7 @@ func (i *issuer) fetch(ctx context.Context) (*fetched, error) {
 	return &fetched{set: set, maxAge: i.maxAge}, err
 }
 
-// follow runs Remote with an issuer until the end of the test.
+// follow runs a Remote for an issuer until the test ends.
 func follow(t *testing.T, i *issuer) *Remote {
 	t.Helper()
 	r, err := NewRemote(RemoteConfig{Source: Source{Issuer: "https://issuer.test"}, Logger: slog.New(slog.DiscardHandler)})
@@ -66,7 +66,7 @@ func follow(t *testing.T, i *issuer) *Remote {
 	return r
 }
 
-func TestFirstKeysAreWaitedFor(t *testing.T) {
+func TestFirstKeysDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{delay: 3 * time.Second}
@@ -75,12 +75,12 @@ func TestFirstKeysAreWaitedFor(t *testing.T) {
 		start := time.Now()
 		set, err := r.Current(t.Context())
 		if err != nil || set.Sum != sha256.Sum256([]byte("1")) || time.Since(start) != 3*time.Second {
-			t.Fatalf("got %v, error %v after %s", set, err, time.Since(start))
+			t.Fatalf("got %v, error %v after %s; want the first keys after 3 s", set, err, time.Since(start))
 		}
 	})
 }
 
-func TestFirstKeysDoNotCome(t *testing.T) {
+func TestFirstKeysTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{}
@@ -89,21 +89,21 @@ func TestFirstKeysDoNotCome(t *testing.T) {
 		start := time.Now()
 		_, err := r.Current(t.Context())
 		if err == nil || time.Since(start) != defaultWait {
-			t.Fatalf("got error %v after %s", err, time.Since(start))
+			t.Fatalf("got error %v after %s, want one after the default wait", err, time.Since(start))
 		}
 		if strings.Contains(err.Error(), "no route") {
-			t.Error("the error tells a stranger about the network")
+			t.Error("the error contains details of the network")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start = time.Now()
 		if _, err := r.Current(ctx); err == nil || time.Since(start) != time.Second {
-			t.Fatalf("got error %v after %s", err, time.Since(start))
+			t.Fatalf("got error %v after %s, want one after 1 s", err, time.Since(start))
 		}
 		// The delay grows to a minute, so there are about 60 attempts per hour.
 		time.Sleep(time.Hour)
 		if n := i.asked.Load(); n < 40 || n > 130 {
-			t.Errorf("the issuer was asked %d times in an hour", n)
+			t.Errorf("%d requests in an hour, want 40 to 130", n)
 		}
 		i.answer("1", nil)
 		time.Sleep(2 * time.Minute)
@@ -127,13 +127,13 @@ func TestRefresh(t *testing.T) {
 		time.Sleep(defaultRefresh + time.Second)
 		synctest.Wait()
 		if same, _ := r.Current(t.Context()); same != first || i.asked.Load() != 2 {
-			t.Errorf("asked %d times; equal keys are another set: %v", i.asked.Load(), same != first)
+			t.Errorf("%d requests, want 2; equal keys are a different set: %v", i.asked.Load(), same != first)
 		}
 		i.answer("2", nil)
 		time.Sleep(defaultRefresh + time.Second)
 		synctest.Wait()
 		if second, _ := r.Current(t.Context()); second.Sum != sha256.Sum256([]byte("2")) {
-			t.Errorf("got %x", second.Sum)
+			t.Errorf("sum of the keys: got %x, want that of the second set", second.Sum)
 		}
 	})
 }
@@ -148,11 +148,11 @@ func TestStaleKeys(t *testing.T) {
 		i.answer("", errors.New("down"))
 		time.Sleep(defaultMaxStale - time.Minute)
 		if set, err := r.Current(t.Context()); err != nil || set.Sum != sha256.Sum256([]byte("1")) {
-			t.Fatalf("got error %v", err)
+			t.Fatalf("within the maximum age: got error %v, want the last keys", err)
 		}
 		time.Sleep(2 * time.Minute)
 		if _, err := r.Current(t.Context()); err == nil || !strings.Contains(err.Error(), "since") {
-			t.Fatalf("got error %v", err)
+			t.Fatalf("after the maximum age: got error %v, want one with \"since\"", err)
 		}
 		i.answer("1", nil)
 		time.Sleep(2 * time.Minute)
@@ -174,7 +174,7 @@ func TestUnknownKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Newer(t.Context(), first) != nil || i.asked.Load() != 1 {
-			t.Errorf("an unknown key right after a fetch made another one")
+			t.Errorf("an unknown key right after a fetch caused another fetch")
 		}
 		time.Sleep(defaultMinRefresh)
 		i.answer("2", nil)
@@ -185,15 +185,15 @@ func TestUnknownKey(t *testing.T) {
 		for range 100 {
 			wg.Go(func() {
 				if set := r.Newer(t.Context(), first); set == nil || set.Sum != sha256.Sum256([]byte("2")) {
-					t.Errorf("got %v", set)
+					t.Errorf("Newer() = %v, want the second set", set)
 				}
 			})
 		}
 		wg.Wait()
 		if n := i.asked.Load(); n != 2 {
-			t.Errorf("100 tokens with an unknown key made %d fetches", n-1)
+			t.Errorf("100 tokens with an unknown key caused %d fetches, want 1", n-1)
 		}
-		// A flood of tokens with unknown keys.
+		// A flood of tokens with unknown keys must not cause a flood of fetches.
 		before := i.asked.Load()
 		for range 6000 {
 			set, err := r.Current(t.Context())
@@ -206,12 +206,12 @@ func TestUnknownKey(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := i.asked.Load() - before; n > 8 {
-			t.Errorf("a minute of unknown keys made %d fetches", n)
+			t.Errorf("a minute of unknown keys caused %d fetches, want at most 8", n)
 		}
 	})
 }
 
-// TestMaxAge checks that keys are fetched again when the server says so, within limits.
+// TestMaxAge checks that keys are fetched again after the max-age of the response, within limits.
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	for age, want := range map[time.Duration][2]int64{
@@ -226,7 +226,7 @@ func TestMaxAge(t *testing.T) {
 			follow(t, i)
 			time.Sleep(time.Hour)
 			if n := i.asked.Load(); n < want[0] || n > want[1] {
-				t.Errorf("max-age %s: the issuer was asked %d times in an hour, want %v", age, n, want)
+				t.Errorf("max-age %s: %d requests in an hour, want %v", age, n, want)
 			}
 		})
 	}

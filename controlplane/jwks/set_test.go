@@ -30,8 +30,8 @@ func TestParseBounds(t *testing.T) {
 	}
 }
 
-// TestSecretKeys checks that no private or symmetric key gets out of a set, and no key for
-// encryption, and that the order of keys does not matter.
+// TestSecretKeys checks that a set returns no private, symmetric or encryption keys, and that the
+// order of keys does not matter.
 func TestSecretKeys(t *testing.T) {
 	t.Parallel()
 	secret, err := certs.NewKey(certs.ECDSAP256)
@@ -62,7 +62,7 @@ func TestSecretKeys(t *testing.T) {
 		}
 		got := set.signing()
 		if len(got) != 2 || strings.Contains(strings.Join(got, ""), `"d":`) || before != nil && !slices.Equal(got, before) {
-			t.Errorf("got %v, before %v", got, before)
+			t.Errorf("signing keys: got %v, in the other order %v", got, before)
 		}
 		before = got
 		slices.Reverse(keys)
@@ -81,16 +81,16 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("a set without keys was accepted")
 		}
 		if strict, err := Parse(text, true); err == nil && len(strict.Keys) != len(set.Keys) {
-			t.Fatal("strict reading returned other keys")
+			t.Fatal("strict parsing returned other keys")
 		}
 		signing := set.signing()
 		if len(signing) == 0 {
 			return // only keys for encryption
 		}
-		// What is stored can be read again.
+		// The stored form can be read again.
 		again, err := Parse([]byte(`{"keys":[`+strings.Join(signing, ",")+`]}`), true)
 		if err != nil || !slices.Equal(again.signing(), signing) {
-			t.Fatalf("%v is read as %v, error %v", signing, again, err)
+			t.Fatalf("%v is parsed as %v, error %v", signing, again, err)
 		}
 	})
 }

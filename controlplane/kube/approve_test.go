@@ -22,14 +22,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestSomebodyElseDecides checks that another approver of the cluster may be faster. The API server
-// would reject a second condition of the same type, and the approval of a denied request.
-func TestSomebodyElseDecides(t *testing.T) {
+// TestOtherApproverDecides checks that another approver of the cluster may decide first. The API
+// server would reject a second condition of the same type, and the approval of a denied request.
+func TestOtherApproverDecides(t *testing.T) {
 	t.Parallel()
 	for kind, others := range map[certificatesv1.RequestConditionType]int{
 		certificatesv1.CertificateApproved: 1,
 		certificatesv1.CertificateDenied:   1,
-		"Other":                            2, // approval is tried again
+		"Other":                            2, // approval is retried
 	} {
 		object := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr-workload-1"}}
 		changed := object.DeepCopy()
@@ -53,9 +53,9 @@ func TestSomebodyElseDecides(t *testing.T) {
 	}
 }
 
-// TestSigningHasALimitOfItsOwn uses up the only request of the signing client and checks that other
+// TestSigningHasOwnLimit uses up the rate limit of certificate requests and checks that other
 // requests are not limited.
-func TestSigningHasALimitOfItsOwn(t *testing.T) {
+func TestSigningHasOwnLimit(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -73,13 +73,13 @@ func TestSigningHasALimitOfItsOwn(t *testing.T) {
 	for i, want := range []bool{true, false} { // whether the request is sent
 		_, err := c.signing.requests.Get(ctx, "x", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) != want {
-			t.Errorf("request %d for a certificate gives %v", i+1, err)
+			t.Errorf("certificate request %d: got error %v", i+1, err)
 		}
 	}
 	if _, err := c.api.leases("ns").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a lease cannot be asked for: %v", err)
+		t.Errorf("getting a lease: got error %v, want not found", err)
 	}
 	if _, err := c.api.secrets("ns").Get(ctx, "x", metav1.GetOptions{}); err == nil || apierrors.IsNotFound(err) {
-		t.Errorf("kinds of different groups do not share a limit: %v", err)
+		t.Errorf("getting a Secret: got error %v, want that it shares the limit", err)
 	}
 }

@@ -39,7 +39,7 @@ func TestConfigMaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(c.Get("own"), c.Get("shared"), c.Get("other")) != "map[mesh:a] map[] map[]" || c.Get("shared") != nil {
-		t.Fatalf("read %v and %v", c.Get("own"), c.Get("shared"))
+		t.Fatalf("Get() = %v and %v, want only own", c.Get("own"), c.Get("shared"))
 	}
 	watching := make(chan struct{}, 2)
 	server.PrependWatchReactor("configmaps", func(action ktesting.Action) (bool, watch.Interface, error) {
@@ -76,8 +76,8 @@ func TestConfigMaps(t *testing.T) {
 	}
 }
 
-// TestConfigMapFaults checks that a ConfigMap without read permission is treated as missing, and
-// that the start waits while the cluster does not answer.
+// TestConfigMapFaults checks that a ConfigMap without read permission counts as missing, and that
+// Read waits while the API server does not respond.
 func TestConfigMapFaults(t *testing.T) {
 	t.Parallel()
 	api, server := newFake(t, configMap("own", "a"))
@@ -95,7 +95,7 @@ func TestConfigMapFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Read(t.Context()); err != nil || c.Get("own") != nil || len(faults) != 0 {
-		t.Errorf("read %v, %v; %d faults are left", c.Get("own"), err, len(faults))
+		t.Errorf("read %v, error %v with %d faults left; want none", c.Get("own"), err, len(faults))
 	}
 	faults = []error{apierrors.NewServerTimeout(resource, "get", 1)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,6 +104,6 @@ func TestConfigMapFaults(t *testing.T) {
 		return false, nil, nil
 	})
 	if err := c.Read(ctx); err == nil {
-		t.Error("it read what does not answer")
+		t.Error("Read returned no error with an API server that does not respond")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestFingerprint has a fingerprint change with each field that somebody can write, so that the
-// controller of Gateways writes its own values again.
+// TestFingerprint checks that the fingerprint changes with each field that others can write, so
+// that the controller of Gateways restores its own values.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	of := func(change func(o map[string]any)) string {
@@ -33,13 +33,13 @@ func TestFingerprint(t *testing.T) {
 		"labels":                       func(o map[string]any) { o["metadata"].(map[string]any)["labels"] = map[string]any{"a": "b"} },
 	} {
 		if of(change) == before {
-			t.Errorf("a change of %s is not seen", name)
+			t.Errorf("a change of %s does not change the fingerprint", name)
 		}
 	}
 	if of(func(o map[string]any) {
 		o["status"] = map[string]any{"replicas": int64(2)}
 		o["metadata"].(map[string]any)["resourceVersion"] = "2"
 	}) != before {
-		t.Error("a change of the status is one of the object")
+		t.Error("a change of the status changes the fingerprint")
 	}
 }

@@ -20,14 +20,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// fakeServer keeps objects as an API server does, with the library that client-go's own fake uses.
+// fakeServer stores objects like an API server, with the library of client-go's own fake.
 type fakeServer struct {
 	clienttesting.Fake
 
 	tracker clienttesting.ObjectTracker
 }
 
-// newFake returns the requests of a fake API server that has some objects.
+// newFake returns an api for a fake API server that contains some objects.
 func newFake(t testing.TB, known ...runtime.Object) (*api, *fakeServer) {
 	t.Helper()
 	s, err := newScheme()
@@ -80,7 +80,7 @@ func newFake(t testing.TB, known ...runtime.Object) (*api, *fakeServer) {
 	}, f
 }
 
-// fakeKind returns the client of a kind.
+// fakeKind returns the client for a kind.
 func fakeKind[T, L any, P interface {
 	*T
 	metaObject
@@ -105,7 +105,7 @@ func fakeKind[T, L any, P interface {
 		})}
 }
 
-// fakeClient declares what the fake server lacks: a watch that begins with a list.
+// fakeClient adds what the fake server lacks: a watch that begins with a list.
 type fakeClient[P metaObject, Q runtime.Object] struct {
 	*gentype.FakeClientWithList[P, Q]
 }

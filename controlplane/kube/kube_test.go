@@ -25,8 +25,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// The tests in e2e/kube use a real API server. The tests here cover what a real one does not do:
-// old responses and the passage of time.
+// The tests in e2e/kube use a real API server. The tests here cover what it cannot reproduce:
+// outdated responses and the passage of time.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -86,7 +86,7 @@ func TestReadReview(t *testing.T) {
 	}
 }
 
-func TestAccessIsRemembered(t *testing.T) {
+func TestAccessIsCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api, server := newFake(t)
@@ -109,7 +109,7 @@ func TestAccessIsRemembered(t *testing.T) {
 			time.Sleep(after)
 			err := c.MayReadSecrets(t.Context(), "ns", "web")
 			if want == nil && err != nil || want != nil && !errors.Is(err, want) || asked != questions {
-				t.Errorf("%s: got error %v after %d questions, want %d", what, err, asked, questions)
+				t.Errorf("%s: got error %v after %d reviews, want %v after %d", what, err, asked, want, questions)
 			}
 		}
 		step("asked", 0, nil, 1)
@@ -173,7 +173,7 @@ func TestSignerNames(t *testing.T) {
 		r := &RegistrationAuthority{cfg: RegistrationConfig{Signer: tc.signer, Domain: tc.domain}}
 		got, err := r.signer(tc.asked)
 		if got != tc.want || (err != nil) != (tc.want == "") || err != nil && !errors.Is(err, ca.ErrRequest) {
-			t.Errorf("%s: got %q, error %v", name, got, err)
+			t.Errorf("%s: got %q, error %v; want %q", name, got, err, tc.want)
 		}
 	}
 	api, _ := newFake(t)
@@ -185,7 +185,7 @@ func TestSignerNames(t *testing.T) {
 		"no name":   {Client: c, Signer: "a.test/"},
 	} {
 		if _, err := NewRegistrationAuthority(cfg); err == nil {
-			t.Errorf("%s: it was accepted", name)
+			t.Errorf("%s: NewRegistrationAuthority accepted the configuration", name)
 		}
 	}
 }

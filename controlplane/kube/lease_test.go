@@ -19,7 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// lead runs Lead until the test ends, and returns whether the replica leads.
+// lead runs Lead until the test ends, and returns a flag that is set while the replica leads.
 func lead(ctx context.Context, t *testing.T, requests *api, identity string) *atomic.Bool {
 	t.Helper()
 	leads := &atomic.Bool{}
@@ -40,7 +40,7 @@ func lead(ctx context.Context, t *testing.T, requests *api, identity string) *at
 	return leads
 }
 
-// versions makes the fake server refuse updates of old versions, as an API server does.
+// versions makes the fake server reject updates of outdated versions, like an API server.
 func versions(t *testing.T, server *fakeServer) {
 	t.Helper()
 	server.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -58,8 +58,8 @@ func versions(t *testing.T, server *fakeServer) {
 	})
 }
 
-// TestLeadOne checks that one of three replicas leads, that another one leads as soon as it ends,
-// and only after the duration of the lease if it was killed.
+// TestLeadOne checks that one of three replicas leads. Another one must lead as soon as the leader
+// ends, but only after the duration of the lease if the leader was killed.
 func TestLeadOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestLeadOne(t *testing.T) {
 					continue
 				}
 				if name != "" {
-					t.Errorf("%s and %s lead", name, identity)
+					t.Errorf("%s and %s lead at the same time", name, identity)
 				}
 				name = identity
 			}
@@ -89,18 +89,18 @@ func TestLeadOne(t *testing.T) {
 		for range 100 {
 			time.Sleep(retryPeriod)
 			if now := leader(); now != first || now == "" {
-				t.Fatalf("the leader is %q, it was %q", now, first)
+				t.Fatalf("the leader is %q, want still %q", now, first)
 			}
 		}
 		ends[first]()
 		time.Sleep(3 * retryPeriod)
 		second := leader()
 		if second == "" || second == first {
-			t.Fatalf("the leader is %q; %q has ended", second, first)
+			t.Fatalf("the leader is %q after %q has ended", second, first)
 		}
 		o, err := requests.leases("ns").Get(t.Context(), "x", metav1.GetOptions{})
 		if err != nil || *o.Spec.LeaseTransitions != 1 || *o.Spec.HolderIdentity != second || *o.Spec.LeaseDurationSeconds != 30 {
-			t.Errorf("the lease is %+v, error %v", o, err)
+			t.Errorf("lease: got %+v, error %v", o, err)
 		}
 		for _, end := range ends {
 			end()
@@ -108,7 +108,7 @@ func TestLeadOne(t *testing.T) {
 	})
 }
 
-// cutLeases are leases whose requests fail while they are cut off.
+// cutLeases fails all requests while it is cut off.
 type cutLeases struct {
 	objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
 
@@ -130,7 +130,7 @@ func (c cutLeases) Update(ctx context.Context, lease *coordinationv1.Lease, o me
 }
 
 // TestLeadLost checks that a leader that is cut off from the API server stops its work before
-// another replica leads, and that the other one leads once the lease has expired.
+// another replica leads, and that another replica leads once the lease has expired.
 func TestLeadLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestLeadLost(t *testing.T) {
 		second := lead(ctx, t, requests, "b")
 		time.Sleep(time.Minute)
 		if synctest.Wait(); !first.Load() || second.Load() {
-			t.Fatalf("before: %v and %v lead", first.Load(), second.Load())
+			t.Fatalf("before the fault: leading: %v and %v, want only the first", first.Load(), second.Load())
 		}
 		cut.Store(true)
 		begin, stopped := time.Now(), time.Time{}
@@ -155,32 +155,32 @@ func TestLeadLost(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if first.Load() && second.Load() {
-				t.Fatal("both lead")
+				t.Fatal("both replicas lead")
 			}
 			if !first.Load() && stopped.IsZero() {
 				stopped = time.Now()
 			}
 			if time.Since(begin) > time.Hour {
-				t.Fatal("nobody leads")
+				t.Fatal("no replica leads")
 			}
 		}
 		if took := stopped.Sub(begin); took > renewDeadline+time.Second {
-			t.Errorf("the leader worked for %s without its lease", took)
+			t.Errorf("the leader continued for %s without its lease", took)
 		}
-		// The other one sees the last renewal, and later that there was none, one delay late at most.
+		// The other replica notices the expiry at most two delays after it.
 		delay := retryPeriod + time.Duration(math.Round(leaseJitter*float64(retryPeriod)))
 		if took := time.Since(begin); took < leaseDuration-retryPeriod || took > leaseDuration+2*delay+time.Second {
-			t.Errorf("the other replica leads after %s", took)
+			t.Errorf("the other replica leads after %s, want about the duration of the lease", took)
 		}
 		cut.Store(false) // the first one competes again
 		time.Sleep(time.Minute)
 		if synctest.Wait(); first.Load() || !second.Load() {
-			t.Errorf("after: %v and %v lead", first.Load(), second.Load())
+			t.Errorf("after the fault: leading: %v and %v, want only the second", first.Load(), second.Load())
 		}
 	})
 }
 
-// TestLeadAgain checks that the lease is released when the work returns, and that the replica
+// TestLeadAgain checks that the lease is released when the work returns, and that the replica then
 // competes for it again.
 func TestLeadAgain(t *testing.T) {
 	t.Parallel()
@@ -196,7 +196,7 @@ func TestLeadAgain(t *testing.T) {
 		return errors.New("cannot")
 	})
 	if err != nil || times != 3 {
-		t.Errorf("it worked %d times, error %v", times, err)
+		t.Errorf("the work ran %d times, error %v; want 3 times", times, err)
 	}
 	if err := c.Lead(t.Context(), Lease{Name: "x"}, nil); err == nil {
 		t.Error("a lease without a namespace was accepted")

@@ -19,8 +19,8 @@ func selector(label, value string) *meshv1alpha1.LabelSelector {
 	return &meshv1alpha1.LabelSelector{MatchLabels: map[string]string{label: value}}
 }
 
-// TestSelectNamespaces checks that the selected namespaces change with the selectors and with their
-// labels, and that each change is reported once, but not in excluded namespaces.
+// TestSelectNamespaces checks that selectors and labels of namespaces determine the selected
+// namespaces, and that each change is reported once, but not for excluded namespaces.
 func TestSelectNamespaces(t *testing.T) {
 	t.Parallel()
 	var told []string
@@ -80,25 +80,25 @@ func TestSelectNamespaces(t *testing.T) {
 			namespace := p.Service.Namespace
 			shown = append(shown, namespace)
 			if r.Service(namespace, "s") == nil {
-				t.Errorf("%s: %s is not found", step.name, namespace)
+				t.Errorf("%s: the service in %s was not found", step.name, namespace)
 			}
 		}
 		slices.Sort(shown)
 		if got := strings.Join(told, " "); got != step.told || strings.Join(shown, " ") != step.shown {
-			t.Errorf("%s: told %q, want %q; services of %v, want %q", step.name, got, step.told, shown, step.shown)
+			t.Errorf("%s: reported %q, want %q; services in %v, want %q", step.name, got, step.told, shown, step.shown)
 		}
 	}
 	wrong := &meshv1alpha1.LabelSelector{MatchExpressions: []*meshv1alpha1.LabelSelectorRequirement{{Key: "mesh", Operator: "Near"}}}
 	if err := r.SelectNamespaces([]*meshv1alpha1.LabelSelector{selector("a", "b"), wrong}); err == nil || !strings.Contains(err.Error(), "discoverySelectors[1]") {
-		t.Errorf("a wrong selector: %v", err)
+		t.Errorf("an invalid selector: got error %v, want one about discoverySelectors[1]", err)
 	}
 	if n := len(r.Services()); n != 2 {
-		t.Errorf("after a wrong selector there are %d services", n)
+		t.Errorf("%d services after an invalid selector, want 2", n)
 	}
 }
 
-// TestPodLabels checks that the labels of a pod are known before it is ready, in any namespace, and
-// only for its own service account.
+// TestPodLabels checks that the labels of a pod are known before it is ready, in any namespace, but
+// only with its own service account.
 func TestPodLabels(t *testing.T) {
 	t.Parallel()
 	r, _ := inCluster(t, func(model.Change) {})
@@ -112,17 +112,17 @@ func TestPodLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.PodLabels("a", "p", "web"); got["app"] != "web" {
-		t.Errorf("the labels of the pod are %v", got)
+		t.Errorf("PodLabels() = %v, want app=web", got)
 	}
 	for _, who := range [][3]string{{"a", "p", "pay"}, {"a", "q", "web"}, {"b", "p", "web"}} {
 		if got := r.PodLabels(who[0], who[1], who[2]); got != nil {
-			t.Errorf("%v has the labels %v", who, got)
+			t.Errorf("PodLabels(%v) = %v, want none", who, got)
 		}
 	}
 }
 
 // TestNetworkOfNamespace checks that the label of the control plane's namespace sets the network,
-// whether the namespace is selected or not.
+// even if the namespace is not selected.
 func TestNetworkOfNamespace(t *testing.T) {
 	t.Parallel()
 	m := newMember("c")
@@ -143,7 +143,7 @@ func TestNetworkOfNamespace(t *testing.T) {
 		got = append(got, m.network)
 	}
 	if want := "[one one three ]"; fmt.Sprint(got) != want {
-		t.Errorf("networks %q", got)
+		t.Errorf("networks: got %q, want %q", got, want)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestDraining(t *testing.T) {
 		ending := *slice
 		ending.endpoints = []sliceEndpoint{{address: "10.0.0.1"}, {address: "10.0.0.2", draining: true}}
 		if slice.equal(&ending) || !m.setSlice(n, &ending) || said.endpoints[n] != 2 {
-			t.Errorf("%q: that an endpoint is about to end is not told", labels)
+			t.Errorf("%q: the change of an endpoint to terminating was not reported", labels)
 		}
 		var got []string
 		for _, e := range m.shards[n][n] {
@@ -171,7 +171,7 @@ func TestDraining(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("%q: %q, want %q", labels, got, want)
+			t.Errorf("%q: got %q, want %q", labels, got, want)
 		}
 	}
 }

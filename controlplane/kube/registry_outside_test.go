@@ -23,8 +23,8 @@ func showGateways(list []model.NetworkGateway) string {
 	return strings.Join(out, " ")
 }
 
-// TestOutside checks how services are reached from outside, in a cluster with two nodes.
-func TestOutside(t *testing.T) {
+// TestAccessFromOutside checks how services are reached from outside, in a cluster with two nodes.
+func TestAccessFromOutside(t *testing.T) {
 	t.Parallel()
 	const balanced = `status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.example.com}]}}`
 	for name, c := range map[string]struct{ meta, spec, status, addresses, gateways, problems string }{
@@ -65,21 +65,21 @@ func TestOutside(t *testing.T) {
 				got += " awaited"
 			}
 			if got != c.addresses || showGateways(m.gateways(record)) != c.gateways {
-				t.Errorf("%s, gateways %s", got, showGateways(m.gateways(record)))
+				t.Errorf("got addresses %s, gateways %s", got, showGateways(m.gateways(record)))
 			}
 			var problems string
 			for _, p := range record.problems {
 				problems += p.Reason
 			}
 			if (problems == "") != (c.problems == "") || !strings.Contains(problems, c.problems) {
-				t.Errorf("problems %q, want %q", problems, c.problems)
+				t.Errorf("problems: got %q, want %q", problems, c.problems)
 			}
 		})
 	}
 }
 
 // TestNodeChanges checks that a node affects the locality of endpoints and the services that are
-// reached through it, and that its heartbeats have no effect.
+// reached through it, but that its heartbeats have no effect.
 func TestNodeChanges(t *testing.T) {
 	t.Parallel()
 	m := newMember("c")
@@ -113,21 +113,21 @@ func TestNodeChanges(t *testing.T) {
 			record = readNode(o)
 		}
 		if equal := before != nil && record != nil && before.equal(record); equal != c.equal {
-			t.Errorf("%s: equal %v", c.name, equal)
+			t.Errorf("%s: equal: %v, want %v", c.name, equal, c.equal)
 		} else if !equal {
 			changed := m.setNode("n1", record)
 			if changed != (c.services+c.endpoints > 0) {
-				t.Errorf("%s: changed %v", c.name, changed)
+				t.Errorf("%s: changed: %v", c.name, changed)
 			}
 		}
 		if got := []int{said.services[n], said.endpoints[n]}; !cmp.Equal(got, []int{c.services, c.endpoints}) {
-			t.Errorf("%s: %v marks of service and endpoints", c.name, got)
+			t.Errorf("%s: reported changes of service and endpoints: got %v, want %d and %d", c.name, got, c.services, c.endpoints)
 		}
 		before = record
 	}
 }
 
-// TestServiceOfTwoClusters merges a service that differs between two clusters.
+// TestServiceOfTwoClusters merges a service that differs between its two clusters.
 func TestServiceOfTwoClusters(t *testing.T) {
 	t.Parallel()
 	r, _ := inCluster(t, func(model.Change) {})
@@ -146,7 +146,7 @@ func TestServiceOfTwoClusters(t *testing.T) {
 	s := p.Service
 	if got, want := fmt.Sprint(s.Addresses, s.ClusterAddresses, s.ExternalAddresses, " ", showGateways(p.Gateways)),
 		"[10.96.0.1] map[c:[10.96.0.1] d:[10.97.0.1]] map[c:[192.0.2.1] d:[192.0.2.2]] one/c=192.0.2.1:15443 two/d=192.0.2.2:15443"; got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 	for cluster, want := range map[string]string{"c": "10.96.0.1", "d": "10.97.0.1", "e": "10.96.0.1"} {
 		if got := s.AddressesFor(&model.Proxy{ClusterID: cluster}); len(got) != 1 || got[0] != want {

@@ -35,12 +35,12 @@ type objectsOf struct {
 	slices   map[types.NamespacedName]*sliceRecord
 	pods     map[types.NamespacedName]*podRecord
 	nodes    map[string]*nodeRecord
-	// namespaces are the labels of namespaces; own is the network in the control plane's namespace.
+	// namespaces has the labels of namespaces; own is the network of the control plane's namespace.
 	namespaces map[string]*namespaceRecord
 	selects    func(map[string]string) bool
 }
 
-// whole returns a member that received all records before it derived anything.
+// whole returns a member that received all records before it derived any state.
 func (o *objectsOf) whole() *member {
 	m := newMember("c")
 	listen(m)
@@ -123,7 +123,7 @@ func (o *objectsOf) step(r *rand.Rand, m *member) {
 	}
 }
 
-// stepNamespace randomly changes a namespace and the selection of namespaces.
+// stepNamespace changes a namespace and the selection of namespaces at random.
 func (o *objectsOf) stepNamespace(r *rand.Rand, m *member) {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	name := pick("a", "b", "own")
@@ -175,8 +175,8 @@ func showMember(m *member) map[string]string {
 	return out
 }
 
-// FuzzMember checks that a cluster that was followed has the same state as one that was listed at
-// once, that changes were reported, and that nothing of removed objects is retained.
+// FuzzMember checks that following a cluster results in the same state as listing it once, that
+// changes are reported, and that no state of removed objects remains.
 func FuzzMember(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
@@ -198,23 +198,23 @@ func FuzzMember(f *testing.F) {
 			o.step(r, m)
 			after := showMember(m)
 			if diff := cmp.Diff(showMember(o.whole()), after); diff != "" {
-				t.Fatalf("one that was read at once is another (-whole +followed):\n%s", diff)
+				t.Fatalf("the followed state differs from the listed one (-whole +followed):\n%s", diff)
 			}
 			for n := range m.shards {
 				for slice := range m.shards[n] {
 					if key := n.String() + " " + slice.String(); before[key] != after[key] && said.endpoints[n] == 0 {
-						t.Fatalf("the endpoints of %s changed, and it is not told", key)
+						t.Fatalf("a change of the endpoints of %s was not reported", key)
 					}
 				}
 			}
 			for _, n := range []types.NamespacedName{{Namespace: "a", Name: "x0"}, {Namespace: "a", Name: "x1"}, {Namespace: "b", Name: "x0"}, {Namespace: "b", Name: "x2"}} {
 				if key := "service " + n.String(); before[key] != after[key] && said.services[n] == 0 {
-					t.Fatalf("%s changed, and it is not told:\n%s\n%s", key, before[key], after[key])
+					t.Fatalf("a change of %s was not reported:\n%s\n%s", key, before[key], after[key])
 				}
 			}
 			for n := range m.pods {
 				if key := "pod " + n.String(); before[key] != after[key] && said.pods[n] == 0 {
-					t.Fatalf("%s changed, and it is not told", key)
+					t.Fatalf("a change of %s was not reported", key)
 				}
 			}
 			before = after
@@ -226,7 +226,7 @@ func FuzzMember(f *testing.F) {
 			m.setPod(n, nil)
 		}
 		if len(m.users)+len(m.shards)+len(m.slices)+len(m.pods)+len(m.byAddress) != 0 {
-			t.Errorf("something is kept of what is gone: %+v", m)
+			t.Errorf("state of removed objects remains: %+v", m)
 		}
 	})
 }

@@ -139,14 +139,14 @@ func TestReadPod(t *testing.T) {
 			}
 		}
 		if got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-// TestHarmless checks that a kubeconfig from a Secret must not read files or run programs, unless
+// TestKubeconfigCredentials checks that a kubeconfig from a Secret may not read files or run programs, unless
 // the environment allows it.
-func TestHarmless(t *testing.T) {
+func TestKubeconfigCredentials(t *testing.T) {
 	t.Parallel()
 	for user, way := range map[string]string{
 		"{token: x}": "", "{client-certificate-data: eA==, client-key-data: eA==}": "",
@@ -159,10 +159,10 @@ func TestHarmless(t *testing.T) {
 		}
 		err = harmless(config, nil)
 		if (err == nil) != (way == "") || err != nil && !strings.Contains(err.Error(), "uses "+way+",") {
-			t.Errorf("%s: %v", user, err)
+			t.Errorf("%s: got error %v, want one about %q", user, err, way)
 		}
 		if err := harmless(config, []string{way}); err != nil {
-			t.Errorf("%s, allowed: %v", user, err)
+			t.Errorf("%s, allowed: got error %v", user, err)
 		}
 	}
 	config, err := clientcmd.Load([]byte("clusters: [{name: c, cluster: {certificate-authority: /x}}]"))
@@ -170,7 +170,7 @@ func TestHarmless(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := harmless(config, nil); err == nil || !strings.Contains(err.Error(), "certificateAuthority") {
-		t.Errorf("an authority in a file: %v", err)
+		t.Errorf("an authority in a file: got error %v, want one about certificateAuthority", err)
 	}
 }
 
@@ -189,7 +189,7 @@ func inCluster(t *testing.T, told func(model.Change)) (*Registry, *prometheus.Re
 	return r, reg
 }
 
-// TestSameEventsAreSkipped checks that events without new content cause no change and are counted.
+// TestSameEventsAreSkipped checks that events without new content cause no change, and are counted.
 func TestSameEventsAreSkipped(t *testing.T) {
 	t.Parallel()
 	var changes []model.Key
@@ -239,7 +239,7 @@ func TestSameEventsAreSkipped(t *testing.T) {
 		got = append(got, string(key.Kind))
 	}
 	if want := "Service Endpoints Endpoints Endpoints Service"; strings.Join(got, " ") != want {
-		t.Errorf("changes %q, want %q", got, want)
+		t.Errorf("changes: got %q, want %q", got, want)
 	}
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP outrigger_control_kube_events_skipped_total Number of events of objects of clusters that changed nothing for any proxy, by kind.
@@ -251,6 +251,6 @@ outrigger_control_kube_events_skipped_total{type="Services"} 1
 		t.Error(err)
 	}
 	if len(m.users)+len(m.shards)+len(m.slices)+len(m.pods)+len(m.byAddress)+len(m.services) != 0 {
-		t.Errorf("something is kept of objects that are gone: %+v", m)
+		t.Errorf("state of removed objects remains: %+v", m)
 	}
 }

@@ -31,9 +31,9 @@ func answering(t testing.TB, verb, resource string, answer func() error) *Client
 	return newClient(Config{}, api, api)
 }
 
-// TestNodesAreUnknown checks that the error for a caller that cannot be authorized at the moment
-// asks for a retry and does not disclose details of the API server.
-func TestNodesAreUnknown(t *testing.T) {
+// TestUnavailableAPIServer checks that if a caller cannot be authorized because of the API server, the
+// error asks for a retry and contains no details.
+func TestUnavailableAPIServer(t *testing.T) {
 	t.Parallel()
 	broken := func() error { return errors.New("dial tcp 10.0.0.1:443: no route") }
 	caller := authn.Caller{
@@ -49,12 +49,12 @@ func TestNodesAreUnknown(t *testing.T) {
 		}
 		err = nodes.Authorize(t.Context(), &c, certs.ID{TrustDomain: "cluster.local", Namespace: "ns", ServiceAccount: "web"})
 		if !errors.Is(err, authn.ErrUnavailable) || errors.Is(err, ErrNotOnNode) || strings.Contains(err.Error(), "10.0.0.1") {
-			t.Errorf("%s: got error %v", verb, err)
+			t.Errorf("%s: got error %v, want ErrUnavailable without details", verb, err)
 		}
 	}
 }
 
-// TestStoreWaits checks that the store waits for an API server that is unreachable, failing or has
+// TestStoreWaits checks that the store waits for an API server that is unreachable, fails or has
 // just started, and returns permanent errors immediately.
 func TestStoreWaits(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestStoreWaits(t *testing.T) {
 	gone, busy := errors.New("connection refused"), apierrors.NewTooManyRequests("later", 1)
 	broken, no := apierrors.NewInternalError(errors.New("etcd")), apierrors.NewForbidden(secrets, authoritySecret, errors.New("no"))
 	for name, tc := range map[string]struct {
-		answers []error // the last one is repeated
+		answers []error // the last one repeats
 		want    error
 		after   time.Duration
 	}{
@@ -88,10 +88,10 @@ func TestStoreWaits(t *testing.T) {
 				defer cancel()
 				begin := time.Now()
 				if err := store.Wait(ctx); !errors.Is(err, tc.want) {
-					t.Errorf("got error %v", err)
+					t.Errorf("Wait() = %v, want %v", err, tc.want)
 				}
 				if took := time.Since(begin); took < tc.after || took > tc.after+2*time.Minute {
-					t.Errorf("it took %s", took)
+					t.Errorf("Wait took %s, want about %s", took, tc.after)
 				}
 			})
 		})

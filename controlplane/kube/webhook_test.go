@@ -34,7 +34,7 @@ func TestOwnRules(t *testing.T) {
 		"no resource":       {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, nil)}, false},
 	} {
 		if got := ownRules(c.rules); got != c.own {
-			t.Errorf("%s: %v, want %v", name, got, c.own)
+			t.Errorf("%s: ownRules() = %v, want %v", name, got, c.own)
 		}
 	}
 }
