@@ -22,13 +22,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 )
 
-// mapServer is an API server that has ConfigMaps of the namespace mesh, and
-// nothing else.
+// mapServer is an API server that has only the ConfigMaps of the namespace mesh.
 type mapServer struct {
 	mu      sync.Mutex // guards the fields below
 	version int
 	maps    map[string]map[string]any
-	changed chan struct{} // closed, and replaced, with each change
+	changed chan struct{} // closed and replaced at each change
 }
 
 func (a *mapServer) set(name string, data map[string]string) {
@@ -67,14 +66,14 @@ func (a *mapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	case r.URL.Query().Get("sendInitialEvents") != "":
 		w.WriteHeader(http.StatusUnprocessableEntity)
-		_ = encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422}) // it lists in place of this
+		_ = encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422}) // the client falls back to a list
 	case r.URL.Query().Get("watch") != "":
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
-		// It may have changed since the list.
+		// The ConfigMap may have changed since the list.
 		for seen := r.URL.Query().Get("resourceVersion"); ; object, version, changed = a.get(name) {
 			if version != seen && object != nil {
-				_ = encode(map[string]any{"type": "MODIFIED", "object": object}) // a client that is gone needs none
+				_ = encode(map[string]any{"type": "MODIFIED", "object": object}) // a client that disconnected needs no event
 			} else if version != seen {
 				_ = encode(map[string]any{"type": "DELETED", "object": map[string]any{
 					"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "mesh", "uid": name, "resourceVersion": version},
@@ -102,8 +101,9 @@ func (a *mapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Without files the mesh config of a control plane in a cluster is in the
-// ConfigMap of its revision, above one that revisions share; both are followed.
+// TestMeshConfigOfCluster checks that without files, the mesh config of a control plane in a
+// cluster comes from the ConfigMap of its revision, merged over the one that revisions share, and
+// that changes of both are followed.
 func TestMeshConfigOfCluster(t *testing.T) {
 	t.Parallel()
 	api := &mapServer{maps: map[string]map[string]any{}, changed: make(chan struct{})}
@@ -116,7 +116,7 @@ func TestMeshConfigOfCluster(t *testing.T) {
 	serving := &httptest.Server{Listener: l, Config: &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}}
 	serving.Start()
 	t.Cleanup(func() {
-		serving.CloseClientConnections() // of watches
+		serving.CloseClientConnections() // ends the watches
 		serving.Close()
 	})
 	dir := t.TempDir()
@@ -137,7 +137,7 @@ func TestMeshConfigOfCluster(t *testing.T) {
 	}
 	now := m.Current()
 	if now.Mesh.GetAccessLogFile() != "/own" || now.Mesh.GetProxyHttpPort() != 15080 || now.Networks.GetNetworks()["n"] == nil {
-		t.Fatalf("read %v", now)
+		t.Fatalf("read %v, want the settings of both ConfigMaps", now)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -158,7 +158,7 @@ func TestMeshConfigOfCluster(t *testing.T) {
 	api.set("istio-canary", nil)
 	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it was deleted") })
 	file("/again", 0)
-	// A file wins, should one come.
+	// A file that appears later takes precedence.
 	write(t, filepath.Join(dir, "mesh"), "accessLogFile: /file\nproxyHttpPort: 1\n")
 	api.set("shared", map[string]string{"mesh": "accessLogFile: /below\n"})
 	file("/file", 1)

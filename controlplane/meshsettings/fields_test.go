@@ -21,14 +21,14 @@ import (
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
 	if names := withoutEffect(meshconfig.Default()); names != nil {
-		t.Errorf("the defaults are reported: %v", names)
+		t.Errorf("withoutEffect() of the defaults = %v, want none", names)
 	}
 	mesh, err := meshconfig.Parse([]byte("accessLogFile: /dev/stdout\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ninboundTrafficPolicy: {mode: LOCALHOST}\nenablePrometheusMerge: false\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(withoutEffect(mesh)); got != "[inboundTrafficPolicy]" {
-		t.Errorf("reported %s", got)
+		t.Errorf("withoutEffect() = %s, want [inboundTrafficPolicy]", got)
 	}
 	for text, want := range map[string]string{
 		"{name: a, envoyExtAuthzHttp: {service: a.example.com, port: 80}}": "[]",
@@ -54,13 +54,13 @@ func TestWithoutEffect(t *testing.T) {
 	}
 }
 
-// The list of fields with an effect says what the code does: each is read
-// somewhere, and what is read is in it.
+// TestServedFieldsAreRead checks that the list of fields with an effect matches the code: a field
+// is in the list exactly if the code reads it.
 func TestServedFieldsAreRead(t *testing.T) {
 	t.Parallel()
 	reads := map[string]bool{}
-	// Injection passes the mode on to agents and templates, but it does not change where proxies
-	// send connections.
+	// Injection passes this mode to agents and templates, but it has no effect on where proxies
+	// connect to.
 	const passedOn = "inboundTrafficPolicy"
 	getter := regexp.MustCompile(`(?i:mesh|config)(?:\(\))?\.Get([A-Z][A-Za-z0-9]*)\(\)`)
 	for _, root := range []string{".."} {
@@ -85,7 +85,7 @@ func TestServedFieldsAreRead(t *testing.T) {
 			continue
 		}
 		if served := slices.Contains(servedFields, name); served != reads[strings.ToLower(name)] {
-			t.Errorf("%s: in the list of fields with an effect is %v, read is %v", name, served, !served)
+			t.Errorf("%s: in the list of fields with an effect: %v, read by the code: %v", name, served, !served)
 		}
 	}
 }
@@ -102,12 +102,12 @@ func TestPin(t *testing.T) {
 	}
 	got, differ := Pin(next, before)
 	if fmt.Sprint(differ) != "[configSources trustDomain]" || got.GetTrustDomain() != "a.test" || len(got.GetConfigSources()) != 1 || got.GetRootNamespace() != "other" || next.GetTrustDomain() != "b.test" {
-		t.Errorf("got %v, differ %v", got, differ)
+		t.Errorf("Pin() = %v, differing fields %v", got, differ)
 	}
 	if got, differ := Pin(before, next); len(got.GetConfigSources()) != 0 || len(differ) != 2 {
-		t.Errorf("got %v, differ %v", got, differ)
+		t.Errorf("Pin() with the arguments swapped = %v, differing fields %v", got, differ)
 	}
 	if _, differ := Pin(next, next); differ != nil {
-		t.Errorf("differ %v", differ)
+		t.Errorf("Pin() of equal settings: differing fields %v, want none", differ)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(ownnet.Tests(m).Run()) }
 
-// write replaces a file, so that nobody reads half of it.
+// write replaces a file atomically.
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
@@ -30,12 +30,12 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it never came true: " + what)
+			t.Fatal("condition not met in time: " + what)
 		}
 	}
 }
 
-// logBuffer holds a log.
+// logBuffer is a log that is safe for concurrent use.
 type logBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

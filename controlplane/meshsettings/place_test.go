@@ -14,8 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestWarningsNamePlaces wants the file and the line of every field that a warning
-// is about.
+// TestWarningsNamePlaces checks that each warning about a field contains its file and line.
 func TestWarningsNamePlaces(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -54,6 +53,6 @@ extensionProviders:
 		}
 	}
 	if got := m.Current().Place("trustDomain"); got != mesh {
-		t.Errorf("a field that is not written is at %s", got)
+		t.Errorf("Place() of a field that is not set = %s, want the file", got)
 	}
 }

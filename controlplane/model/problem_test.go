@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLimitProblems checks that LimitProblems leaves out and counts problems of the objects that
-// have many, and does not change a short list.
+// TestLimitProblems checks that LimitProblems omits and counts problems of objects that have many,
+// and does not change a short list.
 func TestLimitProblems(t *testing.T) {
 	t.Parallel()
 	list := func(object string, n int) (all []Problem) {
@@ -29,24 +29,24 @@ func TestLimitProblems(t *testing.T) {
 	}
 	short := list("a", MaxProblems)
 	if got := LimitProblems(short); !slices.Equal(got, short) {
-		t.Errorf("a list of %d problems became one of %d", len(short), len(got))
+		t.Errorf("LimitProblems changed a list of %d problems to %d", len(short), len(got))
 	}
 	got := LimitProblems(append(list("a", 5000), list("b", 2)...))
 	if of(got, "a") != maxProblemsOfObject || of(got, "b") != 2 {
-		t.Errorf("%d and %d problems are listed", of(got, "a"), of(got, "b"))
+		t.Errorf("%d problems of a and %d of b are listed", of(got, "a"), of(got, "b"))
 	}
 	last := got[len(got)-1]
 	if last.Unlisted != 4980 || last.Warning || last.Reason != "4980 more problems are not listed: correct the others first" {
-		t.Errorf("the last one is %+v", last)
+		t.Errorf("the last problem is %+v", last)
 	}
 	if CountProblems(got) != 5002 {
-		t.Errorf("%d problems are counted", CountProblems(got))
+		t.Errorf("CountProblems() = %d, want 5002", CountProblems(got))
 	}
 	var many []Problem
 	for i := range 3000 {
 		many = append(many, list(fmt.Sprint("o", i), 2)...)
 	}
 	if got := LimitProblems(many); len(got) != MaxProblems+1 || CountProblems(got) != 6000 || of(got, "o999") != 1 {
-		t.Errorf("%d problems are listed, %d counted", len(got), CountProblems(got))
+		t.Errorf("%d problems are listed and %d counted", len(got), CountProblems(got))
 	}
 }

@@ -15,7 +15,7 @@ func TestParseProtocol(t *testing.T) {
 		"web-http": ProtocolUnsupported, "HBONE": ProtocolUnsupported, "UnsupportedProtocol": ProtocolUnsupported, "hTTPİ": ProtocolUnsupported,
 	} {
 		if got := ParseProtocol(text); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
+			t.Errorf("ParseProtocol(%q) = %s, want %s", text, got, want)
 		}
 	}
 }
@@ -50,14 +50,14 @@ func TestParseKubernetesPort(t *testing.T) {
 			app = nil
 		}
 		if got := ParseKubernetesPort(c.name, app, c.port); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+			t.Errorf("ParseKubernetesPort() for %+v = %s", c, got)
 		}
 	}
 }
 
-// TestSortsOfProtocols checks that each protocol belongs to exactly one category, and that only
+// TestProtocolCategories checks that each protocol belongs to exactly one category, and that only
 // HTTP can be HTTP/2.
-func TestSortsOfProtocols(t *testing.T) {
+func TestProtocolCategories(t *testing.T) {
 	t.Parallel()
 	all := map[Protocol]bool{ProtocolUnsupported: true}
 	for _, p := range protocols {
@@ -71,7 +71,7 @@ func TestSortsOfProtocols(t *testing.T) {
 			}
 		}
 		if sorts != 1 || p.IsHTTP2() && !p.IsHTTP() || p.IsTLS() && !p.IsTCP() {
-			t.Errorf("%s is of %d sorts", p, sorts)
+			t.Errorf("%s belongs to %d categories, or its properties contradict", p, sorts)
 		}
 	}
 }
@@ -83,10 +83,10 @@ func FuzzParseProtocol(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		p := ParseProtocol(s)
 		if again := ParseProtocol(string(p)); again != p {
-			t.Errorf("%q is %s, which is read as %s", s, p, again)
+			t.Errorf("ParseProtocol(%q) = %s, which is parsed as %s", s, p, again)
 		}
 		if withApp := ParseKubernetesPort("http", &s, 80); withApp != p && p != ProtocolUnsupported {
-			t.Errorf("%q is %s, and %s as appProtocol", s, p, withApp)
+			t.Errorf("ParseProtocol(%q) = %s, but %s as appProtocol", s, p, withApp)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func TestCheckRegex(t *testing.T) {
 	} {
 		err := CheckRegex(expr)
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%.40q: %v, want an error that says %q", expr, err, says)
+			t.Errorf("CheckRegex(%.40q) = %v, want an error with %q", expr, err, says)
 		}
 	}
 }
@@ -41,7 +41,7 @@ func FuzzCheckRegex(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, expr string) {
 		if len(expr) <= 1024 && CheckRegex(expr) == nil && wideEscape(expr) != "" {
-			t.Errorf("%q is taken", expr)
+			t.Errorf("CheckRegex(%q) = nil, want an error", expr)
 		}
 	})
 }

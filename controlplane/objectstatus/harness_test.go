@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // store is an in-memory store that counts status writes. Tests can make them fail or conflict.
 type store struct {
 	*memory.Store
-	// late delays the result of a write until after its event.
+	// late delays the result of a write until its event was delivered.
 	late     bool
 	writes   atomic.Int64
 	mu       sync.Mutex // guards the fields below
@@ -69,7 +69,7 @@ func (s *store) set(before func(int64) error, problems ...model.Problem) {
 	s.before, s.problems = before, problems
 }
 
-// replica is a control plane: a writer and its connected proxies.
+// replica is a control plane: a writer with its connected proxies.
 type replica struct {
 	*Writer
 	t        *testing.T
@@ -78,7 +78,7 @@ type replica struct {
 	log      *safe
 }
 
-// safe is a log that is safe for concurrent use.
+// safe is a buffer that is safe for concurrent use.
 type safe struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -119,7 +119,7 @@ func newReplica(t *testing.T, s *store, change ...func(*Config)) *replica {
 	return r
 }
 
-// publish builds a snapshot of the changes so far.
+// publish builds a snapshot with the changes so far.
 func (r *replica) publish(problems ...model.Problem) {
 	synctest.Wait()
 	r.sequence++
@@ -133,7 +133,7 @@ func (r *replica) at(proxies ...discovery.ProxyStanding) {
 	r.Wake()
 }
 
-// had returns proxies that have acknowledged everything up to a sequence.
+// had returns proxies that have acknowledged everything up to a sequence number.
 func had(n int, sequence uint64) []discovery.ProxyStanding {
 	list := make([]discovery.ProxyStanding, n)
 	for i := range list {
@@ -146,7 +146,7 @@ func rejects(id string, sequence uint64, words string) discovery.ProxyStanding {
 	return discovery.ProxyStanding{ID: id, Settled: sequence, Rejections: []discovery.Rejection{{Type: "lds", After: sequence - 1, UpTo: sequence, Reason: words}}}
 }
 
-// inBubble runs the parts of a test in a synctest bubble.
+// inBubble runs a test in a synctest bubble.
 func inBubble(t *testing.T, test func(t *testing.T, run func(...func(context.Context) error))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,7 +193,7 @@ func (s *store) change(t *testing.T, c *model.Config) {
 	}
 }
 
-// says returns a condition as text: status, reason, generation, message.
+// says returns a condition as text: status, reason, generation and message.
 func (s *store) says(t *testing.T, key model.Key, kind string) string {
 	t.Helper()
 	synctest.Wait()
@@ -208,7 +208,7 @@ func (s *store) want(t *testing.T, key model.Key, kind, text string) {
 	t.Helper()
 	got := s.says(t, key, kind)
 	if text == "" && got != "" || !strings.Contains(got, text) {
-		t.Errorf("%s of %s says %q, want %q", kind, key, got, text)
+		t.Errorf("condition %s of %s: got %q, want %q", kind, key, got, text)
 	}
 }
 
@@ -216,7 +216,7 @@ func (s *store) wantWrites(t *testing.T, n int64) {
 	t.Helper()
 	synctest.Wait()
 	if got := s.writes.Load(); got != n {
-		t.Errorf("%d writes of status, want %d", got, n)
+		t.Errorf("%d status writes, want %d", got, n)
 	}
 }
 

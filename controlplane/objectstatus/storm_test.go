@@ -16,7 +16,7 @@ import (
 )
 
 // TestNoStorm checks that a thousand objects and a hundred proxies that connect one after another
-// cause one write per object.
+// cause only one write per object.
 func TestNoStorm(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -27,7 +27,7 @@ func TestNoStorm(t *testing.T) {
 		}
 		run(s.Run, r.Run)
 		r.publish()
-		time.Sleep(5 * time.Millisecond) // no round, at multiples of 10 ms, coincides with a change
+		time.Sleep(5 * time.Millisecond) // rounds are at multiples of 10 ms, so none coincides with a change
 		for n := range 100 {
 			r.at(append(had(n, 1), discovery.ProxyStanding{ID: "new", Settled: 0})...)
 			time.Sleep(10 * time.Millisecond)
@@ -59,33 +59,34 @@ func TestEffective(t *testing.T) {
 		next.ResourceVersion = "2"
 		tc.change(next)
 		if got := Effective(config.Event{Type: config.Updated, Old: old, New: next}); got != tc.want {
-			t.Errorf("%s: effective is %v, want %v", name, got, tc.want)
+			t.Errorf("%s: Effective() = %v, want %v", name, got, tc.want)
 		}
 	}
 	if !Effective(config.Event{Type: config.Added, New: old}) || !Effective(config.Event{Type: config.Deleted, Old: old}) {
-		t.Error("an object that comes or goes is not effective")
+		t.Error("Effective() = false for an added or deleted object")
 	}
 }
 
-// TestSpecGeneration checks that generations are derived from the spec if the store counts none.
+// TestSpecGeneration checks that generations are derived from the spec if the store has none.
 func TestSpecGeneration(t *testing.T) {
 	t.Parallel()
 	a, b, other := rule("a", "1"), rule("b", "1"), rule("a", "2")
 	if a.SpecGeneration() <= 0 || a.SpecGeneration() != b.SpecGeneration() || a.SpecGeneration() == other.SpecGeneration() {
-		t.Errorf("generations are %d, %d and %d", a.SpecGeneration(), b.SpecGeneration(), other.SpecGeneration())
+		t.Errorf("generations: got %d, %d and %d, want equal ones only for equal specs", a.SpecGeneration(), b.SpecGeneration(), other.SpecGeneration())
 	}
 	if a.Generation = 7; a.SpecGeneration() != 7 {
-		t.Errorf("the generation is %d, want that of the store", a.SpecGeneration())
+		t.Errorf("SpecGeneration() = %d, want the generation of the store, 7", a.SpecGeneration())
 	}
 }
 
-// hidden is a store that contains an object but does not return it, because it was never valid.
+// hidden is a store that contains an object but does not return it, because the object was never
+// valid.
 type hidden struct{ *store }
 
 func (h hidden) Get(model.Key) *model.Config { return nil }
 
-// TestNeverValid checks that the problems of an object that was never valid are written, too.
-func TestNeverValid(t *testing.T) {
+// TestObjectNeverValid checks that the problems of an object that was never valid are written too.
+func TestObjectNeverValid(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
@@ -93,7 +94,7 @@ func TestNeverValid(t *testing.T) {
 		if _, err := s.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: foreignStatus()}); err != nil {
 			t.Fatal(err)
 		}
-		empty := newStore() // receives its events
+		empty := newStore() // receives the events of the writer
 		r := newReplica(t, empty, func(c *Config) { c.Store = hidden{s} })
 		run(r.Run)
 		s.set(nil, model.Problem{Object: key, Reason: "spec.host is empty"})
@@ -123,12 +124,12 @@ func TestNewRefuses(t *testing.T) {
 		bad := good
 		spoil(&bad)
 		if _, err := New(bad); err == nil {
-			t.Errorf("%+v is taken", bad)
+			t.Errorf("New accepted %+v", bad)
 		}
 	}
 }
 
-// TestApplyKeepsTimes checks that a write without changes is omitted, and that one that fails
+// TestApplyKeepsTimes checks that a write without changes is omitted, and that a write that fails
 // permanently is not repeated.
 func TestApplyKeepsTimes(t *testing.T) {
 	t.Parallel()
@@ -138,30 +139,31 @@ func TestApplyKeepsTimes(t *testing.T) {
 	then := time.Unix(100, 0)
 	status, differs := want.apply(c, then)
 	if !differs {
-		t.Fatal("the first status is none")
+		t.Fatal("the first status does not differ from no status")
 	}
 	c.Status = status
 	if _, differs := want.apply(c, then.Add(time.Hour)); differs {
-		t.Error("the same again is another status")
+		t.Error("applying the same status again differs")
 	}
 	want.distribution = verdict{isTrue, reasonAcknowledged, "other words"}
 	status, _ = want.apply(c, then.Add(time.Hour))
 	if got := conditionOf(status, reconciledType); !got.GetLastTransitionTime().AsTime().Equal(then) || got.GetLastProbeTime().AsTime().Equal(then) {
-		t.Errorf("times of other words: %v", got)
+		t.Errorf("times after a change of the message: got %v", got)
 	}
 	want.distribution.status = isFalse
 	status, _ = want.apply(c, then.Add(time.Hour))
 	if got := conditionOf(status, reconciledType); got.GetLastTransitionTime().AsTime().Equal(then) {
-		t.Errorf("time of another status: %v", got)
+		t.Errorf("time after a change of the status: got %v, want a later one", got)
 	}
 	for err, final := range map[error]bool{config.ErrReadOnly: true, config.ErrConflict: false, errors.New("x"): false} {
 		if isFinal(err) != final {
-			t.Errorf("%v is final: %v", err, !final)
+			t.Errorf("isFinal(%v) = %v", err, !final)
 		}
 	}
 }
 
-// BenchmarkRound checks ten thousand objects that a thousand proxies lack, without a write.
+// BenchmarkRound checks ten thousand objects that a thousand proxies have not acknowledged, without
+// any write.
 func BenchmarkRound(b *testing.B) {
 	s := newStore()
 	proxies := discovery.NewDistribution(had(1000, 0))

@@ -14,7 +14,7 @@ import (
 )
 
 // TestVerdictsGiveWay checks that two controllers that overwrite each other's status do not write
-// at full speed forever, and that a new verdict is written at once.
+// at full speed forever, but that a new verdict is written immediately.
 func TestVerdictsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -29,7 +29,7 @@ func TestVerdictsGiveWay(t *testing.T) {
 					if c := e.Current(); c.Status != nil && s.classMessage() != "theirs" {
 						theirs := c.Clone()
 						theirs.ResourceVersion, theirs.Status = "", classSays("theirs")
-						go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // the overtaken write is repeated
+						go func() { _, _ = s.Store.UpdateStatus(ctx, theirs) }() // an outdated write is repeated
 					}
 				}
 			}, model.GatewayClass)
@@ -38,14 +38,14 @@ func TestVerdictsGiveWay(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := s.writes.Load(); n < 10 || n > 30 {
-			t.Fatalf("beside another controller %d writes in an hour, want 10 to 30", n)
+			t.Fatalf("%d writes in an hour against another controller, want 10 to 30", n)
 		}
 		cancel()
 		v.Set(map[model.Key]any{verdictClass: classSays("ours, again")})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := s.classMessage(); got != "ours, again" {
-			t.Errorf("a second after a new verdict the status says %q", got)
+			t.Errorf("a second after a new verdict, the status is %q", got)
 		}
 	})
 }

@@ -72,8 +72,8 @@ func (s *store) classMessage() string {
 	return status.Conditions[0].Message
 }
 
-// TestVerdictsWriteOnce checks that a verdict is written once, and written again only if it
-// changes or another component overwrites it.
+// TestVerdictsWriteOnce checks that a verdict is written once, and again only if it changes or
+// another controller overwrites it.
 func TestVerdictsWriteOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, _ := verdicts(t, nil)
@@ -83,7 +83,7 @@ func TestVerdictsWriteOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if got := s.classMessage(); got != text || s.writes.Load() != writes {
-				t.Fatalf("the status says %q after %d writes, want %q after %d", got, s.writes.Load(), text, writes)
+				t.Fatalf("the status is %q after %d writes, want %q after %d", got, s.writes.Load(), text, writes)
 			}
 		}
 		says("one")
@@ -103,9 +103,9 @@ func TestVerdictsWriteOnce(t *testing.T) {
 	})
 }
 
-// TestVerdictsOfTheLeader checks that only the leader writes, and that a new leader writes
-// everything.
-func TestVerdictsOfTheLeader(t *testing.T) {
+// TestOnlyLeaderWritesVerdicts checks that only the leader writes, and that a new leader writes all
+// verdicts.
+func TestOnlyLeaderWritesVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leads := make(chan struct{})
 		s, v, _ := verdicts(t, func(cfg *VerdictsConfig) {
@@ -121,18 +121,18 @@ func TestVerdictsOfTheLeader(t *testing.T) {
 		v.Set(map[model.Key]any{verdictClass: classSays("one")})
 		time.Sleep(time.Minute)
 		if s.writes.Load() != 0 {
-			t.Fatal("a replica that does not lead writes")
+			t.Fatal("a replica that does not lead wrote a status")
 		}
 		close(leads)
 		time.Sleep(time.Minute)
 		if got := s.classMessage(); got != "one" {
-			t.Errorf("the leader wrote %q", got)
+			t.Errorf("the status is %q, want that of the leader", got)
 		}
 	})
 }
 
-// TestVerdictsAfterFaults checks that a failed write is repeated, one without permission rarely
-// and logged once, and one after a conflict with the newer version.
+// TestVerdictsAfterFaults checks that a failed write is repeated. Without permission, it must be
+// repeated rarely and logged once; after a conflict, it must be repeated with the newer version.
 func TestVerdictsAfterFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		denied := errors.New("forbidden")
@@ -151,23 +151,23 @@ func TestVerdictsAfterFaults(t *testing.T) {
 		v.Set(map[model.Key]any{verdictClass: classSays("one")})
 		time.Sleep(time.Minute)
 		if got := s.classMessage(); got != "one" || s.writes.Load() != 3 {
-			t.Fatalf("the status says %q after %d writes", got, s.writes.Load())
+			t.Fatalf("the status is %q after %d writes, want one after 3", got, s.writes.Load())
 		}
 		fault(denied, 5)
 		v.Set(map[model.Key]any{verdictClass: classSays("two")})
 		time.Sleep(4 * time.Minute)
 		if got := s.writes.Load(); got != 4 {
-			t.Fatalf("without a right it was tried %d times in four minutes", got-3)
+			t.Fatalf("%d writes without permission in four minutes, want 1", got-3)
 		}
 		time.Sleep(20 * time.Minute)
 		if got := s.classMessage(); got != "two" || strings.Count(log.String(), "forbidden") != 1 {
-			t.Errorf("with the right the status says %q, and the log %s", got, log)
+			t.Errorf("with permission the status is %q and the log is %s", got, log)
 		}
 		fault(fmt.Errorf("write: %w", config.ErrConflict), 7)
 		v.Set(map[model.Key]any{verdictClass: classSays("three")})
 		time.Sleep(time.Minute)
 		if got := s.classMessage(); got != "two" {
-			t.Fatalf("after a conflict the status says %q", got)
+			t.Fatalf("after a conflict the status is %q", got)
 		}
 		newer := s.Get(verdictClass).Clone()
 		newer.Labels = map[string]string{"a": "b"}
@@ -176,13 +176,13 @@ func TestVerdictsAfterFaults(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if got := s.classMessage(); got != "three" {
-			t.Errorf("after the newer state the status says %q", got)
+			t.Errorf("after the newer version the status is %q", got)
 		}
 	})
 }
 
-// TestVerdictsBackOff checks that a store that does not answer is asked less and less often, and at
-// the same rate as at first after an answer.
+// TestVerdictsBackOff checks that writes to a store that does not respond back off, and that a
+// response resets the back-off.
 func TestVerdictsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, _ := verdicts(t, nil)
@@ -201,23 +201,23 @@ func TestVerdictsBackOff(t *testing.T) {
 			v.Set(map[model.Key]any{verdictClass: classSays(text)})
 			time.Sleep(10 * time.Second)
 			if n := s.writes.Load() - before; n != 4 { // after 0, 1, 3 and 7 seconds
-				t.Errorf("%s: %d writes in ten seconds, want 4", text, n)
+				t.Errorf("%s: %d writes in 10 s, want 4", text, n)
 			}
 			time.Sleep(time.Hour)
 			if n := s.writes.Load() - before; n < 60 || n > 70 {
-				t.Errorf("%s: %d writes in an hour, want one each minute", text, n)
+				t.Errorf("%s: %d writes in an hour, want about one each minute", text, n)
 			}
 			broken.Store(false)
 			time.Sleep(2 * time.Minute)
 			if got := s.classMessage(); got != text {
-				t.Errorf("the status says %q, want %q", got, text)
+				t.Errorf("the status is %q, want %q", got, text)
 			}
 		}
 	})
 }
 
-// TestVerdictsEndWithTheLease checks that Run returns the error of the lease.
-func TestVerdictsEndWithTheLease(t *testing.T) {
+// TestVerdictsEndWithLease checks that Run returns the error of the lease.
+func TestVerdictsEndWithLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("no lease")
 		v, err := NewVerdicts(VerdictsConfig{
@@ -228,7 +228,7 @@ func TestVerdictsEndWithTheLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := v.Run(t.Context()); !errors.Is(err, lost) {
-			t.Errorf("Run returns %v", err)
+			t.Errorf("Run() = %v, want the error of the lease", err)
 		}
 	})
 }
@@ -236,6 +236,6 @@ func TestVerdictsEndWithTheLease(t *testing.T) {
 func TestVerdictsRefuse(t *testing.T) {
 	t.Parallel()
 	if _, err := NewVerdicts(VerdictsConfig{Store: newStore(), Merge: gatewayapi.Merge}); err == nil {
-		t.Error("no worker is no fault")
+		t.Error("NewVerdicts accepted a configuration without workers")
 	}
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // TestReconciled checks that an object that all proxies acknowledge in time causes one write, that
-// missing acknowledgements are written within two seconds, and that nothing more is written once
-// the object is in force until it changes.
+// missing acknowledgments are written within two seconds, and that once the object is in force
+// nothing is written until it changes.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"answer before event": false, "event before answer": true} {
@@ -51,14 +51,14 @@ func testReconciled(t *testing.T, late bool) {
 		s.want(t, key, reconciledType, "False NotAcknowledged 1: 12 of 12 proxies have not acknowledged it yet")
 		r.at(append(had(9, 1), had(3, 0)...)...)
 		time.Sleep(2 * second)
-		s.wantWrites(t, 1) // other numbers are not written yet
+		s.wantWrites(t, 1) // a change of the numbers is not written yet
 		time.Sleep(recount)
 		s.want(t, key, reconciledType, "3 of 12 proxies have not")
 		r.at(had(12, 1)...)
 		time.Sleep(second)
 		s.want(t, key, reconciledType, "True Acknowledged 1: in force in all proxies: acknowledged by the 12 that were connected")
 		s.wantWrites(t, 3)
-		for n := range 20 { // proxies connect and disconnect, also some without configuration
+		for n := range 20 { // proxies connect and disconnect, some of them without configuration
 			r.at(append(had(n, 1), had(1, 0)...)...)
 			time.Sleep(second)
 		}
@@ -70,15 +70,15 @@ func testReconciled(t *testing.T, late bool) {
 		s.want(t, key, reconciledType, "True Acknowledged 2: in force in all proxies: acknowledged by the 5")
 		s.wantWrites(t, 4)
 		if got := statusOf(s.Get(key)).GetObservedGeneration(); got != 2 {
-			t.Errorf("the status is of generation %d, want 2", got)
+			t.Errorf("ObservedGeneration = %d, want 2", got)
 		}
 		if p, missing, known := r.Distribution(key); !known || p.Acknowledged != 5 || len(missing) > 0 {
-			t.Errorf("the distribution is %+v, %v, %v", p, missing, known)
+			t.Errorf("Distribution() = %+v, %v, %v", p, missing, known)
 		}
 	})
 }
 
-func TestRejected(t *testing.T) {
+func TestRejectedObject(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
@@ -93,7 +93,7 @@ func TestRejected(t *testing.T) {
 		time.Sleep(2 * second)
 		s.want(t, key, reconciledType, "False Rejected 1: rejected by 1 of 2 proxies: q (spiffe://cluster.local/ns/shop/sa/q) reports for LDS: no such filter \\xff")
 		if _, missing, _ := r.Distribution(key); len(missing) != 1 || missing[0].ID != "q" {
-			t.Errorf("missing are %v, want q", missing)
+			t.Errorf("missing proxies: got %v, want q", missing)
 		}
 		// Later objects are not affected.
 		other := s.create(t, rule("b", "1"))
@@ -109,9 +109,9 @@ func TestRejected(t *testing.T) {
 	})
 }
 
-// TestNothingToSay checks that no distribution is written without proxies, and never for kinds
-// that do not affect proxies.
-func TestNothingToSay(t *testing.T) {
+// TestNoDistribution checks that no distribution is written while no proxy is connected, and never
+// for kinds that do not affect proxies.
+func TestNoDistribution(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
@@ -129,8 +129,8 @@ func TestNothingToSay(t *testing.T) {
 	})
 }
 
-// TestOthersStay checks that concurrent writes of others are kept.
-func TestOthersStay(t *testing.T) {
+// TestWritesOfOthersStay checks that concurrent writes of other controllers are kept.
+func TestWritesOfOthersStay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
@@ -157,11 +157,11 @@ func TestOthersStay(t *testing.T) {
 			codes = append(codes, m.GetType().GetCode()+" "+m.GetLevel().String()+" "+m.GetDocumentationUrl())
 		}
 		if got := strings.Join(codes, ","); got != "IST0199 UNKNOWN ,IST0101 ERROR https://istio.io/latest/docs/reference/config/analysis/ist0101/" {
-			t.Errorf("messages are %s", got)
+			t.Errorf("messages: got %s", got)
 		}
-		s.wantWrites(t, 2) // the first one came too late
+		s.wantWrites(t, 2) // the first one had an outdated version
 		if strings.Contains(r.log.String(), "level=WARN") {
-			t.Errorf("the log says\n%s", r.log)
+			t.Errorf("unexpected warning:\n%s", r.log)
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestProblems(t *testing.T) {
 		r.publish(gone, model.Problem{Object: key, Reason: "spec.tunnel has no effect"})
 		time.Sleep(2 * second)
 		s.want(t, key, analysisType, "False ProblemsFound 1: spec.host: no service; spec.tunnel has no effect")
-		s.wantWrites(t, 1) // with the distribution
+		s.wantWrites(t, 1) // together with the distribution
 		gone.Source = "x:2"
 		r.publish(gone, model.Problem{Object: key, Reason: "spec.tunnel has no effect"})
 		time.Sleep(2 * second)
@@ -187,7 +187,7 @@ func TestProblems(t *testing.T) {
 		time.Sleep(2 * second)
 		s.want(t, key, analysisType, "")
 		if got := statusOf(s.Get(key)).GetValidationMessages(); len(got) > 0 {
-			t.Errorf("messages stay: %v", got)
+			t.Errorf("messages after the correction: got %v, want none", got)
 		}
 		s.want(t, key, reconciledType, "True")
 		s.wantWrites(t, 2)
@@ -199,8 +199,9 @@ func TestProblems(t *testing.T) {
 	})
 }
 
-// TestGeneratedProblems finds problems while the configuration of proxies is generated, one of them
-// also in the snapshot. They go when they are fixed, without another snapshot.
+// TestGeneratedProblems reports problems that are found while generating the configuration of
+// proxies, one of them also in the snapshot. They must disappear when they are fixed, without
+// another snapshot.
 func TestGeneratedProblems(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -228,14 +229,14 @@ func TestGeneratedProblems(t *testing.T) {
 	})
 }
 
-// TestRestart checks that a restart causes no writes, whichever proxies are connected then.
+// TestRestart checks that a restart causes no writes, whichever proxies are connected.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	s := newStore()
 	key := s.create(t, rule("a", "1"))
 	part := func(test func(r *replica)) {
 		inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
-			// The store is read again.
+			// A new process reads the store.
 			again := newStore()
 			again.create(t, rule("a", "1"))
 			if _, err := again.Store.UpdateStatus(t.Context(), &model.Config{Key: key, Status: s.Get(key).Status}); err != nil {
@@ -266,8 +267,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestReplicas checks that two replicas without a lease and with different proxies do not
-// overwrite each other: a problem stays until it is fixed everywhere.
+// TestReplicas checks that two replicas without a lease and with different proxies do not overwrite
+// each other: a problem stays until it is fixed in both.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
@@ -282,7 +283,7 @@ func TestReplicas(t *testing.T) {
 		time.Sleep(takeover / 2)
 		s.want(t, key, reconciledType, "False Rejected")
 		if n := s.writes.Load(); n > 3 {
-			t.Errorf("%d writes of two replicas, want at most 3: one each, and one that came too late", n)
+			t.Errorf("%d writes of two replicas, want at most 3: one each and one with an outdated version", n)
 		}
 		b.at(had(1, 1)...)
 		time.Sleep(2 * second)
@@ -293,8 +294,8 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// TestReplicaGone checks that the verdict of a removed replica is replaced eventually.
-func TestReplicaGone(t *testing.T) {
+// TestRemovedReplica checks that the verdict of a removed replica is replaced eventually.
+func TestRemovedReplica(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
 		s := newStore()
@@ -345,7 +346,7 @@ func TestFailures(t *testing.T) {
 					t.Errorf("%d writes in a minute, want about %d", n, tc.writes)
 				}
 				if n := strings.Count(r.log.String(), "level=WARN"); tc.says == "" && n != 0 || tc.says != "" && (n != 1 || !strings.Contains(r.log.String(), tc.says)) {
-					t.Errorf("the log is\n%s", r.log)
+					t.Errorf("log: got\n%s", r.log)
 				}
 				s.set(nil)
 				time.Sleep(deniedTime + second)
@@ -359,7 +360,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestLead checks that only the leader writes the distribution, and that each replica writes the
+// TestLead checks that only the leader writes the distribution, while each replica writes the
 // health that agents report to it.
 func TestLead(t *testing.T) {
 	t.Parallel()

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// FuzzApply parses an EnvoyFilter and applies it to a listener, routes and a cluster. Nothing panics,
-// no input is changed, and whatever is applied is valid.
+// FuzzApply parses an EnvoyFilter and applies it to a listener, routes and a cluster. It checks
+// that nothing panics, that no input is modified, and that the results are valid.
 func FuzzApply(f *testing.F) {
 	files, err := filepath.Glob("../generate/testdata/envoyfilters/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -55,7 +55,7 @@ func FuzzApply(f *testing.F) {
 		}
 		filter, problems := Parse(&model.Config{Key: model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "f"}, Spec: spec}, spec, Limits{}, nil)
 		if len(filter.Patches)+len(problems) < len(spec.GetConfigPatches()) && len(spec.GetConfigPatches()) <= maxPatches {
-			t.Errorf("%d patches, of which %d are valid, and %d problems", len(spec.GetConfigPatches()), len(filter.Patches), len(problems))
+			t.Errorf("%d patches: %d are valid and %d have problems", len(spec.GetConfigPatches()), len(filter.Patches), len(problems))
 		}
 		p := Of([]*Filter{filter}, "istio-system", &model.Proxy{Agent: "1.18.2"})
 		for _, place := range []Place{{}, {Context: networkingv1alpha3.EnvoyFilter_GATEWAY}} {
@@ -66,7 +66,7 @@ func FuzzApply(f *testing.F) {
 			valid(t, three.Message, len(three.Hits) > 0 && !three.Removed)
 			for i, now := range []proto.Message{l, rc, c} {
 				if !proto.Equal(was[i], now) {
-					t.Fatalf("the input has changed: %v", now)
+					t.Fatalf("the input was modified: %v", now)
 				}
 			}
 		}
@@ -79,11 +79,11 @@ func valid(t *testing.T, m proto.Message, changed bool) {
 		return
 	}
 	if err := checkMessage(m); err != nil {
-		t.Errorf("an invalid message goes out: %v: %v", err, m)
+		t.Errorf("the result is invalid: %v: %v", err, m)
 	}
 }
 
-// TestLimits checks what operators switch off, and what is bounded.
+// TestLimits checks the features that operators can disable, and the bounds.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const (
@@ -104,12 +104,12 @@ func TestLimits(t *testing.T) {
 		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches:\n"+tc.patch)
 		f, problems := Parse(&model.Config{Spec: spec}, spec, tc.limits, nil)
 		if (len(f.Patches) == 1) != tc.valid || (len(problems) == 0) != tc.valid {
-			t.Errorf("%s: %d patches, problems %v", name, len(f.Patches), problems)
+			t.Errorf("%s: got %d patches, problems %v", name, len(f.Patches), problems)
 		}
 	}
 }
 
-// TestOrder checks the order of objects: by priority, the root namespace, age and name.
+// TestOrder checks the order of objects: priority, root namespace, age, name.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	var filters []*Filter
@@ -133,7 +133,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestForProxy checks which proxies a patch is for.
+// TestForProxy checks to which proxies a patch applies.
 func TestForProxy(t *testing.T) {
 	t.Parallel()
 	for match, want := range map[string]bool{
@@ -142,7 +142,7 @@ func TestForProxy(t *testing.T) {
 		f, _ := parse(t, "f", "- {applyTo: CLUSTER, match: {proxy: "+match+"}, patch: {operation: REMOVE}}")
 		p := Of([]*Filter{f}, "", &model.Proxy{Agent: "1.18.2", Metadata: map[string]string{"A": "b"}})
 		if got := p.Has(cluster); got != want || (p.Key != "") != want {
-			t.Errorf("%s: %t, key %q", match, got, p.Key)
+			t.Errorf("%s: Has() = %t, key %q", match, got, p.Key)
 		}
 	}
 }

@@ -35,16 +35,16 @@ func TestLastValidVersion(t *testing.T) {
 		f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, last)
 		patches := Of([]*Filter{f}, "istio-system", &model.Proxy{})
 		if last != nil && last.version == f.version {
-			t.Errorf("%s: the version does not change", step.name)
+			t.Errorf("%s: the version did not change", step.name)
 		}
 		c := &clusterv3.Cluster{Name: "outbound|80||x", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
 		out := patches.Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND})
 		problems = append(problems, out.Problems...)
 		if got := out.Message.GetAltStatName(); got != step.inForce {
-			t.Errorf("%s: %q is in force, want %q", step.name, got, step.inForce)
+			t.Errorf("%s: in force: got %q, want %q", step.name, got, step.inForce)
 		}
 		if len(problems) > 1 || (len(problems) == 1) != (step.problem != "") || step.problem != "" && !strings.Contains(problems[0].Reason, step.problem) {
-			t.Errorf("%s: the problems are %v, want %q", step.name, problems, step.problem)
+			t.Errorf("%s: problems: got %v, want %q", step.name, problems, step.problem)
 		}
 		last = f
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// message decodes YAML.
+// message decodes a message from YAML.
 func message[M proto.Message](t testing.TB, m M, text string) M {
 	t.Helper()
 	j, err := yaml.YAMLToJSON([]byte(text))
@@ -34,7 +34,7 @@ func message[M proto.Message](t testing.TB, m M, text string) M {
 	return m
 }
 
-// parse parses an object with the patches of a YAML list.
+// parse parses an EnvoyFilter with the patches of a YAML list.
 func parse(t testing.TB, name, patches string) (*Filter, []model.Problem) {
 	t.Helper()
 	spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches:\n"+patches)
@@ -42,7 +42,7 @@ func parse(t testing.TB, name, patches string) (*Filter, []model.Problem) {
 	return Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, nil)
 }
 
-// of returns the patches of a YAML list for any proxy.
+// of returns the patches of a YAML list, for any proxy.
 func of(t testing.TB, patches string) Patches {
 	t.Helper()
 	f, problems := parse(t, "f", patches)
@@ -57,7 +57,7 @@ const (
 	anyNet  = `"@type": type.googleapis.com/envoy.extensions.filters.network.`
 )
 
-// virtual is a listener of redirected connections with chains of two ports.
+// virtual is a listener for redirected connections with filter chains for two ports.
 const virtual = `
 name: virtualInbound
 traffic_direction: INBOUND
@@ -83,7 +83,7 @@ filter_chains:
   filters: [{name: envoy.filters.network.tcp_proxy, typed_config: {` + anyNet + `tcp_proxy.v3.TcpProxy, stat_prefix: db, cluster: db}}]
 `
 
-// order describes a listener by the names in it.
+// order formats the names in a listener, in order.
 func order(t *testing.T, l *listenerv3.Listener) string {
 	t.Helper()
 	var b strings.Builder
@@ -202,10 +202,10 @@ func TestListenerOrder(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 			if hit := tc.want != plain; hit != (len(o.Hits) == 1) || len(o.Problems) > 0 {
-				t.Errorf("%d patches had an effect, want %t; problems %v", len(o.Hits), hit, o.Problems)
+				t.Errorf("%d patches had an effect, want one: %t; problems: %v", len(o.Hits), hit, o.Problems)
 			}
 			if got := order(t, base); got != plain {
-				t.Errorf("the input is now %s", got)
+				t.Errorf("the input was modified: %s", got)
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func TestRoutes(t *testing.T) {
 					parts = append(parts, text)
 				}
 				if got := strings.Join(parts, " | "); got != tc.want || len(o.Problems) > 0 || (len(o.Hits) == 1) != (tc.want != plain) {
-					t.Errorf("got  %s\nwant %s; %d patches had an effect, problems %v", got, tc.want, len(o.Hits), o.Problems)
+					t.Errorf("got  %s\nwant %s; %d patches had an effect, problems: %v", got, tc.want, len(o.Hits), o.Problems)
 				}
 			}
 		})
@@ -280,7 +280,7 @@ func TestGatewayRoutes(t *testing.T) {
 		p := of(t, "- {applyTo: ROUTE_CONFIGURATION, match: {context: GATEWAY, routeConfiguration: {"+match+"}}, patch: {operation: MERGE, value: {}}}")
 		place := Place{Context: networkingv1alpha3.EnvoyFilter_GATEWAY, Ports: map[uint32][]uint32{8443: {443}}}
 		if got := p.TouchesRoutes("https.8443.https.public.web.shop", place); got != want {
-			t.Errorf("%s: %t", match, got)
+			t.Errorf("%s: TouchesRoutes() = %t", match, got)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func TestClusters(t *testing.T) {
 			if len(o.Hits) > 0 {
 				got = append(got, name)
 				if d := o.Message.GetConnectTimeout(); d.GetSeconds() != 0 || d.GetNanos() != 250e6 {
-					t.Errorf("%s: the timeout is %v: durations are replaced", name, d)
+					t.Errorf("%s: timeout: got %v, want 250 ms, because durations are replaced", name, d)
 				}
 			}
 			if p.TouchesCluster(name, place) != (len(o.Hits) > 0) {
@@ -308,7 +308,7 @@ func TestClusters(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("%q: %v, want %s", match, got, want)
+			t.Errorf("%q: got %v, want %s", match, got, want)
 		}
 	}
 }
@@ -325,12 +325,12 @@ func TestMergeSocket(t *testing.T) {
 		o := p.Cluster(message(t, &clusterv3.Cluster{}, "{name: a, connect_timeout: 1s, "+tc.has+"}"), Place{})
 		text := strings.ReplaceAll(protojson.MarshalOptions{}.Format(o.Message), " ", "")
 		if !strings.Contains(text, tc.want) || len(o.Hits) != 1 || len(o.Problems) > 0 {
-			t.Errorf("%s: %s, problems %v", name, text, o.Problems)
+			t.Errorf("%s: got %s, problems %v", name, text, o.Problems)
 		}
 	}
 	other := message(t, &clusterv3.Cluster{}, "{name: a, connect_timeout: 1s, transport_socket_matches: [{name: a, match: {}, transport_socket: {name: raw}}]}")
 	if o := p.Cluster(other, Place{}); len(o.Hits) > 0 || o.Message.GetTransportSocket() != nil {
-		t.Errorf("both kinds of sockets: %v", o.Message)
+		t.Errorf("a patch for another transport socket was merged: %v", o.Message)
 	}
 }
 
@@ -339,16 +339,16 @@ func TestMergeValues(t *testing.T) {
 	dst := message(t, &corev3.HttpProtocolOptions{}, "{idle_timeout: 10.5s, max_headers_count: 3}")
 	into(dst, message(t, &corev3.HttpProtocolOptions{}, "{idle_timeout: 2s, max_headers_count: 0}"), false)
 	if dst.GetIdleTimeout().GetNanos() != 0 || dst.GetMaxHeadersCount() == nil || dst.GetMaxHeadersCount().GetValue() != 0 {
-		t.Errorf("merged: %v", dst)
+		t.Errorf("merged message: got %v", dst)
 	}
 	c := message(t, &clusterv3.Cluster{}, "{circuit_breakers: {thresholds: [{priority: HIGH}]}}")
 	more := message(t, &clusterv3.Cluster{}, "{circuit_breakers: {thresholds: [{max_retries: 1}]}}")
 	into(c, more, false)
 	if n := len(c.GetCircuitBreakers().GetThresholds()); n != 2 {
-		t.Errorf("%d thresholds, want both", n)
+		t.Errorf("%d thresholds, want 2", n)
 	}
 	into(c, more, true)
 	if n := len(c.GetCircuitBreakers().GetThresholds()); n != 1 {
-		t.Errorf("%d thresholds, want the new one", n)
+		t.Errorf("%d thresholds, want only the new one", n)
 	}
 }

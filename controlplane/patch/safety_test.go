@@ -21,8 +21,8 @@ const tlsTo = `
   patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: %s}}}}
 `
 
-// TestFiltersAreNotShared checks that what one EnvoyFilter merges into the configuration of another
-// one changes nothing for proxies that only the first one selects.
+// TestFiltersAreNotShared checks that merging one EnvoyFilter into the values of another does not
+// affect proxies that only the other selects.
 func TestFiltersAreNotShared(t *testing.T) {
 	t.Parallel()
 	a, _ := parse(t, "a", fmt.Sprintf(tlsTo, "a.example.com"))
@@ -36,18 +36,18 @@ func TestFiltersAreNotShared(t *testing.T) {
 		t.Fatal("the second EnvoyFilter has no effect")
 	}
 	if after := patched(a); !proto.Equal(after, before) {
-		t.Errorf("with the first EnvoyFilter only: %v, was %v", after, before)
+		t.Errorf("with the first EnvoyFilter only: got %v, before %v", after, before)
 	}
 }
 
-// TestManyRefusedPatches checks that an EnvoyFilter of which every patch is invalid costs a bounded
-// number of problems and attempts, and leaves another one in force.
-func TestManyRefusedPatches(t *testing.T) {
+// TestManyInvalidPatches checks that an EnvoyFilter whose patches are all invalid causes a bounded
+// number of problems and attempts, and that another EnvoyFilter stays in force.
+func TestManyInvalidPatches(t *testing.T) {
 	t.Parallel()
 	wrong := strings.Repeat("- {applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: 0s}}}\n", 500)
 	bad, problems := parse(t, "bad", wrong)
 	if len(problems) > 0 || len(bad.Patches) != 500 {
-		t.Fatalf("%d patches, %v", len(bad.Patches), problems)
+		t.Fatalf("got %d patches, problems %v; want 500 patches", len(bad.Patches), problems)
 	}
 	good, _ := parse(t, "good", "- {applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: good}}}\n")
 	patches, search := Of([]*Filter{bad, good}, "istio-system", &model.Proxy{}), NewSearch(1_000)
@@ -55,19 +55,19 @@ func TestManyRefusedPatches(t *testing.T) {
 		c := &clusterv3.Cluster{Name: fmt.Sprintf("outbound|80||%d", i), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
 		out := patches.Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND, Search: search})
 		if len(out.Problems) == 0 || len(out.Problems) > maxRefused+2 {
-			t.Fatalf("cluster %d: %d problems", i, len(out.Problems))
+			t.Fatalf("cluster %d: %d problems, want 1 to %d", i, len(out.Problems), maxRefused+2)
 		}
 		if out.Message.GetAltStatName() != "good" {
 			t.Errorf("cluster %d: the valid EnvoyFilter has no effect", i)
 		}
 	}
 	if search.attempts > 0 {
-		t.Errorf("%d attempts are left, so there is no limit", search.attempts)
+		t.Errorf("%d attempts remain, want none", search.attempts)
 	}
 }
 
-// TestSwitches checks that what an operator switched off is found in any place.
-func TestSwitches(t *testing.T) {
+// TestDisabledFeatures checks that a disabled feature is detected at every position.
+func TestDisabledFeatures(t *testing.T) {
 	t.Parallel()
 	const typed = `"@type": type.googleapis.com/`
 	for _, c := range []struct {
@@ -83,10 +83,10 @@ func TestSwitches(t *testing.T) {
 		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches: [{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: "+c.value+"}}]")
 		key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "a"}
 		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, c.limits, nil); len(f.Patches) > 0 || len(problems) != 1 {
-			t.Errorf("%s: %d patches, %v", c.value, len(f.Patches), problems)
+			t.Errorf("%s: disabled: got %d patches, problems %v; want one problem", c.value, len(f.Patches), problems)
 		}
 		if f, problems := Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, nil); len(f.Patches) != 1 || len(problems) > 0 {
-			t.Errorf("%s: without a switch: %d patches, %v", c.value, len(f.Patches), problems)
+			t.Errorf("%s: enabled: got %d patches, problems %v; want one patch", c.value, len(f.Patches), problems)
 		}
 	}
 }

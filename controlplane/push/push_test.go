@@ -23,14 +23,14 @@ func key(n int) model.Key {
 	return model.Key{Kind: model.ServiceEntry, Namespace: "default", Name: fmt.Sprintf("s%d", n)}
 }
 
-// build is one call of Build: when, after the start, and how many keys.
+// build is one call of Build: its time since the start, and the number of keys.
 type build struct {
 	at   time.Duration
 	keys int
 }
 
-// run feeds a debouncer (quiet 100 ms, at most 1 s) with one change at each
-// of the given times and returns the builds.
+// run adds a change to a debouncer (quiet 100 ms, at most 1 s) at each of the given times, and
+// returns the builds.
 func run(t *testing.T, adds []time.Duration, cost time.Duration) []build {
 	t.Helper()
 	var builds []build
@@ -39,7 +39,7 @@ func run(t *testing.T, adds []time.Duration, cost time.Duration) []build {
 		ctx, cancel := context.WithCancel(t.Context())
 		d := NewDebouncer(DebouncerConfig{After: 100 * time.Millisecond, Max: time.Second, Build: func(c model.Change) {
 			builds = append(builds, build{time.Since(start), len(c.Keys)})
-			time.Sleep(cost) // fake clock: the build takes this long
+			time.Sleep(cost) // the build takes this long on the fake clock
 		}})
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = d.Run(ctx) })
@@ -59,7 +59,7 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func TestDebouncer(t *testing.T) {
 	t.Parallel()
-	burst := make([]time.Duration, 0, 40) // one each 70 ms: never quiet
+	burst := make([]time.Duration, 0, 40) // one every 70 ms, so it is never quiet
 	for i := range 40 {
 		burst = append(burst, ms(1000+70*i))
 	}
@@ -87,9 +87,9 @@ func TestDebouncer(t *testing.T) {
 	}
 }
 
-// TestDebouncerTellsHowLongItGathered: the first of a burst has waited for the
-// others, a lone change has not.
-func TestDebouncerTellsHowLongItGathered(t *testing.T) {
+// TestDebouncerReportsWait checks the reported wait: it starts with the first change of
+// a burst, and is zero for a single change.
+func TestDebouncerReportsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func TestDebouncerTellsHowLongItGathered(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = d.Run(ctx) })
 		for i, pause := range []time.Duration{ms(500), ms(20), ms(30)} {
-			time.Sleep(pause) // of the fake clock
+			time.Sleep(pause) // on the fake clock
 			d.Add(model.NewChange(key(i)))
 			synctest.Wait()
 		}
@@ -109,7 +109,7 @@ func TestDebouncerTellsHowLongItGathered(t *testing.T) {
 		cancel()
 		wg.Wait()
 		if want := []time.Duration{0, ms(130)}; !slices.Equal(waited, want) {
-			t.Errorf("waited %v, want %v", waited, want)
+			t.Errorf("waits: got %v, want %v", waited, want)
 		}
 	})
 }
@@ -119,6 +119,6 @@ func TestDebouncerIgnoresEmptyChange(t *testing.T) {
 	d := NewDebouncer(DebouncerConfig{})
 	d.Add(model.Change{})
 	if len(d.wake) != 0 {
-		t.Error("an empty change woke the debouncer")
+		t.Error("an empty change triggered the debouncer")
 	}
 }

@@ -18,24 +18,24 @@ func large() model.Change {
 	return c
 }
 
-// TestBurstIsGatheredInPlace adds single changes to a large one that waits: none
-// of them copies it, and what the callers gave stays theirs.
-func TestBurstIsGatheredInPlace(t *testing.T) {
+// TestBurstIsNotCopied checks that adding single changes to a large pending one does not copy
+// it and does not modify the changes of the callers.
+func TestBurstIsNotCopied(t *testing.T) {
 	first, d := large(), NewDebouncer(DebouncerConfig{})
 	d.Add(first)
 	one := model.NewChange(key(10_001))
 	if n := testing.AllocsPerRun(100, func() { d.Add(one) }); n >= 1 {
-		t.Errorf("%v allocations for one more change: the large one is copied", n)
+		t.Errorf("%v allocations for adding a change, want none: the large one is copied", n)
 	}
 	if len(first.Keys) != 10_000 || len(one.Keys) != 1 {
-		t.Errorf("a change of a caller was altered: %d and %d keys", len(first.Keys), len(one.Keys))
+		t.Errorf("a caller's change was modified: %d and %d keys", len(first.Keys), len(one.Keys))
 	}
 	if c, _ := d.take(); len(c.Keys) != 10_001 || c.All {
-		t.Errorf("took %d keys, want all 10001", len(c.Keys))
+		t.Errorf("take() has %d keys, want 10001", len(c.Keys))
 	}
 	d.Add(model.Change{All: true})
 	d.Add(one)
 	if c, _ := d.take(); !c.All {
-		t.Error("one more change took back that everything changed")
+		t.Error("adding a change to one of all objects reset All")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// entriesFrom returns ServiceEntry objects without addresses, each younger than the previous one.
+// entriesFrom returns ServiceEntry objects without addresses, each newer than the previous one.
 func entriesFrom(from, to int) (out []*model.Config) {
 	for i := from; i < to; i++ {
 		out = append(out, &model.Config{
@@ -36,8 +36,8 @@ func allocated(s *Services) map[model.ServiceKey][]string {
 	return out
 }
 
-// TestSlotsAreAddresses checks that every slot has valid host addresses in its ranges and that all
-// addresses are different.
+// TestSlotsAreAddresses checks that the addresses of all slots are different host addresses of the
+// ranges.
 func TestSlotsAreAddresses(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -46,18 +46,18 @@ func TestSlotsAreAddresses(t *testing.T) {
 		for i, text := range slotAddresses(slot) {
 			ip, err := netip.ParseAddr(text)
 			if err != nil || seen[text] || !four.Contains(ip) && !six.Contains(ip) || ip.Is4() != (i == 0) {
-				t.Fatalf("slot %d: %q %v", slot, text, err)
+				t.Fatalf("slot %d: got %q, error %v", slot, text, err)
 			}
 			if last := ip.As16()[15]; last == 0 || last == 255 {
-				t.Fatalf("slot %d: %s is the address of a network or a broadcast", slot, text)
+				t.Fatalf("slot %d: %s is a network or broadcast address", slot, text)
 			}
 			seen[text] = true
 		}
 	}
 }
 
-// TestVirtualAddressesStay checks that new services do not change addresses, and that another
-// process allocates the same ones.
+// TestVirtualAddressesStay checks that new services do not change existing addresses, and that
+// another process allocates the same addresses.
 func TestVirtualAddressesStay(t *testing.T) {
 	t.Parallel()
 	const first, second = 8_000, 16_000
@@ -65,11 +65,11 @@ func TestVirtualAddressesStay(t *testing.T) {
 	after, _ := build(entriesFrom(0, second), nil, nil)
 	many := allocated(after)
 	if len(allocated(before)) != first || len(many) != second {
-		t.Fatalf("%d and %d addresses", len(allocated(before)), len(many))
+		t.Fatalf("got %d and %d addresses, want %d and %d", len(allocated(before)), len(many), first, second)
 	}
 	for key, ips := range allocated(before) {
 		if !slices.Equal(many[key], ips) {
-			t.Errorf("%v had %v and has %v", key, ips, many[key])
+			t.Errorf("addresses of %v: got %v before and %v now", key, ips, many[key])
 		}
 	}
 	distinct := map[string]bool{}
@@ -77,24 +77,24 @@ func TestVirtualAddressesStay(t *testing.T) {
 		distinct[ips[0]], distinct[ips[1]] = true, true
 	}
 	if len(distinct) != 2*second {
-		t.Errorf("%d services have %d addresses", second, len(distinct))
+		t.Errorf("%d services have %d different addresses, want two each", second, len(distinct))
 	}
 }
 
-// TestVirtualAddressesEnd checks that exhausted addresses are reported as a problem, and that no
-// service loses its address.
-func TestVirtualAddressesEnd(t *testing.T) {
+// TestVirtualAddressesRunOut checks that running out of addresses is reported as a problem, and
+// that no service loses its address.
+func TestVirtualAddressesRunOut(t *testing.T) {
 	t.Parallel()
 	s, problems := build(entriesFrom(0, slots+3), nil, nil)
 	if n := len(allocated(s)); n != slots {
 		t.Errorf("%d addresses, want %d", n, slots)
 	}
 	if len(problems) != 1 || !problems[0].Warning || problems[0].Object.Name != fmt.Sprintf("e%07d", slots) {
-		t.Errorf("problems %v", problems)
+		t.Errorf("problems: got %v, want a warning about the entry without addresses", problems)
 	}
 }
 
-func TestWhoHasNoVirtualAddress(t *testing.T) {
+func TestNoVirtualAddress(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]string{
 		"an address of its own": `hosts: "a.example" addresses: "10.0.0.1" resolution: DNS`,
@@ -102,7 +102,7 @@ func TestWhoHasNoVirtualAddress(t *testing.T) {
 	} {
 		s, _ := build([]*model.Config{object(t, model.ServiceEntry, "default/a", spec)}, nil, nil)
 		if got := allocated(s); len(s.Sorted) != 1 || len(got) != 0 {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: got addresses %v, want none", name, got)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// object returns an object with a spec in text format. ref is "namespace/name".
+// object returns an object with a spec in text format and the reference "namespace/name".
 func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	t.Helper()
 	namespace, name, _ := strings.Cut(ref, "/")
@@ -34,7 +34,7 @@ func object(t testing.TB, kind model.Kind, ref, spec string) *model.Config {
 	return c
 }
 
-// build derives the services from objects in canonical order.
+// build derives services from objects in canonical order.
 func build(entries, workloads []*model.Config, unhealthy map[model.Key]struct{}) (*Services, []model.Problem) {
 	s := Build(inputOf(entries, workloads, unhealthy))
 	return s, s.Problems
@@ -116,12 +116,12 @@ type buildCase struct {
 	name      string
 	entries   map[string]string
 	workloads map[string]string
-	// unhealthy are the names of unhealthy workloads.
+	// unhealthy are the names of unhealthy WorkloadEntry objects.
 	unhealthy []string
 	want      string
 }
 
-// http is a port of a ServiceEntry.
+// http is the text format of a port of a ServiceEntry.
 const http = `ports {number: 80 name: "http" protocol: "HTTP"} `
 
 func TestBuildInside(t *testing.T) {
@@ -191,7 +191,7 @@ default/b.example http:80:HTTP [] [] by b
 	})
 }
 
-func TestBuildOutsideAndDoubtful(t *testing.T) {
+func TestBuildExternalAndInvalid(t *testing.T) {
 	t.Parallel()
 	checkBuild(t, []buildCase{
 		{
@@ -253,7 +253,7 @@ func checkBuild(t *testing.T, cases []buildCase) {
 			entries := objects(t, model.ServiceEntry, tc.entries)
 			workloads := objects(t, model.WorkloadEntry, tc.workloads)
 			if diff := cmp.Diff(tc.want, show(build(entries, workloads, keysOf(tc.unhealthy...)))); diff != "" {
-				t.Errorf("Build gave something else (-want +got):\n%s", diff)
+				t.Errorf("Build() (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -280,7 +280,7 @@ func TestBuildKeepsCanonicalOrder(t *testing.T) {
 	sortObjects(list)
 	s, problems := build(list, nil, nil)
 	if got := s.Sorted[0].Source.Name; got != "b" || len(problems) != 1 || problems[0].Object.Name != "a" {
-		t.Errorf("%s has the host; problems %v", got, problems)
+		t.Errorf("the host belongs to %s, problems: %v; want b and a problem of a", got, problems)
 	}
 }
 
@@ -294,6 +294,6 @@ func TestMetadataLabels(t *testing.T) {
 	s, _ := build([]*model.Config{se}, []*model.Config{we}, nil)
 	endpoints := s.Endpoints[model.ServiceKey{Hostname: "s", Namespace: "default"}]
 	if len(endpoints) != 1 || endpoints[0].Labels["app"] != "meta" {
-		t.Errorf("endpoints %v", endpoints)
+		t.Errorf("endpoints: got %v, want one with app=meta", endpoints)
 	}
 }

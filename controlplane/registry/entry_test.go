@@ -102,7 +102,7 @@ func TestLabelsAndDistribution(t *testing.T) {
 		s, problems := build([]*model.Config{c}, nil, nil)
 		svc := s.Sorted[0]
 		if svc.Distribution != want || !svc.Persistent() || (len(problems) > 0) != (text == "PreferFar") {
-			t.Errorf("%q: %q, problems %v", text, svc.Distribution, problems)
+			t.Errorf("%q: got distribution %q, problems %v", text, svc.Distribution, problems)
 		}
 	}
 }

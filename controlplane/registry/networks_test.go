@@ -15,8 +15,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// networksOf returns networks with the given clusters and ranges as members. The network "one" has
-// the gateways.
+// networksOf returns networks with the given clusters and ranges as members. Only the network "one"
+// has gateways.
 func networksOf(members map[string][]string, gateways ...string) *meshv1alpha1.MeshNetworks {
 	out := &meshv1alpha1.MeshNetworks{Networks: map[string]*meshv1alpha1.Network{}}
 	for name, list := range members {
@@ -55,7 +55,7 @@ func TestNetworkOfEndpoints(t *testing.T) {
 		{"", "unix:///x", ""},
 	} {
 		if got := f.of(c.cluster, c.address); got != c.want {
-			t.Errorf("%+v: %q", c, got)
+			t.Errorf("%+v: got %q", c, got)
 		}
 	}
 	var problems []string
@@ -71,7 +71,7 @@ func TestNetworkOfEndpoints(t *testing.T) {
 	}
 }
 
-// TestNetworksAreAssigned checks that an endpoint that names its network keeps it, and that the
+// TestNetworksAreAssigned checks that an endpoint with an explicit network keeps it, and that the
 // input is not modified.
 func TestNetworksAreAssigned(t *testing.T) {
 	t.Parallel()
@@ -88,23 +88,23 @@ func TestNetworksAreAssigned(t *testing.T) {
 		got = append(got, fmt.Sprint(e.Address, " ", e.Network, " ", e.Labels[networkLabel]))
 	}
 	if want := []string{"10.0.0.1 two two", "10.0.0.2 own ", "192.0.2.1 one ", "192.0.2.2  "}; !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, want)
 	}
 	if list[0].Network != "" || len(list[0].Labels) != 1 {
-		t.Errorf("the endpoint that was given is %+v", list[0])
+		t.Errorf("the input was modified: %+v", list[0])
 	}
 	if none := newNetworkFinder(nil).assign(list); &none[0] != &list[0] {
-		t.Error("without networks there is another list")
+		t.Error("assign() without networks returned a different list")
 	}
 	// Two clusters may use the same addresses if they are in different networks.
 	same := SortOfClusters([]*model.Endpoint{{Address: "10.0.0.1", Cluster: "c1"}, {Address: "10.0.0.1", Cluster: "c1"}, {Address: "10.0.0.1", Cluster: "c2"}})
 	for clusters, want := range map[string]int{"c1": 2, "c3": 1} {
 		if got := newNetworkFinder(networksOf(map[string][]string{"one": {clusters}})).assign(same); len(got) != want || len(same) != 2 {
-			t.Errorf("network of %s: %d endpoints of %d, want %d", clusters, len(got), len(same), want)
+			t.Errorf("network of %s: got %d of %d endpoints, want %d", clusters, len(got), len(same), want)
 		}
 	}
 	if got := newNetworkFinder(nil).assign(same); len(got) != 1 || len(same) != 2 {
-		t.Errorf("without networks there are %d endpoints", len(got))
+		t.Errorf("without networks: got %d endpoints, want 1", len(got))
 	}
 }
 
@@ -137,22 +137,23 @@ func TestNetworkGateways(t *testing.T) {
 		{"", "c1", ""},
 	} {
 		if got := show(s.Networks.Gateways(c.network, c.cluster)); got != c.want {
-			t.Errorf("%s %s: %q, want %q", c.network, c.cluster, got, c.want)
+			t.Errorf("Gateways(%q, %q) = %q, want %q", c.network, c.cluster, got, c.want)
 		}
 	}
 	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Reason, `"gw.example.com"`) {
-		t.Errorf("problems %v", s.Problems)
+		t.Errorf("problems: got %v, want one about gw.example.com", s.Problems)
 	}
 	if s.Networks.Scale() != 2 || !s.Networks.Any() {
-		t.Errorf("scale %d", s.Networks.Scale())
+		t.Errorf("Scale() = %d, want 2", s.Networks.Scale())
 	}
 	var none *Networks
 	if none.Any() || none.Scale() != 1 || none.All() != nil || none.Gateways("one", "") != nil || !none.Equal(&Networks{}) {
-		t.Error("nil is not without networks")
+		t.Error("nil does not behave like an empty Networks")
 	}
 }
 
-// TestScale checks that the factor is divisible by all numbers of gateways and never overflows.
+// TestScale checks that the factor is divisible by all numbers of gateways, as far as it does not
+// overflow.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	var all []model.NetworkGateway
@@ -163,11 +164,11 @@ func TestScale(t *testing.T) {
 		n := newNetworks(slices.Clone(all))
 		for count := range network + 1 {
 			if n.Scale()%uint32(count+1) != 0 && n.Scale() < maxScale/200 {
-				t.Errorf("%d networks: %d does not divide by %d", network, n.Scale(), count+1)
+				t.Errorf("%d networks: scale %d is not divisible by %d", network, n.Scale(), count+1)
 			}
 		}
 		if n.Scale() > maxScale || n.Scale() < uint32(min(network, 1)) {
-			t.Errorf("%d networks: scale %d", network, n.Scale())
+			t.Errorf("%d networks: scale %d is out of bounds", network, n.Scale())
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func sortObjects(list []*model.Config) { slices.SortFunc(list, model.Older) }
 
-// random returns random objects, which need not be valid.
+// random returns random objects, which may be invalid.
 func random(r *rand.Rand) (entries, workloads []*model.Config) {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	number := func() uint32 { return uint32(r.IntN(4)) }
@@ -67,8 +67,8 @@ func random(r *rand.Rand) (entries, workloads []*model.Config) {
 	return entries, append(workloads, nil, &model.Config{})
 }
 
-// FuzzBuild checks properties of Build for any input: it does not panic, it is deterministic, and
-// endpoints belong to services, are unique and are usable.
+// FuzzBuild checks for any input that Build does not panic and is deterministic, and that endpoints
+// belong to services, are unique and are usable.
 func FuzzBuild(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed)
@@ -86,7 +86,7 @@ func FuzzBuild(f *testing.F) {
 			t.Errorf("two builds differ:\n%s", diff)
 		}
 		if len(s.Sorted) != len(s.ByKey) || len(s.Endpoints) != len(s.ByKey) {
-			t.Errorf("%d, %d and %d services", len(s.Sorted), len(s.ByKey), len(s.Endpoints))
+			t.Errorf("Sorted, ByKey and Endpoints have %d, %d and %d services, want equal numbers", len(s.Sorted), len(s.ByKey), len(s.Endpoints))
 		}
 		for key, endpoints := range s.Endpoints {
 			if s.ByKey[key] == nil {
@@ -94,11 +94,11 @@ func FuzzBuild(f *testing.F) {
 			}
 			for i, e := range endpoints {
 				if e.Weight == 0 || i > 0 && compareEndpoints(endpoints[i-1], e) >= 0 && e.Address != key.Hostname {
-					t.Errorf("endpoint %d of %v: %+v", i, key, e)
+					t.Errorf("endpoint %d of %v is invalid or out of order: %+v", i, key, e)
 				}
 				_, down := unhealthy[model.Key{Kind: model.WorkloadEntry, Namespace: e.Namespace, Name: e.Workload}]
 				if e.Unhealthy != down {
-					t.Errorf("endpoint %d of %v is unhealthy: %v, want %v", i, key, e.Unhealthy, down)
+					t.Errorf("endpoint %d of %v: Unhealthy = %v, want %v", i, key, e.Unhealthy, down)
 				}
 			}
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// world is a mesh that changes: objects and a platform.
+// world is a changing mesh: objects and a platform.
 type world struct {
 	objects  map[model.Key]*model.Config
 	services map[objectName]*PlatformService
@@ -65,7 +65,7 @@ func (w *world) input() Input {
 	}
 }
 
-// step makes one random change and returns its key.
+// step makes a random change and returns its key.
 func (w *world) step(r *rand.Rand) model.Key {
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
 	labels := func() map[string]string {
@@ -125,8 +125,8 @@ func (w *world) step(r *rand.Rand) model.Key {
 	return key
 }
 
-// FuzzUpdate checks that Update has the same result as Build, that it does not modify returned
-// values, and that it reports all changes and no others.
+// FuzzUpdate checks that Update has the same result as Build, does not modify earlier results, and
+// reports exactly the actual changes.
 func FuzzUpdate(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -143,7 +143,7 @@ func FuzzUpdate(f *testing.F) {
 			before, said, made := s, show(s, s.Problems), slices.Clone(s.made)
 			next, keys, whole := s.Update(w.input(), change)
 			if again := show(before, before.Problems); again != said || !reflect.DeepEqual(made, before.made) {
-				t.Fatalf("after %v what was there is written to:\n%s", change, cmp.Diff(said, again))
+				t.Fatalf("%v modified an earlier result:\n%s", change, cmp.Diff(said, again))
 			}
 			want := Build(w.input())
 			again, _, _ := before.Update(w.input(), change)
@@ -154,7 +154,7 @@ func FuzzUpdate(f *testing.F) {
 			}
 			for key, list := range next.Endpoints {
 				if !whole && !slices.Contains(keys, key) && !cmp.Equal(list, before.Endpoints[key]) {
-					t.Fatalf("after %v the endpoints of %v are others, and it is not told", change, key)
+					t.Fatalf("after %v: the change of the endpoints of %v was not reported", change, key)
 				}
 			}
 			s = next
@@ -162,8 +162,8 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
-// TestPlatformWins checks that a definition of the platform takes precedence over an object with
-// the same name, which adds its endpoints, and that the conflict is reported.
+// TestPlatformWins checks that a service of the platform takes precedence over an object with the
+// same host, that the endpoints of the object are added, and that the conflict is reported.
 func TestPlatformWins(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -184,21 +184,21 @@ func TestPlatformWins(t *testing.T) {
 	}
 	s := Build(w.input())
 	if s.ByKey[host].Registry != model.RegistryKubernetes || len(s.Sorted) != 1 {
-		t.Errorf("services %v", s.Sorted)
+		t.Errorf("services: got %v, want that of the platform", s.Sorted)
 	}
 	var got []string
 	for _, e := range s.Endpoints[host] {
 		got = append(got, fmt.Sprintf("%s:%d", e.Address, e.Port))
 	}
 	if want := "10.0.0.1:7 10.0.0.5:8080 10.0.0.9:80"; strings.Join(got, " ") != want {
-		t.Errorf("endpoints %q, want %q", got, want)
+		t.Errorf("endpoints: got %q, want %q", got, want)
 	}
 	var told []string
 	for _, p := range s.Problems {
 		told = append(told, fmt.Sprintf("%s %v", p.Object, p.Warning))
 	}
 	if want := "[ServiceEntry/a/dns false ServiceEntry/a/more true WorkloadEntry/a/name false]"; fmt.Sprint(told) != want {
-		t.Errorf("problems %v, want %s", told, want)
+		t.Errorf("problems: got %v, want %s", told, want)
 	}
 }
 

@@ -34,7 +34,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// numbered returns one cluster and one listener, which contain the number of the snapshot.
+// numbered generates one cluster and one listener with the number of the snapshot.
 type numbered struct{ sets sync.Map }
 
 func (g *numbered) Generate(mesh *snapshot.Mesh, _ *model.Proxy, typeURL string) *xds.Set {
@@ -63,12 +63,12 @@ type replica struct {
 	web       *httptest.Server
 }
 
-// mesh contains the replicas and the proxy before them.
+// mesh contains the replicas and the load balancer in front of them.
 type mesh struct {
 	t        *testing.T
 	pushed   atomic.Uint64
 	front    net.Listener
-	cut      atomic.Int64 // streams that ended in the middle of a push
+	cut      atomic.Int64 // streams that ended during a push
 	ends     atomic.Int64
 	rounds   atomic.Int64 // of all balancers
 	mu       sync.Mutex   // guards the fields below
@@ -128,8 +128,8 @@ func (m *mesh) add(ctx context.Context, all *sync.WaitGroup) {
 	})
 }
 
-// balance is the proxy before the replicas. It forwards connections in turn, or to the replica
-// with the fewest.
+// balance is the load balancer. It forwards connections to the replicas in turn, or to the one with
+// the fewest.
 func (m *mesh) balance(all *sync.WaitGroup) {
 	for {
 		c, err := m.front.Accept()
@@ -179,7 +179,7 @@ func (m *mesh) proxy(ctx context.Context, number int) {
 	}
 }
 
-// stream receives responses until the stream ends, and checks that this is not in the middle of a
+// stream receives responses until the stream ends. It checks that the stream does not end during a
 // push: clusters and listeners must be of the same snapshot.
 func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 	conn, err := grpc.NewClient("passthrough:///"+m.front.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -187,7 +187,7 @@ func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 		m.t.Error(err)
 		return
 	}
-	defer func() { _ = conn.Close() }() // it is over
+	defer func() { _ = conn.Close() }() // closing cannot lose data
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {
 		return
@@ -209,16 +209,16 @@ func (m *mesh) stream(ctx context.Context, node *corev3.Node) {
 			m.ends.Add(1)
 			if status.Code(err) != codes.Unavailable || has[xds.TypeCluster] != has[xds.TypeListener] {
 				m.cut.Add(1)
-				m.t.Errorf("a stream ended with %v, at the clusters of snapshot %s and the listeners of %s", err, has[xds.TypeCluster], has[xds.TypeListener])
+				m.t.Errorf("a stream ended during a push: error %v, clusters of snapshot %s, listeners of snapshot %s", err, has[xds.TypeCluster], has[xds.TypeListener])
 			}
 		}
 		return
 	}
 }
 
-// TestReplicaJoins adds a third replica to two replicas with 300 proxies, while the configuration
-// changes continuously. Each replica must soon have a third of the proxies, no stream may end in
-// the middle of a push, and then no proxies may move.
+// TestReplicaJoins adds a third replica to two with 300 proxies while the configuration changes
+// continuously. Each replica must soon have a third of the proxies, no stream may end during a
+// push, and afterwards no proxy may move.
 func TestReplicaJoins(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]bool{"in turn": false, "least connections": true} {
@@ -253,7 +253,7 @@ func TestReplicaJoins(t *testing.T) {
 				const limit = 3 * time.Minute
 				for deadline := time.Now().Add(limit); !until(loads()); {
 					if time.Now().After(deadline) {
-						t.Fatalf("not within %s: %s: the replicas have %v", limit, what, loads())
+						t.Fatalf("timeout after %s waiting for: %s; the loads are %v", limit, what, loads())
 					}
 					_ = sleep(ctx, 10*time.Millisecond)
 				}
@@ -275,12 +275,12 @@ func TestReplicaJoins(t *testing.T) {
 			})
 			m.add(ctx, &all)
 			began := time.Now()
-			even := func(l []int) bool { // some may be reconnecting
+			even := func(l []int) bool { // some proxies may be reconnecting
 				return sum(l) >= proxies*95/100 && slices.Min(l) >= proxies*30/100 && slices.Max(l) <= proxies*36/100
 			}
 			wait("the load is even", even)
 			t.Logf("even after %s: %v, %d streams moved", time.Since(began), loads(), m.ends.Load())
-			// Wait for the rounds in progress. After that nothing moves, however many rounds
+			// Wait for the rounds in progress. Afterwards nothing may move, however many rounds
 			// follow.
 			moved, since := m.ends.Load(), m.rounds.Load()
 			wait("nothing moves any more", func(l []int) bool {
@@ -290,10 +290,10 @@ func TestReplicaJoins(t *testing.T) {
 				return sum(l) == proxies && m.rounds.Load()-since >= 30
 			})
 			if !even(loads()) {
-				t.Errorf("the load was even, and now it is %v", loads())
+				t.Errorf("the even loads changed to %v", loads())
 			}
 			if m.ends.Load() > 2*proxies {
-				t.Errorf("%d streams ended to move 100", m.ends.Load())
+				t.Errorf("%d streams ended to move 100 proxies", m.ends.Load())
 			}
 		})
 	}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(ownnet.Tests(m)) }
 
-// fleet is a set of replicas with numbers of proxies that respond without a network.
+// fleet is a set of replicas with given numbers of proxies, which respond without a network.
 type fleet struct {
 	t    *testing.T
 	all  []*member
@@ -59,18 +59,18 @@ func (f *fleet) add(proxies int) *member {
 	return m
 }
 
-// RoundTrip implements http.RoundTripper and replaces the network.
+// RoundTrip implements http.RoundTripper without a network.
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	var i int
 	if _, err := fmt.Sscanf(r.URL.Host, "replica-%d:8080", &i); err != nil || !f.here.Load() {
-		return nil, fmt.Errorf("nobody is there")
+		return nil, fmt.Errorf("no route to host")
 	}
 	w := httptest.NewRecorder()
 	f.all[i].ServeHTTP(w, r)
 	return w.Result(), nil
 }
 
-// run runs a test with some rounds of a fleet.
+// run runs a test with a fleet that has completed some rounds.
 func run(t *testing.T, loads []int, test func(f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,15 +94,15 @@ func run(t *testing.T, loads []int, test func(f *fleet)) {
 	})
 }
 
-// TestSheds checks that a replica disconnects its surplus above the mean, a part in each round and
-// nothing below it, and that others disconnect nothing.
-func TestSheds(t *testing.T) {
+// TestSurplusIsShed checks that a replica disconnects its surplus above the mean in parts, one each
+// round, and that the others disconnect nothing.
+func TestSurplusIsShed(t *testing.T) {
 	t.Parallel()
 	run(t, []int{150, 150, 0}, func(f *fleet) {
-		time.Sleep(15 * time.Second) // one round was received, and nothing was compared yet
+		time.Sleep(15 * time.Second) // the first loads were received, but not compared yet
 		for _, m := range f.all[:2] {
 			if n := m.shed.Load(); n > 8 {
-				t.Errorf("%d proxies moved in the first rounds", n)
+				t.Errorf("%d proxies moved in the first rounds, want at most 8", n)
 			}
 		}
 		for range 60 { // disconnected proxies move to the replica with the fewest
@@ -111,22 +111,22 @@ func TestSheds(t *testing.T) {
 		}
 		for i, m := range f.all {
 			if n := m.proxies.Load(); n < 90 || n > 110 {
-				t.Errorf("replica %d has %d of 300 proxies", i, n)
+				t.Errorf("replica %d has %d of 300 proxies, want about 100", i, n)
 			}
 		}
 		moved := f.all[0].shed.Load() + f.all[1].shed.Load()
 		if moved > 100 || f.all[2].shed.Load() > 0 {
-			t.Errorf("%d proxies moved to even out 100", moved)
+			t.Errorf("%d proxies moved to even out 100, or the smallest replica lost some", moved)
 		}
 		time.Sleep(time.Hour)
 		if again := f.all[0].shed.Load() + f.all[1].shed.Load() + f.all[2].shed.Load(); again != moved {
-			t.Errorf("%d proxies moved after it was even", again-moved)
+			t.Errorf("%d proxies moved after the loads were even", again-moved)
 		}
 	})
 }
 
-// TestKeeps checks when nothing may move.
-func TestKeeps(t *testing.T) {
+// TestNothingIsShed checks the cases in which no proxy may move.
+func TestNothingIsShed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		loads []int
@@ -149,7 +149,7 @@ func TestKeeps(t *testing.T) {
 				}
 				for i, m := range f.all {
 					if n := m.shed.Load(); n > 0 {
-						t.Errorf("replica %d gave up %d", i, n)
+						t.Errorf("replica %d disconnected %d proxies, want none", i, n)
 					}
 				}
 			})
@@ -157,8 +157,8 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// TestBadAnswers checks that invalid responses are treated as missing.
-func TestBadAnswers(t *testing.T) {
+// TestInvalidResponses checks that an invalid response counts as missing.
+func TestInvalidResponses(t *testing.T) {
 	t.Parallel()
 	var answer atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, answer.Load()) }))
@@ -178,7 +178,7 @@ func TestBadAnswers(t *testing.T) {
 		answer.Store(text)
 		for range 3 {
 			if n := b.surplus(t.Context()); n != 0 {
-				t.Errorf("%d proxies are to go because of the answer %.60q", n, text)
+				t.Errorf("surplus() = %d with the response %.60q, want 0", n, text)
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func TestBadAnswers(t *testing.T) {
 	answer.Store(string(good))
 	b.surplus(t.Context())
 	if n := b.surplus(t.Context()); n != 50 {
-		t.Errorf("%d of 1000 proxies are to go in a round, want 50", n)
+		t.Errorf("surplus() = %d of 1000 proxies, want 50", n)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestResolve(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"istiod", ":8080", "istiod:0", "istiod:http", "istiod:70000"} {
 		if _, err := Resolve([]string{bad}); err == nil || !strings.Contains(err.Error(), bad) {
-			t.Errorf("%q: error %v", bad, err)
+			t.Errorf("Resolve(%q) = %v, want an error with the name", bad, err)
 		}
 	}
 	find, err := Resolve([]string{"127.77.53.2:8080", "127.77.53.3:8080", "127.77.53.2:8080", "[::1]:8080"})
@@ -206,13 +206,13 @@ func TestResolve(t *testing.T) {
 	}
 	got, err := find(t.Context())
 	if err != nil || fmt.Sprint(got) != "[127.77.53.2:8080 127.77.53.3:8080 [::1]:8080]" {
-		t.Errorf("found %v, %v", got, err)
+		t.Errorf("got %v, error %v", got, err)
 	}
 	find, err = Resolve([]string{"none.invalid:8080"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := find(t.Context()); err == nil {
-		t.Errorf("a name that does not exist has %v", got)
+		t.Errorf("a name that does not exist resolves to %v", got)
 	}
 }

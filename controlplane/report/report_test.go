@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Two replicas speak of one object: numbers add up, what both know is said once.
+// TestMerge merges the reports of two replicas about one object: numbers are added, and facts that
+// both report are listed once.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	early, late := time.Unix(100, 0), time.Unix(200, 0)
@@ -39,9 +40,9 @@ func TestMerge(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := Merge([]Object{{Ref: ref}, {Ref: ref, Nobody: "none is connected"}}); got.Nobody != "none is connected" {
-		t.Errorf("nobody has it, and the reason is lost: %+v", got)
+		t.Errorf("Merge() = %+v, want the reason why no proxy has the object", got)
 	}
 	if got := Merge(nil); got.Found || len(got.Proxies) > 0 {
-		t.Errorf("of nobody: %+v", got)
+		t.Errorf("Merge(nil) = %+v, want an empty report", got)
 	}
 }

@@ -21,7 +21,7 @@ func TestConfigCheck(t *testing.T) {
 		"no health":  {Config{Listen: ListenConfig{Plaintext: ":1"}}, "/ready"},
 	} {
 		if err := tc.c.check(); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: got %v, want an error that says %q", name, err, tc.says)
+			t.Errorf("%s: got error %v, want one with %q", name, err, tc.says)
 		}
 	}
 	for _, r := range []string{"", "Kubernetes"} {
@@ -31,8 +31,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// Kubernetes is used where somebody says so, and in a pod; a KUBECONFIG that
-// lies around in somebody's shell makes nothing happen.
+// TestClusterChoice checks that Kubernetes is used if it is configured or in a pod. A KUBECONFIG
+// variable that happens to be set has no effect.
 func TestClusterChoice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -59,12 +59,12 @@ func TestClusterChoice(t *testing.T) {
 		"in a pod, file is not there": {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: filepath.Join(dir, "none"), InPod: true}, use: true},
 		"in a pod, file is empty":     {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: empty, InPod: true}, use: true},
 		"asked for":                   {c: ClusterConfig{Use: ClusterOn, Kubeconfigs: empty + ":" + there}, kubeconfig: there, use: true},
-		"asked for, nothing there":    {c: ClusterConfig{Use: ClusterOn, NoRegistries: true}, use: true}, // kube.New says what is missing
+		"asked for, nothing there":    {c: ClusterConfig{Use: ClusterOn, NoRegistries: true}, use: true}, // kube.New reports what is missing
 		"contradiction":               {c: ClusterConfig{Use: ClusterOff, Kubeconfig: "k"}, says: "remove one of them"},
 	} {
 		kubeconfig, use, err := tc.c.choose()
 		if kubeconfig != tc.kubeconfig || use != tc.use || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %q, %v, %v", name, kubeconfig, use, err)
+			t.Errorf("%s: got kubeconfig %q, use %v, error %v", name, kubeconfig, use, err)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestClusterNames(t *testing.T) {
 	c := ClusterConfig{ID: "c1", Aliases: map[string]string{"a": "c1", "b": "c2"}}
 	for name, want := range map[string]bool{"": true, "c1": true, "a": true, "b": false, "c0": false, "Kubernetes": false} {
 		if got := c.is(name); got != want {
-			t.Errorf("cluster %q: %v", name, got)
+			t.Errorf("cluster %q: got %v", name, got)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	for dir, want := range map[string]string{"": "./var/lib/outrigger/ca", "d": "d"} {
 		if got := (&Config{StateDir: dir}).stateDir(); got != want {
-			t.Errorf("%q: %s", dir, got)
+			t.Errorf("stateDir() with %q = %s, want %s", dir, got, want)
 		}
 	}
 }

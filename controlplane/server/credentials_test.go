@@ -31,12 +31,12 @@ func TestCredentials(t *testing.T) {
 		config, err := s.newCredentials(c.cfg, newRegistry())
 		if c.says != "" {
 			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: error %v, want one with %q", name, err, c.says)
+				t.Errorf("%s: got error %v, want one with %q", name, err, c.says)
 			}
 			continue
 		}
 		if err != nil || (config.Source != nil) != c.served || (config.Authorize != nil) != c.served || (s.objects.credentials != nil) != c.served {
-			t.Errorf("%s: %+v, %v", name, config, err)
+			t.Errorf("%s: got %+v, error %v", name, config, err)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestCredentialReaders(t *testing.T) {
 		namespace, name, _ := strings.Cut(account, "/")
 		err := cfg.authorize(t.Context(), &authn.Caller{ID: certs.ID{TrustDomain: "t", Namespace: namespace, ServiceAccount: name}})
 		if (err == nil) != want {
-			t.Errorf("%s: %v", account, err)
+			t.Errorf("%s: got error %v, want access: %v", account, err, want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// denyPatience bounds how long a test waits for a change of the list.
+// denyPatience is how long a test waits for a change of the list.
 const denyPatience = 2 * time.Minute
 
 // member is a workload with a certificate of the mesh.
@@ -37,7 +37,7 @@ type member struct {
 	csr    []byte
 	serial string
 	conn   *grpc.ClientConn
-	ended  chan error // of its stream
+	ended  chan error // the error of its stream
 }
 
 func newMember(t *testing.T, s *Server, account string) *member {
@@ -67,11 +67,11 @@ func newMember(t *testing.T, s *Server, account string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = m.conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = m.conn.Close() }) // nothing is left to read
 	return m
 }
 
-// renew asks for a new certificate.
+// renew requests a new certificate.
 func (m *member) renew(t *testing.T) codes.Code {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), denyPatience)
@@ -92,7 +92,7 @@ func (m *member) stream(t *testing.T) error {
 		return err
 	}
 	node := &corev3.Node{Id: "sidecar~127.77.53.21~" + m.id.ServiceAccount + ".shop~shop.svc.cluster.local", Metadata: md}
-	// Send returns io.EOF on a stream that has ended; Recv returns why.
+	// Send returns io.EOF on a stream that has ended; Recv returns the reason.
 	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: clusterType}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -110,7 +110,7 @@ func (m *member) stream(t *testing.T) error {
 	return nil
 }
 
-// TestDenyList denies workloads while they are connected.
+// TestDenyList denies workloads that are connected.
 func TestDenyList(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "deny")
@@ -131,7 +131,7 @@ func TestDenyList(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(denyPatience); !ok(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: not so after %s", what, denyPatience)
+				t.Fatalf("condition not met in time: %s, after %s", what, denyPatience)
 			}
 		}
 	}
@@ -143,7 +143,7 @@ func TestDenyList(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if code := m.renew(t); code != codes.OK {
-			t.Fatalf("%s: no certificate: %s", name, code)
+			t.Fatalf("%s: requesting a certificate: got %s", name, code)
 		}
 	}
 
@@ -152,30 +152,30 @@ func TestDenyList(t *testing.T) {
 		select {
 		case err := <-m.ended:
 			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "deny list") {
-				t.Errorf("%s: the stream ended with %v", m.id, err)
+				t.Errorf("%s: the stream ended with %v, want UNAUTHENTICATED by the deny list", m.id, err)
 			}
 		case <-time.After(denyPatience):
 			t.Fatalf("%s: the stream is still open", m.id)
 		}
 		if err := m.stream(t); status.Code(err) != codes.Unauthenticated {
-			t.Errorf("%s opened another stream: %v", m.id, err)
+			t.Errorf("%s: opening another stream: got error %v, want UNAUTHENTICATED", m.id, err)
 		}
 		if code := m.renew(t); code != codes.Unauthenticated {
-			t.Errorf("%s asked for a certificate: %s", m.id, code)
+			t.Errorf("%s: requesting a certificate: got %s, want UNAUTHENTICATED", m.id, code)
 		}
 	}
 	for _, m := range []*member{fresh, pay} {
 		if code := m.renew(t); code != codes.OK {
-			t.Errorf("%s is not denied and got no certificate: %s", m.id, code)
+			t.Errorf("%s: not denied, but requesting a certificate: got %s", m.id, code)
 		}
 		select {
 		case err := <-m.ended:
-			t.Errorf("%s is not denied and its stream ended: %v", m.id, err)
+			t.Errorf("%s: not denied, but its stream ended: %v", m.id, err)
 		default:
 		}
 	}
 	if err := s.deniedIdentity(certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}); err == nil {
-		t.Error("somebody else gets a certificate for a denied identity")
+		t.Error("a certificate for a denied identity would be issued to another caller")
 	}
 
 	put("spiffe://cluster.local/shop\n")
@@ -184,7 +184,7 @@ func TestDenyList(t *testing.T) {
 		return strings.Contains(body, "outrigger_control_deny_list_rejected 1")
 	})
 	if code := web.renew(t); code != codes.Unauthenticated {
-		t.Errorf("a list with an error takes the last good one away: %s", code)
+		t.Errorf("with an invalid list: requesting a certificate: got %s, want that the last good list applies", code)
 	}
 	put("# nobody\n")
 	until("web is served again", func() bool { return web.renew(t) == codes.OK })

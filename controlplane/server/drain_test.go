@@ -16,7 +16,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Streams end one after the other, and new ones go elsewhere at once.
+// TestDrain checks that streams end one after another, and that new streams are rejected
+// immediately.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	const streams, within = 40, 400 * time.Millisecond
@@ -41,11 +42,11 @@ func TestDrain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Recv(); err != nil { // it is served
+		if _, err := s.Recv(); err != nil { // the stream is served
 			t.Fatal(err)
 		}
 		open.Go(func() {
-			_, _ = s.Recv() // until it ends
+			_, _ = s.Recv() // blocks until the stream ends
 			ends <- time.Now()
 		})
 	}
@@ -66,19 +67,20 @@ func TestDrain(t *testing.T) {
 		t.Errorf("all streams ended within %s, want them spread over %s", spread, within)
 	}
 	if took := last.Sub(began); took > 10*within {
-		t.Errorf("the last stream ended after %s", took)
+		t.Errorf("the last stream ended after %s, want at most %s", took, 10*within)
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
 	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		_ = c.Close()
-		t.Error("a stopped server takes connections")
+		t.Error("a stopped server accepts connections")
 	}
 }
 
-// A call that does not heed the end of its stream does not hold up the stop.
-func TestDrainCutsWhatStays(t *testing.T) {
+// TestDrainIgnoresStuckCalls checks that a call that ignores the end of its stream does not delay
+// the stop.
+func TestDrainIgnoresStuckCalls(t *testing.T) {
 	t.Parallel()
 	d := &drain{}
 	release := make(chan struct{})
@@ -107,7 +109,7 @@ func TestDrainCutsWhatStays(t *testing.T) {
 	}
 	<-entered
 	go func() {
-		_ = s.RecvMsg(&healthpb.HealthCheckResponse{}) // until the connection is cut
+		_ = s.RecvMsg(&healthpb.HealthCheckResponse{}) // blocks until the connection is closed
 		close(release)
 	}()
 	d.stop(server, 50*time.Millisecond)

@@ -73,8 +73,9 @@ func (s *Server) resolved(key model.Key) string {
 	return ""
 }
 
-// Objects of the Gateway API in a directory become Gateways and VirtualServices
-// beside those of the store, their status is written, and follows a change.
+// TestGatewayAPIFromFiles checks that objects of the Gateway API in a directory become Gateways and
+// VirtualServices in addition to those of the store, and that their status is written and follows a
+// change.
 func TestGatewayAPIFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -89,19 +90,19 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 	waitUntil(t, "the route says that all is there", func() bool { return s.resolved(key) == "ResolvedRefs" })
 	result := s.objects.conversion.view.Result()
 	if g := result.Objects[model.Gateway]; len(g) != 1 || !strings.HasSuffix(g[0].Name, "-http") {
-		t.Errorf("the Gateways are %v, want that of the listener http: no Secrets are read", g)
+		t.Errorf("Gateways: got %v, want only that of the listener http, because no Secrets are read", g)
 	}
 	gateway, _ := s.objects.store.Get(model.Key{Kind: model.KubernetesGateway, Namespace: "shop", Name: "edge"}).Status.(*gatewayv1.GatewayStatus)
 	if gateway == nil || len(gateway.Listeners) != 2 || gateway.Listeners[0].AttachedRoutes != 1 || len(gateway.Addresses) != 1 {
-		t.Errorf("the status of the Gateway is %+v", gateway)
+		t.Errorf("status of the Gateway: got %+v", gateway)
 	}
 	if made := s.objects.list(model.VirtualService); len(made) != 1 || s.objects.get(made[0].Key) != made[0] {
-		t.Errorf("the VirtualServices are %v, want one, of the listener that is served", made)
+		t.Errorf("VirtualServices: got %v, want one for the listener http", made)
 	}
 }
 
-// TestGatewayAccount checks that only the service account of a Gateway reads its
-// Secrets, whatever a proxy claims.
+// TestGatewayAccount checks that only the service account of a Gateway may read its Secrets,
+// whatever a proxy claims.
 func TestGatewayAccount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -141,7 +142,7 @@ func TestGatewayAccount(t *testing.T) {
 	}
 	waitUntil(t, "the account of the Gateway may have its Secret", func() bool { return as("shop", "edge-istio") })
 	if as("shop", "nobody") || as("shop", "edge") || as("other", "edge-istio") {
-		t.Error("another account may have the Secret of the Gateway")
+		t.Error("another service account may read the Secret of the Gateway")
 	}
 }
 
@@ -155,6 +156,6 @@ func TestGatewayAPIOff(t *testing.T) {
 	})
 	waitUntil(t, "the first snapshot", s.discovery.Ready)
 	if got := s.objects.list(model.VirtualService); len(got) != 0 {
-		t.Errorf("switched off, there are %d VirtualServices", len(got))
+		t.Errorf("%d VirtualServices although the Gateway API is disabled, want none", len(got))
 	}
 }

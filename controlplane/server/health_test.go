@@ -63,7 +63,7 @@ func (i *issuer) stream(t *testing.T, s *Server, address string) *adsStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func (i *issuer) stream(t *testing.T, s *Server, address string) *adsStream {
 				}
 				a.answers <- strings.Join(addresses, " ")
 			}
-			// Sent from here alone once endpoints were asked for.
+			// Only this goroutine sends, once endpoints were requested.
 			if err := a.Send(&discoveryv3.DiscoveryRequest{
 				TypeUrl: typeEndpoint, ResourceNames: endpointNames(), VersionInfo: answer.GetVersionInfo(), ResponseNonce: answer.GetNonce(),
 			}); err != nil {
@@ -121,7 +121,7 @@ func (a *adsStream) send(t *testing.T, q *discoveryv3.DiscoveryRequest) {
 	}
 }
 
-// want waits until the endpoints are these.
+// want waits until the endpoints have the given addresses.
 func (a *adsStream) want(t *testing.T, what, addresses string) {
 	t.Helper()
 	last := "none"
@@ -129,11 +129,11 @@ func (a *adsStream) want(t *testing.T, what, addresses string) {
 		select {
 		case got, ok := <-a.answers:
 			if !ok {
-				t.Fatalf("%s: the stream ended, want %q", what, addresses)
+				t.Fatalf("%s: the stream ended while waiting for %q", what, addresses)
 			}
 			last = got
 		case <-end:
-			t.Fatalf("%s: the endpoints are %q, want %q", what, last, addresses)
+			t.Fatalf("%s: timeout: endpoints: got %q, want %q", what, last, addresses)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 2 minutes: %s", what)
+			t.Fatalf("condition not met within 2 minutes: %s", what)
 		}
 	}
 }
@@ -164,13 +164,13 @@ func (s *Server) metric(t *testing.T, line string) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("there is no line %q in\n%s", line, text)
+			t.Fatalf("timeout waiting for the metric %q in\n%s", line, text)
 		}
 	}
 }
 
-// The report of an agent takes its machine out of the endpoints of others, also
-// of those of an object that comes later, and back in.
+// TestHealthOfMachines checks that an agent's report removes its machine from the endpoints that
+// others receive, also from those of an object that is created later, and adds it again.
 func TestHealthOfMachines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -192,7 +192,7 @@ func TestHealthOfMachines(t *testing.T) {
 	one.send(t, down)
 	client.want(t, "one is unhealthy", "127.77.63.22")
 	s.metric(t, "outrigger_control_unhealthy_workloads 1")
-	three.send(t, down) // nobody knows it yet
+	three.send(t, down) // there is no object for it yet
 	write(t, map[string][]byte{filepath.Join(dir, "3.yaml"): machineFile("23")})
 	s.metric(t, "outrigger_control_unhealthy_workloads 2")
 	three.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})

@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// ask asks the HTTP port.
+// ask sends a request to the HTTP port.
 func (s *Server) ask(t *testing.T, path string, headers map[string]string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.ports.listeners.http.Addr().String()+path, nil)
@@ -34,7 +34,7 @@ func (s *Server) ask(t *testing.T, path string, headers map[string]string) (int,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // closing cannot lose data
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +42,8 @@ func (s *Server) ask(t *testing.T, path string, headers map[string]string) (int,
 	return resp.StatusCode, string(body)
 }
 
-// TestDebugOverHTTP asks a control plane as a person on its machine does, and as
-// a workload elsewhere does, with a token.
+// TestDebugOverHTTP sends requests to a control plane from its own machine, and from elsewhere with
+// the token of a workload.
 func TestDebugOverHTTP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -66,7 +66,7 @@ func TestDebugOverHTTP(t *testing.T) {
 	waitUntil(t, "the proxy is seen", func() bool {
 		code, body := s.ask(t, "/debug/proxies", nil)
 		if code != http.StatusOK {
-			t.Fatalf("%d %s", code, body)
+			t.Fatalf("status %d, body %s", code, body)
 		}
 		replica = report.Replica{}
 		if err := json.Unmarshal([]byte(body), &replica); err != nil {
@@ -74,12 +74,12 @@ func TestDebugOverHTTP(t *testing.T) {
 		}
 		return len(replica.Proxies) == 1
 	})
-	waitUntil(t, "its subscription is known", func() bool { // it is connected before that
+	waitUntil(t, "its subscription is known", func() bool { // the connection is known before the subscription
 		_, body := s.ask(t, "/debug/config_distribution?resource=ServiceEntry/shop/web", nil)
 		return strings.Contains(body, `"proxy":"web.shop"`)
 	})
 	if replica.Name != "istiod-0" || replica.Version != "test" || replica.Problems == 0 || replica.Proxies[0].Name != "web.shop" {
-		t.Errorf("got %+v", replica)
+		t.Errorf("replica: got %+v", replica)
 	}
 	away := func(token string) map[string]string {
 		return map[string]string{"X-Forwarded-For": "192.0.2.1", "Authorization": "Bearer " + token}
@@ -110,7 +110,7 @@ func TestDebugOverHTTP(t *testing.T) {
 	}
 	before := replica.Snapshot
 	if code, body := s.ask(t, "/debug/adsz?push=true", nil); code != 200 || body != "{\"pushed\":1}\n" {
-		t.Errorf("push: %d %s", code, body)
+		t.Errorf("push: got %d %s, want 200 and one proxy", code, body)
 	}
 	waitUntil(t, "there is another push", func() bool {
 		_, body := s.ask(t, "/debug/pushcontext", nil)
@@ -126,12 +126,12 @@ func TestDebugOff(t *testing.T) {
 	waitUntil(t, "the first snapshot", s.discovery.Ready)
 	for _, path := range []string{"/debug", "/debug/syncz"} {
 		if code, _ := s.ask(t, path, nil); code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, code)
+			t.Errorf("%s: got status %d, want 404", path, code)
 		}
 	}
 }
 
-// What changed when, since when there is a problem, and what made pushes.
+// TestHistory checks the times of changes and problems, and the reasons of pushes.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	p := newHistory(func(model.Key) bool { return true }, "test", prometheus.NewRegistry())
@@ -140,10 +140,10 @@ func TestHistory(t *testing.T) {
 	p.built(&snapshot.Mesh{Sequence: 1}, model.Change{All: true}, time.Millisecond)
 	p.built(&snapshot.Mesh{Sequence: 2, Problems: []model.Problem{problem}}, model.NewChange(web), time.Millisecond)
 	if sequence, at, first := p.changed(web); sequence != 2 || first || at.IsZero() {
-		t.Errorf("web changed with %d at %v, first %v", sequence, at, first)
+		t.Errorf("changed(web) = %d, %v, %v; want 2, a time, false", sequence, at, first)
 	}
 	if sequence, _, first := p.changed(api); sequence != 1 || !first {
-		t.Errorf("api changed with %d, first %v", sequence, first)
+		t.Errorf("changed(api) = %d, first %v; want 1, true", sequence, first)
 	}
 	first := p.problems(nil)
 	moved := problem
@@ -151,18 +151,17 @@ func TestHistory(t *testing.T) {
 	p.built(&snapshot.Mesh{Sequence: 3, Problems: []model.Problem{moved}}, model.NewChange(api), time.Millisecond)
 	second := p.problems([]model.Problem{{Object: api, Reason: "odd"}})
 	if len(first) != 1 || len(second) != 2 || !second[1].Since.Equal(first[0].Since) || second[1].Source != "a.yaml:7" || !second[1].Warning {
-		t.Errorf("got %+v, then %+v", first, second)
+		t.Errorf("problems: got %+v, then %+v", first, second)
 	}
 	p.built(&snapshot.Mesh{Sequence: 4}, model.NewChange(), time.Millisecond)
 	if got := p.problems(nil); len(got) != 0 || len(p.since) != 0 {
-		t.Errorf("what is gone is remembered: %+v, %+v", got, p.since)
+		t.Errorf("fixed problems are remembered: %+v, %+v", got, p.since)
 	}
 }
 
-// TestHistoryForgetWhatIsGone lets machines and pods come and go under new names
-// all the time: what is remembered does not grow with them, and what is still
-// there is known.
-func TestHistoryForgetWhatIsGone(t *testing.T) {
+// TestHistoryIsBounded creates and deletes many machines and pods with new names. The
+// history must not grow with them, and must keep the objects that exist.
+func TestHistoryIsBounded(t *testing.T) {
 	t.Parallel()
 	there := map[model.Key]bool{}
 	p := newHistory(func(key model.Key) bool { return there[key] }, "test", prometheus.NewRegistry())
@@ -178,9 +177,9 @@ func TestHistoryForgetWhatIsGone(t *testing.T) {
 		p.built(mesh, model.NewChange(model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: name}, model.Key{Kind: model.KubernetesPod, Namespace: "shop", Name: name}), 0)
 	}
 	if n := len(p.changes); n > minSweep {
-		t.Errorf("%d changes are remembered, and one object is there", n)
+		t.Errorf("%d changes of removed objects are remembered, want at most %d", n, minSweep)
 	}
 	if sequence, _, first := p.changed(stays); sequence != 2 || first {
-		t.Errorf("the object that stayed came with the snapshot %d, first %t; want 2", sequence, first)
+		t.Errorf("changed() of an existing object = %d, first %t; want 2, false", sequence, first)
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 )
 
-// A wrong file of the injector is an error at the start; later, the last valid files stay in force.
+// TestInjectionFiles checks that an invalid file of the injector is an error at the start, and that
+// later the last valid files stay in force.
 func TestInjectionFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -33,7 +34,7 @@ func TestInjectionFiles(t *testing.T) {
 	}
 	write(injectorConfig, "policy: sometimes")
 	if _, err := start(); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, injectorConfig)+": policy is") {
-		t.Errorf("a wrong configuration: error %v", err)
+		t.Errorf("an invalid configuration: got error %v", err)
 	}
 	write(injectorConfig, "policy: disabled")
 	i, err := start()
@@ -41,7 +42,7 @@ func TestInjectionFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if policy := i.current.Load().Config.Policy; policy != inject.PolicyDisabled {
-		t.Errorf("the policy is %s", policy)
+		t.Errorf("policy: got %s, want disabled", policy)
 	}
 	look := func() error {
 		var errs []error
@@ -52,22 +53,22 @@ func TestInjectionFiles(t *testing.T) {
 	}
 	write(injectorValues, "global: {hub: mirror.example.com}")
 	if err := look(); err != nil || i.current.Load().Values.Global.Hub != "mirror.example.com" || i.current.Load().Config.Policy != inject.PolicyDisabled {
-		t.Errorf("values that come later: %v, hub %s", err, i.current.Load().Values.Global.Hub)
+		t.Errorf("values that are created later: error %v, hub %s", err, i.current.Load().Values.Global.Hub)
 	}
 	write(injectorValues, "global: [")
 	if err := look(); err == nil || i.current.Load().Values.Global.Hub != "mirror.example.com" {
-		t.Errorf("wrong values: error %v, hub %s", err, i.current.Load().Values.Global.Hub)
+		t.Errorf("invalid values: error %v, hub %s", err, i.current.Load().Values.Global.Hub)
 	}
 	write(injectorConfig, "policy: enabled")
 	if err := look(); err == nil || i.current.Load().Config.Policy != inject.PolicyEnabled || i.current.Load().Values.Global.Hub != "mirror.example.com" {
-		t.Errorf("a right configuration beside wrong values: %v, policy %s", err, i.current.Load().Config.Policy)
+		t.Errorf("a valid configuration with invalid values: error %v, policy %s", err, i.current.Load().Config.Policy)
 	}
 	i.report(dir, errors.New("wrong"))
 	if testutil.ToFloat64(i.rejected) != 1 {
-		t.Error("the metric does not show wrong files")
+		t.Error("the metric is not 1 with invalid files")
 	}
 	i.report(dir, nil)
 	if testutil.ToFloat64(i.rejected) != 0 {
-		t.Error("the metric still shows wrong files")
+		t.Error("the metric is not 0 with valid files")
 	}
 }

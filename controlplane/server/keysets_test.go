@@ -53,7 +53,7 @@ func listenersOf(t *testing.T, s *Server) (next func() string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	const kind = "type.googleapis.com/envoy.config.listener.v3.Listener"
@@ -66,7 +66,7 @@ func listenersOf(t *testing.T, s *Server) (next func() string) {
 		if stream, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true)); err != nil {
 			return nil, err
 		}
-		_ = stream.Send(request) // Recv returns why it failed
+		_ = stream.Send(request) // Recv returns the reason if it fails
 		return stream.Recv()
 	}
 	return func() string {
@@ -89,8 +89,8 @@ func listenersOf(t *testing.T, s *Server) (next func() string) {
 	}
 }
 
-// TestKeySets has an issuer that fails at first, and restarts the control plane while it fails again.
-// The test looks for the ID of the key in the listeners of a workload.
+// TestKeySets starts a control plane whose issuer fails at first, and restarts it while the issuer
+// fails again. It looks for the ID of the key in the listeners of a workload.
 func TestKeySets(t *testing.T) {
 	t.Parallel()
 	key, err := certs.NewKey(certs.ECDSAP256)
@@ -106,7 +106,7 @@ func TestKeySets(t *testing.T) {
 		if !good.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
-		_, _ = w.Write(set) // a client that is gone needs no answer
+		_, _ = w.Write(set) // a client that disconnected needs no response
 	}))
 	t.Cleanup(web.Close)
 	dir := t.TempDir()
@@ -138,11 +138,11 @@ func TestKeySets(t *testing.T) {
 	next, problems, stop := start()
 	deadline := time.Now().Add(2 * time.Minute)
 	if text := next(); !strings.Contains(text, "JwtAuthentication") || strings.Contains(text, "first-key") {
-		t.Errorf("listeners of an issuer without keys: %s", text)
+		t.Errorf("listeners without keys of the issuer: %s", text)
 	}
 	for text := problems(); !strings.Contains(text, web.URL) || !strings.Contains(text, "status 500"); text = problems() {
 		if t.Context().Err() != nil || time.Now().After(deadline) {
-			t.Fatalf("problems of an issuer without keys: %s", text)
+			t.Fatalf("timeout waiting for a problem without keys of the issuer: %s", text)
 		}
 		time.Sleep(10 * time.Millisecond) // the first attempt may have timed out
 	}
@@ -151,7 +151,7 @@ func TestKeySets(t *testing.T) {
 		t.Log("other listeners")
 	}
 	if text := problems(); strings.Contains(text, web.URL) {
-		t.Errorf("problems of an issuer with keys: %s", text)
+		t.Errorf("problems with keys of the issuer: %s", text)
 	}
 	stop()
 	good.Store(false)
@@ -165,7 +165,7 @@ func TestKeySets(t *testing.T) {
 	stop()
 }
 
-// keySetObjects are a service and a RequestAuthentication with keys at URL.
+// keySetObjects are a service and a RequestAuthentication whose keys are at URL.
 const keySetObjects = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

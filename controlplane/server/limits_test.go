@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// TestHeaderLimits sends each port a header that is too long: it is refused before
-// all of it has come.
+// TestHeaderLimits checks that each port rejects a header that is too long before it has received
+// all of it.
 func TestHeaderLimits(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(c *Config) {
@@ -59,17 +59,17 @@ func TestHeaderLimits(t *testing.T) {
 		}()
 		r, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil || r.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-			t.Errorf("%s answers a long header with %v, %v", name, r, err)
+			t.Errorf("%s: response to a long header: got %v, error %v; want 431", name, r, err)
 		}
 		if n := <-sent; n >= 64<<20 {
-			t.Errorf("%s reads all of a long header", name)
+			t.Errorf("%s read a long header completely", name)
 		}
 	}
 	for name, p := range map[string]struct {
 		net.Listener
 		creds credentials.TransportCredentials
 	}{
-		"secure":    {s.ports.listeners.secure, credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})}, // who it is does not matter here
+		"secure":    {s.ports.listeners.secure, credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})}, // the identity of the server does not matter here
 		"plaintext": {s.ports.listeners.plaintext, insecure.NewCredentials()},
 	} {
 		client, err := grpc.NewClient(p.Addr().String(), grpc.WithTransportCredentials(p.creds))
@@ -83,17 +83,17 @@ func TestHeaderLimits(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		// The client knows the limit from the server's settings, or it is reset.
+		// The client knows the limit from the server's settings, or the server resets the stream.
 		if code := status.Code(err); code != codes.Internal && code != codes.Unavailable || strings.Contains(fmt.Sprint(err), "not ready") {
-			t.Errorf("%s answers a long header with %v", name, err)
+			t.Errorf("%s: response to a long header: got error %v", name, err)
 		}
 	}
 }
 
-// TestProbesAmongStrangers has strangers of many addresses hold as many connections
-// of an HTTP port as there are, all of them with a request that does not end: the
-// kubelet is answered.
-func TestProbesAmongStrangers(t *testing.T) {
+// TestProbesAtConnectionLimit opens as many connections to an HTTP port as it accepts, from many
+// addresses, all with incomplete requests, and checks that probes of the kubelet are still
+// answered.
+func TestProbesAtConnectionLimit(t *testing.T) {
 	t.Parallel()
 	l := newLimits(slog.New(slog.DiscardHandler), Config{}, prometheus.NewRegistry())
 	port := &pipes{conns: make(chan net.Conn)}
@@ -101,11 +101,11 @@ func TestProbesAmongStrangers(t *testing.T) {
 	server := l.httpServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			begun <- struct{}{}
-			_, _ = io.Copy(io.Discard, r.Body) // it does not end
+			_, _ = io.Copy(io.Discard, r.Body) // the body does not end
 		}
 		_, _ = io.WriteString(w, "ready")
 	}))
-	go func() { _ = server.Serve(l.httpListener("http", port)) }() // ends with Close
+	go func() { _ = server.Serve(l.httpListener("http", port)) }() // returns when the server is closed
 	t.Cleanup(func() { _ = server.Close() })
 	for i := range httpConnections - httpReserve {
 		c := port.dial(t, fmt.Sprintf("10.0.0.%d", i/httpConnectionsPerAddress))
@@ -115,19 +115,19 @@ func TestProbesAmongStrangers(t *testing.T) {
 		<-begun
 	}
 	c := port.dial(t, "10.1.0.1")
-	_ = c.SetDeadline(time.Now().Add(2 * time.Minute)) // a pipe takes it
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute)) // a pipe supports deadlines
 	_, err := io.WriteString(c, "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
 	if err == nil {
 		_, err = http.ReadResponse(bufio.NewReader(c), nil)
 	}
 	if err != nil {
-		t.Errorf("the kubelet is not answered: %v", err)
+		t.Errorf("the probe of the kubelet failed: %v", err)
 	}
 }
 
-// TestConnectionsPerAddress checks how many connections of one address are accepted at
-// once: an API server asks about all objects that it writes at once, and many proxies
-// behind one address connect at once.
+// TestConnectionsPerAddress checks the number of concurrent connections that are accepted from one
+// address. An API server sends concurrent requests about all objects that it writes, and many
+// proxies behind one address connect at the same time.
 func TestConnectionsPerAddress(t *testing.T) {
 	t.Parallel()
 	limitsOf := func(perAddress int) *limits {
@@ -159,14 +159,14 @@ func TestConnectionsPerAddress(t *testing.T) {
 		for range most + 10 {
 			port.dial(t, "10.0.0.1")
 		}
-		_ = port.Close() // it cannot fail
+		_ = port.Close() // closing a pipe cannot fail
 		if n := <-accepted; n != most {
-			t.Errorf("%s accepts %d connections of an address, want %d", name, n, most)
+			t.Errorf("%s accepts %d connections from one address, want %d", name, n, most)
 		}
 	}
 }
 
-// pipes is a listener in memory, whose peers have any address.
+// pipes is an in-memory listener whose peers can have any address.
 type pipes struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -189,12 +189,12 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // dial connects from an address.
 func (p *pipes) dial(t *testing.T, ip string) net.Conn {
 	client, served := net.Pipe()
-	t.Cleanup(func() { _ = client.Close() }) // it may be closed
+	t.Cleanup(func() { _ = client.Close() }) // it may already be closed
 	p.conns <- addressed{served, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
 	return client
 }
 
-// addressed is a connection from an address.
+// addressed is a connection with a given remote address.
 type addressed struct {
 	net.Conn
 	remote net.Addr
@@ -206,13 +206,13 @@ func TestNewConnections(t *testing.T) {
 	t.Parallel()
 	for perAddress, want := range map[int]ratelimit.Limit{1: {PerSecond: 100, Burst: 512}, 512: {PerSecond: 100, Burst: 512}, 5120: {PerSecond: 1000, Burst: 5120}} {
 		if got := newConnections(perAddress); got != want {
-			t.Errorf("%d connections: %v, want %v", perAddress, got, want)
+			t.Errorf("newConnections(%d) = %v, want %v", perAddress, got, want)
 		}
 	}
 }
 
-// TestLogFlood has a stranger open streams, and ask for certificates, without
-// proof: each is refused, and the log stays short and says how many lines it lacks.
+// TestLogFlood opens streams and requests certificates without credentials. Each must be rejected,
+// and the log must stay short and contain the number of omitted lines.
 func TestLogFlood(t *testing.T) {
 	t.Parallel()
 	var log logText
@@ -226,7 +226,7 @@ func TestLogFlood(t *testing.T) {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Logf("the control plane ended: %v", err) // how it ends is not what is tested
+			t.Logf("Run() = %v", err) // not the subject of this test
 		}
 	})
 	waitUntil(t, "the first snapshot", s.discovery.Ready)
@@ -244,19 +244,19 @@ func TestLogFlood(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		if status.Code(err) != codes.Unauthenticated {
-			t.Fatalf("a stranger's stream ends with %v", err)
+			t.Fatalf("a stream without credentials: got error %v, want UNAUTHENTICATED", err)
 		}
 		if _, err := ca.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
-			t.Fatalf("a stranger's request ends with %v", err)
+			t.Fatalf("a certificate request without credentials: got error %v, want UNAUTHENTICATED", err)
 		}
 	}
-	most := 2*(20+int(time.Since(began).Seconds())+1) + 100 // and what the start writes
+	most := 2*(20+int(time.Since(began).Seconds())+1) + 100 // plus the lines of the start
 	if n := log.lines(""); n > most {
-		t.Errorf("the log has %d lines, more than %d", n, most)
+		t.Errorf("%d lines in the log, want at most %d", n, most)
 	}
 	for end := time.Now().Add(2 * time.Minute); log.lines("log lines were suppressed") < 2; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the log does not say what it lacks")
+			t.Fatal("timeout waiting for the number of omitted lines in the log")
 		}
 	}
 }

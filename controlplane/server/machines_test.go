@@ -45,12 +45,12 @@ spec:
   egress: [{hosts: ["./nothing.example.com"]}]
 `
 
-// vm is the ADS stream of a machine of the group web; clusters gets the names of
-// each answer, and is closed when the stream ends.
+// vm is the ADS stream of a machine of the group web. clusters receives the names of each response,
+// and is closed when the stream ends.
 type vm struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	clusters chan []string
-	err      error // of a stream that has ended
+	err      error // why the stream ended
 	leave    context.CancelFunc
 }
 
@@ -62,7 +62,7 @@ func (i *issuer) vm(t *testing.T, s *Server, address string, more map[string]any
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	all := map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "INSTANCE_IPS": address, "AUTO_REGISTER_GROUP": "web"}
 	maps.Copy(all, more)
 	md, err := structpb.NewStruct(all)
@@ -109,7 +109,7 @@ func (v *vm) read() {
 	}
 }
 
-// sees waits until the machine sees the service web, or does not.
+// sees waits until the machine has, or does not have, the service web.
 func (v *vm) sees(t *testing.T, what string, want bool) {
 	t.Helper()
 	for names := range v.clusters {
@@ -117,18 +117,18 @@ func (v *vm) sees(t *testing.T, what string, want bool) {
 			return
 		}
 	}
-	t.Fatalf("%s: the stream ended with %v", what, v.err)
+	t.Fatalf("%s: the stream ended: %v", what, v.err)
 }
 
-// Machines that register themselves are endpoints while they are connected to any
-// of two replicas that share a store, and, if they are probed, healthy; and what
-// they get follows the labels of their entries.
+// TestRegistration checks that machines that register themselves are endpoints while they are
+// connected to any of two replicas that share a store and, if they are probed, healthy. Their
+// configuration must follow the labels of their entries.
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "group.yaml"): []byte(machineGroup)})
 	i := newIssuer(t)
-	state := t.TempDir() // beside both authorities: the replicas share the status of objects
+	state := t.TempDir() // the replicas share the status of objects, but not the authority
 	var replicas [2]*Server
 	for n := range replicas {
 		replicas[n] = serve(t, func(c *Config) {
@@ -175,7 +175,7 @@ func TestRegistration(t *testing.T) {
 	}
 	first.sees(t, "without", true)
 	if c := one.objects.store.Get(firstKey); c.UID != uid {
-		t.Errorf("the entry was removed meanwhile: %+v", c)
+		t.Errorf("the entry was removed and created again: %+v", c)
 	}
 
 	second.leave()
@@ -185,19 +185,20 @@ func TestRegistration(t *testing.T) {
 	waitUntil(t, "no entry is left", func() bool { return len(one.objects.store.List(model.WorkloadEntry, "")) == 0 })
 	one.metric(t, "auto_registration_errors_total 0")
 	if left, err := filepath.Glob(filepath.Join(dir, "*web-127*")); err != nil || len(left) > 0 {
-		t.Errorf("files are left: %q, %v", left, err)
+		t.Errorf("files of entries remain: %q, error %v", left, err)
 	}
 
 	stranger := i.vm(t, one, "127.77.52.23", map[string]any{"AUTO_REGISTER_GROUP": "nobody"})
 	for range stranger.clusters {
-		t.Error("it is served")
+		t.Error("a proxy of a group that does not exist is served")
 	}
 	if status.Code(stranger.err) != codes.FailedPrecondition || !strings.Contains(stranger.err.Error(), "cannot find WorkloadGroup shop/nobody") {
-		t.Errorf("a group that is not there: %v", stranger.err)
+		t.Errorf("a group that does not exist: got error %v", stranger.err)
 	}
 }
 
-// Off means that nobody is registered, and labels still follow.
+// TestRegistrationOff checks that without registration no machine is registered, but labels are
+// still followed.
 func TestRegistrationOff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -218,7 +219,7 @@ func TestRegistrationOff(t *testing.T) {
 	}
 	v.sees(t, "with the label of the Sidecar", false)
 	if list := s.objects.store.List(model.WorkloadEntry, ""); len(list) != 1 {
-		t.Errorf("there are %d entries", len(list))
+		t.Errorf("%d entries, want 1", len(list))
 	}
 }
 
@@ -234,10 +235,10 @@ func TestInstanceOf(t *testing.T) {
 		"host/10.0.0.1:1501": config("10.0.0.1:1501", ""),
 	} {
 		if got, err := instanceOf(cfg, host); got != want || err != nil {
-			t.Errorf("got %q, %v, want %q", got, err, want)
+			t.Errorf("instanceOf() = %q, %v; want %q", got, err, want)
 		}
 	}
 	if _, err := instanceOf(Config{}, func() (string, error) { return "", errors.New("no name") }); err == nil {
-		t.Error("no name is one")
+		t.Error("instanceOf() without a name returned no error")
 	}
 }

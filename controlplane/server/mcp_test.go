@@ -33,13 +33,12 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it never came true: " + what)
+			t.Fatal("condition not met in time: " + what)
 		}
 	}
 }
 
-// takes writes a mesh config whose configuration is that of a source, and returns
-// its file.
+// takes writes a mesh config with a config source, and returns its file.
 func takes(t *testing.T, source string) string {
 	t.Helper()
 	mesh := filepath.Join(t.TempDir(), "mesh")
@@ -47,7 +46,8 @@ func takes(t *testing.T, source string) string {
 	return mesh
 }
 
-// secureSource is the source that a control plane is over TLS, with a token.
+// secureSource returns the address of a control plane as a config source, over TLS and with a
+// token.
 func secureSource(t *testing.T, s *Server, token string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,10 +56,10 @@ func secureSource(t *testing.T, s *Server, token string) string {
 	return fmt.Sprintf("xds://%s?ca=%s&token=%s", s.ports.listeners.secure.Addr(), ca, file)
 }
 
-// One control plane takes its configuration from another, by either kind of
-// stream, and its proxies see what changes there. The client of the proxies
+// TestReceivesConfiguration checks that one control plane receives its configuration from another
+// over either kind of stream, and that its proxies receive changes made there. The proxies' client
 // follows clusters to endpoints and listeners to routes.
-func TestTakesConfiguration(t *testing.T) {
+func TestReceivesConfiguration(t *testing.T) {
 	t.Parallel()
 	for name, query := range map[string]string{"full states": "", "delta": "&delta=true"} {
 		t.Run(name, func(t *testing.T) {
@@ -85,10 +85,10 @@ func TestTakesConfiguration(t *testing.T) {
 			waitFor(t, "it is ready", s.discovery.Ready)
 			key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-1"}
 			if s.objects.store.Get(key) == nil || !config.SameContent(s.objects.store.Get(key), source.objects.store.Get(key)) {
-				t.Fatalf("it has %v", s.objects.store.Get(key))
+				t.Fatalf("the object differs from that of the source: %v", s.objects.store.Get(key))
 			}
 			if _, err := s.objects.store.Create(t.Context(), s.objects.store.Get(key)); err == nil {
-				t.Error("it takes writes")
+				t.Error("Create() of an object from a source succeeded, want an error")
 			}
 			c := proxyOf(t, s)
 			endpoints := func(want ...string) {
@@ -100,7 +100,7 @@ func TestTakesConfiguration(t *testing.T) {
 					return slices.Equal(got, want) && len(state.Routes) > 0
 				})
 				if err != nil {
-					t.Fatalf("%v: the clusters are %v, the endpoints %v, the routes %v", err,
+					t.Fatalf("%v: clusters: got %v, endpoints: %v, routes: %v", err,
 						slices.Collect(maps.Keys(state.EDSClusters)), state.Endpoints, slices.Collect(maps.Keys(state.Routes)))
 				}
 			}
@@ -133,7 +133,7 @@ func proxyOf(t *testing.T, s *Server) *adstest.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"})
 	if err != nil {
 		t.Fatal(err)
@@ -145,10 +145,10 @@ func proxyOf(t *testing.T, s *Server) *adstest.Client {
 	return c
 }
 
-// Who is not in the list gets nothing: not over TLS with a token of another
-// account, and not on the plaintext port. Nothing is ready meanwhile, and the
-// log says why.
-func TestTakesNothingUnasked(t *testing.T) {
+// TestUnlistedReaderReceivesNothing checks that a control plane that is not in the list of readers
+// receives nothing, neither over TLS with the token of another account nor on the plaintext port.
+// Meanwhile it must not be ready, and the log must contain the reason.
+func TestUnlistedReaderReceivesNothing(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
 	source := serve(t, func(c *Config) {
@@ -173,7 +173,7 @@ func TestTakesNothingUnasked(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		waitFor(t, name+": the log says why", func() bool { return strings.Contains(log.String(), tc.says) })
 		if s.discovery.Ready() || len(s.objects.store.Waiting()) != 1 || len(s.objects.store.List(model.WorkloadEntry, "")) > 0 {
-			t.Errorf("%s: it is ready", name)
+			t.Errorf("%s: the control plane is ready or has objects", name)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -181,11 +181,11 @@ func TestTakesNothingUnasked(t *testing.T) {
 		}
 	}
 	if source.discovery.Connected() != 0 {
-		t.Errorf("%d streams are open", source.discovery.Connected())
+		t.Errorf("%d streams are open, want none", source.discovery.Connected())
 	}
 }
 
-// logBuffer takes a log.
+// logBuffer is a log that is safe for concurrent use.
 type logBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -207,10 +207,10 @@ func TestReadersOfObjects(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Namespace: "mesh"}
 	if got := (&Server{}).newMCP(cfg).Readers; !slices.Equal(got, []string{"mesh/*"}) {
-		t.Errorf("by default the readers are %v", got)
+		t.Errorf("default readers: got %v, want [mesh/*]", got)
 	}
 	cfg.MCPReaders = []string{"a/b"}
 	if got := (&Server{}).newMCP(cfg).Readers; !slices.Equal(got, cfg.MCPReaders) {
-		t.Errorf("the readers are %v", got)
+		t.Errorf("readers: got %v, want the configured ones", got)
 	}
 }

@@ -36,8 +36,8 @@ import (
 
 const testHost = "127.77.53.254"
 
-// testConfig returns the configuration of a control plane with files of its own
-// and the defaults of the program. It has the ports secure and http.
+// testConfig returns the configuration of a control plane with its own directories and the default
+// settings. It has the ports secure and http.
 func testConfig(t *testing.T) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +64,7 @@ func testConfig(t *testing.T) Config {
 	}
 }
 
-// makeServer builds a control plane from testConfig, changed by set.
+// makeServer builds a control plane from testConfig, modified by set.
 func makeServer(t *testing.T, set func(*Config)) (*Server, error) {
 	t.Helper()
 	cfg := testConfig(t)
@@ -74,7 +74,7 @@ func makeServer(t *testing.T, set func(*Config)) (*Server, error) {
 	return New(t.Context(), cfg, slog.New(slog.DiscardHandler))
 }
 
-// serve runs one until the end of the test.
+// serve runs a control plane until the test ends.
 func serve(t *testing.T, set func(*Config)) *Server {
 	t.Helper()
 	s, err := makeServer(t, set)
@@ -118,7 +118,7 @@ func TestServerRefuses(t *testing.T) {
 	} {
 		_, err := makeServer(t, tc.set)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: got %v, want an error with %q", name, err, tc.says)
+			t.Errorf("%s: got error %v, want one with %q", name, err, tc.says)
 		}
 	}
 }
@@ -148,10 +148,10 @@ func newIssuer(t *testing.T) *issuer {
 		t.Fatal(err)
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(set) // a client that is gone needs no answer
+		_, _ = w.Write(set) // a client that disconnected needs no response
 	})}
-	go func() { _ = server.Serve(l) }()      // it ends with the test
-	t.Cleanup(func() { _ = server.Close() }) // as above
+	go func() { _ = server.Serve(l) }()      // returns when the server is closed
+	t.Cleanup(func() { _ = server.Close() }) // nothing is left to write
 	return &issuer{url: "http://" + l.Addr().String(), signer: signer}
 }
 
@@ -167,7 +167,8 @@ func (i *issuer) token(t *testing.T, audience string) string {
 	return token
 }
 
-// A token of an issuer whose keys are behind a URL is accepted for a certificate.
+// TestTokenOfIssuer checks that a token of an issuer with a key set URL is accepted for a
+// certificate.
 func TestTokenOfIssuer(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -181,7 +182,7 @@ func TestTokenOfIssuer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
@@ -196,7 +197,7 @@ func TestTokenOfIssuer(t *testing.T) {
 		answer, err := securityv1alpha1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &securityv1alpha1.IstioCertificateRequest{Csr: string(csr)}, grpc.WaitForReady(true))
 		cancel()
 		if status.Code(err) != code {
-			t.Fatalf("%s: got error %v", audience, err)
+			t.Fatalf("%s: got error %v, want %s", audience, err, code)
 		}
 		if err != nil {
 			continue
@@ -206,13 +207,13 @@ func TestTokenOfIssuer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := certs.CertificateID(chain[0]); err != nil || got != id {
-			t.Errorf("got a certificate for %v, error %v", got, err)
+			t.Errorf("the certificate is for %v, error %v", got, err)
 		}
 	}
 }
 
-// The own certificate from files, with the suites that were asked for, is what
-// is served; sessions are resumed, and clients get the roots above it.
+// TestServesOwnCertificate checks that the control plane serves the certificate from files with the
+// configured cipher suites, that sessions are resumed, and that clients receive its roots.
 func TestServesOwnCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -227,10 +228,10 @@ func TestServesOwnCertificate(t *testing.T) {
 		c.TLS.Provider = "custom"
 	})
 	if roots := string(s.identity.authority.RootPEM()); !strings.Contains(roots, string(cert)) || strings.Count(roots, "BEGIN") != 2 {
-		t.Errorf("the mesh is given %s", roots)
+		t.Errorf("roots of the mesh: got %s", roots)
 	}
 	if len(s.identity.rootFiles) != 1 || s.identity.rootFiles[0].Path() != certFile {
-		t.Errorf("the files with roots that are followed are %v", s.identity.rootFiles)
+		t.Errorf("followed files with roots: got %v", s.identity.rootFiles)
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
@@ -247,13 +248,13 @@ func TestServesOwnCertificate(t *testing.T) {
 			t.Error(err)
 		}
 		if state.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 || state.DidResume != (n > 0) {
-			t.Errorf("connection %d: suite %s, resumed %v", n, tls.CipherSuiteName(state.CipherSuite), state.DidResume)
+			t.Errorf("connection %d: got suite %s, resumed %v", n, tls.CipherSuiteName(state.CipherSuite), state.DidResume)
 		}
 	}
 	if _, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), &tls.Config{
 		RootCAs: pool, ServerName: "mine", MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12,
 		CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
 	}); err == nil {
-		t.Error("a suite that is not among them is taken")
+		t.Error("a cipher suite that is not configured was accepted")
 	}
 }

@@ -25,8 +25,8 @@ import (
 
 const meshHost = "127.77.62.101"
 
-// mounted is a ConfigMap as a kubelet mounts it: the files are links through a
-// link to a directory, which is replaced.
+// mounted is a ConfigMap as the kubelet mounts it: the files are links through a link to a
+// directory, which is replaced.
 type mounted struct {
 	dir     string
 	version int
@@ -52,7 +52,7 @@ func (m *mounted) put(t *testing.T, files map[string]string) {
 	}
 }
 
-// serveLogged is serve with a log.
+// serveLogged is like serve, and returns the log.
 func serveLogged(t *testing.T, set func(*Config)) (*Server, *logBuffer) {
 	t.Helper()
 	cfg := testConfig(t)
@@ -76,14 +76,14 @@ func serveLogged(t *testing.T, set func(*Config)) (*Server, *logBuffer) {
 	return s, log
 }
 
-// connected is a proxy of the plaintext port.
+// connected returns a proxy connected to the plaintext port.
 func connected(t *testing.T, s *Server, extra map[string]any) *adstest.Client {
 	t.Helper()
 	conn, err := grpc.NewClient(s.ports.listeners.plaintext.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	meta := map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"}
 	for k, v := range extra {
 		meta[k] = v
@@ -108,7 +108,7 @@ func await(t *testing.T, c *adstest.Client, what string, ok func(adstest.State) 
 	}
 }
 
-// mentions tells whether a listener of requests has a text in it.
+// mentions reports whether an outbound listener contains a text.
 func mentions(text string) func(adstest.State) bool {
 	return func(state adstest.State) bool {
 		for _, l := range state.HTTPListeners {
@@ -120,9 +120,9 @@ func mentions(text string) func(adstest.State) bool {
 	}
 }
 
-// A change of the mesh config reaches the proxies without a restart, through the
-// links of a mounted ConfigMap. One that is wrong is named and changes nothing,
-// nor does one that is gone; the next good one counts.
+// TestFollowsMeshConfig checks that a change of the mesh config reaches proxies without a restart,
+// through the links of a mounted ConfigMap. An invalid or missing file is reported and changes
+// nothing, and the next valid file applies.
 func TestFollowsMeshConfig(t *testing.T) {
 	t.Parallel()
 	m := &mounted{dir: t.TempDir()}
@@ -155,7 +155,7 @@ func TestFollowsMeshConfig(t *testing.T) {
 	}
 	waitFor(t, "that it is gone is reported", func() bool { return strings.Contains(log.String(), "it was deleted") })
 	if got := s.settings.Current().Mesh.GetAccessLogFile(); got != "/dev/second" {
-		t.Errorf("what is wrong was taken: %s", got)
+		t.Errorf("an invalid mesh config was applied: %s", got)
 	}
 	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/third\n"})
 	await(t, c, "the third", mentions("/dev/third"))
@@ -164,13 +164,13 @@ func TestFollowsMeshConfig(t *testing.T) {
 	m.put(t, map[string]string{"mesh": "{}\n"})
 	await(t, c, "the defaults", func(state adstest.State) bool { return !mentions("/dev/third")(state) })
 	if strings.Contains(log.String(), "/dev/bad") {
-		t.Errorf("what is wrong was used: %s", log.String())
+		t.Errorf("an invalid mesh config was used: %s", log.String())
 	}
 }
 
-// A file that comes into being later is found, with its directories; what needs a
-// restart is named and keeps its value, while the rest counts.
-func TestMeshConfigComes(t *testing.T) {
+// TestMeshConfigIsCreated checks that a file created later is found, also with its directories.
+// Settings that require a restart are reported and keep their values; all others apply.
+func TestMeshConfigIsCreated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "etc", "istio", "mesh")
@@ -192,20 +192,20 @@ func TestMeshConfigComes(t *testing.T) {
 	await(t, c, "the file", mentions("/dev/late"))
 	for name, line := range map[string]string{"trustDomain": ":2", "configSources": ":4"} {
 		if !strings.Contains(log.String(), "only after a restart of the control plane\" component=control source="+file+line+" name="+name) {
-			t.Errorf("nothing is reported of %s: %s", name, log.String())
+			t.Errorf("the log does not report %s: %s", name, log.String())
 		}
 	}
 	now := s.settings.Current().Mesh
 	if now.GetTrustDomain() != "cluster.local" || len(now.GetConfigSources()) > 0 || s.identity.clients.Load() == clients {
-		t.Errorf("in force is %v", now)
+		t.Errorf("settings in force: got %v", now)
 	}
 	if !strings.Contains(string(s.identity.authority.RootPEM()), strings.TrimSpace(string(other.identity.authority.RootPEM()))) {
-		t.Error("the further root is not trusted")
+		t.Error("the additional root is not trusted")
 	}
 	write(t, map[string][]byte{file: []byte("accessLogFile: /dev/later\n")})
 	await(t, c, "the next", mentions("/dev/later"))
 	if strings.Contains(string(s.identity.authority.RootPEM()), strings.TrimSpace(string(other.identity.authority.RootPEM()))) {
-		t.Error("the further root is still trusted")
+		t.Error("the additional root is still trusted")
 	}
 }
 
@@ -215,7 +215,8 @@ metadata: {name: far, namespace: shop}
 spec: {address: 127.77.62.103, network: far, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}
 `
 
-// The networks say how endpoints elsewhere are reached, and are followed.
+// TestFollowsNetworks checks that changes of the networks change how endpoints in other networks
+// are reached.
 func TestFollowsNetworks(t *testing.T) {
 	t.Parallel()
 	dir, m := t.TempDir(), &mounted{dir: t.TempDir()}
@@ -259,7 +260,7 @@ func TestMeshConfigRefusedAtStart(t *testing.T) {
 		networks + ": mesh networks: networks.a.gateways[0].port is 0; it must be": func(c *Config) { c.Mesh.NetworksFile = networks },
 	} {
 		if _, err := makeServer(t, set); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want %q", err, says)
+			t.Errorf("got error %v, want one with %q", err, says)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// Until every config source was read, /ready names those that were not, and no
-// others, and tells no password.
-func TestReadyNamesTheSources(t *testing.T) {
+// TestReadyListsSources checks that until every config source was read, /ready lists exactly
+// those that were not, without passwords.
+func TestReadyListsSources(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	mesh, password := filepath.Join(dir, "mesh"), filepath.Join(dir, "password")
@@ -33,19 +33,19 @@ func TestReadyNamesTheSources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = r.Body.Close() }() // it was read
+		defer func() { _ = r.Body.Close() }() // closing cannot lose data
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.StatusCode != http.StatusServiceUnavailable {
-			t.Fatalf("%d %s, %v", r.StatusCode, body, err)
+			t.Fatalf("/ready: got %d %s, error %v; want 503", r.StatusCode, body, err)
 		}
 		return string(body)
 	}
 	get()
 	waiting := s.objects.loading()
-	for strings.Contains(waiting, "memory://") { // which loads in no time
+	for strings.Contains(waiting, "memory://") { // which loads almost immediately
 		waiting = get()
 	}
 	if !strings.HasPrefix(waiting, "configuration is still loading: waiting for etcd://") || !strings.Contains(waiting, "127.77.161.9:1") || strings.Contains(waiting, "secret") {
-		t.Errorf("/ready says %q", waiting)
+		t.Errorf("/ready: got %q", waiting)
 	}
 }

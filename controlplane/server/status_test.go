@@ -16,8 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// condition returns a condition of an object as the store has it: status and
-// message.
+// condition returns the status and message of a condition of an object in the store.
 func (s *Server) condition(key model.Key, kind string) string {
 	c := s.objects.store.Get(key)
 	if c == nil {
@@ -32,8 +31,9 @@ func (s *Server) condition(key model.Key, kind string) string {
 	return ""
 }
 
-// A machine that is not healthy stays out of the endpoints when the control plane starts again,
-// with the first snapshot, until its agent says otherwise. What is in a status causes no push.
+// TestHealthAfterRestart checks that after a restart of the control plane an unhealthy machine is
+// missing from the endpoints from the first snapshot on, until its agent reports otherwise. A
+// status must not cause a push.
 func TestHealthAfterRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestHealthAfterRestart(t *testing.T) {
 		one := i.stream(t, s, "127.77.63.21")
 		one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: &rpcstatus.Status{Code: 13, Message: "connection refused"}})
 		waitUntil(t, "the report is in the status", func() bool { return s.condition(entry, health.ConditionType) == "False connection refused" })
-		// The stream has asked for listeners and does not answer.
+		// The stream has requested listeners but does not acknowledge them.
 		waitUntil(t, "the proxy's silence is in the status", func() bool {
 			return s.condition(entry, "Reconciled") == "False 1 of 1 proxy has not acknowledged it yet"
 		})
@@ -67,7 +67,7 @@ func TestHealthAfterRestart(t *testing.T) {
 		client := i.stream(t, s, "127.77.63.99")
 		client.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeEndpoint, ResourceNames: endpointNames()})
 		if first := <-client.answers; first != "127.77.63.22" {
-			t.Fatalf("the first endpoints are %q: the machine that is not healthy came back", first)
+			t.Fatalf("the first endpoints are %q, want them without the unhealthy machine", first)
 		}
 		one := i.stream(t, s, "127.77.63.21")
 		one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})
@@ -93,6 +93,6 @@ func TestStatusOff(t *testing.T) {
 	entry := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-21"}
 	waitUntil(t, "health is written all the same", func() bool { return s.condition(entry, health.ConditionType) != "" })
 	if got := s.condition(entry, "Reconciled"); got != "" {
-		t.Errorf("with PILOT_ENABLE_STATUS=false the status says %q", got)
+		t.Errorf("with PILOT_ENABLE_STATUS=false the status is %q, want none", got)
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 const clusterType = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 
-// plainServer runs one with a plaintext port, and returns what ends it.
+// plainServer runs a control plane with a plaintext port, and returns a function that stops it.
 func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done chan error) {
 	t.Helper()
 	cfg := testConfig(t)
@@ -41,11 +41,11 @@ func plainServer(t *testing.T, set func(*Config)) (s *Server, stop func(), done 
 		if code, _ := ask(s, "/ready"); code == http.StatusOK {
 			return s, cancel, done
 		}
-		time.Sleep(time.Millisecond) // it reads an empty directory
+		time.Sleep(time.Millisecond) // loading an empty directory is fast
 	}
 }
 
-// ask returns the answer on the health port, 0 if there is none.
+// ask returns the response of the health port; the code is 0 if there is none.
 func ask(s *Server, path string) (code int, body string) {
 	resp, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + path)
 	if err != nil {
@@ -56,7 +56,7 @@ func ask(s *Server, path string) (code int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// subscribe opens the stream of a proxy and takes its clusters.
+// subscribe opens the stream of a proxy and receives its clusters.
 func subscribe(t *testing.T, conn *grpc.ClientConn, number int) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient {
 	t.Helper()
 	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
@@ -91,9 +91,9 @@ func dial(t *testing.T, address string) *grpc.ClientConn {
 	return conn
 }
 
-// TestStopOrder stops a control plane with proxies: first it is not ready any
-// more and says so while streams are still there, then they end one after the
-// other, then its ports close; all within the time it has.
+// TestStopOrder stops a control plane with proxies. First /ready must fail while streams are still
+// open, then the streams must end one after another, then the ports must close, all within the time
+// limit.
 func TestStopOrder(t *testing.T) {
 	t.Parallel()
 	const proxies, within = 60, 2 * time.Second
@@ -115,31 +115,32 @@ func TestStopOrder(t *testing.T) {
 	stop()
 	first := <-ends
 	if code, body := ask(s, "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "shutting down") {
-		t.Errorf("while streams end, /ready says %d %q", code, body)
+		t.Errorf("/ready while streams end: got %d %q, want 503", code, body)
 	}
 	last := first
 	for range proxies - 1 {
 		last = <-ends
 	}
 	if spread := last.Sub(first); spread < drainEach*proxies/2 {
-		t.Errorf("%d streams ended within %s", proxies, spread)
+		t.Errorf("%d streams ended within %s, want them spread", proxies, spread)
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > within+time.Minute {
-		t.Errorf("the stop took %s", took)
+		t.Errorf("the stop took %s, want at most %s", took, within+time.Minute)
 	}
 	for _, l := range []net.Listener{s.ports.listeners.http, s.ports.listeners.plaintext} {
 		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 			_ = c.Close()
-			t.Errorf("%s is open after the stop", l.Addr())
+			t.Errorf("%s still accepts connections after the stop", l.Addr())
 		}
 	}
 }
 
-// TestLinger stops a control plane that lingers: it is not ready any more, but every port takes new
-// connections until the time is over, and callers close those that they keep.
+// TestLinger stops a control plane that lingers. It must not be ready any more, but every port must
+// accept new connections until the time is over, and responses must ask callers to close their
+// connections.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	const linger = 3 * time.Second
@@ -151,7 +152,7 @@ func TestLinger(t *testing.T) {
 	early := func(what string, got any) {
 		t.Helper()
 		if took := time.Since(began); took < linger {
-			t.Errorf("%s: %v after %s, want it to be served for %s", what, got, took, linger)
+			t.Errorf("%s: got %v after %s, want it to be served for %s", what, got, took, linger)
 		}
 	}
 	for code := http.StatusOK; code == http.StatusOK; time.Sleep(time.Millisecond) {
@@ -176,7 +177,7 @@ func TestLinger(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if !resp.Close || resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("/ready answers %s and closes the connection: %t, want 503 and true", resp.Status, resp.Close)
+			t.Errorf("/ready: got %s, close: %t; want 503 and true", resp.Status, resp.Close)
 		}
 	}
 	if err := <-done; err != nil {
@@ -184,8 +185,9 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// TestHurry stops a control plane that would linger for an hour.
-func TestHurry(t *testing.T) {
+// TestLingerIsCutShort stops a control plane that would linger for an hour, and then cuts that
+// short.
+func TestLingerIsCutShort(t *testing.T) {
 	t.Parallel()
 	hurry := make(chan struct{})
 	s, stop, done := plainServer(t, func(c *Config) { c.Linger, c.Hurry, c.Shutdown = time.Hour, hurry, time.Second })
@@ -195,7 +197,7 @@ func TestHurry(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Fatalf("it ended at once: %v", err)
+		t.Fatalf("Run returned before the second signal: %v", err)
 	default:
 	}
 	close(hurry)
@@ -204,15 +206,15 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// A proxy that is asked to go to another replica loses its connection, too, if
-// nothing else is under way on it; one that shares it with others does not.
+// TestMovedConnection checks that a proxy that is asked to move to another replica also loses its
+// connection if no other stream uses it, but not if it shares the connection.
 func TestMovedConnection(t *testing.T) {
 	t.Parallel()
 	s, stop, done := plainServer(t, func(c *Config) {
 		c.Replicas = []string{"127.77.53.20:1"}
 	})
 	address := s.ports.listeners.plaintext.Addr().String()
-	alone, err := net.Dial("tcp", address) // what is watched: gRPC hides when it is closed
+	alone, err := net.Dial("tcp", address) // gRPC does not show when a connection is closed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,22 +226,22 @@ func TestMovedConnection(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 	stream := subscribe(t, conn, 1)
 	for s.discovery.Load() != 1 {
-		time.Sleep(time.Millisecond) // its answer is on the way
+		time.Sleep(time.Millisecond) // its response is on the way
 	}
 	if code, body := ask(s, "/replicas/load"); code != http.StatusOK || !strings.Contains(body, `"proxies":1`) {
-		t.Errorf("other replicas receive %d %s", code, body)
+		t.Errorf("/replicas/load: got %d %s", code, body)
 	}
 	if !s.discovery.Shed() {
-		t.Fatal("nobody is there")
+		t.Fatal("Shed() = false, want a proxy to be disconnected")
 	}
 	if _, err := stream.Recv(); err == nil {
-		t.Error("the stream goes on")
+		t.Error("the stream of the moved proxy is still open")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for state := conn.GetState(); state.String() == "READY"; state = conn.GetState() {
 		if !conn.WaitForStateChange(ctx, state) {
-			t.Fatal("the connection stays")
+			t.Fatal("the connection of the moved proxy is still open")
 		}
 	}
 
@@ -251,7 +253,7 @@ func TestMovedConnection(t *testing.T) {
 		go func() { _, err := st.Recv(); gone <- err }()
 	}
 	if err := <-gone; err == nil {
-		t.Error("a stream that goes has an answer")
+		t.Error("the stream of the moved proxy received a response")
 	}
 	select {
 	case err := <-gone:

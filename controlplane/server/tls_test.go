@@ -26,7 +26,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// newPair makes a self-signed certificate with its key.
+// newPair returns a self-signed certificate and its key.
 func newPair(t *testing.T, name string, authority bool) (cert, key []byte) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -61,8 +61,8 @@ func write(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// The own certificate from files: replaced files are served, bad ones leave the
-// last good ones and are reported once.
+// TestOwnCertificate checks that replaced certificate files are served. Invalid files must leave
+// the last valid ones in use and be reported once.
 func TestOwnCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestOwnCertificate(t *testing.T) {
 	var log bytes.Buffer
 	o := &ownCertificate{certFile: certFile, keyFile: keyFile, log: slog.New(slog.NewTextHandler(&log, nil))}
 	if _, err := o.get(nil); err == nil || !strings.Contains(err.Error(), certFile) {
-		t.Errorf("without files: %v", err)
+		t.Errorf("without files: got error %v, want one with the path", err)
 	}
 	first, firstKey := newPair(t, "first", false)
 	second, secondKey := newPair(t, "second", false)
@@ -93,12 +93,12 @@ func TestOwnCertificate(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log.String(), "the previous one stays in force"); n != 2 || strings.Contains(log.String(), "PRIVATE") {
-		t.Errorf("%d lines:\n%s", n, log.String())
+		t.Errorf("%d lines in the log, want 2 without the key:\n%s", n, log.String())
 	}
 }
 
-// The certificate is valid for every name under which proxies, API servers and users
-// of the reference reach a control plane.
+// TestServedNames checks that the certificate is valid for every name by which proxies, API servers
+// and users of Istio reach a control plane.
 func TestServedNames(t *testing.T) {
 	t.Parallel()
 	mesh := filepath.Join(t.TempDir(), "mesh")
@@ -145,7 +145,7 @@ func TestServedNames(t *testing.T) {
 			}
 			for _, host := range tc.invalid {
 				if leaf.VerifyHostname(host) == nil {
-					t.Errorf("the certificate is valid for %s: %q", host, leaf.DNSNames)
+					t.Errorf("the certificate is valid for %s, want not: %q", host, leaf.DNSNames)
 				}
 			}
 			for i, host := range leaf.DNSNames {
@@ -172,21 +172,21 @@ func TestTLSConfig(t *testing.T) {
 		own, roots, err := tc.c.files()
 		if tc.says != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: got error %v, want one with %q", name, err, tc.says)
 			}
 			continue
 		}
 		if err != nil || (own != nil) != (tc.c.CertFile != "") || roots != tc.c.RootFile {
-			t.Errorf("%s: %v, %q, %v", name, own, roots, err)
+			t.Errorf("%s: got %v, %q, error %v", name, own, roots, err)
 		}
 	}
 	c := TLSConfig{Suites: []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", " TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}}
 	if ids, err := c.ciphers(); err != nil || len(ids) != 2 || ids[0] != tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 {
-		t.Errorf("got %v, %v", ids, err)
+		t.Errorf("ciphers() = %v, %v", ids, err)
 	}
 	c.Suites = []string{"TLS_RSA_WITH_RC4_128_SHA"}
 	if _, err := c.ciphers(); err == nil || !strings.Contains(err.Error(), "RC4") {
-		t.Errorf("an insecure suite: %v", err)
+		t.Errorf("an insecure suite: got error %v, want one with RC4", err)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestMeshRoots(t *testing.T) {
 	} {
 		got, err := meshRoots(&meshv1alpha1.MeshConfig{TrustDomain: "cluster.local", TrustDomainAliases: []string{"old"}, CaCertificates: tc.given})
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || bytes.Count(got, []byte("BEGIN")) != tc.roots {
-			t.Errorf("%s: %q, %v", name, got, err)
+			t.Errorf("%s: got %q, error %v", name, got, err)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("timeout waiting for: %s\nproblems: %v\nlog: %s", what, r.Problems(), r.log)
+			r.t.Fatalf("condition not met in time: %s\nproblems: %v\nlog: %s", what, r.Problems(), r.log)
 		}
 	}
 }

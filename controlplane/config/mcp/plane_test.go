@@ -255,7 +255,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("timeout waiting for: " + what)
+			t.Fatal("condition not met in time: " + what)
 		}
 	}
 }
