@@ -58,20 +58,20 @@ func TestNewCSR(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(csr.Subject.Names) != 0 {
-		t.Errorf("the subject is %v, want none", csr.Subject)
+		t.Errorf("subject: got %v, want none", csr.Subject)
 	}
 	if len(csr.URIs) != 1 || csr.URIs[0].String() != testID().String() {
-		t.Errorf("the URI names are %v, want only %s", csr.URIs, testID())
+		t.Errorf("URI names: got %v, want only %s", csr.URIs, testID())
 	}
 	if len(csr.Extensions) != 1 || !csr.Extensions[0].Critical {
-		t.Errorf("the extensions are %v, want one that is critical", csr.Extensions)
+		t.Errorf("extensions: got %v, want one that is critical", csr.Extensions)
 	}
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := certs.NewCSR(key, certs.ID{TrustDomain: "td", Namespace: "default"}); err == nil {
-		t.Error("a request without a service account was made")
+		t.Error("NewCSR accepted an identity without a service account")
 	}
 }
 
@@ -143,7 +143,7 @@ func FuzzParseCSR(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		csr, err := certs.ParseCSR(data)
 		if err == nil && csr.CheckSignature() != nil {
-			t.Fatal("a request with a wrong signature was accepted")
+			t.Fatal("ParseCSR accepted a request with an invalid signature")
 		}
 	})
 }
@@ -158,7 +158,7 @@ func FuzzParseChain(f *testing.F) {
 		}
 		again, err := certs.ParseChain(certs.EncodeChain(chain...))
 		if err != nil || len(again) != len(chain) {
-			t.Fatalf("%d certificates became %d, error %v", len(chain), len(again), err)
+			t.Fatalf("%d certificates became %d after encoding and parsing, error %v", len(chain), len(again), err)
 		}
 	})
 }

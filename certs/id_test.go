@@ -54,7 +54,7 @@ func TestParseID(t *testing.T) {
 	}
 }
 
-func TestCertificateIDWantsOneURI(t *testing.T) {
+func TestCertificateIDRequiresOneURI(t *testing.T) {
 	t.Parallel()
 	uri := func(s string) *url.URL {
 		u, err := url.Parse(s)
@@ -82,7 +82,7 @@ func TestCertificateIDWantsOneURI(t *testing.T) {
 				t.Fatalf("got %v, error %v; want success: %v", id, err, tc.ok)
 			}
 			if tc.ok && id != (certs.ID{TrustDomain: "td", Namespace: "a", ServiceAccount: "b"}) {
-				t.Errorf("got %+v", id)
+				t.Errorf("got %+v, want the identity a/b of td", id)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func FuzzParseID(f *testing.F) {
 			return
 		}
 		if id.String() != s {
-			t.Fatalf("%q was read as %q", s, id.String())
+			t.Fatalf("ParseID(%q).String() = %q", s, id.String())
 		}
 		u, err := url.Parse(s)
 		if err != nil || u.String() != s {

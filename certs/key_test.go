@@ -31,21 +31,21 @@ func TestKeyRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !strings.HasPrefix(string(data), "-----BEGIN PRIVATE KEY-----\n") {
-				t.Fatalf("not PKCS#8 PEM: it starts with %.30q", data)
+				t.Fatalf("the encoding is not PKCS#8 PEM: it starts with %.30q", data)
 			}
 			got, err := certs.ParseKey(data)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !certs.SamePublicKey(got.Public(), key.Public()) {
-				t.Error("the key that was read is another one")
+				t.Error("the parsed key differs from the encoded one")
 			}
 			want := kt
 			if kt == "" {
 				want = certs.ECDSAP256
 			}
 			if got := certs.TypeOf(got); got != want {
-				t.Errorf("its type is %q, want %q", got, want)
+				t.Errorf("TypeOf() = %q, want %q", got, want)
 			}
 		})
 	}
@@ -65,12 +65,12 @@ func TestTypeOfOtherKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, b := certs.TypeOf(p521), certs.TypeOf(ed); a != "" || b != "" {
-		t.Errorf("got %q and %q, want none", a, b)
+		t.Errorf("TypeOf() of other keys = %q and %q, want none", a, b)
 	}
 }
 
-// FuzzParseKey checks that a parsed key can be encoded and parsed again, and that errors contain no
-// key material.
+// FuzzParseKey checks that a parsed key can be encoded and parsed again, and that errors do not
+// contain key material.
 func FuzzParseKey(f *testing.F) {
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
@@ -87,7 +87,7 @@ func FuzzParseKey(f *testing.F) {
 		key, err := certs.ParseKey(data)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("the error holds lines: %q", err)
+				t.Errorf("the error has several lines: %q", err)
 			}
 			return
 		}
@@ -96,7 +96,7 @@ func FuzzParseKey(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got, err := certs.ParseKey(again); err != nil || !certs.SamePublicKey(got.Public(), key.Public()) {
-			t.Errorf("the key changed; error %v", err)
+			t.Errorf("the key changed after encoding and parsing, error %v", err)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func TestParseID(t *testing.T) {
 			got, err := ParseID(tc.in)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Fatalf("error %v, want one with %q", err, tc.wantErr)
+					t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 				}
 				return
 			}
@@ -48,10 +48,10 @@ func TestParseID(t *testing.T) {
 		})
 	}
 	if got := (ID{Name: "a.b.ns"}).Namespace(); got != "ns" {
-		t.Errorf("Namespace() = %q", got)
+		t.Errorf("Namespace() = %q, want \"ns\"", got)
 	}
 	if got := (ID{Name: "a"}).Namespace(); got != "" {
-		t.Errorf("Namespace() = %q", got)
+		t.Errorf("Namespace() = %q, want none", got)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestMetadataShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The format that Istio's control plane expects.
+	// This is the format that Istio's control plane expects.
 	want := `{"DNS_CAPTURE":"true","ENVOY_STATUS_PORT":15021,"EXTRA":"x","INSTANCE_IPS":"10.0.0.1,fd00::1",` +
 		`"LABELS":{"app":"\u003cshop\u003e"},"NAME":"pod-1","NUMBER":3,"PILOT_SAN":["istiod.istio-system.svc"],` +
 		`"POD_PORTS":"[{\"name\":\"http\",\"containerPort\":8080,\"protocol\":\"TCP\"},{\"containerPort\":9}]",` +
@@ -89,19 +89,19 @@ func TestMetadataShapes(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := Addresses(ID{IP: "1.2.3.4"}, back); !cmp.Equal(got, []string{"10.0.0.1", "fd00::1"}) {
-		t.Errorf("Addresses = %v", got)
+		t.Errorf("Addresses() = %v, want those of the metadata", got)
 	}
 	if got := Addresses(ID{IP: "1.2.3.4"}, &Metadata{InstanceIPs: List{"nonsense"}}); !cmp.Equal(got, []string{"1.2.3.4"}) {
-		t.Errorf("Addresses = %v", got)
+		t.Errorf("Addresses() = %v, want that of the ID", got)
 	}
 }
 
-// TestMetadataEmptyFields checks that the original value of an empty field is rendered.
+// TestMetadataEmptyFields checks that an empty field is rendered with its original value.
 func TestMetadataEmptyFields(t *testing.T) {
 	t.Parallel()
 	got, err := json.Marshal(&Metadata{NodeName: "n", Raw: map[string]any{"DNS_CAPTURE": "false", "NODE_NAME": "loses"}})
 	if want := `{"DNS_CAPTURE":"false","NODE_NAME":"n"}`; err != nil || string(got) != want {
-		t.Errorf("%s, %v, want %s", got, err, want)
+		t.Errorf("got %s, error %v; want %s", got, err, want)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestParseMetadata(t *testing.T) {
 			got, err := ParseMetadata([]byte(tc.in))
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Fatalf("error %v, want one with %q", err, tc.wantErr)
+					t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 				}
 				return
 			}
@@ -154,7 +154,7 @@ func FuzzParseID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		id, err := ParseID(s)
 		if err == nil && id.String() != s {
-			t.Errorf("%q came back as %q", s, id.String())
+			t.Errorf("ParseID(%q).String() = %q", s, id.String())
 		}
 	})
 }
@@ -169,15 +169,15 @@ func FuzzParseMetadata(f *testing.F) {
 		}
 		first, err := json.Marshal(m)
 		if err != nil {
-			t.Fatalf("parsed but cannot be rendered: %v", err)
+			t.Fatalf("rendering parsed metadata: %v", err)
 		}
 		again, err := ParseMetadata(first)
 		if err != nil {
-			t.Fatalf("rendered as %s which does not parse: %v", first, err)
+			t.Fatalf("the rendered metadata %s cannot be parsed: %v", first, err)
 		}
 		second, err := json.Marshal(again)
 		if err != nil || string(first) != string(second) {
-			t.Errorf("not stable: %s, then %s (%v)", first, second, err)
+			t.Errorf("rendering is not stable: %s, then %s (error %v)", first, second, err)
 		}
 	})
 }

@@ -27,11 +27,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// received is what a delta client receives, "+" or "-" and the name, with the sizes.
+// received are the resources that a delta client received: by type, "+" or "-" and the name, with
+// the size.
 type received map[string]map[string]int
 
-// deltaProxy returns the responses of a delta stream, each type by itself. It subscribes to the
-// endpoints of all clusters and to the routes that names lists.
+// deltaProxy returns the responses of a delta stream, one type each. It subscribes to the endpoints
+// of all clusters and to the given routes.
 func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	t.Helper()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.ports.listeners.plaintext.Addr().String())).DeltaAggregatedResources(t.Context())
@@ -56,7 +57,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 		for {
 			r, err := stream.Recv()
 			if err != nil {
-				return // the test has ended
+				return // the stream ends with the test
 			}
 			got, added := received{r.GetTypeUrl(): {}}, []string(nil)
 			for _, item := range r.GetResources() {
@@ -86,7 +87,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	return out
 }
 
-// whatIf asks what a change would do to the only proxy.
+// whatIf requests the effect of a change on the only proxy.
 func (s *Server) whatIf(t *testing.T, fields url.Values) (code int, text string, answer report.WhatIf) {
 	t.Helper()
 	fields.Set("proxyID", "client.shop")
@@ -94,7 +95,7 @@ func (s *Server) whatIf(t *testing.T, fields url.Values) (code int, text string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // closing cannot lose data
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +108,8 @@ func (s *Server) whatIf(t *testing.T, fields url.Values) (code int, text string,
 	return resp.StatusCode, string(body), answer
 }
 
-// prediction is what an answer says that a delta client receives, by type: the names as in received,
-// and the sizes.
+// prediction is what a delta client will receive according to a report, by type: the names as in
+// received, and the sizes.
 type prediction struct {
 	names received
 	sizes map[string]int
@@ -121,7 +122,7 @@ func predictionOf(a report.Affected) prediction {
 		p.sizes[typeURL], p.names[typeURL] = d.Bytes, map[string]int{}
 		for _, name := range d.Names {
 			name = strings.Replace(name, "~", "+", 1)
-			if typeURL != xds.TypeEndpoint || name[0] == '+' { // endpoints go with their cluster
+			if typeURL != xds.TypeEndpoint || name[0] == '+' { // endpoints are removed with their cluster
 				p.names[typeURL][name] = 0
 			}
 		}
@@ -129,7 +130,7 @@ func predictionOf(a report.Affected) prediction {
 	return p
 }
 
-// arrived reports whether a client has received everything.
+// arrived reports whether a client has received everything that was predicted.
 func (p prediction) arrived(all received) bool {
 	for typeURL, names := range p.names {
 		for name := range names {
@@ -141,7 +142,7 @@ func (p prediction) arrived(all received) bool {
 	return true
 }
 
-// compare fails if a client has received something else.
+// compare reports resources that a client received although they were not predicted.
 func (p prediction) compare(t *testing.T, what string, all received) {
 	t.Helper()
 	for typeURL, names := range all {
@@ -159,7 +160,7 @@ func (p prediction) compare(t *testing.T, what string, all received) {
 	}
 }
 
-// TestWhatIf compares predictions with what a proxy then receives.
+// TestWhatIf compares predictions with what a proxy receives after the change.
 func TestWhatIf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -178,7 +179,7 @@ func TestWhatIf(t *testing.T) {
 				maps.Copy(all[typeURL], names)
 			}
 		case <-time.After(2 * time.Minute):
-			t.Fatalf("nothing more arrives; received are %v", all)
+			t.Fatalf("timeout waiting for the predicted resources; received: %v", all)
 		}
 	}
 	for len(all[xds.TypeRoute]) == 0 || len(all[xds.TypeEndpoint]) == 0 {
@@ -223,10 +224,10 @@ spec:
 			t.Fatalf("%s: got %d %s", step.name, code, text)
 		}
 		if problems := len(got.Problems); problems > 1 || (problems == 1) != (step.problem != "") || problems == 1 && !strings.Contains(got.Problems[0].Reason, step.problem) {
-			t.Errorf("%s: the problems are %v", step.name, got.Problems)
+			t.Errorf("%s: problems: got %v, want %q", step.name, got.Problems, step.problem)
 		}
 		if drained := len(got.Proxies[0].Drained) > 0; drained != step.drained {
-			t.Errorf("%s: drained are %v", step.name, got.Proxies[0])
+			t.Errorf("%s: drained: got %v", step.name, got.Proxies[0])
 		}
 		want := predictionOf(got.Proxies[0])
 		clear(all)
@@ -246,7 +247,7 @@ spec:
 	s.refusedChanges(t, rule)
 }
 
-// refusedChanges asks about changes that cannot be made.
+// refusedChanges checks that changes that cannot be made are rejected.
 func (s *Server) refusedChanges(t *testing.T, absent string) {
 	t.Helper()
 	for want, fields := range map[string]url.Values{
@@ -256,14 +257,14 @@ func (s *Server) refusedChanges(t *testing.T, absent string) {
 		"so it cannot be deleted":   {"objects": {absent}, "delete": {"true"}},
 	} {
 		if code, text, _ := s.whatIf(t, fields); code != http.StatusBadRequest || !strings.Contains(text, want) {
-			t.Errorf("got %d %s, want %q", code, text, want)
+			t.Errorf("got %d %s, want 400 with %q", code, text, want)
 		}
 	}
 }
 
 var typesByName = map[string]string{"cds": xds.TypeCluster, "eds": xds.TypeEndpoint, "lds": xds.TypeListener, "rds": xds.TypeRoute}
 
-// validateStatic fails unless Envoy accepts a configuration.
+// validateStatic reports an error unless Envoy accepts a configuration.
 func validateStatic(t *testing.T, static []byte) {
 	t.Helper()
 	envoy := os.Getenv("ENVOY")
@@ -276,6 +277,6 @@ func validateStatic(t *testing.T, static []byte) {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "-c", file, "--concurrency", "1", "-l", "error").CombinedOutput(); err != nil {
-		t.Errorf("Envoy refuses the configuration: %v\n%s", err, out)
+		t.Errorf("Envoy rejects the configuration: %v\n%s", err, out)
 	}
 }

@@ -18,7 +18,7 @@ func authorization(namespace, name string, spec *securityv1beta1.AuthorizationPo
 	return &model.Config{Key: model.Key{Kind: model.AuthorizationPolicy, Namespace: namespace, Name: name}, Source: namespace + "/" + name, Spec: spec}
 }
 
-// TestAuthorizationPolicies finds the policies of workloads and gateways.
+// TestAuthorizationPolicies checks which policies apply to workloads and gateways.
 func TestAuthorizationPolicies(t *testing.T) {
 	t.Parallel()
 	of := func(app string) *typev1beta1.WorkloadSelector {
@@ -68,18 +68,18 @@ func TestAuthorizationPolicies(t *testing.T) {
 			got = append(got, p.Config.Source)
 		}
 		if !slices.Equal(got, tc.want) {
-			t.Errorf("%s %v: %v, want %v", tc.namespace, tc.labels, got, tc.want)
+			t.Errorf("%s %v: got %v, want %v", tc.namespace, tc.labels, got, tc.want)
 		}
 	}
 	if !a.NameServices() {
-		t.Error("no policy names a service")
+		t.Error("NameServices() = false although a policy names a service")
 	}
 	if len(a.problems) != 1 {
-		t.Errorf("problems: %v", a.problems)
+		t.Errorf("problems: got %v, want 1", a.problems)
 	}
 }
 
-// BenchmarkAuthorizationPolicies finds the policies of a workload among 10,000.
+// BenchmarkAuthorizationPolicies looks up the policies of a workload among 10,000.
 func BenchmarkAuthorizationPolicies(b *testing.B) {
 	var objects []*model.Config
 	for i := range 10_000 {
@@ -90,7 +90,7 @@ func BenchmarkAuthorizationPolicies(b *testing.B) {
 	a := newAuthorizationPolicies(nil, objects, settings{root: "root"})
 	for b.Loop() {
 		if len(a.For("ns-7", map[string]string{"app": "app-3", "version": "v1", "pod-template-hash": "x"}, nil)) != 1 {
-			b.Fatal("the policy is not found")
+			b.Fatal("the policy was not found")
 		}
 	}
 }

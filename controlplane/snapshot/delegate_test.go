@@ -24,8 +24,8 @@ func parse(t *testing.T, text string) *networkingv1alpha3.VirtualService {
 	return vs
 }
 
-// TestDelegateMatches checks the intersection of the match of a route with that of a route of its
-// delegate.
+// TestDelegateMatches checks the intersection of the match of a route with that of its delegate's
+// route.
 func TestDelegateMatches(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -75,7 +75,7 @@ func TestDelegateMatches(t *testing.T) {
 			got, conflict := lend(route(tc.root), route(tc.sub))
 			if tc.want != "" && !strings.HasPrefix(tc.want, "{") {
 				if !strings.Contains(conflict, "."+tc.want+" ") {
-					t.Errorf("conflict %q, want one in %s; %v", conflict, tc.want, got)
+					t.Errorf("conflict: got %q, want one in %s; merged: %v", conflict, tc.want, got)
 				}
 				return
 			}
@@ -89,9 +89,8 @@ func TestDelegateMatches(t *testing.T) {
 	}
 }
 
-// TestDelegateInherits checks that a route of a delegate inherits the fields that it does not set
-// from the route that names the delegate, and that names are resolved in the namespace of their
-// object.
+// TestDelegateInherits checks that a route of a delegate inherits the fields that it does not set,
+// and that names are resolved in the namespace of the object that contains them.
 func TestDelegateInherits(t *testing.T) {
 	t.Parallel()
 	root := object(model.VirtualService, "front", "root", 0, parse(t, `{"hosts":["web"],"http":[
@@ -114,13 +113,13 @@ func TestDelegateInherits(t *testing.T) {
 	}
 	for i, want := range []Origin{{lent, 0}, {lent, 1}, {root, 1}} {
 		if got := vs.Origin(i); got != want {
-			t.Errorf("route %d is spec.http[%d] of %s", i, got.Rule, got.Config.Key)
+			t.Errorf("origin of route %d: got spec.http[%d] of %s", i, got.Rule, got.Config.Key)
 		}
 	}
 }
 
-// TestDelegateProblems checks that a missing delegate is reported only for the object that names
-// it, and only as long as it is missing.
+// TestDelegateProblems checks that a missing delegate is reported only for the object that refers
+// to it, and only while it is missing.
 func TestDelegateProblems(t *testing.T) {
 	t.Parallel()
 	vs := func(namespace, name, text string) *model.Config {
@@ -163,25 +162,26 @@ func TestDelegateProblems(t *testing.T) {
 			}
 			if tc.want == "" {
 				if len(m.Problems) > 0 {
-					t.Errorf("problems: %v", m.Problems)
+					t.Errorf("problems: got %v, want none", m.Problems)
 				}
 				return
 			}
 			if len(of) != 1 || !strings.HasPrefix(of[0].Reason, tc.want) || of[0].Dangling != tc.dangling || of[0].Source != root.Source {
-				t.Fatalf("problems: %v, want %q", m.Problems, tc.want)
+				t.Fatalf("problems: got %v, want %q", m.Problems, tc.want)
 			}
 			fixed := Build(m, good.input(), model.NewChange(model.Key{Kind: model.VirtualService, Namespace: "back", Name: "lent"}))
 			if len(fixed.Problems) > 0 {
-				t.Errorf("problems that stay: %v", fixed.Problems)
+				t.Errorf("problems after the correction: got %v, want none", fixed.Problems)
 			}
 			if got := fixed.VirtualServices.For("web.test", "front").Spec.GetHttp()[0].GetMatch()[0].GetUri().GetPrefix(); got != "/a/b" {
-				t.Errorf("the route is the old one: %q", got)
+				t.Errorf("the route was not updated: %q", got)
 			}
 		})
 	}
 }
 
-// TestDelegateChanges checks that a change of a delegate renews only the objects that name it.
+// TestDelegateChanges checks that a change of a delegate rebuilds only the objects that refer to
+// it.
 func TestDelegateChanges(t *testing.T) {
 	t.Parallel()
 	lent := func(text string) *model.Config {
@@ -192,19 +192,19 @@ func TestDelegateChanges(t *testing.T) {
 	first := lent(`{"http":[{"match":[{"sourceLabels":{"app":"a"}}],"directResponse":{"status":200}}]}`)
 	before := objects{root, other, first}.build()
 	if got := before.VirtualServices.SourceLabels; len(got) != 1 || got[0] != "app" {
-		t.Errorf("labels of callers: %v", got)
+		t.Errorf("SourceLabels = %v, want [app]", got)
 	}
 	second := lent(`{"http":[{"directResponse":{"status":201}}]}`)
 	after := Build(before, objects{root, other, second}.input(), model.NewChange(second.Key))
 	if before.VirtualServices.For("root.test", "default") == after.VirtualServices.For("root.test", "default") {
-		t.Error("the object that names the delegate is the old one")
+		t.Error("the object that refers to the delegate was not rebuilt")
 	}
 	if before.VirtualServices.For("other.test", "default") != after.VirtualServices.For("other.test", "default") {
-		t.Error("an object without delegates is a new one")
+		t.Error("an object without delegates was rebuilt")
 	}
 	again := Build(after, objects{root, other, lent(`{"http":[{"directResponse":{"status":201}}]}`)}.input(), model.NewChange(second.Key))
 	if after.VirtualServices.For("root.test", "default") != again.VirtualServices.For("root.test", "default") {
-		t.Error("the object is a new one although its delegate says the same")
+		t.Error("the object was rebuilt although its delegate is equal")
 	}
 }
 
@@ -235,10 +235,10 @@ func TestRouteProblems(t *testing.T) {
 			problems := all.build().Problems
 			if tc.want == "" {
 				if len(problems) > 0 {
-					t.Errorf("problems: %v", problems)
+					t.Errorf("problems: got %v, want none", problems)
 				}
 			} else if len(problems) != 1 || !strings.HasPrefix(problems[0].Reason, tc.want) || problems[0].Warning != tc.warning {
-				t.Errorf("problems: %v, want %q", problems, tc.want)
+				t.Errorf("problems: got %v, want %q", problems, tc.want)
 			}
 		})
 	}

@@ -33,8 +33,8 @@ func withTLS(tls *networkingv1alpha3.ClientTLSSettings) func(*networkingv1alpha3
 	return func(spec *networkingv1alpha3.DestinationRule) { spec.TrafficPolicy.Tls = tls }
 }
 
-// TestDestinationRuleProblems checks that settings without the described effect are reported with
-// their field, and that nothing else is reported.
+// TestDestinationRuleProblems checks that exactly the settings that do not have the described
+// effect are reported, with their field.
 func TestDestinationRuleProblems(t *testing.T) {
 	t.Parallel()
 	subset := func(version string) *networkingv1alpha3.Subset {
@@ -101,19 +101,19 @@ func TestDestinationRuleProblems(t *testing.T) {
 				got = append(got, p.Reason)
 			}
 			if !slices.EqualFunc(got, tc.want, strings.HasPrefix) {
-				t.Errorf("problems %q, want %q", got, tc.want)
+				t.Errorf("problems: got %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestPlaced checks that rules report whether they depend on the locality of a proxy, and on which
+// TestLocalityDependence checks that rules report whether they depend on the locality of a proxy, and on which
 // of its labels.
-func TestPlaced(t *testing.T) {
+func TestLocalityDependence(t *testing.T) {
 	t.Parallel()
 	plain := objects{webEntry(), webRule("a", 0, withTLS(nil))}.build().DestinationRules
 	if plain.UsesLocality || len(plain.LocalityLabels) != 0 {
-		t.Errorf("a rule without a word about places: %v, labels %v", plain.UsesLocality, plain.LocalityLabels)
+		t.Errorf("a rule without locality settings: UsesLocality = %v, labels %v; want false and none", plain.UsesLocality, plain.LocalityLabels)
 	}
 	placed := objects{webEntry(), webRule("a", 0, func(spec *networkingv1alpha3.DestinationRule) {
 		spec.Subsets = []*networkingv1alpha3.Subset{{Name: "v", TrafficPolicy: &networkingv1alpha3.TrafficPolicy{
@@ -121,6 +121,6 @@ func TestPlaced(t *testing.T) {
 		}}}
 	})}.build().DestinationRules
 	if want := []string{"app", "zone"}; !placed.UsesLocality || !slices.Equal(placed.LocalityLabels, want) {
-		t.Errorf("a subset with failoverPriority: %v, labels %v, want %v", placed.UsesLocality, placed.LocalityLabels, want)
+		t.Errorf("a subset with failoverPriority: UsesLocality = %v, labels %v; want true and %v", placed.UsesLocality, placed.LocalityLabels, want)
 	}
 }

@@ -60,9 +60,9 @@ func (f *flapping) input() Input {
 	return in
 }
 
-// TestFlappingEndpoints lets a thousand endpoints flap in each of several rounds, as in one second
-// of an incident. Each snapshot rebuilds only the services that flapped, and the last one equals a
-// snapshot built from scratch.
+// TestFlappingEndpoints removes and adds a thousand endpoints in each of several rounds, as in one
+// second of an incident. Each snapshot must rebuild only the affected services, and the last one
+// must equal a snapshot built from scratch.
 func TestFlappingEndpoints(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -83,14 +83,14 @@ func TestFlappingEndpoints(t *testing.T) {
 				continue
 			}
 			if made++; !flapped[name] {
-				t.Fatalf("the endpoints of %s are new, and none of them flapped", name)
+				t.Fatalf("the endpoints of %s were rebuilt although none of them flapped", name)
 			}
 		}
 		if made > len(flapped) || made == 0 {
-			t.Fatalf("%d services have new endpoints, %d flapped", made, len(flapped))
+			t.Fatalf("the endpoints of %d services were rebuilt, want 1 to %d", made, len(flapped))
 		}
 		if next.Services != m.Services || next.Accounts != m.Accounts {
-			t.Fatal("definitions or identities are new, and only endpoints flapped")
+			t.Fatal("services or identities were rebuilt although only endpoints flapped")
 		}
 		m = next
 	}
@@ -98,7 +98,7 @@ func TestFlappingEndpoints(t *testing.T) {
 	for _, p := range f.platform {
 		key := p.Service.ServiceKey
 		if diff := cmp.Diff(whole.Endpoints.Of(key).List, m.Endpoints.Of(key).List); diff != "" {
-			t.Fatalf("%s (-from nothing +followed):\n%s", p.Name, diff)
+			t.Fatalf("%s (-from scratch +incremental):\n%s", p.Name, diff)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestMissingGateways checks that a VirtualService that names a missing Gateway is reported until
-// the Gateway exists.
+// TestMissingGateways checks that a VirtualService that refers to a missing Gateway is reported
+// until the Gateway exists.
 func TestMissingGateways(t *testing.T) {
 	t.Parallel()
 	key := model.Key{Kind: model.VirtualService, Namespace: "shop", Name: "edge"}
@@ -33,7 +33,7 @@ func TestMissingGateways(t *testing.T) {
 	}
 	first := Build(nil, in, model.Change{All: true})
 	if got := missing(first); got != "shop/a shop/b edge/c edge/d " {
-		t.Errorf("missing are %q", got)
+		t.Errorf("missing Gateways are reported for %q", got)
 	}
 	of := func(namespace, name string) *model.Config {
 		return &model.Config{Key: model.Key{Kind: model.Gateway, Namespace: namespace, Name: name}, Spec: &networkingv1alpha3.Gateway{Servers: []*networkingv1alpha3.Server{{Hosts: []string{"*"}}}}}
@@ -41,18 +41,18 @@ func TestMissingGateways(t *testing.T) {
 	objects[model.Gateway] = []*model.Config{of("shop", "a"), of("edge", "c"), of("edge", "d")}
 	second := Build(first, in, model.NewChange(objects[model.Gateway][0].Key))
 	if got := missing(second); got != "shop/b " {
-		t.Errorf("missing are %q, want shop/b", got)
+		t.Errorf("missing Gateways are reported for %q, want shop/b", got)
 	}
 	third := Build(second, in, model.NewChange(model.Key{Kind: model.Sidecar, Name: "x"}))
 	if got := missing(third); got != "shop/b " {
-		t.Errorf("after another change missing are %q, want shop/b", got)
+		t.Errorf("after an unrelated change, missing Gateways are reported for %q, want shop/b", got)
 	}
 	if InForce(model.UDPRoute) || !InForce(model.VirtualService) {
-		t.Error("kinds in force are not those that snapshots are made of")
+		t.Error("InForce() does not match the kinds that snapshots use")
 	}
 }
 
-// serverOf returns a Gateway of the namespace edge with the hosts of one server.
+// serverOf returns a Gateway of the namespace edge with one server for the given hosts.
 func serverOf(name string, selector map[string]string, hosts ...string) *model.Config {
 	return &model.Config{
 		Key:  model.Key{Kind: model.Gateway, Namespace: "edge", Name: name},
@@ -60,8 +60,8 @@ func serverOf(name string, selector map[string]string, hosts ...string) *model.C
 	}
 }
 
-// TestGateways checks that Gateways select by labels and namespace, and that unchanged Gateways
-// keep their pointers.
+// TestGateways checks that Gateways select workloads by labels and namespace, and that unchanged
+// Gateways keep their pointers.
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	objects := []*model.Config{
@@ -92,31 +92,31 @@ func TestGateways(t *testing.T) {
 		{map[string]string{"app": "edge"}, "shop", true, ""},
 	} {
 		if got := names(first.Gateways.For(tc.namespace, tc.labels, tc.own)); got != tc.want {
-			t.Errorf("%v in %q, own namespace %t, is selected by %q, want %q", tc.labels, tc.namespace, tc.own, got, tc.want)
+			t.Errorf("Gateways for %v in %q, own namespace %t: got %q, want %q", tc.labels, tc.namespace, tc.own, got, tc.want)
 		}
 	}
 	if got := first.Gateways.SelectorLabels; !slices.Equal(got, []string{"app", "tier"}) {
-		t.Errorf("selectors name %v", got)
+		t.Errorf("SelectorLabels = %v, want [app tier]", got)
 	}
 	second := Build(first, in, model.Change{All: true})
 	if second.Gateways != first.Gateways {
-		t.Error("an index of equal objects is another one")
+		t.Error("the index was rebuilt although the objects are equal")
 	}
 	objects = []*model.Config{objects[0], serverOf("edge", nil), objects[2]}
 	third := Build(second, in, model.NewChange(objects[1].Key))
 	if third.Gateways == second.Gateways || third.Gateways.Get("edge/all") != first.Gateways.Get("edge/all") || third.Gateways.Get("edge/edge") == first.Gateways.Get("edge/edge") {
-		t.Error("a change of one Gateway keeps or replaces the wrong ones")
+		t.Error("after a change of one Gateway, the wrong Gateways were kept or rebuilt")
 	}
 }
 
-// TestServerHosts checks that hosts of servers apply only to the namespaces that they name.
+// TestServerHosts checks that the hosts of servers apply only to the namespaces that they name.
 func TestServerHosts(t *testing.T) {
 	t.Parallel()
 	gw := &Gateway{Config: serverOf("x", nil)}
 	server := &networkingv1alpha3.Server{Hosts: []string{"All.test", "./own.test", "*/any.test", "shop/shop.test"}}
 	for namespace, want := range map[string]string{"edge": "all.test own.test any.test", "shop": "all.test any.test shop.test"} {
 		if got := strings.Join(gw.ServerHosts(server, namespace), " "); got != want {
-			t.Errorf("for %s the hosts are %q, want %q", namespace, got, want)
+			t.Errorf("ServerHosts() for %s = %q, want %q", namespace, got, want)
 		}
 	}
 	for _, tc := range [][3]string{
@@ -129,13 +129,13 @@ func TestServerHosts(t *testing.T) {
 		{"a.test *.b.test", "* x.b.test", "a.test *.b.test x.b.test"},
 	} {
 		if got := strings.Join(IntersectHosts(strings.Fields(tc[0]), strings.Fields(tc[1])), " "); got != tc[2] {
-			t.Errorf("%s and %s share %q, want %q", tc[0], tc[1], got, tc[2])
+			t.Errorf("IntersectHosts(%s, %s) = %q, want %q", tc[0], tc[1], got, tc[2])
 		}
 	}
 }
 
-// TestUncoveredHosts checks that the hosts of a VirtualService without a server in its Gateway are
-// reported.
+// TestUncoveredHosts checks that the hosts of a VirtualService for which its Gateway has no server
+// are reported.
 func TestUncoveredHosts(t *testing.T) {
 	t.Parallel()
 	vs := &model.Config{Key: model.Key{Kind: model.VirtualService, Namespace: "shop", Name: "vs"}, Spec: &networkingv1alpha3.VirtualService{
@@ -153,6 +153,6 @@ func TestUncoveredHosts(t *testing.T) {
 		}
 	}
 	if want := []string{"spec.hosts[1]", "spec.hosts[3]"}; !slices.Equal(got, want) {
-		t.Errorf("uncovered are %v, want %v", got, want)
+		t.Errorf("uncovered hosts: got %v, want %v", got, want)
 	}
 }

@@ -16,7 +16,7 @@ func workloadKey(name string) model.Key {
 	return model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: name}
 }
 
-// buildWith builds the snapshot after prev when the health of some workloads changed.
+// buildWith builds the snapshot after prev. The health of the workloads in changed has changed.
 func (o objects) buildWith(prev *Mesh, unhealthy, changed []string) *Mesh {
 	in := o.input()
 	in.Unhealthy = map[model.Key]struct{}{}
@@ -43,7 +43,7 @@ func addressesOf(m *Mesh, endpoints *Endpoints, host string) []string {
 }
 
 // TestHealthAltersOnlyEndpoints checks that the health of a workload changes only the endpoints of
-// its services, neither the identities, which clusters list, nor other services.
+// its services, neither the identities, which clusters contain, nor other services.
 func TestHealthAltersOnlyEndpoints(t *testing.T) {
 	t.Parallel()
 	const host = "catalog.default.svc.cluster.local"
@@ -66,20 +66,20 @@ func TestHealthAltersOnlyEndpoints(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, step.indexes) {
-			t.Errorf("%q unhealthy: new indexes %q, want %q", step.unhealthy, got, step.indexes)
+			t.Errorf("unhealthy %q: rebuilt indexes: got %q, want %q", step.unhealthy, got, step.indexes)
 		}
 		if got := addressesOf(after, after.Endpoints, host); !slices.Equal(got, step.addresses) {
-			t.Errorf("%q unhealthy: endpoints %q, want %q", step.unhealthy, got, step.addresses)
+			t.Errorf("unhealthy %q: endpoints: got %q, want %q", step.unhealthy, got, step.addresses)
 		}
 		orders := after.Services.ForHost("orders.default.svc.cluster.local", "default").ServiceKey
 		if after.Endpoints.Of(orders) != before.Endpoints.Of(orders) {
-			t.Errorf("%q unhealthy: the endpoints of another service are new", step.unhealthy)
+			t.Errorf("unhealthy %q: the endpoints of another service were rebuilt", step.unhealthy)
 		}
 		before = after
 	}
 }
 
-// TestHealthStays checks that an unhealthy endpoint remains excluded after an unrelated change.
+// TestHealthStays checks that an unhealthy endpoint stays excluded after an unrelated change.
 func TestHealthStays(t *testing.T) {
 	t.Parallel()
 	const host = "catalog.default.svc.cluster.local"
@@ -95,12 +95,13 @@ func TestHealthStays(t *testing.T) {
 		in.Unhealthy = map[model.Key]struct{}{workloadKey("catalog-1"): {}}
 		m = Build(m, in, model.NewChange(changed.Key))
 		if got := addressesOf(m, m.Endpoints, host); got != nil {
-			t.Errorf("after a change of %s: endpoints %q, want none", changed.Key, got)
+			t.Errorf("after a change of %s: endpoints: got %q, want none", changed.Key, got)
 		}
 	}
 }
 
-// TestHealthOfNamedEndpoints checks that endpoints that Envoy resolves by DNS are excluded as well.
+// TestHealthOfNamedEndpoints checks that unhealthy endpoints that Envoy resolves by DNS are also
+// excluded.
 func TestHealthOfNamedEndpoints(t *testing.T) {
 	t.Parallel()
 	se := service("default", "files", "files.example.com")
@@ -108,6 +109,6 @@ func TestHealthOfNamedEndpoints(t *testing.T) {
 	objs := append(shop(), se, workload("default", "files", "files-1", "one.example.com", "files"), workload("default", "files", "files-2", "two.example.com", "files"))
 	m := objs.buildWith(objs.build(), []string{"files-1"}, []string{"files-1"})
 	if got := addressesOf(m, m.NamedEndpoints, "files.example.com"); !slices.Equal(got, []string{"two.example.com"}) {
-		t.Errorf("endpoints %q", got)
+		t.Errorf("endpoints: got %q, want [two.example.com]", got)
 	}
 }

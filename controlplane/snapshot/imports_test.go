@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestImports compares the index with a comparison of each rule.
+// TestImports compares the index with a linear search of the rules.
 func TestImports(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -29,7 +29,7 @@ func TestImports(t *testing.T) {
 			return (r.namespace == "*" || r.namespace == namespace) && HostMatches(host, r.host)
 		})
 		if list.hold(namespace, host) != hold || list.meet(namespace, host) != meet {
-			t.Fatalf("%v hold %s/%s: %v, want %v; meet: %v, want %v", rules, namespace, host,
+			t.Fatalf("%v: hold(%s, %s) = %v, want %v; meet = %v, want %v", rules, namespace, host,
 				list.hold(namespace, host), hold, list.meet(namespace, host), meet)
 		}
 	}

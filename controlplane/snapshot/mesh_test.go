@@ -16,10 +16,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// objects is the store of a test.
+// objects is a list of objects that a test uses as a store.
 type objects []*model.Config
 
-// object returns a user object. age orders objects; the oldest has age 0.
+// object returns an object. Objects are ordered by age; the oldest has age 0.
 func object(kind model.Kind, namespace, name string, age int, spec proto.Message) *model.Config {
 	return &model.Config{
 		Key:     model.Key{Kind: kind, Namespace: namespace, Name: name},
@@ -42,7 +42,7 @@ func (o objects) input() Input {
 
 func (o objects) build() *Mesh { return Build(nil, o.input(), model.Change{All: true}) }
 
-// replace returns the objects with c in place of the object with the same key.
+// replace returns the objects, with c instead of the object with the same key.
 func (o objects) replace(c *model.Config) objects {
 	out := slices.DeleteFunc(slices.Clone(o), func(x *model.Config) bool { return x.Key == c.Key })
 	return append(out, c)
@@ -99,7 +99,7 @@ func TestBuildKeepsWhatDidNotChange(t *testing.T) {
 	tests := []struct {
 		name    string
 		changed *model.Config
-		want    []string // indexes that are new
+		want    []string // the rebuilt indexes
 	}{
 		{"same endpoint again", workload("default", "catalog", "catalog-1", "10.0.0.1", "catalog"), nil},
 		{"endpoint moved", workload("default", "catalog", "catalog-1", "10.0.0.9", "catalog"), []string{"endpoints"}},
@@ -127,31 +127,31 @@ func TestBuildKeepsWhatDidNotChange(t *testing.T) {
 				}
 				slices.Sort(got)
 				if !slices.Equal(got, tc.want) {
-					t.Errorf("change %v: new indexes %v, want %v", change, got, tc.want)
+					t.Errorf("change %v: rebuilt indexes: got %v, want %v", change, got, tc.want)
 				}
 				if after.Sequence != before.Sequence+1 {
-					t.Errorf("sequence %d after %d", after.Sequence, before.Sequence)
+					t.Errorf("Sequence = %d after %d, want the next number", after.Sequence, before.Sequence)
 				}
 			}
 		})
 	}
 }
 
-func TestBuildAsksOnlyForWhatChanged(t *testing.T) {
+func TestBuildListsOnlyWhatChanged(t *testing.T) {
 	t.Parallel()
 	before := shop().build()
 	in := shop().input()
 	list := in.List
 	in.List = func(kind model.Kind) []*model.Config {
 		if kind != model.VirtualService {
-			t.Errorf("asked for %s", kind)
+			t.Errorf("Build listed the kind %s, which has not changed", kind)
 		}
 		return list(kind)
 	}
 	Build(before, in, model.NewChange(model.Key{Kind: model.VirtualService, Namespace: "default", Name: "catalog"}))
 }
 
-func TestSinglePointersStay(t *testing.T) {
+func TestUnchangedPointersStay(t *testing.T) {
 	t.Parallel()
 	before := shop().build()
 	after := Build(before, shop().replace(workload("default", "catalog", "catalog-1", "10.0.0.9", "catalog")).
@@ -159,16 +159,16 @@ func TestSinglePointersStay(t *testing.T) {
 		input(), model.Change{All: true})
 	orders, catalog := before.Services.ForHost("orders.default.svc.cluster.local", ""), before.Services.ForHost("catalog.default.svc.cluster.local", "")
 	if before.Endpoints.Of(orders.ServiceKey) != after.Endpoints.Of(orders.ServiceKey) {
-		t.Error("the endpoints of orders are another pointer although they did not change")
+		t.Error("the endpoints of orders were rebuilt although they did not change")
 	}
 	if before.Endpoints.Of(catalog.ServiceKey) == after.Endpoints.Of(catalog.ServiceKey) {
-		t.Error("the endpoints of catalog are the same pointer although they changed")
+		t.Error("the endpoints of catalog were not rebuilt although they changed")
 	}
 	rule := func(m *Mesh, svc *model.Service) *DestinationRule {
 		return m.DestinationRules.For(svc.ServiceKey, "default", nil)
 	}
 	if rule(before, orders) != rule(after, orders) || rule(before, catalog) == rule(after, catalog) {
-		t.Error("pointers of rules do not follow their content")
+		t.Error("the pointer of a rule changed without its content, or the other way round")
 	}
 }
 
@@ -180,7 +180,7 @@ func TestMeshSettingsRebuildAll(t *testing.T) {
 	in.Mesh = &meshv1alpha1.MeshConfig{RootNamespace: "elsewhere"}
 	after := Build(before, in, model.NewChange(model.Key{Kind: model.MeshConfigKind}))
 	if before.PeerAuthentications.Mode("x", nil, 80) != MutualTLSPermissive || after.PeerAuthentications.Mode("x", nil, 80) != MutualTLSDisabled {
-		t.Error("a new root namespace is not taken up")
+		t.Error("the new root namespace is not in use")
 	}
 }
 
@@ -206,7 +206,7 @@ func TestVisibleServices(t *testing.T) {
 			got = append(got, svc.Namespace+"/"+svc.Hostname)
 		}
 		if s := strings.Join(got, " "); s != want {
-			t.Errorf("%s sees %q, want %q", namespace, s, want)
+			t.Errorf("services visible to %s: got %q, want %q", namespace, s, want)
 		}
 	}
 }

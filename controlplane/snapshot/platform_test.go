@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
 
-// platform is the cluster of a test: its services by name.
+// platform are the services of a cluster, by name.
 type platform map[string]*registry.PlatformService
 
 func (p platform) Services() (out []*registry.PlatformService) {
@@ -28,7 +28,8 @@ func (p platform) Service(_, name string) *registry.PlatformService { return p[n
 
 func (p platform) Pods(string, string) []*registry.Workload { return nil }
 
-// with returns the platform with a service whose endpoints have an account and the addresses.
+// with returns the platform with an additional service, whose endpoints have the given service
+// account and addresses.
 func (p platform) with(name, account string, addresses ...string) platform {
 	out := platform{}
 	for n, s := range p {
@@ -90,15 +91,15 @@ func TestEndpointsChangeAlone(t *testing.T) {
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, step.indexes) {
-			t.Errorf("%+v: new indexes %v", step, got)
+			t.Errorf("%+v: rebuilt indexes: got %v", step, got)
 		}
 		if addresses := addressesOf(next, next.Endpoints, "a.default.svc.cluster.local"); !slices.Equal(addresses, step.addresses) {
-			t.Errorf("%+v: endpoints %v", step, addresses)
+			t.Errorf("%+v: endpoints: got %v", step, addresses)
 		}
 		for _, other := range []string{"b", "c"} {
 			key := p[other].Service.ServiceKey
 			if next.Endpoints.Of(key) != m.Endpoints.Of(key) {
-				t.Errorf("%+v: the endpoints of %s are new", step, other)
+				t.Errorf("%+v: the endpoints of %s were rebuilt", step, other)
 			}
 		}
 		m = next
@@ -106,7 +107,7 @@ func TestEndpointsChangeAlone(t *testing.T) {
 }
 
 // TestAccountsOfAnEmptyService checks that a service without endpoints keeps its identities until
-// the service is removed or an endpoint has another identity.
+// the service is removed or has an endpoint with another identity.
 func TestAccountsOfAnEmptyService(t *testing.T) {
 	t.Parallel()
 	p := platform{}.with("a", "a", "10.0.0.1")
@@ -115,19 +116,19 @@ func TestAccountsOfAnEmptyService(t *testing.T) {
 	p = p.with("a", "")
 	for _, change := range []model.Change{endpointsChange("a"), {All: true}} {
 		if got := p.build(m, change).Accounts.Of(key); got == nil || len(got.List) != 1 {
-			t.Errorf("after %v the empty service has the identities %v", change, got)
+			t.Errorf("after %v: identities of the service without endpoints: got %v, want 1", change, got)
 		}
 	}
 	if got := (platform{}).build(m, model.Change{All: true}).Accounts.Of(key); got != nil {
-		t.Errorf("a service that is gone has the identities %v", got)
+		t.Errorf("identities of a removed service: got %v, want none", got)
 	}
 	if got := p.with("a", "b", "10.0.0.2").build(m, endpointsChange("a")).Accounts.Of(key); fmt.Sprint(got.List) != "[{default b}]" {
-		t.Errorf("with endpoints of another account: %v", got)
+		t.Errorf("identities with endpoints of another account: got %v, want [{default b}]", got)
 	}
 }
 
 // TestPreferredAndExported checks that a service of a cluster takes precedence over an object in
-// another namespace, and that a service is visible only where it is exported to.
+// another namespace, and that a service is visible only to the namespaces that it is exported to.
 func TestPreferredAndExported(t *testing.T) {
 	t.Parallel()
 	se := service("other", "a", "a.default.svc.cluster.local")
@@ -147,15 +148,15 @@ func TestPreferredAndExported(t *testing.T) {
 		for _, svc := range m.Services.Visible(namespace, nil) {
 			got += " " + svc.Hostname + "/" + svc.Namespace
 			if found := m.Services.ForHost(svc.Hostname, namespace); found != svc {
-				t.Errorf("%s: ForHost gives %v", namespace, found)
+				t.Errorf("ForHost() in namespace %s = %v, want the service of the cluster", namespace, found)
 			}
 		}
 		if got[1:] != want {
-			t.Errorf("%s sees%s, want %s", namespace, got, want)
+			t.Errorf("services visible to %s: got%s, want %s", namespace, got, want)
 		}
 	}
 	if found := m.Services.ForHost("private.example.com", "third"); found != nil {
-		t.Errorf("a service of another namespace is seen: %v", found)
+		t.Errorf("ForHost() of a private service of another namespace = %v, want nil", found)
 	}
 }
 
@@ -179,7 +180,7 @@ func BenchmarkEndpointChange(b *testing.B) {
 		p[name] = &s
 		next := Build(m, in, endpointsChange(name))
 		if next.Services != m.Services || next.Endpoints == m.Endpoints || next.Accounts != m.Accounts {
-			b.Fatal("the wrong indexes changed")
+			b.Fatal("the wrong indexes were rebuilt")
 		}
 		m = next
 	}

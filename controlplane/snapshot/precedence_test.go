@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestVirtualServicePrecedence checks the precedence of VirtualServices: the more specific host,
-// then one that is exported to its own namespace only, then one that is exported to some
-// namespaces, then one that is exported to all, then the older one.
+// TestVirtualServicePrecedence checks the precedence of VirtualServices. A more specific host comes
+// first, then one exported only to its own namespace, then one exported to some namespaces, then
+// one exported to all, then the older one.
 func TestVirtualServicePrecedence(t *testing.T) {
 	t.Parallel()
 	vs := func(namespace, name string, age int, hosts, to []string) *model.Config {
@@ -31,18 +31,18 @@ func TestVirtualServicePrecedence(t *testing.T) {
 	}.build()
 	for namespace, want := range map[string]string{"a": "public-old", "b": "private", "c": "for-b", "d": "public-old", "e": "public-old"} {
 		if got := m.VirtualServices.For(host[0], namespace); got == nil || got.Config.Name != want {
-			t.Errorf("in %s the host is ruled by %v, want %s", namespace, got, want)
+			t.Errorf("VirtualService in namespace %s: got %v, want %s", namespace, got, want)
 		}
 	}
 	for _, p := range m.Problems {
 		if strings.Contains(p.Reason, "is already in the older") && p.Object.Name != "public-young" {
-			t.Errorf("%s has precedence in its namespace, and is reported: %s", p.Object.Name, p.Reason)
+			t.Errorf("%s takes precedence in its namespace, but is reported: %s", p.Object.Name, p.Reason)
 		}
 	}
 }
 
 // TestRulesOfTheRootNamespace checks that private rules of the root namespace take precedence for
-// its proxies, and that its exported rules come last.
+// its own proxies, and that its exported rules come last.
 func TestRulesOfTheRootNamespace(t *testing.T) {
 	t.Parallel()
 	rule := func(namespace, name string, to ...string) *model.Config {
@@ -52,20 +52,20 @@ func TestRulesOfTheRootNamespace(t *testing.T) {
 	m := objects{rule("istio-system", "private", "."), rule("istio-system", "public"), rule("a", "own")}.build()
 	for namespace, want := range map[string]string{"istio-system": "private", "a": "own", "b": "own"} {
 		if got := m.DestinationRules.For(svc, namespace, nil); got == nil || got.From[0].Name != want {
-			t.Errorf("in %s the rule is %v, want %s", namespace, got, want)
+			t.Errorf("DestinationRule in namespace %s: got %v, want %s", namespace, got, want)
 		}
 	}
 	m = objects{rule("istio-system", "public"), rule("a", "own")}.build()
 	if got := m.DestinationRules.For(svc, "istio-system", nil); got.From[0].Name != "own" {
-		t.Errorf("in the root namespace the rule is %s, want that of the service", got.From[0].Name)
+		t.Errorf("DestinationRule in the root namespace: got %s, want that of the service", got.From[0].Name)
 	}
 }
 
-// TestBackendTLSPolicyBesideRules checks that no rule overrides the TLS settings of a
-// BackendTLSPolicy: not an older one, nor one of the client's namespace, a port, a subset or a
-// wildcard. The other settings of the rule remain, and the object of the policy is among the
-// objects of the rule.
-func TestBackendTLSPolicyBesideRules(t *testing.T) {
+// TestBackendTLSPolicyTakesPrecedence checks that no rule overrides the TLS settings of a
+// BackendTLSPolicy, be it older, of the client's namespace, for a port or subset, or for a
+// wildcard. The other settings of the rule must remain, and the object of the policy must be among
+// the objects of the rule.
+func TestBackendTLSPolicyTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	const host = "web.a.svc.cluster.local"
 	secure := object(model.DestinationRule, "a", "policy", 5, &networkingv1alpha3.DestinationRule{Host: host, ExportTo: []string{"*"}, TrafficPolicy: &networkingv1alpha3.TrafficPolicy{
@@ -98,31 +98,31 @@ func TestBackendTLSPolicyBesideRules(t *testing.T) {
 			}
 			for _, p := range policies {
 				if p.GetTls().GetSni() != "all" {
-					t.Errorf("%s, seen from %s: TLS is %v", name, namespace, p.GetTls())
+					t.Errorf("%s in namespace %s: TLS: got %v", name, namespace, p.GetTls())
 				}
 				for _, at := range p.GetPortLevelSettings() {
 					if want := map[uint32]string{80: "all", 81: "one"}[at.GetPort().GetNumber()]; at.GetTls().GetSni() != want {
-						t.Errorf("%s, seen from %s: TLS of port %d is %v, want that for %s", name, namespace, at.GetPort().GetNumber(), at.GetTls(), want)
+						t.Errorf("%s in namespace %s: TLS of port %d: got %v, want that for %s", name, namespace, at.GetPort().GetNumber(), at.GetTls(), want)
 					}
 					if p.GetLoadBalancer() != nil && at.GetLoadBalancer() == nil {
-						t.Errorf("%s, seen from %s: port %d lost its balancer", name, namespace, at.GetPort().GetNumber())
+						t.Errorf("%s in namespace %s: port %d lost its load balancer settings", name, namespace, at.GetPort().GetNumber())
 					}
 				}
 			}
 			without := Build(m, objects{mine}.input(), model.NewChange(secure.Key))
 			if r := without.DestinationRules.For(svc, namespace, nil); r != nil && r.Policy.GetTls().GetSni() != "" {
-				t.Errorf("%s, seen from %s: TLS of a policy that is gone stays: %v", name, namespace, r.Policy)
+				t.Errorf("%s in namespace %s: TLS settings of a removed policy remain: %v", name, namespace, r.Policy)
 			}
 		}
 	}
 	if plain.GetTls().GetSni() != "" || len(plain.GetPortLevelSettings()) != 1 {
-		t.Error("an object that somebody wrote was altered")
+		t.Error("a user's object was modified")
 	}
 }
 
-// TestUnservableRules checks that values that the kernel rejects and unknown TLS modes are
+// TestInvalidRuleValues checks that values that the kernel rejects and unknown TLS modes are
 // reported.
-func TestUnservableRules(t *testing.T) {
+func TestInvalidRuleValues(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*networkingv1alpha3.DestinationRule){
 		"tls.mode: 9 is unknown": withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: 9}),
@@ -134,7 +134,7 @@ func TestUnservableRules(t *testing.T) {
 	} {
 		m := objects{webEntry(), webRule("a", 0, change)}.build()
 		if len(m.Problems) != 1 || !strings.Contains(m.Problems[0].Reason, want) {
-			t.Errorf("problems are %v, want one with %q", m.Problems, want)
+			t.Errorf("problems: got %v, want one with %q", m.Problems, want)
 		}
 	}
 }

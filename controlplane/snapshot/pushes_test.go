@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// state is the input of the snapshots of a test.
+// state is the input of the snapshots in a test.
 type state struct {
 	objects  objects
 	platform platform
@@ -43,7 +43,7 @@ func gatewayAt(address string) *meshv1alpha1.Network {
 	}}
 }
 
-// rewrite modifies a copy of an object, like a store.
+// rewrite replaces an object with a modified copy, like a store.
 func (s *state) rewrite(kind model.Kind, name string, alter func(*model.Config)) model.Change {
 	for i, c := range s.objects {
 		if c.Kind == kind && c.Name == name {
@@ -55,7 +55,7 @@ func (s *state) rewrite(kind model.Kind, name string, alter func(*model.Config))
 	return model.NewChange(model.Key{Kind: kind, Namespace: "default", Name: name})
 }
 
-// service modifies the definition of a service of the platform.
+// service replaces the definition of a service of the platform.
 func (s *state) service(name string, alter func(*model.Service)) model.Change {
 	p, svc := *s.platform[name], *s.platform[name].Service
 	alter(&svc)
@@ -65,18 +65,18 @@ func (s *state) service(name string, alter func(*model.Service)) model.Change {
 	return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: name})
 }
 
-// alteration is an event, and the indexes that it rebuilds.
+// alteration is an event and the indexes that it rebuilds.
 type alteration struct {
 	event func(s *state) model.Change
 	want  []string
 }
 
-// everything is the change after which everything must be read again.
+// everything is a change after which all objects must be read again.
 var everything = model.Change{All: true}
 
-// TestWhatAnEventAlters checks which indexes each event of a control plane rebuilds, because
-// proxies receive only what depends on these. An event without new content rebuilds none.
-func TestWhatAnEventAlters(t *testing.T) {
+// TestRebuiltByEvent checks which indexes are rebuilt after each kind of event, because proxies
+// receive only what depends on these. An event without new content must rebuild none.
+func TestRebuiltByEvent(t *testing.T) {
 	t.Parallel()
 	alters(t, map[string]alteration{
 		// A Service is added, updated, deleted.
@@ -108,7 +108,7 @@ func TestWhatAnEventAlters(t *testing.T) {
 			delete(s.platform, "a")
 			return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: "a"})
 		}, []string{"accounts", "endpoints", "services"}},
-		// Configuration: only the spec counts, not the metadata.
+		// Configuration: only the spec matters, not the metadata.
 		"config": {func(s *state) model.Change {
 			return s.rewrite(model.VirtualService, "catalog", func(c *model.Config) { c.Spec.(*networkingv1alpha3.VirtualService).ExportTo = []string{"."} })
 		}, []string{"virtual services"}},
@@ -129,7 +129,7 @@ func TestWhatAnEventAlters(t *testing.T) {
 		"a group of machines": {func(*state) model.Change {
 			return model.NewChange(model.Key{Kind: model.WorkloadGroup, Namespace: "default", Name: "x"})
 		}, nil},
-		// Endpoints: only the address, or also the identity.
+		// Endpoints: a change of the address, and one of the identity.
 		"endpoint": {func(s *state) model.Change {
 			s.platform = s.platform.with("a", "a", "10.1.0.2")
 			return endpointsChange("a")
@@ -151,8 +151,8 @@ func TestWhatAnEventAlters(t *testing.T) {
 	})
 }
 
-// TestWhatASettingAlters does the same for mesh settings, roots and clusters.
-func TestWhatASettingAlters(t *testing.T) {
+// TestRebuiltBySetting checks the same for mesh settings, roots and clusters.
+func TestRebuiltBySetting(t *testing.T) {
 	t.Parallel()
 	alters(t, map[string]alteration{
 		// Mesh config, networks, trust.
@@ -198,7 +198,7 @@ func alters(t *testing.T, events map[string]alteration) {
 				}
 			}
 			if slices.Sort(got); !slices.Equal(got, c.want) {
-				t.Errorf("new indexes %v, want %v", got, c.want)
+				t.Errorf("rebuilt indexes: got %v, want %v", got, c.want)
 			}
 		})
 	}
@@ -212,7 +212,7 @@ func allIndexes(m *Mesh) map[string]any {
 }
 
 // TestClusterLocal checks that services of the system, the API server and the control plane are
-// cluster-local, unless the settings exclude them.
+// cluster-local unless the settings exclude them.
 func TestClusterLocal(t *testing.T) {
 	t.Parallel()
 	setting := func(local bool, hosts ...string) *meshv1alpha1.MeshConfig_ServiceSettings {
@@ -238,16 +238,16 @@ func TestClusterLocal(t *testing.T) {
 		local := newClusterLocal(nil, &meshv1alpha1.MeshConfig{DefaultConfig: discovery, ServiceSettings: c.settings}, "mesh.local")
 		for _, host := range c.local {
 			if !local.Has(host) {
-				t.Errorf("%s: %s is shared", c.name, host)
+				t.Errorf("%s: Has(%s) = false, want true", c.name, host)
 			}
 		}
 		for _, host := range c.shared {
 			if local.Has(host) {
-				t.Errorf("%s: %s is local", c.name, host)
+				t.Errorf("%s: Has(%s) = true, want false", c.name, host)
 			}
 		}
 	}
 	if (*ClusterLocal)(nil).Has("kubernetes.default.svc.mesh.local") {
-		t.Error("nil knows a host")
+		t.Error("Has() = true for nil")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestReceiverOfTwoServices checks that a later service with the host of a receiver, which any
-// tenant may create, changes nothing outside of its namespace.
+// TestReceiverOfTwoServices checks that a newer service with the host of a receiver, which any
+// tenant may create, has no effect outside of its namespace.
 func TestReceiverOfTwoServices(t *testing.T) {
 	t.Parallel()
 	const host = "collector.observe.svc.cluster.local"
@@ -38,9 +38,9 @@ func TestReceiverOfTwoServices(t *testing.T) {
 		to, err := m.receiver("otel", of, "shop", nil)
 		switch {
 		case c.want == "" && (err == nil || !strings.Contains(err.Error(), "write namespace/host")):
-			t.Errorf("%s: %v, %v; want an error", name, to.Service, err)
+			t.Errorf("%s: got service %v, error %v; want an error", name, to.Service, err)
 		case c.want != "" && (err != nil || to.Service.Namespace != c.want):
-			t.Errorf("%s: %v, %v; want that of %s", name, to.Service, err, c.want)
+			t.Errorf("%s: got service %v, error %v; want that of %s", name, to.Service, err, c.want)
 		}
 	}
 }

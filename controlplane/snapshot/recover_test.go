@@ -17,7 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// faulty is a store, and a build function that panics if an object has the label "panics".
+// faulty is a store with a build function that panics if an object has the label "panics".
 type faulty struct {
 	objects map[model.Key]*model.Config
 	builds  int
@@ -85,7 +85,7 @@ func (f *faulty) enter(kind model.Kind, name string, spec any, panics bool) mode
 	return key
 }
 
-// serves returns the address of each service, and the objects with problems.
+// serves returns the address of each service, and the objects that have problems.
 func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	addresses = map[string]string{}
 	for _, s := range m.Services.Sorted {
@@ -104,10 +104,10 @@ func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	return addresses, problems
 }
 
-// TestPanicIsOneObject checks that an object that makes the build panic is replaced by its last
-// good version, or left out if it has none. It is reported, other objects are not affected, and it
-// is retried when it changes.
-func TestPanicIsOneObject(t *testing.T) {
+// TestPanicAffectsOneObject checks that an object that makes the build panic is replaced by its last
+// good version, or omitted if there is none. It must be reported, must not affect other objects,
+// and must be retried when it changes.
+func TestPanicAffectsOneObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
 	f.put("a", "10.0.0.1", false)
@@ -118,31 +118,30 @@ func TestPanicIsOneObject(t *testing.T) {
 		m = guarded(m, f.input(), change, f.build)
 		got, problems := serves(m)
 		if fmt.Sprint(got) != want || fmt.Sprint(problems) != wantProblems {
-			t.Fatalf("serves %v with the problems %v, want %s with %s", got, problems, want, wantProblems)
+			t.Fatalf("got services %v and problems %v, want %s and %s", got, problems, want, wantProblems)
 		}
 	}
 	bad := []model.Key{f.put("a", "10.0.0.9", true), f.put("b", "10.0.1.2", false), f.put("new", "10.0.0.3", true)}
 	step(model.NewChange(bad...), "map[a:10.0.0.1 b:10.0.1.2]", "[a new]")
 	for _, p := range m.Problems {
 		if p.Source == "" || !strings.Contains(p.Reason, "cannot build from") {
-			t.Errorf("a problem that says too little: %+v", p)
+			t.Errorf("the problem lacks the source or the reason: %+v", p)
 		}
 	}
-	// Other objects change: the broken one is not tried again, and its problem remains.
+	// Other objects change: the faulty one is not retried, and its problem remains.
 	before := f.builds
 	step(model.NewChange(f.put("b", "10.0.2.2", false)), "map[a:10.0.0.1 b:10.0.2.2]", "[a new]")
 	step(model.NewChange(f.enter(model.VirtualService, "v", &networkingv1alpha3.VirtualService{Hosts: []string{"b.test"}}, false)), "map[a:10.0.0.1 b:10.0.2.2]", "[a new]")
 	step(model.Change{All: true}, "map[a:10.0.0.1 b:10.0.2.2]", "[a new]")
 	if f.builds != before+3 {
-		t.Errorf("%d builds for three changes", f.builds-before)
+		t.Errorf("%d builds for three changes, want 3", f.builds-before)
 	}
 	step(model.NewChange(f.put("a", "10.0.0.8", false)), "map[a:10.0.0.8 b:10.0.2.2]", "[new]")
 	delete(f.objects, bad[2])
 	step(model.NewChange(bad[2]), "map[a:10.0.0.8 b:10.0.2.2]", "[]")
 }
 
-// TestPanicInFirstBuild checks that a broken object does not prevent the first snapshot after a
-// start.
+// TestPanicInFirstBuild checks that faulty objects do not prevent the first snapshot after a start.
 func TestPanicInFirstBuild(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -152,16 +151,16 @@ func TestPanicInFirstBuild(t *testing.T) {
 	m := guarded(nil, f.input(), model.Change{All: true}, f.build)
 	got, problems := serves(m)
 	if len(got) != 98 || fmt.Sprint(problems) != "[s17 s60]" {
-		t.Errorf("%d services and the problems %v, want 98 and [s17 s60]", len(got), problems)
+		t.Errorf("got %d services and problems %v, want 98 and [s17 s60]", len(got), problems)
 	}
 	if f.builds > 25 {
-		t.Errorf("%d builds to find two of 100 objects", f.builds)
+		t.Errorf("%d builds to find two of 100 objects, want at most 25", f.builds)
 	}
 }
 
-// TestPanicOfNoObject checks that the previous snapshot remains in use if the panic does not depend
+// TestPanicWithoutObject checks that the previous snapshot remains in use if the panic does not depend
 // on objects.
-func TestPanicOfNoObject(t *testing.T) {
+func TestPanicWithoutObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
 	f.put("a", "10.0.0.1", false)
@@ -169,17 +168,17 @@ func TestPanicOfNoObject(t *testing.T) {
 	f.broken = true
 	next := guarded(m, f.input(), model.NewChange(f.put("b", "10.0.0.2", false)), f.build)
 	if got, problems := serves(next); fmt.Sprint(got) != "map[a:10.0.0.1]" || len(problems) != 1 || next.Sequence != m.Sequence+1 {
-		t.Errorf("serves %v with the problems %v in snapshot %d", got, problems, next.Sequence)
+		t.Errorf("got services %v and problems %v in snapshot %d", got, problems, next.Sequence)
 	}
 	f.broken = false
-	next = guarded(next, f.input(), model.NewChange(), f.build) // the change that was not built is owed
+	next = guarded(next, f.input(), model.NewChange(), f.build) // includes the change of the failed build
 	if got, problems := serves(next); len(got) != 2 || len(problems) != 0 {
-		t.Errorf("afterwards it serves %v with the problems %v", got, problems)
+		t.Errorf("after the recovery: got services %v and problems %v", got, problems)
 	}
 }
 
 // TestPanicProperty makes random changes to objects, some of which make the build panic. Each
-// service must have its last good version, whatever else changed and however it was read.
+// service must have its last good version, whatever else changed and however the object was read.
 func TestPanicProperty(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
@@ -211,7 +210,7 @@ func TestPanicProperty(t *testing.T) {
 			if m == nil || rnd.IntN(5) == 0 {
 				change = model.Change{All: true}
 			}
-			// A version that was good within this round and is broken at its end was never built.
+			// A version that became valid and invalid again within this round was never built.
 			before := map[string]string{}
 			if m != nil {
 				before, _ = serves(m)
@@ -226,13 +225,13 @@ func TestPanicProperty(t *testing.T) {
 			m = guarded(m, f.input(), change, f.build)
 			got, problems := serves(m)
 			if !maps.Equal(got, want) || !slices.Equal(problems, slices.Sorted(maps.Keys(bad))) {
-				t.Fatalf("seed %d, round %d: serves %v with the problems %v, want %v with %v", seed, round, got, problems, want, bad)
+				t.Fatalf("seed %d, round %d: got services %v and problems %v, want %v and %v", seed, round, got, problems, want, bad)
 			}
 		}
 	}
 }
 
-// TestPanicOfWorkload checks a WorkloadEntry, which is read individually by its key.
+// TestPanicOfWorkload checks a WorkloadEntry, which is read separately by its key.
 func TestPanicOfWorkload(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -253,7 +252,7 @@ func TestPanicOfWorkload(t *testing.T) {
 	}{{"10.0.0.2", false, "10.0.0.2"}, {"10.0.0.3", true, "10.0.0.2"}, {"10.0.0.4", true, "10.0.0.2"}, {"10.0.0.5", false, "10.0.0.5"}} {
 		m = guarded(m, f.input(), workload(step.address, step.panics), f.build)
 		if got, problems := serves(m); got["a"] != step.want || (len(problems) > 0) != step.panics {
-			t.Errorf("after %+v it serves %v with the problems %v", step, got, problems)
+			t.Errorf("after %+v: got services %v and problems %v", step, got, problems)
 		}
 	}
 }

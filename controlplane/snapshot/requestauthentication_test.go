@@ -31,7 +31,7 @@ type tokenWorld struct {
 	keys    *jwks.Sets
 }
 
-// build builds the next snapshot after a change of objects.
+// build builds the next snapshot after a change of some objects.
 func (w *tokenWorld) build(changed ...*model.Config) {
 	change := model.NewChange()
 	for _, c := range changed {
@@ -45,7 +45,7 @@ func (w *tokenWorld) build(changed ...*model.Config) {
 	}}, change)
 }
 
-// state describes the rules and problems of a namespace, and the keys of objects.
+// state returns the rules and problems of a namespace as text, and the keys of objects.
 func (w *tokenWorld) state() (text string, keys []string) {
 	var parts []string
 	for _, object := range w.mesh.RequestAuthentications.For("shop", nil, nil) {
@@ -74,10 +74,10 @@ func TestFetchedKeys(t *testing.T) {
 		t.Helper()
 		text, keys := w.state()
 		if text != want {
-			t.Errorf("%s: %s, want %s", name, text, want)
+			t.Errorf("%s: got %s, want %s", name, text, want)
 		}
 		if slices.Equal(keys, before) == differs {
-			t.Errorf("%s: the filters differ: %t, want %t", name, !differs, differs)
+			t.Errorf("%s: filters differ: %t, want %t", name, !differs, differs)
 		}
 		before = keys
 	}
@@ -87,7 +87,7 @@ func TestFetchedKeys(t *testing.T) {
 	expect("nothing is fetched", "a= https://b=", true)
 	sources := w.mesh.RequestAuthentications.KeySources()
 	if len(sources) != 2 || sources[0].Source != first || sources[1].Source != found || !slices.Equal(sources[0].Objects, []model.Key{one.Key}) {
-		t.Errorf("sources %+v", sources)
+		t.Errorf("sources: got %+v", sources)
 	}
 	w.keys = jwks.NewSets(map[jwks.Source]jwks.Keys{first: {List: []string{"1"}}, found: {Problem: "no route"}})
 	w.build(one)
@@ -95,12 +95,12 @@ func TestFetchedKeys(t *testing.T) {
 	index := w.mesh.RequestAuthentications
 	w.build(one)
 	if w.mesh.RequestAuthentications != index {
-		t.Error("the same objects and keys are built again")
+		t.Error("the index was rebuilt although objects and keys are equal")
 	}
 	w.keys = jwks.NewSets(map[jwks.Source]jwks.Keys{first: {List: []string{"1"}, Problem: "old"}, found: {List: []string{"2"}}})
 	w.build()
 	if w.mesh.RequestAuthentications != index {
-		t.Error("keys are taken that no change names")
+		t.Error("the index was rebuilt with keys that no change refers to")
 	}
 	w.build(one)
 	expect("both are fetched", "a=1 https://b=2 spec.jwtRules[0]: old", true)
@@ -120,8 +120,8 @@ func TestFetchedKeys(t *testing.T) {
 	expect("another URL that is fetched", "a=3+4 https://b=2", true)
 }
 
-// TestKeySources checks which keys are to be fetched: each once, for all objects that name them, and
-// not too many.
+// TestKeySources checks which keys must be fetched: each source once, for all objects that refer to
+// it, and within limits.
 func TestKeySources(t *testing.T) {
 	t.Parallel()
 	rule := func(url string, timeout time.Duration) *securityv1beta1.JWTRule {
@@ -132,14 +132,14 @@ func TestKeySources(t *testing.T) {
 		authenticationOf("b", "y", rule("https://k", 2*time.Second), &securityv1beta1.JWTRule{JwksUri: "https://no-issuer"}, rule("https://user:password@k", 0)),
 	})
 	if len(sources) != 1 || sources[0].Timeout != 3*time.Second || len(sources[0].Objects) != 2 {
-		t.Errorf("sources %+v", sources)
+		t.Errorf("sources: got %+v, want one with the shortest timeout and two objects", sources)
 	}
 	short := KeySources([]*model.Config{
 		authenticationOf("a", "x", rule("https://k", time.Millisecond)),
 		authenticationOf("b", "y", &securityv1beta1.JWTRule{Issuer: "a", JwksUri: "https://k"}),
 	})
 	if len(short) != 1 || short[0].Timeout != jwks.RuleTimeout {
-		t.Errorf("a rule of another namespace shortens the default timeout: %+v", short)
+		t.Errorf("a rule of another namespace changed the default timeout: %+v", short)
 	}
 
 	w := &tokenWorld{}
@@ -161,6 +161,6 @@ func TestKeySources(t *testing.T) {
 		}
 	}
 	if refused["a"] != 1 || refused["b"] != 1 || refused["shop"] != maxNamespaceSources+1 {
-		t.Errorf("rules without a source: %v", refused)
+		t.Errorf("rules without a source: got %v", refused)
 	}
 }

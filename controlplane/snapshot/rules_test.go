@@ -61,11 +61,11 @@ func TestPeerAuthenticationMode(t *testing.T) {
 	}
 	for _, tc := range tests {
 		if got := m.PeerAuthentications.Mode(tc.namespace, tc.labels, tc.port); got != tc.want {
-			t.Errorf("%s: mode %d, want %d", tc.name, got, tc.want)
+			t.Errorf("%s: Mode() = %d, want %d", tc.name, got, tc.want)
 		}
 	}
 	if got := (objects{}).build().PeerAuthentications.Mode("x", nil, 80); got != MutualTLSPermissive {
-		t.Errorf("without objects: mode %d, want permissive", got)
+		t.Errorf("Mode() without objects = %d, want permissive", got)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestVirtualServiceFor(t *testing.T) {
 			got = vs.Config.Name
 		}
 		if got != tc.want {
-			t.Errorf("%s from %s: %q, want %q", tc.host, tc.namespace, got, tc.want)
+			t.Errorf("%s from %s: got %q, want %q", tc.host, tc.namespace, got, tc.want)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestDestinationRuleFor(t *testing.T) {
 			got = r.From[0].Name
 		}
 		if got != tc.want {
-			t.Errorf("%s from %s %v: %q, want %q", tc.host, tc.namespace, tc.labels, got, tc.want)
+			t.Errorf("%s from %s %v: got %q, want %q", tc.host, tc.namespace, tc.labels, got, tc.want)
 		}
 	}
 }
@@ -173,10 +173,10 @@ func TestDestinationRulesMerge(t *testing.T) {
 	}.build()
 	r := m.DestinationRules.For(model.ServiceKey{Hostname: "web.default.svc.cluster.local", Namespace: "default"}, "x", nil)
 	if len(r.Subsets) != 2 || r.Subset("v1").GetLabels()["version"] != "1" || r.Subset("v2") == nil || r.Policy != policy {
-		t.Errorf("merged rule: subsets %v, policy %v", r.Subsets, r.Policy)
+		t.Errorf("merged rule: got subsets %v, policy %v", r.Subsets, r.Policy)
 	}
 	if len(m.Problems) != 1 || m.Problems[0].Object.Name != "b" || !strings.Contains(m.Problems[0].Reason, `the subset "v1"`) {
-		t.Errorf("problems: %v", m.Problems)
+		t.Errorf("problems: got %v, want one about subset v1 of b", m.Problems)
 	}
 }
 
@@ -207,11 +207,11 @@ func TestSidecarFor(t *testing.T) {
 	}
 	for _, tc := range tests {
 		if got := m.Sidecars.For(tc.namespace, tc.labels).Config.Name; got != tc.want {
-			t.Errorf("%s %v: %q, want %q", tc.namespace, tc.labels, got, tc.want)
+			t.Errorf("%s %v: got %q, want %q", tc.namespace, tc.labels, got, tc.want)
 		}
 	}
 	if sc := (objects{}).build().Sidecars.For("a", nil); sc != nil || !sc.Imports("x", "y") || sc.Ingress() != nil {
-		t.Errorf("the implicit Sidecar is %v", sc)
+		t.Errorf("the implicit Sidecar: got %v", sc)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestResolveHost(t *testing.T) {
 		"*": "*", "*.example.com": "*.example.com", "10.0.0.1": "10.0.0.1", "::1": "::1", "": "",
 	} {
 		if got := m.ResolveHost(host, "shop"); got != want {
-			t.Errorf("%q: %q, want %q", host, got, want)
+			t.Errorf("ResolveHost(%q) = %q, want %q", host, got, want)
 		}
 	}
 }
@@ -262,15 +262,15 @@ func TestProblems(t *testing.T) {
 			m := Build(before, append(base, vs).input(), model.NewChange(vs.Key))
 			if tc.want == "" {
 				if len(m.Problems) != 0 {
-					t.Errorf("problems: %v", m.Problems)
+					t.Errorf("problems: got %v, want none", m.Problems)
 				}
 				return
 			}
 			if len(m.Problems) != 1 || !strings.HasPrefix(m.Problems[0].Reason, tc.want) || m.Problems[0].Source != vs.Source || m.Problems[0].Object != vs.Key {
-				t.Fatalf("problems: %v, want %q", m.Problems, tc.want)
+				t.Fatalf("problems: got %v, want %q", m.Problems, tc.want)
 			}
 			if fixed := Build(m, base.input(), model.NewChange(vs.Key)); len(fixed.Problems) != 0 {
-				t.Errorf("problems that stay: %v", fixed.Problems)
+				t.Errorf("problems after the correction: got %v, want none", fixed.Problems)
 			}
 		})
 	}

@@ -77,7 +77,7 @@ func TestTelemetriesOfWorkload(t *testing.T) {
 		}
 		levels, hidden := all.For(c.namespace, labels)
 		if names(levels) != c.levels || names(hidden) != c.hidden {
-			t.Errorf("%s %s: %q, hidden %q, want %q and %q", c.namespace, c.labels, names(levels), names(hidden), c.levels, c.hidden)
+			t.Errorf("%s %s: got %q, hidden %q; want %q and %q", c.namespace, c.labels, names(levels), names(hidden), c.levels, c.hidden)
 		}
 	}
 	var got []string
@@ -85,12 +85,12 @@ func TestTelemetriesOfWorkload(t *testing.T) {
 		got = append(got, p.Object.Name+": "+p.Reason)
 	}
 	if len(got) != 2 || !strings.HasPrefix(got[0], "new: has no effect where Telemetry old applies") || !strings.Contains(got[1], "service: spec.targetRefs[0]: Service \"a\": only the waypoints") {
-		t.Errorf("problems: %q", got)
+		t.Errorf("problems: got %q", got)
 	}
 }
 
 // TestTelemetriesOfManyNamespaces looks up the objects of a workload among 10,000. It counts
-// allocations, so it does not run beside other tests.
+// allocations, so it must not run in parallel with other tests.
 func TestTelemetriesOfManyNamespaces(t *testing.T) {
 	objs := []*model.Config{telemetry("istio-system", "mesh", 1, &telemetryv1alpha1.Telemetry{})}
 	for i := range 10_000 {
@@ -103,6 +103,6 @@ func TestTelemetriesOfManyNamespaces(t *testing.T) {
 		}
 	})
 	if allocated > 30 {
-		t.Errorf("a look-up allocates %v times", allocated)
+		t.Errorf("%v allocations per look-up, want at most 30", allocated)
 	}
 }

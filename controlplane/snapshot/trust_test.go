@@ -34,7 +34,7 @@ func rootPEM(t *testing.T) []byte {
 	return certs.EncodeChain(cert)
 }
 
-// TestTrust checks that the bundle is sorted, has no duplicates, and keeps its pointer as long as
+// TestTrust checks that the bundle is sorted and without duplicates, and keeps its pointer while
 // its content is unchanged.
 func TestTrust(t *testing.T) {
 	t.Parallel()
@@ -48,21 +48,21 @@ func TestTrust(t *testing.T) {
 	}
 	mesh := build(nil, b, []byte("some text\n"), a, b)
 	if !slices.Equal(mesh.Trust.PEM, want) || len(mesh.Problems) != 0 {
-		t.Fatalf("got %q, problems %v", mesh.Trust.PEM, mesh.Problems)
+		t.Fatalf("got bundle %q, problems %v", mesh.Trust.PEM, mesh.Problems)
 	}
 	for name, same := range map[string]*Mesh{"the same bytes": build(mesh, b, []byte("some text\n"), a, b), "another order": build(mesh, a, b)} {
 		if same.Trust != mesh.Trust {
-			t.Errorf("%s: the bundle is new", name)
+			t.Errorf("%s: the bundle was rebuilt", name)
 		}
 	}
 	if less := build(mesh, a); len(less.Trust.PEM) != 1 || less.Services != mesh.Services || less.Sidecars != mesh.Sidecars {
-		t.Errorf("a root fewer gives %q, or new indexes", less.Trust.PEM)
+		t.Errorf("with a root removed: got bundle %q, or other indexes were rebuilt", less.Trust.PEM)
 	}
 	if none := build(mesh); len(none.Trust.PEM) != 0 || len(none.Problems) != 0 {
-		t.Errorf("no roots give %q, problems %v", none.Trust.PEM, none.Problems)
+		t.Errorf("without roots: got bundle %q, problems %v", none.Trust.PEM, none.Problems)
 	}
 	broken := build(mesh, a, b[:len(b)/2])
 	if len(broken.Trust.PEM) != 0 || len(broken.Problems) != 1 || !strings.Contains(broken.Problems[0].Reason, "keep those that they have") {
-		t.Errorf("broken roots give %q, problems %v", broken.Trust.PEM, broken.Problems)
+		t.Errorf("with invalid roots: got bundle %q, problems %v", broken.Trust.PEM, broken.Problems)
 	}
 }

@@ -94,11 +94,11 @@ func TestWasmPluginsForWorkloads(t *testing.T) {
 		}
 	}
 	if len(m.Problems) != 0 {
-		t.Errorf("problems: %v", m.Problems)
+		t.Errorf("problems: got %v, want none", m.Problems)
 	}
 }
 
-func TestWasmPluginsThatCannotBe(t *testing.T) {
+func TestInvalidWasmPlugins(t *testing.T) {
 	t.Parallel()
 	url := func(text string) func(*extensionsv1alpha1.WasmPlugin) {
 		return func(s *extensionsv1alpha1.WasmPlugin) { s.Url = text }
@@ -106,8 +106,8 @@ func TestWasmPluginsThatCannotBe(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(*extensionsv1alpha1.WasmPlugin)
-		want string // of the problem; empty for none
-		url  string // empty if it is left out
+		want string // part of the problem; empty means none
+		url  string // empty means that the plugin is omitted
 	}{
 		{"image", url("registry.example/p:v1"), "", "oci://registry.example/p:v1"},
 		{"file", url("file:///plugins/p.wasm"), "", "file:///plugins/p.wasm"},
@@ -132,14 +132,14 @@ func TestWasmPluginsThatCannotBe(t *testing.T) {
 		}
 		switch {
 		case (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) || strings.Contains(got, "password"):
-			t.Errorf("%s: the problem is %q, want %q", tc.name, got, tc.want)
+			t.Errorf("%s: problem: got %q, want %q", tc.name, got, tc.want)
 		case (tc.url == "") != (p == nil) || p != nil && p.URL != tc.url:
-			t.Errorf("%s: got %+v, want the URL %q", tc.name, p, tc.url)
+			t.Errorf("%s: got %+v, want URL %q", tc.name, p, tc.url)
 		}
 	}
 }
 
-func TestWasmPluginsAreKept(t *testing.T) {
+func TestUnchangedWasmPluginsStay(t *testing.T) {
 	t.Parallel()
 	objects := []*model.Config{pluginOf("shop", "a", 1, nil), pluginOf("shop", "b", 2, nil)}
 	in := Input{List: func(kind model.Kind) []*model.Config {
@@ -151,7 +151,7 @@ func TestWasmPluginsAreKept(t *testing.T) {
 	first := Build(nil, in, model.Change{All: true})
 	second := Build(first, in, model.Change{All: true})
 	if first.WasmPlugins != second.WasmPlugins {
-		t.Error("the index is another although nothing changed")
+		t.Error("the index was rebuilt although nothing changed")
 	}
 	changed := *objects[0]
 	spec := proto.CloneOf(objects[0].Spec.(*extensionsv1alpha1.WasmPlugin))
@@ -161,9 +161,9 @@ func TestWasmPluginsAreKept(t *testing.T) {
 	third := Build(second, in, model.NewChange(changed.Key))
 	a, was := third.WasmPlugins.Get("shop.a"), second.WasmPlugins.Get("shop.a")
 	if third.WasmPlugins.Get("shop.b") != second.WasmPlugins.Get("shop.b") || a == was {
-		t.Error("what changed is not the one object that did")
+		t.Error("an object other than the changed one was rebuilt")
 	}
 	if a.ListenerKey != was.ListenerKey || a.Version == was.Version {
-		t.Errorf("a new module: listeners tell %q from %q, and the versions are %s and %s", a.ListenerKey, was.ListenerKey, a.Version, was.Version)
+		t.Errorf("after a change of the module: ListenerKey: got %q, before %q; Version: got %s, before %s", a.ListenerKey, was.ListenerKey, a.Version, was.Version)
 	}
 }

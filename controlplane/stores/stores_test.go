@@ -14,8 +14,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Every scheme has its driver, and what is wrong with a URL is reported with the
-// cure.
+// TestDrivers checks that every scheme has a driver, and that an error about a URL says how to
+// correct it.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -35,11 +35,11 @@ func TestDrivers(t *testing.T) {
 	} {
 		s, err := open(address)
 		if err != nil || !strings.HasPrefix(s.Name(), name) || len(s.Schemas()) == 0 {
-			t.Errorf("%s: %v, %v", address, s, err)
+			t.Errorf("open(%s) = %v, %v", address, s, err)
 		}
 	}
 	if s, err := open("k8s://"+kubeconfig, model.Sidecar); err != nil || len(s.Schemas()) != 1 {
-		t.Errorf("a store for one kind: %v, %v", s, err)
+		t.Errorf("a store for one kind: got %v, %v", s, err)
 	}
 	for address, words := range map[string]string{
 		"k8s://":                             "this control plane uses no cluster: name a kubeconfig",
@@ -50,7 +50,7 @@ func TestDrivers(t *testing.T) {
 		"zk://host":                          "the scheme is unknown: zk",
 	} {
 		if _, err := open(address); err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v, want %q", address, err, words)
+			t.Errorf("open(%s) = %v, want an error with %q", address, err, words)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestInjection(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, kind, object string
 		allowed            bool
-		patch              string // in the patch; empty means that there is none
+		patch              string // part of the patch; empty means none
 		says, warns        string
 	}{
 		"plain":            {"/inject", "Pod", podOf(`{"name":"a"}`), true, `"istio-proxy"`, "", ""},
@@ -75,7 +75,7 @@ func TestInjection(t *testing.T) {
 				t.Parallel()
 				answer := postTo(newTestInjector(t), c.path, ask(version, "CREATE", "", c.kind, c.object))
 				if answer.Code != http.StatusOK {
-					t.Fatalf("%d %s", answer.Code, answer.Body)
+					t.Fatalf("got %d %s, want 200", answer.Code, answer.Body)
 				}
 				var got struct {
 					APIVersion string
@@ -86,26 +86,26 @@ func TestInjection(t *testing.T) {
 				}
 				r := got.Response
 				if got.APIVersion != "admission.k8s.io/"+version || r.UID != "u-1" || r.Allowed != c.allowed {
-					t.Errorf("%s %s, allowed is %t: %v", got.APIVersion, r.UID, r.Allowed, r.Result)
+					t.Errorf("got version %s, UID %s, allowed %t: %v", got.APIVersion, r.UID, r.Allowed, r.Result)
 				}
 				if (c.patch == "") != (len(r.Patch) == 0) || !strings.Contains(string(r.Patch), c.patch) {
-					t.Errorf("the patch lacks %s: %s", c.patch, r.Patch)
+					t.Errorf("the patch does not contain %s: %s", c.patch, r.Patch)
 				}
 				if len(r.Patch) > 0 && (r.PatchType == nil || *r.PatchType != admissionv1.PatchTypeJSONPatch) {
-					t.Error("the patch has no type")
+					t.Error("the type of the patch is not JSONPatch")
 				}
 				if c.says != "" && (r.Result == nil || !strings.Contains(r.Result.Message, c.says)) {
-					t.Errorf("the message lacks %q: %v", c.says, r.Result)
+					t.Errorf("the message does not contain %q: %v", c.says, r.Result)
 				}
 				if !strings.Contains(strings.Join(r.Warnings, "\n"), c.warns) || c.warns == "" && len(r.Warnings) > 0 {
-					t.Errorf("warnings %q, want %q", r.Warnings, c.warns)
+					t.Errorf("warnings: got %q, want %q", r.Warnings, c.warns)
 				}
 			})
 		}
 	}
 }
 
-// TestInjectionWithoutConfiguration checks that pods are refused with a reason before the
+// TestInjectionWithoutConfiguration checks that pods are rejected with a reason until the
 // configuration of the injector was read.
 func TestInjectionWithoutConfiguration(t *testing.T) {
 	t.Parallel()
@@ -128,25 +128,25 @@ func TestInjectionMetrics(t *testing.T) {
 		postTo(w, "/inject", ask("v1", "CREATE", "", "Pod", object))
 	}
 	if answer := postTo(w, "/inject", "no JSON"); answer.Code != http.StatusBadRequest {
-		t.Errorf("a body that is not JSON: %d", answer.Code)
+		t.Errorf("a body that is not JSON: got status %d, want 400", answer.Code)
 	}
 	if answer := postTo(w, "/inject", ""); answer.Code != http.StatusBadRequest {
-		t.Errorf("an empty body: %d", answer.Code)
+		t.Errorf("an empty body: got status %d, want 400", answer.Code)
 	}
 	if answer := postTo(w, "/inject", strings.Repeat(" ", maxBody+1)); answer.Code != http.StatusBadRequest {
-		t.Errorf("a large body: %d", answer.Code)
+		t.Errorf("a large body: got status %d, want 400", answer.Code)
 	}
 	for name, c := range map[string]struct {
 		counter prometheus.Counter
 		want    float64
 	}{"requests": {w.requests, 6}, "success": {w.done, 2}, "failure": {w.failed, 4}, "skip": {w.skipped, 1}} {
 		if got := testutil.ToFloat64(c.counter); got != c.want {
-			t.Errorf("%s is %g, want %g", name, got, c.want)
+			t.Errorf("metric %s: got %g, want %g", name, got, c.want)
 		}
 	}
 }
 
-// Any body and path result in an answer.
+// FuzzInjector checks that any body and path result in a response.
 func FuzzInjector(f *testing.F) {
 	f.Add("cluster/a/net/b", podOf(`{"annotations":{"inject.istio.io/templates":"gateway"}}`))
 	f.Add(":ENV:a=b", `{"spec":{"containers":[null,{"name":"istio-proxy","env":[{}]}],"initContainers":[{}]}}`)
@@ -159,7 +159,7 @@ func FuzzInjector(f *testing.F) {
 		answer := httptest.NewRecorder()
 		w.ServeHTTP(answer, r)
 		if answer.Code != http.StatusOK && answer.Code != http.StatusBadRequest {
-			t.Errorf("%d %s", answer.Code, answer.Body)
+			t.Errorf("got %d %s, want 200 or 400", answer.Code, answer.Body)
 		}
 	})
 }

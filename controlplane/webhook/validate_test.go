@@ -48,7 +48,7 @@ func entry(spec string) string {
 	return `{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","namespace":"shop","managedFields":[{}]},"spec":` + spec + `}`
 }
 
-func TestAnswers(t *testing.T) {
+func TestReviews(t *testing.T) {
 	t.Parallel()
 	const group = "networking.istio.io"
 	for name, c := range map[string]struct {
@@ -76,7 +76,7 @@ func TestAnswers(t *testing.T) {
 				t.Parallel()
 				w := post(newValidator(t), "application/json; charset=utf-8", ask(version, c.operation, c.group, c.kind, c.object))
 				if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-					t.Fatalf("%d %v: %s", w.Code, w.Header(), w.Body)
+					t.Fatalf("got %d %v: %s", w.Code, w.Header(), w.Body)
 				}
 				// The API server decodes the response with its own types.
 				var v1 admissionv1.AdmissionReview
@@ -90,20 +90,20 @@ func TestAnswers(t *testing.T) {
 				r := v1.Response
 				if v1.APIVersion != "admission.k8s.io/"+version || v1.Kind != "AdmissionReview" || r.UID != "u-1" || beta.Response.UID != "u-1" ||
 					r.Allowed != c.allowed || beta.Response.Allowed != c.allowed || v1.Request != nil {
-					t.Errorf("the answer is %s", w.Body)
+					t.Errorf("response: got %s", w.Body)
 				}
 				if !c.allowed && (r.Result == nil || !strings.Contains(r.Result.Message, c.says) || len(r.Result.Details.Causes) == 0) {
-					t.Errorf("the reason is %+v, want %q", r.Result, c.says)
+					t.Errorf("result: got %+v, want %q", r.Result, c.says)
 				}
 				if got := strings.Join(r.Warnings, "; "); !strings.Contains(got, c.warns) || c.warns == "" && got != "" {
-					t.Errorf("the warnings are %q, want %q", got, c.warns)
+					t.Errorf("warnings: got %q, want %q", got, c.warns)
 				}
 			})
 		}
 	}
 }
 
-func TestQuestionsThatCannotBeRead(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	t.Parallel()
 	good := ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry", entry(`{"address":"10.0.0.1"}`))
 	v := newValidator(t)
@@ -124,17 +124,17 @@ func TestQuestionsThatCannotBeRead(t *testing.T) {
 	} {
 		w := post(v, c.contentType, c.body)
 		if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
-			t.Errorf("%s: %d %s, want %d and %q", name, w.Code, w.Body, c.status, c.says)
+			t.Errorf("%s: got %d %s, want %d with %q", name, w.Code, w.Body, c.status, c.says)
 		}
 	}
 	if got := testutil.ToFloat64(v.front.faults); got != 9 {
-		t.Errorf("%v faults are counted, want 9", got)
+		t.Errorf("%v faults were counted, want 9", got)
 	}
 	r := httptest.NewRequest(http.MethodGet, "/validate", nil)
 	w := httptest.NewRecorder()
 	v.ServeHTTP(w, r)
 	if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodPost {
-		t.Errorf("GET: %d %v", w.Code, w.Header())
+		t.Errorf("GET: got %d %v, want 405", w.Code, w.Header())
 	}
 }
 
@@ -144,12 +144,12 @@ func TestLargeObjects(t *testing.T) {
 	w := post(newValidator(t), "application/json", ask("v1", "CREATE", "networking.istio.io", "WorkloadEntry",
 		`{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","annotations":{"a":"`+labels+`"}},"spec":{"address":"10.0.0.1"}}`))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"allowed":true`) {
-		t.Errorf("%d %.300s", w.Code, w.Body)
+		t.Errorf("got %d %.300s, want 200", w.Code, w.Body)
 	}
 }
 
-// TestBodiesAreBounded checks that large requests that are never finished leave room for small
-// ones, and that requests receive 503 if there is no room.
+// TestBodiesAreBounded checks that large unfinished requests leave room for small ones, and that a
+// request without room receives 503.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	v := newValidator(t)
@@ -182,19 +182,19 @@ func TestBodiesAreBounded(t *testing.T) {
 		free--
 	}
 	if w := post(v, "application/json", good); w.Code != http.StatusOK {
-		t.Errorf("a small question: %d %s", w.Code, w.Body)
+		t.Errorf("a small request: got %d %s, want 200", w.Code, w.Body)
 	}
 	if w := post(v, "application/json", large); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("a large question: %d %.100s", w.Code, w.Body)
+		t.Errorf("a large request without room: got %d %.100s, want 503", w.Code, w.Body)
 	}
 	for _, sender := range pipes {
-		_ = sender.Close() // never fails
+		_ = sender.Close() // closing a pipe cannot fail
 		if code := <-ended; code != http.StatusBadRequest {
-			t.Errorf("noise is answered with %d", code)
+			t.Errorf("a body that is not JSON: got %d, want 400", code)
 		}
 	}
 	if w := post(v, "application/json", large); w.Code != http.StatusOK {
-		t.Errorf("a large question once there is room: %d %.100s", w.Code, w.Body)
+		t.Errorf("a large request once there is room: got %d %.100s, want 200", w.Code, w.Body)
 	}
 }
 
@@ -209,7 +209,7 @@ func FuzzValidator(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		w := post(v, "application/json", body)
 		if w.Code == http.StatusOK && !json.Valid(w.Body.Bytes()) {
-			t.Errorf("the answer is no JSON: %s", w.Body)
+			t.Errorf("the response is not JSON: %s", w.Body)
 		}
 	})
 }

@@ -25,7 +25,7 @@ func sourcesOf(names ...string) (out Sources) {
 }
 
 // TestSourcesOfEqualContent checks that resources with equal content and different sources are
-// different but share their bytes and hash, and that those with equal sources are identical.
+// different but share their bytes and hash, and that resources with equal sources are identical.
 func TestSourcesOfEqualContent(t *testing.T) {
 	t.Parallel()
 	table := NewTable()
@@ -39,19 +39,19 @@ func TestSourcesOfEqualContent(t *testing.T) {
 	}
 	a, b := put(sourcesOf("a")), put(sourcesOf("b"))
 	if a == b || !a.Sources.Has(key("a")) || !b.Sources.Has(key("b")) || b.Sources.Has(key("a")) {
-		t.Errorf("the sources are %v and %v", a.Sources.Keys(), b.Sources.Keys())
+		t.Errorf("sources: got %v and %v", a.Sources.Keys(), b.Sources.Keys())
 	}
 	if !Same(a, b) || &a.Any[0] != &b.Any[0] {
-		t.Error("equal contents have other hashes or bytes")
+		t.Error("resources with equal content do not share their hash or bytes")
 	}
 	if put(sourcesOf("a")) != a || put(sourcesOf("b")) != b {
 		t.Error("equal resources are not shared")
 	}
 	if changed, gone := Diff(&Set{Resources: []*Resource{a}}, &Set{Resources: []*Resource{b}}); len(changed)+len(gone) != 0 {
-		t.Error("other sources are a difference to send")
+		t.Error("Diff reports resources that differ only in their sources")
 	}
 	if first, second := NewSet(nil, []*Resource{a}, nil), NewSet(nil, []*Resource{b}, nil); first.Version != second.Version {
-		t.Error("other sources are another version")
+		t.Error("sets that differ only in sources have different versions")
 	}
 	of := func(input string, from Sources) *Resource {
 		t.Helper()
@@ -62,14 +62,14 @@ func TestSourcesOfEqualContent(t *testing.T) {
 		return r
 	}
 	if of("one", sourcesOf("b")) != b || of("two", sourcesOf("a")) != a || of("one", nil) != b {
-		t.Error("what is built from an input is not shared with what was put")
+		t.Error("resources built from an input are not shared with equal ones that were put")
 	}
 }
 
 func TestSourcesAreSorted(t *testing.T) {
 	t.Parallel()
 	from := sourcesOf("b", "a", "b")
-	from.Add(model.Key{}) // a key without a name
+	from.Add(model.Key{}) // an empty key
 	from.AddConfigs(&model.Config{Key: key("made"), From: []model.Key{key("c")}}, &model.Config{Key: key("a")})
 	r, err := NewTable().Put(TypeCluster, "c", &clusterv3.Cluster{Name: "c"}, from)
 	if err != nil {

@@ -37,8 +37,8 @@ func packed(t *testing.T, m proto.Message) []byte {
 	return r.Any
 }
 
-// listenerOf returns a listener with a word in a field, a list, a map, a nested Any and an Any in
-// that Any.
+// listenerOf returns a listener that contains a word in a field, a list, a map, a nested Any and an
+// Any in that Any.
 func listenerOf(t *testing.T, word string, more ...*anypb.Any) *listenerv3.Listener {
 	t.Helper()
 	filters := []*listenerv3.Filter{{Name: "tcp", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(t, &tcpv3.TcpProxy{
@@ -57,13 +57,13 @@ func listenerOf(t *testing.T, word string, more ...*anypb.Any) *listenerv3.Liste
 	}
 }
 
-// TestMapText checks that replacing a word by a longer one has the same result as building the
+// TestMapText checks that replacing a word with a longer one has the same result as building the
 // message with the longer word.
 func TestMapText(t *testing.T) {
 	t.Parallel()
 	from, to := packed(t, listenerOf(t, "short")), packed(t, listenerOf(t, strings.Repeat("long", 50)))
 	if out, complete := xds.MapText(from, func(s string) string { return strings.ReplaceAll(s, "short", strings.Repeat("long", 50)) }); !complete || !bytes.Equal(out, to) {
-		t.Errorf("complete %t, got %q, want %q", complete, out, to)
+		t.Errorf("MapText() = %q, complete %t; want %q", out, complete, to)
 	}
 	var all []string
 	out, complete := xds.MapText(from, func(s string) string {
@@ -71,15 +71,15 @@ func TestMapText(t *testing.T) {
 		return s
 	})
 	if !complete || !bytes.Equal(out, from) {
-		t.Errorf("complete %t, and what did not change is %q", complete, out)
+		t.Errorf("MapText() without a change = %q, complete %t", out, complete)
 	}
 	slices.Sort(all)
 	if want := []string{"c", "s", "short", "short", "short", "short", "short", "tcp", "x"}; !slices.Equal(all, want) {
-		t.Errorf("the strings are %q, want %q", all, want)
+		t.Errorf("strings: got %q, want %q", all, want)
 	}
 }
 
-// TestMapTextIncomplete checks that MapText does not change what it cannot decode.
+// TestMapTextIncomplete checks that MapText does not change parts that it cannot decode.
 func TestMapTextIncomplete(t *testing.T) {
 	t.Parallel()
 	upper := func(s string) string { return strings.ReplaceAll(s, "short", "SHORT") }
@@ -89,17 +89,17 @@ func TestMapTextIncomplete(t *testing.T) {
 	} {
 		out, complete := xds.MapText(packed(t, listenerOf(t, "short", a)), upper)
 		if want := packed(t, listenerOf(t, "SHORT", a)); complete || !bytes.Equal(out, want) {
-			t.Errorf("%s: complete %t, got %q, want %q", name, complete, out, want)
+			t.Errorf("%s: MapText() = %q, complete %t; want %q, false", name, out, complete, want)
 		}
 		b, err := proto.Marshal(a)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if out, complete := xds.MapText(b, upper); complete || !bytes.Equal(out, b) {
-			t.Errorf("%s by itself: complete %t, got %q", name, complete, out)
+			t.Errorf("%s alone: MapText() = %q, complete %t; want no change", name, out, complete)
 		}
 	}
 	if out, complete := xds.MapText([]byte("short"), upper); complete || string(out) != "short" {
-		t.Errorf("no Any: complete %t, got %q", complete, out)
+		t.Errorf("not an Any: MapText() = %q, complete %t; want no change", out, complete)
 	}
 }
