@@ -41,6 +41,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 			return nil, err
 		}
 	}
+	b.parts.manager, b.parts.state = b.cfg.env.Manager, b.state
 	if b.socks.status == nil {
 		return b.parts, nil
 	}

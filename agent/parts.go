@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 	"github.com/outrigger-mesh/outrigger/status"
@@ -39,6 +40,8 @@ type parts struct {
 	health   *health.Checker // nil if a kubelet probes the application
 	status   *status.Server  // nil when the status port is off
 	envoy    *envoy.Process  // nil with DISABLE_ENVOY
+	manager  sdnotify.Manager
+	state    sdnotify.Check // for the manager
 	binary   string
 	unsafe   bool // an Envoy with known bypasses of authorization is allowed
 	hot      bool // SIGHUP triggers a hot restart
@@ -100,6 +103,10 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	if p.status != nil {
 		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
 	}
+	g.Go(func() error { // reads readiness and the relay's status, feeds the service manager
+		p.manager.Run(helping, proxying.Done(), log.With("component", "sdnotify"), p.state)
+		return nil
+	})
 	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
 		footprint.GiveBack(helping, giveBackAfter[:]...)
 		return nil

@@ -99,6 +99,21 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func()
 	}
 }
 
+// stateTimeout limits how long Envoy may take to answer for the state.
+const stateTimeout = 2 * time.Second
+
+// state returns the readiness and the notes in one line, and reports whether the proxy is ready. It
+// uses the locks of Envoy's process, the identity and the relay, and so hangs if one of them does.
+func (b *builder) state(ctx context.Context) (string, bool) {
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	text, err := "ready", readiness(b.parts.envoy, b.parts.workload, b.namesMissing)(ctx)
+	if err != nil {
+		text = err.Error()
+	}
+	return strings.Join(append([]string{text}, b.notes()...), "; "), err == nil
+}
+
 func (b *builder) notes() []string {
 	s := b.parts.relay.Status()
 	list := notes(s, b.parts.workload, time.Now())

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
 // kind is the type of a variable's value, as the document names it.
@@ -104,6 +106,11 @@ func baseVariables() []variable {
 		{"ISTIO_KUBE_APP_PROBERS", kindJSON, "", "the application's probes that the status port answers", text(func(e *Values) *string { return &e.Probe.AppProbers })},
 		{"ISTIO_PROMETHEUS_ANNOTATIONS", kindJSON, "", "where the application's metrics are, to be merged with the agent's", text(func(e *Values) *string { return &e.Metrics.Annotations })},
 		{"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", kindBool, "false", "send application probes to localhost instead of INSTANCE_IP", boolean(func(e *Values) *bool { return &e.Probe.LegacyLocalhost })},
+		{"NOTIFY_SOCKET", kindPath, "", "set by systemd: socket to report readiness, a line of status and the stop to", text(func(e *Values) *string { return &e.Manager.Socket })},
+		{"WATCHDOG_USEC", kindNumber, "0", "set by systemd: microseconds after which it kills an agent that does not report; 0: never", func(e *Values, s string) (err error) {
+			e.Manager.Watchdog, err = sdnotify.ParseWatchdog(s)
+			return err
+		}},
 		{"GOGC", kindText, "", "Go's garbage collector, see Go's documentation; replaces the agent's own tuning", tuned},
 		{"GOMAXPROCS", kindText, "", "Go's processors, see Go's documentation; replaces the agent's own tuning", tuned},
 		{"GOMEMLIMIT", kindText, "", "Go's memory limit, see Go's documentation; replaces the agent's own tuning", tuned},

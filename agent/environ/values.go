@@ -6,6 +6,8 @@ package environ
 import (
 	"net/netip"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
 // Values are the settings that the environment makes. Each one is a row of the
@@ -22,6 +24,7 @@ type Values struct {
 	DNS      DNS
 	Wasm     Wasm
 	Debug    Debug
+	Manager  sdnotify.Manager // that started the agent
 
 	// BindAddress is the address of all ports of agent and Envoy; empty: loopback
 	// for the admin port, all addresses for the others.

@@ -97,7 +97,7 @@ func variables() []variable {
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "idle time after which a connection is probed; --keepaliveInterval overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},
 		{"GRPC_KEEPALIVE_TIMEOUT", "10s", "time to wait for the answer to a probe before closing the connection; --keepaliveTimeout overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Timeout })},
 		{"GOGC", "", "target percentage of Go's garbage collector; empty means 60", text(func(e *environment) *string { return &e.gogc })},
-	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), denyVariables(), keySetVariables())
+	}, callerVariables(), kubernetesVariables(), remoteVariables(), credentialVariables(), authorityVariables(), signerVariables(), statusVariables(), mcpVariables(), registerVariables(), debugVariables(), gatewayAPIVariables(), replicaVariables(), meshVariables(), limitVariables(), managerVariables(), denyVariables(), keySetVariables())
 }
 
 // emptyTurnsOff returns the variables with a default that are read as they are when they are set to

@@ -10,12 +10,24 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
 // debugVariables are the rows of the table about debug questions.
 func debugVariables() []variable {
 	return []variable{
 		{"ENABLE_DEBUG_ON_HTTP", "true", "serves debug queries at /debug of httpAddr and monitoringAddr, to callers on this machine and to authenticated callers", boolean(func(e *environment) *bool { return &e.DebugHTTP })},
+	}
+}
+
+// managerVariables are the rows of the table about the service manager.
+func managerVariables() []variable {
+	return []variable{
+		{"NOTIFY_SOCKET", "", "set by systemd: socket to report readiness, a line of status and the stop to", text(func(e *environment) *string { return &e.Manager.Socket })},
+		{"WATCHDOG_USEC", "0", "set by systemd: microseconds after which it kills a control plane that does not report; 0: never", func(e *environment, s string) (err error) {
+			e.Manager.Watchdog, err = sdnotify.ParseWatchdog(s)
+			return err
+		}},
 	}
 }
 

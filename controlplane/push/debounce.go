@@ -42,6 +42,8 @@ type Debouncer struct {
 	cfg DebouncerConfig
 	// wake holds one token, which means that pending is not empty.
 	wake chan struct{}
+	// idle receives a token whenever Run's goroutine waits.
+	idle chan struct{}
 
 	mu sync.Mutex // guards the fields below
 	// pending is the union of the added changes. Its maps are not shared, and are
@@ -52,7 +54,7 @@ type Debouncer struct {
 
 // NewDebouncer returns a debouncer that is idle until Run.
 func NewDebouncer(cfg DebouncerConfig) *Debouncer {
-	return &Debouncer{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Debouncer{cfg: cfg, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 }
 
 // Add adds a change. It never blocks.
@@ -86,6 +88,15 @@ func (d *Debouncer) gather(c model.Change) {
 	maps.Copy(d.pending.Keys, c.Keys)
 }
 
+// Await returns once Run's goroutine waits for changes, so that it is not stuck in a build. It also
+// returns when ctx ends.
+func (d *Debouncer) Await(ctx context.Context) {
+	select {
+	case <-d.idle:
+	case <-ctx.Done():
+	}
+}
+
 // Run calls Build until ctx ends.
 func (d *Debouncer) Run(ctx context.Context) error {
 	var built time.Time // when the last build ended
@@ -94,6 +105,8 @@ func (d *Debouncer) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case d.idle <- struct{}{}:
+			continue
 		case <-d.wake:
 		}
 		if time.Since(built) < d.cfg.After && !d.settle(ctx, min(d.cfg.Max, max(gatherQuiets*d.cfg.After, gatherBuilds*took))) {
@@ -126,6 +139,8 @@ func (d *Debouncer) settle(ctx context.Context, most time.Duration) bool {
 		case <-ctx.Done():
 			t.Stop()
 			return false
+		case d.idle <- struct{}{}:
+			t.Stop()
 		case <-t.C:
 		}
 	}

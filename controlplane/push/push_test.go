@@ -122,3 +122,32 @@ func TestDebouncerIgnoresEmptyChange(t *testing.T) {
 		t.Error("an empty change triggered the debouncer")
 	}
 }
+
+// Await returns at once while the debouncer waits, during a burst too, and after a build otherwise.
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		d := NewDebouncer(DebouncerConfig{After: time.Second, Max: time.Minute, Build: func(model.Change) { time.Sleep(time.Hour) }})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = d.Run(ctx) })
+		took := func(what string, want time.Duration) {
+			t.Helper()
+			start := time.Now()
+			if d.Await(ctx); time.Since(start) != want {
+				t.Errorf("%s Await takes %s, want %s", what, time.Since(start), want)
+			}
+		}
+		took("without a change", 0)
+		d.Add(model.NewChange(key(1)))
+		synctest.Wait()
+		took("during a build", time.Hour)
+		d.Add(model.NewChange(key(2)))
+		synctest.Wait()
+		took("during a burst", 0)
+		time.Sleep(2 * time.Second)
+		cancel()
+		took("after the end", 0)
+		wg.Wait()
+	})
+}

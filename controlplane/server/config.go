@@ -11,6 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
 // Config configures a control plane. Errors name the flags and environment
@@ -31,12 +32,13 @@ type Config struct {
 	Listen                ListenConfig
 	TLS                   TLSConfig
 	Keepalive             KeepaliveConfig
-	ConnectionsPerAddress int             // to each gRPC port
-	Linger                time.Duration   // before the shutdown: all ports serve, and /ready fails
-	Hurry                 <-chan struct{} // closed, it ends Linger; nil means never
-	Shutdown              time.Duration   // time limit of the shutdown
-	Profile               bool            // serve pprof to loopback peers
-	DebugHTTP             bool            // serve /debug over HTTP
+	ConnectionsPerAddress int              // to each gRPC port
+	Linger                time.Duration    // before the shutdown: all ports serve, and /ready fails
+	Hurry                 <-chan struct{}  // closed, it ends Linger; nil means never
+	Shutdown              time.Duration    // time limit of the shutdown
+	Manager               sdnotify.Manager // that started the program
+	Profile               bool             // serve pprof to loopback peers
+	DebugHTTP             bool             // serve /debug over HTTP
 
 	DebounceAfter time.Duration // quiet time that ends a burst of changes
 	DebounceMax   time.Duration // longest time for which changes are collected

@@ -129,6 +129,23 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
+// readiness returns the state of the server in a few words, and reports whether it is ready.
+func (s *Server) readiness() (text string, ready bool) {
+	switch {
+	case s.ports.stopping.Load():
+		return "shutting down", false
+	case !s.discovery.Ready():
+		return s.objects.loading(), false
+	}
+	return s.objects.readiness(), true
+}
+
+// state is readiness for the service manager. It does not return while a build of a snapshot lasts.
+func (s *Server) state(ctx context.Context) (text string, ready bool) {
+	s.debounce.Await(ctx)
+	return s.readiness()
+}
+
 // newHTTP creates the health and the monitoring server.
 func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	health, monitor := http.NewServeMux(), http.NewServeMux()
@@ -139,15 +156,12 @@ func (s *Server) newHTTP(cfg Config, reg *prometheus.Registry) {
 	}
 	s.ports.http = s.ports.limits.httpServer(s.ports.leaving(health))
 	health.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if s.ports.stopping.Load() {
-			http.Error(w, "shutting down", http.StatusServiceUnavailable)
+		text, ready := s.readiness()
+		if !ready {
+			http.Error(w, text, http.StatusServiceUnavailable)
 			return
 		}
-		if !s.discovery.Ready() {
-			http.Error(w, s.objects.loading(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, s.objects.readiness()) // a disconnected client needs no answer
+		_, _ = fmt.Fprintln(w, text) // a disconnected client needs no answer
 	})
 	if s.replicas != nil {
 		health.Handle("GET "+replicas.Path, s.replicas)

@@ -34,6 +34,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
+	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
 // Server contains the components of the control plane.
@@ -54,6 +55,7 @@ type Server struct {
 	replicas  *replicas.Balancer // nil if no others are configured
 	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
 	injection *injection         // nil if it is off
+	manager   sdnotify.Manager   // receives reports about this server
 	ports     ports
 }
 
@@ -113,7 +115,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	reg := newRegistry()
 	log = limitLog(log, reg)
-	s := &Server{log: log, snapshots: snapshots{domain: cfg.Domain, patches: cfg.Patches}}
+	s := &Server{log: log, manager: cfg.Manager, snapshots: snapshots{domain: cfg.Domain, patches: cfg.Patches}}
 	s.ports.linger, s.ports.hurry, s.ports.shutdown, s.ports.limits = cfg.Linger, cfg.Hurry, cfg.Shutdown, newLimits(log, cfg, reg)
 	var err error
 	if s.kube, err = s.connect(cfg, reg); err != nil {
@@ -215,7 +217,11 @@ func (s *Server) Run(asked context.Context) error {
 		g.Go(func() error { return s.injection.run(ctx) }) // reads the configuration of the injector, feeds its webhook
 	}
 	g.Go(func() error { footprint.GiveBack(ctx, giveBackAfter...); return nil }) // frees memory of the start
-	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) })   // reads problems of the stores, feeds debug answers
+	g.Go(func() error {                                                          // reads the state of the pipeline, feeds the service manager
+		s.manager.Run(ctx, until.Done(), s.log.With("component", "sdnotify"), s.state)
+		return nil
+	})
+	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) }) // reads problems of the stores, feeds debug answers
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
