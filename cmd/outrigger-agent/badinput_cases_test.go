@@ -122,7 +122,8 @@ func badFiles() []badInput {
 }
 
 func badMachines() []badInput {
-	// Written before Envoy is started; it stays for applications that start meanwhile.
+	// The file is written before Envoy starts, and stays for applications that start in the
+	// meantime.
 	grpcFile := []string{"etc/istio/proxy/grpc-bootstrap.json ----------"}
 	return []badInput{
 		{name: "status port busy", prepare: func(t *testing.T, _, address string) { t.Helper(); listen(t, "tcp", address+":15020") }, want: []string{"{address}:15020", "address already in use", "statusPort of ProxyConfig"}},

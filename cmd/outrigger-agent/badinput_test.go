@@ -18,28 +18,26 @@ import (
 	"time"
 )
 
-// badInput is one mistake. The program runs as it does in a pod, with an Envoy
-// that is a script, in a directory of its own.
+// badInput is one mistake. The program runs as in a pod, in its own directory and with a script as
+// Envoy.
 type badInput struct {
 	name string
 	// args replace `proxy sidecar`.
 	args []string
-	// config contains additional members of PROXY_CONFIG. It, env and files may contain {dir} and
-	// {address}, which are replaced by those of the case.
+	// config contains additional fields of PROXY_CONFIG. In it and in env and files, {dir} and
+	// {address} are replaced by those of the case.
 	config string
 	env    []string
-	// files are written below the directory; one whose name ends with a slash
-	// is a directory.
+	// files are written below the directory; a name that ends with a slash is a directory.
 	files   map[string]string
 	prepare func(t *testing.T, dir, address string)
 	// want contains parts of the single error line: the setting, its value, the expected form.
 	want []string
-	// left are files that stay behind, as documented, beside the directories of
-	// the sockets.
+	// left are files that remain, as documented, in addition to the directories of the sockets.
 	left []string
 }
 
-// goodEnvoy is an Envoy that starts, and does nothing.
+// goodEnvoy is an Envoy that starts and does nothing.
 const goodEnvoy = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'envoy  version: 0123/1.39.3/Clean/RELEASE/BoringSSL'; exit 0; fi\nexec sleep 600\n"
 
 // goodFiles returns the files of a valid pod.
@@ -66,7 +64,7 @@ func (tc badInput) run(t *testing.T, dir, address string) (code int, out string)
 	cmd.Dir = dir
 	config := tc.config
 	for field, value := range map[string]string{
-		"discoveryAddress": "{address}:1", // no listener: no case may need the control plane
+		"discoveryAddress": "{address}:1", // nothing listens there, because no case may need the control plane
 		"binaryPath":       "{dir}/envoy", "terminationDrainDuration": "0s",
 	} {
 		if !strings.Contains(config, field) {
@@ -86,14 +84,13 @@ func (tc badInput) run(t *testing.T, dir, address string) (code int, out string)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // it accepts the input; the exit code is -1
+	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // kills a program that accepts the input; its exit code is -1
 	defer timer.Stop()
 	_ = cmd.Wait() // the caller checks the exit code
 	return cmd.ProcessState.ExitCode(), b.String()
 }
 
-// tree lists the files below a directory, except those that are meant to outlive the
-// agent.
+// tree lists the files below a directory, except those that are documented to outlive the agent.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string
@@ -114,7 +111,7 @@ func tree(t *testing.T, dir string) []string {
 	return paths
 }
 
-// processesIn lists the processes that run in a directory.
+// processesIn lists the processes whose working directory is dir.
 func processesIn(t *testing.T, dir string) []string {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
@@ -123,13 +120,13 @@ func processesIn(t *testing.T, dir string) []string {
 	}
 	return slices.DeleteFunc(links, func(link string) bool {
 		cwd, err := os.Readlink(link)
-		return err != nil || cwd != dir // it has ended meanwhile, or belongs to another user
+		return err != nil || cwd != dir // the process has exited or belongs to another user
 	})
 }
 
-// errorLines returns the lines that report an error: log lines of level error, and
-// lines that are not from the log. It leaves out that there is no certificate yet,
-// which no case is about.
+// errorLines returns the lines that report an error: log lines of level error, and lines that are
+// not log lines. It omits the line about the missing certificate, which is not the subject of any
+// case.
 func errorLines(out string) []string {
 	return slices.DeleteFunc(strings.Split(strings.TrimSpace(out), "\n"), func(line string) bool {
 		_, level, logged := strings.Cut(line, "Z\t")
@@ -137,8 +134,8 @@ func errorLines(out string) []string {
 	})
 }
 
-// Each mistake ends the program with one line that names the setting, the value and
-// the cure; no files or processes are left behind.
+// TestBadInput checks that each mistake ends the program with one line that contains the setting,
+// the value and the cure, and leaves no files or processes behind.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	files := goodFiles(t)
@@ -165,11 +162,11 @@ func TestBadInput(t *testing.T) {
 
 			lines := errorLines(out)
 			if len(lines) != 1 {
-				t.Errorf("%d lines say what is wrong, want one:\n%s", len(lines), strings.Join(lines, "\n"))
+				t.Errorf("%d error lines, want 1:\n%s", len(lines), strings.Join(lines, "\n"))
 			}
 			for _, part := range tc.want {
 				if len(lines) == 0 || !strings.Contains(lines[len(lines)-1], part) {
-					t.Errorf("the line does not say %q", part)
+					t.Errorf("the error line does not contain %q", part)
 				}
 			}
 			left := append(tc.left, "etc/istio/proxy d---------", "var/run/secrets/workload-spiffe-uds d---------")
@@ -178,13 +175,13 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("files before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 			}
 			if left := processesIn(t, dir); len(left) > 0 {
-				t.Errorf("processes are left: %q", left)
+				t.Errorf("processes remain: %q", left)
 			}
 		})
 	}
 }
 
-// writeTree writes files below a directory. A text of "-" removes the file.
+// writeTree writes files below a directory. The text "-" removes a file.
 func writeTree(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -213,7 +210,7 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// listen keeps a socket or a port busy until the test ends.
+// listen occupies a socket or a port until the test ends.
 func listen(t *testing.T, network, address string) {
 	t.Helper()
 	if network == "unix" {
@@ -228,7 +225,8 @@ func listen(t *testing.T, network, address string) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// The harness finds what a case leaves behind: otherwise no case could fail.
+// TestBadInputHarness checks that the harness detects what a case leaves behind; otherwise no case
+// could fail.
 func TestBadInputHarness(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -238,7 +236,7 @@ func TestBadInputHarness(t *testing.T) {
 	before := tree(t, dir)
 	writeTree(t, dir, map[string]string{"a/b": "x"})
 	if after := tree(t, dir); slices.Equal(before, after) || !slices.Contains(after, filepath.Join("a", "b")+" ----------") {
-		t.Errorf("tree() = %q", after)
+		t.Errorf("tree() = %q, want a difference with the new directory", after)
 	}
 	cmd := exec.Command("sleep", "60")
 	cmd.Dir = dir
@@ -246,11 +244,11 @@ func TestBadInputHarness(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := processesIn(t, dir); len(got) != 1 {
-		t.Errorf("processesIn() = %q", got)
+		t.Errorf("processesIn() = %q, want one", got)
 	}
 	_ = cmd.Process.Signal(syscall.SIGKILL)
 	_ = cmd.Wait() // killed
 	if got := errorLines(ownName + ": a\n  and more\n1Z\terror\tb\n1Z\twarn\tc\n"); len(got) != 3 {
-		t.Errorf("errorLines() = %q", got)
+		t.Errorf("errorLines() = %q, want 3", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A real Envoy gets ready with a bootstrap that a template has made.
+// TestProxyTemplate checks that a real Envoy becomes ready with a bootstrap from a template.
 func TestProxyTemplate(t *testing.T) {
 	t.Parallel()
 	path, err := filepath.Abs("../../bootstrap/testdata/templates/usual.json.tmpl")
@@ -29,6 +29,6 @@ func TestProxyTemplate(t *testing.T) {
 	a := startAgent(t, "127.78.0.10", "", newControlPlane(t), "ISTIO_BOOTSTRAP="+marked)
 	a.waitReady()
 	if code, body := a.get(15000, "/server_info"); code != http.StatusOK || !strings.Contains(body, `"marked"`) {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("/server_info: got %d %s, want 200 with \"marked\"", code, body)
 	}
 }

@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// An Envoy that is too busy to respond keeps its readiness; one that has exited is not ready at
-// once.
+// TestProxyBusyEnvoyStaysReady checks that an Envoy that is too busy to respond stays ready, and
+// that one that has exited is unready immediately.
 func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.62.3", `,"terminationDrainDuration":"0s"`, newControlPlane(t), "--envoy-restart=1/1h")
 	a.waitReady()
 	if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
-		t.Fatalf("%d %s", code, body)
+		t.Fatalf("readiness: got %d %s, want 200", code, body)
 	}
 	pid := a.envoyPID()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// The agent relies on the last response for 10 s. Later results, on such a busy machine, may be
-	// anything.
+	// The agent relies on the last response for 10 s. After that, a busy machine may cause any
+	// result.
 	stopped := time.Now()
 	ask := func(until time.Duration) {
 		for begun := time.Now(); time.Since(begun) < until; {
 			code, body := a.get(15020, "/healthz/ready")
 			if after := time.Since(stopped); code != http.StatusOK && after < 9*time.Second {
-				t.Errorf("%s after Envoy stopped: %d %s", after, code, body)
+				t.Errorf("%s after Envoy was paused: got %d %s, want 200", after, code, body)
 			}
 		}
 	}
@@ -40,13 +40,13 @@ func TestProxyBusyEnvoyStaysReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(500 * time.Millisecond)
-	// It is killed while it is paused, so there is no response to wait for.
+	// Kill Envoy while it is paused, so that there is no response to wait for.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	killed := a.killEnvoy(pid)
 	code, body := a.notReady(killed)
 	if off := time.Since(killed); code != http.StatusServiceUnavailable || !strings.Contains(body, "killed by signal 9") {
-		t.Errorf("%s after the kill: %d %s, want 503 and the cause", off, code, body)
+		t.Errorf("%s after the kill: got %d %s, want 503 and the cause", off, code, body)
 	}
 }

@@ -72,13 +72,14 @@ func FuzzTolerate(f *testing.F) {
 		args := strings.Fields(line)
 		kept, dropped := tolerate(newRootCommand(process{}), args)
 		if len(kept)+len(dropped) > len(args) {
-			t.Errorf("%q became %q and %q", args, kept, dropped)
+			t.Errorf("tolerate(%q) = %q and %q, want at most as many arguments", args, kept, dropped)
 		}
 	})
 }
 
-// The flags that Istio's injector sets in a container, and those that a machine's
-// service may have, are known. One of them is deprecated, which the log says.
+// TestInjectedArguments checks that the flags that Istio's injector sets in a container and those
+// that the service of a machine may have are known. One of them is deprecated, which must be
+// logged.
 func TestInjectedArguments(t *testing.T) {
 	t.Parallel()
 	const injected = "--domain ns.svc.cluster.local --proxyLogLevel=warning --proxyComponentLogLevel=misc:error --log_output_level=default:info"
@@ -90,7 +91,7 @@ func TestInjectedArguments(t *testing.T) {
 	} {
 		kept, dropped := tolerate(newRootCommand(process{}), strings.Fields(line))
 		if len(dropped) != 0 || kept[0] != proxyName {
-			t.Errorf("%s: %q is not known", line, dropped)
+			t.Errorf("%s: unknown flags: %q", line, dropped)
 			continue
 		}
 		var f proxyFlags
@@ -104,13 +105,13 @@ func TestInjectedArguments(t *testing.T) {
 		}
 		f.note(fs)
 		if got, err := parseRole(fs.Args()); err != nil || got != role {
-			t.Errorf("%s: role %q, %v", line, got, err)
+			t.Errorf("%s: parseRole() = %q, %v", line, got, err)
 		}
 		if strings.Contains(line, injected) && (!slices.Equal(f.deprecated, []string{"--proxyComponentLogLevel"}) || len(f.ineffects) != 0) {
-			t.Errorf("%s: deprecated %q, without effect %q", line, f.deprecated, f.ineffects)
+			t.Errorf("%s: got deprecated %q, without effect %q", line, f.deprecated, f.ineffects)
 		}
 		if strings.Contains(line, injected) && (f.Domain != "ns.svc.cluster.local" || f.ProxyLogLevel != "warning" || f.ComponentLogLevel != "misc:error") {
-			t.Errorf("%s: %+v", line, f.Flags)
+			t.Errorf("%s: got flags %+v", line, f.Flags)
 		}
 	}
 }
@@ -119,17 +120,17 @@ func TestParseRole(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"": "sidecar", "sidecar": "sidecar", "router": "router", "router extra": "router", "waypoint": "waypoint"} {
 		if got, err := parseRole(strings.Fields(in)); err != nil || got != want {
-			t.Errorf("%q: %q, %v", in, got, err)
+			t.Errorf("parseRole(%q) = %q, %v", in, got, err)
 		}
 	}
 	for in, want := range map[string]string{"ztunnel": "a separate program without Envoy", "ingress": `role "ingress" is unknown: use sidecar, router or waypoint`} {
 		if _, err := parseRole([]string{in}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want one with %q", in, err, want)
+			t.Errorf("parseRole(%q) = %v, want an error with %q", in, err, want)
 		}
 	}
 }
 
-// Commands that end before anything runs, with their exit codes.
+// TestRun runs commands that exit early, and checks their exit codes.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]int{
@@ -138,13 +139,13 @@ func TestRun(t *testing.T) {
 		"proxy --log_output_level loud": exitError, "wait --periodMillis 0": exitError, "wait --timeoutSeconds 1 --url http://127.0.0.1:1/": exitError,
 	} {
 		if got := run(append([]string{ownName}, strings.Fields(in)...), nil); got != want {
-			t.Errorf("%q: exit code %d, want %d", in, got, want)
+			t.Errorf("run(%q) = %d, want %d", in, got, want)
 		}
 	}
 }
 
-// A closed reader of the log must not stop the agent.
-func TestOutputThatNobodyReads(t *testing.T) {
+// TestClosedOutput checks that closing the reader of the log does not kill the agent.
+func TestClosedOutput(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -157,7 +158,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "version")
 	cmd.Env, cmd.Stdout = []string{"OUTRIGGER_TEST_ROLE=agent"}, w
 	if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != exitError {
-		t.Errorf("the agent ended with %v, want an error of its own", err)
+		t.Errorf("the agent exited with %v, want its own error", err)
 	}
 }
 
@@ -171,13 +172,13 @@ func TestWaitFor(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	if err := waitFor(t.Context(), server.URL, time.Second, time.Millisecond); err != nil || asked != 3 {
-		t.Errorf("%d questions, %v", asked, err)
+		t.Errorf("waitFor() = %v after %d requests, want nil after 3", err, asked)
 	}
 	never := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "envoy is not live\nforged line", http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(never.Close)
-	// It never answers within the time: what was heard before is the reason.
+	// The second server stops responding; its earlier response must be reported as the reason.
 	var told atomic.Bool
 	silent := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -194,7 +195,7 @@ func TestWaitFor(t *testing.T) {
 		err := waitFor(ctx, server.URL, time.Minute, time.Millisecond)
 		cancel()
 		if want := server.URL + " did not become ready in time: it returned 503 Service Unavailable: envoy is not live"; err == nil || err.Error() != want {
-			t.Errorf("error %v, want %s", err, want)
+			t.Errorf("waitFor() = %v, want %s", err, want)
 		}
 	}
 }
@@ -204,10 +205,10 @@ func TestCollateral(t *testing.T) {
 	dir := t.TempDir()
 	out, errs, code := program(t, peerName, nil, "collateral", "--all", "-o", dir)
 	if out != "" || errs != "" || code != exitOK {
-		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+		t.Errorf("got exit code %d, output %q, errors %q", code, out, errs)
 	}
 	doc, err := os.ReadFile(filepath.Join(dir, "pilot-agent_proxy.md"))
 	if err != nil || !strings.Contains(string(doc), "--meshConfig string") {
-		t.Errorf("the document of proxy is %q, %v", doc, err)
+		t.Errorf("the document of the command proxy: got %q, error %v", doc, err)
 	}
 }

@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// controlPlane is a fake: it signs all requests, and responds to each subscription with its
-// resources of the type, mostly none.
+// controlPlane is a fake that signs all requests, and responds to each subscription with its
+// resources of the type, if any.
 type controlPlane struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -41,21 +41,21 @@ type controlPlane struct {
 	root    *x509.Certificate
 	address string
 	server  *grpc.Server
-	// resources are its resources by type; set before the first request.
+	// resources are the resources by type; they must be set before the first request.
 	resources map[string][]*discoveryv3.Resource
 
 	mu      sync.Mutex // guards the fields below
-	reports []string   // of health
+	reports []string   // health reports
 	signed  []call
 	streams []call
 	node    string
 	drop    chan struct{}
 }
 
-// call is what the control plane saw of one call.
+// call contains what the control plane received in one call.
 type call struct {
 	metadata metadata.MD
-	// identity is the name in the client certificate, if there was one.
+	// identity is the name in the client certificate, if any.
 	identity string
 }
 
@@ -103,7 +103,7 @@ func newControlPlaneAt(t *testing.T, address string) *controlPlane {
 	return c
 }
 
-// certify signs a certificate with the root, or makes the root itself.
+// certify signs a certificate with the root. Without a parent it creates the root.
 func (c *controlPlane) certify(t *testing.T, template, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	t.Helper()
 	template.SerialNumber = big.NewInt(time.Now().UnixNano())
@@ -163,7 +163,7 @@ func (c *controlPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscover
 	}
 }
 
-// dropStreams ends the streams that are open.
+// dropStreams ends all open streams.
 func (c *controlPlane) dropStreams() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,14 +212,14 @@ func seen(ctx context.Context) call {
 	return result
 }
 
-// calls returns what was seen so far.
+// calls returns the calls that were received so far.
 func (c *controlPlane) calls() (signed, streams []call, node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.signed, c.streams, c.node
 }
 
-// The types that the agent consumes or changes itself.
+// Types that the agent consumes or changes itself.
 const (
 	typeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 	typeExtension   = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Requests of users to a running agent and its real Envoy.
-func TestProxyAnswersPeople(t *testing.T) {
+// TestProxyDebugRequests sends requests of operators to a running agent and its real Envoy.
+func TestProxyDebugRequests(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.9.2"
 	a := startAgent(t, address, `,"terminationDrainDuration":"1s"`, newControlPlane(t), "OUTPUT_CERTS="+t.TempDir())
@@ -34,6 +34,6 @@ func TestProxyAnswersPeople(t *testing.T) {
 	}
 	file := filepath.Join(a.dir, "etc/istio/proxy/grpc-bootstrap.json")
 	if doc, err := os.ReadFile(file); err != nil || !strings.Contains(string(doc), "unix://"+a.dir+"/etc/istio/proxy/XDS") {
-		t.Errorf("%s: %s, %v", file, doc, err)
+		t.Errorf("%s: got %s, error %v", file, doc, err)
 	}
 }

@@ -39,6 +39,6 @@ func TestEnvDoc(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("%s is not what the table says, run make generate:\n%s", file, diff)
+		t.Errorf("%s is out of date, run make generate (-want +got):\n%s", file, diff)
 	}
 }

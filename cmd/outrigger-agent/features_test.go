@@ -22,9 +22,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// The types that the agent consumes reach its components: names the DNS proxy, roots the secrets.
-// Envoy receives none of them.
-func TestProxyTakesNamesAndRoots(t *testing.T) {
+// TestProxyConsumesNamesAndRoots checks that types that the agent consumes reach its components, names
+// the DNS proxy and roots the secrets, and that Envoy receives none of them.
+func TestProxyConsumesNamesAndRoots(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.10"
 	cp, other := newControlPlane(t), newControlPlane(t)
@@ -46,10 +46,10 @@ func TestProxyTakesNamesAndRoots(t *testing.T) {
 		return d.DialContext(ctx, network, address+":15053")
 	}}
 	if ips, err := resolver.LookupHost(t.Context(), "catalog.default.svc.cluster.local."); err != nil || !slices.Equal(ips, []string{"10.1.2.3"}) {
-		t.Errorf("catalog is %q, %v", ips, err)
+		t.Errorf("catalog resolves to %q, %v", ips, err)
 	}
 	if code, body := a.get(15020, "/debug/ndsz"); code != http.StatusOK || !strings.Contains(body, "10.1.2.3") {
-		t.Errorf("names: %d %s", code, body)
+		t.Errorf("/debug/ndsz: got %d %s", code, body)
 	}
 	eventually(t, "both roots are written", func() bool {
 		doc, err := os.ReadFile(dir + "/root-cert.pem")
@@ -61,7 +61,8 @@ func TestProxyTakesNamesAndRoots(t *testing.T) {
 	})
 }
 
-// Without a kubelet, the agent reports the health of the application to the control plane.
+// TestProxyReportsHealth checks that without a kubelet, the agent reports the health of the
+// application to the control plane.
 func TestProxyReportsHealth(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)

@@ -32,7 +32,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 )
 
-// hangUp requests a hot restart of the agent.
+// hangUp sends SIGHUP to the agent, which requests a hot restart.
 func (a *runningAgent) hangUp() {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -45,7 +45,7 @@ func (a *runningAgent) metric(line string) bool {
 	return strings.Contains(body, "\n"+line+"\n")
 }
 
-// probe sends requests until it is stopped, on kept and on new connections, and returns the
+// probe sends requests over persistent and new connections until stop is called, which returns the
 // failures.
 func (a *runningAgent) probe() (stop func() []string) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,7 +71,7 @@ func (a *runningAgent) probe() (stop func() []string) {
 					failures = append(failures, failure)
 					mu.Unlock()
 				}
-				time.Sleep(5 * time.Millisecond) // the pace of the clients
+				time.Sleep(5 * time.Millisecond) // limits the rate of requests
 			}
 		})
 	}
@@ -82,7 +82,8 @@ func (a *runningAgent) probe() (stop func() []string) {
 	}
 }
 
-// On a signal a new Envoy takes over from the old one without a failed request.
+// TestProxyHotRestart checks that on a signal, a new Envoy takes over from the old one without a
+// failed request.
 func TestProxyHotRestart(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -99,26 +100,26 @@ func TestProxyHotRestart(t *testing.T) {
 		t.Errorf("during the hot restarts: %s", failure)
 	}
 	if err := syscall.Kill(first, 0); err == nil {
-		t.Error("the first envoy is still there")
+		t.Error("the first Envoy is still running")
 	}
 	if _, body := a.get(15000, "/stats?filter=server.hot_restart_epoch"); strings.TrimSpace(body) != "server.hot_restart_epoch: 3" {
-		t.Errorf("admin says %q", body)
+		t.Errorf("hot restart epoch: got %q", body)
 	}
 	if out := a.out.String(); strings.Contains(out, "ended an older stream") {
-		t.Error("the streams of two envoys fought")
+		t.Error("the streams of two Envoys ended each other")
 	}
-	a.hangUp() // the end finds a hot restart under way
+	a.hangUp() // the agent stops during a hot restart
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(exitOK)
 	if left, err := filepath.Glob(filepath.Join(a.dir, "etc/istio/proxy", "hr_*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files remain: %v, error %v", left, err)
 	}
 }
 
-// pickyPlane sends only a listener and its route to the first stream. While it is picky, it also
-// sends a resource that Envoy rejects to later streams.
+// pickyPlane sends only a listener and its route to the first stream. While picky, it also sends a
+// resource that Envoy rejects to later streams.
 type pickyPlane struct {
 	*controlPlane
 	typeURL   string
@@ -164,9 +165,9 @@ func newPickyPlane(t *testing.T, address, typeURL string) (*pickyPlane, *control
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = server.Serve(l) }() // until it is stopped
+	go func() { _ = server.Serve(l) }() // returns when the server is stopped
 	t.Cleanup(server.Stop)
-	// The fields that startAgent needs: the address and the root.
+	// startAgent needs only the address and the root.
 	return p, &controlPlane{root: p.root, address: l.Addr().String()}
 }
 
@@ -205,7 +206,8 @@ func (p *pickyPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryS
 	}
 }
 
-// A new Envoy that rejects a resource that the old one had accepted does not take over.
+// TestProxyHotRestartRejected checks that a new Envoy does not take over if it rejects a resource
+// that the old one had accepted.
 func TestProxyHotRestartRejected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ address, typeURL string }{
@@ -221,7 +223,7 @@ func TestProxyHotRestartRejected(t *testing.T) {
 			a.hangUp()
 			eventually(t, "the hot restart fails", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="failed"} 1`) })
 			if out := a.out.String(); !strings.Contains(out, "it rejected "+c.typeURL+", which the old one had accepted") || strings.Count(out, "the hot restart failed") != 1 {
-				t.Error("the log does not say, once, what was rejected")
+				t.Error("the log does not report exactly once what was rejected")
 			}
 			picky.mu.Lock()
 			picky.picky = false
@@ -229,7 +231,7 @@ func TestProxyHotRestartRejected(t *testing.T) {
 			a.hangUp()
 			eventually(t, "the next one succeeds", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 1`) })
 			for _, failure := range stop() {
-				t.Errorf("meanwhile: %s", failure)
+				t.Errorf("during the failed hot restart: %s", failure)
 			}
 			if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)

@@ -32,8 +32,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// writePair writes a workload certificate with its key and roots, and returns
-// the serial number as Envoy shows it.
+// writePair writes a workload certificate with its key and roots, and returns the serial number in
+// Envoy's format.
 func (c *controlPlane) writePair(t *testing.T, dir string) (serial string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -49,21 +49,21 @@ func (c *controlPlane) writePair(t *testing.T, dir string) (serial string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The key is written first, as a careless user would: the agent waits for the pair.
+	// The key is written first, as a careless user may do; the agent must wait for the certificate.
 	writeIn(t, dir, "key.pem", keyPEM)
 	writeIn(t, dir, "cert-chain.pem", certs.EncodeChain(leaf))
 	writeIn(t, dir, "root-cert.pem", c.rootPEM())
 	return leaf.SerialNumber.Text(16)
 }
 
-// exists reports whether there is a file below the agent's directory.
+// exists reports whether a file exists below the agent's directory.
 func (a *runningAgent) exists(path string) bool {
 	_, err := os.Stat(filepath.Join(a.dir, path))
 	return err == nil
 }
 
-// Without Envoy the agent keeps certificates in files, for applications with
-// gRPC of their own, and relays their streams.
+// TestProxyWithoutEnvoy checks that without Envoy the agent writes certificates to files for
+// applications that use gRPC themselves, and relays their streams.
 func TestProxyWithoutEnvoy(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -81,11 +81,11 @@ func TestProxyWithoutEnvoy(t *testing.T) {
 		})
 	}
 	if info, err := os.Stat(filepath.Join(a.dir, "etc/istio/proxy/XDS")); err != nil || info.Mode()&fs.ModeSocket == 0 || info.Mode().Perm() != 0o666 {
-		t.Errorf("the XDS socket is %v, %v", info, err)
+		t.Errorf("the XDS socket: got %v, error %v", info, err)
 	}
 	for _, path := range []string{"etc/istio/proxy/envoy-rev.json", "var/run/secrets/workload-spiffe-uds/socket"} {
 		if a.exists(path) {
-			t.Errorf("there is %s, which only an Envoy needs", path)
+			t.Errorf("%s exists, but only Envoy needs it", path)
 		}
 	}
 	bootstrap, err := os.ReadFile(filepath.Join(a.dir, environ.DefaultGRPCBootstrap))
@@ -93,14 +93,14 @@ func TestProxyWithoutEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(bootstrap), dir+"/cert-chain.pem") {
-		t.Errorf("bootstrap of gRPC: %s", bootstrap)
+		t.Errorf("the bootstrap of gRPC lacks the certificate: %s", bootstrap)
 	}
-	// gRPC's own client reads it, certificates and all.
+	// gRPC's own client must accept the file, including the certificates.
 	if _, err := xds.NewXDSResolverWithConfigForTesting(bootstrap); err != nil {
-		t.Errorf("gRPC's client: %v", err)
+		t.Errorf("gRPC's client rejects the bootstrap: %v", err)
 	}
 	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "istio_agent_cert_expiry_seconds") {
-		t.Errorf("metrics: %d %s", code, body)
+		t.Errorf("metrics: got %d %s", code, body)
 	}
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -108,8 +108,8 @@ func TestProxyWithoutEnvoy(t *testing.T) {
 	a.waitEnd(exitOK)
 }
 
-// Certificates of another program reach Envoy, also replaced ones; no
-// authority is asked.
+// TestProxyMountedCertificates checks that Envoy receives the certificates of another program, also
+// replaced ones, and that no certificate is requested.
 func TestProxyMountedCertificates(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -131,16 +131,16 @@ func TestProxyMountedCertificates(t *testing.T) {
 	eventually(t, "Envoy has the second certificate", has(cp.writePair(t, mounted)))
 	signed, streams, _ := cp.calls()
 	if len(signed) != 0 || len(streams) == 0 || streams[0].identity != "spiffe://cluster.local/ns/default/sa/shop" {
-		t.Errorf("signed %v, streams %+v", signed, streams)
+		t.Errorf("got certificate requests %v, streams %+v", signed, streams)
 	}
 }
 
-// anyNode has one snapshot for every node.
+// anyNode uses the same snapshot for every node.
 type anyNode struct{}
 
 func (anyNode) ID(*corev3.Node) string { return "any" }
 
-// serveSecrets is a server of secrets that is not ours, on a socket.
+// serveSecrets runs go-control-plane's SDS server on a socket.
 func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	t.Helper()
 	pair := t.TempDir()
@@ -182,7 +182,8 @@ func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	})
 }
 
-// An existing secret server stays, and Envoy receives its secrets: here that of go-control-plane.
+// TestProxyExternalSecrets checks that an existing secret server is kept and that Envoy receives
+// its secrets, here those of go-control-plane.
 func TestProxyExternalSecrets(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -201,19 +202,20 @@ func TestProxyExternalSecrets(t *testing.T) {
 	a.waitReady()
 	eventually(t, "Envoy has the other server's certificate", a.hasSecret)
 	if signed, _, _ := cp.calls(); len(signed) != 0 {
-		t.Errorf("the authority was asked %d times", len(signed))
+		t.Errorf("%d certificates were requested, want none", len(signed))
 	}
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(exitOK)
 	if !a.exists("var/run/secrets/workload-spiffe-uds/socket") {
-		t.Error("the other server's socket is gone")
+		t.Error("the socket of the other server was removed")
 	}
 }
 
-// With the name of another server's socket, the agent waits for that server, in a directory
-// that it does not write to. Its own identity never replaces the other.
+// TestProxyNamedSecrets checks that if the socket of another server is configured, the agent waits
+// for that server, also in a directory that it cannot write to, and never replaces it with its own
+// identity.
 func TestProxyNamedSecrets(t *testing.T) {
 	t.Parallel()
 	const mount = "var/run/secrets/workload-spiffe-uds"
@@ -239,7 +241,7 @@ func TestProxyNamedSecrets(t *testing.T) {
 	stop(start())
 	a := start()
 	if strings.Contains(a.out.String(), "envoy started") {
-		t.Error("Envoy runs without an identity")
+		t.Error("Envoy was started without an identity")
 	}
 	serveSecrets(t, filepath.Join(short, "s"), cp)
 	if err := os.Symlink(filepath.Join(short, "s"), filepath.Join(dir, mount, "spire.sock")); err != nil {
@@ -248,17 +250,17 @@ func TestProxyNamedSecrets(t *testing.T) {
 	a.waitReady()
 	eventually(t, "Envoy has the other server's certificate", a.hasSecret)
 	if signed, _, _ := cp.calls(); len(signed) != 0 {
-		t.Errorf("the authority was asked %d times", len(signed))
+		t.Errorf("%d certificates were requested, want none", len(signed))
 	}
 	stop(a)
 	entries, err := os.ReadDir(filepath.Join(dir, mount))
 	if err != nil || len(entries) != 1 || entries[0].Name() != "spire.sock" {
-		t.Errorf("the directory of the socket has %v, %v", entries, err)
+		t.Errorf("the directory of the socket contains %v, error %v", entries, err)
 	}
 }
 
-// A machine joins with a token, and needs none after a reboot that wiped
-// /var/run: it has kept its certificate.
+// TestProxyMachineReboots checks that a machine joins with a token, and needs none after a reboot
+// that clears /var/run, because it has stored its certificate.
 func TestProxyMachineReboots(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -279,7 +281,7 @@ func TestProxyMachineReboots(t *testing.T) {
 	stop(first)
 	signed, _, _ := cp.calls()
 	if len(signed) != 1 || strings.Join(signed[0].metadata.Get("authorization"), "") != "Bearer the-token" {
-		t.Errorf("signed first: %+v", signed)
+		t.Errorf("first certificate requests: got %+v", signed)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "var")); err != nil {
 		t.Fatal(err)
@@ -289,12 +291,13 @@ func TestProxyMachineReboots(t *testing.T) {
 	stop(second)
 	_, streams, _ := cp.calls()
 	if len(streams) < 2 || streams[len(streams)-1].identity != "spiffe://cluster.local/ns/default/sa/shop" {
-		t.Errorf("streams: %+v", streams)
+		t.Errorf("streams: got %+v", streams)
 	}
 }
 
-// Another authority in place of the old one refuses its certificates: the agent requests a new one
-// with its token and serves Envoy again, long before half of the certificate's lifetime has passed.
+// TestProxyAuthorityReplaced checks that if a new authority does not accept the certificates of the
+// old one, the agent requests a new certificate with its token and serves Envoy again, long before
+// half of the lifetime of the certificate has passed.
 func TestProxyAuthorityReplaced(t *testing.T) {
 	t.Parallel()
 	old := newControlPlane(t)

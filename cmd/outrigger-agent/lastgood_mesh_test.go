@@ -21,7 +21,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/certs"
 )
 
-// coldMesh is an agent whose control plane is started and stopped.
+// coldMesh is an agent with a control plane that can be stopped and started.
 type coldMesh struct {
 	*goControlPlane
 	t            *testing.T
@@ -43,8 +43,7 @@ func (m *coldMesh) end(a *runningAgent) {
 	a.waitEnd(exitOK)
 }
 
-// works checks everything that the agent and Envoy receive from the control
-// plane.
+// works checks everything that the agent and Envoy receive from the control plane.
 func (m *coldMesh) works(a *runningAgent, generation string) {
 	m.t.Helper()
 	for _, url := range []string{"http://" + m.proxyAddress + ":8080", "https://" + m.proxyAddress + ":8443"} {
@@ -57,7 +56,7 @@ func (m *coldMesh) works(a *runningAgent, generation string) {
 		return d.DialContext(ctx, network, m.proxyAddress+":15053")
 	}}
 	if ips, err := resolver.LookupHost(m.t.Context(), "catalog.default.svc.cluster.local."); err != nil || !slices.Equal(ips, []string{"10.1.2.3"}) {
-		m.t.Errorf("catalog is %q, %v", ips, err)
+		m.t.Errorf("catalog resolves to %q, %v", ips, err)
 	}
 	eventually(m.t, "both roots are written", func() bool {
 		doc, err := os.ReadFile(filepath.Join(m.out, "root-cert.pem"))
@@ -69,10 +68,10 @@ func (m *coldMesh) works(a *runningAgent, generation string) {
 	})
 }
 
-// The last good configuration is complete: routes, Wasm plugins, names, roots, and with consent the
-// keys of gateways. When the control plane is back, Envoy moves to it without a failed request. A
-// plugin that is no longer in the cache does not delay the start, and denies all requests. The
-// control plane is go-control-plane's.
+// TestProxyColdMesh checks that the last good configuration is complete: routes, Wasm plugins,
+// names, roots, and with consent the keys of gateways. When the control plane returns, Envoy must
+// switch to it without a failed request. A plugin that is no longer in the cache must not delay the
+// start, and must deny all requests. The control plane is go-control-plane's.
 func TestProxyColdMesh(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ address, delta string }{
@@ -89,7 +88,7 @@ func testColdMesh(t *testing.T, address, delta string) {
 	const hosts = "127.77.101.9"
 	backend := serveOn(t, hosts, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	modules := serveOn(t, hosts, func(w http.ResponseWriter, _ *http.Request) {
-		module, _ := base64.StdEncoding.DecodeString(pluginModule) // it was decoded before
+		module, _ := base64.StdEncoding.DecodeString(pluginModule) // the constant is valid
 		_, _ = w.Write(module)
 	})
 	m := &coldMesh{
@@ -124,12 +123,12 @@ func testColdMesh(t *testing.T, address, delta string) {
 	a.waitReady()
 	t.Logf("ready after %s without a control plane", time.Since(began))
 	if _, body := a.get(15020, "/healthz/ready"); !strings.Contains(body, "serving last good from 20") {
-		t.Errorf("readiness says %s", body)
+		t.Errorf("readiness: got %s", body)
 	}
 	m.works(a, "1")
 
 	l := startLoad("http://" + address + ":8080")
-	// All clients are at it.
+	// All clients are sending requests.
 	eventually(t, "there is load", func() bool { return l.asked.Load() > 100 })
 	m.generation(t, "2")
 	m.listen(t, m.address)
@@ -148,7 +147,7 @@ func testColdMesh(t *testing.T, address, delta string) {
 	failures := l.stop()
 	t.Logf("%d requests meanwhile", l.asked.Load())
 	if len(failures) > 0 {
-		t.Errorf("%d of %d requests failed while the control plane came back, the first: %s", len(failures), l.asked.Load(), failures[0])
+		t.Errorf("%d of %d requests failed when the control plane returned, the first: %s", len(failures), l.asked.Load(), failures[0])
 	}
 	m.works(a, "2")
 	eventually(t, "it is kept", func() bool {
@@ -165,19 +164,19 @@ func testColdMesh(t *testing.T, address, delta string) {
 	m.withoutConsent()
 }
 
-// withoutConsent starts after the consent to keep secrets was withdrawn.
+// withoutConsent starts the agent after the consent to store secrets was withdrawn.
 func (m *coldMesh) withoutConsent() {
 	m.t.Helper()
 	m.env = append(m.env, "OUTRIGGER_LAST_GOOD_SECRETS=false")
 	a := m.start()
 	a.waitReady()
 	if got, err := askEnvoy(m.client(), "https://"+m.proxyAddress+":8443"); err == nil {
-		m.t.Errorf("with a key that was not to be kept: %+v", got)
+		m.t.Errorf("got %+v with a key that must not be stored", got)
 	}
 	m.end(a)
 }
 
-// withoutModule starts without the cache of Wasm modules.
+// withoutModule starts the agent without the cache of Wasm modules.
 func (m *coldMesh) withoutModule() {
 	m.t.Helper()
 	data := filepath.Join(m.dir, "var/lib/istio/data")
@@ -195,12 +194,12 @@ func (m *coldMesh) withoutModule() {
 		}
 	}
 	if removed == 0 {
-		m.t.Fatalf("there is no cache of modules in %s", data)
+		m.t.Fatalf("the cache of Wasm modules was not found in %s", data)
 	}
 	a := m.start()
 	a.waitReady()
 	if got, err := askEnvoy(m.client(), "http://"+m.proxyAddress+":8080"); err != nil || got.code != http.StatusForbidden {
-		m.t.Errorf("without the plugin: %+v, %v", got, err)
+		m.t.Errorf("without the plugin: got %+v, error %v; want 403", got, err)
 	}
 	m.end(a)
 }

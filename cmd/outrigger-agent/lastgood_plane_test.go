@@ -52,11 +52,11 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// pluginModule adds the header x-plugin to responses; proxy-wasm ABI 0.2.1.
+// pluginModule is a Wasm module (proxy-wasm ABI 0.2.1) that adds the header x-plugin to responses.
 const pluginModule = "AGFzbQEAAAABHgVgAABgAX8Bf2ACf38AYAN/f38Bf2AFf39/f38BfwIiAQNlbnYacHJveHlfYWRkX2hlYWRlcl9tYXBfdmFsdWUABAMGBQABAAIDBQMBABAGCAF/AUGAgAILB4MBBgZtZW1vcnkCABdwcm94eV9hYmlfdmVyc2lvbl8wXzJfMQABGHByb3h5X29uX21lbW9yeV9hbGxvY2F0ZQACC19pbml0aWFsaXplAAMXcHJveHlfb25fY29udGV4dF9jcmVhdGUABBlwcm94eV9vbl9yZXNwb25zZV9oZWFkZXJzAAUKKQUCAAsLACMAIwAgAGokAAsCAAsCAAsSAEECQQBBCEGAAkEBEAAaQQALCxUCAEEACwh4LXBsdWdpbgBBgAILATE="
 
-// goControlPlane is go-control-plane's server with a small mesh, beside an
-// authority of ours; it can be stopped and started again.
+// goControlPlane is go-control-plane's server with a small mesh, and a fake authority. It can be
+// stopped, and started again.
 type goControlPlane struct {
 	*controlPlane
 	caches map[string]*cachev3.LinearCache
@@ -64,8 +64,8 @@ type goControlPlane struct {
 	served chan error
 }
 
-// newGoControlPlane makes one for a proxy at an address, whose port 8080 leads
-// to a backend through a Wasm plugin that is fetched from a URL.
+// newGoControlPlane returns a control plane for a proxy at an address. Port 8080 of the proxy
+// routes to a backend through a Wasm plugin that is fetched from a URL.
 func newGoControlPlane(t *testing.T, address, backend, plugin string) *goControlPlane {
 	t.Helper()
 	p := &goControlPlane{controlPlane: newControlPlane(t), caches: map[string]*cachev3.LinearCache{}}
@@ -117,7 +117,7 @@ func newGoControlPlane(t *testing.T, address, backend, plugin string) *goControl
 	p.credential(t, address+":8443", manager, ads)
 	p.generation(t, "1")
 	table := &nds.Table{Hosts: map[string]nds.Host{"catalog.default.svc.cluster.local": {IPs: []string{"10.1.2.3"}, Registry: nds.Kubernetes, Shortname: "catalog", Namespace: "default"}}}
-	names := &emptypb.Empty{} // it writes what it does not know
+	names := &emptypb.Empty{} // Empty preserves unknown fields
 	names.ProtoReflect().SetUnknown(table.Marshal())
 	p.set(t, nds.TypeURL, "names", names)
 	p.set(t, typeProxyConfig, "roots", &meshv1alpha1.ProxyConfig{CaCertificatesPem: []string{string(newControlPlane(t).rootPEM())}})
@@ -131,7 +131,7 @@ func (p *goControlPlane) set(t *testing.T, typeURL, name string, m proto.Message
 	}
 }
 
-// credential adds a listener with TLS, like that of a gateway: its key is from the control plane.
+// credential adds a TLS listener like that of a gateway, whose key comes from the control plane.
 func (p *goControlPlane) credential(t *testing.T, address string, manager *anypb.Any, ads *corev3.ConfigSource) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -160,7 +160,8 @@ func (p *goControlPlane) credential(t *testing.T, address string, manager *anypb
 	})
 }
 
-// client verifies the name of a listener with TLS. Each request uses a new connection.
+// client returns a client that verifies the name of the TLS listener and opens a connection for
+// each request.
 func (p *goControlPlane) client() *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(p.root)
@@ -185,7 +186,7 @@ func (p *goControlPlane) generation(t *testing.T, which string) {
 	})
 }
 
-// listen serves at the address, and may be called again after it was stopped.
+// listen serves at an address. It may be called again after stop.
 func (p *goControlPlane) listen(t *testing.T, address string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -216,7 +217,7 @@ func (p *goControlPlane) listen(t *testing.T, address string) {
 	t.Cleanup(server.Stop)
 }
 
-// stop ends it as a crash would.
+// stop ends the server like a crash.
 func (p *goControlPlane) stop(t *testing.T) {
 	t.Helper()
 	p.server.Stop()
@@ -236,7 +237,7 @@ func tcpAddress(t *testing.T, hostPort string) *corev3.Address {
 	}}}
 }
 
-// serveOn is an HTTP server on a host of these tests.
+// serveOn runs an HTTP server on a loopback address reserved for these tests.
 func serveOn(t *testing.T, host string, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	l, err := net.Listen("tcp", host+":0")
@@ -249,23 +250,23 @@ func serveOn(t *testing.T, host string, handler http.HandlerFunc) *httptest.Serv
 	return s
 }
 
-// answer is a response through Envoy.
+// answer is a response that came through Envoy.
 type answer struct {
 	code                     int
 	body, plugin, generation string
 }
 
 func askEnvoy(client *http.Client, url string) (a answer, err error) {
-	resp, err := client.Post(url, "", nil) // which Go never retries automatically
+	resp, err := client.Post(url, "", nil) // Go never retries a POST automatically
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read from
+	defer func() { _ = resp.Body.Close() }() // closing cannot lose data
 	body, err := io.ReadAll(resp.Body)
 	return answer{resp.StatusCode, string(body), resp.Header.Get("x-plugin"), resp.Header.Get("x-generation")}, err
 }
 
-// load sends requests continuously, on kept and on new connections.
+// load sends requests continuously over persistent and new connections.
 type load struct {
 	asked   atomic.Int64
 	done    chan struct{}
@@ -312,7 +313,7 @@ func (l *load) ask(client *http.Client, url string) {
 	}
 }
 
-// stop returns what was not answered.
+// stop stops the load and returns the failed requests.
 func (l *load) stop() []string {
 	close(l.done)
 	l.clients.Wait()

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// An agent and Envoy that start while the control plane is down serve their last configuration,
-// report it, and need no authority if the identity may be stored.
+// TestProxyColdStart checks that an agent and Envoy that start while the control plane is down
+// serve their last configuration, report that, and need no authority if the identity may be stored.
 func TestProxyColdStart(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.13"
@@ -45,7 +45,7 @@ func TestProxyColdStart(t *testing.T) {
 	second.waitReady()
 	t.Logf("ready after %s without a control plane", time.Since(begin))
 	if code, body := second.get(15020, "/healthz/ready"); code != http.StatusOK || !strings.Contains(body, "serving last good from 20") {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("readiness: got %d %s", code, body)
 	}
 	eventually(t, "Envoy has the kept certificate", second.hasSecret)
 	stop(second)
@@ -66,7 +66,7 @@ func TestProxyColdStart(t *testing.T) {
 		if info.Mode().IsRegular() {
 			doc, err := os.ReadFile(path)
 			if err != nil || strings.Contains(string(doc), "PRIVATE KEY") || strings.Contains(string(doc), "CERTIFICATE") {
-				t.Errorf("%s is not sealed, %v", path, err)
+				t.Errorf("%s is not encrypted, or error %v", path, err)
 			}
 		}
 		return nil

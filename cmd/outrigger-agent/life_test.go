@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// secretUser is laid over the bootstrap: a cluster that needs the workload's certificate.
+// secretUser is merged into the bootstrap: a cluster that needs the workload's certificate.
 const secretUser = `static_resources:
   clusters:
   - name: needs-a-secret
@@ -32,7 +32,7 @@ const secretUser = `static_resources:
               api_config_source: {api_type: GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}
 `
 
-// hasSecret reports whether the running Envoy has received its certificate.
+// hasSecret reports whether the running Envoy has its certificate.
 func (a *runningAgent) hasSecret() bool {
 	_, body := a.get(15000, "/certs")
 	return strings.Contains(body, "spiffe://cluster.local/ns/default/sa/shop")
@@ -47,11 +47,12 @@ func (a *runningAgent) killEnvoy(pid int) time.Time {
 	return killed
 }
 
-// noAnswer is the reason why the proxy is not ready between the exit of Envoy and its detection by
-// the agent.
+// noAnswer is the reason for not being ready between the exit of Envoy and its detection by the
+// agent.
 const noAnswer = "ask envoy's admin port: "
 
-// notReady waits until readiness is off after a kill, with the cause.
+// notReady waits until the proxy is not ready after a kill, and returns the response with the
+// cause.
 func (a *runningAgent) notReady(killed time.Time) (code int, body string) {
 	for code, body = http.StatusOK, ""; code == http.StatusOK || strings.HasPrefix(body, noAnswer); {
 		if code, body = a.get(15020, "/healthz/ready"); time.Since(killed) > 2*time.Minute {
@@ -61,16 +62,17 @@ func (a *runningAgent) notReady(killed time.Time) (code int, body string) {
 	return code, body
 }
 
-// lastEnvoyPID finds the newest child of the agent.
+// lastEnvoyPID returns the process ID of the agent's newest child.
 func (a *runningAgent) lastEnvoyPID() int {
 	out := a.out.String()
 	last := &runningAgent{t: a.t, out: &lockedBuffer{}}
-	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer accepts all
+	_, _ = last.out.Write([]byte(out[max(strings.LastIndex(out, "envoy started\tpid="), 0):])) // a buffer returns no errors
 	return last.envoyPID()
 }
 
-// A crash ends readiness at once, with the reason. Within the budget Envoy is restarted and
-// receives everything again over the same sockets; beyond it the agent exits.
+// TestProxyEnvoyRestart checks that a crash ends readiness immediately, with the reason. Within the
+// budget, Envoy must be restarted and receive everything again over the same sockets; beyond it,
+// the agent must exit.
 func TestProxyEnvoyRestart(t *testing.T) {
 	t.Parallel()
 	override := filepath.Join(t.TempDir(), "override.yaml")
@@ -82,7 +84,7 @@ func TestProxyEnvoyRestart(t *testing.T) {
 	a.waitReady()
 	eventually(t, "envoy has its certificate", a.hasSecret)
 	if code, body := a.get(15020, "/healthz/ready"); code != http.StatusOK {
-		t.Fatalf("not ready: %d %s", code, body)
+		t.Fatalf("readiness: got %d %s, want 200", code, body)
 	}
 	sockets := []string{filepath.Join(a.dir, "etc/istio/proxy/XDS"), filepath.Join(a.dir, "var/run/secrets/workload-spiffe-uds/socket")}
 	before := make([]os.FileInfo, len(sockets))
@@ -98,14 +100,14 @@ func TestProxyEnvoyRestart(t *testing.T) {
 	killed := a.killEnvoy(first)
 	code, body := a.notReady(killed)
 	if off := time.Since(killed); code != http.StatusServiceUnavailable || !strings.Contains(body, "envoy was killed by signal 9") {
-		t.Errorf("%s after the kill: %d %s, want 503 and the cause", off, code, body)
+		t.Errorf("%s after the kill: got %d %s, want 503 and the cause", off, code, body)
 	} else {
 		t.Logf("readiness was off %s after the kill: %s", off, body)
 	}
 	eventually(t, "the proxy is ready again", func() bool {
 		code, body := a.get(15020, "/healthz/ready")
 		if code == http.StatusServiceUnavailable && !strings.Contains(body, "envoy was killed by signal 9") && !strings.Contains(body, noAnswer) {
-			t.Errorf("meanwhile not ready: %s, want the cause", body)
+			t.Errorf("not ready during the restart: got %s, want the cause", body)
 		}
 		return code == http.StatusOK
 	})
@@ -114,33 +116,34 @@ func TestProxyEnvoyRestart(t *testing.T) {
 
 	signedThen, streamsThen, _ := cp.calls()
 	if len(streamsThen) != len(streams)+1 || len(signedThen) != len(signed) {
-		t.Errorf("%d streams and %d certificates, want one stream more than %d, and still %d", len(streamsThen), len(signedThen), len(streams), len(signed))
+		t.Errorf("got %d streams and %d certificates, want one stream more than %d, and still %d", len(streamsThen), len(signedThen), len(streams), len(signed))
 	}
 	for i, path := range sockets {
 		if after, err := os.Stat(path); err != nil || !os.SameFile(before[i], after) {
-			t.Errorf("%s is another one: %v", path, err)
+			t.Errorf("%s was replaced, error %v", path, err)
 		}
 	}
 	if _, body := a.get(15020, "/metrics"); !strings.Contains(body, "\noutrigger_agent_envoy_restarts_total 1\n") {
-		t.Error("the restart is not counted")
+		t.Error("the metric does not count the restart")
 	}
 	if out := a.out.String(); !strings.Contains(out, "is restarted") || !strings.Contains(out, "count=0") {
-		t.Error("the log has no line with what is left of the budget")
+		t.Error("the log does not contain the remaining budget")
 	}
 
 	second := a.lastEnvoyPID()
 	if second == first {
-		t.Fatal("there is no second envoy")
+		t.Fatal("Envoy was not restarted")
 	}
 	a.killEnvoy(second)
 	a.waitEnd(exitEnvoyCrashed)
 	if out := a.out.String(); !strings.Contains(out, "the budget of envoy's restarts, 1/1h0m0s, is exhausted: envoy was killed by signal 9") {
-		t.Error("the last line does not say that the budget is used up, and the cause")
+		t.Error("the log does not contain that the budget is exhausted, with the cause")
 	}
 }
 
-// The order of a native sidecar: drain first, the end later, and then at once.
-func TestProxyDrainsBeforeItsEnd(t *testing.T) {
+// TestProxyDrainsBeforeExit checks the shutdown of a native sidecar: it drains first, and exits
+// immediately when it is stopped later.
+func TestProxyDrainsBeforeExit(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.21", `,"terminationDrainDuration":"3s"`, newControlPlane(t))
 	a.waitReady()
@@ -160,10 +163,10 @@ func TestProxyDrainsBeforeItsEnd(t *testing.T) {
 		return code == http.StatusServiceUnavailable && body == "draining\n"
 	})
 	if code := <-answered; code != http.StatusOK || time.Since(begun) < 3*time.Second {
-		t.Errorf("POST /drain answers %d after %s, want 200 after 3s", code, time.Since(begun))
+		t.Errorf("POST /drain: got %d after %s, want 200 after 3 s", code, time.Since(begun))
 	}
 	if code, _ := a.get(15000, "/ready"); code == 0 {
-		t.Error("envoy has gone before anybody asked it to")
+		t.Error("Envoy exited before it was stopped")
 	}
 	ending := time.Now()
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -172,10 +175,10 @@ func TestProxyDrainsBeforeItsEnd(t *testing.T) {
 	a.waitEnd(exitOK)
 	// The race detector alone sleeps for a second when the process exits.
 	if took := time.Since(ending); took > 2*time.Second {
-		t.Errorf("the end took %s although the drain was over", took)
+		t.Errorf("the shutdown took %s although the drain was over", took)
 	}
 	if n := strings.Count(a.out.String(), "envoy is draining"); n != 1 {
-		t.Errorf("envoy was drained %d times, want once", n)
+		t.Errorf("Envoy was drained %d times, want once", n)
 	}
 }
 
@@ -189,12 +192,13 @@ func TestProxyRefusesLifeFlags(t *testing.T) {
 		cmd := newRootCommand(process{})
 		cmd.SetArgs([]string{"proxy", "sidecar", flag})
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", flag, err, want)
+			t.Errorf("%s: got error %v, want one with %q", flag, err, want)
 		}
 	}
 }
 
-// Probes and scrapes that stay connected do not count as connections to wait for.
+// TestProxyExitsOnZeroConnections checks that persistent connections of probes and scrapes are not
+// among those that the shutdown waits for.
 func TestProxyExitsOnZeroConnections(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.22", `,"terminationDrainDuration":"60s"`, newControlPlane(t),
@@ -217,6 +221,6 @@ func TestProxyExitsOnZeroConnections(t *testing.T) {
 	}
 	a.waitEnd(exitOK)
 	if took := time.Since(begun); took < 300*time.Millisecond || took > 50*time.Second {
-		t.Errorf("the end took %s, want MINIMUM_DRAIN_DURATION or a little more", took)
+		t.Errorf("the shutdown took %s, want MINIMUM_DRAIN_DURATION or a little more", took)
 	}
 }

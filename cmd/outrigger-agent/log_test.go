@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// The program writes its log to the targets of the flags, also in JSON, without secrets.
-func TestLogOfTheProgram(t *testing.T) {
+// TestLogTargets checks that the log goes to the targets of the flags, also as JSON, and
+// contains no secrets.
+func TestLogTargets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "agent.log")
@@ -28,10 +29,10 @@ func TestLogOfTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code != exitError || out != "" || strings.Contains(errs+string(text), "s3cr3t") {
-		t.Errorf("exit code %d, output %q, errors %q, log %q", code, out, errs, text)
+		t.Errorf("got exit code %d, output %q, errors %q, log %q", code, out, errs, text)
 	}
 	if !strings.HasPrefix(errs, string(text)) {
-		t.Errorf("the two targets differ: %q, %q", errs, text)
+		t.Errorf("the two targets differ: %q and %q", errs, text)
 	}
 	var names []any
 	ends := 0
@@ -43,16 +44,16 @@ func TestLogOfTheProgram(t *testing.T) {
 		if doc["level"] == "error" && doc["msg"] == "agent failed" {
 			ends++
 		} else if doc["level"] != "warn" || !strings.HasPrefix(doc["caller"].(string), "outrigger-agent/proxy.go:") {
-			t.Errorf("line %v", doc)
+			t.Errorf("unexpected line %v", doc)
 		}
 		if name, ok := doc["name"]; ok {
 			names = append(names, name)
 		}
 	}
 	if !slices.Contains(names, any("--concurrency")) || !strings.Contains(string(text), "terminationDrainDuration of ProxyConfig") {
-		t.Errorf("the log is %s", text)
+		t.Errorf("log: got %s", text)
 	}
 	if ends != 1 {
-		t.Errorf("%d lines report why the agent failed: %s", ends, text)
+		t.Errorf("%d lines contain the reason of the exit, want 1: %s", ends, text)
 	}
 }

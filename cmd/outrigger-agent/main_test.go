@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Concurrent signals count as one; each later one is another event.
+// TestObey checks that concurrent signals count as one, and that each later one is a separate
+// event.
 func TestObey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -26,7 +27,7 @@ func TestObey(t *testing.T) {
 			synctest.Wait()
 		}
 		if want := []string{"drain", "end", "exit"}; !slices.Equal(acts, want) {
-			t.Errorf("the acts are %q, want %q", acts, want)
+			t.Errorf("acts: got %q, want %q", acts, want)
 		}
 		close(done)
 	})

@@ -20,13 +20,13 @@ import (
 	"time"
 )
 
-// scraper is a client with a certificate for a name, signed by a control
-// plane's root; without a name it has none.
+// scraper returns a client with a certificate for a name, signed by the root of a control plane, or
+// without a certificate if the name is empty.
 func (c *controlPlane) scraper(t *testing.T, signer *controlPlane, name string) *http.Client {
 	t.Helper()
 	pool := x509.NewCertPool()
 	pool.AddCert(c.root)
-	// Names of workloads are no host names: what signed them is checked.
+	// Identities of workloads are not host names, so verify the issuer instead.
 	config := &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
 		_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: pool})
 		return err
@@ -48,7 +48,7 @@ func (c *controlPlane) scraper(t *testing.T, signer *controlPlane, name string) 
 	return client
 }
 
-// answerOf returns the status and the body, or 0 and why there is none.
+// answerOf returns the status and body, or 0 and the error if there is no response.
 func answerOf(ctx context.Context, client *http.Client, method, url string) (code int, body string) {
 	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func answerOf(ctx context.Context, client *http.Client, method, url string) (cod
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer func() { _ = resp.Body.Close() }() // only read
+	defer func() { _ = resp.Body.Close() }() // closing cannot lose data
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, err.Error()
@@ -68,7 +68,8 @@ func answerOf(ctx context.Context, client *http.Client, method, url string) (cod
 
 const prometheusID = "spiffe://cluster.local/ns/monitoring/sa/prometheus"
 
-// Metrics over mutual TLS: for peers of the mesh, at their paths, and nothing else.
+// TestProxySecureMetrics checks that metrics over mutual TLS are available only to peers of the
+// mesh, and only at their paths.
 func TestProxySecureMetrics(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.62.1"
@@ -93,7 +94,7 @@ func TestProxySecureMetrics(t *testing.T) {
 		at(15092, "/metrics"):                   {true, true},
 	} {
 		if code, body := answerOf(t.Context(), mesh, http.MethodGet, url); code != http.StatusOK || strings.Contains(body, envoy) != want[0] || strings.Contains(body, own) != want[1] {
-			t.Errorf("%s: %d, %d bytes, Envoy's %t, the agent's %t", url, code, len(body), strings.Contains(body, envoy), strings.Contains(body, own))
+			t.Errorf("%s: got %d, %d bytes, Envoy's metrics %t, the agent's %t", url, code, len(body), strings.Contains(body, envoy), strings.Contains(body, own))
 		}
 	}
 	// A scraper may know this host by any name.
@@ -103,7 +104,7 @@ func TestProxySecureMetrics(t *testing.T) {
 	}
 	req.Host = "shop.default.example:15092"
 	if resp, err := mesh.Do(req); err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("with another name: %+v, %v", resp, err)
+		t.Errorf("with another host name: got %+v, error %v", resp, err)
 	} else {
 		_ = resp.Body.Close() // only the status matters
 	}
@@ -115,7 +116,7 @@ func TestProxySecureMetrics(t *testing.T) {
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			if code, body := answerOf(t.Context(), mesh, method, url); code != http.StatusNotFound {
-				t.Errorf("%s %s: %d %.100q, want 404", method, url, code, body)
+				t.Errorf("%s %s: got %d %.100q, want 404", method, url, code, body)
 			}
 		}
 	}
@@ -130,21 +131,21 @@ func TestProxySecureMetrics(t *testing.T) {
 				url = strings.Replace(url, "https", "http", 1)
 			}
 			if code, body := answerOf(t.Context(), client, http.MethodGet, url); code != 0 {
-				t.Errorf("%s: %s answers %d %.100q", name, url, code, body)
+				t.Errorf("%s: %s: got %d %.100q, want no response", name, url, code, body)
 			}
 		}
 	}
 }
 
-// Envoy's metrics can be left to another scrape.
+// TestProxyMergesWithoutEnvoy checks that Envoy's metrics can be excluded from the merged ones.
 func TestProxyMergesWithoutEnvoy(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.62.2", `,"terminationDrainDuration":"0s"`, newControlPlane(t), "PILOT_AGENT_MERGE_ENVOY_STATS=false")
 	a.waitReady()
 	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || strings.Contains(body, "\nenvoy_") || !strings.Contains(body, "istio_agent_scrapes_total 1\n") {
-		t.Errorf("%d, %d bytes", code, len(body))
+		t.Errorf("merged metrics: got %d, %d bytes", code, len(body))
 	}
 	if code, body := a.get(15090, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "envoy_server_live") {
-		t.Errorf("Envoy's own: %d, %d bytes", code, len(body))
+		t.Errorf("Envoy's metrics: got %d, %d bytes", code, len(body))
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// TestMain lets the test binary be the agent itself, so that exit codes,
-// signals and the working directory are the real ones.
+// TestMain runs the test binary as the agent if requested, so that exit codes, signals and the
+// working directory are real.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "agent" {
 		os.Exit(run(os.Args, environment()))
@@ -59,8 +59,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// startAgent starts an agent with an address of its own on loopback. extra are
-// variables, and flags, which begin with --.
+// startAgent starts an agent with its own loopback address. extra are environment variables, and
+// flags, which begin with --.
 func startAgent(t *testing.T, address, proxyConfig string, cp *controlPlane, extra ...string) *runningAgent {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func writeIn(t *testing.T, dir, path string, data []byte) {
 	}
 }
 
-// startAgentIn is startAgent with the files that are in a directory.
+// startAgentIn is like startAgent, with the files that exist in dir.
 func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPlane, extra ...string) *runningAgent {
 	t.Helper()
 	envoy := findEnvoy()
@@ -108,11 +108,11 @@ func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPla
 		t.Fatal(err)
 	}
 	go func() {
-		_ = a.cmd.Wait() // the state is checked
+		_ = a.cmd.Wait() // the process state is checked
 		close(a.ended)
 	}()
 	t.Cleanup(func() {
-		_ = a.cmd.Process.Kill() // most have ended
+		_ = a.cmd.Process.Kill() // most processes have exited
 		<-a.ended
 		if t.Failed() {
 			t.Logf("the agent wrote:\n%s", a.out)
@@ -148,7 +148,7 @@ func (a *runningAgent) get(port int, path string) (code int, body string) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var b bytes.Buffer
-	_, _ = b.ReadFrom(resp.Body) // a part will do for the message
+	_, _ = b.ReadFrom(resp.Body) // part of the body suffices for the message
 	return resp.StatusCode, b.String()
 }
 
@@ -170,7 +170,7 @@ func (a *runningAgent) waitReady() {
 	eventually(a.t, "the proxy becomes ready", func() bool {
 		select {
 		case <-a.ended:
-			a.t.Fatalf("the agent has ended: %s", a.cmd.ProcessState)
+			a.t.Fatalf("the agent exited: %s", a.cmd.ProcessState)
 		default:
 		}
 		code, body := a.get(15021, "/healthz/ready")
@@ -187,25 +187,25 @@ func (a *runningAgent) waitEnd(want int) {
 	select {
 	case <-a.ended:
 	case <-time.After(2 * time.Minute):
-		a.t.Fatal("timeout: the agent ends")
+		a.t.Fatal("timeout waiting for the agent to exit")
 	}
 	if got := a.cmd.ProcessState.ExitCode(); got != want {
-		a.t.Errorf("exit code %d, want %d", got, want)
+		a.t.Errorf("got exit code %d, want %d", got, want)
 	}
 }
 
-// envoyPID finds the child of the agent.
+// envoyPID returns the process ID of the agent's child.
 func (a *runningAgent) envoyPID() int {
 	a.t.Helper()
 	_, after, found := strings.Cut(a.out.String(), "envoy started\tpid=")
 	var pid int
 	if _, err := fmt.Sscanf(after, "%d", &pid); !found || err != nil {
-		a.t.Fatalf("no pid in the log: %v", err)
+		a.t.Fatalf("the log contains no process ID: %v", err)
 	}
 	return pid
 }
 
-// The whole life of a sidecar: start, ready, drain, end.
+// TestProxyLife covers the lifecycle of a sidecar: start, ready, drain, exit.
 func TestProxyLife(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
@@ -214,35 +214,35 @@ func TestProxyLife(t *testing.T) {
 
 	signed, streams, node := cp.calls()
 	if len(signed) != 1 || len(streams) == 0 {
-		t.Fatalf("%d certificates were signed, %d streams opened", len(signed), len(streams))
+		t.Fatalf("%d certificates were signed and %d streams opened, want 1 and at least 1", len(signed), len(streams))
 	}
 	for name, want := range map[string]string{"authorization": "Bearer the-token", "clusterid": "Kubernetes"} {
 		if got := signed[0].metadata.Get(name); len(got) != 1 || got[0] != want {
-			t.Errorf("%s of the call to the authority is %q", name, got)
+			t.Errorf("header %s of the certificate request: got %q", name, got)
 		}
 	}
 	if got := streams[0].metadata.Get("x-extra"); len(got) != 1 || got[0] != "yes" {
-		t.Errorf("header of the stream is %q", got)
+		t.Errorf("header x-extra of the stream: got %q, want yes", got)
 	}
 	if want := "sidecar~127.77.0.2~shop-1.default~default.svc.cluster.local"; node != want {
-		t.Errorf("node id %q, want %q", node, want)
+		t.Errorf("node ID: got %q, want %q", node, want)
 	}
 	for path, port := range map[string]int{"/stats/prometheus": 15090, "/metrics": 15020, "/ready": 15000} {
 		if code, body := a.get(port, path); code != http.StatusOK {
-			t.Errorf("%d%s answers %d %s", port, path, code, body)
+			t.Errorf("%d%s: got %d %s, want 200", port, path, code, body)
 		}
 	}
 	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "envoy_cluster_manager_cds_update_success") || !strings.Contains(body, "go_goroutines") {
-		t.Errorf("merged metrics: %d, %d bytes", code, len(body))
+		t.Errorf("merged metrics: got %d, %d bytes", code, len(body))
 	} else if clash := regexp.MustCompile(`(?m)^(go|process)_\w+`).FindString(body); clash != "" {
-		t.Errorf("the agent's %s would stand beside the application's own of that name", clash)
+		t.Errorf("the agent's metric %s would conflict with the application's", clash)
 	}
 	if strings.Contains(a.out.String(), "the-token") {
-		t.Error("the token is in the log")
+		t.Error("the log contains the token")
 	}
 	for _, file := range []string{"etc/istio/proxy/envoy-rev.json", "etc/istio/proxy/XDS", "var/run/secrets/workload-spiffe-uds/socket"} {
 		if info, err := os.Stat(filepath.Join(a.dir, file)); err != nil || info.Mode().Perm()&0o007 != 0 {
-			t.Errorf("%s: %v, %v", file, info, err)
+			t.Errorf("%s: got %v, error %v", file, info, err)
 		}
 	}
 	pid := a.envoyPID()
@@ -251,15 +251,15 @@ func TestProxyLife(t *testing.T) {
 	}
 	eventually(t, "readiness goes off", func() bool { code, _ := a.get(15020, "/healthz/ready"); return code == http.StatusServiceUnavailable })
 	if err := syscall.Kill(pid, 0); err != nil {
-		t.Errorf("envoy has gone before the drain was over: %v", err)
+		t.Errorf("Envoy exited before the drain was over: %v", err)
 	}
 	a.waitEnd(exitOK)
 	if err := syscall.Kill(pid, 0); err == nil {
-		t.Error("envoy outlived the agent")
+		t.Error("Envoy is still running after the agent exited")
 	}
 	for _, file := range []string{"etc/istio/proxy/envoy-rev.json", "etc/istio/proxy/XDS", "var/run/secrets/workload-spiffe-uds/socket"} {
 		if _, err := os.Stat(filepath.Join(a.dir, file)); !os.IsNotExist(err) {
-			t.Errorf("%s is left: %v", file, err)
+			t.Errorf("%s was not removed: %v", file, err)
 		}
 	}
 }
@@ -273,11 +273,11 @@ func TestProxyEnvoyKilled(t *testing.T) {
 	}
 	a.waitEnd(exitEnvoyCrashed)
 	if out := a.out.String(); !strings.Contains(out, "outrigger-agent: envoy was killed by signal 9") {
-		t.Error("the cause is not in the log")
+		t.Error("the log does not contain the cause")
 	}
 }
 
-func TestProxySecondSignalEndsAtOnce(t *testing.T) {
+func TestProxySecondSignal(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.4", `,"terminationDrainDuration":"60s"`, newControlPlane(t))
 	a.waitReady()
@@ -286,13 +286,14 @@ func TestProxySecondSignalEndsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the agent drains", func() bool { return strings.Contains(a.out.String(), "envoy is draining") })
-		time.Sleep(2 * duplicateSignal) // an earlier second signal counts as the first one
+		time.Sleep(2 * duplicateSignal) // an earlier second signal is treated as a duplicate
 	}
 	a.waitEnd(exitOK)
 }
 
-// A signal that was sent to the process and to its group is one signal.
-func TestProxySignalTwiceIsOne(t *testing.T) {
+// TestProxyDuplicateSignal checks that a signal sent to both the process and its group counts as
+// one.
+func TestProxyDuplicateSignal(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.16", `,"terminationDrainDuration":"1s"`, newControlPlane(t))
 	a.waitReady()
@@ -304,30 +305,32 @@ func TestProxySignalTwiceIsOne(t *testing.T) {
 	}
 	a.waitEnd(exitOK)
 	if took := time.Since(begun); took < time.Second {
-		t.Errorf("the end took %s, so the drain was cut short", took)
+		t.Errorf("the shutdown took %s, so the drain was cut short", took)
 	}
 }
 
-// With a JSON log each line is JSON, including those of an unknown flag and of an error.
-func TestProxyRefusesInJSON(t *testing.T) {
+// TestProxyErrorsInJSON checks that with JSON logs each line is JSON, including those about an
+// unknown flag and an error.
+func TestProxyErrorsInJSON(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, "127.77.0.17", "", newControlPlane(t), "--newer=1", "--stsPort=1", "--log_as_json")
 	a.waitEnd(exitError)
 	out := a.out.String()
 	for line := range strings.Lines(out) {
 		if !json.Valid([]byte(line)) {
-			t.Errorf("not JSON: %s", line)
+			t.Errorf("the line is not JSON: %s", line)
 		}
 	}
 	for _, want := range []string{`"name":"--newer=1"`, "--stsPort is 1"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("nobody says %s:\n%s", want, out)
+			t.Errorf("the log does not contain %s:\n%s", want, out)
 		}
 	}
 }
 
-// The certificate that the first call received for a token authenticates later calls.
-func TestProxyReconnectsWithItsCertificate(t *testing.T) {
+// TestProxyReconnectsWithCertificate checks that the certificate issued for the token of the
+// first call authenticates later calls.
+func TestProxyReconnectsWithCertificate(t *testing.T) {
 	t.Parallel()
 	cp := newControlPlane(t)
 	a := startAgent(t, "127.77.0.5", "", cp)
@@ -341,10 +344,10 @@ func TestProxyReconnectsWithItsCertificate(t *testing.T) {
 	_, streams, _ := cp.calls()
 	last := streams[len(streams)-1]
 	if want := "spiffe://cluster.local/ns/default/sa/shop"; last.identity != want || len(last.metadata.Get("authorization")) != 0 {
-		t.Errorf("the new stream has the client certificate %q and the token %q", last.identity, last.metadata.Get("authorization"))
+		t.Errorf("the new stream has client certificate %q and token %q", last.identity, last.metadata.Get("authorization"))
 	}
 	if code, body := a.get(15021, "/healthz/ready"); code != http.StatusOK {
-		t.Errorf("no longer ready: %d %s", code, body)
+		t.Errorf("readiness after the reconnect: got %d %s", code, body)
 	}
 }
 
@@ -380,10 +383,10 @@ func TestProxyRefuses(t *testing.T) {
 			a := startAgent(t, tc.address, tc.config, cp, tc.extra...)
 			a.waitEnd(exitError)
 			if out := a.out.String(); !strings.Contains(out, tc.want) {
-				t.Errorf("the error does not say %q:\n%s", tc.want, out)
+				t.Errorf("the log does not contain %q:\n%s", tc.want, out)
 			}
 			if _, err := os.Stat(filepath.Join(a.dir, "etc/istio/proxy/XDS")); !os.IsNotExist(err) {
-				t.Errorf("the socket is left: %v", err)
+				t.Errorf("the socket was not removed: %v", err)
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func TestRequest(t *testing.T) {
 		case "/round":
 			http.Redirect(w, r, "/round", http.StatusFound)
 		default:
-			body, _ := io.ReadAll(r.Body) // a part shows in the answer
+			body, _ := io.ReadAll(r.Body) // part of the body suffices
 			_, _ = fmt.Fprintf(w, "%s %s %s\n", r.Method, r.URL, body)
 		}
 	}))
@@ -49,7 +49,7 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := free.Addr().String()
-	_ = free.Close() // nothing listens there any more
+	_ = free.Close() // no server listens there any more
 	address := strings.TrimPrefix(server.URL, "http://")
 	for name, tc := range map[string]struct {
 		q             question
@@ -77,10 +77,10 @@ func TestRequest(t *testing.T) {
 			var out bytes.Buffer
 			err := request(t.Context(), &out, tc.q)
 			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
-				t.Errorf("error %v, want one with %q", err, tc.wantErr)
+				t.Errorf("got error %v, want one with %q", err, tc.wantErr)
 			}
 			if out.String() != tc.want {
-				t.Errorf("output %q, want %q", out.String(), tc.want)
+				t.Errorf("got output %q, want %q", out.String(), tc.want)
 			}
 		})
 	}
@@ -96,11 +96,11 @@ func TestRequestTimeout(t *testing.T) {
 	defer cancel()
 	err := request(ctx, io.Discard, question{address: strings.TrimPrefix(server.URL, "http://"), method: "GET", path: "x"})
 	if err == nil || !strings.Contains(err.Error(), "no complete response within 1m0s") {
-		t.Errorf("error %v", err)
+		t.Errorf("got error %v, want a timeout of 1m0s", err)
 	}
 }
 
-// Only the request that waits for the end of the drain has no limit.
+// TestDrains checks that only the request that waits for the end of the drain has no time limit.
 func TestDrains(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{
@@ -113,14 +113,14 @@ func TestDrains(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := drains(port, 15099, q); got != want {
-			t.Errorf("%s: %v", in, got)
+			t.Errorf("drains() of %s = %v", in, got)
 		}
 	}
 }
 
-// A long drain is waited for, and a signal ends the waiting. Hooks of pods have the
-// status port of the pod.
-func TestRequestOfTheDrain(t *testing.T) {
+// TestRequestWaitsForDrain checks that the command waits for a long drain until a signal ends it.
+// Hooks of pods have the status port of the pod.
+func TestRequestWaitsForDrain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		address, port string
@@ -147,11 +147,11 @@ func requestDrain(t *testing.T, address, port string, environ []string) {
 		asked <- struct{}{}
 		select {
 		case <-release:
-			_, _ = io.WriteString(w, "drained\n") // read by the test
+			_, _ = io.WriteString(w, "drained\n") // the test checks the response
 		case <-r.Context().Done():
 		}
 	})}
-	go func() { _ = server.Serve(listener) }() // ends by Close
+	go func() { _ = server.Serve(listener) }() // returns when the server is closed
 	t.Cleanup(func() { _ = server.Close() })
 	ask := func(ctx context.Context) (string, error) {
 		root := newRootCommand(process{environ: append(environ, "OUTRIGGER_BIND_ADDRESS="+address)})
@@ -167,14 +167,14 @@ func requestDrain(t *testing.T, address, port string, environ []string) {
 		cancel()
 	}()
 	if _, err := ask(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v after a signal", err)
+		t.Errorf("got error %v after a signal, want context.Canceled", err)
 	}
 	go func() {
 		<-asked
 		close(release)
 	}()
 	if out, err := ask(t.Context()); out != "drained\n" || err != nil {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("got %q, error %v; want drained", out, err)
 	}
 }
 
@@ -187,12 +187,12 @@ func TestUnanswered(t *testing.T) {
 		"read: connection reset by peer":   &net.OpError{Op: "read", Err: syscall.ECONNRESET},
 	} {
 		if got := unanswered(err); !strings.Contains(got.Error(), want) {
-			t.Errorf("%v, want %s", got, want)
+			t.Errorf("unanswered() = %v, want %s", got, want)
 		}
 	}
 }
 
-// program runs the program under a name, and returns what it printed.
+// program runs the program under a name, and returns its output and exit code.
 func program(t *testing.T, name string, environ []string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), name)
@@ -206,11 +206,11 @@ func program(t *testing.T, name string, environ []string, args ...string) (out, 
 	cmd := exec.Command(link, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = append([]string{"OUTRIGGER_TEST_ROLE=agent"}, environ...), &stdout, &stderr
-	_ = cmd.Run() // the exit code is checked
+	_ = cmd.Run() // the caller checks the exit code
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
 
-// The command as users type it, at the address that the environment names.
+// TestRequestCommand runs the command like a user, at the address in the environment.
 func TestRequestCommand(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.77.9.1:15004")
@@ -218,9 +218,9 @@ func TestRequestCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, r.Method+" "+r.URL.Path) // read by the test
+		_, _ = io.WriteString(w, r.Method+" "+r.URL.Path) // the test checks the output
 	})}
-	go func() { _ = server.Serve(listener) }() // ends by Close
+	go func() { _ = server.Serve(listener) }() // returns when the server is closed
 	t.Cleanup(func() { _ = server.Close() })
 	here := []string{"OUTRIGGER_BIND_ADDRESS=127.77.9.1", "HTTP_PROXY=http://127.77.9.1:1"}
 	for name, tc := range map[string]struct {
@@ -246,18 +246,18 @@ func TestRequestCommand(t *testing.T) {
 			t.Parallel()
 			out, errs, code := program(t, ownName, tc.environ, strings.Fields(tc.args)...)
 			if !strings.Contains(out, tc.out) || !strings.Contains(errs, tc.errs) || code != tc.code {
-				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+				t.Errorf("got exit code %d, output %q, errors %q", code, out, errs)
 			}
 			if code != 0 && out != "" {
-				t.Errorf("an error has the output %q", out)
+				t.Errorf("output in addition to an error: %q", out)
 			}
 		})
 	}
 }
 
-// Under the name of the program that it replaces it behaves the same, and uses that name in its
-// help.
-func TestNameOfThePeer(t *testing.T) {
+// TestPilotAgentName checks that the program behaves the same under the name of the program that it
+// replaces, and uses that name in its help.
+func TestPilotAgentName(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]string{
 		"version": "version -s", "unknown command": "nonsense", "unknown flag": "--new version -s", "no proxy": "request GET x --debug-port 1",
@@ -268,7 +268,7 @@ func TestNameOfThePeer(t *testing.T) {
 			out, errs, code := program(t, ownName, nil, strings.Fields(args)...)
 			peerOut, peerErrs, peerCode := program(t, peerName, nil, strings.Fields(args)...)
 			if peerCode != code {
-				t.Errorf("exit code %d, want %d", peerCode, code)
+				t.Errorf("exit code under the other name: got %d, want %d", peerCode, code)
 			}
 			same := func(own, peer string) {
 				if normal := strings.NewReplacer(ownName, "X", "outrigger_agent", "X", peerName, "X", "pilot_agent", "X"); normal.Replace(own) != normal.Replace(peer) {
@@ -278,12 +278,12 @@ func TestNameOfThePeer(t *testing.T) {
 			same(out, peerOut)
 			same(errs, peerErrs)
 			if strings.Contains(peerErrs, ownName) {
-				t.Errorf("its messages are those of another program: %q", peerErrs)
+				t.Errorf("the messages contain the program's own name: %q", peerErrs)
 			}
 		})
 	}
 	if out, _, _ := program(t, peerName, nil, "proxy", "--help"); !strings.Contains(out, "pilot-agent proxy sidecar --domain") || !strings.Contains(out, "pilot-agent proxy [sidecar|router|waypoint]") {
-		t.Errorf("the usage is\n%s", out)
+		t.Errorf("usage: got\n%s", out)
 	}
 }
 
@@ -291,17 +291,17 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if out, errs, code := program(t, ownName, nil, "completion", shell, "--no-descriptions"); code != exitOK || !strings.Contains(out, ownName) || errs != "" {
-			t.Errorf("%s: exit code %d, %d bytes, errors %q", shell, code, len(out), errs)
+			t.Errorf("%s: got exit code %d, %d bytes, errors %q", shell, code, len(out), errs)
 		}
 	}
 	if out, _, code := program(t, peerName, nil, "completion", "bash"); code != exitOK || !strings.Contains(out, "complete -o default -F __start_pilot-agent pilot-agent") {
-		t.Errorf("by the peer's name: exit code %d, %d bytes", code, len(out))
+		t.Errorf("under the name pilot-agent: got exit code %d, %d bytes", code, len(out))
 	}
 	for args, want := range map[string]string{
 		"re": "request", "proxy ro": "router", "proxy --outl": "--outlierLogPath", "request GET x --deb": "--debug-port",
 	} {
 		if out, _, code := program(t, ownName, nil, append([]string{"__complete"}, strings.Fields(args)...)...); code != exitOK || !strings.HasPrefix(out, want) {
-			t.Errorf("%q is completed to %q, want %s", args, out, want)
+			t.Errorf("completion of %q: got %q, want %s", args, out, want)
 		}
 	}
 }

@@ -19,16 +19,16 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// A proxy with an expired certificate is not ready, regardless of Envoy, and reports the reason;
-// with a new certificate it is ready again.
-func TestProxyCertificateRunsOut(t *testing.T) {
+// TestProxyCertificateExpires checks that a proxy with an expired certificate is not ready,
+// regardless of Envoy, and reports the reason. With a new certificate it must be ready again.
+func TestProxyCertificateExpires(t *testing.T) {
 	t.Parallel()
 	const life = 6 * time.Second
 	old := newControlPlane(t)
 	a := startAgent(t, "127.77.104.2", `,"terminationDrainDuration":"0s"`, old, "SECRET_TTL="+life.String())
 	a.waitReady()
 	old.server.Stop()
-	ends := time.Now().Add(life) // or before
+	ends := time.Now().Add(life) // at the latest
 	var code int
 	var body string
 	eventually(t, "it is no longer ready", func() bool {
@@ -37,26 +37,26 @@ func TestProxyCertificateRunsOut(t *testing.T) {
 	})
 	if code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "the workload's certificate expired at 20") ||
 		!strings.Contains(body, "\ncontrol plane: lost ") || !strings.Contains(body, "\ncertificate: until 20") {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("readiness: got %d %s", code, body)
 	}
 	if late := time.Since(ends); late > time.Minute {
-		t.Errorf("it was ready for %s with a certificate that had run out", late)
+		t.Errorf("the proxy was ready for %s with an expired certificate", late)
 	}
-	// Health checks of load balancers go through Envoy, which still serves.
+	// Health checks of load balancers go through Envoy, which is still serving.
 	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
-		t.Errorf("through Envoy: %d", code)
+		t.Errorf("readiness through Envoy: got %d, want 503", code)
 	}
 	if code, body := a.get(15000, "/ready"); code != http.StatusOK {
-		t.Errorf("Envoy itself: %d %s", code, body)
+		t.Errorf("Envoy's own readiness: got %d %s, want 200", code, body)
 	}
 	next := newControlPlaneAt(t, old.address)
 	writeIn(t, a.dir, "var/run/secrets/istio/root-cert.pem", next.rootPEM())
 	a.waitReady()
 }
 
-// What Envoy rejects is named, in Envoy's own words, before it was ready and
-// after.
-func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
+// TestProxyReadinessReportsRejection checks that readiness reports rejected resources with
+// Envoy's error, before and after Envoy was ready.
+func TestProxyReadinessReportsRejection(t *testing.T) {
 	t.Parallel()
 	const clusterType, listenerType = "type.googleapis.com/envoy.config.cluster.v3.Cluster", "type.googleapis.com/envoy.config.listener.v3.Listener"
 	for name, c := range map[string]struct {
@@ -69,8 +69,8 @@ func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cp := newControlPlane(t)
-			// A name, and nothing else that it would need: an address, or for a
-			// cluster of the type EDS, which is the number 3 in field 2, its source.
+			// The resource has a name, but lacks a required field: an address, or the source of a
+			// cluster of type EDS, which is the value 3 of field 2.
 			cp.resources = map[string][]*discoveryv3.Resource{c.typeURL: {{
 				Name: "broken-one", Version: "1", Resource: &anypb.Any{TypeUrl: c.typeURL, Value: append([]byte{2 << 3, 3, 1<<3 | 2, 10}, "broken-one"...)},
 			}}}
@@ -79,7 +79,7 @@ func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
 			eventually(t, "the answer names what was rejected", func() bool {
 				code, body := a.get(15020, "/healthz/ready")
 				if code == http.StatusOK {
-					t.Fatalf("it is ready: %s", body)
+					t.Fatalf("the proxy is ready: %s", body)
 				}
 				if body != last {
 					t.Logf("%d %s", code, body)
@@ -96,9 +96,10 @@ func TestProxyReadinessNamesWhatIsRejected(t *testing.T) {
 	}
 }
 
-// A proxy whose Envoy has rejected its first routes is not ready: it would answer every request
-// with 404. It reports what was rejected and why.
-func TestProxyNotReadyWithoutItsFirstRoutes(t *testing.T) {
+// TestProxyNotReadyWithoutFirstRoutes checks that a proxy whose Envoy has rejected its first
+// routes is not ready, because it would respond to every request with 404. It must report what was
+// rejected and why.
+func TestProxyNotReadyWithoutFirstRoutes(t *testing.T) {
 	t.Parallel()
 	const listenerType, routeType = "type.googleapis.com/envoy.config.listener.v3.Listener", "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
@@ -130,15 +131,15 @@ func TestProxyNotReadyWithoutItsFirstRoutes(t *testing.T) {
 	eventually(t, "the answer names the routes", func() bool {
 		code, body := a.get(15020, "/healthz/ready")
 		if code == http.StatusOK {
-			t.Fatalf("it is ready: %s", body)
+			t.Fatalf("the proxy is ready: %s", body)
 		}
 		return strings.HasPrefix(body, "envoy has rejected its first routes (RDS) and has accepted none since: ") && strings.Contains(body, "a.example.com")
 	})
 	if code, _ := a.get(15021, "/healthz/ready"); code != http.StatusServiceUnavailable {
-		t.Errorf("through Envoy: %d", code)
+		t.Errorf("readiness through Envoy: got %d, want 503", code)
 	}
 	if code, body := a.get(15000, "/ready"); code != http.StatusOK {
-		t.Errorf("Envoy itself: %d %s", code, body)
+		t.Errorf("Envoy's own readiness: got %d %s, want 200", code, body)
 	}
 }
 

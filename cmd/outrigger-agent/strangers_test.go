@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// TestStrangers checks that strangers with many connections to the ports of agent and Envoy, who do
-// not read responses, do not block probes. The kubelet's address is unknown here.
+// TestStrangers checks that unauthenticated clients that open many connections to the ports of the
+// agent and Envoy and do not read responses do not block probes. The kubelet's address is unknown
+// here.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	line := "filler_total{text=\"more than the buffers of the kernel hold\"} 1\n"
@@ -48,25 +49,25 @@ func TestStrangers(t *testing.T) {
 	for port, send := range map[int]string{15020: strings.Repeat(metrics, 20), 15021: strings.Repeat(ready, 500), 15090: strings.Repeat(metrics, 20)} {
 		for i := range 1100 {
 			conn := dial(fmt.Sprintf("127.77.61.%d", 1+i%40), net.JoinHostPort(address, fmt.Sprint(port)))
-			defer func() { _ = conn.Close() }()         // it may be closed
-			_ = conn.(*net.TCPConn).SetReadBuffer(2048) // so that little is on its way
+			defer func() { _ = conn.Close() }()         // it may already be closed
+			_ = conn.(*net.TCPConn).SetReadBuffer(2048) // so that little data is buffered
 			go func() { _, _ = io.WriteString(conn, send) }()
 		}
 		for range 3 {
 			for _, probe := range []string{"15020/healthz/ready", "15020/app-health/shop/livez", "15021/healthz/ready"} {
 				status := ""
-				// Envoy answers 504 where a busy machine lets the agent wait.
+				// Envoy responds with 504 if the agent is slow on a busy machine.
 				for until := time.Now().Add(2 * time.Minute); (status == "" || strings.HasPrefix(status, "504")) && time.Now().Before(until); {
 					resp, err := kubelet.Get("http://" + address + ":" + probe)
 					if err != nil {
 						status = err.Error()
 						break
 					}
-					_ = resp.Body.Close() // its status is checked
+					_ = resp.Body.Close() // only the status matters
 					status = resp.Status
 				}
 				if !strings.HasPrefix(status, "200") {
-					t.Errorf("strangers at %d: %s answers %s", port, probe, status)
+					t.Errorf("while clients flood port %d: %s: got %s, want 200", port, probe, status)
 				}
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// TestInstall installs, has others change every file, restarts, and uninstalls.
+// TestInstall installs the plugin, lets other programs change every file, restarts, and uninstalls.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -31,14 +31,14 @@ func TestInstall(t *testing.T) {
 	config := l.read("net.d/10-pods.conflist")
 	for _, kept := range []string{"12345678901234567890", `"html": "<&>"`, `"n": 1.0`, `"exclude_namespaces": [`} {
 		if !strings.Contains(config, kept) {
-			t.Errorf("the configuration lost %s: %s", kept, config)
+			t.Errorf("the configuration no longer contains %s: %s", kept, config)
 		}
 	}
 	if info, err := os.Stat(l.path("net.d/ZZZ-outrigger-cni-kubeconfig")); err != nil || info.Mode() != 0o600 {
-		t.Errorf("the kubeconfig: %v, %v", info.Mode(), err)
+		t.Errorf("the kubeconfig: got mode %v, error %v; want 0600", info.Mode(), err)
 	}
 	if strings.Contains(l.read("net.d/ZZZ-outrigger-cni-kubeconfig"), token) {
-		t.Error("the kubeconfig holds the token of the daemon")
+		t.Error("the kubeconfig contains the token of the daemon")
 	}
 
 	for _, file := range []string{"net.d/10-pods.conflist", "net.d/ZZZ-outrigger-cni-kubeconfig", "bin/outrigger-cni"} {
@@ -49,7 +49,7 @@ func TestInstall(t *testing.T) {
 			"changed":  func() error { return os.Chmod(l.path(file), 0o666) },
 		} {
 			if isConf := strings.HasSuffix(file, "conflist"); isConf && what != "replaced" || !isConf && what == "replaced" && strings.Contains(file, "kubeconfig") {
-				continue // the network plugin of the cluster writes it; a foreign kubeconfig is replaced with the next token
+				continue // the cluster's network plugin writes the first; a foreign kubeconfig is replaced with the next token
 			}
 			if err := damage(); err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func TestInstall(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGTERM, os.Kill} {
 		l.stop(d, signal)
 		if !l.chained() {
-			t.Errorf("%v: a new pod of the DaemonSet will come, and the configuration lost the plugin", signal)
+			t.Errorf("%v: the plugin was removed from the configuration although a new pod of the DaemonSet will start", signal)
 		}
 		d = l.start()
 		l.eventually("it is installed again", func() bool { return strings.Contains(d.log.String(), "the plugin is installed") })
@@ -76,14 +76,14 @@ func TestInstall(t *testing.T) {
 	l.stop(d, syscall.SIGTERM)
 	left, err := filepath.Glob(l.path("*/*outrigger*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("after the removal of the DaemonSet, these files are left: %v (%v)", left, err)
+		t.Errorf("files remain after the DaemonSet was deleted: %v (error %v)", left, err)
 	}
 	var got, want any
 	if err := json.Unmarshal([]byte(l.read("net.d/10-pods.conflist")), &got); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal([]byte(before), &want); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the configuration is %v, want %v (%v)", got, want, err)
+		t.Errorf("configuration: got %v, want %v (error %v)", got, want, err)
 	}
 }
 
@@ -96,14 +96,14 @@ func (l *lab) read(name string) string {
 	return string(text)
 }
 
-// TestInstallNames uses the settings of istio-cni that name files.
+// TestInstallNames uses the settings of istio-cni that set file names.
 func TestInstallNames(t *testing.T) {
 	t.Parallel()
 	list, single := fmt.Sprintf(podNetwork, "1.0.0"), `{"cniVersion": "0.4.0", "name": "pods", "type": "lab-network"}`
 	for name, c := range map[string]struct {
 		environ []string
 		files   map[string]string
-		want    []string // files that have the plugin
+		want    []string // files that contain the plugin
 		absent  string
 	}{
 		"one plugin":                 {nil, map[string]string{"10-a.conf": single}, []string{"10-a.conflist"}, "10-a.conf"},
@@ -132,11 +132,11 @@ func TestInstallNames(t *testing.T) {
 					have = append(have, e.Name())
 				}
 				if e.Name() == c.absent {
-					t.Errorf("%s is still there", c.absent)
+					t.Errorf("%s was not removed", c.absent)
 				}
 			}
 			if !slices.Equal(have, c.want) {
-				t.Errorf("the plugin is in %v, want %v", have, c.want)
+				t.Errorf("files with the plugin: got %v, want %v", have, c.want)
 			}
 			if c.absent != "" && !l.chained() {
 				t.Error("the runtime does not use the plugin")
@@ -145,8 +145,8 @@ func TestInstallNames(t *testing.T) {
 	}
 }
 
-// TestInstallUnreadable has a first configuration that only the runtime can read: the plugin is not
-// added to another one, which the runtime does not use.
+// TestInstallUnreadable checks that if only the runtime can read the first configuration, the
+// plugin is not added to another one, which the runtime does not use.
 func TestInstallUnreadable(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -159,7 +159,7 @@ func TestInstallUnreadable(t *testing.T) {
 		return strings.Contains(d.log.String(), "10-link.conflist") && strings.Contains(d.log.String(), "replace it by the file")
 	})
 	if strings.Contains(l.read("net.d/20-later.conflist"), "outrigger-cni") || strings.Contains(d.log.String(), "the plugin is installed") {
-		t.Errorf("the plugin is in a configuration that the runtime does not use:\n%s", d.log)
+		t.Errorf("the plugin was added to a configuration that the runtime does not use:\n%s", d.log)
 	}
 	if err := os.Remove(l.path("net.d/10-link.conflist")); err != nil {
 		t.Fatal(err)
@@ -167,9 +167,9 @@ func TestInstallUnreadable(t *testing.T) {
 	l.eventually("the plugin is installed without the link", l.chained)
 }
 
-// TestOtherWriter has the network plugin of the cluster write its configuration again and again. No
-// version of it is lost, and in the end the plugin is there.
-func TestOtherWriter(t *testing.T) {
+// TestConcurrentWriter lets the network plugin of the cluster rewrite its configuration repeatedly. No
+// version may be lost, and in the end the plugin must be installed.
+func TestConcurrentWriter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	version := func(n int) string {
@@ -180,19 +180,19 @@ func TestOtherWriter(t *testing.T) {
 	const writes = 300
 	for n := 1; n <= writes; n++ {
 		l.write("net.d/10-pods.conflist", version(n))
-		time.Sleep(rand.N(2 * time.Millisecond)) // other moments of the installer each time
+		time.Sleep(rand.N(2 * time.Millisecond)) // at a different moment of the installer each time
 	}
 	l.eventually("the last configuration has the plugin", func() bool {
 		return strings.Contains(l.read("net.d/10-pods.conflist"), fmt.Sprintf(`"n": %d`, writes)) && l.chained()
 	})
 	l.stop(d, syscall.SIGTERM)
 	if entries, err := filepath.Glob(l.path("net.d/*.tmp.*")); err != nil || len(entries) > 0 {
-		t.Errorf("temporary files are left: %v (%v)", entries, err)
+		t.Errorf("temporary files remain: %v (error %v)", entries, err)
 	}
 }
 
-// TestUninstallUnknown ends the installer while the API server cannot say whether the DaemonSet is
-// gone: the plugin stays.
+// TestUninstallUnknown checks that the plugin stays installed if the installer is stopped while the
+// API server cannot tell whether the DaemonSet is deleted.
 func TestUninstallUnknown(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -201,12 +201,12 @@ func TestUninstallUnknown(t *testing.T) {
 	l.shut()
 	l.stop(d, syscall.SIGTERM)
 	if !l.chained() || !strings.Contains(d.log.String(), "whether it was uninstalled is unknown") {
-		t.Errorf("without an API server the plugin was removed:\n%s", d.log)
+		t.Errorf("the plugin was removed without an API server:\n%s", d.log)
 	}
 }
 
-// TestUninstallRefused ends the installer while the API server refuses all tokens. That proves nothing,
-// unless the API server reported the deletion of the DaemonSet before.
+// TestUninstallRefused stops the installer while the API server rejects all tokens. That does not
+// prove that the DaemonSet is deleted, unless the API server reported the deletion before.
 func TestUninstallRefused(t *testing.T) {
 	t.Parallel()
 	for name, deleted := range map[string]bool{"replaced": false, "uninstalled": true} {

@@ -37,10 +37,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy/capture"
 )
 
-// networkPlugin is the program that makes the network of the lab's pods.
+// networkPlugin is the program that sets up the network of the lab's pods.
 const networkPlugin = "lab-network"
 
-// TestMain is also the programs that the lab runs: links to the test program with other names.
+// TestMain also runs the programs of the lab, which are links to the test binary with other names.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "outrigger-cni":
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// addNetwork adds to the loopback interface the address that the pod's name ends with.
+// addNetwork adds the address at the end of the pod's name to the loopback interface.
 func addNetwork(args *skel.CmdArgs) error {
 	var conf types.NetConf
 	if err := json.Unmarshal(args.StdinData, &conf); err != nil {
@@ -79,7 +79,7 @@ func addNetwork(args *skel.CmdArgs) error {
 	return types.PrintResult(&current.Result{IPs: []*current.IPConfig{{Address: *address.IPNet}}}, conf.CNIVersion)
 }
 
-// lab is a node: an API server, a container runtime, and the directories of both.
+// lab is a node: an API server, a container runtime, and their directories.
 type lab struct {
 	t      *testing.T
 	dir    string
@@ -87,7 +87,7 @@ type lab struct {
 
 	mu      sync.Mutex
 	pods    map[string]map[string]any // by namespace/name
-	faults  int                       // each one of so many requests fails; 0 for none
+	faults  int                       // every n-th request fails; 0 for none
 	asked   int
 	gone    bool     // the DaemonSet is deleted
 	refused []string // tokens
@@ -110,7 +110,7 @@ func newLab(t *testing.T) *lab {
 	}
 	l := &lab{t: t, dir: t.TempDir(), pods: map[string]map[string]any{}, patched: map[string]string{}, changed: make(chan struct{}), removed: make(chan struct{})}
 	l.server = httptest.NewUnstartedServer(http.HandlerFunc(l.serve))
-	l.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // daemons are killed at any moment
+	l.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // killing daemons causes errors of connections
 	l.server.StartTLS()
 	t.Cleanup(l.server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: l.server.Certificate().Raw})
@@ -127,7 +127,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	for _, program := range []string{"bin/" + networkPlugin, "outrigger-cni"} {
-		// A copy could not be executed while another test's child still has it open for writing.
+		// A copy could not be executed while a child of another test still has it open for writing.
 		if err := os.Symlink(self, l.path(program)); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func newLab(t *testing.T) *lab {
 
 func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
 
-// write replaces a file as careful programs do.
+// write replaces a file atomically.
 func (l *lab) write(name, text string) {
 	l.t.Helper()
 	path := l.path(name)
@@ -146,7 +146,7 @@ func (l *lab) write(name, text string) {
 	}
 }
 
-// serve answers as an API server does, to those who have the right token.
+// serve responds like an API server to clients with the right token.
 func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,27 +177,27 @@ func (l *lab) serve(w http.ResponseWriter, r *http.Request) {
 	case own && r.Method == http.MethodDelete && pod != nil:
 		l.deleted = append(l.deleted, name)
 	case own && r.Method == http.MethodPatch && pod != nil:
-		text, _ := io.ReadAll(r.Body) // what is missing, the test reports
+		text, _ := io.ReadAll(r.Body) // the test reports missing data
 		l.patched[name] = string(text)
 	default:
 		http.Error(w, `{"message": "not found"}`, http.StatusNotFound)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(answer) // the client notices
+	_ = json.NewEncoder(w).Encode(answer) // the client reports errors
 }
 
-// shut ends the API server, which lets no watch continue.
+// shut stops the API server, which ends all watches.
 func (l *lab) shut() {
-	_ = l.server.Listener.Close() // nobody can connect any more, anyway
+	_ = l.server.Listener.Close() // no client can connect in any case
 	l.server.CloseClientConnections()
 }
 
-// watchSet answers a watch of the DaemonSet.
+// watchSet responds to a watch of the DaemonSet.
 func (l *lab) watchSet(w http.ResponseWriter, r *http.Request) {
 	l.watched = true
 	l.mu.Unlock()
 	defer l.mu.Lock()
-	_, _ = io.WriteString(w, `{"type": "ADDED", "object": {"metadata": {}}}`) // the client notices
+	_, _ = io.WriteString(w, `{"type": "ADDED", "object": {"metadata": {}}}`) // the client reports errors
 	_ = http.NewResponseController(w).Flush()
 	select {
 	case <-l.removed:
@@ -206,7 +206,7 @@ func (l *lab) watchSet(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers a list, and a watch with nothing until a pod changes.
+// list responds to a list, and to a watch, which has no event until a pod changes.
 func (l *lab) list(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		changed := l.changed
@@ -223,10 +223,10 @@ func (l *lab) list(w http.ResponseWriter, r *http.Request) {
 	for _, p := range l.pods {
 		items = append(items, p)
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": items}) // the client notices
+	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": items}) // the client reports errors
 }
 
-// set adds or changes a pod in YAML's subset JSON. The verb is its name.
+// set adds or replaces a pod. The text is JSON with verbs for the name and the namespace.
 func (l *lab) set(namespace, name, text string) {
 	l.t.Helper()
 	var pod map[string]any
@@ -240,14 +240,14 @@ func (l *lab) set(namespace, name, text string) {
 	l.changed = make(chan struct{})
 }
 
-// injected is a pod as the injector makes it.
+// injected is a pod as the injector creates it.
 const injected = `{
   "metadata": {"name": "%[1]s", "namespace": "%[2]s", "uid": "uid-%[1]s", "annotations": {"sidecar.istio.io/status": "{}"}},
   "spec": {"initContainers": [{"name": "istio-validation", "args": ["istio-iptables", "-p", "15001", "-z", "15006"]},
     {"name": "istio-proxy", "args": ["proxy", "sidecar"]}], "containers": [{"name": "app"}]}
 }`
 
-// namespace makes a network namespace and returns its file. It exists until the test ends.
+// namespace returns the file of a new network namespace, which exists until the test ends.
 func (l *lab) namespace() string {
 	l.t.Helper()
 	path, end, err := newNamespace()
@@ -273,7 +273,7 @@ func newNamespace() (path string, end func(), err error) {
 	return path, sync.OnceFunc(func() { close(done) }), err
 }
 
-// runtimeConfig is the configuration that a runtime uses: the first valid one.
+// runtimeConfig returns the configuration that a runtime uses: the first valid one.
 func (l *lab) runtimeConfig() (*libcni.NetworkConfigList, error) {
 	files, err := libcni.ConfFiles(l.path("net.d"), []string{".conf", ".conflist", ".json"})
 	if err != nil {
@@ -282,9 +282,9 @@ func (l *lab) runtimeConfig() (*libcni.NetworkConfigList, error) {
 	for _, file := range files { // sorted by ReadDir
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // removed since
+			continue // the file was removed in the meantime
 		}
-		if filepath.Ext(file) != ".conflist" { // one plugin
+		if filepath.Ext(file) != ".conflist" { // a single plugin
 			text = fmt.Appendf(nil, `{"cniVersion": "0.4.0", "name": "one", "plugins": [%s]}`, text)
 		}
 		if list, err := libcni.ConfListFromBytes(text); err == nil {
@@ -294,7 +294,7 @@ func (l *lab) runtimeConfig() (*libcni.NetworkConfigList, error) {
 	return nil, errors.New("no network configuration")
 }
 
-// add starts a pod as a runtime does.
+// add starts a pod like a runtime.
 func (l *lab) add(ctx context.Context, namespace, name, netns string) error {
 	list, err := l.runtimeConfig()
 	if err != nil {
@@ -306,7 +306,7 @@ func (l *lab) add(ctx context.Context, namespace, name, netns string) error {
 		return err
 	}
 	if r, err := current.GetResult(result); err != nil || len(r.IPs) != 1 {
-		return fmt.Errorf("the result %v has not the address of the pod: %w", result, err)
+		return fmt.Errorf("the result %v does not contain the address of the pod: %w", result, err)
 	}
 	return nil
 }
@@ -342,7 +342,7 @@ func (b *output) String() string {
 	return b.text.String()
 }
 
-// start starts the installer, which listens on a port of a network namespace of its own if it can.
+// start starts the installer. It listens in its own network namespace if possible.
 func (l *lab) start(environ ...string) *daemon {
 	l.t.Helper()
 	at, err := url.Parse(l.server.URL)
@@ -357,13 +357,13 @@ func (l *lab) start(environ ...string) *daemon {
 	}, environ...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // Pdeathsig means the thread
+	runtime.LockOSThread() // Pdeathsig depends on the thread
 	if err := d.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
 	go func() { d.end <- d.cmd.Wait() }()
 	l.t.Cleanup(func() {
-		_ = d.cmd.Process.Kill() // it may have exited
+		_ = d.cmd.Process.Kill() // it may already have exited
 		if l.t.Failed() {
 			l.t.Log(d.log)
 		}
@@ -371,15 +371,15 @@ func (l *lab) start(environ ...string) *daemon {
 	return d
 }
 
-// stop ends the installer and waits for it.
+// stop sends a signal to the installer and waits until it exits.
 func (l *lab) stop(d *daemon, signal os.Signal) {
 	l.t.Helper()
 	if err := d.cmd.Process.Signal(signal); err != nil {
 		l.t.Fatal(err)
 	}
 	err := <-d.end
-	if early := d.log.String() == ""; err != nil && signal != os.Kill && !early { // before it obeys signals
-		l.t.Errorf("the installer ended: %v\n%s", err, d.log)
+	if early := d.log.String() == ""; err != nil && signal != os.Kill && !early { // before it handles signals
+		l.t.Errorf("the installer exited with %v\n%s", err, d.log)
 	}
 }
 
@@ -388,18 +388,18 @@ func (l *lab) eventually(what string, done func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			l.t.Fatalf("%s: not within two minutes", what)
+			l.t.Fatalf("condition not met within two minutes: %s", what)
 		}
 	}
 }
 
-// chained reports whether the configuration of the runtime has the plugin.
+// chained reports whether the configuration of the runtime contains the plugin.
 func (l *lab) chained() bool {
 	list, err := l.runtimeConfig()
 	return err == nil && list.Plugins[len(list.Plugins)-1].Network.Type == "outrigger-cni"
 }
 
-// podAddress returns the address that a pod has by its name, and the name.
+// podName returns the address and the name of the n-th pod.
 func podName(n int) (address net.IP, name string) {
 	address = net.IPv4(10, 200, byte(n>>8), byte(n))
 	return address, "pod-" + strings.ReplaceAll(address.String(), ".", "-")

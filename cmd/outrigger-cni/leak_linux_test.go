@@ -19,8 +19,9 @@ import (
 
 var leaks = flag.Int("leaks", 100, "how many pods TestNoLeaks starts")
 
-// TestNoLeaks starts pods while the installer is ended, killed and started all the time, and while
-// the API server refuses some requests and does not know some pods. Each pod that starts has rules.
+// TestNoLeaks starts pods while the installer is stopped, killed and started repeatedly, and while
+// the API server fails some requests and does not know some pods. Each pod that starts must have
+// rules.
 func TestNoLeaks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -72,7 +73,7 @@ func TestNoLeaks(t *testing.T) {
 		}
 	}()
 	for running := true; running; {
-		time.Sleep(rand.N(100 * time.Millisecond)) // another moment of the installer each time
+		time.Sleep(rand.N(100 * time.Millisecond)) // at a different moment of the installer each time
 		l.stop(d, []os.Signal{syscall.SIGTERM, os.Kill}[rand.N(2)])
 		d = l.start("REPAIR_ENABLED=false")
 		restarts.Add(1)
@@ -85,6 +86,6 @@ func TestNoLeaks(t *testing.T) {
 	group.Wait()
 	t.Logf("%d pods started with rules, %d were refused, %d leaked; the installer was restarted %d times", started.Load(), refused.Load(), leaked.Load(), restarts.Load())
 	if started.Load() == 0 || refused.Load() == 0 {
-		t.Error("the test needs pods that start, and pods that do not")
+		t.Errorf("%d pods started and %d were refused, want some of both", started.Load(), refused.Load())
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 const podNetwork = `{"cniVersion": "%s", "name": "pods", "plugins": [{"type": "lab-network"}]}`
 
-// TestPlugin runs the program as a runtime does, with each version of the specification.
+// TestPlugin runs the program like a runtime, with each version of the specification.
 func TestPlugin(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -62,12 +62,12 @@ func TestPlugin(t *testing.T) {
 		delete(l.pods, "apps/"+name)
 		l.mu.Unlock()
 		if err := cni.DelNetworkList(t.Context(), list, conf); err != nil {
-			t.Errorf("version %s: DEL of a pod that the API server has no more: %v", version, err)
+			t.Errorf("version %s: DEL of a pod that the API server no longer has: %v", version, err)
 		}
 	}
 }
 
-// installed starts the installer and waits until the runtime would use the plugin.
+// installed starts the installer and waits until the runtime uses the plugin.
 func (l *lab) installed(environ ...string) *daemon {
 	l.t.Helper()
 	d := l.start(environ...)
@@ -75,7 +75,7 @@ func (l *lab) installed(environ ...string) *daemon {
 	return d
 }
 
-// TestScope starts pods that get rules and others, some while the API server cannot be asked.
+// TestScope starts pods of which some must get rules, partly without a reachable API server.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -84,7 +84,7 @@ func TestScope(t *testing.T) {
 	for n, c := range []struct {
 		name      string
 		namespace string
-		change    [2]string // of injected
+		change    [2]string // replaces a text in injected
 		captured  bool
 		err       string
 	}{
@@ -110,25 +110,25 @@ func TestScope(t *testing.T) {
 		netns := l.namespace()
 		err := l.add(t.Context(), c.namespace, name, netns)
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "the pod is not started")) {
-			t.Errorf("%s: error %v, want %q", c.name, err, c.err)
+			t.Errorf("%s: got error %v, want one with %q", c.name, err, c.err)
 		}
 		if captured, err := capture.Captured(netns); captured != c.captured || err != nil {
-			t.Errorf("%s: captured is %v, want %v (%v)", c.name, captured, c.captured, err)
+			t.Errorf("%s: captured: %v, want %v (error %v)", c.name, captured, c.captured, err)
 		}
 	}
 	if err := l.add(t.Context(), "apps", "pod-10-1-1-1", l.namespace()); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("a pod that the API server does not know: %v", err)
+		t.Errorf("a pod that the API server does not know: got error %v, want 404", err)
 	}
 	l.shut()
 	if err := l.add(t.Context(), "kube-system", "pod-10-1-1-2", l.namespace()); err != nil {
-		t.Errorf("without an API server, a pod of an excluded namespace does not start: %v", err)
+		t.Errorf("without an API server: a pod of an excluded namespace does not start: %v", err)
 	}
 	if err := l.add(t.Context(), "apps", "pod-10-1-1-3", l.namespace()); err == nil || !strings.Contains(err.Error(), "is outrigger-cni running on this node?") {
-		t.Errorf("without an API server: %v", err)
+		t.Errorf("without an API server: got error %v, want one with a question about outrigger-cni", err)
 	}
 }
 
-// TestNoKubeconfig starts a pod while a node has the plugin's configuration and nothing else of it.
+// TestNoKubeconfig starts a pod on a node that has only the configuration of the plugin.
 func TestNoKubeconfig(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -142,12 +142,12 @@ func TestNoKubeconfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := l.add(t.Context(), "apps", "pod-10-1-1-3", l.namespace()); err == nil || !strings.Contains(err.Error(), c.problem) {
-			t.Errorf("without %s: %v", c.file, err)
+			t.Errorf("without %s: got error %v, want one with %q", c.file, err, c.problem)
 		}
 	}
 }
 
-// TestTraffic makes connections out of a pod and into it.
+// TestTraffic opens connections from a pod and to it.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -182,7 +182,7 @@ func TestTraffic(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = listener.Close() }) // nothing is lost
+			t.Cleanup(func() { _ = listener.Close() }) // closing cannot lose data
 			go serve(listener, machine.Name+" "+port)
 		}
 	}
@@ -206,20 +206,20 @@ func TestTraffic(t *testing.T) {
 		buffer := make([]byte, 64)
 		n, err := conn.Read(buffer)
 		if got := string(buffer[:n]); got != c.want || err != nil {
-			t.Errorf("a connection from %s to port %s of %s reaches %q (%v), want %q", c.from.Name, c.port, c.to.Name, got, err, c.want)
+			t.Errorf("a connection from %s to port %s of %s reaches %q (error %v), want %q", c.from.Name, c.port, c.to.Name, got, err, c.want)
 		}
-		_ = conn.Close() // nothing is lost
+		_ = conn.Close() // closing cannot lose data
 	}
 }
 
-// serve answers connections with a text.
+// serve responds to connections with a text.
 func serve(l net.Listener, text string) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		_, _ = c.Write([]byte(text)) // the client reports what it gets
+		_, _ = c.Write([]byte(text)) // the client checks the text
 		_ = c.Close()
 	}
 }

@@ -15,17 +15,17 @@ import (
 // failedInit is the status of an init container that found no rules.
 const failedInit = `, "initContainerStatuses": [{"name": "istio-validation", "lastState": {"terminated": {"exitCode": 126}}}]`
 
-// withStatus returns injected with a status.
+// withStatus returns the injected pod with a status.
 func withStatus(status string) string {
 	return strings.TrimSuffix(injected, "}") + ", " + strings.ReplaceAll(status, "%", "%%") + "}}"
 }
 
-// TestRepair starts pods without the plugin. Each setting does something else with them.
+// TestRepair starts pods without the plugin, and checks what each setting does with them.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		environ                 []string
-		failed                  bool // the init container has noticed
+		failed                  bool // the init container has failed
 		rules, deleted, labeled bool
 	}{
 		"rules before the init container fails": {nil, false, true, false, false},
@@ -74,7 +74,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("other pods were changed: deleted %v, labeled %v", l.deleted, l.patched)
 			}
 			if got := l.patched["apps/"+pod]; c.labeled && !strings.Contains(got, `"cni.istio.io/uninitialized":"true"`) {
-				t.Errorf("the label is %s", got)
+				t.Errorf("label of %s: got %s", pod, got)
 			}
 		})
 	}

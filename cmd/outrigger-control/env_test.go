@@ -38,19 +38,19 @@ func TestEnvironmentDoc(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want.Bytes()) {
-		t.Error(file + " is not what the table says: run make generate")
+		t.Error(file + " is out of date: run make generate")
 	}
 }
 
-// environmentFrom reads the variables from a function; those with an empty value are not set.
+// environmentFrom reads the variables with a function. Variables with an empty value are not set.
 func environmentFrom(getenv func(string) string) (environment, error) {
 	var e environment
 	err := e.readFrom(func(name string) (string, bool) { v := getenv(name); return v, v != "" })
 	return e, err
 }
 
-// A variable whose empty value has a meaning of its own is not replaced by its default. All others
-// are, since manifests set variables to nothing.
+// TestEmptyVariables checks that an empty value is replaced by the default, because manifests set
+// variables to nothing, except where the empty value has its own meaning.
 func TestEmptyVariables(t *testing.T) {
 	t.Parallel()
 	all := environmentWith(t, func(string) (string, bool) { return "", true })
@@ -60,20 +60,20 @@ func TestEmptyVariables(t *testing.T) {
 		"INJECTION_WEBHOOK_CONFIG_NAME":  {all.Cluster.WriteInjectors, unset.Cluster.WriteInjectors},
 	} {
 		if got != [2]any{false, true} {
-			t.Errorf("%s is on: %v with an empty value, %v without", name, got[0], got[1])
+			t.Errorf("%s: on with an empty value: %v, without a value: %v; want false and true", name, got[0], got[1])
 		}
 	}
 	if all.CA.PluginDir != "" || unset.CA.PluginDir == "" || all.KeySets.RootFile != "" || unset.KeySets.RootFile == "" {
-		t.Errorf("the files are %q and %q with empty values", all.CA.PluginDir, all.KeySets.RootFile)
+		t.Errorf("files with empty values: got %q and %q, want none", all.CA.PluginDir, all.KeySets.RootFile)
 	}
 	if all.Namespace != "istio-system" || all.Revision != "default" || all.Cluster.ID != "Kubernetes" || !all.CA.Enabled {
-		t.Errorf("without a meaning of its own, an empty value is not the default: %+v", all)
+		t.Errorf("an empty value is not replaced by the default: %+v", all)
 	}
 	off := emptyTurnsOff()
 	for _, v := range variables() {
 		means := v.value != "" && regexp.MustCompile(`\bempty\b`).MatchString(v.doc)
 		if means != slices.Contains(off, v.name) {
-			t.Errorf("%s: its document names a meaning of an empty value: %v, and it is read so: %v", v.name, means, !means)
+			t.Errorf("%s: the documentation describes an empty value: %v, the code handles it: %v", v.name, means, !means)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestEnvironment(t *testing.T) {
 	env := map[string]string{"PILOT_DEBOUNCE_AFTER": "7ms", "PILOT_PUSH_THROTTLE": "3"}
 	e, err := environmentFrom(func(k string) string { return env[k] })
 	if err != nil || e.DebounceAfter != 7*time.Millisecond || e.PushWorkers != 3 || e.CA.DefaultTTL != 24*time.Hour || e.Namespace != "istio-system" {
-		t.Errorf("got %+v, %v", e, err)
+		t.Errorf("got %+v, error %v", e, err)
 	}
 	for name, value := range map[string]string{
 		"PILOT_DEBOUNCE_MAX": "soon", "PILOT_PUSH_THROTTLE": "0", "MAX_WORKLOAD_CERT_TTL": "-1h",
@@ -106,7 +106,7 @@ func TestEnvironment(t *testing.T) {
 		name = strings.TrimSpace(name)
 		_, err := environmentFrom(func(k string) string { return map[string]string{name: value}[k] })
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
-			t.Errorf("%s=%s gives %v, want an error that names both", name, value, err)
+			t.Errorf("%s=%s: got error %v, want one with both", name, value, err)
 		}
 	}
 }
@@ -122,10 +122,10 @@ func TestAuthorityEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.CA.Root.KeyType != "RSA3072" || e.CA.Root.Check >= 0 || e.CA.CallerRate >= 0 || e.CA.IdentityRate != 100 || e.CA.Root.Grace != 20 || !e.CA.Enabled {
-		t.Errorf("got %+v", e.CA)
+		t.Errorf("authority settings: got %+v", e.CA)
 	}
 	if !e.CA.NodeAccounts["istio-system/ztunnel"] || !e.CA.NodeAccounts["kube-system/node"] || len(e.CA.NodeAccounts) != 2 {
-		t.Errorf("the node accounts are %v", e.CA.NodeAccounts)
+		t.Errorf("node accounts: got %v", e.CA.NodeAccounts)
 	}
 }
 
@@ -133,12 +133,12 @@ func TestReadersOfObjects(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "[]", "a/b": "[a/b]", " a/b , c/* ,": "[a/b c/*]"} {
 		if got, err := accounts(text); err != nil || fmt.Sprint(got) != want {
-			t.Errorf("%q: %v, %v", text, got, err)
+			t.Errorf("accounts(%q) = %v, %v", text, got, err)
 		}
 	}
 	for _, bad := range []string{"a", "a/", "/b", "a/b/c", "*/b", "*"} {
 		if got, err := accounts(bad); err == nil || !strings.Contains(err.Error(), "namespace/account") {
-			t.Errorf("%q: %v, %v", bad, got, err)
+			t.Errorf("accounts(%q) = %v, %v; want an error", bad, got, err)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestReplicasEnvironment(t *testing.T) {
 		return map[string]string{"OUTRIGGER_REPLICAS": "istiod"}[name]
 	})
 	if err == nil || !strings.Contains(err.Error(), "OUTRIGGER_REPLICAS") || !strings.Contains(err.Error(), "host:port") {
-		t.Errorf("a name without a port is %v", err)
+		t.Errorf("a name without a port: got error %v", err)
 	}
 }
 
@@ -166,13 +166,13 @@ func TestStatusVariables(t *testing.T) {
 				return ""
 			})
 			if err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("%s=%s: error %v, want one that names it", name, value, err)
+				t.Errorf("%s=%s: got error %v, want one with the name", name, value, err)
 			}
 		}
 	}
 	e, err := environmentFrom(func(string) string { return "" })
 	if want := (server.StatusConfig{On: true, Workers: 100, Burst: 500, QPS: 100}); err != nil || e.Status != want || !e.Health {
-		t.Errorf("the defaults are %+v, error %v, want %+v", e.Status, err, want)
+		t.Errorf("defaults: got %+v, error %v; want %+v", e.Status, err, want)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestCredentialReaders(t *testing.T) {
 			return ""
 		})
 		if err == nil || !strings.Contains(err.Error(), "namespace/account") {
-			t.Errorf("%q: %v", list, err)
+			t.Errorf("%q: got error %v, want one about namespace/account", list, err)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
 )
 
-// parse reads a command line and an environment as the program does.
+// parse reads a command line and an environment like the program.
 func parse(t *testing.T, args []string, env map[string]string) (flags, server.Config) {
 	t.Helper()
 	var f flags
@@ -31,15 +31,15 @@ func parse(t *testing.T, args []string, env map[string]string) (flags, server.Co
 	return f, e.Config
 }
 
-// The command lines of deployments of pilot-discovery start, and say which flags
-// do nothing.
+// TestDropInFlags checks that command lines of pilot-discovery deployments are accepted, and that
+// the flags without effect are reported.
 func TestDropInFlags(t *testing.T) {
 	t.Parallel()
 	f, c := parse(t, []string{
 		"--monitoringAddr=:15014", "--log_output_level=default:info", "--domain", "cluster.local", "--keepaliveMaxServerConnectionAge", "30m",
 	}, nil)
 	if len(f.ineffects) != 0 || c.Keepalive.MaxAge != 30*time.Minute || c.Keepalive.Interval != 30*time.Second || c.Cluster.ID != "Kubernetes" {
-		t.Errorf("the chart's: %+v, without effect %q", c, f.ineffects)
+		t.Errorf("flags of the chart: got %+v, without effect %q", c, f.ineffects)
 	}
 	f, c = parse(t, []string{
 		"-n", "mesh", "--clusterID", "c1", "--clusterAliases", "a=c1,b=c2", "--kubernetesApiQPS", "5", "--kubernetesApiBurst", "9",
@@ -47,20 +47,20 @@ func TestDropInFlags(t *testing.T) {
 		"--ctrlz_port", "1", "--log_target", "stdout", "--log_target=/x", "--log_rotate_max_age", "30", "--vklog=2", "--plugins", "authn,authz", "--shutdownDuration", "5s",
 	}, map[string]string{"POD_NAMESPACE": "other", "CLUSTER_ID": "c0", "GRPC_KEEPALIVE_INTERVAL": "1h"})
 	if c.Namespace != "mesh" || c.Cluster.ID != "c1" || c.Keepalive.Interval != 7*time.Second || c.Keepalive.Timeout != 3*time.Second || c.Cluster.QPS != 5 || c.Cluster.Burst != 9 || c.Mesh.NetworksFile != "/x" {
-		t.Errorf("got %+v, %+v", f, c)
+		t.Errorf("got flags %+v, configuration %+v", f, c)
 	}
 	if c.Cluster.Aliases["b"] != "c2" || c.Cluster.NoRegistries {
-		t.Errorf("the cluster is %+v", c.Cluster)
+		t.Errorf("cluster: got %+v", c.Cluster)
 	}
 	want := []string{"--clusterRegistriesNamespace", "--ctrlz_port", "--log_target", "--plugins", "--vklog"}
 	if !slices.Equal(f.ineffects, want) {
-		t.Errorf("without effect %q, want %q", f.ineffects, want)
+		t.Errorf("flags without effect: got %q, want %q", f.ineffects, want)
 	}
-	// pilot-discovery refuses flags that it does not know, too.
+	// pilot-discovery rejects unknown flags too.
 	root := newRootCommand(nil)
 	root.SetArgs([]string{"discovery", "--of-the-future"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "of-the-future") {
-		t.Errorf("an unknown flag: %v", err)
+		t.Errorf("an unknown flag: got error %v", err)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestStateDirectory(t *testing.T) {
 	} {
 		_, c := parse(t, tc.args, tc.env)
 		if c.StateDir != tc.dir {
-			t.Errorf("%s: %s", name, c.StateDir)
+			t.Errorf("%s: StateDir = %s, want %s", name, c.StateDir, tc.dir)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestNoRegistries(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"--registries=": true, "--registries=Kubernetes": false, "--domain=cluster.local": false} {
 		if _, c := parse(t, []string{text}, nil); c.Cluster.NoRegistries != want {
-			t.Errorf("%s: no registries is %v", text, c.Cluster.NoRegistries)
+			t.Errorf("%s: NoRegistries = %v", text, c.Cluster.NoRegistries)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestObey(t *testing.T) {
 			signals <- syscall.SIGTERM
 			synctest.Wait()
 			if said != step.want {
-				t.Errorf("after %s: %q, want %q", step.after, said, step.want)
+				t.Errorf("after %s: got %q, want %q", step.after, said, step.want)
 			}
 		}
 	})

@@ -17,19 +17,18 @@ import (
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
-// TestMain makes the test binary run the program itself, so that tests see real
-// signals and exit codes.
+// TestMain runs the test binary as the program if requested, so that signals and exit codes are
+// real.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIGGER_TEST_ROLE") == "outrigger" {
 		os.Exit(run(os.Args[1:], readEnvironment()))
 	}
-	// Programs that this one starts do not ignore SIGHUP, even if this one
-	// inherited that, as under nohup.
+	// Child processes must not ignore SIGHUP, even if this process inherited that, as under nohup.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	os.Exit(ownnet.Tests(m).Run())
 }
 
-// program runs the program with its standard output in a file.
+// program returns a command that runs the program with its standard output in a file.
 func program(t *testing.T, stdout *os.File, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -39,12 +38,13 @@ func program(t *testing.T, stdout *os.File, args ...string) (*exec.Cmd, *bytes.B
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // most have ended
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // most processes have exited
 	return cmd, &stderr
 }
 
-// A signal during the check of Envoy's version is not reported as an error of Envoy.
-func TestSignalBeforeTheStart(t *testing.T) {
+// TestSignalBeforeStart checks that a signal during the check of Envoy's version is not reported
+// as an error of Envoy.
+func TestSignalBeforeStart(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -59,22 +59,22 @@ func TestSignalBeforeTheStart(t *testing.T) {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatal("Envoy is not asked for its version")
+					t.Fatal("timeout waiting for the check of Envoy's version")
 				}
 			}
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
 			if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
-				t.Errorf("%v: %s", err, stderr)
+				t.Errorf("got %v, errors %s; want neither", err, stderr)
 			}
 		})
 	}
 }
 
-// A closed output pipe stops the mesh like a signal, instead of ending the process at
-// once.
-func TestOutputThatNobodyReads(t *testing.T) {
+// TestClosedOutput checks that a closed output pipe stops the mesh like a signal, instead
+// of killing the process.
+func TestClosedOutput(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -86,7 +86,7 @@ func TestOutputThatNobodyReads(t *testing.T) {
 	t.Cleanup(func() { _ = w.Close() })
 	cmd, stderr := program(t, w, "version")
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("%v: %s", err, stderr)
+		t.Errorf("got %v, errors %s; want exit code 1", err, stderr)
 	}
 }
 
@@ -94,8 +94,8 @@ func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		args []string
-		want string // in the output
-		err  string // in the error
+		want string // part of the output
+		err  string // part of the error
 	}{
 		{args: []string{"version"}, want: version + "\n"},
 		{args: []string{"--help"}, want: "outrigger up -f examples/shop/mesh.yaml"},
@@ -113,10 +113,10 @@ func TestCommandLine(t *testing.T) {
 		root.SetArgs(c.args)
 		err := root.ExecuteContext(t.Context())
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%v: error %v, want %q", c.args, err, c.err)
+			t.Errorf("%v: got error %v, want %q", c.args, err, c.err)
 		}
 		if !strings.Contains(out.String(), c.want) {
-			t.Errorf("%v: output %q lacks %q", c.args, out.String(), c.want)
+			t.Errorf("%v: output %q does not contain %q", c.args, out.String(), c.want)
 		}
 	}
 }

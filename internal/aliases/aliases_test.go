@@ -28,7 +28,7 @@ func TestCheck(t *testing.T) {
 	} {
 		err := Check([]byte(c.text))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
+			t.Errorf("%s: Check() = %v, want %q", name, err, c.want)
 		}
 	}
 }

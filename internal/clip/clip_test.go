@@ -21,22 +21,22 @@ func TestText(t *testing.T) {
 		"0123456789\xff\xff": "0123456789… (12 bytes)",
 	} {
 		if got := Text(in, 10); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
+			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
 
-// Cut only shortens, since the text will be quoted.
+// TestCut checks that Cut only shortens, because the text will be quoted.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"": "", "0123456789": "0123456789", "0123456789a": "0123456789… (11 bytes)", "012345678é": "012345678… (11 bytes)", "\x1b\xff": "\x1b\xff",
 	} {
 		if got := Cut(in, 10); got != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
+			t.Errorf("Cut(%q) = %q, want %q", in, got, want)
 		}
 	}
 	if got := Cut("abc", 0); got != "… (3 bytes)" {
-		t.Errorf("0 bytes of it are %q", got)
+		t.Errorf("Cut(abc, 0) = %q", got)
 	}
 }

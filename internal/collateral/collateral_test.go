@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program returns a root command with a subcommand that has a flag, a hidden one, and collateral.
+// program returns a root command with a subcommand that has a flag, a hidden subcommand, and
+// collateral.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "program", Short: "Runs a program", SilenceErrors: true, SilenceUsage: true}
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -33,8 +34,8 @@ func TestCollateral(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		args  []string
-		files []string // that are written, sorted
-		text  string   // of the last one
+		files []string // the written files, sorted
+		text  string   // part of the last file
 		errs  string
 	}{
 		"everything": {args: []string{"--all"}, files: []string{"_program", "program.bash", "program.md", "program_proxy.md"}, text: "--meshConfig string"},
@@ -54,10 +55,10 @@ func TestCollateral(t *testing.T) {
 			root.SetErr(out)
 			root.SetArgs(append([]string{"collateral", "-o", dir}, tc.args...))
 			if err := root.Execute(); tc.errs == "" && err != nil || tc.errs != "" && (err == nil || !strings.Contains(err.Error(), tc.errs)) {
-				t.Errorf("the error is %v, want %q", err, tc.errs)
+				t.Errorf("got error %v, want %q", err, tc.errs)
 			}
 			if out.Len() != 0 {
-				t.Errorf("output %q", out)
+				t.Errorf("got output %q, want none", out)
 			}
 			entries, err := os.ReadDir(dir)
 			if err != nil {
@@ -68,13 +69,13 @@ func TestCollateral(t *testing.T) {
 				written = append(written, e.Name())
 			}
 			if !slices.Equal(written, tc.files) {
-				t.Fatalf("it wrote %q, want %q", written, tc.files)
+				t.Fatalf("written files: got %q, want %q", written, tc.files)
 			}
 			if len(written) == 0 {
 				return
 			}
 			if doc, err := os.ReadFile(filepath.Join(dir, written[len(written)-1])); err != nil || !strings.Contains(string(doc), tc.text) {
-				t.Errorf("%s is %q, %v, want %q in it", written[len(written)-1], doc, err, tc.text)
+				t.Errorf("%s: got %q, error %v; want it to contain %q", written[len(written)-1], doc, err, tc.text)
 			}
 		})
 	}

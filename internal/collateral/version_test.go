@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The command prints what Istio's programs print.
+// TestPrintVersion checks that the output is the same as that of Istio's programs.
 func TestPrintVersion(t *testing.T) {
 	t.Parallel()
 	info := buildInfo{Version: "1.2.3", GitRevision: "12e4567", GolangVersion: "go1.26.8", BuildStatus: "Clean", GitTag: "v1.2.3"}
@@ -38,7 +38,7 @@ func TestPrintVersion(t *testing.T) {
 			output = ""
 		}
 		if err := printVersion(&out, info, args == "short", output); err != nil || out.String() != want {
-			t.Errorf("%q: %v\n%s", args, err, out.String())
+			t.Errorf("%q: got error %v and output\n%s", args, err, out.String())
 		}
 	}
 }
@@ -55,22 +55,22 @@ func TestVersionCommand(t *testing.T) {
 		return out.String(), err
 	}
 	if out, err := run("--short"); err != nil || out != "client version: dev\n" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("--short: got %q, error %v", out, err)
 	}
 	if out, err := run("--short=false"); err != nil || !strings.HasPrefix(out, `client version: version.BuildInfo{Version:"dev", `) {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("--short=false: got %q, error %v", out, err)
 	}
 	var doc map[string]map[string]string
 	out, err := run("-o", "json")
 	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc["clientVersion"]) != 5 || doc["clientVersion"]["golang_version"] == "" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("JSON: got %q, error %v", out, err)
 	}
 	if _, err := run("-o", "xml"); err == nil || err.Error() != `--output is "xml"; it must be yaml or json` {
 		t.Error(err)
 	}
 }
 
-// Words that YAML reads as text stay as they are, others are quoted.
+// TestVersionYAML checks that strings that YAML reads as strings are unquoted, and others quoted.
 func TestVersionYAML(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -79,7 +79,7 @@ func TestVersionYAML(t *testing.T) {
 		got := yamlText(in)
 		var back any
 		if err := yaml.Unmarshal([]byte("x: "+got), &back); err != nil || got != want || !cmp.Equal(back, any(map[string]any{"x": in})) {
-			t.Errorf("%q became %s, read as %v, %v", in, got, back, err)
+			t.Errorf("%q is written as %s, which is read as %v, error %v", in, got, back, err)
 		}
 	}
 }

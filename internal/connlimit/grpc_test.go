@@ -55,11 +55,11 @@ type rpc struct {
 	closed      chan string // reasons
 }
 
-// Check implements a call that returns at once if the caller is authenticated.
+// Check returns immediately if the caller is authenticated.
 func (r *rpc) Check(ctx context.Context, q *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	r.calls.Add(1)
 	if q.GetService() != "known" {
-		return nil, status.Error(codes.Unauthenticated, "who is it?")
+		return nil, status.Error(codes.Unauthenticated, "unknown caller")
 	}
 	Trust(ctx)
 	return &grpc_health_v1.HealthCheckResponse{}, nil
@@ -105,7 +105,7 @@ func (r *rpc) attack(t *testing.T, from string) *badPeer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	go func() { _, _ = io.Copy(io.Discard, c) }() // until it is closed
+	go func() { _, _ = io.Copy(io.Discard, c) }() // returns when the connection is closed
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, f := range []hpack.HeaderField{
@@ -116,7 +116,7 @@ func (r *rpc) attack(t *testing.T, from string) *badPeer {
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},
 	} {
-		_ = e.WriteField(f) // writes to memory
+		_ = e.WriteField(f) // writing to memory cannot fail
 	}
 	b := &badPeer{Conn: c, Framer: http2.NewFramer(c, nil), headers: block.Bytes()}
 	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
@@ -151,9 +151,9 @@ var floods = map[string]func(b *badPeer, id uint32) error{
 	"unknown frames": func(b *badPeer, _ uint32) error { return b.WriteRawFrame(0xfa, 0, 0, nil) },
 }
 
-// TestFloods sends each kind of frame as fast as possible. The budget of the source limits what the
-// server reads and processes over all connections of the peer, and a client with another address is
-// served.
+// TestFloods sends each kind of frame as fast as possible. The budget of the source must limit what
+// the server reads and processes over all connections of the peer, and a client with another
+// address must be served.
 func TestFloods(t *testing.T) {
 	t.Parallel()
 	for name, send := range floods {
@@ -181,32 +181,32 @@ func TestFloods(t *testing.T) {
 			defer cancel()
 			for i := range served {
 				if _, err := grpc_health_v1.NewHealthClient(client).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "known"}); err != nil {
-					t.Fatalf("call %d of somebody else: %v", i, err)
+					t.Fatalf("call %d from another address: %v", i, err)
 				}
 			}
-			for sent.Load() < 20000 && len(r.closed) == 0 { // it may have been closed before
+			for sent.Load() < 20000 && len(r.closed) == 0 { // the connection may have been closed earlier
 				select {
 				case <-ctx.Done():
-					t.Fatalf("the attack does not come on: %d sent", sent.Load())
+					t.Fatalf("timeout after %d frames of the attack", sent.Load())
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
 			// The budget of the peer since the start, including the permitted debt.
 			allowed := float64(budget.Burst) + budget.PerSecond*(time.Since(began)+maxDebt).Seconds()
 			if calls := r.calls.Load() - served; float64(calls) > allowed/costHeaders {
-				t.Errorf("%d calls of the attack were handled, more than %.0f", calls, allowed/costHeaders)
+				t.Errorf("%d calls of the attack were handled, want at most %.0f", calls, allowed/costHeaders)
 			}
-			// Each of these frames is at most 128 bytes long; the last ones of each connection were
+			// Each of these frames has at most 128 bytes. The last ones of each connection were
 			// read but not processed.
 			if read := r.read.Load(); float64(read) > 128*(allowed+4*1<<10) {
-				t.Errorf("%d bytes of the attack were read, more than %.0f", read, 128*(allowed+4*1<<10))
+				t.Errorf("%d bytes of the attack were read, want at most %.0f", read, 128*(allowed+4*1<<10))
 			}
 		})
 	}
 }
 
-// TestHeaders sends headers without end, in a HEADERS frame and CONTINUATIONs. The server stops
-// reading soon, whatever they contain.
+// TestHeaders sends endless headers, in a HEADERS frame and CONTINUATION frames. The server must
+// stop reading soon, whatever the headers contain.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 16<<10)
@@ -230,16 +230,16 @@ func TestHeaders(t *testing.T) {
 				err = b.WriteContinuation(1, false, block)
 			}
 			if err == nil || time.Now().After(deadline) {
-				t.Errorf("the server takes %d frames: %v", sent, err)
+				t.Errorf("the server accepted %d frames, error %v", sent, err)
 			}
 			if read := r.read.Load(); read > 1<<20 {
-				t.Errorf("the server read %d bytes of one header", read)
+				t.Errorf("the server read %d bytes of one header, want at most 1 MiB", read)
 			}
 		})
 	}
 }
 
-// TestMeter checks that the meter finds the frames however the data is split into reads.
+// TestMeter checks that the meter finds the frames regardless of how the data is split into reads.
 func TestMeter(t *testing.T) {
 	t.Parallel()
 	var sent bytes.Buffer
@@ -247,7 +247,7 @@ func TestMeter(t *testing.T) {
 	f := http2.NewFramer(&sent, nil)
 	want := 0
 	for i := range uint32(50) {
-		_ = f.WriteSettings() // writes to memory, like the others below
+		_ = f.WriteSettings() // writing to memory cannot fail; this applies to all writes below
 		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: make([]byte, i*7), EndHeaders: i%2 == 0})
 		_ = f.WriteContinuation(2*i+1, true, make([]byte, 3*i))
 		_ = f.WriteData(2*i+1, true, make([]byte, i*i))
@@ -261,13 +261,13 @@ func TestMeter(t *testing.T) {
 			b = b[n:]
 		}
 		if got != want {
-			t.Fatalf("reads of %d bytes cost %d, want %d", size, got, want)
+			t.Fatalf("cost with reads of %d bytes: got %d, want %d", size, got, want)
 		}
 	}
 }
 
-// TestTrust checks that authenticated callers have their own budgets: a flood from their address
-// does not delay them.
+// TestTrust checks that authenticated callers have their own budgets, so that a flood from their
+// address does not delay them.
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	r := serveRPC(t, Config{Work: ratelimit.Limit{PerSecond: 0.001, Burst: 100}, Unused: time.Hour})
@@ -283,12 +283,12 @@ func TestTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := r.attack(t, "127.0.0.1")
-	for b.WriteSettings() == nil { // until it is closed
+	for b.WriteSettings() == nil { // until the server closes the connection
 	}
 	if reason := <-r.closed; reason != ReasonFlood {
-		t.Errorf("closed for %s", reason)
+		t.Errorf("reason of the close: got %s, want a flood", reason)
 	}
 	if _, err := grpc_health_v1.NewHealthClient(client).Check(ctx, known); err != nil {
-		t.Errorf("after the flood: %v", err)
+		t.Errorf("a call after the flood: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
 )
 
-// network is a listener whose connections are created by a test.
+// network is a listener whose connections the test creates.
 type network struct{ conns chan net.Conn }
 
 func (n network) Accept() (net.Conn, error) {
@@ -31,7 +31,7 @@ func (n network) Accept() (net.Conn, error) {
 func (n network) Close() error   { close(n.conns); return nil }
 func (n network) Addr() net.Addr { return &net.TCPAddr{} }
 
-// from is a pipe with a peer address.
+// from is a pipe with the address of its peer.
 type from struct {
 	net.Conn
 	peer net.Addr
@@ -39,7 +39,7 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return f.peer }
 
-// world is a Listener whose connections are created by a test.
+// world is a Listener with its metrics, whose connections the test creates.
 type world struct {
 	t        *testing.T
 	network  network
@@ -54,7 +54,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
-// dial connects from an address. server is nil if the connection is rejected.
+// dial connects from an address. server is nil if the connection was rejected.
 func (w *world) dial(address string) (client net.Conn, server *Conn) {
 	w.t.Helper()
 	client, raw := net.Pipe()
@@ -74,7 +74,7 @@ func (w *world) dial(address string) (client net.Conn, server *Conn) {
 	select {
 	case server = <-accepted:
 	default:
-		// Accept waits for the next connection; make it return.
+		// Accept is waiting for the next connection; make it return.
 		_ = w.network.Close()
 		synctest.Wait()
 		w.network.conns = make(chan net.Conn)
@@ -88,7 +88,7 @@ func (w *world) want(address string, accepted bool) *Conn {
 	w.t.Helper()
 	_, c := w.dial(address)
 	if (c != nil) != accepted {
-		w.t.Errorf("%q is accepted: %v, want %v", address, c != nil, accepted)
+		w.t.Errorf("connection from %q accepted: %v, want %v", address, c != nil, accepted)
 	}
 	return c
 }
@@ -123,7 +123,7 @@ func TestPerSource(t *testing.T) {
 		w.want("10.0.0.1", true)
 		w.want("10.0.0.1", false)
 		if w.closed[ReasonSource] != 4 || len(w.closed) != 1 {
-			t.Errorf("counted are %v", w.closed)
+			t.Errorf("closed connections: got %v", w.closed)
 		}
 	})
 }
@@ -136,22 +136,22 @@ func TestNetwork(t *testing.T) {
 		for i := range 6 {
 			c := w.want(fmt.Sprintf("2001:db8::%d", i+1), true)
 			if got := c.budget.Load().Burst(); got != 30 {
-				t.Errorf("the network may send %d frames at once, want 30", got)
+				t.Errorf("burst of the network: got %d frames, want 30", got)
 			}
 		}
 		w.want("2001:db8::7", false)
 		w.want("10.0.0.1", true)
 		if c := w.want("10.0.0.1", true); c.budget.Load().Burst() != 10 {
-			t.Errorf("an address may send %d frames at once, want 10", c.budget.Load().Burst())
+			t.Errorf("burst of an address: got %d frames, want 10", c.budget.Load().Burst())
 		}
 		w.want("10.0.0.1", false)
 		if w.closed[ReasonSource] != 2 || len(w.closed) != 1 {
-			t.Errorf("counted are %v", w.closed)
+			t.Errorf("closed connections: got %v", w.closed)
 		}
 	})
 }
 
-// TestEachAddress checks that neighbours in an IPv6 network do not use each other's share.
+// TestEachAddress checks that addresses in an IPv6 network cannot use each other's share.
 func TestEachAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestRate(t *testing.T) {
 		time.Sleep(time.Second)
 		w.want("10.0.0.1", true)
 		if w.closed[ReasonRate] != 1 {
-			t.Errorf("counted are %v", w.closed)
+			t.Errorf("closed connections: got %v", w.closed)
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestTotal(t *testing.T) {
 		_ = a.Close()
 		w.want("10.0.0.3", true)
 		if w.closed[ReasonTotal] != 2 || w.listener.Open() != 4 {
-			t.Errorf("%d are open, counted are %v", w.listener.Open(), w.closed)
+			t.Errorf("%d connections are open, closed: %v", w.listener.Open(), w.closed)
 		}
 	})
 }
@@ -209,11 +209,11 @@ func TestEvict(t *testing.T) {
 		c.Wait()
 		w.want("10.0.0.4", true).Use() // replaces b
 		if isOpen(b) || !isOpen(a) || !isOpen(c) {
-			t.Errorf("open are %v, %v, %v, want the one that waited the longest to be closed", isOpen(a), isOpen(b), isOpen(c))
+			t.Errorf("open: a %v, b %v, c %v; want only b closed, which waited longest", isOpen(a), isOpen(b), isOpen(c))
 		}
 		own := w.want("127.0.0.1", true) // uses the reserve
 		w.want("10.0.0.5", true).Use()   // replaces c
-		w.want("10.0.0.6", false)        // all are in use, and the reserved one cannot be closed for it
+		w.want("10.0.0.6", false)        // all are in use, and a reserved connection is not closed for an ordinary one
 		if !isOpen(own) {
 			t.Error("a reserved connection was closed for an ordinary one")
 		}
@@ -222,10 +222,10 @@ func TestEvict(t *testing.T) {
 		a.Wait()
 		w.want("127.0.0.1", true)
 		if isOpen(a) || w.listener.Open() != 4 {
-			t.Errorf("%d are open", w.listener.Open())
+			t.Errorf("%d connections are open, want 4 without a", w.listener.Open())
 		}
 		if w.closed[ReasonEvicted] != 3 || w.closed[ReasonTotal] != 2 {
-			t.Errorf("counted are %v", w.closed)
+			t.Errorf("closed connections: got %v", w.closed)
 		}
 	})
 }
@@ -239,35 +239,35 @@ func TestFair(t *testing.T) {
 		for _, c := range append(many, two...) {
 			c.Use()
 		}
-		w.want("10.0.0.1", false) // it already has the most
+		w.want("10.0.0.1", false) // this source already has the most connections
 		many[1].Wait()
 		single := w.want("10.0.0.3", true) // replaces the waiting one
 		if isOpen(many[1]) || !isOpen(many[0]) || !isOpen(many[2]) {
-			t.Errorf("of the source with the most, open are %v, %v, %v", isOpen(many[0]), isOpen(many[1]), isOpen(many[2]))
+			t.Errorf("connections of the source with the most: open: %v, %v, %v", isOpen(many[0]), isOpen(many[1]), isOpen(many[2]))
 		}
 		w.want("10.0.0.4", true) // replaces the oldest, because all connections of the sources with the most are in use
 		if isOpen(many[0]) || !isOpen(single) {
-			t.Error("another one than the oldest of the source with the most was closed")
+			t.Error("the closed connection is not the oldest of the source with the most")
 		}
 		w.want("10.0.0.2", false)
 		w.want("10.0.0.5", true) // replaces one of two
 		if isOpen(two[0]) || !isOpen(two[1]) {
-			t.Error("the oldest of the source with two is open")
+			t.Error("the closed connection is not the oldest of the source with two")
 		}
 		w.want("10.0.0.4", true) // no source has more than one: replaces the oldest of all
 		if isOpen(many[2]) || !isOpen(two[1]) {
-			t.Error("another one than the oldest of all was closed")
+			t.Error("the closed connection is not the oldest of all")
 		}
 		w.want("127.0.0.1", true) // uses the reserve
 		w.want("127.0.0.1", true) // replaces an ordinary one
 		if w.listener.Open() != 6 || w.closed[ReasonEvicted] != 5 || w.closed[ReasonTotal] != 2 || w.listener.all[ordinary].Len() != 4 {
-			t.Errorf("%d are open, counted are %v, %d ordinary", w.listener.Open(), w.closed, w.listener.all[ordinary].Len())
+			t.Errorf("%d connections are open, closed: %v, %d ordinary", w.listener.Open(), w.closed, w.listener.all[ordinary].Len())
 		}
 		for range 10 {
 			w.want("127.0.0.1", true).Use() // replace the ordinary ones, then the oldest reserved ones
 		}
 		if w.listener.Open() != 6 || w.listener.all[ordinary].Len() != 0 {
-			t.Errorf("%d are open, %d ordinary", w.listener.Open(), w.listener.all[ordinary].Len())
+			t.Errorf("%d connections are open, %d ordinary", w.listener.Open(), w.listener.all[ordinary].Len())
 		}
 	})
 }
@@ -283,12 +283,12 @@ func TestUnused(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if isOpen(idle) || !isOpen(used) || w.closed[ReasonUnused] != 1 {
-			t.Errorf("open are %v, %v, counted are %v", isOpen(idle), isOpen(used), w.closed)
+			t.Errorf("open: idle %v, used %v; closed: %v", isOpen(idle), isOpen(used), w.closed)
 		}
 	})
 }
 
-// TestStall uses peers that read nothing, slowly, or everything, and servers with their own
+// TestStall uses peers that read nothing, slowly, or everything, and servers that set their own
 // deadline.
 func TestStall(t *testing.T) {
 	t.Parallel()
@@ -299,13 +299,13 @@ func TestStall(t *testing.T) {
 		began := time.Now()
 		n, err := server.Write(text)
 		if n != 0 || err == nil || time.Since(began) != 10*time.Second || w.closed[ReasonStalled] != 1 {
-			t.Errorf("nobody reads: %d bytes, %v after %s, counted are %v", n, err, time.Since(began), w.closed)
+			t.Errorf("a peer that reads nothing: wrote %d bytes, error %v after %s, closed: %v", n, err, time.Since(began), w.closed)
 		}
 		_ = client.Close()
 
 		client, server = w.dial("10.0.0.1")
 		go func() {
-			for { // until the connection is closed
+			for { // reads until the connection is closed
 				time.Sleep(9 * time.Second)
 				if _, err := client.Read(make([]byte, 1<<10)); err != nil {
 					return
@@ -313,7 +313,7 @@ func TestStall(t *testing.T) {
 			}
 		}()
 		if n, err := server.Write(text[:100<<10]); n != 100<<10 || err != nil {
-			t.Errorf("somebody reads slowly: %d bytes, %v", n, err)
+			t.Errorf("a peer that reads slowly: wrote %d bytes, error %v", n, err)
 		}
 		_ = server.SetWriteDeadline(time.Now().Add(time.Second))
 		if _, err := server.Write(text); err == nil {
@@ -322,13 +322,13 @@ func TestStall(t *testing.T) {
 		_ = server.Close()
 		time.Sleep(time.Minute)
 		if w.closed[ReasonStalled] != 1 {
-			t.Errorf("counted are %v", w.closed)
+			t.Errorf("closed connections: got %v", w.closed)
 		}
 	})
 }
 
-// TestHTTP uses a real HTTP server. A new connection is served while others send no request, or
-// only a part, or wait for the next one. Requests in progress are not interrupted.
+// TestHTTP uses a real HTTP server. A new connection must be served while others send no request,
+// send part of one, or are idle. Requests in progress must not be interrupted.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -369,14 +369,14 @@ func TestHTTP(t *testing.T) {
 		send([]string{"", "GET / HTTP/1.1\r\nX-A: "}[i%2])
 		c := send(fmt.Sprintf(get, ""))
 		if a := answer(c); !strings.Contains(a, "hello "+c.LocalAddr().String()) {
-			t.Fatalf("request %d is answered %q", i, a)
+			t.Fatalf("request %d: got %q", i, a)
 		}
 	}
 	if l.Open() > total {
-		t.Errorf("%d connections are open, more than %d", l.Open(), total)
+		t.Errorf("%d connections are open, want at most %d", l.Open(), total)
 	}
 	close(done)
 	if a := answer(slow); !strings.Contains(a, "hello "+slow.LocalAddr().String()) {
-		t.Errorf("the request under way is answered %q", a)
+		t.Errorf("the request in progress: got %q", a)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Each way to replace a file sets content and mode, replaces links, and leaves no temporary files,
-// even after an error.
+// TestReplace checks that each way to replace a file sets content and mode, replaces links, and
+// leaves no temporary files, even after an error.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(path string, data []byte, mode fs.FileMode) error{
@@ -25,7 +25,7 @@ func TestReplace(t *testing.T) {
 				err = os.Rename(temp, path)
 			}
 			if err != nil {
-				_ = os.Remove(temp) // like callers do
+				_ = os.Remove(temp) // callers do the same
 				return err
 			}
 			return SyncDir(filepath.Dir(path))
@@ -49,11 +49,11 @@ func TestReplace(t *testing.T) {
 				info, err := os.Lstat(path)
 				got, readErr := os.ReadFile(path)
 				if err != nil || readErr != nil || info.Mode() != mode || string(got) != text {
-					t.Errorf("%v, %q, %v, %v; want mode %v and %q", info.Mode(), got, err, readErr, mode, text)
+					t.Errorf("got mode %v, text %q, errors %v and %v; want mode %v and %q", info.Mode(), got, err, readErr, mode, text)
 				}
 			}
 			if got, err := os.ReadFile(other); err != nil || string(got) != "other" {
-				t.Errorf("what the link led to is %q, %v", got, err)
+				t.Errorf("the target of the replaced link: got %q, error %v", got, err)
 			}
 			directory := filepath.Join(dir, "directory")
 			if err := os.MkdirAll(filepath.Join(directory, "full"), 0o700); err != nil {
@@ -66,7 +66,7 @@ func TestReplace(t *testing.T) {
 			}
 			entries, err := os.ReadDir(dir)
 			if err != nil || len(entries) != 3 {
-				t.Errorf("left are %v, %v", entries, err)
+				t.Errorf("files: got %v, error %v; want 3", entries, err)
 			}
 		})
 	}
@@ -82,10 +82,10 @@ func TestDiscard(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(f.Name()); err == nil {
-		t.Error("the file is left")
+		t.Error("the file was not removed")
 	}
 	if err := SyncDir(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a directory that is missing was synced")
+		t.Error("SyncDir of a missing directory returned no error")
 	}
 }
 
@@ -98,7 +98,7 @@ func TestUnlock(t *testing.T) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
-	child, err := syscall.Dup(int(f.Fd())) // like a child has it until exec
+	child, err := syscall.Dup(int(f.Fd())) // as in a child process before exec
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +117,6 @@ func TestUnlock(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Unlock(again); err == nil {
-		t.Error("a closed file can be unlocked")
+		t.Error("Unlock of a closed file returned no error")
 	}
 }

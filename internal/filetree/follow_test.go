@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// An optional file may be missing at first. Once it has existed, only a valid text replaces the
-// last one.
+// TestFollower checks that an optional file may be missing at first, and that once it has existed,
+// only a valid text replaces the last one.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "roots")
@@ -33,7 +33,7 @@ func TestFollower(t *testing.T) {
 		}
 	}
 	if err := r.Look(); err != nil || got != nil {
-		t.Errorf("missing: %q, %v", got, err)
+		t.Errorf("a missing file: got %q, error %v", got, err)
 	}
 	for _, step := range []struct {
 		text, want string
@@ -41,22 +41,22 @@ func TestFollower(t *testing.T) {
 	}{{"one", "one", nil}, {"bad", "one", bad}, {"two", "two", nil}, {"bad", "two", bad}} {
 		write(step.text)
 		if err := r.Look(); !errors.Is(err, step.err) || string(got) != step.want {
-			t.Errorf("%s: %q, %v", step.text, got, err)
+			t.Errorf("%s: got %q, error %v", step.text, got, err)
 		}
 	}
-	write("\n") // while it is being written
+	write("\n") // as while the file is being written
 	if err := r.Look(); err == nil || !strings.Contains(err.Error(), "is empty") || string(got) != "two" {
-		t.Errorf("empty: %q, %v", got, err)
+		t.Errorf("an empty file: got %q, error %v", got, err)
 	}
 	write("more than ten bytes")
 	if err := r.Look(); err == nil || !strings.Contains(err.Error(), "more than 10 bytes") || string(got) != "two" {
-		t.Errorf("too large: %q, %v", got, err)
+		t.Errorf("a file that is too large: got %q, error %v", got, err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Look(); !errors.Is(err, os.ErrNotExist) || string(got) != "two" {
-		t.Errorf("gone: %q, %v", got, err)
+		t.Errorf("a removed file: got %q, error %v", got, err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	write("linked")
@@ -65,13 +65,13 @@ func TestFollower(t *testing.T) {
 	}
 	linked := NewFollower(FollowerConfig{Path: link, MaxBytes: 10, Take: func(text []byte) error { got = text; return nil }})
 	if err := linked.Look(); err != nil || string(got) != "linked" {
-		t.Errorf("through a link: %q, %v", got, err)
+		t.Errorf("through a link: got %q, error %v", got, err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	needed := NewFollower(FollowerConfig{Path: file, MaxBytes: 10})
 	if err := needed.Look(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not optional: %v", err)
+		t.Errorf("a missing file that is not optional: got error %v", err)
 	}
 }

@@ -17,8 +17,7 @@ import (
 	"testing"
 )
 
-// look returns the files and the problems below a directory, whose links may lead to some other
-// directories.
+// look returns the files and problems below a directory. Links may lead to the directories in also.
 func look(t *testing.T, ctx context.Context, dir string, also ...string) (files, troubles []string, err error) {
 	t.Helper()
 	_, err = Walk{
@@ -41,8 +40,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestCircles walks links that form 2^32 paths, and several ways to a directory.
-func TestCircles(t *testing.T) {
+// TestLinkCycles walks links that form 2^32 paths, and several paths to one directory.
+func TestLinkCycles(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "z"), 0o700), os.WriteFile(filepath.Join(dir, "z", "one.yaml"), nil, 0o600),
@@ -51,22 +50,22 @@ func TestCircles(t *testing.T) {
 		os.Symlink(dir, filepath.Join(outside, "back")), os.Symlink(outside, filepath.Join(dir, "d")), os.Symlink(outside, filepath.Join(dir, "e")))
 	files, troubles, err := look(t, t.Context(), dir, outside)
 	if want := []string{"z/one.yaml", "d/two.yaml"}; !slices.Equal(files, want) || len(troubles) > 0 || err != nil {
-		t.Errorf("files %q, want %q; troubles %q, error %v", files, want, troubles, err)
+		t.Errorf("files: got %q, want %q; troubles %q, error %v", files, want, troubles, err)
 	}
 }
 
-// TestDepth checks the depth limit.
+// TestDepth checks the limit of the depth.
 func TestDepth(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", maxDepth+3)), 0o700))
 	_, troubles, _ := look(t, t.Context(), dir)
 	if len(troubles) != 1 || !strings.Contains(troubles[0], "more than 32 directories deep") {
-		t.Errorf("troubles %q", troubles)
+		t.Errorf("troubles: got %q", troubles)
 	}
 }
 
-// TestWalkEnds cancels a walk.
+// TestWalkEnds checks that a walk ends when its context is canceled.
 func TestWalkEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -74,7 +73,7 @@ func TestWalkEnds(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "one.yaml"), nil, 0o600))
 	if files, _, err := look(t, ctx, dir); len(files) > 0 || !errors.Is(err, context.Canceled) {
-		t.Errorf("files %q, error %v", files, err)
+		t.Errorf("got files %q, error %v; want context.Canceled", files, err)
 	}
 }
 
@@ -88,15 +87,15 @@ func TestKernel(t *testing.T) {
 	must(t, os.Symlink("/proc", filepath.Join(dir, "proc")), os.Symlink("/proc/self/status", filepath.Join(dir, "status.yaml")))
 	files, troubles, _ := look(t, t.Context(), dir, "/")
 	if len(troubles) != 1 || !strings.HasPrefix(troubles[0], "proc: it belongs to a file system of the kernel") || !slices.Equal(files, []string{"status.yaml"}) {
-		t.Errorf("files %q, troubles %q", files, troubles)
+		t.Errorf("got files %q, troubles %q", files, troubles)
 	}
 	if _, _, err := (Boundary{Root: "/"}).ReadFile(filepath.Join(dir, "status.yaml"), 10); !errors.Is(err, errKernel) {
-		t.Errorf("/proc/self/status: %v", err)
+		t.Errorf("ReadFile(/proc/self/status) = %v, want an error", err)
 	}
 }
 
-// TestReadFile rejects special files without blocking, and reads no more than the requested number
-// of bytes.
+// TestReadFile checks that special files are rejected without blocking, and that at most the
+// requested number of bytes is read.
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -104,21 +103,21 @@ func TestReadFile(t *testing.T) {
 	must(t, syscall.Mkfifo(pipe, 0o600), os.WriteFile(file, []byte("0123456789"), 0o600))
 	for _, path := range []string{pipe, "/dev/zero", dir} {
 		if _, _, err := (Boundary{Root: "/"}).ReadFile(path, 10); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("ReadFile(%s) = %v, want an error", path, err)
 		}
 	}
 	in := Boundary{Root: dir}
 	data, info, err := in.ReadFile(file, 4)
 	if string(data) != "0123" || info.Size() != 10 || err != nil {
-		t.Errorf("%q, %v, %v", data, info, err)
+		t.Errorf("ReadFile() = %q, %v, %v", data, info, err)
 	}
 	if _, _, err := in.ReadFile(fmt.Sprint(file, "-gone"), 4); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that is gone: %v", err)
+		t.Errorf("ReadFile of a missing file = %v", err)
 	}
 }
 
-// TestLinksOutOfDirectory checks that nothing outside the boundary is walked or read. A root that is a
-// link, and links inside the boundary as in Kubernetes mounts, are followed.
+// TestLinksOutOfDirectory checks that nothing outside the boundary is walked or read. A root that
+// is a link, and links inside the boundary as in Kubernetes mounts, are followed.
 func TestLinksOutOfDirectory(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -131,26 +130,26 @@ func TestLinksOutOfDirectory(t *testing.T) {
 	for _, dir := range []string{real, filepath.Join(base, "root")} {
 		files, troubles, err := look(t, t.Context(), dir)
 		if !slices.Equal(files, []string{"in.yaml"}) || len(troubles) != 3 || err != nil {
-			t.Errorf("%s: files %q, troubles %q, error %v", dir, files, troubles, err)
+			t.Errorf("%s: got files %q, troubles %q, error %v", dir, files, troubles, err)
 		}
 		if want := "dir: it is a link to " + outside + ", outside of " + dir + ": cure"; !slices.Contains(troubles, want) {
-			t.Errorf("troubles %q, want %q", troubles, want)
+			t.Errorf("troubles: got %q, want %q", troubles, want)
 		}
 		if data, _, err := (Boundary{Root: dir}).ReadFile(filepath.Join(dir, "in.yaml"), 10); string(data) != "in" || err != nil {
-			t.Errorf("%s: %q, %v", dir, data, err)
+			t.Errorf("%s: in.yaml: got %q, error %v", dir, data, err)
 		}
 		var left *OutsideError
 		if data, _, err := (Boundary{Root: dir}).ReadFile(filepath.Join(dir, "out.yaml"), 10); !errors.As(err, &left) || data != nil {
-			t.Errorf("%s: %q, %v", dir, data, err)
+			t.Errorf("%s: out.yaml: got %q, error %v; want an error", dir, data, err)
 		}
 		if data, _, err := (Boundary{Root: dir, Also: []string{outside}}).ReadFile(filepath.Join(dir, "out.yaml"), 10); string(data) != "out" || err != nil {
-			t.Errorf("%s: %q, %v", dir, data, err)
+			t.Errorf("%s: out.yaml with its directory allowed: got %q, error %v", dir, data, err)
 		}
 	}
 }
 
-// TestNeighbours reads the neighbours of a directory with too many names, in any order, and reports
-// that the walk is incomplete.
+// TestNeighbours reads the neighbours of a directory with too many names, in any order, and checks
+// that the walk is reported as incomplete.
 func TestNeighbours(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -169,6 +168,6 @@ func TestNeighbours(t *testing.T) {
 		Trouble:  func(string, string) { troubles++ },
 	}.Run(t.Context())
 	if !found || complete || troubles != 1 || err != nil {
-		t.Errorf("found %v, complete %v, %d troubles, %v", found, complete, troubles, err)
+		t.Errorf("got found %v, complete %v, %d troubles, error %v", found, complete, troubles, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Every link must be watched, and the first missing name if a component is missing.
+// TestPoints checks that every link is watched, and the first missing component of a path.
 func TestPoints(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -36,10 +36,10 @@ func TestPoints(t *testing.T) {
 			got = append(got, relative)
 		}
 		if fmt.Sprint(got) != want {
-			t.Errorf("%s: %v, want %s", path, got, want)
+			t.Errorf("Points(%s) = %v, want %s", path, got, want)
 		}
 	}
 	if got := Points(filepath.Join(dir, "loop")); len(got) > maxLinks+1 {
-		t.Errorf("a loop has %d points", len(got))
+		t.Errorf("%d points for a loop of links, want at most %d", len(got), maxLinks+1)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Relocated pages of a position-independent program are not in the file.
+// TestForgettable checks that relocated pages of a position-independent program are kept, because
+// they are not in the file.
 func TestForgettable(t *testing.T) {
 	t.Parallel()
 	const smaps = `55d000000000-55d000a00000 r-xp 00000000 fd:00 42                         /usr/bin/agent
@@ -33,6 +34,6 @@ Anonymous:             0 kB
 `
 	want := []mapping{{0x55d000000000, 0x55d000a00000}, {0x55d000f80000, 0x55d001000000}}
 	if got := forgettable([]byte(smaps), "/usr/bin/agent"); !slices.Equal(got, want) {
-		t.Errorf("got %x, want %x", got, want)
+		t.Errorf("forgettable() = %x, want %x", got, want)
 	}
 }

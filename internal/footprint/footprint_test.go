@@ -26,13 +26,14 @@ func residentFiles(t *testing.T) int {
 	return kilobytes
 }
 
-// Pages that only the start needed are released, and the program continues to run. The test is not
-// parallel, since other tests would load pages in the meantime.
+// TestForgetProgram checks that pages needed only at the start are released, and that the program
+// continues to run. It must not run in parallel, because other tests would load pages in the
+// meantime.
 func TestForgetProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux says what is mapped")
+		t.Skip("only Linux reports mapped memory")
 	}
-	exe, err := os.ReadFile("/proc/self/exe") // all of it is in the page cache now
+	exe, err := os.ReadFile("/proc/self/exe") // loads the whole file into the page cache
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +44,6 @@ func TestForgetProgram(t *testing.T) {
 	after := residentFiles(t)
 	t.Logf("%d kB of the program's %d kB were mapped, %d kB are", before, len(exe)>>10, after)
 	if after >= before {
-		t.Errorf("%d kB are mapped, before %d kB", after, before)
+		t.Errorf("%d kB of files are resident, want less than the %d kB before", after, before)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TestMain also runs the program whose memory is limited, in a separate process, because the limit
-// applies to the process.
+// TestMain also runs the program whose memory is limited. It is a separate process, because the
+// limit applies to the process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "limited" {
 		result, err := json.Marshal(workUnder(os.Args[2]))
@@ -34,12 +34,12 @@ const testFloor = 32 << 20
 
 // cost is the result of a run.
 type cost struct {
-	Collections uint32 // while much memory was in use
+	Collections uint32 // during high memory use
 	Limit       int64  // afterwards
 }
 
-// workUnder keeps four times the floor in use, as large messages do, allocates 64 times the floor
-// in small pieces, and then releases everything.
+// workUnder uses four times the floor, as for large messages, allocates 64 times the floor in small
+// pieces, and then releases everything.
 func workUnder(kind string) (c cost) {
 	debug.SetGCPercent(50)
 	if kind == "fixed" {
@@ -57,7 +57,7 @@ func workUnder(kind string) (c cost) {
 	kept := make([][]byte, 4)
 	for i := range kept {
 		kept[i] = make([]byte, testFloor)
-		time.Sleep(10 * time.Millisecond) // at the rate of network frames
+		time.Sleep(10 * time.Millisecond) // like network frames
 	}
 	var piece []byte
 	for range 64 * testFloor / (64 << 10) {
@@ -83,8 +83,8 @@ func released() bool {
 	return samples[0].Value.Uint64()-samples[1].Value.Uint64() < testFloor
 }
 
-// Memory use above the floor does not cause continuous collections, and the memory is returned to
-// the system afterwards.
+// TestLimit checks that memory use above the floor does not cause continuous collections, and that
+// the memory is returned to the system afterwards.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	costs := map[string]cost{}
@@ -101,9 +101,9 @@ func TestLimit(t *testing.T) {
 	}
 	t.Logf("collections: %d with a fixed limit, %d with one that follows", costs["fixed"].Collections, costs["followed"].Collections)
 	if got := costs["followed"].Collections; got > 60 {
-		t.Errorf("%d garbage collections, want 60 at most; a fixed limit makes %d", got, costs["fixed"].Collections)
+		t.Errorf("%d garbage collections, want at most 60; a fixed limit causes %d", got, costs["fixed"].Collections)
 	}
 	if costs["followed"].Limit != testFloor {
-		t.Errorf("the limit is %d afterwards, want %d", costs["followed"].Limit, testFloor)
+		t.Errorf("the limit afterwards: got %d, want %d", costs["followed"].Limit, testFloor)
 	}
 }

@@ -59,7 +59,7 @@ func TestCheck(t *testing.T) {
 			r.Header.Set(c.header, c.value)
 		}
 		if err := Check(r); (err == nil) != c.local {
-			t.Errorf("%s: %v, want local: %t", name, err, c.local)
+			t.Errorf("%s: Check() = %v, want local: %t", name, err, c.local)
 		}
 	}
 }

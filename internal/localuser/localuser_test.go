@@ -33,7 +33,7 @@ func TestOpen(t *testing.T) {
 	}
 	text, err := io.ReadAll(f)
 	if err := errors.Join(err, f.Close()); err != nil || string(text) != "own" {
-		t.Errorf("read %q, %v", text, err)
+		t.Errorf("got %q, error %v; want own", text, err)
 	}
 	refused := []string{"open", "link", "pipe", "directory"}
 	if os.Geteuid() == 0 {
@@ -46,18 +46,18 @@ func TestOpen(t *testing.T) {
 	}
 	for _, name := range refused {
 		if _, err := Open(path(name), 0o022); !errors.Is(err, ErrRefused) {
-			t.Errorf("%s: %v, want a refusal", name, err)
+			t.Errorf("Open(%s) = %v, want ErrRefused", name, err)
 		}
 	}
 	if _, err := Open(path("none"), 0); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that does not exist: %v", err)
+		t.Errorf("Open of a missing file = %v, want fs.ErrNotExist", err)
 	}
 }
 
 func TestPeer(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells")
+		t.Skip("only Linux reports the peer")
 	}
 	path := filepath.Join(t.TempDir(), "socket")
 	l, err := net.Listen("unix", path)
@@ -71,11 +71,11 @@ func TestPeer(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	if pid, uid, ok := Peer(conn); !ok || pid != os.Getpid() || uid != os.Geteuid() {
-		t.Errorf("the peer is process %d of user %d, known %t", pid, uid, ok)
+		t.Errorf("Peer() = process %d, user %d, %t", pid, uid, ok)
 	}
 	a, b := net.Pipe()
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	if _, _, ok := Peer(a); ok {
-		t.Error("a pipe has a peer")
+		t.Error("Peer() of a pipe = true, want false")
 	}
 }

@@ -52,8 +52,8 @@ func lines(out *output, with string) (n int) {
 	return n
 }
 
-// TestFlood logs the same message of one peer many times: few records are written and the others
-// are counted. Other peers and messages are not affected.
+// TestFlood checks that of many records with the same message and peer, few are written and the
+// others counted, and that other peers and messages are not affected.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,13 +67,13 @@ func TestFlood(t *testing.T) {
 		log.Warn("stream refused", "address", "10.0.0.2:1", "err", "no token")
 		log.Warn("request refused", "address", "10.0.0.1:1")
 		if n := lines(out, "stream refused"); n != 20+1 {
-			t.Errorf("%d lines of the flood are written, want 21", n)
+			t.Errorf("%d lines of the flood, want 21", n)
 		}
 		if lines(out, "request refused") != 1 {
 			t.Error("another message of the same peer is missing")
 		}
 		if suppressed.Load() != many-20 {
-			t.Errorf("%d lines are counted, want %d", suppressed.Load(), many-20)
+			t.Errorf("%d lines were counted as suppressed, want %d", suppressed.Load(), many-20)
 		}
 		time.Sleep(defaultEvery + time.Second)
 		synctest.Wait()
@@ -82,7 +82,7 @@ func TestFlood(t *testing.T) {
 		}
 		log.Warn("stream refused", "address", "10.0.0.1:9")
 		if n := lines(out, "address=10.0.0.1:9\n"); n != 1 {
-			t.Errorf("a line after the flood is written %d times", n)
+			t.Errorf("%d lines after the flood, want 1", n)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -102,7 +102,7 @@ func TestManyPeers(t *testing.T) {
 		}
 		log.Info("snapshot built", "version", "1")
 		if n := lines(out, "stream refused"); n != 1000 {
-			t.Errorf("%d lines are written, want 1000", n)
+			t.Errorf("%d lines, want 1000", n)
 		}
 		if lines(out, "snapshot built") != 1 {
 			t.Error("another message is missing")
@@ -112,7 +112,7 @@ func TestManyPeers(t *testing.T) {
 	})
 }
 
-// TestMessages applies a stricter limit to some messages.
+// TestMessages checks that some messages have a stricter limit.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,14 +122,14 @@ func TestMessages(t *testing.T) {
 			log.Warn("usual")
 		}
 		if rare, usual := lines(out, "msg=rare"), lines(out, "msg=usual"); rare != 3 || usual != 100 {
-			t.Errorf("%d and %d lines are written, want 3 and 100", rare, usual)
+			t.Errorf("got %d and %d lines, want 3 and 100", rare, usual)
 		}
 		time.Sleep(defaultEvery)
 		synctest.Wait()
 	})
 }
 
-// TestPeer checks whose bucket a record uses.
+// TestPeer checks which bucket a record uses.
 func TestPeer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestPeer(t *testing.T) {
 		log.WithGroup("g").Info("m", "identity", "a")
 		log.Debug("m", "identity", "a")
 		if n := lines(out, "msg=m"); n != 6 {
-			t.Errorf("%d lines are written, want 6:\n%s", n, out)
+			t.Errorf("%d lines, want 6:\n%s", n, out)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -160,7 +160,7 @@ func TestValues(t *testing.T) {
 		long := strings.Repeat("x", 30<<20)
 		log.With("proxy", long).Info("m", "err", errors.New(long), "source", slog.GroupValue(slog.String("a", long)), "names", []string{long, long})
 		if len(out.String()) > 1000 || strings.Count(out.String(), "bytes)") != 4 {
-			t.Errorf("%d bytes are written: %.2000s", len(out.String()), out)
+			t.Errorf("%d bytes, want at most 1000 with 4 values shortened: %.2000s", len(out.String()), out)
 		}
 		log, out = logger(Config{MaxValue: 100})
 		log.Info("m", "err", errors.New("short"), "count", 7, "names", []string{"a", "b"}, "duration", time.Second)

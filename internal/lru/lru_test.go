@@ -24,15 +24,15 @@ func TestMap(t *testing.T) {
 		m.Put(key, i)
 	}
 	if v, ok := m.Get("a"); v != 0 || !ok {
-		t.Errorf("a is %d, %t", v, ok)
+		t.Errorf("Get(a) = %d, %t; want 0, true", v, ok)
 	}
 	m.Put("b", 7)
 	if got := m.text(); got != "c=2 a=0 b=7" {
-		t.Errorf("the order is %s", got)
+		t.Errorf("order: got %s", got)
 	}
 	m.Put("d", 4)
 	if _, ok := m.Get("c"); ok || m.Len() != 3 {
-		t.Errorf("want the oldest to be dropped, got %s", m.text())
+		t.Errorf("the oldest was not dropped: got %s", m.text())
 	}
 	for key := range m.Oldest() {
 		if key != "b" {
@@ -41,6 +41,6 @@ func TestMap(t *testing.T) {
 	}
 	m.Delete("nothing")
 	if got := m.text(); got != "b=7" || m.Len() != 1 || m.order.Len() != 1 {
-		t.Errorf("left are %s", got)
+		t.Errorf("entries: got %s, want b=7", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestMain also runs the program that the test of inheritance starts, which prints the key.
+// TestMain also runs the program that TestInherited starts, which prints the key.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "print the key" {
 		key, err := Read(3)
@@ -19,13 +19,14 @@ func TestMain(m *testing.M) {
 		if err != nil || again == nil {
 			os.Exit(1)
 		}
-		_, _ = os.Stdout.Write(key) // the test compares it
+		_, _ = os.Stdout.Write(key) // the test compares the output
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// Each process of a program reads the same key, and does not leave it open for its child processes.
+// TestInherited checks that each process that inherits the descriptor reads the same key, and
+// closes the descriptor so that its own child processes do not inherit it.
 func TestInherited(t *testing.T) {
 	t.Parallel()
 	f, err := New()
@@ -42,17 +43,17 @@ func TestInherited(t *testing.T) {
 		}
 	}
 	if len(keys[0]) != Size || !bytes.Equal(keys[0], keys[1]) || bytes.Equal(keys[0], make([]byte, Size)) {
-		t.Errorf("keys of %d and %d bytes, equal: %t", len(keys[0]), len(keys[1]), bytes.Equal(keys[0], keys[1]))
+		t.Errorf("got keys of %d and %d bytes, equal: %t", len(keys[0]), len(keys[1]), bytes.Equal(keys[0], keys[1]))
 	}
 	if _, err := f.WriteAt([]byte("x"), 0); err == nil {
-		t.Error("the key can be changed")
+		t.Error("writing to the key returned no error")
 	}
 	if err := f.Truncate(0); err == nil {
-		t.Error("the key can be cut")
+		t.Error("truncating the key returned no error")
 	}
 }
 
-// A descriptor of another file is rejected and stays open.
+// TestOtherDescriptor checks that a descriptor of another file is rejected and stays open.
 func TestOtherDescriptor(t *testing.T) {
 	t.Parallel()
 	f, err := os.CreateTemp(t.TempDir(), "key")
@@ -61,12 +62,12 @@ func TestOtherDescriptor(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	if _, err := Read(int(f.Fd())); err == nil || !strings.Contains(err.Error(), "is not a key in memory") {
-		t.Errorf("error %v", err)
+		t.Errorf("Read of another file = %v, want an error", err)
 	}
 	if _, err := f.WriteString("still open"); err != nil {
 		t.Error(err)
 	}
 	if _, err := Read(1 << 20); err == nil {
-		t.Error("a descriptor that is not open holds a key")
+		t.Error("Read of a closed descriptor returned no error")
 	}
 }

@@ -21,7 +21,7 @@ func TestSpecialAddresses(t *testing.T) {
 		"2001:db8::1": false, "fd00::1": false, "64:ff9b::808:808": false, "64:ff9b:1::808:808": false, "64:ff9b:1:808:8:800::": false, "64:ff9b:1:1234:8:808:800::": false, "2002:808:808::1": false,
 	} {
 		if got := Is(netip.MustParseAddr(address)); got != want {
-			t.Errorf("%s: got %t", address, got)
+			t.Errorf("Is(%s) = %t", address, got)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestParseHost(t *testing.T) {
 	} {
 		got, err := ParseHost(host)
 		if (err == nil) != (want != "") || err == nil && got.String() != want {
-			t.Errorf("%q: %s, %v, want %q", host, got, err, want)
+			t.Errorf("ParseHost(%q) = %s, %v; want %q", host, got, err, want)
 		}
 	}
 }
@@ -65,12 +65,12 @@ func TestAllowedHosts(t *testing.T) {
 	} {
 		err := a.Check(tc.address, tc.resolved)
 		if (err == nil) != tc.ok {
-			t.Errorf("%s at %s: %v", tc.address, tc.resolved, err)
+			t.Errorf("%s at %s: got error %v, want allowed: %t", tc.address, tc.resolved, err, tc.ok)
 		}
 	}
 	for _, bad := range []string{"10.0.0.0/40", "x/y", "]host", "[host]", "[[::1]]", "[::1", "[::1]]:80", "[host]:80"} {
 		if _, err := ParseAllowed([]string{bad}); err == nil {
-			t.Errorf("%s is taken", bad)
+			t.Errorf("ParseAllowed accepted %s", bad)
 		}
 	}
 }

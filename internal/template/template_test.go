@@ -22,7 +22,7 @@ func parameters() map[string]any {
 	}
 }
 
-// Every function has the same result as Sprig's.
+// TestSprig checks that every function has the same result as in Sprig.
 func TestSprig(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -80,12 +80,12 @@ func TestSprig(t *testing.T) {
 	own := []string{"toJSON", "required", "fail"}
 	for _, name := range slices.Sorted(maps.Keys(ours)) {
 		if _, theirs := sprig.GenericFuncMap()[name]; !used[name] && theirs && !slices.Contains(own, name) {
-			t.Errorf("%s is compared nowhere", name)
+			t.Errorf("%s is not compared with Sprig", name)
 		}
 	}
 	for _, name := range []string{"env", "expandenv", "now", "getHostByName", "randAlpha", "uuidv4", "genCA"} {
 		if _, ok := ours[name]; ok {
-			t.Errorf("%s is there, it is not pure", name)
+			t.Errorf("%s is available although it is not pure", name)
 		}
 	}
 }
@@ -101,12 +101,12 @@ func TestRender(t *testing.T) {
 		`{{ define "x" }}<{{ .b.c }}>{{ end }}{{ include "x" .dict | upper }}`: "<D>",
 	} {
 		if got, err := Render("x", []byte(source), parameters()); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", source, got, err)
+			t.Errorf("Render(%s) = %q, %v", source, got, err)
 		}
 	}
 }
 
-// An error names the file, the line, the value and the cure.
+// TestRenderErrors checks that errors contain the file, the line, the value and the cure.
 func TestRenderErrors(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
@@ -144,12 +144,12 @@ func TestRenderErrors(t *testing.T) {
 	} {
 		_, err := Render("/t.json", []byte(source), parameters())
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), engineName) {
-			t.Errorf("%.80s: error %v, want one with %q", source, err, want)
+			t.Errorf("Render(%.80s) = %v, want an error with %q", source, err, want)
 		}
 	}
 }
 
-// Mistakes that would exhaust memory or never end result in an error.
+// TestRenderBounds checks that templates that would exhaust memory or never end result in an error.
 func TestRenderBounds(t *testing.T) {
 	t.Parallel()
 	const big = `{{ $b := repeat 1000000 "x" }}`
@@ -193,13 +193,13 @@ func TestRenderBounds(t *testing.T) {
 			case tc.want == "" && err != nil:
 				t.Error(err)
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 700):
-				t.Errorf("error %v, want one with %q", err, tc.want)
+				t.Errorf("got error %v, want one with %q", err, tc.want)
 			}
 		})
 	}
 }
 
-// Any template terminates within the limits.
+// FuzzRender checks that any template terminates within the limits.
 func FuzzRender(f *testing.F) {
 	for _, source := range []string{
 		`{"id": "{{ .name }}"{{ if .zone }}, "zone": {{ toJSON .zone }}{{ end }}}`,
@@ -213,7 +213,7 @@ func FuzzRender(f *testing.F) {
 	f.Fuzz(func(t *testing.T, source string) {
 		got, err := Render("/t.json", []byte(source), parameters())
 		if len(got) > maxOutput || err != nil && len(err.Error()) > 2000 {
-			t.Errorf("%d bytes of output, %v", len(got), err)
+			t.Errorf("got %d bytes of output, error %v", len(got), err)
 		}
 	})
 }

@@ -29,7 +29,7 @@ var now = time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-// types returns the states of a proxy: synced, except for those that are given.
+// types returns the states of a proxy: all types are synced, except for the given ones.
 func types(other ...report.Type) (list []report.Type) {
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "sds", "nds", "pcds"} {
 		t := report.Type{Name: name, State: report.Synced, Since: ago(12 * time.Minute), Resources: 3, Acked: "1"}
@@ -88,7 +88,7 @@ func virtualService() report.Object {
 	return o
 }
 
-// requests are decisions about requests.
+// requests returns decisions about requests.
 func requests() []report.Decision {
 	rule := func(name string, index int) report.Rule {
 		return report.Rule{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: name}, Index: index, Source: "config/shop/" + name + ".yaml:7"}
@@ -198,7 +198,7 @@ func TestGolden(t *testing.T) {
 		}
 		for line := range strings.Lines(out.String()) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > tableWidth && strings.HasPrefix(name, "request") {
-				t.Errorf("%s: a line has %d characters: %s", name, n, line)
+				t.Errorf("%s: a line has %d characters, want at most the width of a table: %s", name, n, line)
 			}
 		}
 		golden(t, name, out.String())
@@ -219,11 +219,11 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s: %s", file, diff)
+		t.Errorf("%s (-want +got):\n%s", file, diff)
 	}
 }
 
-// Every suggested command must be valid.
+// TestSuggestedCommands checks that every suggested command is valid.
 func TestSuggestedCommands(t *testing.T) {
 	t.Parallel()
 	kinds := []string{string(model.KubernetesService)}
@@ -238,17 +238,18 @@ func TestSuggestedCommands(t *testing.T) {
 		}
 		suggested := command.FindAllStringSubmatch(out.String(), -1)
 		if len(suggested) == 0 {
-			t.Errorf("%s: no command is suggested: %s", kind, &out)
+			t.Errorf("%s: no command was suggested: %s", kind, &out)
 		}
 		for _, s := range suggested {
 			if _, ok := schema.Named(s[1]); !ok {
-				t.Errorf("%s: outrigger get %s fails", kind, s[1])
+				t.Errorf("%s: unknown kind in outrigger get %s", kind, s[1])
 			}
 		}
 	}
 }
 
-// The exit code and the table include all types, not only those that every Envoy requests.
+// TestStatusCoversEveryType checks that the exit code and the table include all types, not only
+// those that every Envoy requests.
 func TestStatusCoversEveryType(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"} {
@@ -257,14 +258,14 @@ func TestStatusCoversEveryType(t *testing.T) {
 			list = append(slices.DeleteFunc(list, func(t report.Type) bool { return t.Name == name }), report.Type{Name: name, State: state, Since: ago(time.Minute)})
 			answers := []answer[report.Replica]{{value: report.Replica{Proxies: []report.Proxy{{Name: "web.shop", Types: list}}}}}
 			if got := allWell(answers); got != well {
-				t.Errorf("%s %s: all is well is %v", name, state, got)
+				t.Errorf("%s %s: allWell() = %v", name, state, got)
 			}
 			var out bytes.Buffer
 			if err := (view{out: &out, now: now, flags: &askFlags{}}).table(answers); err != nil {
 				t.Fatal(err)
 			}
 			if !regexp.MustCompile(`(?m)^web\.shop +` + string(state) + ` .*\b` + strings.ToUpper(name) + `\b`).MatchString(out.String()) {
-				t.Errorf("%s %s is not shown:\n%s", name, state, &out)
+				t.Errorf("%s %s is missing from the table:\n%s", name, state, &out)
 			}
 		}
 	}

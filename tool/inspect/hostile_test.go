@@ -13,10 +13,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// TestProxiesDoNotWriteToTheTerminal checks texts that a proxy reports about itself, such as its
-// version and cluster. They must not move the terminal's cursor, start a line that looks like
-// another proxy's, or reverse the direction of text.
-func TestProxiesDoNotWriteToTheTerminal(t *testing.T) {
+// TestProxyTextIsEscaped checks that texts that a proxy reports about itself, such as
+// its version and cluster, cannot move the terminal's cursor, start a line that looks like that of
+// another proxy, or reverse the direction of text.
+func TestProxyTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b[2J\u009b31m\r\nadmin.kube-system\tSYNCED\u202e\x7f"
 	p := report.Proxy{
@@ -52,11 +52,11 @@ func TestProxiesDoNotWriteToTheTerminal(t *testing.T) {
 	}
 	for line := range strings.Lines(out.String()) {
 		if strings.HasPrefix(line, "admin.") {
-			t.Errorf("a line of its own: %q", line)
+			t.Errorf("a text of the proxy starts a line: %q", line)
 		}
 		for _, r := range strings.TrimSuffix(line, "\n") {
 			if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-				t.Fatalf("%U reaches the terminal in %q", r, line)
+				t.Fatalf("the output contains %U in %q", r, line)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ import (
 
 const testHost = "127.77.51.20"
 
-// shelf holds the objects of a store.
+// shelf is a store with constant objects.
 type shelf []*model.Config
 
 func (s shelf) Schemas() []schema.Schema { return schema.All() }
@@ -64,7 +64,7 @@ func stored(kind model.Kind, namespace, name string, spec any) *model.Config {
 	return &model.Config{Key: model.Key{Kind: kind, Namespace: namespace, Name: name}, Spec: spec, Source: "shop.yaml:1"}
 }
 
-// control is a control plane in this process.
+// control is a control plane that runs in this process.
 type control struct {
 	*discovery.Server
 	ads, http string
@@ -108,7 +108,7 @@ func startControl(t *testing.T, name string) *control {
 	t.Cleanup(func() {
 		cancel()
 		g.Stop()
-		_ = h.Close() // the test has ended
+		_ = h.Close() // nothing is left to serve
 		for range 3 {
 			if err := <-done; err != nil && !errors.Is(err, http.ErrServerClosed) {
 				t.Error(err)
@@ -125,8 +125,8 @@ func (c *control) push() {
 	c.Push(c.mesh, model.Change{All: true})
 }
 
-// proxy opens a stream of a proxy that accepts its clusters, or rejects them with the given error
-// message, and accepts its listeners. It returns after the control plane has processed its
+// proxy opens the stream of a proxy that acknowledges its clusters, or rejects them with an error
+// message, and acknowledges its listeners. It returns after the control plane has processed the
 // requests.
 func (c *control) proxy(t *testing.T, name, words string) {
 	t.Helper()
@@ -134,7 +134,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the test has ended
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to read
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: words}
 	}
 	send(answer)
-	send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener}) // the response to it is sent after the acknowledgement was processed
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: xds.TypeListener}) // its response is sent after the acknowledgment was processed
 	for {
 		r, err := s.Recv()
 		if err != nil {
@@ -170,7 +170,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 		}
 		switch r.GetTypeUrl() {
 		case xds.TypeListener:
-			// The response is sent after the acknowledgement was processed.
+			// The response is sent after the acknowledgment was processed.
 			send(&discoveryv3.DiscoveryRequest{TypeUrl: debug.Type, ResourceNames: []string{"list"}})
 		case debug.Type:
 			return
@@ -190,7 +190,7 @@ func run(t *testing.T, args ...string) (out, errs string, code int) {
 	return runWith(t, "", args...)
 }
 
-// runWith runs a command with an input.
+// runWith executes a command line with an input.
 func runWith(t *testing.T, in string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
@@ -219,7 +219,7 @@ func runWith(t *testing.T, in string, args ...string) (out, errs string, code in
 	return stdout.String(), stderr.String(), 0
 }
 
-// TestCommands queries control planes in this process, with proxies that speak ADS.
+// TestCommands queries control planes in this process with proxies that use ADS.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	one, two := startControl(t, "istiod-0"), startControl(t, "istiod-1")
@@ -231,7 +231,7 @@ func TestCommands(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		code int
-		has  string // lines and words, separated by |
+		has  string // parts of the output, separated by |
 	}{
 		{append([]string{"status"}, both...), 1, "NAME|TYPES|CDS|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|REJECTED|SYNCED|no such thing|1 has rejected something"},
 		{append([]string{"status", "-o", "wide"}, both...), 1, "NAME|CDS|ISTIOD|web-1.shop|web-2.shop|cart-1.shop|istiod-0|istiod-1|1.18.0|REJECTED|SYNCED (|no such thing|1 has rejected something"},
@@ -271,11 +271,11 @@ func TestCommands(t *testing.T) {
 		out, errs, code := run(t, tc.args...)
 		for word := range strings.SplitSeq(tc.has, "|") {
 			if !strings.Contains(out+errs, word) {
-				t.Errorf("%v: lacks %q:\n%s%s", tc.args, word, out, errs)
+				t.Errorf("%v: the output does not contain %q:\n%s%s", tc.args, word, out, errs)
 			}
 		}
 		if code != tc.code {
-			t.Errorf("%v: code %d, want %d:\n%s%s", tc.args, code, tc.code, out, errs)
+			t.Errorf("%v: got exit code %d, want %d:\n%s%s", tc.args, code, tc.code, out, errs)
 		}
 	}
 }
@@ -290,26 +290,26 @@ func TestMachineReadable(t *testing.T) {
 		for i, form := range []string{"json", "yaml"} {
 			out, errs, code := run(t, append(command, "-o", form, "--control", c.http)...)
 			if denied := slices.Contains(command, "request"); (code != 0) != denied || errs != "" {
-				t.Fatalf("%v: code %d: %s", command, code, errs)
+				t.Fatalf("%v: got exit code %d: %s", command, code, errs)
 			}
 			read := json.Unmarshal
 			if form == "yaml" {
 				read = func(b []byte, into any) error { return yaml.Unmarshal(b, into) }
 			}
 			if err := read([]byte(out), &parsed[i]); err != nil || !strings.Contains(out, "web-1.shop") {
-				t.Errorf("%v -o %s: %v:\n%s", command, form, err, out)
+				t.Errorf("%v -o %s: got error %v, output:\n%s", command, form, err, out)
 			}
 		}
 	}
 	out, _, code := run(t, "status", "-o", "json", "--control", listenNowhere(t))
 	var list []asked
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].Error == "" || code != 1 {
-		t.Errorf("code %d, %v: %s", code, err, out)
+		t.Errorf("got exit code %d, error %v: %s", code, err, out)
 	}
 }
 
-// A server that is not a control plane is reported.
-func TestSomethingElse(t *testing.T) {
+// TestOtherServer checks that a server that is not a control plane is reported.
+func TestOtherServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", testHost+":0")
 	if err != nil {
@@ -317,7 +317,7 @@ func TestSomethingElse(t *testing.T) {
 	}
 	h := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/html/") {
-			_, _ = w.Write([]byte("<html>")) // the client may be gone
+			_, _ = w.Write([]byte("<html>")) // the client may have disconnected
 			return
 		}
 		http.NotFound(w, r)
@@ -329,7 +329,7 @@ func TestSomethingElse(t *testing.T) {
 		"http://" + l.Addr().String() + "/html": "read the response of",
 	} {
 		if _, errs, code := run(t, "status", "--control", address); code != 1 || !strings.Contains(errs, want) {
-			t.Errorf("%s: code %d, %s", address, code, errs)
+			t.Errorf("%s: got exit code %d: %s", address, code, errs)
 		}
 	}
 }

@@ -33,12 +33,12 @@ import (
 func packed(m proto.Message) *anypb.Any {
 	a, err := anypb.New(m)
 	if err != nil {
-		panic(err) // no message of these tests is invalid
+		panic(err) // all messages in these tests are valid
 	}
 	return a
 }
 
-// dumpOf writes messages as Envoy's admin port does.
+// dumpOf writes messages like Envoy's admin port.
 func dumpOf(messages ...proto.Message) string {
 	var list []string
 	for _, m := range messages {
@@ -57,7 +57,7 @@ func address(host string, port uint32) *corev3.Address {
 	}}}
 }
 
-// origin are the metadata of what comes from an object.
+// origin returns the metadata of a resource made from an object.
 func origin(path string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(path)}},
@@ -186,7 +186,7 @@ func testEndpoints(health corev3.HealthStatus, hosts ...string) *adminv3.Endpoin
 	}}
 }
 
-// savedDump is a dump of Envoy with a filter and a part of types that nobody knows.
+// savedDump returns a dump of Envoy with an additional unknown filter and an unknown section.
 func savedDump() string {
 	text := dumpOf(&adminv3.BootstrapConfigDump{}, testClusters(), testListeners(), testRoutes(), testEndpoints(corev3.HealthStatus_HEALTHY, "10.0.0.7", "fd00::7"), &adminv3.SecretsConfigDump{})
 	filter := `{"name":"x","typed_config":{"@type":"type.googleapis.com/acme.Filter","config":{"value":[1,{"@type":7}]}}}`
@@ -196,7 +196,7 @@ func savedDump() string {
 	return strings.TrimSuffix(text, "]}") + "," + part + "," + mistyped + "]}"
 }
 
-// TestProxyTables compares the tables of a saved dump with golden files.
+// TestProxyTables compares tables of a saved dump with golden files.
 func TestProxyTables(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
@@ -205,18 +205,18 @@ func TestProxyTables(t *testing.T) {
 	} {
 		out, errs, code := runWith(t, savedDump(), append([]string{"proxy", "-f", "-"}, args...)...)
 		if code != 0 || (errs == "") != !strings.Contains(strings.Join(args, " "), "-o json") && !strings.Contains(strings.Join(args, " "), "-o yaml") {
-			t.Errorf("%s: code %d: %s", name, code, errs)
+			t.Errorf("%s: got exit code %d: %s", name, code, errs)
 		}
 		golden(t, name, out)
 		for line := range strings.Lines(out) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > tableWidth && len(args) == 1 {
-				t.Errorf("%s: a line has %d characters: %s", name, n, line)
+				t.Errorf("%s: a line has %d characters, want at most the width of a table: %s", name, n, line)
 			}
 		}
 	}
 }
 
-// envoyAdmin serves a dump as Envoy does.
+// envoyAdmin serves a dump like Envoy's admin port.
 func envoyAdmin(t *testing.T, code int, dump string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -224,13 +224,13 @@ func envoyAdmin(t *testing.T, code int, dump string) string {
 			code = http.StatusNotFound
 		}
 		w.WriteHeader(code)
-		_, _ = w.Write([]byte(dump)) // a client that is gone needs no answer
+		_, _ = w.Write([]byte(dump)) // a client that disconnected needs no response
 	}))
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// TestProxyCommand asks a control plane that answers with the dump of a proxy.
+// TestProxyCommand queries a control plane that responds with the dump of a proxy.
 func TestProxyCommand(t *testing.T) {
 	t.Parallel()
 	replica := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -289,29 +289,29 @@ func TestProxyCommand(t *testing.T) {
 	} {
 		out, errs, code := run(t, append([]string{"proxy"}, tc.args...)...)
 		if code != tc.code || strings.Contains(out, tc.not) || strings.Contains(errs, "\x1b") {
-			t.Errorf("%v: code %d:\n%s%s", tc.args, code, out, errs)
+			t.Errorf("%v: got exit code %d:\n%s%s", tc.args, code, out, errs)
 		}
 		for has := range strings.SplitSeq(tc.has, "~") {
 			if !strings.Contains(out+errs, has) {
-				t.Errorf("%v: without %q:\n%s%s", tc.args, has, out, errs)
+				t.Errorf("%v: the output does not contain %q:\n%s%s", tc.args, has, out, errs)
 			}
 		}
 	}
 }
 
-// TestProxyDumpOfControlPlane reads what a real control plane gives to a proxy.
+// TestProxyDumpOfControlPlane reads the configuration that a real control plane sent to a proxy.
 func TestProxyDumpOfControlPlane(t *testing.T) {
 	t.Parallel()
 	c := startControl(t, "istiod-0")
 	c.proxy(t, "web-1", "")
 	for part, want := range map[string]string{"clusters": "web.shop.svc.cluster.local", "listeners": "Route: ", "all": "127.77.51.21:80"} {
 		if out, errs, code := run(t, "proxy", part, "web-1", "--control", c.http); code != 0 || !strings.Contains(out, want) || strings.Contains(out, "left out") {
-			t.Errorf("%s: code %d, without %q:\n%s%s", part, code, want, out, errs)
+			t.Errorf("%s: got exit code %d, want 0 with %q:\n%s%s", part, code, want, out, errs)
 		}
 	}
 }
 
-// TestHostileDump checks that texts of a proxy do not reach the terminal as they are.
+// TestHostileDump checks that texts of a proxy are escaped before they are printed.
 func TestHostileDump(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b[2J\u009b31m\r\nadmin\tSYNCED\u202e\x7f"
@@ -328,27 +328,27 @@ func TestHostileDump(t *testing.T) {
 			out, errs, _ := runWith(t, text, append([]string{"proxy", "all", "-f", "-", "-o", format}, more...)...)
 			for line := range strings.Lines(out + errs) {
 				if strings.HasPrefix(line, "admin") {
-					t.Errorf("a line of its own: %q", line)
+					t.Errorf("a text of the proxy starts a line: %q", line)
 				}
 				for _, r := range strings.TrimSuffix(line, "\n") {
 					if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-						t.Fatalf("%s: %U reaches the terminal in %q", format, r, line)
+						t.Fatalf("%s: the output contains %U in %q", format, r, line)
 					}
 				}
 			}
 			if len(out) < 100 {
-				t.Errorf("%s: %q %s", format, out, errs)
+				t.Errorf("%s: the output is too short: %q %s", format, out, errs)
 			}
 		}
 	}
 }
 
-// TestDeepDump checks that deep nesting is an error, and soon.
+// TestDeepDump checks that deep nesting is rejected.
 func TestDeepDump(t *testing.T) {
 	t.Parallel()
 	const open, n = `{"@type":"type.googleapis.com/google.protobuf.Any","value":`, 9000
 	text := fmt.Sprintf(`{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.ClustersConfigDump","static_clusters":[{"cluster":%s{}%s}]}]}`, strings.Repeat(open, n), strings.Repeat("}", n))
 	if _, errs, code := runWith(t, text, "proxy", "clusters", "-f", "-"); code != 1 || !strings.Contains(errs, "recursion") {
-		t.Errorf("code %d: %s", code, errs)
+		t.Errorf("got exit code %d: %s", code, errs)
 	}
 }

@@ -39,7 +39,7 @@ func routesOf(onDemand bool, names ...string) *adminv3.RoutesConfigDump {
 	return &adminv3.RoutesConfigDump{DynamicRouteConfigs: []*adminv3.RoutesConfigDump_DynamicRouteConfig{{RouteConfig: packed(r)}}}
 }
 
-// encrypted is a cluster with a private key.
+// encrypted returns a TLS cluster with a private key.
 func encrypted(key, sni string) *clusterv3.Cluster {
 	c := cluster("tls", clusterv3.Cluster_EDS)
 	c.TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: packed(&tlsv3.UpstreamTlsContext{
@@ -51,7 +51,7 @@ func encrypted(key, sni string) *clusterv3.Cluster {
 	return c
 }
 
-// TestProxyDiff compares what a proxy was given with what its Envoy has.
+// TestProxyDiff compares the configuration that a proxy was sent with that of its Envoy.
 func TestProxyDiff(t *testing.T) {
 	t.Parallel()
 	eds, static := cluster("eds", clusterv3.Cluster_EDS), cluster("own", clusterv3.Cluster_STATIC)
@@ -113,7 +113,7 @@ func TestProxyDiff(t *testing.T) {
 			f := proxyConfigFlags{askFlags: askFlags{output: outTable, cfg: Config{Exit: func(code int, _ error) error { return exit{code: code} }}}, parts: parts()}
 			err := f.compare(view{out: &out, flags: &f.askFlags}, parsed(t, dumpOf(tc.given...)), parsed(t, dumpOf(tc.has...)))
 			if (err != nil) != (len(tc.want) > 0) {
-				t.Errorf("error %v", err)
+				t.Errorf("got error %v", err)
 			}
 			lines := bytes.Split(out.Bytes(), []byte("\n"))
 			for i, d := range tc.want {
@@ -143,7 +143,7 @@ func FuzzProxyDump(f *testing.F) {
 			t.Fatal(err)
 		}
 		if bytes.ContainsFunc(bytes.ReplaceAll(out.Bytes(), []byte("\n"), nil), func(r rune) bool { return r < ' ' }) {
-			t.Errorf("control characters: %q", &out)
+			t.Errorf("the output contains control characters: %q", &out)
 		}
 		for _, p := range parts() {
 			names := map[string]bool{}
@@ -153,7 +153,7 @@ func FuzzProxyDump(f *testing.F) {
 				return was
 			})
 			if list := differences(p.name, sent(c.resources[p.name]), sent(c.resources[p.name])); len(list) > 0 && !duplicate {
-				t.Errorf("it differs from itself: %v", list)
+				t.Errorf("the dump differs from itself: %v", list)
 			}
 		}
 	})

@@ -14,7 +14,7 @@ func TestPublished(t *testing.T) {
 		{"10.1.0.3", "localhost:15014", "10.1.0.3"},
 	} {
 		if got := published(c[0], c[1]); got != c[2] {
-			t.Errorf("%s of the mesh of %s is published at %s, want %s", c[0], c[1], got, c[2])
+			t.Errorf("published(%s, %s) = %s, want %s", c[0], c[1], got, c[2])
 		}
 	}
 }

@@ -38,10 +38,10 @@ func TestRecord(t *testing.T) {
 	out, errs, code := run(t, "policy", "record", "--agent", good, "--agent", good, "--for", "5s", "--file", at("requests.log"))
 	text, err := os.ReadFile(at("requests.log"))
 	if code != 0 || out != "" || err != nil || strings.Count(string(text), "PUT") != 2 || !strings.HasSuffix(errs, "4 requests\n") {
-		t.Errorf("code %d, %v:\n%s%s\n%s", code, err, out, errs, text)
+		t.Errorf("got exit code %d, error %v:\n%s%s\n%s", code, err, out, errs, text)
 	}
 	if out, _, code := run(t, "policy", "record", "--agent", good, "--for", "5s"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, `"/\u009b2J"`) {
-		t.Errorf("to standard output: code %d:\n%s", code, out)
+		t.Errorf("to standard output: got exit code %d:\n%s", code, out)
 	}
 	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(report.Replica{Proxies: []report.Proxy{{Name: "catalog-1.shop", Addresses: []string{"127.77.0.1"}}, {Name: "catalog-2.shop", Addresses: []string{"127.77.0.2"}}}})
@@ -59,7 +59,7 @@ func TestRecord(t *testing.T) {
 		"write --to PROXY, as in --to catalog,": {"--agent", good, "--to", "catalog", "--for", "5s"},
 	} {
 		if out, errs, code := run(t, append([]string{"policy", "record"}, args...)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)
+			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// replays is the sum of a replay.
+// replays returns the result of one batch of a replay.
 func replays() report.Replay {
 	return report.Replay{
 		Proxy: "catalog-1.shop", Decided: 12345, Other: 7, Unread: 1, Unnamed: 12345, Skipped: []string{"plugin"},
@@ -30,7 +30,7 @@ func replays() report.Replay {
 	}
 }
 
-// TestReplay sends a log that needs several batches.
+// TestReplay replays a log that requires several batches.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	batches, records := 0, 0
@@ -59,10 +59,10 @@ func TestReplay(t *testing.T) {
 	at := []string{"policy", "replay", "--control", strings.TrimPrefix(control.URL, "http://"), "--to", "catalog", "-n", "shop", "-f", policies}
 	out, errs, code := run(t, append(at, log, log)...)
 	if want := "Now denied: 20000 requests\n  denied   as no rule"; batches != 5 || records != 10000 || code != 1 || !strings.Contains(out, want) || !strings.Contains(out, "10000 requests to catalog-1.shop, 30000 decisions change") {
-		t.Errorf("%d batches with %d records, code %d:\n%s%s", batches, records, code, out, errs)
+		t.Errorf("%d batches with %d records, exit code %d:\n%s%s", batches, records, code, out, errs)
 	}
 	if out, errs, code := run(t, append(at, empty)...); code != 0 || !strings.Contains(out, "0 requests") {
-		t.Errorf("an empty log: code %d:\n%s%s", code, out, errs)
+		t.Errorf("an empty log: got exit code %d:\n%s%s", code, out, errs)
 	}
 	for want, args := range map[string][]string{
 		"write --to WORKLOAD": {"policy", "replay", "--to", "catalog", log},
@@ -70,7 +70,7 @@ func TestReplay(t *testing.T) {
 		"absent.":             {"policy", "replay", "--control", at[3], "--to", "absent.", "-f", policies, log},
 	} {
 		if out, errs, code := run(t, args...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)
+			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
 		}
 	}
 }
