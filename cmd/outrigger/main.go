@@ -77,11 +77,12 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	}
 	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), collateral.NewVersion(version))
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
-	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, In: os.Stdin})...)
-	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
-	root.AddCommand(inspect.Commands(inspect.Config{
+	questions := inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb,
-	})...)
+	}
+	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin})...)
+	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
+	root.AddCommand(inspect.Commands(questions)...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
 	return root
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -16,17 +17,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // newDebug configures the answers to debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
+	s.revisions = revisions.New(revisions.Config{
+		Dir: filepath.Join(filepath.Dir(cfg.stateDir()), "history"), Objects: s.objects.store, Logger: s.log.With("component", "config"),
+	})
 	s.discovery.Debug(debug.Config{
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
-		Objects: s.objects.store, Changed: s.history.changed,
+		Objects: s.objects.store, Changed: s.history.changed, Past: s.revisions,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {
 			if err := s.objects.denyList.Err(); err != nil {

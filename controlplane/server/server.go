@@ -32,6 +32,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
+	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
@@ -51,6 +52,7 @@ type Server struct {
 	status    *objectstatus.Writer // writes the status of objects
 	skipped   *prometheus.CounterVec
 	history   *history           // data for debug answers
+	revisions *revisions.Log     // versions of objects
 	identity  identity           // certificates and authentication
 	replicas  *replicas.Balancer // nil if no others are configured
 	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
@@ -222,6 +224,7 @@ func (s *Server) Run(asked context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) }) // reads problems of the stores, feeds debug answers
+	g.Go(func() error { return s.revisions.Run(ctx) })                         // reads changed objects, feeds debug answers
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
@@ -261,6 +264,7 @@ func (s *Server) build(change model.Change) {
 	next := snapshot.Build(s.snapshots.built, s.input(settings), change)
 	next.Problems = model.LimitProblems(append(next.Problems, s.uninjected()...))
 	s.history.built(next, change, time.Since(start))
+	s.revisions.Note(change, start)
 	s.objects.conclude(next)
 	s.logProblems(next)
 	if s.snapshots.built == nil || s.snapshots.built.RequestAuthentications != next.RequestAuthentications {

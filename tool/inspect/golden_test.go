@@ -174,6 +174,8 @@ func TestGolden(t *testing.T) {
 		"status-proxy":    func(v view) error { return v.proxies(testMesh()[:1]) },
 		"status-own":      func(v view) error { return v.proxy(testMesh()[1].value.Proxies[1]) },
 		"what-if":         func(v view) error { return v.whatIf(change()) },
+		"history":         func(v view) error { return v.history(past()) },
+		"history-object":  func(v view) error { return v.versions(past()) },
 		"explain":         func(v view) error { return v.object(virtualService()) },
 		"explain-well":    func(v view) error { return v.object(old) },
 		"explain-none":    func(v view) error { return v.object(none) },

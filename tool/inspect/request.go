@@ -24,7 +24,7 @@ import (
 // requestFlags are the flags of the request to explain.
 type requestFlags struct {
 	askFlags
-	from, to, namespace              string
+	from, to, namespace, at          string
 	method, path, host, address, sni string
 	port                             uint16
 	headers                          []string
@@ -46,10 +46,14 @@ CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
 none for a client without mutual TLS. WORKLOAD is a service or a proxy.
 
+With --at, the control plane decides by the objects of that time, and by the
+services and endpoints of now.
+
 The exit code is 0 if the request is allowed, and 1 if it is not.`,
 		Example: "  outrigger explain request --from frontend --to catalog\n" +
 			"  outrigger explain request --from shop/orders --to catalog.shop \\\n    --method POST --path /items --header x-team=red\n" +
-			"  outrigger explain request --from none --to catalog-1.shop --port 8080 \\\n    --jwt token.txt",
+			"  outrigger explain request --from none --to catalog-1.shop --port 8080 \\\n    --jwt token.txt\n" +
+			"  outrigger explain request --from frontend --to catalog --at 14:02",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cfg.Exit(exitUsage, fmt.Errorf("the argument %q is not expected: name the client with --from, and the workload with --to", args[0]))
@@ -59,6 +63,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
+	flags.StringVar(&f.at, "at", "", "decide by the objects of this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	flags.StringVar(&f.from, "from", "", "client of the request: a service, a proxy, NAMESPACE/SERVICEACCOUNT, an identity, or none")
 	flags.StringVar(&f.to, "to", "", "the service or the proxy that the request is sent to")
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of services and proxies that are named without one")
@@ -93,6 +98,13 @@ func (f *requestFlags) fields() (url.Values, error) {
 		if value != "" {
 			out.Set(name, value)
 		}
+	}
+	if f.at != "" {
+		at, err := moment(f.at, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		out.Set("at", at.Format(time.RFC3339Nano))
 	}
 	if f.port != 0 {
 		out.Set("port", strconv.Itoa(int(f.port)))

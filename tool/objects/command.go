@@ -24,6 +24,8 @@ type Config struct {
 	// Default returns the URL of the store to use without --store, or an error that says what to
 	// do.
 	Default func() (string, error)
+	// Past answers about versions of objects.
+	Past Past
 	// In is the input that -f - reads.
 	In io.Reader
 }
@@ -57,7 +59,7 @@ func Commands(cfg Config) []*cobra.Command {
 	return []*cobra.Command{
 		newWriteCommand(cfg, createVerb), newWriteCommand(cfg, applyVerb), newWriteCommand(cfg, replaceVerb),
 		newGetCommand(cfg), newDescribeCommand(cfg), newDeleteCommand(cfg),
-		newValidateCommand(cfg), newDiffCommand(cfg), newMigrateCommand(cfg),
+		newValidateCommand(cfg), newDiffCommand(cfg), newRollbackCommand(cfg), newMigrateCommand(cfg),
 	}
 }
 
@@ -138,8 +140,8 @@ func (f *storeFlags) synced(ctx context.Context, store config.Store, r *running)
 // errInterrupted means that the user interrupted the command.
 var errInterrupted = errors.New("interrupted")
 
-// report collects the failures of individual objects; a failure does not stop the others.
-type report struct {
+// outcome collects the failures of individual objects; a failure does not stop the others.
+type outcome struct {
 	out    io.Writer
 	failed int
 	done   int
@@ -147,19 +149,19 @@ type report struct {
 
 // interrupted returns the error of a command that the user interrupted before it was complete, or
 // nil if it may continue.
-func (r *report) interrupted(ctx context.Context, all int) error {
+func (r *outcome) interrupted(ctx context.Context, all int) error {
 	if ctx.Err() == nil {
 		return nil
 	}
 	return &ExitError{exitFailed, fmt.Errorf("%w: %d of %d are done", errInterrupted, r.done, all)}
 }
 
-func (r *report) fail(format string, args ...any) {
+func (r *outcome) fail(format string, args ...any) {
 	r.failed++
 	_, _ = fmt.Fprintf(r.out, "error: "+format+"\n", args...) // the terminal may be closed
 }
 
-func (r *report) err() error {
+func (r *outcome) err() error {
 	if r.failed == 0 {
 		return nil
 	}

@@ -54,7 +54,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 						return err
 					}
 				}
-				r := &report{out: cmd.ErrOrStderr()}
+				r := &outcome{out: cmd.ErrOrStderr()}
 				for _, key := range missing {
 					r.fail("%s: %v", display(key), whyMissing(s, key))
 				}

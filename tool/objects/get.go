@@ -60,7 +60,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r := &report{out: cmd.ErrOrStderr(), done: len(found)}
+				r := &outcome{out: cmd.ErrOrStderr(), done: len(found)}
 				for _, key := range missing {
 					r.fail("%s: %v", display(key), whyMissing(s, key))
 				}

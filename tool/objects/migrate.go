@@ -57,7 +57,7 @@ func newMigrateCommand(cfg Config) *cobra.Command {
 }
 
 func (m *migration) copy(ctx context.Context, cmd *cobra.Command, from config.Reader, to config.ReadWriter) error {
-	r := &report{out: cmd.ErrOrStderr()}
+	r := &outcome{out: cmd.ErrOrStderr()}
 	counts := map[string]int{}
 	all := 0
 	for _, sch := range from.Schemas() {

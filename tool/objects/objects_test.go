@@ -32,6 +32,7 @@ type shell struct {
 	stores map[string]*memory.Store
 	dir    string
 	in     string
+	past   Past
 	// open opens the stores. Optional.
 	open func(address string) (config.Store, error)
 }
@@ -72,6 +73,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 			return s.store(address), nil
 		},
 		Default: func() (string, error) { return "memory://", nil },
+		Past:    s.past,
 		In:      strings.NewReader(s.in),
 	})...)
 	var stdout, stderr bytes.Buffer

@@ -95,7 +95,7 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 				return nil
 			}
 			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.ReadWriter) error {
-				r := &report{out: cmd.ErrOrStderr()}
+				r := &outcome{out: cmd.ErrOrStderr()}
 				for _, c := range objects {
 					if err := r.interrupted(ctx, len(objects)); err != nil {
 						return err
@@ -157,7 +157,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 			}
 			pick.namespace = files.namespace
 			return store.with(cmd, of, func(ctx context.Context, s config.ReadWriter) error {
-				r := &report{out: cmd.ErrOrStderr()}
+				r := &outcome{out: cmd.ErrOrStderr()}
 				if len(args) > 0 {
 					found, missing, err := pick.find(s, args)
 					if err != nil {

@@ -39,6 +39,10 @@ func (d debugger) request() (answerOf, error) {
 	if size > maxRequest || len(d.query.Get("jwt")) > maxRequest {
 		return answerOf{}, fmt.Errorf("a request and its token may have %d bytes each: shorten the path or the headers", maxRequest)
 	}
+	d, err := d.inPast()
+	if err != nil {
+		return answerOf{}, err
+	}
 	target, err := d.target(d.query.Get("to"))
 	if err != nil {
 		return answerOf{}, err

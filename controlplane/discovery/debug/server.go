@@ -43,6 +43,8 @@ type Config struct {
 	// DenyListProblem returns why the newest text of the deny list is not in force;
 	// empty if it is.
 	DenyListProblem func() string
+	// Past is the versions of objects; nil if they are not recorded.
+	Past Past
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
 }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package report
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// History is the versions of objects that a control plane has used.
+type History struct {
+	Replica string `json:"replica"`
+	// Begins is when the history begins: earlier versions are not known.
+	Begins time.Time `json:"begins"`
+	// Versions are in the order of time, the newest last. Omitted is the number of older ones that
+	// the answer omits.
+	Versions []Version `json:"versions"`
+	Omitted  int       `json:"omitted,omitempty"`
+}
+
+// Version is one version of an object.
+type Version struct {
+	Ref
+	At time.Time `json:"at"`
+	// Change is one of the constants below.
+	Change string `json:"change"`
+	// Revision is a hash of the labels, annotations and spec; empty for a deleted object.
+	Revision string `json:"revision,omitempty"`
+	Source   string `json:"source,omitempty"`
+	// Unseen is true if the object changed while the control plane was not running: At is then when it
+	// started again.
+	Unseen  bool      `json:"unseen,omitempty"`
+	Created time.Time `json:"created,omitzero"`
+	// Object is the object as JSON, where the answer contains it.
+	Object json.RawMessage `json:"object,omitempty"`
+}
+
+// The changes of versions.
+const (
+	Found   = "found" // existed when the history began
+	Created = "created"
+	Updated = "updated"
+	Deleted = "deleted"
+)
+
+// Changes are the objects that differ between two moments.
+type Changes struct {
+	Replica string    `json:"replica"`
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	Objects []Changed `json:"objects"`
+}
+
+// Changed is an object that differs. Before or After is nil if the object did not exist then.
+type Changed struct {
+	Ref
+	Before *Version `json:"before,omitempty"`
+	After  *Version `json:"after,omitempty"`
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package revisions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/durable"
+	"github.com/outrigger-mesh/outrigger/internal/ratelimit"
+)
+
+const (
+	// defaultFileSize is the size in bytes at which a file is replaced. There are two files.
+	defaultFileSize = 32 << 20
+	// maxLimited is the number of objects whose rate is limited.
+	maxLimited = 4096
+
+	currentFile, previousFile, nextFile, lockFile = "current.jsonl", "previous.jsonl", "next.jsonl", "lock"
+)
+
+// perObject limits how many versions of one object are kept: an object that changes all the time
+// must not displace the versions of the others. Its newest version is always kept in the end.
+var perObject = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 20}
+
+// Objects are the objects of which a log keeps the versions.
+type Objects interface {
+	Schemas() []schema.Schema
+	Get(key model.Key) *model.Config
+	List(kind model.Kind, namespace string) []*model.Config
+}
+
+// Config configures a [Log].
+type Config struct {
+	// Dir is the directory of the files, which is created.
+	Dir string
+	// FileSize is the size in bytes at which a file is replaced; 0 means 32 MiB.
+	FileSize int64
+	Objects  Objects
+	Logger   *slog.Logger
+}
+
+// Log keeps versions of objects. It is safe for concurrent use.
+type Log struct {
+	cfg    Config
+	wake   chan struct{}
+	limits *ratelimit.Keyed[model.Key]
+
+	mu      sync.Mutex // guards the fields below
+	pending map[model.Key]time.Time
+	all     time.Time // when any object may have changed; zero if that is not so
+	fault   error     // why versions are not recorded
+
+	files sync.Mutex // held while the files are replaced or opened
+
+	// The fields below belong to Run.
+	known    map[model.Key]state // the objects that exist according to the log
+	compared bool                // with all objects, since the start
+	begun    time.Time
+	file     *os.File
+	size     int64
+}
+
+// state is the newest version of an object in the log.
+type state struct {
+	report.Version
+	object *model.Config // nil if it has not been compared since the start
+}
+
+// New returns a log. [Log.Run] opens its files.
+func New(cfg Config) *Log {
+	cfg.FileSize = cmp.Or(cfg.FileSize, defaultFileSize)
+	return &Log{
+		cfg: cfg, wake: make(chan struct{}, 1), limits: ratelimit.NewKeyed[model.Key](maxLimited),
+		pending: map[model.Key]time.Time{}, known: map[model.Key]state{},
+	}
+}
+
+// Note records that objects have changed, at some time. It does not wait for the disk.
+func (l *Log) Note(what model.Change, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fault != nil {
+		return
+	}
+	if what.All && l.all.IsZero() {
+		l.all = at
+	}
+	for key := range what.Keys {
+		if _, ok := schema.Of(key.Kind); ok {
+			l.pending[key] = at
+		}
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes the versions of changed objects until ctx is done. It returns nil if it cannot write: a
+// control plane whose disk is full or read-only continues.
+func (l *Log) Run(ctx context.Context) error {
+	lock, err := l.lock()
+	if lock != nil {
+		defer func() { _ = durable.Unlock(lock) }() // the file is empty
+	}
+	if err == nil {
+		err = l.open()
+	}
+	if l.file != nil {
+		defer func() { _ = l.file.Close() }() // each record has been written, or its error is logged
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-timer.C:
+		}
+		var wait time.Duration
+		if wait, err = l.write(); wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault = err
+	l.pending, l.all = map[model.Key]time.Time{}, time.Time{}
+	l.cfg.Logger.Warn("versions of objects are not recorded until the control plane restarts", "err", err)
+	return nil
+}
+
+// lock creates and locks the directory: replicas on one machine may have the same one.
+func (l *Log) lock() (*os.File, error) {
+	if err := os.MkdirAll(l.cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the directory of the versions of objects: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(l.cfg.Dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the versions of objects: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another control plane records versions of objects in %s: %w", l.cfg.Dir, err), f.Close())
+	}
+	return f, nil
+}
+
+// open reads the files of an earlier run and opens the current one.
+func (l *Log) open() error {
+	_, err := l.scan(func(v report.Version, _ []byte) {
+		if v.Change == report.Deleted {
+			delete(l.known, keyOf(v.Ref))
+		} else {
+			l.known[keyOf(v.Ref)] = state{Version: v}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	l.files.Lock()
+	defer l.files.Unlock()
+	path := filepath.Join(l.cfg.Dir, currentFile)
+	if l.file, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+		return fmt.Errorf("open the versions of objects: %w", err)
+	}
+	info, err := l.file.Stat()
+	if err != nil {
+		return fmt.Errorf("read the versions of objects: %w", err)
+	}
+	l.begun = time.Now()
+	if l.size = info.Size(); l.size > 0 {
+		return l.append(l.file, []byte("\n")) // ends the last line if a crash has cut it
+	}
+	return l.begin(l.file)
+}
+
+// begin writes the first line of a file.
+func (l *Log) begin(f *os.File) error {
+	line, err := lineOf(report.Version{At: l.begun, Change: begins}, nil)
+	if err != nil {
+		return err
+	}
+	l.size = 0
+	return l.append(f, line)
+}
+
+// append writes a line in one call, so that readers see no more than the end of it missing.
+func (l *Log) append(f *os.File, line []byte) error {
+	n, err := f.Write(line)
+	l.size += int64(n)
+	if err != nil {
+		return fmt.Errorf("write the versions of objects: %w", err)
+	}
+	return nil
+}
+
+// write writes the versions of the changed objects. It returns when those of objects that change too
+// often are due; 0 if there are none.
+func (l *Log) write() (wait time.Duration, err error) {
+	l.mu.Lock()
+	pending, all := l.pending, l.all
+	l.pending, l.all = map[model.Key]time.Time{}, time.Time{}
+	l.mu.Unlock()
+	if !all.IsZero() {
+		l.addAll(pending, all)
+	}
+	first := !l.compared && len(l.known) == 0
+	keys := slices.SortedFunc(maps.Keys(pending), func(a, b model.Key) int {
+		return cmp.Or(pending[a].Compare(pending[b]), a.Compare(b))
+	})
+	for _, key := range keys {
+		due, err := l.record(key, pending[key], first)
+		if err != nil {
+			return 0, err
+		}
+		if due == 0 {
+			delete(pending, key)
+		} else if wait == 0 || due < wait {
+			wait = due
+		}
+	}
+	l.compared = l.compared || !all.IsZero()
+	l.mu.Lock()
+	maps.Copy(pending, l.pending) // newer times replace those of the objects that are due later
+	l.pending = pending
+	l.mu.Unlock()
+	if l.size > l.cfg.FileSize && l.compared {
+		return wait, l.rotate()
+	}
+	return wait, nil
+}
+
+// addAll adds all objects that exist, and those that exist according to the log.
+func (l *Log) addAll(pending map[model.Key]time.Time, at time.Time) {
+	add := func(key model.Key) {
+		if _, ok := pending[key]; !ok {
+			pending[key] = at
+		}
+	}
+	for _, s := range l.cfg.Objects.Schemas() {
+		for _, c := range l.cfg.Objects.List(s.Kind, "") {
+			add(c.Key)
+		}
+	}
+	for key := range l.known {
+		add(key)
+	}
+}
+
+// record writes the version of an object if it differs from the last one. It returns when the
+// version is due if the object changes too often, and 0 otherwise.
+func (l *Log) record(key model.Key, at time.Time, first bool) (due time.Duration, err error) {
+	c := l.cfg.Objects.Get(key)
+	old, existed := l.known[key]
+	if c == old.object && (c != nil || !existed) {
+		return 0, nil
+	}
+	next := state{object: c, Version: report.Version{
+		Ref: report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}, At: at, Change: report.Deleted,
+		Unseen: !l.compared && !first,
+	}}
+	var text []byte
+	if c != nil {
+		next.Change, next.Source, next.Created = report.Created, c.Source, c.Created
+		if existed {
+			next.Change = report.Updated
+		}
+		if first {
+			next.Change, next.At = report.Found, l.begun
+		}
+		if text, next.Revision, err = encode(c); err != nil {
+			l.cfg.Logger.Warn("a version of an object is not recorded", "object", key.String(), "err", err)
+			return 0, nil
+		}
+	}
+	if existed && next.Revision == old.Revision {
+		old.object = c
+		l.known[key] = old
+		return 0, nil
+	}
+	if due, _ := l.limits.Take(key, perObject, time.Now()); due > 0 {
+		return due, nil
+	}
+	line, err := lineOf(next.Version, text)
+	if err == nil {
+		err = l.append(l.file, line)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if l.known[key] = next; c == nil {
+		delete(l.known, key)
+	}
+	return 0, nil
+}
+
+// rotate replaces the older file by the current one, and begins another one with all objects.
+func (l *Log) rotate() error {
+	path := filepath.Join(l.cfg.Dir, nextFile)
+	next, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the versions of objects: %w", err)
+	}
+	l.begun = time.Now()
+	err = l.begin(next)
+	for key, s := range l.known {
+		text, _, failed := encode(s.object)
+		if failed != nil {
+			continue // it was not recorded either
+		}
+		s.Change = report.Found
+		line, failed := lineOf(s.Version, text)
+		if failed == nil {
+			failed = l.append(next, line)
+		}
+		if failed != nil {
+			err = fmt.Errorf("%s: %w", key, failed)
+			break
+		}
+	}
+	l.files.Lock()
+	defer l.files.Unlock()
+	current := filepath.Join(l.cfg.Dir, currentFile)
+	if err == nil {
+		err = os.Rename(current, filepath.Join(l.cfg.Dir, previousFile))
+	}
+	if err == nil {
+		err = os.Rename(path, current)
+	}
+	if err != nil {
+		return errors.Join(err, next.Close())
+	}
+	_ = l.file.Close() // each record has been written
+	l.file = next
+	l.cfg.FileSize = max(l.cfg.FileSize, 2*l.size) // many objects must not replace the files at each change
+	return nil
+}

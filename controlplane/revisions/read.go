@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package revisions
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+const (
+	// begins is the change of the first line of a file.
+	begins = "begins"
+	// maxObject is the size in bytes of the largest object that is recorded.
+	maxObject = 4 << 20
+	// maxFound is the maximum number of versions, or of changed objects, in an answer.
+	maxFound = 1000
+)
+
+// errEarlier means that a moment precedes the history.
+var errEarlier = errors.New("the history does not reach back so far")
+
+// Filter selects versions. Empty fields select all.
+type Filter struct {
+	Kind            model.Kind
+	Namespace, Name string
+	Since           time.Time
+	// Revision is the beginning of a revision. The objects of matching versions are returned with
+	// them.
+	Revision string
+}
+
+func (f Filter) selects(v report.Version) bool {
+	return (f.Kind == "" || v.Kind == string(f.Kind)) && (f.Namespace == "" || v.Namespace == f.Namespace) &&
+		(f.Name == "" || v.Name == f.Name) && !v.At.Before(f.Since) && strings.HasPrefix(v.Revision, f.Revision)
+}
+
+// List returns the versions that a filter selects, at most 1000.
+func (l *Log) List(f Filter) (report.History, error) {
+	out := report.History{Versions: []report.Version{}}
+	last := map[model.Key]report.Version{}
+	var err error
+	out.Begins, err = l.scan(func(v report.Version, object []byte) {
+		if !f.selects(v) {
+			return
+		}
+		key := keyOf(v.Ref)
+		if old := last[key]; v.Change == report.Found && old.Revision == v.Revision && old.At.Equal(v.At) {
+			return // the first lines of a file repeat the versions of the file before
+		}
+		last[key] = v
+		if f.Revision != "" {
+			v.Object = bytes.Clone(object)
+		}
+		if len(out.Versions) == maxFound {
+			out.Versions = out.Versions[1:]
+			out.Omitted++
+		}
+		out.Versions = append(out.Versions, v)
+	})
+	slices.SortStableFunc(out.Versions, func(a, b report.Version) int { return a.At.Compare(b.At) })
+	return out, err
+}
+
+// Changes returns the objects that differ between two moments, with both versions. It returns an
+// error if there are more than 1000, or if the history begins later.
+func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
+	type pair struct{ before, after string } // revisions
+	pairs := map[model.Key]pair{}
+	start, err := l.scan(func(v report.Version, _ []byte) {
+		p := pairs[keyOf(v.Ref)]
+		if !v.At.After(from) {
+			p.before = v.Revision
+		}
+		if !v.At.After(to) {
+			p.after = v.Revision
+		}
+		pairs[keyOf(v.Ref)] = p
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case from.Before(start):
+		return nil, fmt.Errorf("%w: it begins at %s", errEarlier, start.Format(time.RFC3339))
+	}
+	differ := map[model.Key]*report.Changed{}
+	for key, p := range pairs {
+		if p.before != p.after {
+			differ[key] = &report.Changed{Ref: report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}}
+		}
+	}
+	if len(differ) > maxFound {
+		return nil, fmt.Errorf("%d objects differ; at most %d can be compared: choose a shorter time", len(differ), maxFound)
+	}
+	_, err = l.scan(func(v report.Version, object []byte) {
+		key := keyOf(v.Ref)
+		c := differ[key]
+		if c == nil || v.Revision == "" {
+			return
+		}
+		v.Object = bytes.Clone(object)
+		if v.Revision == pairs[key].before && !v.At.After(from) {
+			c.Before = &v
+		}
+		if v.Revision == pairs[key].after && !v.At.After(to) {
+			c.After = &v
+		}
+	})
+	var out []report.Changed
+	for _, c := range differ {
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b report.Changed) int { return a.Compare(b.Ref) })
+	return out, err
+}
+
+// At returns the objects that were different at a moment; nil for those that did not exist.
+func (l *Log) At(at time.Time) (map[model.Key]*model.Config, error) {
+	changes, err := l.Changes(at, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	out := map[model.Key]*model.Config{}
+	for _, c := range changes {
+		key := keyOf(c.Ref)
+		if out[key] = nil; c.Before == nil {
+			continue
+		}
+		if out[key], err = Object(*c.Before); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Object returns the object of a version.
+func Object(v report.Version) (*model.Config, error) {
+	c, err := codec.DecodeStored(v.Object)
+	if err != nil {
+		return nil, fmt.Errorf("read version %s of %s: %w", v.Revision, keyOf(v.Ref), err)
+	}
+	c.Created, c.Source = v.Created, v.Source
+	return c, nil
+}
+
+// scan calls visit with each version in the files, the oldest first, and returns when the history
+// begins. The object is valid during the call.
+func (l *Log) scan(visit func(v report.Version, object []byte)) (start time.Time, err error) {
+	l.mu.Lock()
+	fault := l.fault
+	l.mu.Unlock()
+	if fault != nil {
+		return start, fault
+	}
+	l.files.Lock()
+	var files []*os.File
+	for _, name := range []string{previousFile, currentFile} {
+		f, openErr := os.Open(filepath.Join(l.cfg.Dir, name))
+		if openErr == nil {
+			defer func() { _ = f.Close() }() // read-only: closing cannot lose data
+			files = append(files, f)
+		} else if !errors.Is(openErr, fs.ErrNotExist) {
+			err = openErr
+		}
+	}
+	l.files.Unlock()
+	for _, f := range files {
+		if err == nil {
+			err = scanFile(f, func(v report.Version, object []byte) {
+				switch {
+				case v.Change != begins:
+					visit(v, object)
+				case start.IsZero():
+					start = v.At
+				}
+			})
+		}
+	}
+	if err != nil {
+		return start, fmt.Errorf("read the versions of objects: %w", err)
+	}
+	return start, nil
+}
+
+// scanFile calls visit for each complete line of a file.
+func scanFile(f io.Reader, visit func(v report.Version, object []byte)) error {
+	lines := bufio.NewScanner(f)
+	lines.Buffer(make([]byte, 64<<10), maxObject+64<<10)
+	for lines.Scan() {
+		first, object, _ := bytes.Cut(lines.Bytes(), []byte("\t"))
+		var h header
+		if json.Unmarshal(first, &h) == nil && len(object) == h.Size { // else the line is not complete
+			visit(h.Version, object)
+		}
+	}
+	return lines.Err()
+}
+
+// header is the beginning of a line: a version without the object.
+type header struct {
+	report.Version
+	Size int `json:"size"` // of the object, in bytes
+}
+
+// lineOf returns the line of a version in a file: the header, a tab, the object.
+func lineOf(v report.Version, object []byte) ([]byte, error) {
+	first, err := json.Marshal(header{v, len(object)})
+	if err != nil {
+		return nil, fmt.Errorf("write a version of %s: %w", keyOf(v.Ref), err)
+	}
+	return slices.Concat(first, []byte("\t"), object, []byte("\n")), nil
+}
+
+// encode returns what a user wrote of an object, in one line of JSON, and its revision.
+func encode(c *model.Config) (text []byte, revision string, err error) {
+	text, err = codec.EncodeJSON(&model.Config{Key: c.Key, APIVersion: c.APIVersion, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(text) > maxObject {
+		return nil, "", fmt.Errorf("it has %d bytes, more than %d", len(text), maxObject)
+	}
+	sum := sha256.Sum256(text)
+	return text, hex.EncodeToString(sum[:8]), nil
+}
+
+func keyOf(r report.Ref) model.Key {
+	return model.Key{Kind: model.Kind(r.Kind), Namespace: r.Namespace, Name: r.Name}
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// revisionWidth is the number of digits of a revision in a table. A beginning is enough to name one.
+const revisionWidth = 8
+
+// historyFlags are the flags of history.
+type historyFlags struct {
+	askFlags
+	namespace, since, revision string
+}
+
+func newHistoryCommand(cfg Config) *cobra.Command {
+	f := historyFlags{askFlags: askFlags{cfg: cfg}}
+	cmd := &cobra.Command{
+		Use:   "history [KIND/NAME[.NAMESPACE] | KIND NAME]",
+		Short: "Print which objects changed, and when",
+		Long: `Print the versions of all objects, or of one, that the control plane has used, with
+the newest one last. A version with the same content has the same revision.
+
+A control plane keeps 64 MiB of versions beside its state directory, also over a
+restart. A change that it found at its start is marked with *.
+
+To compare two moments, use outrigger diff --from TIME; to restore a version,
+outrigger rollback.`,
+		Example: "  outrigger history --since 2h\n  outrigger history vs/catalog.shop\n" +
+			"  outrigger history vs/catalog.shop --revision 1f3a\n" +
+			"  outrigger history --since 14:00 -o json",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 2 {
+				return cfg.Exit(exitUsage, errors.New("one object can be named, as in vs/catalog.shop or vs catalog -n shop"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only objects in this namespace")
+	cmd.Flags().StringVar(&f.since, "since", "", "only versions since then: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
+	cmd.Flags().StringVar(&f.revision, "revision", "", "print the objects with this revision, or with one that begins like this")
+	f.add(cmd, outTable, outYAML, outJSON)
+	return cmd
+}
+
+func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
+	fields := url.Values{"namespace": {f.namespace}, "revision": {f.revision}}
+	refs := []report.Ref{{Namespace: f.namespace}}
+	if len(args) > 0 {
+		var err error
+		if refs, err = candidates(args, f.namespace); err != nil {
+			return f.cfg.Exit(exitUsage, err)
+		}
+	}
+	if f.since != "" {
+		since, err := moment(f.since, time.Now())
+		if err != nil {
+			return f.cfg.Exit(exitUsage, err)
+		}
+		fields.Set("since", since.Format(time.RFC3339Nano))
+	}
+	var h report.History
+	for _, ref := range refs {
+		var err error
+		if h, err = f.history(cmd.Context(), ref, fields); err != nil {
+			return f.cfg.Exit(exitFailed, err)
+		}
+		if len(h.Versions) > 0 {
+			break
+		}
+	}
+	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+	switch {
+	case f.output != outTable:
+		return f.write(cmd.OutOrStdout(), h)
+	case f.revision != "":
+		return v.versions(h)
+	}
+	return v.history(h)
+}
+
+// history returns the versions that a control plane knows; of several ones, the one whose history
+// reaches back farthest.
+func (f *askFlags) history(ctx context.Context, ref report.Ref, fields url.Values) (h report.History, err error) {
+	for name, value := range map[string]string{"kind": ref.Kind, "namespace": ref.Namespace, "name": ref.Name} {
+		fields.Set(name, value)
+	}
+	return askPast(ctx, f, "history", fields, func(h report.History) time.Time { return h.Begins })
+}
+
+// askPast asks all control planes, and returns the answer with the earliest time.
+func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Values, begins func(T) time.Time) (best T, err error) {
+	addresses, err := f.addresses()
+	if err != nil {
+		return best, err
+	}
+	found := false
+	for _, a := range ask[T](ctx, addresses, question{path: path, fields: fields}, f.timeout) {
+		switch said := (*answerError)(nil); {
+		case errors.As(a.err, &said):
+			err = errors.New(said.text)
+		case a.err != nil:
+			err = cmp.Or(err, fmt.Errorf("control plane %s: %w", a.address, a.err))
+		case !found || begins(a.value).Before(begins(best)):
+			best, found = a.value, true
+		}
+	}
+	if found {
+		err = nil
+	}
+	return best, err
+}
+
+// history prints versions as a table.
+func (v view) history(h report.History) error {
+	dir, _ := os.Getwd() // without it, sources are not shortened
+	rows := [][]string{{"TIME", "OBJECT", "CHANGE", "REVISION", "SOURCE"}}
+	shown, left := h.Versions, 0
+	if most := 20; !v.flags.all && len(shown) > most { // the newest ones count
+		left = len(shown) - most
+		shown = shown[left:]
+	}
+	for _, one := range shown {
+		change := one.Change
+		if one.Unseen {
+			change += "*"
+		}
+		rows = append(rows, []string{
+			v.clock(one.At), briefly(one.Ref), change, cmp.Or(one.Revision[:min(revisionWidth, len(one.Revision))], "-"),
+			cmp.Or(strings.TrimPrefix(one.Source, dir+string(filepath.Separator)), "-"),
+		})
+	}
+	if len(shown) == 0 {
+		v.say("No object has changed since then.\n")
+	} else if _, err := v.columns(rows, "SOURCE"); err != nil {
+		return err
+	}
+	if left += h.Omitted; left > 0 {
+		v.say("%s before; choose with --since, or show up to 1000 with --all.\n", count(left, "older version", "older versions"))
+	}
+	v.say("The history begins at %s.\n", v.clock(h.Begins))
+	return nil
+}
+
+// briefly returns the name of an object with the short name of its kind.
+func briefly(r report.Ref) string {
+	if sch, ok := schema.Of(model.Kind(r.Kind)); ok && sch.Short != "" {
+		return strings.TrimSuffix(sch.Short+"/"+r.Name+"."+r.Namespace, ".")
+	}
+	return named(r)
+}
+
+// versions prints the objects of versions as YAML documents.
+func (v view) versions(h report.History) error {
+	seen := map[string]bool{}
+	for _, one := range h.Versions {
+		id := named(one.Ref) + " " + one.Revision
+		if seen[id] || one.Object == nil {
+			continue
+		}
+		seen[id] = true
+		text, err := yaml.JSONToYAML(one.Object)
+		if err != nil {
+			return err
+		}
+		v.say("# %s, revision %s, %s at %s\n", named(one.Ref), one.Revision, one.Change, v.clock(one.At))
+		_, _ = fmt.Fprintf(v.out, "%s---\n", text) // the terminal may be closed
+	}
+	if len(seen) == 0 {
+		return v.flags.cfg.Exit(exitFailed, errors.New("there is no such revision: outrigger history lists them"))
+	}
+	return nil
+}
+
+// clock formats a time of the past: today's without the date.
+func (v view) clock(at time.Time) string {
+	at = at.In(v.now.Location())
+	if at.YearDay() == v.now.YearDay() && at.Year() == v.now.Year() {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format("Jan 02 15:04:05")
+}
+
+// moment reads a time as operators write it: a duration before now, a time of the last 24 hours, a
+// date and time, or now.
+func moment(text string, now time.Time) (time.Time, error) {
+	if text == "now" {
+		return now, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04"} {
+		if at, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return at, nil
+		}
+	}
+	for _, layout := range []string{time.TimeOnly, "15:04"} {
+		at, err := time.ParseInLocation(layout, text, now.Location())
+		if err != nil {
+			continue
+		}
+		at = time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, now.Location())
+		if at.After(now) {
+			at = at.AddDate(0, 0, -1)
+		}
+		return at, nil
+	}
+	return time.Time{}, fmt.Errorf("%q is not a time: write a duration (2h), a time of the day (14:02), a date and time (2006-01-02T15:04) or now", text)
+}
+
+// Past answers the commands of other packages about versions of objects.
+type Past struct{ Config Config }
+
+func (p Past) flags() *askFlags {
+	return &askFlags{cfg: p.Config, timeout: defaultTimeout, output: outTable, outputs: []string{outTable}}
+}
+
+// Changes returns the objects that differ between two moments, which are written like those of
+// outrigger history.
+func (p Past) Changes(ctx context.Context, from, to string) (report.Changes, error) {
+	now := time.Now()
+	begin, err := moment(from, now)
+	if err != nil {
+		return report.Changes{}, p.Config.Exit(exitUsage, err)
+	}
+	end, err := moment(cmp.Or(to, "now"), now)
+	if err != nil {
+		return report.Changes{}, p.Config.Exit(exitUsage, err)
+	}
+	f := p.flags()
+	return askPast(ctx, f, "changes", url.Values{"from": {begin.Format(time.RFC3339Nano)}, "to": {end.Format(time.RFC3339Nano)}},
+		func(c report.Changes) time.Time { return c.From })
+}
+
+// Versions returns the versions of an object, with the objects if revision is not empty.
+func (p Past) Versions(ctx context.Context, key model.Key, revision string) ([]report.Version, error) {
+	f := p.flags()
+	h, err := f.history(ctx, report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}, url.Values{"revision": {revision}})
+	return h.Versions, err
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// past is a control plane that knows versions, the oldest first.
+type past []report.Version
+
+func (p past) Changes(_ context.Context, from, to string) (report.Changes, error) {
+	if from == "1h" && to == "" {
+		return report.Changes{Objects: []report.Changed{
+			{Ref: p[0].Ref, Before: &p[0], After: &p[1]}, {Ref: p[0].Ref, After: &p[0]}, {Ref: p[0].Ref, Before: &p[0]},
+		}}, nil
+	}
+	return report.Changes{}, errors.New("unknown times")
+}
+
+func (p past) Versions(_ context.Context, key model.Key, revision string) (out []report.Version, err error) {
+	for _, v := range p {
+		if v.Name != key.Name || v.Kind != string(key.Kind) || v.Namespace != key.Namespace || !strings.HasPrefix(v.Revision, revision) {
+			continue
+		}
+		if revision == "" {
+			v.Object = nil
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// pastEntries are three versions of the entry one, which was then deleted.
+func pastEntries() past {
+	var out past
+	for i, address := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", ""} {
+		v := report.Version{
+			Ref: report.Ref{Kind: "WorkloadEntry", Namespace: "default", Name: "one"}, At: time.Date(2026, 5, 1, 3, i, 0, 0, time.Local), Change: report.Updated,
+			Revision: address, Object: []byte(`{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"one","namespace":"default"},"spec":{"address":"` + address + `"}}`),
+		}
+		if address == "" {
+			v.Change, v.Object = report.Deleted, nil
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// TestRollback checks which version is restored, and that the difference is shown.
+func TestRollback(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.past = pastEntries()
+	s.want("rollback we/one --dry-run", 0, `--- stored/workloadentry/one
++++ revision 10.0.0.3
+@@ -0,0 +1,7 @@
++apiVersion: networking.istio.io/v1
++kind: WorkloadEntry
++metadata:
++  name: one
++  namespace: default
++spec:
++  address: 10.0.0.3
+workloadentry/one would be restored to revision 10.0.0.3
+`, "")
+	if len(s.store("memory://").List(model.WorkloadEntry, "")) > 0 {
+		t.Error("--dry-run has written an object")
+	}
+	if code, _, errs := s.run("rollback", "we/one"); code != 0 || errs != "" {
+		t.Errorf("rollback of a deleted object: code %d: %s", code, errs)
+	}
+	s.want("rollback we one", 0, `--- stored/workloadentry/one
++++ revision 10.0.0.2
+@@ -4,4 +4,4 @@
+   name: one
+   namespace: default
+ spec:
+-  address: 10.0.0.3
++  address: 10.0.0.2
+workloadentry/one restored to revision 10.0.0.2
+`, "")
+	s.want("rollback we/one --to 10.0.0.2", 0, "workloadentry/one already equals revision 10.0.0.2\n", "")
+	s.want("rollback we/one --to 11", 1, "", "outrigger: workloadentry/one has no revision 11: outrigger history lists them\n")
+	s.want("rollback we/two", 1, "", "outrigger: the control plane knows no version of workloadentry/two\n")
+	for _, args := range [][]string{{"rollback"}, {"rollback", "we"}, {"rollback", "we,vs/one"}, {"rollback", "we/"}, {"rollback", "nothing/one"}} {
+		if code, _, _ := s.run(args...); code != exitUsage {
+			t.Errorf("%q: code %d, want %d", args, code, exitUsage)
+		}
+	}
+}
+
+// TestDiffOfTimes checks that differences between two moments are printed, and the exit codes.
+func TestDiffOfTimes(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.past = pastEntries()
+	code, out, _ := s.run("diff", "--from", "1h")
+	for _, want := range []string{
+		"--- workloadentry/one\t2026-05-01 03:00:00\n+++ workloadentry/one\t2026-05-01 03:01:00\n", "-  address: 10.0.0.1\n+  address: 10.0.0.2\n",
+		"--- /dev/null\n+++ workloadentry/one", "+++ /dev/null\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("diff --from 1h lacks %q:\n%s", want, out)
+		}
+	}
+	if code != exitFailed {
+		t.Errorf("diff with differences: code %d, want %d", code, exitFailed)
+	}
+	s.want("diff --from 2h", 2, "", "outrigger: unknown times\n")
+	s.want("diff --to 2h", 2, "", "outrigger: --to needs --from: write --from TIME\n")
+	s.want("diff --from 2h -f a.yaml", 2, "", "outrigger: -f and --from exclude each other: compare files with the store, or two times\n")
+}
