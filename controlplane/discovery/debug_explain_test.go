@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -183,6 +184,17 @@ func TestExplainOthers(t *testing.T) {
 	}
 }
 
+// noPast knows no versions of objects.
+type noPast struct{}
+
+func (noPast) List(revisions.Filter) (report.History, error) {
+	return report.History{Versions: []report.Version{}}, nil
+}
+
+func (noPast) Changes(time.Time, time.Time) ([]report.Changed, error) { return nil, nil }
+
+func (noPast) At(time.Time) (map[model.Key]*model.Config, error) { return nil, nil }
+
 // TestDebugMore sends each query.
 func TestDebugMore(t *testing.T) {
 	t.Parallel()
@@ -192,6 +204,7 @@ func TestDebugMore(t *testing.T) {
 		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
 		Propose: func(prev *snapshot.Mesh, _ map[model.Key]*model.Config) *snapshot.Mesh { return objects.Mesh(prev) },
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
+		Past:    noPast{},
 	})
 	h.server.Push(objects.Mesh(nil), model.Change{All: true})
 	p := h.join(t, "shop", "default")
@@ -206,7 +219,7 @@ func TestDebugMore(t *testing.T) {
 		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
 		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",
 		"config_distribution?resource=VirtualService/default/web": `"proxy":"shop.default"`, "registryz": "a.example.com", "endpointz": "127.77.54.9",
-		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "whatif?objects=" + policy: `"action":"created"`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
+		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "whatif?objects=" + policy: `"action":"created"`, "history?name=web": `"versions":[]`, "changes?from=2026-01-01T00:00:00Z": `"objects":[]`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
 	} {
 		var raw json.RawMessage
 		debugGet(t, h.server, path, &raw)
