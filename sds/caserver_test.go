@@ -59,7 +59,7 @@ func (s *caServer) CreateCertificate(ctx context.Context, req *securityv1alpha1.
 	s.callers = append(s.callers, by)
 	s.mu.Unlock()
 	if by == "" {
-		return nil, status.Error(codes.Unauthenticated, "neither a certificate nor a token that is known")
+		return nil, status.Error(codes.Unauthenticated, "neither a known certificate nor a known token")
 	}
 	chain, err := s.Sign(ctx, []byte(req.GetCsr()), time.Duration(req.GetValidityDuration())*time.Second)
 	if err != nil {
@@ -194,12 +194,12 @@ func (m *machine) renewed(t *testing.T, before *sds.Identity) *sds.Identity {
 	return m.workload.Current()
 }
 
-// TestRenewalWithoutARestart renews certificates over a real connection:
+// TestRenewalWithoutRestart renews certificates over a real connection:
 //   - the first certificate is requested with the token, later ones with the certificate as well;
 //   - the authority is down until the certificate has expired, and then starts again;
 //   - the token is replaced on both sides, and renewals fail until both have the new one;
 //   - another authority takes over, which knows neither the old certificate nor the old root.
-func TestRenewalWithoutARestart(t *testing.T) {
+func TestRenewalWithoutRestart(t *testing.T) {
 	t.Parallel()
 	ca := newCAServer(t)
 	ca.set(nil, 2*time.Second)

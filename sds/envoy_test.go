@@ -24,7 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// TestEnvoy runs a real Envoy that gets its secrets from the socket of a Server:
+// TestEnvoy runs a real Envoy that receives its secrets from the socket of a Server:
 //   - a request over mutual TLS succeeds, and Envoy presents the identity of the workload;
 //   - a client without a certificate is rejected;
 //   - after a renewal, new handshakes use the new certificate.
@@ -129,8 +129,8 @@ func envoyBinary(t *testing.T) string {
 	return ""
 }
 
-// startEnvoy runs an Envoy that takes its secrets from the socket, and returns the address of its
-// listener.
+// startEnvoy runs an Envoy that receives its secrets from the socket, and returns the address of
+// its listener.
 func startEnvoy(t *testing.T, binary, socket string, changes ...func(config string) string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -230,7 +230,7 @@ func requestOverTLS(t *testing.T, a *authority, address string) *x509.Certificat
 		}
 		answer, err := io.ReadAll(conn)
 		if last = err; err == nil && !bytes.Contains(answer, []byte("hello from envoy")) {
-			last = fmt.Errorf("the answer is %q", answer)
+			last = fmt.Errorf("the response is %q", answer)
 		}
 		leaf = conn.ConnectionState().PeerCertificates[0]
 		return last == nil

@@ -65,9 +65,9 @@ func rootsIn(t *testing.T, resp *discoveryv3.DiscoveryResponse) []byte {
 	return decode(t, resp.GetResources()[0]).GetValidationContext().GetTrustedCa().GetInlineBytes()
 }
 
-// TestHundredRotationsOfAVolume replaces chain and key like Kubernetes does. Each rotation must
+// TestHundredVolumeRotations replaces chain and key like Kubernetes does. Each rotation must
 // reach the stream through file events alone.
-func TestHundredRotationsOfAVolume(t *testing.T) {
+func TestHundredVolumeRotations(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, nil)
 	v := &volume{t: t, dir: t.TempDir()}
@@ -86,7 +86,7 @@ func TestHundredRotationsOfAVolume(t *testing.T) {
 		slowest = max(slowest, time.Since(start))
 		cert := decode(t, last.GetResources()[0]).GetTlsCertificate()
 		if !bytes.Equal(cert.GetCertificateChain().GetInlineBytes(), chain) || !bytes.Equal(cert.GetPrivateKey().GetInlineBytes(), key) {
-			t.Fatalf("rotation %d: the secret is not what the files hold", n)
+			t.Fatalf("rotation %d: the secret differs from the files", n)
 		}
 	}
 	t.Logf("the slowest of 100 rotations took %s", slowest)
@@ -164,7 +164,7 @@ func TestWaysToReplaceFiles(t *testing.T) {
 			s := r.stream(t)
 			s.ask(nil, "", resource)
 			if got := rootsIn(t, s.next(resource)); !bytes.Equal(got, before) {
-				t.Fatal("the secret is not what the file holds")
+				t.Fatal("the secret differs from the file")
 			}
 			change(t, dir, after)
 			if got := rootsIn(t, s.next(resource)); !bytes.Equal(got, after) {
@@ -227,7 +227,7 @@ func TestBrokenFilesKeepTheLastGood(t *testing.T) {
 	}
 }
 
-func TestMissingFilesAreWaitedForAndHarmNobody(t *testing.T) {
+func TestMissingFiles(t *testing.T) {
 	t.Parallel()
 	r := newFileRig(t, nil)
 	dir := t.TempDir()
@@ -243,7 +243,7 @@ func TestMissingFilesAreWaitedForAndHarmNobody(t *testing.T) {
 	s.next(missing)
 	eventually(t, "a line about the name", func() bool { return strings.Contains(r.log.String(), "the path of a file is empty") })
 	if resp.GetNonce() == "" {
-		t.Error("an answer without a nonce")
+		t.Error("a response has no nonce")
 	}
 }
 
@@ -290,7 +290,7 @@ func TestFilesOverDeltaAndFetch(t *testing.T) {
 		removed = removed || slices.Equal(resp.GetRemovedResources(), []string{"file-cert:x"})
 		for _, res := range resp.GetResources() {
 			if res.GetName() != name {
-				t.Fatalf("got %s", res.GetName())
+				t.Fatalf("got resource %s, want %s", res.GetName(), name)
 			}
 			versions[res.GetVersion()] = true
 			replace(t, path, certs.EncodeChain(r.root, newAuthority(t).root))
@@ -298,15 +298,15 @@ func TestFilesOverDeltaAndFetch(t *testing.T) {
 	}
 	resp, err := r.client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{ResourceNames: []string{name}})
 	if err != nil || len(resp.GetResources()) != 1 {
-		t.Errorf("got %v, error %v", resp, err)
+		t.Errorf("Fetch: got %v, error %v; want one secret", resp, err)
 	}
 	_, err = r.client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{ResourceNames: []string{missing}})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a file that is missing: got error %v", err)
+		t.Errorf("a missing file: got error %v, want Unavailable", err)
 	}
 }
 
-func TestWithoutFilesTheirNamesAreNotServed(t *testing.T) {
+func TestFileNamesWithoutFiles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t)).ready(t)
 	path := filepath.Join(t.TempDir(), rootsFile)
@@ -316,10 +316,10 @@ func TestWithoutFilesTheirNamesAreNotServed(t *testing.T) {
 	s.next(sds.NameRoots)
 	resp, err := r.client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{ResourceNames: []string{"file-root:" + path}})
 	if err != nil || len(resp.GetResources()) != 0 {
-		t.Errorf("got %v, error %v", resp, err)
+		t.Errorf("got %v, error %v; want no secrets", resp, err)
 	}
 	if _, err := sds.NewServer(sds.ServerConfig{KeyProvider: &sds.KeyProvider{}}); err == nil {
-		t.Error("a server with nothing was made")
+		t.Error("NewServer accepted a configuration without secrets")
 	}
 }
 
@@ -328,7 +328,7 @@ func TestRootsOfTheSystem(t *testing.T) {
 	const bundle = "/etc/ssl/certs/ca-certificates.crt"
 	want, err := os.ReadFile(bundle)
 	if err != nil {
-		t.Skipf("%s is looked for first, and this system has none: install ca-certificates", bundle)
+		t.Skipf("the test needs %s, which has precedence: install ca-certificates", bundle)
 	}
 	r := newFileRig(t, nil)
 	s := r.stream(t)

@@ -51,7 +51,7 @@ func TestMountedFiles(t *testing.T) {
 	s.ask(nil, "", sds.NameDefault, sds.NameRoots)
 	s.none("without files")
 	if r.workload.Current() != nil || r.workload.Certificate() != nil {
-		t.Fatal("there is an identity without files")
+		t.Fatal("the workload has an identity without files")
 	}
 	other := certs.ID{TrustDomain: "td", Namespace: "a", ServiceAccount: "b"}
 	files := map[string][]byte{rootsFile: certs.EncodeChain(r.root)}
@@ -66,7 +66,7 @@ func TestMountedFiles(t *testing.T) {
 		s.ask(resp, "", sds.NameDefault, sds.NameRoots)
 	}
 	if id := r.workload.Current(); id.ID != other || !bytes.Equal(id.RootsPEM, files[rootsFile]) {
-		t.Errorf("the identity is %s with the roots\n%s", id.ID, id.RootsPEM)
+		t.Errorf("identity: got %s with the roots\n%s", id.ID, id.RootsPEM)
 	}
 	files[rootsFile] = certs.EncodeChain(r.root, newAuthority(t).root)
 	v.write(files)
@@ -75,23 +75,23 @@ func TestMountedFiles(t *testing.T) {
 		files[chainFile], files[keyFile] = r.pair(nil)
 		v.write(files)
 		if got := chainIn(t, s.next(sds.NameDefault)); !bytes.Equal(got, files[chainFile]) || !bytes.Equal(r.workload.Current().ChainPEM, got) {
-			t.Fatalf("rotation %d: the secret is not what the files hold", n)
+			t.Fatalf("rotation %d: the secret differs from the files", n)
 		}
 	}
 	if left := metric(t, reg, "outrigger_agent_identity_left_seconds", ""); left < 3000 || left > 3600 {
-		t.Errorf("the metric says that %v seconds are left, want an hour", left)
+		t.Errorf("outrigger_agent_identity_left_seconds = %v, want about an hour", left)
 	}
 	if left := metric(t, reg, "istio_agent_cert_expiry_seconds", sds.NameRoots); left < 3600 {
-		t.Errorf("the metric says that the roots are valid for %v seconds", left)
+		t.Errorf("istio_agent_cert_expiry_seconds of the roots = %v, want at least 3600", left)
 	}
 	if strings.Contains(r.log.String(), "BEGIN") {
 		t.Error("the log contains keys or certificates")
 	}
 }
 
-// TestMountedCertificateThatRanOut checks that an expired certificate is still served, because
+// TestExpiredMountedCertificate checks that an expired certificate is still served, because
 // there is no other, but not used for connections. The log must contain an error.
-func TestMountedCertificateThatRanOut(t *testing.T) {
+func TestExpiredMountedCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a := newAuthority(t)
@@ -237,12 +237,12 @@ func TestCRL(t *testing.T) {
 		return c.GetCrl().GetInlineBytes()
 	}
 	if got := crl(); len(got) != 0 {
-		t.Errorf("without a file the list is %q", got)
+		t.Errorf("revocation list without a file: got %q, want none", got)
 	}
 	first, second := a.crl(1, time.Hour), a.crl(2, -time.Second)
 	write(t, path, first)
 	if got := crl(); !bytes.Equal(got, first) {
-		t.Errorf("the list is %q", got)
+		t.Errorf("revocation list: got %q, want the first one", got)
 	}
 	replace(t, path, certs.EncodeChain(a.root))
 	eventually(t, "a line about the file", func() bool { return strings.Contains(log.String(), "not X509 CRL") })
@@ -250,9 +250,9 @@ func TestCRL(t *testing.T) {
 	s.none("while the file is broken or gone")
 	write(t, path, second)
 	if got := crl(); !bytes.Equal(got, second) {
-		t.Errorf("the list is %q", got)
+		t.Errorf("revocation list: got %q, want the second one", got)
 	}
 	if !strings.Contains(log.String(), "should have been replaced already") {
-		t.Error("the log does not say that the list is too old")
+		t.Error("the log does not contain that the list is too old")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
-// TestAnswersOfTheAuthority checks which responses of the authority a workload accepts.
-func TestAnswersOfTheAuthority(t *testing.T) {
+// TestAuthorityResponses checks which responses of the authority a workload accepts.
+func TestAuthorityResponses(t *testing.T) {
 	t.Parallel()
 	type answer = func(a *authority, csr *x509.CertificateRequest) [][]byte
 	leafOf := func(a *authority, csr *x509.CertificateRequest, change func(*x509.Certificate)) []byte {
@@ -116,12 +116,12 @@ func checkIdentity(t *testing.T, w *sds.Workload, chain, roots int) {
 	id := w.Current()
 	if chain == 0 {
 		if id != nil {
-			t.Error("the answer was accepted")
+			t.Error("the response was accepted")
 		}
 		return
 	}
 	if id == nil {
-		t.Fatal("the answer was refused")
+		t.Fatal("the response was rejected")
 	}
 	got, err := certs.ParseChain(id.ChainPEM)
 	if err != nil {
@@ -135,7 +135,7 @@ func checkIdentity(t *testing.T, w *sds.Workload, chain, roots int) {
 		t.Errorf("got a chain of %d and %d roots, want %d and %d", len(got), len(trusted), chain, roots)
 	}
 	if want, err := certs.CertificateID(got[0]); err != nil || id.ID != want {
-		t.Errorf("the identity is %v, the certificate's %v, error %v", id.ID, want, err)
+		t.Errorf("identity: got %v, that of the certificate is %v, error %v", id.ID, want, err)
 	}
 	key, err := certs.ParseKey(id.KeyPEM)
 	if err != nil || !certs.SamePublicKey(key.Public(), got[0].PublicKey) {

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestSilentPeersOfTheSocket checks that idle connections do not keep Envoy out, and that headers
+// TestIdleConnections checks that idle connections do not keep Envoy out, and that headers
 // that are too long are rejected.
-func TestSilentPeersOfTheSocket(t *testing.T) {
+func TestIdleConnections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t)).ready(t)
 	for range 200 {
@@ -32,14 +32,14 @@ func TestSilentPeersOfTheSocket(t *testing.T) {
 	}
 	request := &discoveryv3.DiscoveryRequest{ResourceNames: []string{"default"}}
 	if resp, err := r.client.FetchSecrets(t.Context(), request); err != nil || len(resp.GetResources()) != 1 {
-		t.Errorf("beside silent peers: %v, %v", resp, err)
+		t.Errorf("with idle connections: got %v, error %v", resp, err)
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 100_000))
 	if _, err := r.client.FetchSecrets(ctx, request); err == nil {
 		t.Error("a header of 100 kB was accepted")
 	}
 	if _, err := r.client.FetchSecrets(t.Context(), request); err != nil {
-		t.Errorf("after a header that is too long: %v", err)
+		t.Errorf("after a header that is too long: got error %v", err)
 	}
 }
 

@@ -99,9 +99,9 @@ func TestReadFileDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestNothingIsWatchedWithoutNeed checks that files are followed once, however many streams request
+// TestOnlyRequestedFilesAreWatched checks that files are followed once, however many streams request
 // them, and only as long as one of them does. It also checks the limit on their number.
-func TestNothingIsWatchedWithoutNeed(t *testing.T) {
+func TestOnlyRequestedFilesAreWatched(t *testing.T) {
 	t.Parallel()
 	f, err := NewFiles(FilesConfig{})
 	if err != nil {
@@ -142,8 +142,8 @@ func TestNothingIsWatchedWithoutNeed(t *testing.T) {
 	get(b, "file-root:/y", true)
 }
 
-// TestWatchIsGivenUp checks that a directory is no longer watched when no group needs it.
-func TestWatchIsGivenUp(t *testing.T) {
+// TestWatchIsRemoved checks that a directory is no longer watched when no group needs it.
+func TestWatchIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWatch(fsnotify.NewWatcher)
 	defer w.close()

@@ -40,12 +40,12 @@ func TestParseName(t *testing.T) {
 		r, err := parseName(tc.name)
 		if tc.wantErr != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("%q: got error %v, want one with %q", tc.name, err, tc.wantErr)
+				t.Errorf("parseName(%q): got error %v, want one with %q", tc.name, err, tc.wantErr)
 			}
 			continue
 		}
 		if err != nil || r.kind != tc.kind || !slices.Equal(r.paths, tc.paths) {
-			t.Errorf("%q is read as %+v, error %v", tc.name, r, err)
+			t.Errorf("parseName(%q) = %+v, %v", tc.name, r, err)
 		}
 	}
 }
@@ -68,11 +68,11 @@ func FuzzParseName(f *testing.F) {
 			again = "file-root:" + r.paths[0]
 		}
 		if again != name && !strings.HasPrefix(name, "builtin://") {
-			t.Errorf("%q was read as %q", name, again)
+			t.Errorf("parseName(%q) has the parts of %q", name, again)
 		}
 		for _, p := range r.paths {
 			if p == "" || strings.ContainsRune(p, 0) {
-				t.Errorf("%q has the path %q", name, p)
+				t.Errorf("parseName(%q) has the path %q", name, p)
 			}
 		}
 	})

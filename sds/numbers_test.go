@@ -49,12 +49,12 @@ func pushes(t testing.TB, count int) []time.Duration {
 	return took
 }
 
-func TestChangesArePushedAtOnce(t *testing.T) {
+func TestChangesArePushedImmediately(t *testing.T) {
 	t.Parallel()
 	took := pushes(t, 101)
 	t.Logf("median %s, slowest %s", took[50], took[100])
 	if took[50] > 5*time.Millisecond {
-		t.Errorf("half of the changes took %s or more, want 5ms at most", took[50])
+		t.Errorf("half of the changes took %s or more, want at most 5 ms", took[50])
 	}
 }
 
@@ -117,7 +117,7 @@ func TestMemoryAfterThousandRotationsOfFiles(t *testing.T) {
 	grown := heap() - before
 	t.Logf("the heap has grown by %d bytes", grown)
 	if grown > maxGrowth {
-		t.Errorf("after 1,000 rotations %d bytes more are in use, want %d at most", grown, maxGrowth)
+		t.Errorf("the heap grew by %d bytes in 1,000 rotations, want at most %d", grown, maxGrowth)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestMemoryAfterThousandRenewals(t *testing.T) {
 		grown := heap() - before - 24*1000 // the times recorded by the authority
 		t.Logf("the heap has grown by %d bytes", grown)
 		if grown > maxGrowth {
-			t.Errorf("after 1,000 renewals %d bytes more are in use, want %d at most", grown, maxGrowth)
+			t.Errorf("the heap grew by %d bytes in 1,000 renewals, want at most %d", grown, maxGrowth)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestOutput(t *testing.T) {
 	before := stat(t, filepath.Join(dir, rootsFile))
 	for name := range map[string]bool{keyFile: true, chainFile: true, rootsFile: true} {
 		if mode := stat(t, filepath.Join(dir, name)).Mode(); mode != 0o600 {
-			t.Errorf("%s has mode %s", name, mode)
+			t.Errorf("%s has mode %s, want 0600", name, mode)
 		}
 	}
 	for range 2 {
@@ -67,7 +67,7 @@ func TestOutput(t *testing.T) {
 		first = w.Current()
 	}
 	if !os.SameFile(before, stat(t, filepath.Join(dir, rootsFile))) {
-		t.Error("roots that did not change were written again")
+		t.Error("unchanged roots were written again")
 	}
 	a.set(nil, time.Hour)
 	if err := w.SetAnchors([][]byte{certs.EncodeChain(newAuthority(t).root)}); err != nil {
@@ -76,7 +76,7 @@ func TestOutput(t *testing.T) {
 	eventually(t, "new roots", func() bool { return len(w.Current().Roots()) == 2 && written(dir, w.Current()) })
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 3 {
-		t.Errorf("the directory holds %v, error %v", entries, err)
+		t.Errorf("files: got %v, error %v; want 3", entries, err)
 	}
 	if _, err := os.Stat(leftover); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file left by an earlier run was not removed: %v", err)
@@ -121,9 +121,9 @@ func TestOutputReplacesPlantedFiles(t *testing.T) {
 	})
 }
 
-// TestOutputThatCannotWrite checks that a failed write is logged and retried. The mode is the one
+// TestOutputRetriesFailedWrites checks that a failed write is logged and retried. The mode is the one
 // that Kubernetes uses.
-func TestOutputThatCannotWrite(t *testing.T) {
+func TestOutputRetriesFailedWrites(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), &syncBuffer{}
 	obstacle := filepath.Join(dir, keyFile)
@@ -139,7 +139,7 @@ func TestOutputThatCannotWrite(t *testing.T) {
 	}
 	eventually(t, "the files", func() bool { return written(dir, w.Current()) })
 	if mode := stat(t, obstacle).Mode(); mode != 0o644 {
-		t.Errorf("the key has mode %s", mode)
+		t.Errorf("the key has mode %s, want 0644", mode)
 	}
 	if strings.Contains(log.String(), "BEGIN") {
 		t.Error("the log contains keys")
@@ -194,7 +194,7 @@ func TestSavedIdentity(t *testing.T) {
 		change func(*sds.WorkloadConfig)
 		life   time.Duration
 		spoil  func(t *testing.T, dir string)
-		reason string // why it is not used; empty if it is
+		reason string // why the identity is not used; empty means that it is used
 		renews bool   // whether its renewal is due
 	}{
 		"as it was": {life: time.Hour},
@@ -237,13 +237,13 @@ func TestSavedIdentity(t *testing.T) {
 			if tc.reason != "" {
 				eventually(t, "a question to the authority", func() bool { return len(a.times()) > 1 })
 				if w.Current() != nil || !strings.Contains(log.String(), tc.reason) {
-					t.Errorf("the identity is %v, the log %q", w.Current(), log.String())
+					t.Errorf("got identity %v and log %q", w.Current(), log.String())
 				}
 				return
 			}
 			eventually(t, "an identity", func() bool { return w.Certificate() != nil })
 			if got := w.Current(); !bytes.Equal(got.ChainPEM, chain[0]) || !bytes.Equal(got.KeyPEM, key) || !bytes.Equal(got.RootsPEM, chain[1]) {
-				t.Error("the identity is not the one that was saved")
+				t.Error("the identity differs from the saved one")
 			}
 			if tc.renews {
 				eventually(t, "a renewal", func() bool { return len(a.times()) > 2 })

@@ -75,7 +75,7 @@ func TestProbe(t *testing.T) {
 		l.SetUnlinkOnClose(false)
 		_ = l.Close()
 		if !there(path) {
-			t.Fatal("the socket is gone with its server")
+			t.Fatal("the socket was removed with its server")
 		}
 		probe(t, path, false, "")
 		if there(path) {
@@ -89,7 +89,7 @@ func TestProbe(t *testing.T) {
 		defer func() { _ = l.Close() }()
 		probe(t, path, false, "does not speak gRPC within 1s")
 		if !there(path) {
-			t.Error("a socket that somebody listens on was removed")
+			t.Error("a socket with a listener was removed")
 		}
 	})
 	t.Run("a server of somebody else", func(t *testing.T) {
@@ -154,12 +154,12 @@ func TestProbeOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if alive, err := sds.Probe(t.Context(), path); alive || err == nil || !strings.Contains(err.Error(), "another user serves it") {
-		t.Errorf("a server of another user: %v, %v", alive, err)
+		t.Errorf("Probe() of a server of another user = %v, %v", alive, err)
 	}
 	if err := os.Chown(dir, other, other); err != nil {
 		t.Fatal(err)
 	}
 	if alive, err := sds.Probe(t.Context(), path); !alive || err != nil {
-		t.Errorf("a server of the owner of the directory: %v, %v", alive, err)
+		t.Errorf("Probe() of a server of the owner of the directory = %v, %v", alive, err)
 	}
 }

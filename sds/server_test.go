@@ -44,7 +44,7 @@ func newRig(t testing.TB, a *authority) *rig {
 	r.serve(t, sds.ServerConfig{Workload: r.workload, Logger: logger})
 	t.Cleanup(func() {
 		if strings.Contains(r.log.String(), "PRIVATE KEY") {
-			t.Error("the log holds a private key")
+			t.Error("the log contains a private key")
 		}
 	})
 	return r
@@ -55,7 +55,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", patience, what)
+			t.Fatalf("condition not met within %s: %s", patience, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -166,14 +166,14 @@ func TestStreamSecrets(t *testing.T) {
 	id := r.workload.Current()
 	cert := decode(t, first.GetResources()[0]).GetTlsCertificate()
 	if string(cert.GetCertificateChain().GetInlineBytes()) != string(id.ChainPEM) || string(cert.GetPrivateKey().GetInlineBytes()) != string(id.KeyPEM) {
-		t.Error("the secret is not the workload's chain and key")
+		t.Error("the secret differs from the workload's chain and key")
 	}
 	s.ask(first, "", sds.NameDefault)
 	s.none("after an ACK")
 	s.ask(first, "", sds.NameDefault, sds.NameRoots)
 	second := s.next(sds.NameRoots)
 	if ca := decode(t, second.GetResources()[0]).GetValidationContext().GetTrustedCa().GetInlineBytes(); string(ca) != string(id.RootsPEM) {
-		t.Error("the secret is not the roots")
+		t.Error("the secret differs from the roots")
 	}
 	s.ask(second, "key does not match", sds.NameDefault, sds.NameRoots)
 	s.none("after a NACK")
@@ -186,7 +186,7 @@ func TestStreamSecrets(t *testing.T) {
 	s.next(sds.NameRoots) // it was unsubscribed, so it is sent again
 }
 
-func TestUnknownNamesHarmNobody(t *testing.T) {
+func TestUnknownNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, newAuthority(t)).ready(t)
 	s := r.stream(t)
@@ -201,7 +201,7 @@ func TestUnknownNamesHarmNobody(t *testing.T) {
 	}
 }
 
-func TestStreamWaitsForTheFirstCertificateAndSeesRenewals(t *testing.T) {
+func TestStreamSecretsBeforeAndAfterRenewal(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	a.set(errors.New("not yet"), 2*time.Second)
@@ -214,7 +214,7 @@ func TestStreamWaitsForTheFirstCertificateAndSeesRenewals(t *testing.T) {
 	s.ask(first, "", sds.NameDefault, sds.NameRoots)
 	second := s.next(sds.NameDefault) // the roots did not change
 	if first.GetVersionInfo() == second.GetVersionInfo() || first.GetNonce() == second.GetNonce() {
-		t.Error("the renewed secret has the version or nonce of the old one")
+		t.Error("the renewed secret has the same version or nonce as the old one")
 	}
 }
 
@@ -259,7 +259,7 @@ func TestDeltaSecrets(t *testing.T) {
 	}
 	first := exchange(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{sds.NameDefault, sds.NameRoots, "nobody"}})
 	if len(first.GetResources()) != 2 || first.GetResources()[0].GetName() != sds.NameRoots || !slices.Equal(first.GetRemovedResources(), []string{"nobody"}) {
-		t.Fatalf("got %d secrets, removed %v", len(first.GetResources()), first.GetRemovedResources())
+		t.Fatalf("got %d secrets, removed %v; want 2 and [nobody]", len(first.GetResources()), first.GetRemovedResources())
 	}
 	again := exchange(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "an old one", ResourceNamesSubscribe: []string{sds.NameRoots}})
 	if len(again.GetResources()) != 1 || again.GetResources()[0].GetVersion() != first.GetResources()[0].GetVersion() {
@@ -281,7 +281,7 @@ func TestDeltaSecrets(t *testing.T) {
 		InitialResourceVersions: map[string]string{sds.NameDefault: "old", sds.NameRoots: first.GetResources()[0].GetVersion()},
 	})
 	if len(back.GetResources()) != 1 || back.GetResources()[0].GetName() != sds.NameDefault {
-		t.Errorf("a client that has the roots got %v", back.GetResources())
+		t.Errorf("a client that has the roots received %v, want only the certificate", back.GetResources())
 	}
 }
 
@@ -300,6 +300,6 @@ func TestFetchSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, resp.GetResources()); !slices.Equal(got, []string{sds.NameRoots, sds.NameDefault}) {
-		t.Errorf("got %v", got)
+		t.Errorf("FetchSecrets() = %v, want both secrets", got)
 	}
 }

@@ -41,17 +41,17 @@ func TestRenewalTime(t *testing.T) {
 				run(t, w)
 				synctest.Wait()
 				if w.Certificate() == nil {
-					t.Fatal("there is no certificate at once")
+					t.Fatal("there is no certificate at the start")
 				}
 				time.Sleep(tc.min - time.Millisecond)
 				synctest.Wait()
 				if n := len(a.times()); n != 1 {
-					t.Fatalf("%d certificates were requested before %s", n, tc.min)
+					t.Fatalf("%d certificates were requested before %s, want 1", n, tc.min)
 				}
 				time.Sleep(time.Until(start.Add(tc.max)))
 				synctest.Wait()
 				if n := len(a.times()); n < 2 {
-					t.Fatalf("%d certificates were requested within %s", n, tc.max)
+					t.Fatalf("%d certificates were requested within %s, want at least 2", n, tc.max)
 				}
 			})
 		})
@@ -71,15 +71,15 @@ func TestRenewalsAreSpread(t *testing.T) {
 		synctest.Wait()
 		again := a.times()[n:]
 		if len(again) != n {
-			t.Fatalf("%d of %d renewed", len(again), n)
+			t.Fatalf("%d of %d workloads renewed", len(again), n)
 		}
 		if spread := again[n-1].Sub(again[0]); spread < 30*time.Minute {
-			t.Errorf("all of them renewed within %s", spread)
+			t.Errorf("all workloads renewed within %s, want them spread over at least 30 min", spread)
 		}
 	})
 }
 
-func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
+func TestCertificateStaysWhileAuthorityIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, log, reg := newAuthority(t), &syncBuffer{}, prometheus.NewRegistry()
@@ -100,13 +100,13 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 		}
 		checkBackoff(t, a.times()[1:])
 		if n := metric(t, reg, "outrigger_agent_cert_renewal_failures_total", ""); n < 100 {
-			t.Errorf("%v failed renewals were counted", n)
+			t.Errorf("%v failed renewals were counted, want at least 100", n)
 		}
 		if s := metric(t, reg, "istio_agent_cert_expiry_seconds", sds.NameDefault); s != 3600 {
-			t.Errorf("the metric says that %v seconds are left, want 3600", s)
+			t.Errorf("istio_agent_cert_expiry_seconds = %v, want 3600", s)
 		}
 		if n := strings.Count(log.String(), "the old one stays in force"); n < 1 || n > 100 {
-			t.Errorf("%d lines about the failures, want a few", n)
+			t.Errorf("%d lines about the failures in the log, want 1 to 100", n)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
@@ -114,13 +114,13 @@ func TestOldCertificateStaysWhileTheAuthorityIsDown(t *testing.T) {
 			t.Error("an expired certificate is used for connections")
 		}
 		if !strings.Contains(log.String(), "has expired") {
-			t.Error("the log does not say that the certificate has expired")
+			t.Error("the log does not contain that the certificate has expired")
 		}
 		a.set(nil, 0)
 		time.Sleep(46 * time.Second) // the longest wait between two attempts
 		synctest.Wait()
 		if w.Current() == first || w.Certificate() == nil || !isClosed(changed) {
-			t.Error("there is no new certificate although the authority is back")
+			t.Error("there is no new certificate although the authority works again")
 		}
 		if string(w.Current().KeyPEM) == string(first.KeyPEM) {
 			t.Error("the new certificate is for the old key")
@@ -156,9 +156,9 @@ type busy time.Duration
 func (busy) Error() string               { return "busy" }
 func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
 
-// TestBusyAuthorityIsAskedWhenItSaid checks that workloads retry after the requested delay, not all
+// TestBusyAuthorityDelaysRetries checks that workloads retry after the requested delay, not all
 // at once, and after ten minutes plus jitter at the latest.
-func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
+func TestBusyAuthorityDelaysRetries(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ said, min, max time.Duration }{
 		{2 * time.Minute, 2 * time.Minute, 2*time.Minute + 24*time.Second},
@@ -179,7 +179,7 @@ func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
 			synctest.Wait()
 			again := a.times()[n:]
 			if len(again) != n {
-				t.Fatalf("%d of %d asked again", len(again), n)
+				t.Fatalf("%d of %d workloads retried", len(again), n)
 			}
 			if first, last := again[0].Sub(start), again[n-1].Sub(start); first < tc.min || last > tc.max || first == last {
 				t.Errorf("with a requested delay of %s, the retries came after %s to %s", tc.said, first, last)
@@ -188,9 +188,9 @@ func TestBusyAuthorityIsAskedWhenItSaid(t *testing.T) {
 	}
 }
 
-// TestNewCertificateThatIsNotValidYet checks that a certificate that is not yet valid does not
+// TestCertificateNotYetValid checks that a certificate that is not yet valid does not
 // replace a valid one, unless the valid one expires soon.
-func TestNewCertificateThatIsNotValidYet(t *testing.T) {
+func TestCertificateNotYetValid(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]time.Duration{time.Hour: time.Hour, 20 * time.Hour: 6 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -239,9 +239,9 @@ func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
 	})
 }
 
-// TestWishForARenewal checks that a certificate that a peer rejects is renewed at once, and that
+// TestRequestedRenewal checks that a certificate that a peer rejects is renewed at once, and that
 // repeated rejections are followed by renewals at increasing intervals.
-func TestWishForARenewal(t *testing.T) {
+func TestRequestedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -260,10 +260,10 @@ func TestWishForARenewal(t *testing.T) {
 		synctest.Wait()
 		times := a.times()
 		if n := len(times); n < 4 || n > 9 {
-			t.Errorf("the authority was called %d times within 40 minutes", n)
+			t.Errorf("the authority was called %d times within 40 minutes, want 4 to 9", n)
 		}
 		if pause := times[len(times)-1].Sub(times[len(times)-2]); pause < 5*time.Minute {
-			t.Errorf("the last pause is %s", pause)
+			t.Errorf("the last pause is %s, want at least 5 min", pause)
 		}
 		time.Sleep(18 * time.Hour) // one scheduled renewal
 		asked := len(a.times())
@@ -285,13 +285,13 @@ func TestFirstErrorIsLoggedAtOnce(t *testing.T) {
 		run(t, w)
 		synctest.Wait()
 		if s := log.String(); !strings.Contains(s, "level=ERROR") || !strings.Contains(s, "no such host istiod") {
-			t.Errorf("the log is %q", s)
+			t.Errorf("log: got %q", s)
 		}
 		a.set(nil, 0)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if w.Certificate() == nil {
-			t.Error("there is no certificate a second after the authority came up")
+			t.Error("there is no certificate a second after the authority started to work")
 		}
 		if s := log.String(); strings.Contains(s, "PRIVATE KEY") || strings.Contains(s, "BEGIN") {
 			t.Errorf("the log contains keys: %q", s)
@@ -356,6 +356,6 @@ func metric(t *testing.T, reg *prometheus.Registry, name, resource string) float
 			}
 		}
 	}
-	t.Fatalf("there is no metric %s %s", name, resource)
+	t.Fatalf("the metric %s %s does not exist", name, resource)
 	return 0
 }

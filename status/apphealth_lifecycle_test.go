@@ -35,7 +35,7 @@ func hooks(t *testing.T, text, port string) string {
 	return upstream(t, s.serveProbe).Listener.Addr().String()
 }
 
-func TestHookIsHandedOn(t *testing.T) {
+func TestHookIsForwarded(t *testing.T) {
 	t.Parallel()
 	app := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError) // the kubelet accepts any response
@@ -48,16 +48,16 @@ func TestHookIsHandedOn(t *testing.T) {
 	}
 }
 
-// TestHookOfNobody checks that there is no response if the application cannot be reached: the
-// kubelet takes any response for success.
-func TestHookOfNobody(t *testing.T) {
+// TestHookWithoutApplication checks that there is no response if the application cannot be reached, because
+// the kubelet treats any response as success.
+func TestHookWithoutApplication(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"httpGet": {"port": PORT}}`, `{"tcpSocket": {"port": PORT}}`} {
 		address := hooks(t, text, deadPort(t))
 		resp, err := client.Get("http://" + address + prestop)
 		if err == nil {
 			_ = resp.Body.Close()
-			t.Errorf("hook %s = %d, want no answer", text, resp.StatusCode)
+			t.Errorf("hook %s = %d, want no response", text, resp.StatusCode)
 		}
 	}
 }
@@ -81,11 +81,11 @@ func TestHookOnlyByGet(t *testing.T) {
 	address := hooks(t, `{"httpGet": {"port": PORT}}`, portOfAddr(t, app.URL))
 	for _, method := range []string{http.MethodHead, http.MethodPost, http.MethodOptions, "PRI"} {
 		if code, _, header := do(t, method, address, prestop, nil); code != http.StatusMethodNotAllowed || header.Get("Allow") != http.MethodGet {
-			t.Errorf("%s = %d", method, code)
+			t.Errorf("%s = %d, want 405 with the header Allow", method, code)
 		}
 	}
 	if n := asked.Load(); n != 0 {
-		t.Errorf("the application was asked %d times", n)
+		t.Errorf("the application received %d requests, want none", n)
 	}
 }
 
@@ -137,20 +137,20 @@ func TestConnectionsAreKept(t *testing.T) {
 			}
 		})
 		for range 3 {
-			// HTTP1Only leaves HTTP/1; without it, HTTP/2 is negotiated.
+			// HTTP1Only restricts probes to HTTP/1; without it, HTTP/2 is negotiated.
 			if s := probeSeen(t, address, nil); s.Proto != map[bool]int{true: 1, false: 2}[keep] {
-				t.Errorf("probe over HTTP/%d", s.Proto)
+				t.Errorf("keep-alive %t: probe over HTTP/%d", keep, s.Proto)
 			}
 		}
 		if n := opened.Load(); n != map[bool]int32{true: 1, false: 3}[keep] {
-			t.Errorf("connections kept: %t, opened: %d", keep, n)
+			t.Errorf("keep-alive %t: %d connections were opened", keep, n)
 		}
 	}
 }
 
-// TestRedirectsOfStrangers checks that a caller that adds headers, from which an application may
-// build a redirect, does not reach other ports of the host. Redirects are followed for the kubelet.
-func TestRedirectsOfStrangers(t *testing.T) {
+// TestRedirectsForOtherCallers checks that a caller cannot reach other ports of the host by adding
+// headers from which an application may build a redirect. Redirects are followed for the kubelet.
+func TestRedirectsForOtherCallers(t *testing.T) {
 	t.Parallel()
 	inside := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "inside") })
 	insidePort := portOfAddr(t, inside.URL)
@@ -204,6 +204,6 @@ func TestRedirectToTheStatusPort(t *testing.T) {
 	own.Store(int32(port))
 	wantAnswer(t, address, livez, http.StatusMultipleChoices, "")
 	if n := asked.Load(); n != 1 {
-		t.Errorf("the application was asked %d times", n)
+		t.Errorf("the application received %d requests, want 1", n)
 	}
 }

@@ -88,7 +88,7 @@ func application(tb testing.TB, secure *tls.Config) string {
 	return port
 }
 
-// held counts the resources that this process holds.
+// held counts resources of this process.
 type held struct {
 	goroutines, files int
 	heap              uint64
@@ -153,7 +153,7 @@ func TestManyProbesLeakNothing(t *testing.T) {
 			t.Errorf("%s: %d of %d probes failed: %v", c.name, out.Failed, out.Sent, out.Failure)
 		}
 		if after.goroutines > before.goroutines+5 || after.files > before.files+5 || after.heap > before.heap+4<<20 {
-			t.Errorf("%s: before %+v, after %+v", c.name, before, after)
+			t.Errorf("%s: resources leaked: before %+v, after %+v", c.name, before, after)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func line(text string) string { return text + " HTTP/1.1\r\nHost: x\r\nConnectio
 
 const fixed = "GET /fixed?a=b "
 
-func TestRequestsThatMustNotPass(t *testing.T) {
+func TestRejectedRequests(t *testing.T) {
 	t.Parallel()
 	app := &recorder{}
 	target := httptest.NewServer(app)
@@ -130,7 +130,7 @@ func TestRequestsThatMustNotPass(t *testing.T) {
 		"a huge path":          {line("GET " + livez + strings.Repeat("a", 80<<10)), "431", ""},
 	} {
 		if codes := raw(t, address, c.request); codes != c.codes {
-			t.Errorf("%s: answered %q, want %q", name, codes, c.codes)
+			t.Errorf("%s: got status codes %q, want %q", name, codes, c.codes)
 		}
 		if asked := app.take(); asked != c.asked {
 			t.Errorf("%s: the application received %q, want %q", name, asked, c.asked)
@@ -229,7 +229,7 @@ func FuzzProbePath(f *testing.F) {
 		case asked != "" && asked != fixed:
 			t.Errorf("%q: the application received %q", text, asked)
 		case asked != "" && r.URL.Path != livez:
-			t.Errorf("%q: reached the application", text)
+			t.Errorf("%q: the request reached the application", text)
 		}
 	})
 }

@@ -90,7 +90,7 @@ func TestHTTPProbeForwardsHeaders(t *testing.T) {
 		}
 	}
 	if s.Path != "/health?a=b%2Fc" || !s.Close {
-		t.Errorf("path %q, connection kept open: %t", s.Path, !s.Close)
+		t.Errorf("got path %q, connection kept open: %t", s.Path, !s.Close)
 	}
 	if s.Host != "127.0.0.1:"+port {
 		t.Errorf("Host = %q, want the application's address, not that of the status port", s.Host)
@@ -174,7 +174,7 @@ func TestHTTPProbeAnswers(t *testing.T) {
 				t.Errorf("probe = %d %q, want %d with %q", code, body, want.code, want.body)
 			}
 			if len(body) > 10<<10 || header.Get("Location") != "" || header.Get("Set-Cookie") != "" {
-				t.Errorf("the response has %d bytes and headers %v", len(body), header)
+				t.Errorf("the response has %d bytes and headers %v, want at most 10 KiB without Location and Set-Cookie", len(body), header)
 			}
 		})
 	}
@@ -191,14 +191,14 @@ func deadPort(t *testing.T) string {
 	return portOfAddr(t, listener.Addr().String())
 }
 
-func TestProbesOfNobody(t *testing.T) {
+func TestProbesWithoutApplication(t *testing.T) {
 	t.Parallel()
 	port := deadPort(t)
 	for _, probe := range []string{`{"httpGet": {"port": PORT}}`, `{"tcpSocket": {"port": PORT}}`, `{"grpc": {"port": PORT}}`} {
 		address := serveProbe(t, probe, port, nil)
 		code, body := get(t, address, livez)
 		if code != http.StatusInternalServerError || !strings.Contains(body, "connection refused") || !strings.Contains(body, "at 127.0.0.1:"+port) {
-			t.Errorf("%s = %d %q", probe, code, body)
+			t.Errorf("%s = %d %q, want 500 with the address", probe, code, body)
 		}
 	}
 }
@@ -252,13 +252,13 @@ func TestGRPCProbe(t *testing.T) {
 	}
 }
 
-func TestOwnPortIsNoTarget(t *testing.T) {
+func TestOwnPortIsRejected(t *testing.T) {
 	t.Parallel()
 	for path, loop := range map[string]bool{"/app-health/x/livez": true, "/healthz/ready": false} {
 		probers := Probers{livez: {HTTPGet: &HTTPGet{Scheme: "http", Port: 15020, Path: path}}}
 		err := probers.checkLoop(&net.TCPAddr{Port: 15020})
 		if (err != nil) != loop {
-			t.Errorf("path %s at port %s: %v, want an error: %t", path, strconv.Itoa(15020), err, loop)
+			t.Errorf("path %s at port %s: got error %v, want one: %t", path, strconv.Itoa(15020), err, loop)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestDebugPaths(t *testing.T) {
 			_, address := serve(t, func(c *Config) {
 				c.Listener = from{c.Listener, &net.TCPAddr{IP: net.ParseIP(ip), Port: 1234}}
 				c.Loopback.Debug = map[string]http.Handler{"/debug/own": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					_, _ = io.WriteString(w, "own") // the test checks what arrives
+					_, _ = io.WriteString(w, "own") // the test checks the response
 				})}
 			})
 			body := "own"
@@ -27,7 +27,7 @@ func TestDebugPaths(t *testing.T) {
 			}
 			wantAnswer(t, address, "/debug/own", want, body)
 			if code, _, _ := do(t, http.MethodPost, address, "/debug/own", nil); want == http.StatusOK && code != http.StatusMethodNotAllowed {
-				t.Errorf("POST /debug/own = %d", code)
+				t.Errorf("POST /debug/own = %d, want 405", code)
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func TestChooseEncoding(t *testing.T) {
 		"gzipped, zstandard, xgzip": "",
 	} {
 		if got := chooseEncoding(accept); got != want {
-			t.Errorf("%q: %q, want %q", accept, got, want)
+			t.Errorf("chooseEncoding(%q) = %q, want %q", accept, got, want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestCompressedMetrics(t *testing.T) {
 		header := http.Header{"Accept-Encoding": {encoding}}
 		code, body, got := do(t, http.MethodGet, address, "/metrics", header)
 		if code != http.StatusOK || got.Get("Content-Encoding") != encoding || got.Get("Vary") != "Accept, Accept-Encoding" {
-			t.Errorf("%q: %d, %v", encoding, code, got)
+			t.Errorf("%q: got status %d, headers %v", encoding, code, got)
 		}
 		plain, err := open(strings.NewReader(body))
 		if err != nil {
@@ -69,10 +69,10 @@ func TestCompressedMetrics(t *testing.T) {
 		}
 		all, err := io.ReadAll(plain)
 		if err != nil || !strings.HasSuffix(string(all), envoyText+long) {
-			t.Errorf("%q: %v, %d bytes", encoding, err, len(all))
+			t.Errorf("%q: got error %v, %d bytes", encoding, err, len(all))
 		}
 		if encoding != "" && len(body) > len(all)/10 {
-			t.Errorf("%q: %d bytes of %d", encoding, len(body), len(all))
+			t.Errorf("%q: got %d compressed bytes of %d, want at most a tenth", encoding, len(body), len(all))
 		}
 	}
 }

@@ -49,10 +49,10 @@ func TestGateways(t *testing.T) {
 	t.Parallel()
 	want := []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::1")}
 	if got := gateways(routeTable(t, "10.244.1.1")); !slices.Equal(got, want) {
-		t.Errorf("gateways %v, want %v", got, want)
+		t.Errorf("gateways() = %v, want %v", got, want)
 	}
 	if got := gateways(func(string) ([]byte, error) { return nil, os.ErrNotExist }); got != nil {
-		t.Errorf("without tables: %v", got)
+		t.Errorf("gateways() without tables = %v, want none", got)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestHookSourcesOfOVN(t *testing.T) {
 		for i, after := range []bool{false, true} {
 			s := HookSources{HostIP: netip.MustParseAddr("192.0.2.7"), AfterGateway: after}
 			if got := s.isNode(netip.MustParseAddr(peer), routes); got != want[i] {
-				t.Errorf("%s with AfterGateway %t: %t, want %t", peer, after, got, want[i])
+				t.Errorf("isNode(%s) with AfterGateway %t = %t, want %t", peer, after, got, want[i])
 			}
 		}
 	}
@@ -124,24 +124,24 @@ func TestParseHookSources(t *testing.T) {
 	t.Parallel()
 	more, everybody, err := ParseHookSources("10.0.0.1, 100.64.1.1/16,fd00::1")
 	if err != nil || everybody || fmt.Sprint(more) != "[10.0.0.1/32 100.64.0.0/16 fd00::1/128]" {
-		t.Errorf("got %v, %t, %v", more, everybody, err)
+		t.Errorf("ParseHookSources() = %v, %t, %v", more, everybody, err)
 	}
 	if more, everybody, err = ParseHookSources(" any "); err != nil || !everybody || more != nil {
-		t.Errorf("any: %v, %t, %v", more, everybody, err)
+		t.Errorf("ParseHookSources(any) = %v, %t, %v", more, everybody, err)
 	}
 	if more, everybody, err = ParseHookSources(""); err != nil || everybody || more != nil {
-		t.Errorf("empty: %v, %t, %v", more, everybody, err)
+		t.Errorf("ParseHookSources of nothing = %v, %t, %v", more, everybody, err)
 	}
 	for _, wrong := range []string{"kubelet", "10.0.0.1/33", "any,10.0.0.1"} {
 		if _, _, err := ParseHookSources(wrong); err == nil || !strings.Contains(err.Error(), "neither an IP address nor a CIDR") {
-			t.Errorf("%q: %v", wrong, err)
+			t.Errorf("ParseHookSources(%q) = %v, want an error", wrong, err)
 		}
 	}
 }
 
-// TestHookOfStranger checks that a hook from an unknown peer does not reach the application and
-// gets no response, which the kubelet would take for success.
-func TestHookOfStranger(t *testing.T) {
+// TestHookOfUnknownPeer checks that a hook from an unknown peer does not reach the application and
+// gets no response, because the kubelet would treat a response as success.
+func TestHookOfUnknownPeer(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	app := upstream(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
@@ -171,7 +171,7 @@ func TestHookOfStranger(t *testing.T) {
 		wantAnswer(t, address, livez, http.StatusOK, "") // every peer may send probes
 		server.Close()                                   // completes the log
 		if refused := strings.Contains(log.String(), "address=203.0.113.9:4711") && strings.Contains(log.String(), "OUTRIGGER_HOOK_SOURCES"); refused == c.runs {
-			t.Errorf("%+v: the log says %q", c.sources, log.String())
+			t.Errorf("%+v: unexpected log %q", c.sources, log.String())
 		}
 	}
 }

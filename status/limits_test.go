@@ -44,10 +44,10 @@ func getFrom(t *testing.T, source, url string) (int, string, error) {
 	return resp.StatusCode, string(body), err
 }
 
-// TestStrangersKeepNobodyOut checks that every probe is answered while other peers open more
+// TestProbesAtConnectionLimit checks that every probe is answered while other peers open more
 // connections than are allowed, whatever they do with them. The kubelet's address is known in one
 // case and unknown in the other. The test is not parallel, because it opens hundreds of files.
-func TestStrangersKeepNobodyOut(t *testing.T) {
+func TestProbesAtConnectionLimit(t *testing.T) {
 	app := upstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
 	probers, err := ParseProbers(`{"` + livez + `": {"httpGet": {"port": ` + portOfAddr(t, app.URL) + `}, "timeoutSeconds": 120}}`)
 	if err != nil {
@@ -80,7 +80,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 						for path, want := range map[string]string{"/healthz/ready": "ready", livez: "fine"} {
 							code, body, err := getFrom(t, kubelet, "http://"+address+path)
 							if err != nil || code != http.StatusOK || !strings.Contains(body, want) {
-								t.Errorf("%s from %s: %d %q, %v", path, kubelet, code, body, err)
+								t.Errorf("%s from %s: got %d %q, error %v", path, kubelet, code, body, err)
 							}
 						}
 					}
@@ -88,7 +88,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 				s.scrapes.mu.Lock()
 				defer s.scrapes.mu.Unlock()
 				if n := len(s.scrapes.running); n > maxScrapes {
-					t.Errorf("%d scrapes are running", n)
+					t.Errorf("%d scrapes are running, want at most %d", n, maxScrapes)
 				}
 			})
 		}
@@ -122,20 +122,20 @@ func TestScrapesAreShared(t *testing.T) {
 	}
 	code, body, err := getFrom(t, "127.2.0.1", "http://"+address+"/metrics")
 	if err != nil || code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "too many scrapes") {
-		t.Errorf("another scrape of the same source: %d %q, %v", code, body, err)
+		t.Errorf("another scrape of the same source: got %d %q, error %v", code, body, err)
 	}
 	if n := failuresOf(t, reg); n != 1 {
-		t.Errorf("%v failures are counted, want 1", n)
+		t.Errorf("%v failures were counted, want 1", n)
 	}
 	hold.Unlock()
 	for _, scraper := range []string{"127.2.0.9", "127.0.0.1"} {
 		code, body, err = getFrom(t, scraper, "http://"+address+"/metrics")
 		if err != nil || code != http.StatusOK || !strings.Contains(body, "app_requests_total") || !strings.Contains(body, "envoy_server_live") {
-			t.Errorf("a scrape from %s: %d %q, %v", scraper, code, body, err)
+			t.Errorf("a scrape from %s: got %d %q, error %v", scraper, code, body, err)
 		}
 	}
 	if n := failuresOf(t, reg); n != 1 {
-		t.Errorf("%v failures are counted, want still 1, because an interrupted scrape is not a failure", n)
+		t.Errorf("%v failures were counted, want still 1, because an interrupted scrape is not a failure", n)
 	}
 	for _, conn := range conns {
 		_ = conn.Close() // like clients that give up

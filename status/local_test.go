@@ -34,9 +34,9 @@ func guardAll(t *testing.T, peer string) (address string, quits, drains *atomic.
 	return address, quits, drains
 }
 
-// TestLoopbackIsNotClaimed checks that only the address of the connection, and no header, decides
+// TestLoopbackCannotBeClaimed checks that only the address of the connection, and no header, decides
 // whether a peer is on this machine.
-func TestLoopbackIsNotClaimed(t *testing.T) {
+func TestLoopbackCannotBeClaimed(t *testing.T) {
 	t.Parallel()
 	claims := []string{
 		"Host: localhost", "Host: 127.0.0.1:15020", "Host: [::1]", "Host: x\r\nX-Forwarded-For: 127.0.0.1", "Host: x\r\nX-Forwarded-For: 127.0.0.1, ::1",
@@ -51,23 +51,23 @@ func TestLoopbackIsNotClaimed(t *testing.T) {
 				for _, method := range []string{"GET", "POST"} {
 					for _, claim := range claims {
 						if codes := raw(t, address, method+" "+path+" HTTP/1.1\r\n"+claim+"\r\nConnection: close\r\n\r\n"); codes != "403" {
-							t.Errorf("%s %s with %q: %s, want 403", method, path, claim, codes)
+							t.Errorf("%s %s with %q: got %s, want 403", method, path, claim, codes)
 						}
 					}
 				}
 				for _, method := range []string{"HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post"} {
 					if codes := raw(t, address, line(method+" "+path)); codes != "403" {
-						t.Errorf("%s %s: %s, want 403", method, path, codes)
+						t.Errorf("%s %s: got %s, want 403", method, path, codes)
 					}
 				}
 				for _, target := range []string{"http://127.0.0.1" + path, "http://localhost:15020" + path, "http://[::1]" + path, "HTTP://LOCALHOST" + path} {
 					if codes := raw(t, address, line("POST "+target)); codes != "403" {
-						t.Errorf("%s: %s, want 403", target, codes)
+						t.Errorf("%s: got %s, want 403", target, codes)
 					}
 				}
 			}
 			if quits.Load()+drains.Load() != 0 {
-				t.Errorf("made to quit %d times, to drain %d times", quits.Load(), drains.Load())
+				t.Errorf("Quit was called %d times and Drain %d times, want never", quits.Load(), drains.Load())
 			}
 		})
 	}
@@ -93,19 +93,19 @@ func TestLocalRequests(t *testing.T) {
 				"GET http://elsewhere.example/metrics": "403", "GET /metrics?filter=x&format=html": "200", "GET /": "404", "OPTIONS *": "200",
 			} {
 				if codes := raw(t, address, strings.Replace(line(request), "Host: x", "Host: localhost", 1)); codes != want {
-					t.Errorf("%s: %s, want %s", request, codes, want)
+					t.Errorf("%s: got %s, want %s", request, codes, want)
 				}
 			}
 			if quits.Load()+drains.Load() != 0 {
-				t.Errorf("made to quit %d times, to drain %d times", quits.Load(), drains.Load())
+				t.Errorf("Quit was called %d times and Drain %d times, want never", quits.Load(), drains.Load())
 			}
 			for _, request := range []string{"POST /drain", "POST /drain?x=y", "POST /quitquitquit", "POST http://127.0.0.1:1/quitquitquit"} {
 				if codes := raw(t, address, strings.Replace(line(request), "Host: x", "Host: localhost", 1)); codes != "200" {
-					t.Errorf("%s: %s, want 200", request, codes)
+					t.Errorf("%s: got %s, want 200", request, codes)
 				}
 			}
 			if quits.Load() != 2 || drains.Load() != 2 {
-				t.Errorf("asked to quit %d times, to drain %d times, want twice each", quits.Load(), drains.Load())
+				t.Errorf("Quit was called %d times and Drain %d times, want twice each", quits.Load(), drains.Load())
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestMetricsForAll(t *testing.T) {
 	wantAnswer(t, address, "/metrics", http.StatusForbidden, "Only requests from localhost are allowed")
 	wantAnswer(t, address, "/healthz/ready", http.StatusOK, "ready")
 	if _, body := get(t, address, "/app-health/app/livez"); !strings.Contains(body, "there is no probe") {
-		t.Errorf("a probe: %q", body)
+		t.Errorf("response to a probe: got %q", body)
 	}
 }
 
@@ -140,10 +140,10 @@ func TestWebPagesAreRefused(t *testing.T) {
 		"Host: localhost\r\nX-Forwarded-For: 127.0.0.1": "403", "Host: localhost\r\nForwarded: for=127.0.0.1": "403", "Host: localhost\r\nVia: 1.1 proxy": "403", "Host: localhost\r\nX-Real-IP: ::1": "403", "Host: localhost:15020": "200", "Host: 127.0.0.1": "200", "Host: [::1]:15020": "200", "Host: 10.1.2.3:15020": "200",
 	} {
 		if codes := raw(t, address, "GET /debug/own HTTP/1.1\r\n"+header+"\r\nConnection: close\r\n\r\n"); codes != want {
-			t.Errorf("%q: %s, want %s", header, codes, want)
+			t.Errorf("%q: got %s, want %s", header, codes, want)
 		}
 	}
 	if codes := raw(t, address, "POST /quitquitquit HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n"); codes != "403" || quits.Load()+drains.Load() != 0 {
-		t.Errorf("%s, asked to quit %d times", codes, quits.Load())
+		t.Errorf("got %s, want 403; Quit was called %d times", codes, quits.Load())
 	}
 }

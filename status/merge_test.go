@@ -54,7 +54,7 @@ func scrape(t *testing.T, address, path string, header http.Header) (body string
 	t.Helper()
 	code, body, got := do(t, http.MethodGet, address, path, header)
 	if code != http.StatusOK || !strings.HasPrefix(got.Get("Content-Type"), "text/plain; version=0.0.4; charset=utf-8") {
-		t.Errorf("scrape = %d, %q", code, got.Get("Content-Type"))
+		t.Errorf("scrape = %d, content type %q", code, got.Get("Content-Type"))
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
@@ -92,12 +92,12 @@ func TestMergedMetrics(t *testing.T) {
 			t.Errorf("the sources are at %d, %d, %d, want the order agent, Envoy, application:\n%s", agent, envoy, app, body)
 		}
 		if !names["istio_agent_scrapes_total"] || !names["envoy_server_live"] || !names["app_requests_total"] {
-			t.Errorf("families = %v", names)
+			t.Errorf("families: got %v", names)
 		}
 		for range 2 {
 			r := <-asked
 			if !strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4;escaping=") || r.UserAgent() != "Prometheus/3" || r.Header.Get(timeoutHeader) != "9.5" || r.Header.Get("Cookie") != "" {
-				t.Errorf("%s was asked with %v", r.URL, r.Header)
+				t.Errorf("request to %s: got headers %v", r.URL, r.Header)
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func TestMergedMetrics(t *testing.T) {
 	}
 }
 
-func TestPartsThatFail(t *testing.T) {
+func TestFailingSources(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]http.HandlerFunc{
 		"status": func(w http.ResponseWriter, _ *http.Request) {
@@ -143,7 +143,7 @@ func TestPartsThatFail(t *testing.T) {
 			reg, address := serveMerged(t, broken, text(appText))
 			body, names := scrape(t, address, "/metrics", nil)
 			if !names["app_requests_total"] || strings.Contains(body, "broken") {
-				t.Errorf("merged:\n%s", body)
+				t.Errorf("merged metrics: got\n%s", body)
 			}
 			if n := failuresOf(t, reg); n != 1 {
 				t.Errorf("failures = %v, want 1", n)
@@ -152,7 +152,7 @@ func TestPartsThatFail(t *testing.T) {
 	}
 }
 
-func TestPartThatHangs(t *testing.T) {
+func TestHangingSource(t *testing.T) {
 	t.Parallel()
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	hangHalfway := func(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +177,7 @@ func TestPartThatHangs(t *testing.T) {
 				t.Errorf("the scrape took %s, want less than the scraper's four seconds", took)
 			}
 			if !names["app_requests_total"] || failuresOf(t, reg) != 1 {
-				t.Errorf("families %v, failures %v", names, failuresOf(t, reg))
+				t.Errorf("got families %v, failures %v", names, failuresOf(t, reg))
 			}
 		})
 	}
@@ -213,22 +213,22 @@ func TestMergedFormats(t *testing.T) {
 	code, body, got := do(t, http.MethodGet, address, "/metrics?usedonly", header)
 	zipped, err := gzip.NewReader(strings.NewReader(body))
 	if err != nil {
-		t.Fatalf("%d, %v, %v", code, got, err)
+		t.Fatalf("got status %d, headers %v, error %v", code, got, err)
 	}
 	plain, err := io.ReadAll(zipped)
 	if err != nil || !strings.HasSuffix(string(plain), want) || strings.Count(string(plain), "# EOF") != 1 || got.Get("Content-Encoding") != "gzip" {
-		t.Errorf("%v, %v:\n%s", got, err, plain)
+		t.Errorf("got headers %v, error %v:\n%s", got, err, plain)
 	}
 	if query := <-asked; query != "x=1&usedonly" {
 		t.Errorf("the application received the query %q", query)
 	}
 	if _, names := scrape(t, address, "/metrics", nil); !names["jobs_total"] || !names["envoy_server_live"] {
-		t.Errorf("as text: %v", names)
+		t.Errorf("families as text: got %v", names)
 	}
 }
 
-// TestTornAnswer checks that a response that lacks a part in the middle does not look complete.
-func TestTornAnswer(t *testing.T) {
+// TestTruncatedResponse checks that a response that lacks a part in the middle does not look complete.
+func TestTruncatedResponse(t *testing.T) {
 	t.Parallel()
 	torn := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
@@ -287,7 +287,7 @@ func TestFetchLeavesNoTimer(t *testing.T) {
 				}
 				if read {
 					if text, err := io.ReadAll(got); err != nil || string(text) != "a 1\n" {
-						t.Errorf("%q, %v", text, err)
+						t.Errorf("got %q, error %v", text, err)
 					}
 				}
 				_ = got.Close() // body counts the calls
@@ -310,7 +310,7 @@ func TestFetchStalls(t *testing.T) {
 		began := time.Now()
 		text, err := io.ReadAll(p)
 		if string(text) != "a 1" || !errors.Is(err, io.ErrClosedPipe) || time.Since(began) != time.Minute {
-			t.Errorf("%q, %v after %s", text, err, time.Since(began))
+			t.Errorf("got %q, error %v after %s", text, err, time.Since(began))
 		}
 	})
 }

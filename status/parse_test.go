@@ -43,7 +43,7 @@ func TestParseProbers(t *testing.T) {
 		t.Errorf("probers (-want +got):\n%s", diff)
 	}
 	if none, err := ParseProbers(""); len(none) != 0 || err != nil {
-		t.Errorf("without text: %v, %v", none, err)
+		t.Errorf("ParseProbers of nothing = %v, %v", none, err)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestParseScrapeTargets(t *testing.T) {
 	want := []AppScrape{{Port: 9101, Path: "/metrics"}, {Port: 9102, Path: "/a:b"}, {Port: 9103, Path: "/metrics"}}
 	got, err := ParseScrape(`{"port": "1"}`, "9101:/metrics, 9102:a:b,9103", 15020)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v, (-want +got):\n%s", err, diff)
+		t.Errorf("error %v, (-want +got):\n%s", err, diff)
 	}
 	for targets, want := range map[string]string{
 		"9101:/m,9101:/m": "http://localhost:9101/m is named twice",

@@ -77,7 +77,7 @@ func TestTargets(t *testing.T) {
 		"/x\r\nHost: y":          "http://10.0.0.1:80/x%0D%0AHost:%20y",
 	} {
 		if got := probe.URL("http", "10.0.0.1", 80, pathOf(path)).String(); got != want {
-			t.Errorf("the path %q leads to %q, want %q", path, got, want)
+			t.Errorf("URL of path %q: got %q, want %q", path, got, want)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestProbesOfTheStatusPortItself(t *testing.T) {
 		probers := Probers{livez: {HTTPGet: &HTTPGet{Scheme: "http", Port: 15020, Path: path}}}
 		err := probers.checkLoop(&net.TCPAddr{Port: 15020})
 		if (err != nil) != loop {
-			t.Errorf("path %s: %v, want an error: %t", path, err, loop)
+			t.Errorf("path %s: got error %v, want one: %t", path, err, loop)
 		}
 	}
 }

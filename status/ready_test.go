@@ -33,16 +33,16 @@ func TestConcurrentProbesShareOneCheck(t *testing.T) {
 		}
 		group.Wait()
 		if err := r.check(t.Context()); !errors.Is(err, reason) || asked != 1 {
-			t.Errorf("20 concurrent probes and one after them asked %d times, want once; the last one: %v", asked, err)
+			t.Errorf("20 concurrent probes and one after them caused %d checks, want 1; the last probe: %v", asked, err)
 		}
 		time.Sleep(500 * time.Millisecond) // as long as the check takes
 		if err := r.check(t.Context()); !errors.Is(err, reason) || asked != 2 {
-			t.Errorf("a later probe: %v, asked %d times, want its own check", err, asked)
+			t.Errorf("a later probe: got %v after %d checks, want its own check", err, asked)
 		}
 	})
 }
 
-func TestFirstProbeGoesAway(t *testing.T) {
+func TestFirstProbeIsCanceled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &readiness{first: func() {}, ask: func(ctx context.Context) error {
@@ -58,12 +58,12 @@ func TestFirstProbeGoesAway(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := r.check(t.Context()); err != nil {
-			t.Errorf("check() = %v, want nil although the first probe has gone", err)
+			t.Errorf("check() = %v, want nil although the first probe was canceled", err)
 		}
 	})
 }
 
-func TestProbeThatWaitsMayGoAway(t *testing.T) {
+func TestWaitingProbeIsCanceled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &readiness{first: func() {}, ask: func(context.Context) error {
@@ -94,7 +94,7 @@ func TestBusyEnvoy(t *testing.T) {
 		}}
 		busy = true
 		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 800ms") {
-			t.Errorf("without an earlier answer: %v, want that there is none", err)
+			t.Errorf("without an earlier response: check() = %v, want a timeout", err)
 		}
 		busy = false
 		if err := r.check(t.Context()); err != nil {
@@ -103,29 +103,29 @@ func TestBusyEnvoy(t *testing.T) {
 		busy = true
 		begin := time.Now()
 		if err := r.check(t.Context()); err != nil {
-			t.Errorf("with an answer one second old: %v, want it again", err)
+			t.Errorf("with a response one second old: check() = %v, want nil", err)
 		}
 		if took := time.Since(begin); took != readyTimeout {
 			t.Errorf("the check took %s, want %s", took, readyTimeout)
 		}
 		for time.Since(begin) < readyPatience-readyTimeout {
 			if err := r.check(t.Context()); err != nil {
-				t.Errorf("busy for %s: %v", time.Since(begin), err)
+				t.Errorf("busy for %s: check() = %v, want nil", time.Since(begin), err)
 			}
 		}
 		time.Sleep(time.Second)
 		if err := r.check(t.Context()); err == nil || !strings.Contains(err.Error(), "did not answer within 800ms") {
-			t.Errorf("busy for %s: %v, want that there is no answer", time.Since(begin), err)
+			t.Errorf("busy for %s: check() = %v, want a timeout", time.Since(begin), err)
 		}
 		busy = false
 		if err := r.check(t.Context()); err != nil {
-			t.Errorf("no longer busy: %v, want nil", err)
+			t.Errorf("no longer busy: check() = %v, want nil", err)
 		}
 	})
 }
 
-// TestBusyEnvoyIsAskedRarely checks the readiness for probes that are 15 seconds apart. One check
-// that times out changes nothing, a second one in a row does. An answer that is an hour old is not
+// TestBusyEnvoyIsAskedRarely checks readiness for probes that are 15 seconds apart. One check that
+// times out has no effect, but a second one in a row does. A response that is an hour old is not
 // used.
 func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 	t.Parallel()
@@ -154,15 +154,15 @@ func TestBusyEnvoyIsAskedRarely(t *testing.T) {
 			time.Sleep(c.pause)
 			busy = c.busy
 			if err := r.check(t.Context()); (err == nil) != c.ready {
-				t.Errorf("check %d: %v", i, err)
+				t.Errorf("check %d: got %v, want ready: %t", i, err, c.ready)
 			}
 		}
 	})
 }
 
-// TestLateReasonIsAnAnswer checks that a reason returned after the timeout, such as the exit of
-// Envoy, takes precedence over the last good answer.
-func TestLateReasonIsAnAnswer(t *testing.T) {
+// TestLateReasonIsUsed checks that a reason returned after the timeout, such as the exit of
+// Envoy, takes precedence over the last good response.
+func TestLateReasonIsUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("envoy is down")
@@ -198,6 +198,6 @@ func TestReadinessSurvivesPanic(t *testing.T) {
 	}()
 	broken = false
 	if err := r.check(t.Context()); err != nil {
-		t.Errorf("after a panic: %v, want nil", err)
+		t.Errorf("after a panic: check() = %v, want nil", err)
 	}
 }

@@ -33,12 +33,12 @@ func TestPaths(t *testing.T) {
 	default:
 	}
 	if code, body, _ := do(t, http.MethodPost, address, "/quitquitquit", nil); code != http.StatusOK || body != "OK\n" {
-		t.Errorf("POST /quitquitquit = %d %q", code, body)
+		t.Errorf("POST /quitquitquit = %d %q, want 200 OK", code, body)
 	}
 	<-quit
 }
 
-func TestPathsThatAreOff(t *testing.T) {
+func TestDisabledPaths(t *testing.T) {
 	t.Parallel()
 	_, address := serve(t, nil)
 	wantAnswer(t, address, "/debug/pprof/", http.StatusNotFound, "")
@@ -46,7 +46,7 @@ func TestPathsThatAreOff(t *testing.T) {
 	wantAnswer(t, address, "/drain", http.StatusNotFound, "")
 }
 
-func TestDrainAnswersWhenItIsOver(t *testing.T) {
+func TestDrainRespondsWhenOver(t *testing.T) {
 	t.Parallel()
 	begun, over := make(chan struct{}), make(chan struct{})
 	_, address := serve(t, func(c *Config) {
@@ -61,7 +61,7 @@ func TestDrainAnswersWhenItIsOver(t *testing.T) {
 	<-begun
 	select {
 	case code := <-answered:
-		t.Errorf("answered %d before the drain was over", code)
+		t.Errorf("got response %d before the drain was over", code)
 		return
 	case <-time.After(100 * time.Millisecond): // long enough for a premature response
 	}
@@ -196,23 +196,23 @@ func TestReady(t *testing.T) {
 	text := "envoy has received no configuration from the control plane yet"
 	reason.Store(&text)
 	if code, body := get(t, address, "/healthz/ready"); code != 503 || body != text+"\n" {
-		t.Errorf("not ready: %d %q", code, body)
+		t.Errorf("not ready: got %d %q", code, body)
 	}
 	if v := gauge(t, reg, "istio_agent_startup_duration_seconds"); v != 0 {
-		t.Errorf("start-up time is %v before the agent is ready", v)
+		t.Errorf("startup duration = %v before the agent is ready, want 0", v)
 	}
 	reason.Store(nil)
 	if code, body := get(t, address, "/healthz/ready"); code != 200 || body != "ready\n" {
-		t.Errorf("ready: %d %q", code, body)
+		t.Errorf("ready: got %d %q", code, body)
 	}
 	first := gauge(t, reg, "istio_agent_startup_duration_seconds")
 	wantAnswer(t, address, "/healthz/ready", 200, "ready")
 	if again := gauge(t, reg, "istio_agent_startup_duration_seconds"); first <= 0 || again != first {
-		t.Errorf("start-up time is %v, then %v, want it once", first, again)
+		t.Errorf("startup duration = %v, then %v, want it set once", first, again)
 	}
 	draining.Store(true)
 	if code, body := get(t, address, "/healthz/ready"); code != 503 || body != "draining\n" {
-		t.Errorf("draining: %d %q", code, body)
+		t.Errorf("draining: got %d %q", code, body)
 	}
 }
 
@@ -234,7 +234,7 @@ func gauge(t *testing.T, reg prometheus.Gatherer, name string) float64 {
 	return sum
 }
 
-func TestSlowPeerIsCut(t *testing.T) {
+func TestSlowPeerIsDisconnected(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits until the timeout for headers has passed")
@@ -254,6 +254,6 @@ func TestSlowPeerIsCut(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("read = %v, want a closed connection", err)
 	} else if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		t.Error("the connection of a peer that never ends its headers stays open")
+		t.Error("the connection of a peer that never completes its headers stays open")
 	}
 }

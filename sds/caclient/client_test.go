@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(ownnet.Tests(m))
 }
 
-func TestNoProxyOfTheEnvironment(t *testing.T) {
+func TestEnvironmentProxyIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, caclient.Config{Address: "nowhere.invalid:15012", TLS: trust(nil)})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -187,17 +187,17 @@ func TestSignSendsWhatIstioSends(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(chain) != 2 || string(chain[0]) != "leaf" || string(chain[1]) != "root" {
-		t.Errorf("got %q", chain)
+		t.Errorf("got chain %q, want leaf and root", chain)
 	}
 	if got.GetCsr() != "request" || got.GetValidityDuration() != 5400 || got.GetMetadata().GetFields()["CertSigner"].GetStringValue() != "signer" {
-		t.Errorf("the request is %v", got)
+		t.Errorf("request: got %v", got)
 	}
 	if a, id := md.Get("authorization"), md.Get("ClusterID"); len(a) != 1 || a[0] != "Bearer a.b.c" || len(id) != 1 || id[0] != "Kubernetes" {
-		t.Errorf("authorization is %q, ClusterID %q", a, id)
+		t.Errorf("got authorization %q, ClusterID %q", a, id)
 	}
 	families, err := reg.Gather()
 	if err != nil || len(families) != 1 || families[0].GetName() != "istio_agent_outgoing_latency" || families[0].GetMetric()[0].GetCounter().GetValue() <= 0 {
-		t.Errorf("the metrics are %v, error %v", families, err)
+		t.Errorf("metrics: got %v, error %v", families, err)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestSignErrors(t *testing.T) {
 		"root cannot be read": {answers(nil, nil), func(c *caclient.Config) {
 			c.TLS = func() (*tls.Config, error) { return nil, errors.New("root-cert.pem is gone") }
 		}, "root-cert.pem is gone"},
-		"damaged token, refused": {answers(nil, status.Error(codes.Unauthenticated, "who are you")), func(c *caclient.Config) {
+		"damaged token, refused": {answers(nil, status.Error(codes.Unauthenticated, "unknown caller")), func(c *caclient.Config) {
 			c.Token = func() (string, error) { return "a\x00b", nil }
 		}, "who are you (no token was sent: it contains a byte"},
 		"plaintext": {answers(nil, nil), func(c *caclient.Config) { c.TLS = nil }, "use the authority's TLS port"},
@@ -238,7 +238,7 @@ func TestSignErrors(t *testing.T) {
 				t.Fatalf("got error %v, want one with %q and %s", err, tc.wantErr, address)
 			}
 			if strings.Contains(err.Error(), "a.b.c") {
-				t.Errorf("the error holds the token: %v", err)
+				t.Errorf("the error contains the token: %v", err)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func TestRecovery(t *testing.T) {
 		err := sign()
 		for ; !ok(err); err = sign() {
 			if time.Now().After(end) {
-				t.Fatalf("waited in vain: %s; the last error is %v", what, err)
+				t.Fatalf("condition not met in time: %s; the last error is %v", what, err)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -69,10 +69,10 @@ func TestRecovery(t *testing.T) {
 	wait("the new roots are used", func(err error) bool { return err == nil })
 }
 
-// TestCertificateThatIsRefused uses an authority that does not know the issuer of the client
+// TestRefusedCertificate uses an authority that does not know the issuer of the client
 // certificate and closes the connection, but accepts the token alone. The next renewal presents the
 // certificate again.
-func TestCertificateThatIsRefused(t *testing.T) {
+func TestRefusedCertificate(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
 	mine, minePool := selfSigned(t)
@@ -106,19 +106,19 @@ func TestCertificateThatIsRefused(t *testing.T) {
 			}
 		}
 		if n := shown.Load(); n != tc.shown {
-			t.Errorf("%s: the certificate was shown %d times, want %d", name, n, tc.shown)
+			t.Errorf("%s: the certificate was presented %d times, want %d", name, n, tc.shown)
 		}
 		stop()
 	}
 }
 
-// TestFreshTokenAfterARefusal checks that the token is read for each call.
-func TestFreshTokenAfterARefusal(t *testing.T) {
+// TestTokenIsReadForEachCall checks that the token is read for each call.
+func TestTokenIsReadForEachCall(t *testing.T) {
 	t.Parallel()
 	cert, pool := selfSigned(t)
 	address, _ := listen(t, "127.77.44.2:0", &service{answer: func(r *request, md metadata.MD) ([]string, error) {
 		if a := md.Get("authorization"); len(a) != 1 || a[0] != "Bearer new" {
-			return nil, status.Error(codes.Unauthenticated, "the token has run out")
+			return nil, status.Error(codes.Unauthenticated, "the token has expired")
 		}
 		return two(r, md)
 	}}, cert)
@@ -149,7 +149,7 @@ func TestBusyAuthority(t *testing.T) {
 	_, err = c.Sign(t.Context(), []byte("request"), time.Hour)
 	var busy interface{ RetryAfter() time.Duration }
 	if !errors.As(fmt.Errorf("wrapped: %w", err), &busy) || busy.RetryAfter() != 90*time.Second {
-		t.Errorf("the error %v does not tell when to come back", err)
+		t.Errorf("the error %v does not contain a retry delay of 90 s", err)
 	}
 	if status.Code(err) != codes.ResourceExhausted || strings.Contains(err.Error(), "requests") {
 		t.Errorf("got error %v, want ResourceExhausted without the token", err)
@@ -163,7 +163,7 @@ func TestHeaders(t *testing.T) {
 	address, _ := listen(t, "127.77.44.2:0", &service{answer: func(r *request, md metadata.MD) ([]string, error) {
 		got = md
 		if _, ok := r.GetMetadata().GetFields()["CertSigner"]; !ok {
-			t.Error("the request has no CertSigner")
+			t.Error("the request does not contain CertSigner")
 		}
 		return two(r, md)
 	}}, cert)
@@ -174,10 +174,10 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if team, project := got.Get("x-team"), got.Get("project"); len(team) != 1 || team[0] != "a b" || len(project) != 1 || project[0] != "7" {
-		t.Errorf("x-team is %q, project %q", team, project)
+		t.Errorf("got x-team %q, project %q", team, project)
 	}
 	if len(got.Get("authorization"))+len(got.Get("clusterid")) != 0 {
-		t.Errorf("the metadata is %v", got)
+		t.Errorf("the metadata contains headers that were not configured: %v", got)
 	}
 	for name, value := range map[string]string{
 		"": "x", "Authorization": "x", "clusterID": "x", "grpc-timeout": "x", "key-bin": "x", "a b": "x", ":path": "x", "ok": "a\nb",
@@ -215,7 +215,7 @@ func TestClockSkew(t *testing.T) {
 		return 1e9
 	}
 	if skew() != 1e9 {
-		t.Error("a skew is shown before there is one")
+		t.Error("the metric has a value before a skew is known")
 	}
 	for _, want := range []float64{-7200, -7200, 0, 0} {
 		off.Store(int64(-want * float64(time.Second)))
@@ -223,11 +223,11 @@ func TestClockSkew(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := skew(); got < want-2 || got > want+2 {
-			t.Errorf("the skew is %v, want %v", got, want)
+			t.Errorf("skew: got %v, want %v", got, want)
 		}
 	}
 	if s := log.String(); strings.Count(s, "the clock of this machine is behind") != 1 || strings.Count(s, "agree again") != 1 {
-		t.Errorf("the log is %q", s)
+		t.Errorf("log: got %q", s)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestBlocks(t *testing.T) {
 			var out bytes.Buffer
 			m := NewMerger(&out, Negotiate(http.Header{"Accept": {c.accept}}))
 			if err := m.Copy(read(strings.NewReader(c.in)), c.contentType); err != nil {
-				t.Errorf("%s, %s: %v", name, reader, err)
+				t.Errorf("%s, %s: Copy() = %v", name, reader, err)
 			}
 			if err := m.Close(); err != nil {
 				t.Fatal(err)

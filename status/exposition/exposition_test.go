@@ -65,12 +65,12 @@ func TestNegotiate(t *testing.T) {
 	} {
 		f := Negotiate(http.Header{"Accept": {accept}})
 		if f.kind != want.kind || !strings.HasPrefix(f.Accept(), want.asks) {
-			t.Errorf("Accept %q: %+v, asks for %s", accept, f, f.Accept())
+			t.Errorf("Accept %q: got %+v, which requests %s", accept, f, f.Accept())
 		}
 	}
 	utf8 := Negotiate(http.Header{"Accept": {"text/plain;version=0.0.4;escaping=allow-utf-8"}})
 	if want := "text/plain;version=0.0.4;escaping=allow-utf-8;q=0.9,"; !strings.HasPrefix(utf8.Accept(), want) || !strings.Contains(utf8.ContentType(), "escaping=allow-utf-8") {
-		t.Errorf("%s asks for %s", utf8.ContentType(), utf8.Accept())
+		t.Errorf("got format %s, which requests %s", utf8.ContentType(), utf8.Accept())
 	}
 }
 
@@ -278,18 +278,18 @@ func TestLongHistogramInProtobuf(t *testing.T) {
 		pieces++
 		for _, m := range f.GetMetric() {
 			if n := len(m.GetHistogram().GetBucket()); f.GetType() != dto.MetricType_HISTOGRAM || n != 3 {
-				t.Fatalf("a metric of type %s has %d buckets", f.GetType(), n)
+				t.Fatalf("got type %s with %d buckets, want a histogram with 3", f.GetType(), n)
 			}
 		}
 	}
 	if pieces < 3 {
-		t.Errorf("%d pieces: it was not cut", pieces)
+		t.Errorf("%d pieces, want at least 3", pieces)
 	}
 }
 
-// TestBreaksOff checks that after a truncated source the output contains only complete lines and
-// families, or that the error says that the response is torn.
-func TestBreaksOff(t *testing.T) {
+// TestTruncatedSource checks that after a truncated source, the output contains only complete lines and
+// families, or the error is ErrTorn.
+func TestTruncatedSource(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("reset")
 	big := &dto.MetricFamily{Name: new(strings.Repeat("a", maxWhole+1))}
@@ -310,13 +310,13 @@ func TestBreaksOff(t *testing.T) {
 		m := NewMerger(&out, Negotiate(http.Header{"Accept": {c.accept}}))
 		err := m.Copy(io.MultiReader(iotest.OneByteReader(strings.NewReader(c.in)), iotest.ErrReader(gone)), c.contentType)
 		if err == nil || errors.Is(err, ErrGone) || errors.Is(err, ErrTorn) != c.torn {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Copy() = %v, want ErrTorn: %t", name, err, c.torn)
 		}
 		if c.torn {
 			continue
 		}
 		if err := m.Close(); err != nil || out.String() != c.want {
-			t.Errorf("%s: %v, %q, want %q", name, err, out.String(), c.want)
+			t.Errorf("%s: Close() = %v, output %q, want %q", name, err, out.String(), c.want)
 		}
 	}
 }
@@ -330,7 +330,7 @@ func TestScraperGone(t *testing.T) {
 	for _, accept := range []string{acceptText, acceptOM, acceptProto} {
 		m := NewMerger(brokenWriter{}, Negotiate(http.Header{"Accept": {accept}}))
 		if err := m.Copy(strings.NewReader(strings.Repeat(plainText, 1000)), ""); !errors.Is(err, ErrGone) {
-			t.Errorf("%s: %v", accept, err)
+			t.Errorf("%s: Copy() = %v, want ErrGone", accept, err)
 		}
 	}
 }
@@ -346,7 +346,7 @@ func (l *long) Read(b []byte) (int, error) {
 	return copy(b, "envoy_cluster_upstream_cx_total{cluster=\"a\"} 1\n"), nil
 }
 
-func TestHoldsLittle(t *testing.T) {
+func TestStreamsLargeBodies(t *testing.T) {
 	// Not parallel, because it measures allocations.
 	const count = 200_000
 	for accept, limit := range map[string]float64{acceptText: 20, acceptOM: 20} {
@@ -362,8 +362,8 @@ func TestHoldsLittle(t *testing.T) {
 	}
 }
 
-// FuzzMerge merges arbitrary responses for any scraper: it does not panic, and a following valid
-// source is complete.
+// FuzzMerge merges arbitrary responses for any scraper, and checks that it does not panic and that
+// a following valid source is complete.
 func FuzzMerge(f *testing.F) {
 	f.Add(plainText, byte(0), byte(1))
 	f.Add(openMetricsText, byte(1), byte(0))
@@ -381,7 +381,7 @@ func FuzzMerge(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := m.Close(); err != nil || !strings.Contains(out.String()[min(before, out.Len()):], "last_one") {
-			t.Errorf("%v: %q", err, out.String())
+			t.Errorf("got error %v, output %q", err, out.String())
 		}
 	})
 }
@@ -393,6 +393,6 @@ func TestParsable(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(out))
 	if err != nil || len(families) != 9 {
-		t.Errorf("%d families, %v:\n%s", len(families), err, out)
+		t.Errorf("got %d families, error %v; want 9:\n%s", len(families), err, out)
 	}
 }

@@ -23,16 +23,16 @@ func TestForeignText(t *testing.T) {
 			m := NewMerger(&out, Negotiate(http.Header{"Accept": {accept}}))
 			contentType := accept
 			if err := m.Copy(strings.NewReader(page), contentType); err == nil {
-				t.Errorf("%s: %q is passed on as %q", accept, page, out.String())
+				t.Errorf("%s: %q is copied as %q", accept, page, out.String())
 			}
 			if err := m.Copy(strings.NewReader("after 1\n"), contentType); err != nil {
-				t.Errorf("%s: after %q: %v", accept, page, err)
+				t.Errorf("%s: a source after %q: Copy() = %v", accept, page, err)
 			}
 			if err := m.Close(); err != nil {
 				t.Error(err)
 			}
 			if want := "after 1\n"; strings.ReplaceAll(strings.TrimSuffix(out.String(), "# EOF\n"), "good 1\n", "") != want {
-				t.Errorf("%s: %q leaves %q", accept, page, out.String())
+				t.Errorf("%s: output with %q: got %q", accept, page, out.String())
 			}
 		}
 	}

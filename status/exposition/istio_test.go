@@ -62,17 +62,17 @@ func TestIstio(t *testing.T) {
 		for how, r := range map[string]io.Reader{"whole": strings.NewReader(c.in), "by half": iotest.HalfReader(strings.NewReader(c.in)), "by byte": iotest.OneByteReader(strings.NewReader(c.in)), "with the end": iotest.DataErrReader(strings.NewReader(c.in))} {
 			got, err := io.ReadAll(newIstio(r))
 			if err != nil || string(got) != c.want {
-				t.Errorf("%s, %s: %v\n%.2000s\nwant\n%.2000s", name, how, err, got, c.want)
+				t.Errorf("%s, %s: got error %v and\n%.2000s\nwant\n%.2000s", name, how, err, got, c.want)
 			}
 		}
 	}
 	if _, err := io.ReadAll(newIstio(iotest.TimeoutReader(strings.NewReader(strings.Repeat(istioText, 200))))); err == nil {
-		t.Error("an error of the source is lost")
+		t.Error("an error of the source was not returned")
 	}
 }
 
-// TestIstioProtobuf checks that protobuf of Envoy becomes the same metrics as text of Envoy, and
-// that native histograms remain.
+// TestIstioProtobuf checks that Envoy's protobuf results in the same metrics as its text, and that
+// native histograms are kept.
 func TestIstioProtobuf(t *testing.T) {
 	t.Parallel()
 	families := func(text string) []*dto.MetricFamily {
@@ -107,16 +107,16 @@ func TestIstioProtobuf(t *testing.T) {
 	}
 	m := NewMerger(io.Discard, Negotiate(http.Header{"Accept": {acceptProto}}))
 	large := native("envoy_istiocustom_istio_request_bytes", "")
-	for range maxMessage >> 10 { // as of a busy gateway
+	for range maxMessage >> 10 { // like those of a busy gateway
 		label := &dto.LabelPair{Name: proto.String("request_path"), Value: proto.String(strings.Repeat("x", 1<<10))}
 		large[0].Metric = append(large[0].Metric, &dto.Metric{Label: []*dto.LabelPair{label}, Histogram: histogram})
 	}
 	if err := m.CopyEnvoy(strings.NewReader(delimited(t, large...)), acceptProto); err != nil {
-		t.Errorf("a large family: %v", err)
+		t.Errorf("a large family: Copy() = %v", err)
 	}
 	for _, broken := range []string{"\x0a\x12envoy_istiocustom_\x22\x09", "\x0a\x12envoy_istiocustom_\x22\x01\xff"} {
 		if err := m.CopyEnvoy(strings.NewReader(string(binary.AppendUvarint(nil, uint64(len(broken))))+broken), acceptProto); err == nil {
-			t.Errorf("%q is copied", broken)
+			t.Errorf("%q was copied", broken)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func FuzzIstio(f *testing.F) {
 			t.Fatal(err)
 		}
 		if parts, err := io.ReadAll(newIstio(iotest.HalfReader(strings.NewReader(text)))); len(text) < maxLine/2 && (err != nil || string(parts) != string(whole)) {
-			t.Errorf("%q in parts, %q as a whole: %v", parts, whole, err)
+			t.Errorf("got %q in parts, %q as a whole, error %v", parts, whole, err)
 		}
 	})
 }

@@ -58,7 +58,7 @@ func TestVerdicts(t *testing.T) {
 			got = append(got, result)
 		}
 		if joined := strings.Join(got, " "); joined != c.results {
-			t.Errorf("success %d, failure %d: %s, want %s", c.successes, c.failures, joined, c.results)
+			t.Errorf("success %d, failure %d: got %s, want %s", c.successes, c.failures, joined, c.results)
 		}
 	}
 }
@@ -184,13 +184,13 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestEndIsNoFailure checks that a check interrupted by shutdown has no result.
-func TestEndIsNoFailure(t *testing.T) {
+// TestShutdownIsNoFailure checks that a check interrupted by shutdown has no result.
+func TestShutdownIsNoFailure(t *testing.T) {
 	t.Parallel()
 	probe := tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.FailureThreshold, p.TimeoutSeconds = 1, 100 })
 	events := runFor(t, Config{Probe: probe}, time.Second, func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() })
 	if len(events) != 0 {
-		t.Errorf("reported %v", events)
+		t.Errorf("got reports %v, want none", events)
 	}
 }
 

@@ -48,7 +48,7 @@ func askOnce(t *testing.T, probe *networkingv1alpha3.ReadinessProbe) error {
 func wants(t *testing.T, name string, err error, part string) {
 	t.Helper()
 	if part == "" && err != nil || part != "" && (err == nil || !strings.Contains(err.Error(), part)) {
-		t.Errorf("%s: %v, want %q", name, err, part)
+		t.Errorf("%s: got error %v, want %q", name, err, part)
 	}
 }
 
@@ -172,11 +172,11 @@ func TestRealApplication(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
 	if !<-events {
-		t.Error("the application is not ready")
+		t.Error("the first report is unhealthy, want healthy")
 	}
 	_ = listener.Close()
 	if <-events {
-		t.Error("the application is ready again without a port")
+		t.Error("the second report is healthy although the port is closed")
 	}
 	cancel()
 	if err := <-done; err != nil {

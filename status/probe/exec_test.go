@@ -27,7 +27,7 @@ func TestExec(t *testing.T) {
 		begin := time.Now()
 		err := Exec(t.Context(), []string{"sh", "-c", script})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", script, err, want)
+			t.Errorf("Exec(%s) = %v, want %q", script, err, want)
 		}
 		if err != nil && (len(err.Error()) > 2*maxOutput || !utf8.ValidString(err.Error())) {
 			t.Errorf("%s: %d bytes in an error, %.100q", script, len(err.Error()), err)
@@ -37,7 +37,7 @@ func TestExec(t *testing.T) {
 		}
 	}
 	if err := Exec(t.Context(), nil); err == nil {
-		t.Error("no command succeeded")
+		t.Error("Exec without a command returned no error")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -74,13 +74,13 @@ func TestExecKillsTheGroup(t *testing.T) {
 		t.Errorf("Exec() = %v", err)
 	}
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		// It is dead if it is gone or a zombie.
+		// The process is dead if it does not exist or is a zombie.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the process %d, which the command started, still lives", pid)
+			t.Fatalf("process %d, which the command started, is still running", pid)
 		}
 	}
 }

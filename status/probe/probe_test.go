@@ -50,12 +50,12 @@ func TestSourceIP(t *testing.T) {
 	t.Cleanup(app.Close)
 	_, peer, err := get(t.Context(), ClientConfig{SourceIP: "127.0.0.6"}, app.URL)
 	if err != nil || !strings.HasPrefix(peer, "127.0.0.6:") {
-		t.Errorf("probe from %v, %v, want 127.0.0.6", peer, err)
+		t.Errorf("probe from %v, error %v; want 127.0.0.6", peer, err)
 	}
 	// The other IP version cannot be reached from this address.
 	_, peer, err = get(t.Context(), ClientConfig{SourceIP: "::1"}, app.URL)
 	if err != nil || !strings.HasPrefix(peer, "127.0.0.1:") {
-		t.Errorf("probe from %v, %v, want 127.0.0.1", peer, err)
+		t.Errorf("probe from %v, error %v; want 127.0.0.1", peer, err)
 	}
 	const wrong = "not an address"
 	_, httpErr := NewClient(ClientConfig{SourceIP: wrong})
@@ -68,7 +68,7 @@ func TestSourceIP(t *testing.T) {
 	}
 }
 
-func TestNoProxyOfTheEnvironment(t *testing.T) {
+func TestEnvironmentProxyIsIgnored(t *testing.T) {
 	// Not parallel, because it changes the environment.
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
@@ -102,10 +102,10 @@ func TestRedirects(t *testing.T) {
 	t.Cleanup(app.Close)
 	resp, _, err := get(t.Context(), ClientConfig{}, app.URL+"/here")
 	if err != nil || resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "http://localhost:1/away" {
-		t.Errorf("answer = %+v, %v, want the redirect to another host", resp, err)
+		t.Errorf("response = %+v, %v; want the redirect to another host", resp, err)
 	}
 	if strings.Join(asked, " ") != "/here /there" {
-		t.Errorf("asked for %v", asked)
+		t.Errorf("requested paths: got %v", asked)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestGRPCWithoutHealthService(t *testing.T) {
 	})
 	err = GRPC(t.Context(), GRPCRequest{Address: listener.Addr().String()})
 	if err == nil || !strings.Contains(err.Error(), "does not implement grpc.health.v1.Health") {
-		t.Errorf("error = %v", err)
+		t.Errorf("error = %v, want one about the missing health service", err)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestSilentServer(t *testing.T) {
 		err := probe(ctx)
 		cancel()
 		if err == nil || time.Since(begin) > time.Minute {
-			t.Errorf("%s of a server that says nothing: %v after %s", name, err, time.Since(begin))
+			t.Errorf("%s of a silent server = %v after %s, want an error within a minute", name, err, time.Since(begin))
 		}
 	}
 	// It accepts connections, which is sufficient for a TCP probe.

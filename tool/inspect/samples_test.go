@@ -29,22 +29,22 @@ func TestQuantile(t *testing.T) {
 		{q: 0.5, buckets: map[float64]float64{1: 2, 5: 10, inf: 10}, want: 2.5},        // 3 of 8 in the second
 		{q: 0.99, buckets: map[float64]float64{1: 2, 5: 10, inf: 20}, want: 5},         // beyond the last bound
 		{q: 0.95, buckets: map[float64]float64{10: 0, 25: 100, inf: 100}, want: 24.25}, // an empty bucket before
-		{q: 0.5, buckets: map[float64]float64{1: 4, 2: 3, 5: 8, inf: 8}, want: 1},      // other proxies lack a bucket
+		{q: 0.5, buckets: map[float64]float64{1: 4, 2: 3, 5: 8, inf: 8}, want: 1},      // other proxies do not have this bucket
 		{q: 0.5, buckets: map[float64]float64{0: 4, 1: 4, inf: 4}, want: 0},
 	} {
 		if got, ok := quantile(c.q, c.buckets); ok == c.none || math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("%v of %v is %v, %t, want %v", c.q, c.buckets, got, ok, c.want)
+			t.Errorf("quantile(%v, %v) = %v, %t; want %v", c.q, c.buckets, got, ok, c.want)
 		}
 	}
 }
 
-// newSamples reads a page.
+// newSamples parses a page.
 func newSamples(page io.Reader, most int) (*samples, error) {
 	s := &samples{at: time.Now(), by: map[uint64]sample{}, edges: map[edge]*edge{}, most: most}
 	return s, s.read(page)
 }
 
-// TestSamplesAreBounded reads pages of a proxy that is hostile.
+// TestSamplesAreBounded parses pages of a hostile proxy.
 func TestSamplesAreBounded(t *testing.T) {
 	t.Parallel()
 	series := func(n int) string {
@@ -77,10 +77,10 @@ func TestSamplesAreBounded(t *testing.T) {
 	} {
 		s, err := newSamples(c.page, 1000)
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%s: %v, want %q", name, err, c.err)
+			t.Errorf("%s: got error %v, want %q", name, err, c.err)
 		}
 		if len(s.by) != c.kept || s.cut != c.cut {
-			t.Errorf("%s: %d samples, cut %t", name, len(s.by), s.cut)
+			t.Errorf("%s: got %d samples, cut %t; want %d, %t", name, len(s.by), s.cut, c.kept, c.cut)
 		}
 		for e := range s.edges {
 			if strings.ContainsAny(e.from, "\x1b\n") {
@@ -91,12 +91,12 @@ func TestSamplesAreBounded(t *testing.T) {
 	s, err := newSamples(strings.NewReader("istio_requests_total{source_workload=\""+strings.Repeat("x", 1000)+"\"} 1\n"), 10)
 	for e := range s.edges {
 		if err != nil || len(e.from) > maxLabel {
-			t.Errorf("a label of %d bytes is kept (%v)", len(e.from), err)
+			t.Errorf("a label of %d bytes was kept (error %v)", len(e.from), err)
 		}
 	}
 }
 
-// endless reads a text again and again.
+// endless is a reader that repeats a text indefinitely.
 type endless string
 
 func (e endless) Read(p []byte) (n int, err error) {
@@ -111,7 +111,7 @@ func FuzzSamples(f *testing.F) {
 	f.Fuzz(func(t *testing.T, page string) {
 		s, err := newSamples(strings.NewReader(page), 10)
 		if err == nil && len(s.by) > 10 {
-			t.Errorf("%d samples", len(s.by))
+			t.Errorf("%d samples, want at most 10", len(s.by))
 		}
 	})
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// The table fits a terminal of 80 columns however long the names are and whatever the states, and
-// shows every state in full.
+// TestTableWidth checks that the table fits a terminal of 80 columns for any names and states, and
+// contains every state in full.
 func TestTableWidth(t *testing.T) {
 	t.Parallel()
 	states := []report.State{report.Synced, report.Stale, report.HeldBack, report.Rejected}
 	all := []string{"cds", "eds", "lds", "rds", "vhds", "ecds", "sds", "nds", "pcds"}
 	for _, name := range []string{"a", strings.Repeat("n", 63) + "." + strings.Repeat("m", 63), strings.Repeat("é", 300)} {
-		for mix := range 1 << 4 { // of the states
+		for mix := range 1 << 4 { // mix is a combination of states
 			var list []report.Type
 			want := map[report.State]bool{}
 			for i, typ := range all {
@@ -41,29 +41,29 @@ func TestTableWidth(t *testing.T) {
 			}
 			for line := range strings.Lines(out.String()) {
 				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth {
-					t.Errorf("%d characters: %s", n, line)
+					t.Errorf("a line has %d characters, want at most 80: %s", n, line)
 				}
 			}
 			for s := range want {
 				if n := strings.Count(out.String(), " "+string(s)+" "); n != 2 {
-					t.Errorf("%s is shown %d times, want one for each proxy:\n%s", s, n, &out)
+					t.Errorf("%s is shown %d times, want once for each proxy:\n%s", s, n, &out)
 				}
 			}
 			if shortened := strings.Contains(out.String(), "-o wide"); shortened != (name != "a") {
-				t.Errorf("shortened is %t:\n%s", shortened, &out)
+				t.Errorf("the hint about -o wide is shown: %t:\n%s", shortened, &out)
 			}
 		}
 	}
 }
 
-func TestProxyWithoutTypesHasARow(t *testing.T) {
+func TestProxyWithoutTypesHasRow(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	if err := (view{out: &out, now: now, flags: &askFlags{}}).narrow([]report.Proxy{{Name: "web.shop"}}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "web.shop   NOT SENT   -") {
-		t.Errorf("it has no row:\n%s", &out)
+		t.Errorf("the proxy has no row:\n%s", &out)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestShorten(t *testing.T) {
 		{"abcdef", -5, "…ef"},
 	} {
 		if got := shorten(tc.text, tc.n); got != tc.want {
-			t.Errorf("%q in %d characters is %q, want %q", tc.text, tc.n, got, tc.want)
+			t.Errorf("shorten(%q, %d) = %q, want %q", tc.text, tc.n, got, tc.want)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestTap(t *testing.T) {
 	good := agentOf("7", received+`{"dropped":3}`+"\n"+sent)
 	out, errs, code := run(t, "tap", "--agent", good, "--for", "5s", "--sample", "9", "--max-rate", "8", "--method", "GET", "--path", "/i", "--status", "5xx", "--source", "web", "--direction", "inbound")
 	if want := "/debug/requests?direction=inbound&for=5s&method=GET&path=%2Fi&rate=8&sample=9&source=web&status=5xx"; query.Load() != want {
-		t.Errorf("the agent is asked %s, want %s", query.Load(), want)
+		t.Errorf("request to the agent: got %s, want %s", query.Load(), want)
 	}
 	wantAll(t, "the table", out, []string{"TIME ", ":04:05 in  shop/web ", "GET /items/1 ", "503 UF,URX", "1.2s  2.0k\n", "out pay.", "local:80 POST /"}, code)
 	wantAll(t, "the notes", errs, []string{"tapping " + good, "dropped: 3 requests of " + good, "dropped: 7 requests", "2 requests, 7 dropped\n"}, code)
@@ -44,15 +44,15 @@ func TestTap(t *testing.T) {
 	wantAll(t, "the table of several", several, []string{"PROXY"}, code-1) // the second has no address
 	for line := range strings.Lines(out + several) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth || strings.Contains(line, "\x7f") {
-			t.Errorf("a line of %d characters: %q", n, line)
+			t.Errorf("a line has %d characters or a control character: %q", n, line)
 		}
 	}
 	if wide, _, _ := run(t, "tap", "--agent", good, "--for", "5s", "-o", "wide"); !strings.Contains(wide, "spiffe://cluster.local/ns/shop/sa/web") || !strings.Contains(wide, "longer-than-its-column") {
-		t.Errorf("wide:\n%s", wide)
+		t.Errorf("-o wide: got\n%s", wide)
 	}
 	out, _, code = run(t, "tap", "--agent", good, "--for", "5s", "-o", "json")
 	if strings.ContainsAny(out, "\x7f\u009b\u202e") || !strings.Contains(out, `\u009b2J\u202e`) {
-		t.Errorf("control characters reach the terminal: %q", out)
+		t.Errorf("the output contains control characters: %q", out)
 	}
 	decoder, all := json.NewDecoder(strings.NewReader(out)), []tapped{}
 	for decoder.More() {
@@ -64,7 +64,7 @@ func TestTap(t *testing.T) {
 	}
 	if len(all) != 2 || code != 0 || all[0].Source != "spiffe://cluster.local/ns/shop/sa/web" || all[0].Status != 503 || all[0].Duration != 1234.5 || all[0].Sent != 2048 || all[0].Received != 1 ||
 		all[1].Direction != "outbound" || all[1].Destination != "pay.shop.svc.cluster.local:80" || all[1].Source != "" {
-		t.Errorf("code %d:\n%s", code, out)
+		t.Errorf("JSON: got exit code %d:\n%s", code, out)
 	}
 	for want, args := range map[string][]string{
 		"Write outrigger tap PROXY":    nil,
@@ -80,7 +80,7 @@ func TestTap(t *testing.T) {
 		"name one with --control":      {"cart"},
 	} {
 		if out, errs, code := run(t, append([]string{"tap"}, args...)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)
+			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func wantAll(t *testing.T, what, text string, want []string, code int) {
 	t.Helper()
 	for _, w := range want {
 		if !strings.Contains(text, w) || code != 0 {
-			t.Errorf("%s: code %d, without %q:\n%s", what, code, w, text)
+			t.Errorf("%s: got exit code %d, want 0 with %q:\n%s", what, code, w, text)
 		}
 	}
 }

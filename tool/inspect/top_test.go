@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 )
 
-// pages serves one page after the other, and the last one again.
+// pages serves one page after another, and then repeats the last one.
 func pages(t *testing.T, list ...string) proxy {
 	t.Helper()
 	var n atomic.Int32
@@ -38,7 +38,7 @@ func pages(t *testing.T, list ...string) proxy {
 
 const identityOf = "spiffe://cluster.local/ns/shop/sa/"
 
-// metric is a line of Envoy's metrics.
+// metric returns a line of Envoy's metrics.
 func metric(reporter, from, to, name, more string, value int) string {
 	principal, workload := identityOf+from, from
 	if from == "" {
@@ -48,7 +48,8 @@ func metric(reporter, from, to, name, more string, value int) string {
 		name, reporter, workload, principal, to, more, value)
 }
 
-// requestsOf are requests with status 200 that took at most 10 ms, and with status 503.
+// requestsOf returns the metrics of requests with status 200 that took at most 10 ms, and of
+// requests with status 503.
 func requestsOf(reporter, from, to string, well, badly int) string {
 	const buckets = "istio_request_duration_milliseconds_bucket"
 	return metric(reporter, from, to, "istio_requests_total", `,response_code="200"`, well) + metric(reporter, from, to, "istio_requests_total", `,response_code="503"`, badly) +
@@ -65,7 +66,7 @@ func measured(t *testing.T, proxies, unseen []proxy) traffic {
 	return out
 }
 
-// shown returns flows in short.
+// shown formats flows briefly.
 func shown(list []flow) string {
 	var b strings.Builder
 	for _, w := range list {
@@ -130,27 +131,28 @@ func TestMeter(t *testing.T) {
 		}
 		got := measured(t, proxies, c.unseen)
 		if w, e := shown(got.Workloads), shown(got.Edges); w != c.workloads || e != c.edges || len(got.Errors) != c.errs {
-			t.Errorf("%s: workloads %q, edges %q, errors %q", name, w, e, got.Errors)
+			t.Errorf("%s: got workloads %q, edges %q, errors %q", name, w, e, got.Errors)
 		}
 	}
 	got := measured(t, []proxy{pages(t, requestsOf("destination", "web", "cart", 0, 0), requestsOf("destination", "web", "cart", 80, 20))}, nil)
 	if w := got.Workloads[0]; w.P50 == nil || math.Abs(*w.P50-6.25) > 1e-9 || math.Abs(*w.P95-21.25) > 1e-9 || math.Abs(*w.P99-24.25) > 1e-9 {
-		t.Errorf("quantiles: %+v", w)
+		t.Errorf("quantiles: got %+v", w)
 	}
 }
 
-// TestMeterOfLiar has a proxy that claims to report for another client.
-func TestMeterOfLiar(t *testing.T) {
+// TestMeterWithFalseReports uses a proxy that claims to report for another client.
+func TestMeterWithFalseReports(t *testing.T) {
 	t.Parallel()
 	liar := pages(t, requestsOf("source", "web", "cart", 1, 0), requestsOf("source", "web", "cart", 2, 0))
 	liar.identity = identityOf + "liar"
 	server := pages(t, requestsOf("destination", "web", "cart", 0, 0), requestsOf("destination", "web", "cart", 0, 9))
 	if got := shown(measured(t, []proxy{liar, server}, nil).Edges); got != "liar>cart 1 1.00; web>cart 9 0.00; " {
-		t.Errorf("what the server reports is hidden, or the requests of the liar are another's: %s", got)
+		t.Errorf("the server's report is hidden, or the liar's requests are attributed to another client: %s", got)
 	}
 }
 
-// TestMeterBindsNames takes the namespace and the account of a proxy from what the control plane proved.
+// TestMeterBindsNames checks that the namespace and account of a proxy come from the control plane,
+// which verified them.
 func TestMeterBindsNames(t *testing.T) {
 	t.Parallel()
 	for claimed, want := range map[string]string{"cart": "cart", "cart-v1": "cart-v1", "pay": "cart", "car": "cart", "cart-v1-x": "cart-v1-x", "x": "cart"} {
@@ -158,13 +160,14 @@ func TestMeterBindsNames(t *testing.T) {
 		p.name, p.namespace, p.identity = "cart-v1-x.mine", "mine", "spiffe://cluster.local/ns/mine/sa/cart"
 		got := measured(t, []proxy{p}, nil).Workloads
 		if len(got) != 1 || got[0].Destination != want || got[0].DestinationNamespace != "mine" {
-			t.Errorf("a proxy of cart that claims to be %s.shop is shown as %+v, want %s.mine", claimed, got, want)
+			t.Errorf("a proxy of cart that claims to be %s.shop: got %+v, want %s.mine", claimed, got, want)
 		}
 	}
 }
 
-// TestTopSaysWhyNothingIsShown distinguishes proxies without requests from those that cannot count.
-func TestTopSaysWhyNothingIsShown(t *testing.T) {
+// TestTopReportsWhyNothingIsShown checks that the output distinguishes proxies without requests from
+// proxies that cannot count.
+func TestTopReportsWhyNothingIsShown(t *testing.T) {
 	t.Parallel()
 	idle := requestsOf("destination", "web", "cart", 1, 0)
 	for name, c := range map[string]struct{ page, envoy, want string }{
@@ -180,35 +183,35 @@ func TestTopSaysWhyNothingIsShown(t *testing.T) {
 		(&topFlags{}).tables(&out, measured(t, []proxy{p}, nil), 0)
 		first, rest, _ := strings.Cut(out.String(), "\n")
 		if !strings.HasPrefix(first, "No requests in") || !strings.HasPrefix(rest, c.want) || (c.want == "") != (rest == "") {
-			t.Errorf("%s: %q, want %q", name, out.String(), c.want)
+			t.Errorf("%s: got %q, want %q", name, out.String(), c.want)
 		}
 	}
 }
 
-// TestMeterKeepsUp measures again after a sample that failed, and does not count what it may have
-// left out.
-func TestMeterKeepsUp(t *testing.T) {
+// TestMeterAfterFailedSample measures again after a failed sample, and checks that series that were possibly
+// missing are not counted.
+func TestMeterAfterFailedSample(t *testing.T) {
 	t.Parallel()
 	count := func(n int) string { return requestsOf("destination", "web", "cart", n, 0) }
 	m, p := &meter{timeout: time.Minute}, []proxy{pages(t, count(1), "", count(9))}
 	for i, want := range []string{"", "", ">cart 8 1.00; ", ""} {
 		if got := m.measure(t.Context(), p, nil); shown(got.Workloads) != want || len(got.Errors) > 0 != (i == 1) {
-			t.Errorf("measure %d: %s, %q", i, shown(got.Workloads), got.Errors)
+			t.Errorf("measurement %d: got %s, errors %q", i, shown(got.Workloads), got.Errors)
 		}
 	}
 	m.measure(t.Context(), nil, nil)
 	if len(m.last) > 0 {
-		t.Error("the samples of proxies that are gone are kept")
+		t.Error("samples of removed proxies were kept")
 	}
 	last, err := newSamples(strings.NewReader(count(1)), 1)
 	now, nowErr := newSamples(strings.NewReader(requestsOf("destination", "other", "cart", 99, 0)), 100)
 	sum := summer{workloads: flows{}, sent: flows{}, received: flows{}, clients: map[string]bool{}}
 	if sum.proxy("", last, now); err != nil || nowErr != nil || len(sum.workloads) > 0 {
-		t.Errorf("series that may be old are counted: %s (%v, %v)", shown(sum.workloads.list()), err, nowErr)
+		t.Errorf("series that may be old were counted: %s (errors %v, %v)", shown(sum.workloads.list()), err, nowErr)
 	}
 }
 
-// TestTopTables compares the tables with a golden file. No line has more than 80 characters.
+// TestTopTables compares the tables with a golden file. No line may have more than 80 characters.
 func TestTopTables(t *testing.T) {
 	t.Parallel()
 	number := func(n float64) *float64 { return &n }
@@ -228,7 +231,7 @@ func TestTopTables(t *testing.T) {
 	f.tables(&b, traffic{Seconds: 5, Proxies: 1}, 0)
 	for line := range strings.Lines(b.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth || strings.Contains(line, "\x1b") {
-			t.Errorf("a line of %d characters: %q", n, line)
+			t.Errorf("a line has %d characters or an escape character: %q", n, line)
 		}
 	}
 	file := filepath.Join("testdata", "top.txt")
@@ -238,7 +241,7 @@ func TestTopTables(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(file); err != nil || b.String() != string(want) {
-		t.Errorf("%v: got\n%s\nwant\n%s", err, b.String(), want)
+		t.Errorf("error %v: got\n%s\nwant\n%s", err, b.String(), want)
 	}
 }
 
@@ -249,15 +252,15 @@ func TestTop(t *testing.T) {
 	out, errs, code := run(t, "top", "--agent", good, "--agent", other, "--interval", "1s", "-o", "json")
 	var got traffic
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || shown(got.Workloads) != ">cart 7 1.00; " || got.Proxies != 1 {
-		t.Errorf("code %d (%v):\n%s", code, err, out)
+		t.Errorf("got exit code %d (error %v):\n%s", code, err, out)
 	}
 	for _, want := range []string{"measuring 2 proxies for 1s\n", "error: proxy " + other + ": it returned 503: out of  [31mservice\n", "kubectl port-forward"} {
 		if !strings.Contains(errs, want) {
-			t.Errorf("without %q:\n%s", want, errs)
+			t.Errorf("the errors do not contain %q:\n%s", want, errs)
 		}
 	}
 	if out, _, code := run(t, "top", "--agent", good, "--interval", "1s"); code != 0 || !strings.Contains(out, "No requests in ") {
-		t.Errorf("idle: code %d\n%s", code, out)
+		t.Errorf("idle: got exit code %d\n%s", code, out)
 	}
 	control := startControl(t, "istiod-0")
 	redirects := httptest.NewServer(http.RedirectHandler("http://"+good+"/stats/prometheus", http.StatusFound))
@@ -275,14 +278,14 @@ func TestTop(t *testing.T) {
 		"error: proxy " + listenNowhere(t)[:7]: {"--agent", listenNowhere(t)},
 	} {
 		if out, errs, code := run(t, append([]string{"top"}, args...)...); code == 0 || !strings.Contains(errs, want) {
-			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)
+			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
 		}
 	}
 	control.proxy(t, "web-1", "")
 	if _, errs, code := run(t, "top", "--control", control.http, "-n", "other"); code != 1 || !strings.Contains(errs, "in the namespace other") {
-		t.Errorf("another namespace: code %d: %s", code, errs)
+		t.Errorf("another namespace: got exit code %d: %s", code, errs)
 	}
 	if _, errs, code := run(t, "top", "--control", control.http, "web"); code != 1 || !strings.Contains(errs, "error: proxy web-1.shop at ") {
-		t.Errorf("an agent that cannot be reached: code %d: %s", code, errs)
+		t.Errorf("an agent that cannot be reached: got exit code %d: %s", code, errs)
 	}
 }

@@ -31,7 +31,7 @@ func envoyBinary(t *testing.T) string {
 	return path
 }
 
-// trialListener is a listener that denies requests to /admin, those with x-team: blue, and those from
+// trialListener is a listener that denies requests to /admin, with x-team: blue, or from
 // 10.0.0.0/8, if RULES is not empty.
 const trialListener = `{"name": "NAME", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
  "listener_filters": [{"name": "proxy", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol"}}],
@@ -45,8 +45,8 @@ const trialRules = `{"name": "rbac", "typed_config": {"@type": "type.googleapis.
  "team": {"permissions": [{"header": {"name": "x-team", "string_match": {"exact": "blue"}}}], "principals": [{"any": true}]},
  "address": {"permissions": [{"any": true}], "principals": [{"source_ip": {"address_prefix": "10.0.0.0", "prefix_len": 8}}]}}}}}, `
 
-// TestReplayEnvoy compares the answers of a control plane, of which one is wrong, with what the real
-// Envoy decides.
+// TestReplayEnvoy compares the decisions of a control plane, of which one is wrong, with those of
+// the real Envoy.
 func TestReplayEnvoy(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -93,7 +93,7 @@ func TestReplayEnvoy(t *testing.T) {
 	}
 	const near, far = "127.0.0.9:1", "10.0.0.7:1"
 	good := strings.Join([]string{
-		record("GET", "/", near, `,"request_id":"1"`), record("GET", "/?id=1", "127.0.0.9:2", `,"request_id":"2","user_agent":"a"`), // equal for the rules
+		record("GET", "/", near, `,"request_id":"1"`), record("GET", "/?id=1", "127.0.0.9:2", `,"request_id":"2","user_agent":"a"`), // the same for the rules
 		record("GET", "/admin", near, ``), record("GET", "//../admin?x", near, `,"user_agent":"b"`), record("PROPFIND", "/other", far, ``),
 		record("POST", "/", near, `,"request_headers":{"x-team":"blue","x-none":null,"x-other":"a"}`), record("POST", "/", near, `,"request_headers":{"x-team":"blue","x-other":"b"}`),
 		record("GET", "/absent", near, ``), record("CONNECT", "/", near, ``), record("GET", "/a b", near, ``),
@@ -106,19 +106,19 @@ func TestReplayEnvoy(t *testing.T) {
 		"Envoy decides the same about 8 different requests",
 	} {
 		if code != 1 || !strings.Contains(out, want) {
-			t.Errorf("code %d, without %q:\n%s%s", code, want, out, errs)
+			t.Errorf("got exit code %d, want 1 with %q:\n%s%s", code, want, out, errs)
 		}
 	}
 	if len(asked) != 8 {
-		t.Errorf("the control plane is asked about:\n%s", strings.Join(asked, "\n"))
+		t.Errorf("requests to the control plane: got %d, want 8:\n%s", len(asked), strings.Join(asked, "\n"))
 	}
 	out, errs, code = run(t, append(args, at("bad.log", record("GET", "/", near, "")+record("GET", "/wrong", near, `,"request_headers":{"x-team":"blue"}`)))...)
 	want := "ENVOY DOES NOT AGREE about 1 request. Trust Envoy, and report this:\n  GET /wrong, host catalog: Envoy allowed, then denied; the control plane: allowed, then allowed\n"
 	if code != 1 || !strings.Contains(out, want) {
-		t.Errorf("code %d, without %q:\n%s%s", code, want, out, errs)
+		t.Errorf("got exit code %d, want 1 with %q:\n%s%s", code, want, out, errs)
 	}
 	args[len(args)-1] = filepath.Join(dir, "none")
 	if _, errs, code := run(t, append(args, at("empty.log", ""))...); code != 1 || !strings.Contains(errs, "name its program with --envoy") {
-		t.Errorf("without an Envoy: code %d: %s", code, errs)
+		t.Errorf("without an Envoy: got exit code %d: %s", code, errs)
 	}
 }

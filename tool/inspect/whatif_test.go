@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// change is what a change does to three proxies, two of which are alike.
+// change returns the effect of a change on three proxies, two of which are alike.
 func change() report.WhatIf {
 	listeners := report.TypeDiff{Type: "lds", Bytes: 48123, Changed: 2, Names: []string{"~virtualInbound", "~10.0.0.7_80"}}
 	return report.WhatIf{
@@ -38,7 +38,7 @@ func change() report.WhatIf {
 	}
 }
 
-// TestWhatIf asks two replicas and an Envoy that refuses one of the configurations.
+// TestWhatIf queries two replicas, with an Envoy that rejects one of the configurations.
 func TestWhatIf(t *testing.T) {
 	t.Parallel()
 	replica := func(proxy string) string {
@@ -53,7 +53,7 @@ func TestWhatIf(t *testing.T) {
 			if r.PostForm.Get("proxyID") == proxy {
 				answer.Static = json.RawMessage(`{"node":"` + proxy + `"}`)
 			}
-			_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
+			_ = json.NewEncoder(w).Encode(answer) // a client that disconnected needs no response
 		}))
 		t.Cleanup(s.Close)
 		return strings.TrimPrefix(s.URL, "http://")
@@ -67,7 +67,7 @@ func TestWhatIf(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files, err := filesIn([]string{filepath.Dir(input), "-", "absent"}); err != nil || !slices.Equal(files, []string{input, "-", "absent"}) {
-		t.Errorf("the files are %q, error %v", files, err)
+		t.Errorf("filesIn() = %q, %v", files, err)
 	}
 	at := []string{"what-if", "--control", replica("good"), "--control", replica("bad")}
 	for want, args := range map[string][]string{
@@ -80,7 +80,7 @@ func TestWhatIf(t *testing.T) {
 	} {
 		out, errs, code := runWith(t, "an object", args...)
 		if code == 0 || !strings.Contains(out+errs, want) || strings.Count(out, "would appear") > 1 {
-			t.Errorf("%q: code %d, without %q:\n%s%s", args, code, want, out, errs)
+			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
 		}
 	}
 }

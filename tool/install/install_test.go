@@ -33,10 +33,10 @@ func TestSet(t *testing.T) {
 	} {
 		values := map[string]any{"n": map[string]any{"x": 1}}
 		if err := set(values, text); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("set(%s) = %v", text, err)
 		}
 		if got, err := json.Marshal(values); err != nil || string(got) != want {
-			t.Errorf("%s: %s, want %s (%v)", text, got, want, err)
+			t.Errorf("set(%s): got %s, want %s (error %v)", text, got, want, err)
 		}
 	}
 	for text, want := range map[string]string{
@@ -48,7 +48,7 @@ func TestSet(t *testing.T) {
 		"a[1]=b":   "a has 0 entries; set the one at [0] first",
 	} {
 		if err := set(map[string]any{}, text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
+			t.Errorf("set(%s) = %v, want an error with %s", text, err, want)
 		}
 	}
 }
@@ -56,11 +56,12 @@ func TestSet(t *testing.T) {
 func FuzzSet(f *testing.F) {
 	f.Add(`a.b[0].c={x,y},d\.e=1`)
 	f.Fuzz(func(_ *testing.T, text string) {
-		_ = set(map[string]any{}, text) // it returns
+		_ = set(map[string]any{}, text) // must return
 	})
 }
 
-// Files count in their order, --set counts more, and a null removes a default.
+// TestValues checks the precedence of values: later files override earlier ones, --set overrides
+// all files, and a null removes a default.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,7 +97,7 @@ func TestValues(t *testing.T) {
 	}
 	var out bytes.Buffer
 	if err := print(&out, objects); err != nil || !strings.Contains(out.String(), "value: \"1000000\"") {
-		t.Errorf("a large number is not in %s (%v)", out.String(), err)
+		t.Errorf("the large number is missing in %s (error %v)", out.String(), err)
 	}
 	for name, want := range map[string]string{
 		"twice.yaml": "already set in map", "text.yaml": "cannot unmarshal string", "none.yaml": "no such file",
@@ -108,12 +109,12 @@ func TestValues(t *testing.T) {
 			}
 		}
 		if _, err := givenValues(nil, []string{file}, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v, want %s", name, err, want)
+			t.Errorf("%s: got error %v, want one with %s", name, err, want)
 		}
 	}
 }
 
-// An error about a value names it, and what it may be.
+// TestSchema checks that an error about a value contains its name and the allowed values.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	c, err := ours("")
@@ -145,12 +146,12 @@ func TestSchema(t *testing.T) {
 		}
 		_, err := c.render(release{Namespace: "mesh"}, values)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v, want %s", text, err, want)
+			t.Errorf("%s: got error %v, want %s", text, err, want)
 		}
 	}
 	for _, text := range []string{`{"maximum": 3}`, `{"properties": {"a": {"format": "uri"}}}`, `{"additionalProperties": {"if": {}}}`} {
 		if _, err := parseSchema([]byte(text)); err == nil {
-			t.Errorf("the keyword in %s is left out silently", text)
+			t.Errorf("the unsupported keyword in %s was ignored", text)
 		}
 	}
 }
@@ -167,12 +168,12 @@ func TestSupports(t *testing.T) {
 		{"1", "29", ""}, {"1", "36+", ""}, {"2", "0", ""}, {"1", "28", "the version 1.28: Kubernetes 1.29 or newer is needed"}, {"", "", "the version"},
 	} {
 		if err := c.supports(v.major, v.minor); v.err == "" && err != nil || v.err != "" && (err == nil || !strings.Contains(err.Error(), v.err)) {
-			t.Errorf("%s.%s: %v, want %q", v.major, v.minor, err, v.err)
+			t.Errorf("supports(%s, %s) = %v, want %q", v.major, v.minor, err, v.err)
 		}
 	}
 }
 
-// A broken installation is an error before the cluster is asked.
+// TestCommands checks that an invalid installation is an error before the cluster is contacted.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Cluster: func(string) (*http.Client, string, error) { return nil, "", errors.New("no cluster") }}
@@ -196,7 +197,7 @@ func TestCommands(t *testing.T) {
 			cmd.SetArgs(args[1:])
 			err := cmd.ExecuteContext(t.Context())
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) || !strings.Contains(out.String(), c.out) {
-				t.Errorf("%s: %v, want %q; output %.200s", c.args, err, c.err, out.String())
+				t.Errorf("%s: got error %v, want %q; output %.200s", c.args, err, c.err, out.String())
 			}
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// stopper is a store that simulates an interrupt by the user after some writes.
+// stopper is a store that simulates an interrupt after some writes.
 type stopper struct {
 	config.Store
 	after int
@@ -37,7 +37,7 @@ func (s *stopper) Create(ctx context.Context, c *model.Config) (string, error) {
 	return version, err
 }
 
-// interrupted runs a command that is interrupted by stop, and returns its output.
+// interrupted runs a command that stop interrupts, and returns its output.
 func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) (out, errs string) {
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
@@ -48,14 +48,14 @@ func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) 
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if !errors.Is(err, errInterrupted) {
-		t.Errorf("outrigger %s ended with %v, want %v", args, err, errInterrupted)
+		t.Errorf("outrigger %s: got error %v, want %v", args, err, errInterrupted)
 	}
 	fmt.Fprint(&stderr, err)
 	return stdout.String(), stderr.String()
 }
 
-// An interrupted command prints its progress once, and not a line for each object that was not
-// written.
+// TestInterruptedWrite checks that an interrupted command prints its progress once, and not a line
+// for each object that was not written.
 func TestInterruptedWrite(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -73,7 +73,7 @@ func TestInterruptedWrite(t *testing.T) {
 	}
 	out, errs := interrupted(t, cfg, ctx, "create", "-f", "-")
 	if strings.Count(out, "created") != 3 || errs != "interrupted: 3 of 50 are done" {
-		t.Errorf("it said %q and %q", out, errs)
+		t.Errorf("got output %q and errors %q", out, errs)
 	}
 }
 
@@ -86,11 +86,11 @@ func TestInterruptedDecoding(t *testing.T) {
 	var problems []model.Problem
 	text := []byte(strings.Repeat("---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w}\nspec: {address: 10.0.0.1}\n", 2))
 	if err := (&fileFlags{}).take(ctx, &objects, &problems, "f", text); !errors.Is(err, errInterrupted) || len(objects)+len(problems) > 0 {
-		t.Errorf("%d objects, %d problems, %v", len(objects), len(problems), err)
+		t.Errorf("got %d objects, %d problems, error %v; want none and errInterrupted", len(objects), len(problems), err)
 	}
 }
 
-// A terminal or a pipe without input does not prevent an interrupt.
+// TestInterruptedRead checks that reading from a terminal or pipe without input can be interrupted.
 func TestInterruptedRead(t *testing.T) {
 	t.Parallel()
 	never, hold := io.Pipe()
@@ -104,15 +104,16 @@ func TestInterruptedRead(t *testing.T) {
 	for _, file := range []string{"-", pipe} {
 		interrupted(t, Config{In: never}, ctx, "validate", "-f", file)
 	}
-	// The reader of the pipe waits for a writer.
+	// The reader of the pipe waits until the pipe has a writer.
 	w, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = w.Close() // it was only opened
+	_ = w.Close() // nothing was written
 }
 
-// In a directory, pipes are not files; the directory may be the target of a link.
+// TestDirectories checks that pipes in a directory are ignored, and that the directory may be a
+// link.
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -127,8 +128,9 @@ func TestDirectories(t *testing.T) {
 	s.want("validate -f DIR/real/", 0, "2 objects valid, 0 errors, 0 warnings\n", "")
 }
 
-// An empty input is reported, since it is usually the result of a failed pipe.
-func TestNothingThere(t *testing.T) {
+// TestEmptyInput checks that empty input is reported, because it is usually the result of a
+// failed pipe.
+func TestEmptyInput(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.file("empty.yaml", "# nothing\n")
@@ -140,9 +142,9 @@ func TestNothingThere(t *testing.T) {
 	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete the objects of files, or the named ones\n")
 }
 
-// The output of get -o name can be passed to get and delete. A table of all namespaces contains
-// each name once.
-func TestNamesAreTaken(t *testing.T) {
+// TestNamesCanBePassedOn checks that the output of get -o name can be passed to get and delete, and that
+// a table of all namespaces contains each name once.
+func TestNamesCanBePassedOn(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.file("entries.yaml", strings.Replace(entry, "kind: WorkloadEntry\nmetadata: {name: two, namespace: shop}\nspec: {address: 10.0.0.2}",
@@ -154,9 +156,9 @@ func TestNamesAreTaken(t *testing.T) {
 	s.want("delete sidecar/two -n shop", 0, "sidecar/two in shop deleted\n", "")
 }
 
-// The resource version of an exported object means that it exists. If it does not exist in the
-// store, the error names the cure.
-func TestApplyOfAnotherStoresObject(t *testing.T) {
+// TestApplyObjectOfOtherStore checks applying an exported object to a store that does not have
+// it. The resource version means that the object exists, so the error must contain the cure.
+func TestApplyObjectOfOtherStore(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.file("entries.yaml", strings.Replace(entry, "{name: one,", "{name: one, resourceVersion: \"7\",", 1))

@@ -33,7 +33,7 @@ type shell struct {
 	dir    string
 	in     string
 	past   Past
-	// open opens the stores. Optional.
+	// open opens a store; optional.
 	open func(address string) (config.Store, error)
 }
 
@@ -139,7 +139,7 @@ func TestWriteAndRead(t *testing.T) {
 	code, out, _ := s.run("get", "we", "one", "-o", "yaml")
 	if code != 0 || !strings.HasPrefix(out, "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata:\n  creationTimestamp:") ||
 		!strings.Contains(out, "  address: 10.0.0.9\n") {
-		t.Errorf("get -o yaml: %d\n%s", code, out)
+		t.Errorf("get -o yaml: got exit code %d\n%s", code, out)
 	}
 	s.want("delete we two", 1, "", "error: workloadentry/two: it does not exist\n")
 	s.want("delete we two --ignore-not-found", 0, "", "")
@@ -148,7 +148,7 @@ func TestWriteAndRead(t *testing.T) {
 		"error: delete WorkloadEntry/default/one: it does not exist\noutrigger: 1 of 2 failed; the others are done\n")
 }
 
-// TestDeleteFiles deletes the objects in files, even if an object is in several files or invalid.
+// TestDeleteFiles deletes the objects in files, even if an object is invalid or in several files.
 func TestDeleteFiles(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -159,7 +159,7 @@ func TestDeleteFiles(t *testing.T) {
 	s.want("delete -f DIR", 0, "workloadentry/one deleted\nworkloadentry/two in shop deleted\n", "")
 	s.file("d.yaml", "kind: [\n")
 	if code, out, errs := s.run("delete", "-f", s.dir); code != 1 || out != "" || !strings.Contains(errs, "d.yaml:1: this is not YAML") || !strings.Contains(errs, "nothing was deleted") {
-		t.Errorf("%d %s %s", code, out, errs)
+		t.Errorf("got exit code %d, output %s, errors %s", code, out, errs)
 	}
 }
 
@@ -170,12 +170,12 @@ func TestDeleteBookinfoRules(t *testing.T) {
 	s := newShell(t)
 	s.want("create -f ../../examples/bookinfo/rules/virtual-service-reviews-v3.yaml", 0, "virtualservice/reviews created\n", "")
 	if code, out, errs := s.run("delete", "-f", "../../examples/bookinfo/rules", "--ignore-not-found"); code != 0 || out != "virtualservice/reviews deleted\n" {
-		t.Errorf("%d\n%s\n%s", code, out, errs)
+		t.Errorf("got exit code %d\n%s\n%s", code, out, errs)
 	}
 }
 
-// TestInvalidObjects requests an invalid object, which is not reported as missing. If the store
-// keeps its last good version, that is shown.
+// TestInvalidObjects checks that an invalid object is not reported as missing, and that its last
+// good version is shown if the store has one.
 func TestInvalidObjects(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -191,7 +191,7 @@ func TestInvalidObjects(t *testing.T) {
 	s.want("get we one", 1, "", "error: workloadentry/one: "+reason+"\n")
 	s.want("get we", 1, "", "error: workloadentry/one: "+reason+"\n")
 	if code, _, errs := s.run("describe", "we", "one"); code != 1 || !strings.Contains(errs, reason) {
-		t.Errorf("describe: %d %s", code, errs)
+		t.Errorf("describe: got exit code %d %s", code, errs)
 	}
 	s.want("get we none", 1, "", "error: workloadentry/none: it does not exist\n")
 
@@ -215,15 +215,16 @@ func TestInvalidObjects(t *testing.T) {
 	}
 	s.open = func(string) (config.Store, error) { return open(state, false) }
 	if code, out, errs := s.run("get", "we", "one"); code != 0 || !strings.Contains(out, "10.0.0.1") {
-		t.Errorf("get: %d %s%s", code, out, errs)
+		t.Errorf("get: got exit code %d %s%s", code, out, errs)
 	}
 	if code, out, _ := s.run("describe", "we", "one"); code != 0 || !strings.Contains(out, "address: 10.0.0.1") ||
 		!strings.Contains(out, `error: spec.address is "not an address"`) || !strings.Contains(out, "the last good version stays in force") {
-		t.Errorf("describe: %d %s", code, out)
+		t.Errorf("describe: got exit code %d %s", code, out)
 	}
 }
 
-// The output of get can be passed to replace. A concurrent change results in a conflict.
+// TestReplaceKeepsOthersChanges checks that the output of get can be passed to replace, and that a
+// concurrent change results in a conflict.
 func TestReplaceKeepsOthersChanges(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -270,19 +271,19 @@ func TestValidate(t *testing.T) {
 		!strings.Contains(errs, `error: bad.yaml:7: VirtualServise//: kind "VirtualServise" is unknown: did you mean "VirtualService"?`) &&
 			!strings.Contains(errs, `bad.yaml:7: kind "VirtualServise" is unknown: did you mean "VirtualService"?`) ||
 		!strings.Contains(errs, "outrigger: 2 objects valid, ") {
-		t.Errorf("validate: %d\n%s%s", code, out, errs)
+		t.Errorf("validate: got exit code %d\n%s%s", code, out, errs)
 	}
 	s.file("others.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n---\n"+entry)
 	s.want("validate -f DIR/others.yaml", 0, "2 objects valid, 0 errors, 0 warnings; 2 objects for others skipped\n", "")
 	if code, out, errs := s.run("validate", "--strict", "-f", filepath.Join(s.dir, "others.yaml")); code != 1 || strings.Count(errs, "is unknown") != 2 {
-		t.Errorf("validate --strict: %d\n%s%s", code, out, errs)
+		t.Errorf("validate --strict: got exit code %d\n%s%s", code, out, errs)
 	}
 	if err := os.Remove(filepath.Join(s.dir, "others.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	// Nothing is written if there is any problem.
 	if code, out, errs := s.run("apply", "-f", s.dir); code != 1 || out != "" || !strings.Contains(errs, "nothing was written") {
-		t.Errorf("apply: %d\n%s%s", code, out, errs)
+		t.Errorf("apply: got exit code %d\n%s%s", code, out, errs)
 	}
 	s.want("get all -A", 0, "", "no objects found\n")
 	s.file("twice/a.yaml", entry)
@@ -311,7 +312,7 @@ func TestDiff(t *testing.T) {
 `, "")
 	s.in = "what: is this"
 	if code, _, _ := s.run("diff", "-f", "-"); code != 2 {
-		t.Errorf("diff of a bad file: exit code %d, want 2", code)
+		t.Errorf("diff of an invalid file: got exit code %d, want 2", code)
 	}
 }
 
@@ -332,12 +333,13 @@ spec: {priority: 1, configPatches: [{applyTo: NETWORK_FILTER, match: {listener: 
 		"Problems:\n  warning: spec.configPatches[0].match.listener.portName has no effect in this version\n",
 	} {
 		if code != 0 || errs != "" || !strings.Contains(out, text) {
-			t.Errorf("describe: %d, %s; without %q:\n%s", code, errs, text, out)
+			t.Errorf("describe: got exit code %d, errors %s; want output with %q:\n%s", code, errs, text, out)
 		}
 	}
 }
 
-// TestDescribeShowsAnalysis describes an object with a problem that only the control plane can find.
+// TestDescribeShowsAnalysis describes an object with a problem that only the control plane can
+// detect.
 func TestDescribeShowsAnalysis(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -357,7 +359,7 @@ func TestDescribeShowsAnalysis(t *testing.T) {
 	}
 	code, out, errs := s.run("describe", "workloadentry/one", "--store", "memory://a")
 	if code != 0 || !strings.HasSuffix(out, "Problems:\n  warning: no service selects it\n") {
-		t.Errorf("describe: %d, %s:\n%s", code, errs, out)
+		t.Errorf("describe: got exit code %d, errors %s:\n%s", code, errs, out)
 	}
 	for text, want := range map[string]bool{"": false, "a": false, "a; b": false, "b; c; a": true, "c": true} {
 		if got := unlisted(text, []model.Problem{{Reason: "a"}, {Reason: "b"}}); got != want {
@@ -383,7 +385,7 @@ func TestMigrate(t *testing.T) {
 	s.want(stores, 0, "workloadentry/one created\n1 object copied (1 new, 0 replaced), 0 unchanged\n", "")
 	got := s.store("memory://to").Get(old.Key)
 	if !got.Created.Equal(born) || got.Annotations["keep"] != "me" || len(got.Annotations) != 1 {
-		t.Errorf("copied as %+v", got)
+		t.Errorf("copied object: got %+v", got)
 	}
 	s.want(stores, 0, "0 objects copied (0 new, 0 replaced), 1 unchanged\n", "")
 	if _, err := s.store("memory://from").Patch(t.Context(), old.Key, func(c *model.Config) error {
@@ -420,11 +422,11 @@ func TestWrongCommandLines(t *testing.T) {
 	} {
 		code, out, errs := s.run(strings.Fields(command)...)
 		if code != 2 || out != "" || !strings.Contains(errs, text) {
-			t.Errorf("outrigger %s: %d %q %q, want 2 and %q", command, code, out, errs, text)
+			t.Errorf("outrigger %s: got exit code %d, output %q, errors %q; want 2 and %q", command, code, out, errs, text)
 		}
 	}
 	if code, _, errs := s.run("apply", "-f", filepath.Join(s.dir, "missing")); code != 1 || !strings.Contains(errs, "no such file") {
-		t.Errorf("a missing file: %d %s", code, errs)
+		t.Errorf("a missing file: got exit code %d, errors %s", code, errs)
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "empty"), 0o700); err != nil {
 		t.Fatal(err)
@@ -432,8 +434,8 @@ func TestWrongCommandLines(t *testing.T) {
 	s.want("apply -f DIR/empty", 1, "", "outrigger: empty contains no .yaml, .yml or .json file\n")
 }
 
-// Each kind can be named by its kind, plural or short name, and Istio's Gateway is distinct from
-// that of the Gateway API.
+// TestKindNames checks that each kind can be referred to by its kind, plural or short name, and
+// that Istio's Gateway is distinct from that of the Gateway API.
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	for _, sch := range schema.All() {
@@ -447,11 +449,11 @@ func TestKindNames(t *testing.T) {
 		for _, name := range names {
 			list, err := kinds(name)
 			if err != nil || len(list) != 1 || list[0].Kind != sch.Kind {
-				t.Errorf("%s gives %v, %v, want %s", name, list, err, sch.Kind)
+				t.Errorf("kinds(%s) = %v, %v; want %s", name, list, err, sch.Kind)
 			}
 		}
 	}
 	if list, err := kinds("all"); err != nil || len(list) != len(schema.All()) {
-		t.Errorf("all returns %d kinds, %v", len(list), err)
+		t.Errorf("kinds(all) returned %d kinds, error %v", len(list), err)
 	}
 }
