@@ -70,7 +70,7 @@ func (s *memory) set(change func(*memory)) {
 func replica(t *testing.T, change func(*ca.Config)) *ca.Authority {
 	t.Helper()
 	a := open(t, func(c *ca.Config) {
-		c.Poll = 20 * time.Minute // with the fake clock, hours pass in milliseconds
+		c.Poll = 20 * time.Minute // the clock is fake, so hours pass in milliseconds
 		change(c)
 	})
 	a.Unwatch()
@@ -109,7 +109,7 @@ func TestReplicasShareOneRoot(t *testing.T) {
 	wg.Wait()
 	for _, r := range roots {
 		if r == "" || r != roots[0] {
-			t.Fatal("two starts ended with different roots")
+			t.Fatal("concurrent starts have different roots")
 		}
 	}
 	if store.saves != 1 {
@@ -136,18 +136,18 @@ func TestReplicasRotateTogether(t *testing.T) {
 				time.Sleep(21 * time.Minute) // all replicas have read the store again
 				synctest.Wait()
 				if !agree(t, all, signers) {
-					t.Fatal("replicas that have read the same store have different roots or sign with different ones")
+					t.Fatal("replicas that have read the same store distribute different roots or sign with different roots")
 				}
 			}
 		}
 		if len(signers) != 2 || apart > 10 {
-			t.Errorf("%d roots signed in one and a half lives of a root, want 2; the replicas were apart %d times", len(signers), apart)
+			t.Errorf("%d roots signed within one and a half lifetimes of a root, want 2; the replicas differed %d times, want at most 10", len(signers), apart)
 		}
 	})
 }
 
-// agree reports whether all distribute the same roots and sign with the same one. It fails the test
-// unless all trust what each one signs.
+// agree reports whether all replicas distribute the same roots and sign with the same root. It
+// fails the test unless all of them trust what each one signs.
 func agree(t *testing.T, all []*ca.Authority, signers map[string]bool) bool {
 	t.Helper()
 	now := map[string]bool{}
@@ -164,7 +164,7 @@ func agree(t *testing.T, all []*ca.Authority, signers map[string]bool) bool {
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(b.RootPEM())
 			if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
-				t.Fatalf("a replica does not trust what another one signs: %v", err)
+				t.Fatalf("a replica does not trust a certificate of another one: %v", err)
 			}
 			same = same && bytes.Equal(a.RootPEM(), b.RootPEM()) && a.Phase() == b.Phase()
 		}
@@ -183,13 +183,13 @@ func TestStoreIsHealed(t *testing.T) {
 		synctest.Wait()
 		m, _, err := store.Load(t.Context())
 		if err != nil || len(m["ca-key.pem"]) == 0 || !bytes.Equal(a.RootPEM(), before) {
-			t.Errorf("the store was not written again, or the root changed: %v", err)
+			t.Errorf("the store was not written again, or the root changed, error %v", err)
 		}
 		store.set(func(s *memory) { s.m["ca-key.pem"] = []byte("x") })
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), time.Hour); err != nil {
-			t.Errorf("a store that became invalid ends signing: %v", err)
+			t.Errorf("Sign with a store that became invalid = %v, want nil", err)
 		}
 	})
 }
@@ -202,38 +202,38 @@ func TestStoreThatFailsDoesNotEndSigning(t *testing.T) {
 		a := replica(t, func(c *ca.Config) { c.Store, c.Logger, c.Root.TTL = store, textLog(log), 400*time.Hour })
 		for name, spoil := range map[string]func(*memory){
 			"save": func(s *memory) { s.loadErr, s.saveErr = nil, errors.New("the disk is full") },
-			"load": func(s *memory) { s.loadErr, s.saveErr = errors.New("nobody answers"), nil },
+			"load": func(s *memory) { s.loadErr, s.saveErr = errors.New("no response"), nil },
 		} {
 			store.set(spoil)
 			for range 20 {
 				time.Sleep(time.Hour)
 				if _, err := sign(t, a, newCSR(t, newKey(t, ""), web()), 2*time.Hour); err != nil {
-					t.Errorf("%s: %v", name, err)
+					t.Errorf("%s: Sign with a failing store = %v, want nil", name, err)
 				}
 			}
 		}
 		if n := strings.Count(log.String(), "the disk is full"); n < 1 || n > 2 {
-			t.Errorf("the log tells %d times of the full disk, want once or twice:\n%s", n, log)
+			t.Errorf("the full disk was logged %d times, want once or twice:\n%s", n, log)
 		}
-		// No root is distributed that a restart would forget.
+		// No root may be distributed that would be lost after a restart.
 		time.Sleep(320 * time.Hour)
 		if n := len(parse(t, a.RootPEM())); n != 1 {
-			t.Errorf("%d roots are given out while nothing can be saved", n)
+			t.Errorf("%d roots are distributed while the store fails, want 1", n)
 		}
 		store.set(func(s *memory) { s.loadErr, s.saveErr = nil, nil })
 		time.Sleep(2 * time.Hour)
 		if n := len(parse(t, a.RootPEM())); n != 2 {
-			t.Errorf("%d roots are given out after the store came back, want 2", n)
+			t.Errorf("%d roots are distributed after the store recovered, want 2", n)
 		}
 		m, _, err := store.Load(t.Context())
 		if err != nil || !strings.Contains(string(m["rotation.json"]), `"longestLife": "2h0m0s"`) {
-			t.Errorf("the longest life was not written down: %s, %v", m["rotation.json"], err)
+			t.Errorf("the longest lifetime was not stored: %s, error %v", m["rotation.json"], err)
 		}
 	})
 }
 
-// TestCrashWhileWriting interrupts the writing of a directory after each file of each step of a
-// rotation, and restarts.
+// TestCrashWhileWriting interrupts the writing of a directory after each file in each step of a
+// rotation, and restarts the authority.
 func TestCrashWhileWriting(t *testing.T) {
 	t.Parallel()
 	order := []string{"ca-key.pem", "ca-cert.pem", "next-key.pem", "next-cert.pem", "rotation.json", "root-cert.pem"}
@@ -279,7 +279,7 @@ func TestCrashWhileWriting(t *testing.T) {
 			before, last = after, leafOf(a)
 		}
 		if starts < 3*len(order) {
-			t.Errorf("there were %d starts: the rotation did not take place", starts)
+			t.Errorf("%d starts, want at least %d: the rotation did not take place", starts, 3*len(order))
 		}
 	})
 }
@@ -309,10 +309,10 @@ func TestDirIsLockedAndVersioned(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "rotation.json"))
 	if err != nil || !strings.Contains(string(text), `"longestLife": "1h0m0s"`) {
-		t.Errorf("rotation.json says %s, error %v", text, err)
+		t.Errorf("rotation.json: got %s, error %v", text, err)
 	}
 	if strings.Contains(string(text), "PRIVATE") {
-		t.Error("rotation.json, which everybody may read, holds a key")
+		t.Error("rotation.json, which is world-readable, contains a key")
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -320,7 +320,7 @@ func TestDirIsLockedAndVersioned(t *testing.T) {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") && e.Name() != ".lock" {
-			t.Errorf("%s is left over", e.Name())
+			t.Errorf("the temporary file %s was not removed", e.Name())
 		}
 	}
 }

@@ -26,8 +26,8 @@ func stranger(t *testing.T, a *authority) *grpc.ClientConn {
 	return conn
 }
 
-// TestNothingIsReadOfAStranger opens a call and sends no request. The call must still be rejected,
-// which shows that the request of an unauthenticated caller is neither awaited nor buffered.
+// TestNothingIsReadOfAStranger checks that a call without credentials is rejected although it sends
+// no request. This shows that requests of unauthenticated callers are neither awaited nor buffered.
 func TestNothingIsReadOfAStranger(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -15,7 +15,7 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 )
 
-// silent is a call whose caller sends nothing.
+// silent is a stream whose caller sends nothing.
 type silent struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -25,7 +25,7 @@ import (
 // permanent.
 func TestAuthenticationIsUnavailable(t *testing.T) {
 	t.Parallel()
-	unavailable := fmt.Errorf("%w: nobody answers", authn.ErrUnavailable)
+	unavailable := fmt.Errorf("%w: no response", authn.ErrUnavailable)
 	id := certs.ID{TrustDomain: "cluster.local", Namespace: "ns", ServiceAccount: "agent"}
 	for name, change := range map[string]func(*ca.ServiceConfig){
 		"caller": func(c *ca.ServiceConfig) {
@@ -48,7 +48,7 @@ func TestAuthenticationIsUnavailable(t *testing.T) {
 			Csr: string(newCSR(t, newKey(t, ""), web())), Metadata: impersonate(t),
 		})
 		if status.Code(err) != codes.Unavailable {
-			t.Errorf("%s: got error %v", name, err)
+			t.Errorf("%s: got error %v, want UNAVAILABLE", name, err)
 		}
 		if err := conn.Close(); err != nil {
 			t.Error(err)

@@ -33,29 +33,29 @@ func testPatch(t *testing.T, s *suite) {
 	}
 	second := l.shows(first.Key, version)
 	if second.Labels["keep"] != "me" || second.Labels["more"] != "yes" || address(second) != "10.0.0.2" {
-		t.Errorf("the store holds %v, %v", second.Labels, second.Spec)
+		t.Errorf("after Patch: got labels %v, spec %v", second.Labels, second.Spec)
 	}
 	if len(first.Labels) != 1 || address(first) != "10.0.0.1" {
-		t.Error("the change was made in the shared object")
+		t.Error("Patch modified the shared object")
 	}
 	if got := l.Get(key(model.WorkloadEntry, "other", "other")); got != nil {
 		t.Errorf("Patch moved the object: %v", got)
 	}
 
-	no := errors.New("no")
+	no := errors.New("canceled by the change")
 	_, err = l.Patch(t.Context(), first.Key, func(c *model.Config) error {
 		c.Labels = nil
 		return no
 	})
 	want(t, "a change that fails", err, no)
-	l.create(workload("shop", "b", "10.0.0.3")) // what came before is visible now
+	l.create(workload("shop", "b", "10.0.0.3")) // earlier writes are visible now
 	if got := l.Get(first.Key); got.ResourceVersion != second.ResourceVersion {
-		t.Errorf("a change that failed was written: %v", got.Labels)
+		t.Errorf("a failed change was written: labels %v", got.Labels)
 	}
 }
 
-// testPatchInterrupted lets another writer be faster: the change has to be made
-// again, on what that one wrote.
+// testPatchInterrupted writes the object during a Patch. The change must be applied again, to the
+// newer version.
 func testPatchInterrupted(t *testing.T, s *suite) {
 	l := s.start(t)
 	first := l.create(counted("shop", "a"))
@@ -72,11 +72,11 @@ func testPatchInterrupted(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	if got := l.shows(first.Key, version); calls < 2 || got.Annotations[counter] != "1" || got.Labels["other"] != "yes" {
-		t.Errorf("after %d calls the store holds %v, %v", calls, got.Annotations, got.Labels)
+		t.Errorf("after %d calls: got annotations %v, labels %v; want at least 2 calls and both changes", calls, got.Annotations, got.Labels)
 	}
 }
 
-// count adds one to the counter of an object.
+// count increments the counter of an object.
 func count(c *model.Config) error {
 	n, err := strconv.Atoi(c.Annotations[counter])
 	if err != nil {
@@ -92,8 +92,8 @@ func counted(namespace, name string) *model.Config {
 	return c
 }
 
-// testPatchWriters lets 100 writers count in one object: half patch it, half
-// read, change and write it themselves.
+// testPatchWriters increments the counter of one object with 100 concurrent writers. Half of them
+// use Patch; the others read, change and write the object themselves.
 func testPatchWriters(t *testing.T, s *suite) {
 	const writers = 100
 	l := s.start(t)
@@ -130,7 +130,7 @@ func testDelete(t *testing.T, s *suite) {
 	second := l.update(readdress(first, "10.0.0.2"))
 	want(t, "delete what changed meanwhile", l.Delete(t.Context(), first.Key, first.ResourceVersion), config.ErrConflict)
 	if got := l.Get(first.Key); got == nil {
-		t.Fatal("a delete that failed removed the object")
+		t.Fatal("a failed Delete removed the object")
 	}
 	if err := l.Delete(t.Context(), first.Key, second.ResourceVersion); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func testDelete(t *testing.T, s *suite) {
 	l.gone(first.Key)
 	l.heard(first.Key, "")
 	if list := l.List(model.WorkloadEntry, ""); len(list) != 1 || list[0].Key != other.Key {
-		t.Errorf("the list is %v", list)
+		t.Errorf("List() = %v, want only the other object", list)
 	}
 	want(t, "delete it again", l.Delete(t.Context(), first.Key, ""), config.ErrNotFound)
 	if err := l.Delete(t.Context(), other.Key, ""); err != nil {
@@ -147,7 +147,7 @@ func testDelete(t *testing.T, s *suite) {
 	l.gone(other.Key)
 	again := l.create(workload("shop", "a", "10.0.0.3"))
 	if again.UID != "" && again.UID == first.UID {
-		t.Errorf("a new object has the UID %q of the old one", again.UID)
+		t.Errorf("a new object has the same UID %q as the deleted one", again.UID)
 	}
 }
 
@@ -185,24 +185,24 @@ func testKeys(t *testing.T, s *suite) {
 		}
 		for _, o := range list {
 			if o.Kind != c.kind || c.namespace != "" && o.Namespace != c.namespace {
-				t.Errorf("%s in %q: the list holds %s", c.kind, c.namespace, o.Key)
+				t.Errorf("%s in %q: the list contains %s", c.kind, c.namespace, o.Key)
 			}
 		}
 	}
 	if _, ok := l.Get(key(model.KubernetesGateway, "shop", "same")).Spec.(*gatewayv1.GatewaySpec); !ok {
-		t.Error("the two kinds of Gateway are mixed up")
+		t.Error("the two kinds of Gateway are confused")
 	}
 	if err := l.Delete(t.Context(), key(model.Gateway, "shop", "same"), ""); err != nil {
 		t.Fatal(err)
 	}
 	l.gone(key(model.Gateway, "shop", "same"))
 	if l.Get(key(model.KubernetesGateway, "shop", "same")) == nil || l.Get(key(model.GatewayClass, "", "same")) == nil {
-		t.Error("Delete removed objects of other kinds")
+		t.Error("Delete removed an object of another kind")
 	}
 }
 
-// testOrder wants the canonical order: age first, then name and namespace. A
-// store may choose the creation time itself.
+// testOrder checks the canonical order: age, then name, then namespace. A store may choose creation
+// times itself.
 func testOrder(t *testing.T, s *suite) {
 	l := s.start(t)
 	at := time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -216,22 +216,22 @@ func testOrder(t *testing.T, s *suite) {
 	l.create(twin)
 	list := l.List(model.WorkloadEntry, "")
 	if len(list) != 4 || !slices.IsSortedFunc(list, model.Older) {
-		t.Errorf("the list is not in order: %v", list)
+		t.Errorf("the list is not in canonical order: %v", list)
 	}
-	if list[0].Created.Equal(at) { // the store keeps creation times
+	if list[0].Created.Equal(at) { // the store keeps the creation times of writers
 		var names string
 		for _, c := range list {
 			names += " " + c.Namespace + "/" + c.Name
 		}
 		if names != " shop/c shop/a other/b shop/b" {
-			t.Errorf("the order is%s", names)
+			t.Errorf("got order%s", names)
 		}
 	}
-	// An update makes nothing younger.
+	// An update must not change the age.
 	first := list[0]
 	updated := l.update(readdress(first, "10.0.0.2"))
 	if !updated.Created.Equal(first.Created) || l.List(model.WorkloadEntry, "")[0].Key != first.Key {
-		t.Errorf("after an update it was created %v, before %v", updated.Created, first.Created)
+		t.Errorf("creation time after an update: got %v, before %v", updated.Created, first.Created)
 	}
 }
 
@@ -241,7 +241,7 @@ func testStructs(t *testing.T, s *suite) {
 	first := l.create(c)
 	spec, ok := first.Spec.(*gatewayv1.HTTPRouteSpec)
 	if !ok || len(spec.Hostnames) != 2 || len(spec.Rules) != 1 || *spec.Rules[0].BackendRefs[0].Port != 8080 {
-		t.Fatalf("the store holds %v", first.Spec)
+		t.Fatalf("spec: got %v", first.Spec)
 	}
 	version, err := l.Patch(t.Context(), c.Key, func(c *model.Config) error {
 		c.Spec.(*gatewayv1.HTTPRouteSpec).Hostnames = []gatewayv1.Hostname{"new.example"}
@@ -252,10 +252,10 @@ func testStructs(t *testing.T, s *suite) {
 	}
 	second := l.shows(c.Key, version)
 	if got := second.Spec.(*gatewayv1.HTTPRouteSpec).Hostnames; len(got) != 1 || got[0] != "new.example" {
-		t.Errorf("the store holds %v", got)
+		t.Errorf("hostnames: got %v", got)
 	}
 	if len(spec.Hostnames) != 2 {
-		t.Error("the change was made in the shared object")
+		t.Error("the change modified the shared object")
 	}
 	l.heard(c.Key, version)
 }
@@ -265,12 +265,12 @@ func testBig(t *testing.T, s *suite) {
 	c := big("shop", "a", 300_000)
 	got := l.create(c)
 	if !model.SameSpec(got.Spec, c.Spec) {
-		t.Error("a big object comes back changed")
+		t.Error("a large object differs after it was stored")
 	}
 	next := got.Clone()
 	next.Labels = map[string]string{"more": "yes"}
 	if got = l.update(next); !model.SameSpec(got.Spec, c.Spec) {
-		t.Error("a big object was changed by an update of its labels")
+		t.Error("the spec of a large object changed with its labels")
 	}
 }
 
@@ -282,7 +282,7 @@ func testMany(t *testing.T, s *suite) {
 		for i := range each {
 			c := workload(fmt.Sprintf("ns%d", w), fmt.Sprintf("w%d", i), fmt.Sprintf("10.0.%d.%d", w, i))
 			if _, err := l.Create(t.Context(), c); err != nil {
-				t.Errorf("create %s: %v", c.Key, err)
+				t.Errorf("Create(%s) = %v", c.Key, err)
 				return
 			}
 		}
@@ -291,15 +291,15 @@ func testMany(t *testing.T, s *suite) {
 	l.until("all objects are there", func() bool { return len(l.List(model.WorkloadEntry, "")) == writers*each })
 	for w := range writers {
 		if n := len(l.List(model.WorkloadEntry, fmt.Sprintf("ns%d", w))); n != each {
-			t.Errorf("namespace %d holds %d objects", w, n)
+			t.Errorf("namespace %d contains %d objects, want %d", w, n, each)
 		}
 	}
 	if got := l.Get(key(model.WorkloadEntry, "ns3", "w77")); got == nil || address(got) != "10.0.3.77" {
-		t.Errorf("Get returned %v", got)
+		t.Errorf("Get() = %v", got)
 	}
 }
 
-// testCallersKeepTheirObjects writes to an object after it was stored.
+// testCallersKeepTheirObjects modifies an object after it was stored.
 func testCallersKeepTheirObjects(t *testing.T, s *suite) {
 	l := s.start(t)
 	mine := workload("shop", "a", "10.0.0.1")
@@ -310,7 +310,7 @@ func testCallersKeepTheirObjects(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	if !config.SameContent(mine, before) || mine.ResourceVersion != "" || mine.Generation != 0 || !mine.Created.IsZero() {
-		t.Errorf("Create wrote to the caller's object: %+v", mine)
+		t.Errorf("Create modified the caller's object: %+v", mine)
 	}
 	mine.Labels["app"] = "changed"
 	mine.Spec = readdress(mine, "10.0.0.2").Spec

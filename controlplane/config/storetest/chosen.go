@@ -16,8 +16,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// testChosenOnce wants the fields that API servers never let change to stay in
-// every store, so that an object can go from each to each.
+// testChosenOnce checks that fields that API servers never let change are immutable in every store,
+// so that objects can be copied from any store to any other.
 func testChosenOnce(t *testing.T, s *suite) {
 	l := s.start(t)
 	class := l.create(gatewayClass("a"))
@@ -34,7 +34,7 @@ func testChosenOnce(t *testing.T, s *suite) {
 		t.Helper()
 		var invalid *config.InvalidError
 		if !errors.As(err, &invalid) || config.StatusCode(err) != 422 || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v, want a refusal of %s", what, err, field)
+			t.Errorf("%s: got error %v, want one about %s", what, err, field)
 		}
 	}
 	other := class.Clone()
@@ -51,19 +51,19 @@ func testChosenOnce(t *testing.T, s *suite) {
 	})
 	refused("patch of a GatewayClass", "spec.controllerName", err)
 	if got := l.Get(class.Key); got.ResourceVersion != class.ResourceVersion {
-		t.Errorf("the store holds %v", got)
+		t.Errorf("a rejected change was written: %v", got)
 	}
 }
 
-// testWholeSeconds wants creation times to the second in every store, so that
-// the order of objects is the same in each.
+// testWholeSeconds checks that every store truncates creation times to seconds, so that the order
+// of objects is the same in each.
 func testWholeSeconds(t *testing.T, s *suite) {
 	l := s.start(t)
 	fine := workload("shop", "a", "10.0.0.1")
 	fine.Created = time.Date(2024, 1, 2, 3, 4, 5, 678, time.UTC)
 	for _, c := range []*model.Config{fine, workload("shop", "b", "10.0.0.1")} {
 		if got := l.create(c).Created; got.IsZero() || got.Nanosecond() != 0 {
-			t.Errorf("%s was created %v", c.Key, got)
+			t.Errorf("creation time of %s: got %v, want whole seconds", c.Key, got)
 		}
 	}
 }

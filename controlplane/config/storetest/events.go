@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// testReadOnlyResults writes to what the store shares and wants to be caught.
+// testReadOnlyResults modifies objects that the store shares, which the guard must detect.
 func testReadOnlyResults(t *testing.T, s *suite) {
 	l := s.start(t)
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -32,15 +32,15 @@ func testReadOnlyResults(t *testing.T, s *suite) {
 			list[0], list[1] = list[1], list[0]
 		},
 	} {
-		// A copy of the store's answers, so that other guards stay content.
+		// A copy of the store's results, so that the other guard does not detect these writes.
 		watched := newGuard(&frozen{Store: l.raw})
 		_ = watched.List(model.WorkloadEntry, "")
 		if err := watched.Verify(); err != nil {
-			t.Fatalf("nobody wrote, and yet: %v", err)
+			t.Fatalf("Verify() without a write = %v, want nil", err)
 		}
 		write(watched)
 		if err := watched.Verify(); err == nil || !strings.Contains(err.Error(), "Clone") {
-			t.Errorf("a write to %s is not found: %v", what, err)
+			t.Errorf("Verify() after a write to %s = %v, want an error", what, err)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func shared(s config.Store, name string) *model.Config {
 	return s.Get(key(model.WorkloadEntry, "shop", name))
 }
 
-// frozen shares copies of what a store had when it was first asked.
+// frozen shares copies of the objects that a store had at the first call.
 type frozen struct {
 	config.Store
 	once sync.Once
@@ -99,7 +99,7 @@ func testEvents(t *testing.T, s *suite) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !slices.Equal(order, want) {
-			t.Errorf("the handlers were called for %v, want %v", order, want)
+			t.Errorf("the handlers were called in the order %v, want %v", order, want)
 		}
 		order = nil
 	}
@@ -125,7 +125,7 @@ func testEvents(t *testing.T, s *suite) {
 	e := l.follow.events
 	if len(e) != 5 || address(e[1].Old) != "10.0.0.1" || address(e[1].New) != "10.0.0.2" || reason(e[2].New) != "one" ||
 		reason(e[3].Old) != "one" || e[3].New != nil {
-		t.Errorf("the events are %v", e)
+		t.Errorf("events: got %v", e)
 	}
 }
 
@@ -152,7 +152,7 @@ func testEventsByKind(t *testing.T, s *suite) {
 	} {
 		l.heard(c.Key, l.create(c).ResourceVersion)
 	}
-	// The follower comes first, so the others may still be at the last one.
+	// The follower is called first, so the others may not have handled the last event yet.
 	want := map[string]int{
 		"all WorkloadEntry": 1, "all GatewayClass": 1, "all Gateway": 1, "all KubernetesGateway": 1,
 		"workloads WorkloadEntry": 1, "two GatewayClass": 1, "two KubernetesGateway": 1,
@@ -164,12 +164,12 @@ func testEventsByKind(t *testing.T, s *suite) {
 	})
 }
 
-// testFirstLoad writes before Run: it belongs to the first load, and the
-// store has synced only after the handlers heard of it.
+// testFirstLoad writes before Run. These objects belong to the first load, and the store may be
+// synced only after the handlers have received them.
 func testFirstLoad(t *testing.T, s *suite) {
 	l := s.prepare(t)
 	if l.HasStarted() || l.HasSynced() {
-		t.Error("the store says that it runs")
+		t.Error("HasStarted() or HasSynced() = true before Run")
 	}
 	const objects = 20
 	for i := range objects {
@@ -178,7 +178,7 @@ func testFirstLoad(t *testing.T, s *suite) {
 		}
 	}
 	if events, _ := l.follow.count(); events > 0 {
-		t.Errorf("a handler was called %d times before Run", events)
+		t.Errorf("the handlers received %d events before Run, want none", events)
 	}
 	hold, early := make(chan struct{}), make(chan bool, 1000)
 	l.RegisterEventHandler(func([]config.Event) {
@@ -188,28 +188,28 @@ func testFirstLoad(t *testing.T, s *suite) {
 	go func() {
 		l.until("the first handler was called", func() bool { events, _ := l.follow.count(); return events > 0 })
 		if l.HasSynced() {
-			t.Error("the store has synced before its handlers returned")
+			t.Error("HasSynced() = true before the handlers returned")
 		}
 		close(hold)
 	}()
-	l.run() // waits until it has synced
+	l.run() // waits until the store has synced
 	if !l.HasStarted() {
-		t.Error("the store runs and does not say so")
+		t.Error("HasStarted() = false while the store runs")
 	}
 	<-l.Synced()
 	if <-early {
-		t.Error("the store had synced when a handler first heard of it")
+		t.Error("HasSynced() = true when a handler was called for the first time")
 	}
 	if events, _ := l.follow.count(); events != objects {
-		t.Errorf("the handlers heard of %d objects when the store had synced, want %d", events, objects)
+		t.Errorf("the handlers had received %d objects when the store was synced, want %d", events, objects)
 	}
 	if n := len(l.List(model.WorkloadEntry, "")); n != objects {
-		t.Errorf("the list holds %d objects", n)
+		t.Errorf("the list contains %d objects, want %d", n, objects)
 	}
 }
 
-// testFollowsManyWrites changes 20 objects for a while; the follower replays
-// the events and compares each with what the store shows.
+// testFollowsManyWrites changes 20 objects concurrently. The follower replays the events and
+// compares each with what the store shows.
 func testFollowsManyWrites(t *testing.T, s *suite) {
 	const writers, rounds = 20, 10
 	l := s.start(t)
@@ -242,7 +242,7 @@ func testFollowsManyWrites(t *testing.T, s *suite) {
 func testEmptyStore(t *testing.T, s *suite) {
 	l := s.start(t)
 	if events, _ := l.follow.count(); events > 0 {
-		t.Errorf("%d events of an empty store", events)
+		t.Errorf("%d events of an empty store, want none", events)
 	}
 	schemas := l.Schemas()
 	if len(schemas) == 0 || l.Name() == "" {
@@ -250,10 +250,10 @@ func testEmptyStore(t *testing.T, s *suite) {
 	}
 	for _, schema := range schemas {
 		if list := l.List(schema.Kind, ""); len(list) > 0 {
-			t.Errorf("it holds %v", list)
+			t.Errorf("an empty store contains %v", list)
 		}
 	}
 	if p := l.wrong(); len(p) > 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems of an empty store: got %v, want none", p)
 	}
 }

@@ -13,21 +13,21 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// guard is a [config.Store] that detects writes to shared objects: it keeps a
-// copy of every object and list that it returned.
+// guard is a [config.Store] that detects modifications of shared objects. It keeps a copy of every
+// object and list that it has returned.
 type guard struct {
 	config.Store
 
 	mu     sync.Mutex // guards the fields below
 	copies map[*model.Config]*model.Config
-	// lists holds shared lists and their copies, by the place of the first
-	// element; keeping the list keeps the place from being used again.
+	// lists contains shared lists and their copies, by the address of the first element. Keeping
+	// the list prevents that its address is reused.
 	lists map[**model.Config]sharedList
 }
 
 type sharedList struct{ shared, was []*model.Config }
 
-// newGuard returns a guard of what s returns.
+// newGuard returns a guard for s.
 func newGuard(s config.Store) *guard {
 	return &guard{Store: s, copies: map[*model.Config]*model.Config{}, lists: map[**model.Config]sharedList{}}
 }
@@ -42,7 +42,7 @@ func (g *guard) remember(objects ...*model.Config) {
 	}
 }
 
-// Get returns one object, or nil.
+// Get returns the object with the given key, or nil if it does not exist.
 func (g *guard) Get(key model.Key) *model.Config {
 	c := g.Store.Get(key)
 	g.remember(c)
@@ -73,20 +73,19 @@ func (g *guard) RegisterEventHandler(handler func([]config.Event), kinds ...mode
 	}, kinds...)
 }
 
-// Verify names the objects that somebody wrote to after they were handed out,
-// and says when somebody wrote to a list.
+// Verify returns an error that names the shared objects and lists that were modified.
 func (g *guard) Verify() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
 	for shared, was := range g.copies {
 		if !unchanged(shared, was) {
-			errs = append(errs, fmt.Errorf("%s: somebody wrote to the object that the store shares: write to a Clone", was.Key))
+			errs = append(errs, fmt.Errorf("%s: an object that the store shares was modified: modify a Clone", was.Key))
 		}
 	}
 	for _, l := range g.lists {
 		if !slices.Equal(l.shared, l.was) {
-			errs = append(errs, fmt.Errorf("a list of %s: somebody wrote to the list that the store shares: write to a Clone", l.was[0].Kind))
+			errs = append(errs, fmt.Errorf("a list of %s that the store shares was modified: modify a Clone", l.was[0].Kind))
 		}
 	}
 	return errors.Join(errs...)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// handleCases run on two stores of one backing.
+// handleCases run on two stores with the same backing.
 var handleCases = []testCase{
 	{"TwoHandles", testTwoHandles},
 	{"TwoHandlesRace", testTwoHandlesRace},
@@ -31,7 +31,7 @@ func (s *suite) pair(t *testing.T) (a, b *live) {
 	return a, b
 }
 
-// testTwoHandles wants that what one writes the other sees.
+// testTwoHandles checks that each handle shows what the other one writes.
 func testTwoHandles(t *testing.T, s *suite) {
 	a, b := s.pair(t)
 	first := a.create(workload("shop", "a", "10.0.0.1"))
@@ -45,7 +45,7 @@ func testTwoHandles(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	if got := b.shows(first.Key, version); reason(got) != "one" {
-		t.Errorf("the other handle shows the status %v", got.Status)
+		t.Errorf("status in the other handle: got %v", got.Status)
 	}
 	if err := b.Delete(t.Context(), first.Key, version); err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func testTwoHandles(t *testing.T, s *suite) {
 	b.heard(first.Key, third.ResourceVersion)
 }
 
-// testTwoHandlesRace writes the same version of an object, and creates the same
-// object, by both handles at once: one of them wins each time.
+// testTwoHandlesRace writes the same version of an object, and creates the same object, through
+// both handles at once. Exactly one of them must succeed each time.
 func testTwoHandlesRace(t *testing.T, s *suite) {
 	a, b := s.pair(t)
 	both := []*live{a, b}
@@ -73,11 +73,11 @@ func testTwoHandlesRace(t *testing.T, s *suite) {
 					wins.Add(1)
 					won.Store(version)
 				case !errors.Is(err, lose):
-					t.Errorf("%s: %v", what, err)
+					t.Errorf("%s: got error %v, want nil or %v", what, err, lose)
 				}
 			})
 			if wins.Load() != 1 {
-				t.Fatalf("%s by two handles at once: %d of them succeeded", what, wins.Load())
+				t.Fatalf("%s through two handles at once: %d succeeded, want 1", what, wins.Load())
 			}
 			return won.Load().(string)
 		}
@@ -113,7 +113,7 @@ func testTwoHandlesWriters(t *testing.T, s *suite) {
 	}
 }
 
-// testRestart wants that a store which is opened later shows what was written.
+// testRestart checks that a store opened later shows what was written before.
 func testRestart(t *testing.T, s *suite) {
 	a := s.start(t)
 	c := workload("shop", "a", "10.0.0.1")
@@ -132,12 +132,12 @@ func testRestart(t *testing.T, s *suite) {
 	got := b.Get(c.Key)
 	if got == nil || got.ResourceVersion != version || !config.SameContent(got, shown) || reason(got) != "one" ||
 		!got.Created.Equal(shown.Created) || got.UID != shown.UID || got.Generation != shown.Generation {
-		t.Errorf("the new handle shows %+v, the old one %+v", got, shown)
+		t.Errorf("got %+v in the new handle, %+v in the old one", got, shown)
 	}
 	if got := b.Get(route.Key); got == nil || got.ResourceVersion != route.ResourceVersion || !model.SameSpec(got.Spec, route.Spec) {
-		t.Errorf("the new handle shows %+v, the old one %+v", got, route)
+		t.Errorf("got %+v in the new handle, %+v in the old one", got, route)
 	}
 	if p := b.wrong(); len(p) > 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want none", p)
 	}
 }

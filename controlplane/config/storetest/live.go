@@ -16,7 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// live is a store under test, with a guard around it and a follower behind it.
+// live is a store under test, wrapped by a guard and observed by a follower.
 type live struct {
 	*guard
 	t      *testing.T
@@ -25,13 +25,13 @@ type live struct {
 	follow *follower
 }
 
-// prepare opens a store and does not run it.
+// prepare opens a store without running it.
 func (s *suite) prepare(t *testing.T) *live {
 	t.Helper()
 	return s.guard(t, s.open(t))
 }
 
-// guard dresses a store that was not run yet.
+// guard wraps a store that is not running yet.
 func (s *suite) guard(t *testing.T, raw config.Store) *live {
 	t.Helper()
 	l := &live{guard: newGuard(raw), t: t, raw: raw, wait: s.opts.Wait}
@@ -40,8 +40,7 @@ func (s *suite) guard(t *testing.T, raw config.Store) *live {
 	return l
 }
 
-// run runs the store until the test ends, and looks then whether anybody wrote
-// to shared objects.
+// run runs the store until the test ends, and then checks that no shared object was modified.
 func (l *live) run() {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
@@ -52,10 +51,10 @@ func (l *live) run() {
 		select {
 		case err := <-done:
 			if err != nil && !errors.Is(err, context.Canceled) {
-				l.t.Errorf("Run ended with %v", err)
+				l.t.Errorf("Run() = %v, want nil or context.Canceled", err)
 			}
 		case <-time.After(l.wait):
-			l.t.Error("Run does not end with its context")
+			l.t.Error("Run did not return after its context was canceled")
 		}
 		if err := l.Verify(); err != nil {
 			l.t.Error(err)
@@ -73,17 +72,17 @@ func (s *suite) start(t *testing.T) *live {
 	return l
 }
 
-// until waits for what has to come true; a store need not show writes at once.
+// until waits for a condition, because a store need not show writes immediately.
 func (l *live) until(what string, ok func() bool) {
 	l.t.Helper()
 	for deadline := time.Now().Add(l.wait); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			l.t.Fatalf("%s: it never came true: %s; problems: %v", l.Name(), what, l.Problems())
+			l.t.Fatalf("%s: condition not met in time: %s; problems: %v", l.Name(), what, l.Problems())
 		}
 	}
 }
 
-// shows waits until the store shows a version of an object, and gives it.
+// shows waits until the store shows a version of an object, and returns the object.
 func (l *live) shows(key model.Key, version string) *model.Config {
 	l.t.Helper()
 	var c *model.Config
@@ -94,58 +93,57 @@ func (l *live) shows(key model.Key, version string) *model.Config {
 	return c
 }
 
-// gone waits until an object is gone.
+// gone waits until an object does not exist.
 func (l *live) gone(key model.Key) {
 	l.t.Helper()
 	l.until(key.String()+" is gone", func() bool { return l.Get(key) == nil })
 }
 
-// create writes an object and returns what the store then shows.
+// create writes an object and returns it as the store then shows it.
 func (l *live) create(c *model.Config) *model.Config {
 	l.t.Helper()
 	version, err := l.Create(l.t.Context(), c)
 	if err != nil {
-		l.t.Fatalf("create %s: %v", c.Key, err)
+		l.t.Fatalf("Create(%s) = %v", c.Key, err)
 	}
 	if version == "" {
-		l.t.Fatalf("create %s returns no resource version", c.Key)
+		l.t.Fatalf("Create(%s) returned no resource version", c.Key)
 	}
 	return l.shows(c.Key, version)
 }
 
-// update writes an object over what there is and returns what the store then
-// shows.
+// update writes an object unconditionally and returns it as the store then shows it.
 func (l *live) update(c *model.Config) *model.Config {
 	l.t.Helper()
 	version, err := l.Update(l.t.Context(), c)
 	if err != nil {
-		l.t.Fatalf("update %s: %v", c.Key, err)
+		l.t.Fatalf("Update(%s) = %v", c.Key, err)
 	}
 	return l.shows(c.Key, version)
 }
 
-// heard waits until the handlers have heard of a state: of the version that the
-// store shows, or that the object is gone.
+// heard waits until the handlers have received the version that the store shows, or the deletion of
+// the object.
 func (l *live) heard(key model.Key, version string) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("the handlers heard of %s %q", key, version), func() bool { return l.follow.version(key) == version })
 }
 
-// wrong returns the problems that are no warnings: objects of the suite may be of
-// kinds that have no effect yet.
+// wrong returns the problems that are not warnings. Objects of the suite may be of kinds without
+// effect, which cause warnings.
 func (l *live) wrong() []model.Problem {
 	return slices.DeleteFunc(slices.Clone(l.Problems()), func(p model.Problem) bool { return p.Warning })
 }
 
-// want fails the test when an error is not of the kind.
+// want reports an error unless err is target.
 func want(t *testing.T, what string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
-		t.Errorf("%s: the error is %v, want one that is %q", what, err, target)
+		t.Errorf("%s: got error %v, want %q", what, err, target)
 	}
 }
 
-// follower replays the events of a store and finds those that do not fit.
+// follower replays the events of a store and finds those that are inconsistent.
 type follower struct {
 	l *live
 
@@ -165,8 +163,8 @@ func (f *follower) fault(format string, args ...any) {
 	f.faults = append(f.faults, fmt.Sprintf(format, args...))
 }
 
-// hear is a handler. The suite never writes a state that an object had before:
-// a store may assign the same version to it.
+// hear is an event handler. The suite never writes the same state of an object twice, because a
+// store may assign the same version to it.
 func (f *follower) hear(events []config.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,11 +187,11 @@ func (f *follower) one(e config.Event) {
 	before := f.now[key]
 	switch {
 	case (before == nil) != (e.Old == nil):
-		f.fault("%s: the event %q comes when the object is there: %v", key, e.Type, before != nil)
+		f.fault("%s: event %q while the object exists: %v", key, e.Type, before != nil)
 	case before != nil && before.ResourceVersion != e.Old.ResourceVersion:
-		f.fault("%s: the event %q is about %q, the one before led to %q", key, e.Type, e.Old.ResourceVersion, before.ResourceVersion)
+		f.fault("%s: event %q has old version %q, but the previous event ended with %q", key, e.Type, e.Old.ResourceVersion, before.ResourceVersion)
 	case before != nil && e.New != nil && before.ResourceVersion == e.New.ResourceVersion:
-		f.fault("%s: the event %q leads to %q, which it was", key, e.Type, before.ResourceVersion)
+		f.fault("%s: event %q does not change the version %q", key, e.Type, before.ResourceVersion)
 	}
 	if before != nil {
 		if f.passed[key] == nil {
@@ -205,9 +203,9 @@ func (f *follower) one(e config.Event) {
 	if e.New == nil {
 		delete(f.now, key)
 	}
-	// What the store shows now is what the event says, or newer.
+	// The store must show the state of the event or a newer one.
 	if shown := f.l.raw.Get(key); shown != nil && f.passed[key][shown.ResourceVersion] {
-		f.fault("%s: a handler of the event %q, to %q, sees the version %q, which had passed", key, e.Type, version(e.New), shown.ResourceVersion)
+		f.fault("%s: during event %q to version %q, the store shows the earlier version %q", key, e.Type, version(e.New), shown.ResourceVersion)
 	}
 	if e.New != nil {
 		found := false

@@ -20,7 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// counter is the annotation that writers of one object count in.
+// counter is the annotation that concurrent writers increment.
 const counter = "outrigger.example/count"
 
 func key(kind model.Kind, namespace, name string) model.Key {
@@ -37,7 +37,7 @@ func workload(namespace, name, address string) *model.Config {
 
 func address(c *model.Config) string { return c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() }
 
-// readdress returns a copy with another address.
+// readdress returns a copy with a different address.
 func readdress(c *model.Config, address string) *model.Config {
 	c = c.Clone()
 	c.Spec.(*networkingv1alpha3.WorkloadEntry).Address = address
@@ -90,14 +90,14 @@ func httpRoute(namespace, name string, hostnames ...gatewayv1.Hostname) *model.C
 	}
 }
 
-// defaulted returns an object as a store keeps it.
+// defaulted returns an object with the defaults that a store sets.
 func defaulted(c *model.Config) *model.Config {
 	c = c.Clone()
 	validate.ApplyDefaults(c.Spec)
 	return c
 }
 
-// routeStatus is a status of an HTTPRoute.
+// routeStatus returns a status of an HTTPRoute.
 func routeStatus(reason string) *gatewayv1.HTTPRouteStatus {
 	return &gatewayv1.HTTPRouteStatus{RouteStatus: gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{{
 		ParentRef: gatewayv1.ParentReference{Name: "edge"}, ControllerName: "outrigger.example/controller",
@@ -108,7 +108,7 @@ func routeStatus(reason string) *gatewayv1.HTTPRouteStatus {
 	}}}}
 }
 
-// istioStatus is a status of Istio's kinds.
+// istioStatus returns a status of Istio's kinds.
 func istioStatus(reason string) *metav1alpha1.IstioStatus {
 	return &metav1alpha1.IstioStatus{Conditions: []*metav1alpha1.IstioCondition{{Type: "Reconciled", Status: "True", Reason: reason}}}
 }
@@ -121,7 +121,7 @@ func reason(c *model.Config) string {
 	return s.GetConditions()[0].GetReason()
 }
 
-// big returns an object of at least size bytes that do not compress well.
+// big returns an incompressible object of at least size bytes.
 func big(namespace, name string, size int) *model.Config {
 	r := rand.New(rand.NewPCG(1, 2))
 	var b strings.Builder

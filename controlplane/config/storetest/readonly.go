@@ -11,7 +11,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// readOnlyCases run on stores that take no writes.
+// readOnlyCases run on read-only stores.
 var readOnlyCases = []testCase{
 	{"EmptyStore", testEmptyStore},
 	{"ReadOnly", testReadOnly},
@@ -19,7 +19,7 @@ var readOnlyCases = []testCase{
 	{"FollowsManyChanges", testFollowsManyChanges},
 }
 
-// testReadOnly wants every write refused, and nothing changed.
+// testReadOnly checks that every write is rejected and changes nothing.
 func testReadOnly(t *testing.T, s *suite) {
 	l := s.prepare(t)
 	there := workload("shop", "a", "10.0.0.1")
@@ -30,7 +30,7 @@ func testReadOnly(t *testing.T, s *suite) {
 	_, err := l.Create(t.Context(), workload("shop", "b", "10.0.0.2"))
 	want(t, "create", err, config.ErrReadOnly)
 	if code := config.StatusCode(err); code != 405 {
-		t.Errorf("the status is %d", code)
+		t.Errorf("StatusCode() = %d, want 405", code)
 	}
 	_, err = l.Update(t.Context(), readdress(first, "10.0.0.2"))
 	want(t, "update", err, config.ErrReadOnly)
@@ -38,14 +38,14 @@ func testReadOnly(t *testing.T, s *suite) {
 	want(t, "patch", err, config.ErrReadOnly)
 	want(t, "delete", l.Delete(t.Context(), first.Key, ""), config.ErrReadOnly)
 	if got := l.Get(first.Key); got == nil || got.ResourceVersion != first.ResourceVersion || address(got) != "10.0.0.1" {
-		t.Errorf("the store holds %v", got)
+		t.Errorf("the object was changed: %v", got)
 	}
 	if list := l.List(model.WorkloadEntry, ""); len(list) != 1 {
-		t.Errorf("the store holds %v", list)
+		t.Errorf("objects: got %v, want 1", list)
 	}
 }
 
-// testFollow changes the source and wants the events of it.
+// testFollow changes the source and checks the events.
 func testFollow(t *testing.T, s *suite) {
 	l := s.prepare(t)
 	a, b := workload("shop", "a", "10.0.0.1"), workload("shop", "b", "10.0.0.2")
@@ -54,11 +54,11 @@ func testFollow(t *testing.T, s *suite) {
 	s.opts.Fill(t, l.raw, a, b, route, class)
 	l.run()
 	if events, _ := l.follow.count(); events != 4 {
-		t.Errorf("the handlers heard of %d objects when the store had synced, want 4", events)
+		t.Errorf("the handlers had received %d objects when the store was synced, want 4", events)
 	}
 	first := l.Get(a.Key)
 	if !config.SameContent(first, a) || !config.SameContent(l.Get(route.Key), defaulted(route)) || !config.SameContent(l.Get(class.Key), defaulted(class)) {
-		t.Errorf("the store holds %v, %v", first, l.Get(route.Key))
+		t.Errorf("the objects differ from those of the source: %v, %v", first, l.Get(route.Key))
 	}
 	s.opts.Fill(t, l.raw, readdress(a, "10.0.0.3"), route)
 	l.gone(b.Key)
@@ -66,7 +66,7 @@ func testFollow(t *testing.T, s *suite) {
 	l.until("the new address is there", func() bool { return address(l.Get(a.Key)) == "10.0.0.3" })
 	second := l.Get(a.Key)
 	if second.ResourceVersion == first.ResourceVersion || second.ResourceVersion == "" {
-		t.Errorf("the version was %q and is %q", first.ResourceVersion, second.ResourceVersion)
+		t.Errorf("resource version after a change: got %q, before %q", second.ResourceVersion, first.ResourceVersion)
 	}
 	l.heard(a.Key, second.ResourceVersion)
 	l.heard(b.Key, "")
@@ -74,7 +74,7 @@ func testFollow(t *testing.T, s *suite) {
 	l.heard(route.Key, l.Get(route.Key).ResourceVersion)
 }
 
-// testFollowsManyChanges replays the events of many changes.
+// testFollowsManyChanges makes many changes, whose events the follower replays.
 func testFollowsManyChanges(t *testing.T, s *suite) {
 	const objects, rounds = 20, 10
 	l := s.start(t)

@@ -11,24 +11,25 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// Options says what a store offers beside the contract, or cannot do.
+// Options describes what a store supports in addition to the contract, and what it does not
+// support.
 type Options struct {
-	// Reopen opens a second store on the backing of s, which Open gave; it is
-	// not run yet. Nil means that the backing belongs to one store alone.
+	// Reopen opens a second store with the same backing as s, which Open returned; it must not run
+	// yet. Nil means that a backing cannot be shared.
 	Reopen func(t *testing.T, s config.Store) config.Store
-	// Fill makes objects all that the source of s, which Open gave, holds. A
-	// store with Fill takes no writes: only the reading half of the suite is
-	// run, and that every write fails with config.ErrReadOnly.
+	// Fill makes objects the entire content of the source of s, which Open returned. A store with
+	// Fill is read-only: only the reading part of the suite runs, and every write must fail with
+	// config.ErrReadOnly.
 	Fill func(t *testing.T, s config.Store, objects ...*model.Config)
-	// Serial means that Open empties the one backing there is: the cases run one
-	// after another.
+	// Serial means that Open clears a single shared backing, so that the cases must run one after
+	// another.
 	Serial bool
-	// Wait is how long the suite waits for what has to happen; 0 means 2 minutes.
+	// Wait is how long the suite waits for each condition; 0 means 2 minutes.
 	Wait time.Duration
 }
 
-// Run runs the suite, each case as a parallel subtest on a store of its own.
-// Open returns a store that was not run yet, on a fresh and empty backing.
+// Run runs the suite, each case as a parallel subtest with its own store. Open returns a store that
+// is not running yet, with a new, empty backing.
 func Run(t *testing.T, open func(t *testing.T) config.Store, opts Options) {
 	t.Helper()
 	if opts.Wait == 0 {

@@ -59,22 +59,22 @@ func testCreate(t *testing.T, s *suite) {
 	c.Status = istioStatus("written by nobody")
 	got := l.create(c)
 	if !maps.Equal(got.Labels, c.Labels) || !maps.Equal(got.Annotations, c.Annotations) || !model.SameSpec(got.Spec, c.Spec) {
-		t.Errorf("the store holds %v, %v, %v", got.Labels, got.Annotations, got.Spec)
+		t.Errorf("created object: got labels %v, annotations %v, spec %v", got.Labels, got.Annotations, got.Spec)
 	}
 	if got.Status != nil {
 		t.Errorf("Create wrote the status %v", got.Status)
 	}
 	if got.Generation != 0 && got.Generation != 1 {
-		t.Errorf("the first generation is %d", got.Generation)
+		t.Errorf("generation of a new object: got %d, want 0 or 1", got.Generation)
 	}
 	if age := time.Since(got.Created); age < -time.Minute || age > time.Hour {
-		t.Errorf("it was created at %v", got.Created)
+		t.Errorf("creation time: got %v, want about now", got.Created)
 	}
 	if list := l.List(model.WorkloadEntry, ""); len(list) != 1 || list[0].Key != c.Key {
-		t.Errorf("the list is %v", list)
+		t.Errorf("List() = %v, want only the created object", list)
 	}
 	if p := l.wrong(); len(p) > 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want none", p)
 	}
 }
 
@@ -84,9 +84,9 @@ func testCreateExisting(t *testing.T, s *suite) {
 	_, err := l.Create(t.Context(), workload("shop", "a", "10.0.0.2"))
 	want(t, "create it again", err, config.ErrExists)
 	if code := config.StatusCode(err); code != 409 {
-		t.Errorf("the status is %d", code)
+		t.Errorf("StatusCode() = %d, want 409", code)
 	}
-	l.create(workload("shop", "b", "10.0.0.3")) // what came before is visible now
+	l.create(workload("shop", "b", "10.0.0.3")) // earlier writes are visible now
 	if got := l.Get(first.Key); got.ResourceVersion != first.ResourceVersion || address(got) != "10.0.0.1" {
 		t.Errorf("the failed Create changed the object: %v", got.Spec)
 	}
@@ -105,19 +105,19 @@ func testCreateRace(t *testing.T, s *suite) {
 		case errors.Is(err, config.ErrExists):
 			lost.Add(1)
 		default:
-			t.Errorf("create: %v", err)
+			t.Errorf("Create() = %v", err)
 		}
 	})
 	if won.Load() != 1 || lost.Load() != 9 {
-		t.Fatalf("%d creates of one key succeeded, %d found it there", won.Load(), lost.Load())
+		t.Fatalf("concurrent creates of one key: %d succeeded and %d failed, want 1 and 9", won.Load(), lost.Load())
 	}
 	w := winner.Load().([2]string)
 	if got := l.shows(key(model.WorkloadEntry, "shop", "a"), w[0]); address(got) != w[1] {
-		t.Errorf("the object is that of %s, the winner is %s", address(got), w[1])
+		t.Errorf("address: got %s, want that of the successful writer, %s", address(got), w[1])
 	}
 }
 
-// together runs n functions at once and waits for them.
+// together runs n functions concurrently and waits for them.
 func together(n int, run func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -138,37 +138,37 @@ func testUpdate(t *testing.T, s *suite) {
 	next.Created, next.UID, next.Generation = time.Unix(1, 0), "mine", 77
 	second := l.update(next)
 	if second.ResourceVersion == first.ResourceVersion {
-		t.Error("the resource version stays")
+		t.Error("the resource version did not change")
 	}
 	if address(second) != "10.0.0.2" || !maps.Equal(second.Labels, next.Labels) || !maps.Equal(second.Annotations, next.Annotations) {
-		t.Errorf("the store holds %v, %v, %v", second.Labels, second.Annotations, second.Spec)
+		t.Errorf("updated object: got labels %v, annotations %v, spec %v", second.Labels, second.Annotations, second.Spec)
 	}
 	if !second.Created.Equal(first.Created) || second.UID != first.UID {
-		t.Errorf("a writer chose created %v, uid %q", second.Created, second.UID)
+		t.Errorf("an update changed the creation time to %v or the UID to %q", second.Created, second.UID)
 	}
 	if second.Generation != first.Generation+1 && second.Generation != 0 {
-		t.Errorf("generation %d follows %d", second.Generation, first.Generation)
+		t.Errorf("generation after an update: got %d, before %d", second.Generation, first.Generation)
 	}
 
-	// Labels are no part of the spec, so that they do not count.
+	// Labels are not part of the spec, so they do not change the generation.
 	relabelled := second.Clone()
 	relabelled.Labels = nil
 	third := l.update(relabelled)
 	if third.Generation != second.Generation || len(third.Labels) > 0 || third.ResourceVersion == second.ResourceVersion {
-		t.Errorf("after labels were removed: generation %d, was %d; labels %v", third.Generation, second.Generation, third.Labels)
+		t.Errorf("after removing labels: got generation %d, before %d; labels %v", third.Generation, second.Generation, third.Labels)
 	}
 
-	// What says the same is no harm.
+	// An update without a change must succeed.
 	version, err := l.Update(t.Context(), third.Clone())
 	if err != nil {
-		t.Fatalf("update with what is there: %v", err)
+		t.Fatalf("Update without a change = %v, want nil", err)
 	}
 	l.shows(first.Key, version)
 
-	// Without a version a write always wins.
+	// A write without a version always succeeds.
 	blind := workload("shop", "a", "10.0.0.4")
 	if got := l.update(blind); address(got) != "10.0.0.4" {
-		t.Errorf("the store holds %v", got.Spec)
+		t.Errorf("after an update without a version: got spec %v", got.Spec)
 	}
 }
 
@@ -179,17 +179,17 @@ func testUpdateStale(t *testing.T, s *suite) {
 	_, err := l.Update(t.Context(), readdress(first, "10.0.0.3"))
 	want(t, "update what changed meanwhile", err, config.ErrConflict)
 	if code := config.StatusCode(err); code != 409 {
-		t.Errorf("the status is %d", code)
+		t.Errorf("StatusCode() = %d, want 409", code)
 	}
 	wrong := readdress(second, "10.0.0.3")
 	wrong.ResourceVersion = "never-given"
 	_, err = l.Update(t.Context(), wrong)
 	want(t, "update with a version that never was", err, config.ErrConflict)
 	if got := l.Get(first.Key); got.ResourceVersion != second.ResourceVersion || address(got) != "10.0.0.2" {
-		t.Errorf("a write that failed changed the object: %v", got.Spec)
+		t.Errorf("a failed write changed the object: %v", got.Spec)
 	}
 
-	// A version of a former life is stale too, if the content differs.
+	// A version of a deleted object is also outdated if the content differs.
 	if err := l.Delete(t.Context(), first.Key, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -212,10 +212,10 @@ func testUpdateMissing(t *testing.T, s *suite) {
 	err = l.Delete(t.Context(), missing.Key, "")
 	want(t, "delete", err, config.ErrNotFound)
 	if code := config.StatusCode(err); code != 404 {
-		t.Errorf("the status is %d", code)
+		t.Errorf("StatusCode() = %d, want 404", code)
 	}
 	if got := l.Get(missing.Key); got != nil {
-		t.Errorf("it is there: %v", got)
+		t.Errorf("Get() of a missing object = %v, want nil", got)
 	}
 }
 
@@ -231,18 +231,18 @@ func testUpdateStatus(t *testing.T, s *suite) {
 	}
 	second := l.shows(first.Key, version)
 	if reason(second) != "one" || second.ResourceVersion == first.ResourceVersion {
-		t.Errorf("the status is %v, the version was %s and is %s", second.Status, first.ResourceVersion, second.ResourceVersion)
+		t.Errorf("after UpdateStatus: got status %v, version before %s, after %s", second.Status, first.ResourceVersion, second.ResourceVersion)
 	}
 	if address(second) != "10.0.0.1" || len(second.Labels) > 0 || second.Generation != first.Generation {
-		t.Errorf("UpdateStatus wrote more: %v, %v, generation %d", second.Spec, second.Labels, second.Generation)
+		t.Errorf("UpdateStatus changed more than the status: spec %v, labels %v, generation %d", second.Spec, second.Labels, second.Generation)
 	}
 
-	// The spec leaves the status alone.
+	// An update of the spec must keep the status.
 	next := readdress(second, "10.0.0.2")
 	next.Status = nil
 	third := l.update(next)
 	if reason(third) != "one" || address(third) != "10.0.0.2" {
-		t.Errorf("after Update the status is %v", third.Status)
+		t.Errorf("status after Update: got %v", third.Status)
 	}
 	version, err = l.Patch(t.Context(), first.Key, func(c *model.Config) error {
 		c.Status = istioStatus("patched")
@@ -254,21 +254,21 @@ func testUpdateStatus(t *testing.T, s *suite) {
 	}
 	fourth := l.shows(first.Key, version)
 	if reason(fourth) != "one" || fourth.Labels["patched"] != "yes" {
-		t.Errorf("after Patch the status is %v, the labels are %v", fourth.Status, fourth.Labels)
+		t.Errorf("after Patch: got status %v, labels %v", fourth.Status, fourth.Labels)
 	}
 
 	_, err = l.UpdateStatus(t.Context(), second)
 	want(t, "a stale status", err, config.ErrConflict)
 	l.heard(first.Key, fourth.ResourceVersion)
 
-	// A new object of the name has no status, and nil removes one.
+	// A new object with the same name has no status, and a nil status removes it.
 	again := fourth.Clone()
 	again.Status = nil
 	if version, err = l.UpdateStatus(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.shows(first.Key, version); got.Status != nil {
-		t.Errorf("the status is %v", got.Status)
+		t.Errorf("status: got %v, want none", got.Status)
 	}
 }
 
@@ -284,14 +284,14 @@ func testUpdateStatusOfStructs(t *testing.T, s *suite) {
 	got := l.shows(first.Key, version)
 	status, ok := got.Status.(*gatewayv1.HTTPRouteStatus)
 	if !ok || len(status.Parents) != 1 || status.Parents[0].Conditions[0].Reason != "Accepted" {
-		t.Errorf("the status is %v", got.Status)
+		t.Errorf("status: got %v", got.Status)
 	}
 	if err := l.Delete(t.Context(), first.Key, version); err != nil {
 		t.Fatal(err)
 	}
 	l.gone(first.Key)
 	if got := l.create(httpRoute("shop", "a", "new.example")); got.Status != nil {
-		t.Errorf("a new object has the status of the old one: %v", got.Status)
+		t.Errorf("a new object has the status of the deleted one: %v", got.Status)
 	}
 	wrong := l.Get(first.Key).Clone()
 	wrong.Status = istioStatus("of another kind")
@@ -307,10 +307,10 @@ func testInvalid(t *testing.T, s *suite) {
 		want(t, what, err, config.ErrInvalid)
 		var invalid *config.InvalidError
 		if !errors.As(err, &invalid) || len(invalid.Faults) == 0 || invalid.Key.Kind == "" {
-			t.Errorf("%s: the error %v is no InvalidError with the faults", what, err)
+			t.Errorf("%s: got error %v, want an InvalidError with the faults", what, err)
 		}
 		if code := config.StatusCode(err); code != 422 {
-			t.Errorf("the status is %d", code)
+			t.Errorf("StatusCode() = %d, want 422", code)
 		}
 	}
 	_, err := l.Create(t.Context(), bad)
@@ -335,10 +335,10 @@ func testInvalid(t *testing.T, s *suite) {
 	})
 	check("patch", err)
 	if all := l.List(model.WorkloadEntry, ""); len(all) != 1 || address(all[0]) != "10.0.0.1" {
-		t.Errorf("the store holds %v", all)
+		t.Errorf("objects: got %v, want only the valid one", all)
 	}
 	if p := l.wrong(); len(p) > 0 {
-		t.Errorf("problems: %v", p)
+		t.Errorf("problems: got %v, want none", p)
 	}
 }
 
@@ -352,13 +352,13 @@ func testUnknownKind(t *testing.T, s *suite) {
 		_, err = l.Update(t.Context(), c)
 		want(t, "update", err, config.ErrNoKind)
 		if code := config.StatusCode(err); code != 404 {
-			t.Errorf("the status is %d", code)
+			t.Errorf("StatusCode() = %d, want 404", code)
 		}
 		if got := l.Get(c.Key); got != nil {
-			t.Errorf("Get returned %v", got)
+			t.Errorf("Get() = %v, want nil", got)
 		}
 		if got := l.List(kind, ""); len(got) > 0 {
-			t.Errorf("List returned %v", got)
+			t.Errorf("List() = %v, want none", got)
 		}
 	}
 }
@@ -379,11 +379,11 @@ func testCancelled(t *testing.T, s *suite) {
 	_, err = l.Patch(ctx, first.Key, func(c *model.Config) error { c.Labels = map[string]string{"a": "b"}; return nil })
 	want(t, "patch", err, context.Canceled)
 	want(t, "delete", l.Delete(ctx, first.Key, ""), context.Canceled)
-	l.create(workload("shop", "c", "10.0.0.3")) // what came before is visible now
+	l.create(workload("shop", "c", "10.0.0.3")) // earlier writes are visible now
 	if got := l.Get(first.Key); got == nil || got.ResourceVersion != first.ResourceVersion {
-		t.Errorf("a write whose caller had gone was done: %v", got)
+		t.Errorf("a write with a canceled context was performed: %v", got)
 	}
 	if got := l.Get(key(model.WorkloadEntry, "shop", "b")); got != nil {
-		t.Errorf("a write whose caller had gone was done: %v", got)
+		t.Errorf("a write with a canceled context was performed: %v", got)
 	}
 }
