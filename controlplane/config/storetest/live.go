@@ -213,7 +213,7 @@ func (f *follower) one(e config.Event) {
 			found = found || c.Key == key && !f.passed[key][c.ResourceVersion]
 		}
 		if !found && f.l.raw.Get(key) != nil {
-			f.fault("%s: a handler of the event %q finds it by Get and not in the list", key, e.Type)
+			f.fault("%s: during event %q, Get returns the object but List does not", key, e.Type)
 		}
 	}
 }
