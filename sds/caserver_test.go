@@ -217,7 +217,7 @@ func TestRenewalWithoutRestart(t *testing.T) {
 	}
 
 	ca.stop()
-	eventually(t, "the certificate to run out", func() bool { return m.workload.Certificate() == nil })
+	eventually(t, "an expired certificate", func() bool { return m.workload.Certificate() == nil })
 	ca.start(t)
 	m.renewed(t, m.workload.Current())
 	if by := ca.lastCaller(); by != "token" {
@@ -225,7 +225,7 @@ func TestRenewalWithoutRestart(t *testing.T) {
 	}
 
 	ca.stop()
-	eventually(t, "the certificate to run out", func() bool { return m.workload.Certificate() == nil })
+	eventually(t, "an expired certificate", func() bool { return m.workload.Certificate() == nil })
 	ca.setToken("second")
 	ca.start(t)
 	eventually(t, "a refusal", func() bool { return strings.Contains(m.log.String(), "Unauthenticated") })

@@ -75,7 +75,7 @@ func TestAuthorityResponses(t *testing.T) {
 		"another root": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, nil), certs.EncodeChain(newAuthority(a.t).root)}
 		}, "checking chain", 0, 0},
-		"run out": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
+		"expired": {func(a *authority, csr *x509.CertificateRequest) [][]byte {
 			return [][]byte{leafOf(a, csr, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), certs.EncodeChain(a.root)}
 		}, "compare the clocks", 0, 0},
 		"not PEM": {func(*authority, *x509.CertificateRequest) [][]byte {

@@ -56,10 +56,10 @@ func TestTooManyNames(t *testing.T) {
 		fetch codes.Code
 		delta codes.Code // of two requests with half of the names each
 	}{
-		"as many as may be": {many[:1000], codes.OK, codes.OK},
-		"one more":          {many, codes.ResourceExhausted, codes.ResourceExhausted},
-		"a long one":        {[]string{strings.Repeat("a", 17<<10)}, codes.InvalidArgument, codes.InvalidArgument},
-		"a large request":   {slices.Repeat([]string{strings.Repeat("a", 1<<10)}, 1200), codes.ResourceExhausted, codes.OK},
+		"maximum number":  {many[:1000], codes.OK, codes.OK},
+		"too many":        {many, codes.ResourceExhausted, codes.ResourceExhausted},
+		"too long":        {[]string{strings.Repeat("a", 17<<10)}, codes.InvalidArgument, codes.InvalidArgument},
+		"a large request": {slices.Repeat([]string{strings.Repeat("a", 1<<10)}, 1200), codes.ResourceExhausted, codes.OK},
 	} {
 		if _, err := r.client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{ResourceNames: c.names}); status.Code(err) != c.fetch {
 			t.Errorf("%s: FetchSecrets = %v, want %s", name, err, c.fetch)

@@ -197,15 +197,15 @@ func TestSavedIdentity(t *testing.T) {
 		reason string // why the identity is not used; empty means that it is used
 		renews bool   // whether its renewal is due
 	}{
-		"as it was": {life: time.Hour},
-		"its renewal is due": {life: 4 * time.Minute, renews: true, change: func(c *sds.WorkloadConfig) {
+		"unchanged": {life: time.Hour},
+		"renewal is due": {life: 4 * time.Minute, renews: true, change: func(c *sds.WorkloadConfig) {
 			c.GraceRatio = 0.999 // one of its 5 minutes is over
 		}},
 		"another identity":    {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.ID.ServiceAccount = "other" }, reason: "is not for"},
 		"another type of key": {life: time.Hour, change: func(c *sds.WorkloadConfig) { c.KeyType = certs.ECDSAP384 }, reason: "not of type P384"},
-		"run out":             {life: time.Millisecond, reason: "already expired"},
+		"expired":             {life: time.Millisecond, reason: "already expired"},
 		"a file is missing":   {life: time.Hour, spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, rootsFile)) }, reason: "no such file"},
-		"a file is broken": {life: time.Hour, reason: "PEM", spoil: func(t *testing.T, dir string) {
+		"an invalid file": {life: time.Hour, reason: "PEM", spoil: func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, chainFile), []byte("nonsense"))
 		}},
 		"other roots": {life: time.Hour, reason: "checking chain", spoil: func(t *testing.T, dir string) {
@@ -235,7 +235,7 @@ func TestSavedIdentity(t *testing.T) {
 			})
 			run(t, w)
 			if tc.reason != "" {
-				eventually(t, "a question to the authority", func() bool { return len(a.times()) > 1 })
+				eventually(t, "a call of the authority", func() bool { return len(a.times()) > 1 })
 				if w.Current() != nil || !strings.Contains(log.String(), tc.reason) {
 					t.Errorf("got identity %v and log %q", w.Current(), log.String())
 				}

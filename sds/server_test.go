@@ -55,7 +55,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
-			t.Fatalf("condition not met within %s: %s", patience, what)
+			t.Fatalf("timeout after %s waiting for: %s", patience, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

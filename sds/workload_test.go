@@ -27,10 +27,10 @@ func TestRenewalTime(t *testing.T) {
 		ratio    float64
 		min, max time.Duration // when the second certificate is requested
 	}{
-		"half of the life":          {24 * time.Hour, 0, 10*time.Hour + 47*time.Minute, 13*time.Hour + 13*time.Minute},
-		"a fifth is left":           {10 * time.Hour, 0.2, 7*time.Hour + 47*time.Minute, 8*time.Hour + 13*time.Minute},
-		"nearly at once":            {10 * time.Second, 0.999, time.Second, 2 * time.Second},
-		"life of seconds, measured": {4 * time.Second, 0.5, 1500 * time.Millisecond, 2300 * time.Millisecond},
+		"half of the lifetime": {24 * time.Hour, 0, 10*time.Hour + 47*time.Minute, 13*time.Hour + 13*time.Minute},
+		"a fifth is left":      {10 * time.Hour, 0.2, 7*time.Hour + 47*time.Minute, 8*time.Hour + 13*time.Minute},
+		"almost immediately":   {10 * time.Second, 0.999, time.Second, 2 * time.Second},
+		"lifetime of seconds":  {4 * time.Second, 0.5, 1500 * time.Millisecond, 2300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

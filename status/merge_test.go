@@ -119,16 +119,16 @@ func TestFailingSources(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "broken 1")
 		},
-		"protobuf that is none": func(w http.ResponseWriter, _ *http.Request) {
+		"invalid protobuf": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/vnd.google.protobuf; encoding=delimited")
 			_, _ = io.WriteString(w, "\x06broken")
 		},
-		"gzip that is none": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
-		"compressed":        func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "br") },
+		"invalid gzip": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
+		"compressed":   func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "br") },
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		},
-		"breaks off": func(w http.ResponseWriter, _ *http.Request) {
+		"truncated": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, "whole 1\nbroken{half=\"")
 		},

@@ -88,5 +88,5 @@ func TestProxyReportsHealth(t *testing.T) {
 	sick.Store(true)
 	eventually(t, "the application is not", func() bool { r := reports(); return strings.Contains(r[len(r)-1], "503") })
 	sick.Store(false)
-	eventually(t, "and is again", func() bool { r := reports(); return r[len(r)-1] == "" })
+	eventually(t, "the application is healthy again", func() bool { r := reports(); return r[len(r)-1] == "" })
 }

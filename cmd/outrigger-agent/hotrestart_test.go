@@ -229,7 +229,7 @@ func TestProxyHotRestartRejected(t *testing.T) {
 			picky.picky = false
 			picky.mu.Unlock()
 			a.hangUp()
-			eventually(t, "the next one succeeds", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 1`) })
+			eventually(t, "the next hot restart succeeds", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 1`) })
 			for _, failure := range stop() {
 				t.Errorf("during the failed hot restart: %s", failure)
 			}

@@ -277,7 +277,7 @@ func TestProxyMachineReboots(t *testing.T) {
 	}
 	first := startAgentIn(t, dir, "127.77.44.5", `,"terminationDrainDuration":"0s"`, cp, machine...)
 	first.waitReady()
-	eventually(t, "the certificate is kept", func() bool { return first.exists("etc/certs/cert-chain.pem") && first.exists("etc/certs/key.pem") })
+	eventually(t, "the certificate is stored", func() bool { return first.exists("etc/certs/cert-chain.pem") && first.exists("etc/certs/key.pem") })
 	stop(first)
 	signed, _, _ := cp.calls()
 	if len(signed) != 1 || strings.Join(signed[0].metadata.Get("authorization"), "") != "Bearer the-token" {

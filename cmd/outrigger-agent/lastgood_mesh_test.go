@@ -105,7 +105,7 @@ func testColdMesh(t *testing.T, address, delta string) {
 	a := m.start()
 	a.waitReady()
 	m.works(a, "1")
-	eventually(t, "it is kept", func() bool {
+	eventually(t, "the configuration is stored", func() bool {
 		_, body := a.get(15020, "/stats/prometheus")
 		return strings.Contains(body, "\noutrigger_agent_last_good_age_seconds ")
 	})
@@ -129,28 +129,28 @@ func testColdMesh(t *testing.T, address, delta string) {
 
 	l := startLoad("http://" + address + ":8080")
 	// All clients are sending requests.
-	eventually(t, "there is load", func() bool { return l.asked.Load() > 100 })
+	eventually(t, "requests are being sent", func() bool { return l.asked.Load() > 100 })
 	m.generation(t, "2")
 	m.listen(t, m.address)
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
-	eventually(t, "Envoy has what the control plane says now", func() bool {
+	eventually(t, "Envoy has the new configuration", func() bool {
 		got, err := askEnvoy(client, "http://"+address+":8080")
 		return err == nil && got.generation == "2"
 	})
-	eventually(t, "last good is over", func() bool {
+	eventually(t, "last good is no longer in use", func() bool {
 		code, body := a.get(15020, "/healthz/ready")
 		return code == http.StatusOK && !strings.Contains(body, "last good") && strings.Contains(body, "connected")
 	})
 	moved := l.asked.Load()
-	eventually(t, "there is load afterwards", func() bool { return l.asked.Load() > moved+300 })
+	eventually(t, "requests are sent after the switch", func() bool { return l.asked.Load() > moved+300 })
 	failures := l.stop()
 	t.Logf("%d requests meanwhile", l.asked.Load())
 	if len(failures) > 0 {
 		t.Errorf("%d of %d requests failed when the control plane returned, the first: %s", len(failures), l.asked.Load(), failures[0])
 	}
 	m.works(a, "2")
-	eventually(t, "it is kept", func() bool {
+	eventually(t, "the configuration is stored", func() bool {
 		_, body := a.get(15020, "/stats/prometheus")
 		var age float64
 		_, after, _ := strings.Cut(body, "\noutrigger_agent_last_good_age_seconds ")

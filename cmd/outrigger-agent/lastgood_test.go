@@ -34,7 +34,7 @@ func TestProxyColdStart(t *testing.T) {
 	first := startAgentIn(t, dir, address, `,"terminationDrainDuration":"0s"`, cp, extra...)
 	first.waitReady()
 	state := filepath.Join(dir, "var/lib/istio/data/last-good/data")
-	eventually(t, "the configuration is kept", func() bool {
+	eventually(t, "the configuration is stored", func() bool {
 		_, body := first.get(15020, "/stats/prometheus")
 		return strings.Contains(body, "outrigger_agent_last_good_age_seconds ")
 	})
@@ -47,7 +47,7 @@ func TestProxyColdStart(t *testing.T) {
 	if code, body := second.get(15020, "/healthz/ready"); code != http.StatusOK || !strings.Contains(body, "serving last good from 20") {
 		t.Errorf("readiness: got %d %s", code, body)
 	}
-	eventually(t, "Envoy has the kept certificate", second.hasSecret)
+	eventually(t, "Envoy has the stored certificate", second.hasSecret)
 	stop(second)
 	err := filepath.WalkDir(filepath.Dir(state), func(path string, _ os.DirEntry, err error) error {
 		if err != nil {

@@ -158,7 +158,7 @@ func TestProxyDrainsBeforeExit(t *testing.T) {
 		_ = resp.Body.Close() // only the code matters
 		answered <- resp.StatusCode
 	}()
-	eventually(t, "readiness goes off", func() bool {
+	eventually(t, "the proxy is not ready", func() bool {
 		code, body := a.get(15020, "/healthz/ready")
 		return code == http.StatusServiceUnavailable && body == "draining\n"
 	})

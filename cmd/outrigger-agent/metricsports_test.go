@@ -121,9 +121,9 @@ func TestProxySecureMetrics(t *testing.T) {
 		}
 	}
 	for name, client := range map[string]*http.Client{
-		"no certificate":            cp.scraper(t, cp, ""),
-		"another root's":            cp.scraper(t, stranger, prometheusID),
-		"plaintext, as if there is": {Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
+		"no certificate":              cp.scraper(t, cp, ""),
+		"certificate of another root": cp.scraper(t, stranger, prometheusID),
+		"plaintext, as if there is":   {Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
 	} {
 		for _, port := range []int{15091, 15092} {
 			url := at(port, "/stats/prometheus")

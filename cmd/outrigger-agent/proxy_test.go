@@ -249,7 +249,7 @@ func TestProxyLife(t *testing.T) {
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "readiness goes off", func() bool { code, _ := a.get(15020, "/healthz/ready"); return code == http.StatusServiceUnavailable })
+	eventually(t, "the proxy is not ready", func() bool { code, _ := a.get(15020, "/healthz/ready"); return code == http.StatusServiceUnavailable })
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("Envoy exited before the drain was over: %v", err)
 	}
@@ -340,7 +340,7 @@ func TestProxyReconnectsWithCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	cp.dropStreams()
-	eventually(t, "envoy comes back", func() bool { _, streams, _ := cp.calls(); return len(streams) > len(before) })
+	eventually(t, "Envoy reconnects", func() bool { _, streams, _ := cp.calls(); return len(streams) > len(before) })
 	_, streams, _ := cp.calls()
 	last := streams[len(streams)-1]
 	if want := "spiffe://cluster.local/ns/default/sa/shop"; last.identity != want || len(last.metadata.Get("authorization")) != 0 {

@@ -55,19 +55,19 @@ func TestRequest(t *testing.T) {
 		q             question
 		want, wantErr string
 	}{
-		"plain":           {q: question{method: "GET", path: "stats"}, want: "GET /stats \n"},
-		"slash and query": {q: question{method: "GET", path: "/stats?filter=^a&b"}, want: "GET /stats?filter=^a&b \n"},
-		"one slash only":  {q: question{method: "GET", path: "//stats"}, want: "GET //stats \n"},
-		"body":            {q: question{method: "POST", path: "logging", body: "the body"}, want: "POST /logging the body\n"},
-		"redirected":      {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
-		"sent away":       {q: question{method: "GET", path: "away"}, wantErr: "redirects to another address, http://127.0.0.1:1/"},
-		"sent round":      {q: question{method: "GET", path: "round"}, wantErr: "endless chain of redirects"},
-		"not found":       {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the response is 404 Not Found: 404 page not found"},
-		"error, no body":  {q: question{method: "GET", path: "silent"}, wantErr: "the response is 503 Service Unavailable"},
-		"cut off":         {q: question{method: "GET", path: "cut"}, wantErr: "copy the response: unexpected EOF"},
-		"bad method":      {q: question{method: "G T", path: "x"}, wantErr: `request G T "x": net/http: invalid method`},
-		"bad path":        {q: question{method: "GET", path: "%zz"}, wantErr: `request GET "%zz": parse`},
-		"nobody":          {q: question{address: closed, method: "GET", path: "x"}, wantErr: "nothing listens there: is the proxy running"},
+		"plain":                    {q: question{method: "GET", path: "stats"}, want: "GET /stats \n"},
+		"slash and query":          {q: question{method: "GET", path: "/stats?filter=^a&b"}, want: "GET /stats?filter=^a&b \n"},
+		"one slash only":           {q: question{method: "GET", path: "//stats"}, want: "GET //stats \n"},
+		"body":                     {q: question{method: "POST", path: "logging", body: "the body"}, want: "POST /logging the body\n"},
+		"redirected":               {q: question{method: "GET", path: "here"}, want: "GET /there?a=b \n"},
+		"redirect to another host": {q: question{method: "GET", path: "away"}, wantErr: "redirects to another address, http://127.0.0.1:1/"},
+		"redirect loop":            {q: question{method: "GET", path: "round"}, wantErr: "endless chain of redirects"},
+		"not found":                {q: question{method: "GET", path: "none"}, wantErr: "request GET http://" + address + "/none: the response is 404 Not Found: 404 page not found"},
+		"error, no body":           {q: question{method: "GET", path: "silent"}, wantErr: "the response is 503 Service Unavailable"},
+		"truncated response":       {q: question{method: "GET", path: "cut"}, wantErr: "copy the response: unexpected EOF"},
+		"bad method":               {q: question{method: "G T", path: "x"}, wantErr: `request G T "x": net/http: invalid method`},
+		"bad path":                 {q: question{method: "GET", path: "%zz"}, wantErr: `request GET "%zz": parse`},
+		"nobody":                   {q: question{address: closed, method: "GET", path: "x"}, wantErr: "nothing listens there: is the proxy running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

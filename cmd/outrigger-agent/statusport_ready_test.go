@@ -31,7 +31,7 @@ func TestProxyCertificateExpires(t *testing.T) {
 	ends := time.Now().Add(life) // at the latest
 	var code int
 	var body string
-	eventually(t, "it is no longer ready", func() bool {
+	eventually(t, "the proxy is not ready", func() bool {
 		code, body = a.get(15020, "/healthz/ready")
 		return code != http.StatusOK
 	})
@@ -76,7 +76,7 @@ func TestProxyReadinessReportsRejection(t *testing.T) {
 			}}}
 			a := startAgent(t, c.address, `,"terminationDrainDuration":"0s"`, cp)
 			last := ""
-			eventually(t, "the answer names what was rejected", func() bool {
+			eventually(t, "the response contains the rejected resource", func() bool {
 				code, body := a.get(15020, "/healthz/ready")
 				if code == http.StatusOK {
 					t.Fatalf("the proxy is ready: %s", body)
@@ -128,7 +128,7 @@ func TestProxyNotReadyWithoutFirstRoutes(t *testing.T) {
 		routeType:    {{Name: "first", Version: "1", Resource: anyOf(t, routes)}},
 	}
 	a := startAgent(t, "127.77.104.5", `,"terminationDrainDuration":"0s"`, cp)
-	eventually(t, "the answer names the routes", func() bool {
+	eventually(t, "the response contains the routes", func() bool {
 		code, body := a.get(15020, "/healthz/ready")
 		if code == http.StatusOK {
 			t.Fatalf("the proxy is ready: %s", body)

@@ -106,13 +106,13 @@ func TestInstallNames(t *testing.T) {
 		want    []string // files that contain the plugin
 		absent  string
 	}{
-		"one plugin":                 {nil, map[string]string{"10-a.conf": single}, []string{"10-a.conflist"}, "10-a.conf"},
-		"one plugin beside its list": {nil, map[string]string{"10-a.conf": single, "10-a.conflist": list}, []string{"10-a.conflist"}, "10-a.conf"},
-		"several files":              {nil, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"10-a.conflist"}, ""},
-		"a name":                     {[]string{"CNI_CONF_NAME=20-b.conflist"}, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"20-b.conflist"}, ""},
-		"a name with another ending": {[]string{"CNI_CONF_NAME=20-b.conf"}, map[string]string{"20-b.conflist": list}, []string{"20-b.conflist"}, ""},
-		"Multus":                     {[]string{"CHAINED_CNI_PLUGIN=false"}, map[string]string{"10-a.conflist": list}, []string{"YYY-istio-cni.conf"}, ""},
-		"Multus with a name":         {[]string{"CHAINED_CNI_PLUGIN=false", "CNI_CONF_NAME=x.conf"}, nil, []string{"x.conf"}, ""},
+		"one plugin":                     {nil, map[string]string{"10-a.conf": single}, []string{"10-a.conflist"}, "10-a.conf"},
+		"single plugin next to its list": {nil, map[string]string{"10-a.conf": single, "10-a.conflist": list}, []string{"10-a.conflist"}, "10-a.conf"},
+		"several files":                  {nil, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"10-a.conflist"}, ""},
+		"a name":                         {[]string{"CNI_CONF_NAME=20-b.conflist"}, map[string]string{"10-a.conflist": list, "20-b.conflist": list}, []string{"20-b.conflist"}, ""},
+		"a name with another ending":     {[]string{"CNI_CONF_NAME=20-b.conf"}, map[string]string{"20-b.conflist": list}, []string{"20-b.conflist"}, ""},
+		"Multus":                         {[]string{"CHAINED_CNI_PLUGIN=false"}, map[string]string{"10-a.conflist": list}, []string{"YYY-istio-cni.conf"}, ""},
+		"Multus with a name":             {[]string{"CHAINED_CNI_PLUGIN=false", "CNI_CONF_NAME=x.conf"}, nil, []string{"x.conf"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -71,9 +71,9 @@ func TestStateDirectory(t *testing.T) {
 		env  map[string]string
 		dir  string
 	}{
-		"nobody says": {},
-		"variable":    {env: map[string]string{"OUTRIGGER_STATE_DIR": "v"}, dir: "v"},
-		"flag":        {args: []string{"--stateDir", "f"}, env: map[string]string{"OUTRIGGER_STATE_DIR": "v"}, dir: "f"},
+		"not set":  {},
+		"variable": {env: map[string]string{"OUTRIGGER_STATE_DIR": "v"}, dir: "v"},
+		"flag":     {args: []string{"--stateDir", "f"}, env: map[string]string{"OUTRIGGER_STATE_DIR": "v"}, dir: "f"},
 	} {
 		_, c := parse(t, tc.args, tc.env)
 		if c.StateDir != tc.dir {

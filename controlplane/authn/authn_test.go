@@ -136,17 +136,17 @@ func TestNewJWTRefuses(t *testing.T) {
 		change  func(*authn.JWTConfig)
 		wantErr string
 	}{
-		"no issuer":      {func(c *authn.JWTConfig) { c.Issuer = "" }, "issuer is empty"},
-		"no audience":    {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
-		"trust domain":   {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
-		"broken keys":    {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
-		"no keys":        {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "contains no public key"},
-		"private key":    {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
-		"no way to keys": {func(c *authn.JWTConfig) { c.JWKS, c.Issuer = nil, "kubernetes/serviceaccount" }, "neither keys"},
-		"two ways":       {func(c *authn.JWTConfig) { c.JWKSFile = "x" }, "more than one way"},
-		"no file":        {func(c *authn.JWTConfig) { c.JWKS, c.JWKSFile = nil, "/nonexistent/jwks" }, "no such file"},
-		"http":           {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://issuer.test/keys" }, "not https"},
-		"http, loopback": {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://127.0.0.1/keys" }, "not https"},
+		"no issuer":           {func(c *authn.JWTConfig) { c.Issuer = "" }, "issuer is empty"},
+		"no audience":         {func(c *authn.JWTConfig) { c.Audiences = nil }, "audiences are empty"},
+		"trust domain":        {func(c *authn.JWTConfig) { c.TrustDomain = "a b" }, "trust domain"},
+		"broken keys":         {func(c *authn.JWTConfig) { c.JWKS = []byte("{") }, "reading the key set"},
+		"no keys":             {func(c *authn.JWTConfig) { c.JWKS = []byte("{}") }, "contains no public key"},
+		"private key":         {func(c *authn.JWTConfig) { c.JWKS = jwks(t, jose.JSONWebKey{Key: key}) }, "not a public key"},
+		"no source of keys":   {func(c *authn.JWTConfig) { c.JWKS, c.Issuer = nil, "kubernetes/serviceaccount" }, "neither keys"},
+		"two sources of keys": {func(c *authn.JWTConfig) { c.JWKSFile = "x" }, "more than one way"},
+		"no file":             {func(c *authn.JWTConfig) { c.JWKS, c.JWKSFile = nil, "/nonexistent/jwks" }, "no such file"},
+		"http":                {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://issuer.test/keys" }, "not https"},
+		"http, loopback":      {func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "http://127.0.0.1/keys" }, "not https"},
 		"password in URL": {
 			func(c *authn.JWTConfig) { c.JWKS, c.JWKSURL = nil, "https://u:pw@issuer.test/keys" },
 			"https://u:xxxxx@issuer.test/keys",

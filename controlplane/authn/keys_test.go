@@ -65,24 +65,24 @@ func TestKeysInAFile(t *testing.T) {
 			t.Errorf("%s: %d lines in the log, want %d:\n%s", what, got, lines, said.String())
 		}
 	}
-	expect("as at the start", first, 0)
+	expect("unchanged", first, 0)
 	write(second)
 	expect("replaced", second, 1)
 	write("{")
 	expect("broken", second, 2)
-	expect("still broken", second, 2)
+	expect("still invalid", second, 2)
 	write(first)
 	expect("fixed", first, 3)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	expect("gone", first, 4)
-	expect("still gone", first, 4)
+	expect("still missing", first, 4)
 	write(second)
 	f.mu.Lock()
 	f.retryAt = f.retryAt.Add(-2 * retryFile) // as if the interval between attempts had passed
 	f.mu.Unlock()
-	expect("there again", second, 5)
+	expect("created again", second, 5)
 }
 
 func TestHalfWrittenFile(t *testing.T) {

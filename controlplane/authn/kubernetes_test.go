@@ -82,20 +82,20 @@ func TestKubernetes(t *testing.T) {
 		wantErr   string
 		asked     int64
 	}{
-		"good":                      {token: token(nil), audiences: "istio-ca", asked: 1},
-		"good, named cluster":       {token: token(nil), cluster: []string{"Kubernetes"}, audiences: "istio-ca", asked: 1},
-		"unknown cluster":           {token: token(nil), cluster: []string{"other"}, wantErr: `cluster "other"`},
-		"several clusters":          {token: token(nil), cluster: []string{"Kubernetes", "other"}, wantErr: "several clusters"},
-		"old token":                 {token: old, change: unbound, asked: 1},
-		"old token, not allowed":    {token: old, wantErr: "an audience other than"},
-		"other audience":            {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), wantErr: "an audience other than istio-ca"},
-		"other audience, unbound":   {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), change: unbound, wantErr: "an audience other than"},
-		"expired":                   {token: token(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), wantErr: "expired at"},
-		"of a user":                 {token: token(func(c *jwt.Claims) { c.Subject = "jane" }), wantErr: "the subject"},
-		"not a token":               {token: "abc", wantErr: "not a signed JWT"},
-		"refused":                   {token: token(nil), answer: refuses, wantErr: "kubernetes: token [token] is no good", audiences: "istio-ca", asked: 1},
-		"server is down":            {token: token(nil), answer: isDown, wantErr: "could not review the token", audiences: "istio-ca", asked: 1},
-		"answer without an account": {token: token(nil), answer: emptyAnswer, wantErr: "namespace is empty", audiences: "istio-ca", asked: 1},
+		"good":                                {token: token(nil), audiences: "istio-ca", asked: 1},
+		"good, named cluster":                 {token: token(nil), cluster: []string{"Kubernetes"}, audiences: "istio-ca", asked: 1},
+		"unknown cluster":                     {token: token(nil), cluster: []string{"other"}, wantErr: `cluster "other"`},
+		"several clusters":                    {token: token(nil), cluster: []string{"Kubernetes", "other"}, wantErr: "several clusters"},
+		"token without audience and expiry":   {token: old, change: unbound, asked: 1},
+		"token without audience, not allowed": {token: old, wantErr: "an audience other than"},
+		"other audience":                      {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), wantErr: "an audience other than istio-ca"},
+		"other audience, unbound":             {token: token(func(c *jwt.Claims) { c.Audience = jwt.Audience{"vault"} }), change: unbound, wantErr: "an audience other than"},
+		"expired":                             {token: token(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), wantErr: "expired at"},
+		"token of a user":                     {token: token(func(c *jwt.Claims) { c.Subject = "jane" }), wantErr: "the subject"},
+		"not a token":                         {token: "abc", wantErr: "not a signed JWT"},
+		"refused":                             {token: token(nil), answer: refuses, wantErr: "kubernetes: token [token] is no good", audiences: "istio-ca", asked: 1},
+		"API server is down":                  {token: token(nil), answer: isDown, wantErr: "could not review the token", audiences: "istio-ca", asked: 1},
+		"response without an account":         {token: token(nil), answer: emptyAnswer, wantErr: "namespace is empty", audiences: "istio-ca", asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +112,7 @@ func TestKubernetes(t *testing.T) {
 			}
 			if tc.wantErr != "" {
 				wantRefusal(t, err, tc.wantErr, tc.token)
-				if want := name == "server is down"; errors.Is(err, authn.ErrUnavailable) != want {
+				if want := name == "API server is down"; errors.Is(err, authn.ErrUnavailable) != want {
 					t.Errorf("the error is ErrUnavailable: %v, want %v", !want, want)
 				}
 				return
@@ -225,7 +225,7 @@ func TestKubernetesIsBounded(t *testing.T) {
 func TestNewKubernetesRefuses(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*authn.KubernetesConfig){
-		"nobody to ask":  func(c *authn.KubernetesConfig) { c.Reviewer = nil },
+		"no reviewer":    func(c *authn.KubernetesConfig) { c.Reviewer = nil },
 		"trust domain":   func(c *authn.KubernetesConfig) { c.TrustDomain = "" },
 		"empty audience": func(c *authn.KubernetesConfig) { c.Audiences = []string{"a", ""} },
 	} {

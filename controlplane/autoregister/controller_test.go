@@ -142,11 +142,11 @@ func TestTakeOver(t *testing.T) {
 				leaveTwo := two.connect(machine("10.0.0.1"))
 				after(late)
 				if late > 0 {
-					m.wantHeld("at two", "web-10.0.0.1", "two")
+					m.wantHeld("owned by two", "web-10.0.0.1", "two")
 					leave()
 				}
 				after(time.Hour)
-				m.wantHeld("at two alone", "web-10.0.0.1", "two")
+				m.wantHeld("connected only to two", "web-10.0.0.1", "two")
 				leaveTwo()
 				after(grace - time.Millisecond)
 				m.wantHeld("left", "web-10.0.0.1", "")
@@ -169,12 +169,12 @@ func TestOlderStreamStays(t *testing.T) {
 		after(time.Second)
 		leave()
 		after(time.Minute)
-		m.wantHeld("one stream of two", "web-10.0.0.1", "two")
+		m.wantHeld("two streams", "web-10.0.0.1", "two")
 		second()
 		after(0)
-		m.wantHeld("the replica with the older stream has it at once", "web-10.0.0.1", "one")
+		m.wantHeld("after the newer stream has ended", "web-10.0.0.1", "one")
 		after(time.Hour)
-		m.wantHeld("it stays", "web-10.0.0.1", "one")
+		m.wantHeld("after the grace period", "web-10.0.0.1", "one")
 	})
 }
 
@@ -191,22 +191,22 @@ func TestCrash(t *testing.T) {
 		one.crash()
 		two.connect(machine("10.0.0.2"))
 		after(40 * time.Minute)
-		m.wantEntries("nobody knows yet", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
-		m.wantHeld("at two", "web-10.0.0.2", "two")
+		m.wantEntries("right after the crash", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
+		m.wantHeld("owned by two", "web-10.0.0.2", "two")
 
 		one = m.replica("one")
 		one.connect(machine("10.0.0.3"))
 		after(returning - time.Second)
-		m.wantEntries("agents have time to come back", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
+		m.wantEntries("while agents may reconnect", "web-10.0.0.1", "web-10.0.0.2", "web-10.0.0.3")
 		after(time.Minute)
-		m.wantEntries("the replica is back, a proxy is not", "web-10.0.0.2", "web-10.0.0.3")
+		m.wantEntries("replica restarted, one proxy did not reconnect", "web-10.0.0.2", "web-10.0.0.3")
 
 		one.crash()
 		after(orphaned - 3*time.Minute)
-		m.wantEntries("before its time", "web-10.0.0.2", "web-10.0.0.3")
+		m.wantEntries("before the crashed replica expires", "web-10.0.0.2", "web-10.0.0.3")
 		after(5 * time.Minute)
-		m.wantEntries("the other replica has removed it", "web-10.0.0.2")
-		m.wantHeld("after all", "web-10.0.0.2", "two")
+		m.wantEntries("after the crashed replica has expired", "web-10.0.0.2")
+		m.wantHeld("at the end", "web-10.0.0.2", "two")
 	})
 }
 
@@ -225,7 +225,7 @@ func TestReplicasAreForgotten(t *testing.T) {
 			r.crash()
 		}
 		after(time.Hour)
-		m.wantEntries("all have left")
+		m.wantEntries("after all have disconnected")
 		watcher.mu.Lock()
 		defer watcher.mu.Unlock()
 		if n := len(watcher.replicas); n > 0 {
@@ -270,7 +270,7 @@ func TestSameName(t *testing.T) {
 		}
 		leave()
 		after(time.Hour)
-		m.wantEntries("one has left", "web-10.0.0.2")
+		m.wantEntries("after one has disconnected", "web-10.0.0.2")
 	})
 }
 
@@ -292,12 +292,12 @@ func TestClocks(t *testing.T) {
 					c.Annotations[disconnectedAnnotation] = at
 				})
 				after(0)
-				m.wantHeld("taken back", "web-10.0.0.1", "one")
+				m.wantHeld("after reconnecting", "web-10.0.0.1", "one")
 				leave()
 				after(grace / 2)
 				m.patch(entryKey("web-10.0.0.1"), func(c *model.Config) { c.Annotations[disconnectedAnnotation] = at })
 				after(grace)
-				m.wantEntries("marked by a stranger", "web-10.0.0.1")
+				m.wantEntries("marked by another writer", "web-10.0.0.1")
 				after(grace + slack + time.Second)
 				m.wantEntries("later")
 			})
@@ -324,7 +324,7 @@ func TestNoGroup(t *testing.T) {
 		m.create(group())
 		one.connect(machine("10.0.0.1"))
 		after(0)
-		m.wantEntries("the group is there", "web-10.0.0.1")
+		m.wantEntries("after the group was created", "web-10.0.0.1")
 	})
 }
 

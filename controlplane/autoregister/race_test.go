@@ -29,7 +29,7 @@ func TestReturnsWhileRemoved(t *testing.T) {
 		}
 		leave()
 		after(2 * grace)
-		m.wantHeld("it has returned", "web-10.0.0.1", "two")
+		m.wantHeld("after reconnecting", "web-10.0.0.1", "two")
 		if m.entry("web-10.0.0.1").UID != uid {
 			t.Error("the entry was removed and created again")
 		}
@@ -60,6 +60,6 @@ func TestLivingReplicaIsAskedOnce(t *testing.T) {
 		}
 		one.crash()
 		after(2 * orphaned)
-		m.wantEntries("it has crashed")
+		m.wantEntries("after the crash")
 	})
 }

@@ -41,19 +41,19 @@ func TestRefuses(t *testing.T) {
 		kind   string
 		says   string // empty means that it is registered
 	}{
-		"nobody proved who it is":           {nil, func(p *model.ConnectedProxy) { p.Verified = false }, refusedProxy, "TLS port"},
-		"another service account":           {nil, func(p *model.ConnectedProxy) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
-		"no address":                        {nil, func(p *model.ConnectedProxy) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "cannot reach it"},
-		"labels that are none":              {nil, func(p *model.ConnectedProxy) { p.Proxy.Labels = map[string]string{"a b": "c"} }, "", ""},
-		"an address of another account":     {entry("shop", "db", "db", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
-		"in another spelling":               {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
-		"of another namespace":              {entry("bank", "vault", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/bank/vault"},
-		"the name of another's":             {entry("shop", "web-10.0.0.1", "web", "10.0.0.9"), func(*model.ConnectedProxy) {}, refusedName, "was not created by registration"},
-		"an address of the same account":    {entry("shop", "by-hand", "web", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
-		"an entry that has no account":      {entry("shop", "by-hand", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
-		"another address of another":        {entry("bank", "vault", "", "10.0.0.2"), func(*model.ConnectedProxy) {}, "", ""},
-		"an address of a name":              {entry("bank", "vault", "", "vm.example.com"), func(*model.ConnectedProxy) {}, "", ""},
-		"a group that makes no valid names": {nil, func(p *model.ConnectedProxy) { p.Proxy.Network = "Net_1" }, "", ""},
+		"unverified proxy":                    {nil, func(p *model.ConnectedProxy) { p.Verified = false }, refusedProxy, "TLS port"},
+		"another service account":             {nil, func(p *model.ConnectedProxy) { p.Proxy.ServiceAccount = "db" }, refusedIdentity, "its service account is"},
+		"no address":                          {nil, func(p *model.ConnectedProxy) { p.Proxy.IPs = []string{"0.0.0.0"} }, refusedProxy, "cannot reach it"},
+		"invalid labels":                      {nil, func(p *model.ConnectedProxy) { p.Proxy.Labels = map[string]string{"a b": "c"} }, "", ""},
+		"address of another account":          {entry("shop", "db", "db", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"address in another notation":         {entry("shop", "db", "db", "::ffff:10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/shop/db"},
+		"address in another namespace":        {entry("bank", "vault", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, refusedAddress, "WorkloadEntry/bank/vault"},
+		"name of a manual entry":              {entry("shop", "web-10.0.0.1", "web", "10.0.0.9"), func(*model.ConnectedProxy) {}, refusedName, "was not created by registration"},
+		"address of the same account":         {entry("shop", "by-hand", "web", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
+		"address of an entry without account": {entry("shop", "by-hand", "", "10.0.0.1"), func(*model.ConnectedProxy) {}, "", ""},
+		"different address":                   {entry("bank", "vault", "", "10.0.0.2"), func(*model.ConnectedProxy) {}, "", ""},
+		"host name":                           {entry("bank", "vault", "", "vm.example.com"), func(*model.ConnectedProxy) {}, "", ""},
+		"invalid entry name":                  {nil, func(p *model.ConnectedProxy) { p.Proxy.Network = "Net_1" }, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -139,7 +139,7 @@ func TestAddressRace(t *testing.T) {
 			leave()
 			after(time.Minute)
 		}
-		m.wantHeld("the other has left", "web-10.0.0.1", "one")
+		m.wantHeld("after the other one has disconnected", "web-10.0.0.1", "one")
 	})
 }
 
@@ -182,19 +182,19 @@ func TestGroupChanges(t *testing.T) {
 
 		m.patch(groupKey("web"), func(c *model.Config) { groupSpec(c).Template.ServiceAccount = "other" })
 		after(0)
-		m.wantEntries("the account is another")
+		m.wantEntries("with another service account")
 		m.patch(groupKey("web"), func(c *model.Config) { groupSpec(c).Template.ServiceAccount = "web" })
 		after(0)
-		m.wantEntries("and back", "web-10.0.0.1", "web-10.0.0.2")
+		m.wantEntries("with the original service account", "web-10.0.0.1", "web-10.0.0.2")
 		m.delete(groupKey("web"))
 		after(0)
-		m.wantEntries("the group is gone")
+		m.wantEntries("after the group was deleted")
 		m.create(group())
 		after(0)
-		m.wantEntries("the group is back", "web-10.0.0.1", "web-10.0.0.2")
+		m.wantEntries("after the group was created again", "web-10.0.0.1", "web-10.0.0.2")
 		m.delete(entryKey("web-10.0.0.1"))
 		after(0)
-		m.wantHeld("somebody removed the entry of a machine that is there", "web-10.0.0.1", "one")
+		m.wantHeld("after the entry of a connected machine was deleted", "web-10.0.0.1", "one")
 	})
 }
 
@@ -248,11 +248,11 @@ func TestStoreFails(t *testing.T) {
 		leave()
 		one.connect(machine("10.0.0.2"))
 		after(time.Hour)
-		m.wantHeld("nothing can be written", "web-10.0.0.1", "one")
+		m.wantHeld("while writes fail", "web-10.0.0.1", "one")
 		m.faulty.set(nil, false)
 		after(2 * longPause)
-		m.wantHeld("it can again", "web-10.0.0.2", "one")
-		m.wantEntries("it can again", "web-10.0.0.2")
+		m.wantHeld("once writes succeed", "web-10.0.0.2", "one")
+		m.wantEntries("once writes succeed", "web-10.0.0.2")
 		one.crash()
 	})
 	if n := strings.Count(log.String(), "disk is full"); n != 2 {
@@ -271,6 +271,6 @@ func TestEndsWithContext(t *testing.T) {
 		one.crash()
 		leave() // the replica's streams end with the replica
 		synctest.Wait()
-		m.wantHeld("no mark", "web-10.0.0.1", "one")
+		m.wantHeld("without a mark", "web-10.0.0.1", "one")
 	})
 }

@@ -181,13 +181,13 @@ func TestSignRefuses(t *testing.T) {
 		wantErr   string
 		byRequest bool
 	}{
-		"RSA 1024":             {newCSR(t, weak, web()), web(), time.Hour, "1024 bits", true},
-		"P-521":                {newCSR(t, p521, web()), web(), time.Hour, "P-521", true},
-		"identity of others":   {newCSR(t, good, other), web(), time.Hour, "an identity other than", true},
-		"not a request":        {[]byte("hello"), web(), time.Hour, "not PEM", true},
-		"caller of elsewhere":  {newCSR(t, good, otherDomain), otherDomain, time.Hour, "not of trust domain", false},
-		"caller without parts": {newCSR(t, good, web()), certs.ID{TrustDomain: "cluster.local"}, time.Hour, "namespace is empty", false},
-		"no life":              {newCSR(t, good, web()), web(), 0, "the lifetime of a certificate cannot be", false},
+		"RSA 1024":                       {newCSR(t, weak, web()), web(), time.Hour, "1024 bits", true},
+		"P-521":                          {newCSR(t, p521, web()), web(), time.Hour, "P-521", true},
+		"identity of another caller":     {newCSR(t, good, other), web(), time.Hour, "an identity other than", true},
+		"not a request":                  {[]byte("hello"), web(), time.Hour, "not PEM", true},
+		"caller of another trust domain": {newCSR(t, good, otherDomain), otherDomain, time.Hour, "not of trust domain", false},
+		"caller without namespace":       {newCSR(t, good, web()), certs.ID{TrustDomain: "cluster.local"}, time.Hour, "namespace is empty", false},
+		"no lifetime":                    {newCSR(t, good, web()), web(), 0, "the lifetime of a certificate cannot be", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -73,7 +73,7 @@ func TestRevocationLists(t *testing.T) {
 		}
 		for name, bad := range map[string][]byte{
 			"no PEM at all": []byte("x"), "signed by others": other.crl(t), "a certificate": certs.EncodeChain(p.root),
-			"half of it": good[:len(good)-200],
+			"truncated": good[:len(good)-200],
 		} {
 			write(t, plugged, map[string][]byte{"ca-crl.pem": bad})
 			time.Sleep(time.Hour)

@@ -132,7 +132,7 @@ func TestOpenRefuses(t *testing.T) {
 		"empty certificate":        {files{"ca-key.pem": k, "ca-cert.pem": nil}, "ca-cert.pem cannot be read"},
 		"another pair":             {files{"ca-key.pem": keyPEM(t, other), "ca-cert.pem": c}, "ca-cert.pem does not belong to ca-key.pem"},
 		"not an authority":         {files{"ca-key.pem": k, "ca-cert.pem": certs.EncodeChain(notCA)}, "not the certificate of an authority"},
-		"run out":                  {files{"ca-key.pem": k, "ca-cert.pem": certs.EncodeChain(old)}, "expired at"},
+		"expired":                  {files{"ca-key.pem": k, "ca-cert.pem": certs.EncodeChain(old)}, "expired at"},
 		"intermediate without its": {files{"ca-key.pem": k, "ca-cert.pem": certs.EncodeChain(below)}, "root-cert.pem is missing"},
 		"intermediate and another": {files{"ca-key.pem": k, "ca-cert.pem": certs.EncodeChain(below), "root-cert.pem": c}, "not signed by a root of root-cert.pem"},
 		"half a root":              {files{"ca-key.pem": k, "ca-cert.pem": c, "root-cert.pem": c[:100]}, "root-cert.pem cannot be read"},

@@ -153,9 +153,9 @@ func TestPluggedRefusedAtStart(t *testing.T) {
 		"another's root":             {with("root-cert.pem", certs.EncodeChain(other.root)), "not signed by a root of root-cert.pem"},
 		"half a chain":               {with("cert-chain.pem", certs.EncodeChain(p.cert)[:80]), "cert-chain.pem cannot be read"},
 		"another's key":              {with("ca-key.pem", keyPEM(t, other.key)), "does not belong to"},
-		"names forbidden":            {constrained.files(t), "do not verify"},
+		"name constraints":           {constrained.files(t), "do not verify"},
 		"only for servers":           {onlyServers.files(t), "do not verify"},
-		"valid from tomorrow":        {later.files(t), "set the clock"},
+		"not yet valid":              {later.files(t), "set the clock"},
 		"a key of a TLS Secret only": {map[string][]byte{"tls.key": keyPEM(t, p.key)}, "tls.crt is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -97,12 +97,12 @@ func TestRemoteSigner(t *testing.T) {
 		"unknown root": {remote{pki: stranger, give: func(l *x509.Certificate) [][]byte {
 			return [][]byte{certs.EncodeChain(l, stranger.cert, stranger.root)}
 		}}, codes.Internal, "root of the mesh"},
-		"another key":         {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "a key other than"},
-		"another identity":    {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
-		"an authority":        {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
-		"it has run out":      {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
-		"its fault":           {remote{err: errors.New("nobody approved")}, codes.Internal, "nobody approved"},
-		"fault of the caller": {remote{err: ca.ErrRequest}, codes.InvalidArgument, "refused"},
+		"another key":      {remote{give: whole, change: func(c *x509.Certificate) { c.PublicKey = other.Public() }}, codes.Internal, "a key other than"},
+		"another identity": {remote{give: whole, change: func(c *x509.Certificate) { c.URIs = []*url.URL{foreign} }}, codes.Internal, "not for"},
+		"a CA certificate": {remote{give: whole, change: func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }}, codes.Internal, "of an authority"},
+		"expired":          {remote{give: whole, change: func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }}, codes.Internal, "root of the mesh"},
+		"failing signer":   {remote{err: errors.New("no approval")}, codes.Internal, "no approval"},
+		"invalid request":  {remote{err: ca.ErrRequest}, codes.InvalidArgument, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +143,7 @@ func TestRemoteSigner(t *testing.T) {
 
 func TestRemoteSignerByDefault(t *testing.T) {
 	t.Parallel()
-	r := &remote{t: t, err: errors.New("nobody approved"), asked: make(chan string, 1)}
+	r := &remote{t: t, err: errors.New("no approval"), asked: make(chan string, 1)}
 	a := serve(t, func(c *ca.ServiceConfig) { c.Remote, c.RemoteName = r, "example.com/default" })
 	if _, err := a.caller(t, "web").ask(); err == nil {
 		t.Error("the authority signed although the remote signer is the default")
@@ -180,7 +180,7 @@ func TestRemoteRequestsArePlain(t *testing.T) {
 		"address":        {x509.CertificateRequest{URIs: uris, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "nothing else"},
 		"two names":      {x509.CertificateRequest{URIs: []*url.URL{uri, uri}}, "nothing else"},
 		// A user principal name, for a signer that evaluates otherName.
-		"name of another kind": {x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: slices.Concat(
+		"name of another type": {x509.CertificateRequest{ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: slices.Concat(
 			[]byte{0x30, byte(2 + len(id.String()) + 4), 0x86, byte(len(id.String()))}, []byte(id.String()), []byte{0xa0, 2, 5, 0})}}}, "nothing else"},
 		"other extension": {x509.CertificateRequest{URIs: uris, ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}}, "no extension"},
 	} {

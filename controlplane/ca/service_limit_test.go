@@ -197,13 +197,13 @@ func TestImpersonation(t *testing.T) {
 		who    string
 		says   string // empty means that it is granted
 	}{
-		"granted":           {a, "node", "spiffe://cluster.local/ns/default/sa/web", ""},
-		"not on the node":   {a, "node", "spiffe://cluster.local/ns/default/sa/db", refuse.Error()},
-		"denied":            {a, "node", "spiffe://cluster.local/ns/default/sa/left", "it is denied"},
-		"no node account":   {a, "web", "spiffe://cluster.local/ns/default/sa/web", "not a trusted node account"},
-		"no identity":       {a, "node", "web", "does not start with"},
-		"another mesh":      {a, "node", "spiffe://other.test/ns/default/sa/web", "not of trust domain"},
-		"nobody knows pods": {without, "node", "spiffe://cluster.local/ns/default/sa/web", "not known here"},
+		"granted":          {a, "node", "spiffe://cluster.local/ns/default/sa/web", ""},
+		"not on the node":  {a, "node", "spiffe://cluster.local/ns/default/sa/db", refuse.Error()},
+		"denied":           {a, "node", "spiffe://cluster.local/ns/default/sa/left", "it is denied"},
+		"no node account":  {a, "web", "spiffe://cluster.local/ns/default/sa/web", "not a trusted node account"},
+		"no identity":      {a, "node", "web", "does not start with"},
+		"another mesh":     {a, "node", "spiffe://other.test/ns/default/sa/web", "not of trust domain"},
+		"pods are unknown": {without, "node", "spiffe://cluster.local/ns/default/sa/web", "not known here"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

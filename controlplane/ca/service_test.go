@@ -335,9 +335,9 @@ func TestRawRequests(t *testing.T) {
 		code codes.Code
 		life time.Duration
 	}{
-		"no life":           {&securityv1alpha1.IstioCertificateRequest{Csr: good}, codes.OK, 24 * time.Hour},
-		"negative life":     {&securityv1alpha1.IstioCertificateRequest{Csr: good, ValidityDuration: -5}, codes.OK, 24 * time.Hour},
-		"life of ages":      {&securityv1alpha1.IstioCertificateRequest{Csr: good, ValidityDuration: 1 << 62}, codes.InvalidArgument, 0},
+		"no lifetime":       {&securityv1alpha1.IstioCertificateRequest{Csr: good}, codes.OK, 24 * time.Hour},
+		"negative lifetime": {&securityv1alpha1.IstioCertificateRequest{Csr: good, ValidityDuration: -5}, codes.OK, 24 * time.Hour},
+		"huge lifetime":     {&securityv1alpha1.IstioCertificateRequest{Csr: good, ValidityDuration: 1 << 62}, codes.InvalidArgument, 0},
 		"empty":             {&securityv1alpha1.IstioCertificateRequest{}, codes.InvalidArgument, 0},
 		"half an identity":  {&securityv1alpha1.IstioCertificateRequest{Csr: string(half)}, codes.InvalidArgument, 0},
 		"another's request": {&securityv1alpha1.IstioCertificateRequest{Csr: good, Metadata: impersonate(t)}, codes.Unauthenticated, 0},

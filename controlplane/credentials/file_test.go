@@ -131,7 +131,7 @@ func TestFileSource(t *testing.T) {
 	}
 	put(t, filepath.Join(dir, "a.yaml"), secretYAML("one", b), 0o640)
 	eventually(t, "changed", uses(s, "one", b))
-	eventually(t, "a Secret that is gone from its file", absent(s, "two"))
+	eventually(t, "a Secret that was removed from its file", absent(s, "two"))
 	put(t, filepath.Join(dir, "b.yaml"), secretYAML("one", a)+"---\n"+secretYAML("three", a), 0o600)
 	eventually(t, "a new file", uses(s, "three", a))
 	if err := uses(s, "one", b)(); err != nil {
@@ -140,7 +140,7 @@ func TestFileSource(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the second file counts", uses(s, "one", a))
+	eventually(t, "the second file is used", uses(s, "one", a))
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -185,12 +185,12 @@ func TestSteadyGateway(t *testing.T) {
 		cluster.changed("shop", "edge")
 		step("an event without a change", "1 reads, 0 applies")
 		cluster.change("Service", "edge-istio", func(o *unstructured.Unstructured) { o.SetLabels(nil) })
-		step("a Service that somebody changed", "3 reads, 1 applies")
+		step("a Service that was changed", "3 reads, 1 applies")
 		cluster.mu.Lock()
 		delete(cluster.objects, nameOf("Deployment", "edge-istio"))
 		cluster.mu.Unlock()
 		cluster.changed("shop", "edge")
-		step("a Deployment that somebody removed", "3 reads, 1 applies")
+		step("a Deployment that was deleted", "3 reads, 1 applies")
 		cluster.change("ConfigMap", "large", func(o *unstructured.Unstructured) {
 			o.Object["data"] = map[string]any{"deployment": "spec: {replicas: 3}"}
 		})

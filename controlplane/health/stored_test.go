@@ -40,18 +40,18 @@ func TestStoredConditions(t *testing.T) {
 		entry *model.Config
 		down  bool
 	}{
-		"nothing":                        {stored("", "", "", 0, time.Time{}), false},
-		"ours":                           {stored("", "False", ConditionReason, 1, time.Time{}), true},
-		"ours, healthy":                  {stored("", "True", ConditionReason, 1, time.Time{}), false},
-		"ours, of another spec":          {stored("", "False", ConditionReason, 2, time.Time{}), false},
-		"of others":                      {stored("", "False", "", 1, time.Time{}), false},
-		"of others, asked for":           {stored("true", "False", "", 0, time.Time{}), true},
-		"of others, healthy, asked for":  {stored("true", "True", "", 0, time.Time{}), false},
-		"unknown, asked for":             {stored("true", "Unknown", "", 0, time.Time{}), true},
-		"nothing, asked for":             {stored("true", "", "", 0, time.Time{}), true},
-		"ours, not asked for":            {stored("false", "False", ConditionReason, 1, time.Time{}), false},
-		"an annotation without a sense":  {stored("perhaps", "False", "", 1, time.Time{}), false},
-		"ours, annotation without sense": {stored("perhaps", "False", ConditionReason, 1, time.Time{}), true},
+		"nothing":                         {stored("", "", "", 0, time.Time{}), false},
+		"ours":                            {stored("", "False", ConditionReason, 1, time.Time{}), true},
+		"ours, healthy":                   {stored("", "True", ConditionReason, 1, time.Time{}), false},
+		"ours, of another spec":           {stored("", "False", ConditionReason, 2, time.Time{}), false},
+		"condition of another controller": {stored("", "False", "", 1, time.Time{}), false},
+		"condition of another controller, requested":         {stored("true", "False", "", 0, time.Time{}), true},
+		"healthy condition of another controller, requested": {stored("true", "True", "", 0, time.Time{}), false},
+		"unknown, requested":                                 {stored("true", "Unknown", "", 0, time.Time{}), true},
+		"nothing, requested":                                 {stored("true", "", "", 0, time.Time{}), true},
+		"ours, not requested":                                {stored("false", "False", ConditionReason, 1, time.Time{}), false},
+		"invalid annotation":                                 {stored("perhaps", "False", "", 1, time.Time{}), false},
+		"ours, invalid annotation":                           {stored("perhaps", "False", ConditionReason, 1, time.Time{}), true},
 	} {
 		table, err := New(Config{OnChange: func(model.Change) {}})
 		if err != nil {
@@ -87,31 +87,31 @@ func TestStoredAndReportedStatus(t *testing.T) {
 	table.Update([]*model.Config{stored("", "False", ConditionReason, 1, past)})
 	want("after a restart", true, 0)
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, past)})
-	want("the same again", true, 0)
+	want("unchanged status", true, 0)
 	weighted := stored("", "False", ConditionReason, 1, past)
 	weighted.Generation, weighted.Spec.(*networkingv1alpha3.WorkloadEntry).Weight = 2, 7
 	table.Update([]*model.Config{weighted})
-	want("another weight", true, 0)
+	want("changed weight", true, 0)
 	proxy := &model.Proxy{ID: "p", Namespace: "shop", ServiceAccount: "web", IPs: []string{"10.0.0.1"}}
 	table.Report(proxy, true, "")
-	want("its agent says otherwise", false, 1)
+	want("agent reports otherwise", false, 1)
 	if v, ok := table.Verdict(weighted.Key); !ok || !v.Healthy || len(spoken) != 1 {
 		t.Errorf("Verdict() = %v, %v after changes of %v; want healthy after one change", v, ok, spoken)
 	}
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, future)})
-	want("who is connected here has the word", false, 1)
+	want("newer status while the agent is connected", false, 1)
 	table.Gone(proxy)
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, past)})
-	want("the agent is gone, the status is older", false, 1)
+	want("older status after the agent disconnected", false, 1)
 	table.Follow([]*model.Config{stored("", "False", ConditionReason, 1, future)})
-	want("the agent is gone and speaks to another replica", true, 2)
+	want("newer status after the agent disconnected", true, 2)
 	if _, ok := table.Verdict(weighted.Key); ok {
 		t.Error("an outdated verdict would be written")
 	}
 	table.Follow([]*model.Config{stored("", "True", ConditionReason, 1, future)})
-	want("and is healthy there", false, 3)
+	want("healthy status after the agent disconnected", false, 3)
 	moved := stored("", "False", ConditionReason, 1, future)
 	moved.Generation, moved.Spec.(*networkingv1alpha3.WorkloadEntry).Address = 2, "10.0.0.2"
 	table.Update([]*model.Config{moved})
-	want("another machine", false, 3)
+	want("changed address", false, 3)
 }

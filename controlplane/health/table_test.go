@@ -106,26 +106,26 @@ func TestReportedEntries(t *testing.T) {
 		proxy *model.Proxy
 		want  string
 	}{
-		"an address":                   {proxyAt("10.0.0.2"), "shop/web-2"},
-		"an address of two entries":    {proxyAt("10.0.0.1"), "shop/web-1 shop/web-1b"},
-		"two addresses":                {proxyAt("10.0.0.2", "10.0.0.1", "10.0.0.2"), "shop/web-1 shop/web-1b shop/web-2"},
-		"no entry":                     {proxyAt("10.0.0.77"), ""},
-		"another spelling":             {proxyAt("2001:DB8::0:1", "10.0.0.6"), "shop/mapped shop/six"},
-		"no address":                   {proxyAt("vm.example.com"), ""},
-		"another namespace":            {with(func(p *model.Proxy) { p.Namespace = "other" }, "10.0.0.1"), "other/web-1"},
-		"another account":              {with(func(p *model.Proxy) { p.ServiceAccount = "db" }, "10.0.0.1", "10.0.0.2"), "shop/db-1"},
-		"no account":                   {with(func(p *model.Proxy) { p.ServiceAccount = "" }, "10.0.0.1"), "shop/none-1"},
-		"a name":                       {with(func(p *model.Proxy) { p.WorkloadEntry = "name" }, "10.0.0.1"), "shop/name"},
-		"a name that is not there":     {with(func(p *model.Proxy) { p.WorkloadEntry = "nobody" }, "10.0.0.1"), ""},
-		"the name of another's":        {with(func(p *model.Proxy) { p.WorkloadEntry = "db-1" }, "10.0.0.1"), ""},
-		"a group":                      {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "10.0.0.9"), "shop/group-10.0.0.9"},
-		"a group and a network":        {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", "net" }, "10.0.0.9"), "shop/group-10.0.0.9-net"},
-		"a group and another network":  {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", "x" }, "10.0.0.9"), "shop/group-10.0.0.9"},
-		"a group, IPv6":                {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "2001:db8::9"), "shop/group-2001-db8--9"},
-		"a group that registers not":   {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "10.0.0.2"), "shop/web-2"},
-		"a group with a very long net": {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", strings.Repeat("n", 300) }, "10.0.0.2"), "shop/web-2"},
-		"a group goes before a name":   {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.9"), "shop/group-10.0.0.9"},
-		"a name and an unused group":   {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.2"), "shop/web-1"},
+		"an address":                           {proxyAt("10.0.0.2"), "shop/web-2"},
+		"an address of two entries":            {proxyAt("10.0.0.1"), "shop/web-1 shop/web-1b"},
+		"two addresses":                        {proxyAt("10.0.0.2", "10.0.0.1", "10.0.0.2"), "shop/web-1 shop/web-1b shop/web-2"},
+		"no entry":                             {proxyAt("10.0.0.77"), ""},
+		"another notation":                     {proxyAt("2001:DB8::0:1", "10.0.0.6"), "shop/mapped shop/six"},
+		"no address":                           {proxyAt("vm.example.com"), ""},
+		"another namespace":                    {with(func(p *model.Proxy) { p.Namespace = "other" }, "10.0.0.1"), "other/web-1"},
+		"another account":                      {with(func(p *model.Proxy) { p.ServiceAccount = "db" }, "10.0.0.1", "10.0.0.2"), "shop/db-1"},
+		"no account":                           {with(func(p *model.Proxy) { p.ServiceAccount = "" }, "10.0.0.1"), "shop/none-1"},
+		"a name":                               {with(func(p *model.Proxy) { p.WorkloadEntry = "name" }, "10.0.0.1"), "shop/name"},
+		"a missing name":                       {with(func(p *model.Proxy) { p.WorkloadEntry = "nobody" }, "10.0.0.1"), ""},
+		"a name with another account":          {with(func(p *model.Proxy) { p.WorkloadEntry = "db-1" }, "10.0.0.1"), ""},
+		"a group":                              {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "10.0.0.9"), "shop/group-10.0.0.9"},
+		"a group and a network":                {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", "net" }, "10.0.0.9"), "shop/group-10.0.0.9-net"},
+		"a group and another network":          {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", "x" }, "10.0.0.9"), "shop/group-10.0.0.9"},
+		"a group, IPv6":                        {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "2001:db8::9"), "shop/group-2001-db8--9"},
+		"a group without an entry":             {with(func(p *model.Proxy) { p.AutoRegisterGroup = "group" }, "10.0.0.2"), "shop/web-2"},
+		"a group with a very long net":         {with(func(p *model.Proxy) { p.AutoRegisterGroup, p.Network = "group", strings.Repeat("n", 300) }, "10.0.0.2"), "shop/web-2"},
+		"a group takes precedence over a name": {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.9"), "shop/group-10.0.0.9"},
+		"a name and an unused group":           {with(func(p *model.Proxy) { p.WorkloadEntry, p.AutoRegisterGroup = "web-1", "group" }, "10.0.0.2"), "shop/web-1"},
 	} {
 		b := newBench(t, entries...)
 		b.want(t, name+", at the start", "")
@@ -176,14 +176,14 @@ func TestVerdictsOutliveStreams(t *testing.T) {
 		updates [][]string
 		want    string
 	}{
-		"the same again":           {[][]string{{web}}, "shop/web-1"},
-		"others come and go":       {[][]string{{web, "shop/web-2 web 10.0.0.2"}, {web}}, "shop/web-1"},
-		"gone":                     {[][]string{{}}, ""},
-		"gone and back":            {[][]string{{}, {web}}, ""},
-		"another address":          {[][]string{{"shop/web-1 web 10.0.0.2"}}, ""},
-		"another account":          {[][]string{{"shop/web-1 db 10.0.0.1"}}, ""},
-		"another object":           {[][]string{{"shop/web-3 web 10.0.0.1"}}, ""},
-		"the same machine, by two": {[][]string{{web, "shop/web-3 web 10.0.0.1"}}, "shop/web-1"},
+		"unchanged":                 {[][]string{{web}}, "shop/web-1"},
+		"other entries change":      {[][]string{{web, "shop/web-2 web 10.0.0.2"}, {web}}, "shop/web-1"},
+		"gone":                      {[][]string{{}}, ""},
+		"deleted and created again": {[][]string{{}, {web}}, ""},
+		"another address":           {[][]string{{"shop/web-1 web 10.0.0.2"}}, ""},
+		"another account":           {[][]string{{"shop/web-1 db 10.0.0.1"}}, ""},
+		"another object":            {[][]string{{"shop/web-3 web 10.0.0.1"}}, ""},
+		"the same machine, by two":  {[][]string{{web, "shop/web-3 web 10.0.0.1"}}, "shop/web-1"},
 	} {
 		b := newBench(t, web)
 		p := proxyAt("10.0.0.1")
@@ -212,7 +212,7 @@ func TestEntryAfterReport(t *testing.T) {
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
 	b.want(t, "an entry", "shop/web-1")
 	b.Update(entriesOf("shop/web-1 web 10.0.0.2"))
-	b.want(t, "the wrong address", "")
+	b.want(t, "another address", "")
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
 	b.want(t, "corrected", "shop/web-1")
 	if len(b.told) > 0 {
@@ -221,17 +221,17 @@ func TestEntryAfterReport(t *testing.T) {
 	again := proxyAt("10.0.0.1")
 	b.Report(again, true, "")
 	b.Gone(p)
-	b.want(t, "a new stream, in good health", "")
+	b.want(t, "a new healthy stream", "")
 	b.Update(entriesOf())
 	b.logged.Reset()
 	b.Report(p, false, "connection refused") // both streams are open, and p reported last
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
-	b.want(t, "the last word counts", "shop/web-1")
+	b.want(t, "the last report applies", "shop/web-1")
 	b.Update(entriesOf())
 	b.Report(again, true, "")
 	b.logged.Reset()
 	b.Update(entriesOf("shop/web-1 web 10.0.0.1"))
-	b.want(t, "the last word counts, the other way", "")
+	b.want(t, "the last report applies, reversed", "")
 	if b.logged.Len() > 0 {
 		t.Errorf("unexpected log: %s", &b.logged)
 	}
@@ -253,7 +253,7 @@ func TestUpdateWithForeignObject(t *testing.T) {
 	b := newBench(t)
 	b.Update([]*model.Config{nil, {}, {Spec: (*networkingv1alpha3.WorkloadEntry)(nil)}, {Spec: &networkingv1alpha3.ServiceEntry{}}})
 	b.Report(&model.Proxy{AutoRegisterGroup: "group"}, false, "no address")
-	b.want(t, "nothing of use", "")
+	b.want(t, "no usable entry", "")
 }
 
 func TestNewRefuses(t *testing.T) {

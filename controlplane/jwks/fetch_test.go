@@ -120,7 +120,7 @@ func TestFetch(t *testing.T) {
 		"plain http to loopback":         {FetchConfig{AllowLoopback: true, AllowedHosts: []string{plain.Listener.Addr().String()}, Timeout: patience}, plain.URL, ""},
 		"loopback not allowed":           {FetchConfig{RootCAs: trust(s), Timeout: patience}, s.URL + "/keys", "a loopback, link-local"},
 		"server of an unknown authority": {FetchConfig{AllowLoopback: true, Timeout: patience}, s.URL + "/keys", "certificate"},
-		"too big":                        {open, s.URL + "/big", "more than 262144 bytes"},
+		"too large":                      {open, s.URL + "/big", "more than 262144 bytes"},
 		"not JSON":                       {open, s.URL + "/html", "invalid character"},
 		"no usable key":                  {open, s.URL + "/none", "contains no public key"},
 		"not found":                      {open, s.URL + "/nothing", "status 404"},

@@ -37,9 +37,9 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, cfg := range map[string]Config{
-		"no file":         {Kubeconfig: broken + "x"},
-		"broken file":     {Kubeconfig: broken},
-		"nothing is said": {},
+		"no file":          {Kubeconfig: broken + "x"},
+		"broken file":      {Kubeconfig: broken},
+		"no configuration": {},
 	} {
 		if _, err := New(cfg); err == nil || !strings.HasPrefix(err.Error(), "connect to Kubernetes") {
 			t.Errorf("%s: got error %v", name, err)
@@ -64,17 +64,17 @@ func TestReadReview(t *testing.T) {
 		audiences []string
 		wantErr   string
 	}{
-		"good":                    {func(*authenticationv1.TokenReviewStatus) {}, []string{"x", "istio-ca"}, ""},
-		"no audience asked for":   {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, nil, ""},
-		"server knows none":       {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, []string{"istio-ca"}, "for istio-ca"},
-		"another audience":        {func(*authenticationv1.TokenReviewStatus) {}, []string{"vault"}, "for vault"},
-		"error":                   {func(s *authenticationv1.TokenReviewStatus) { s.Error = "expired" }, nil, "reports: expired"},
-		"not authenticated":       {func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }, nil, "does not accept"},
-		"not in the group":        {func(s *authenticationv1.TokenReviewStatus) { s.User.Groups = []string{"system:authenticated"} }, nil, "not that of a service account"},
-		"a user":                  {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "jane" }, nil, "not that of a service account"},
-		"no account":              {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:ns:" }, nil, "not that of"},
-		"more parts":              {func(s *authenticationv1.TokenReviewStatus) { s.User.Username += ":x" }, nil, "not that of"},
-		"nothing behind the word": {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:" }, nil, "not that of"},
+		"good":                        {func(*authenticationv1.TokenReviewStatus) {}, []string{"x", "istio-ca"}, ""},
+		"no audience requested":       {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, nil, ""},
+		"no audience in the response": {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, []string{"istio-ca"}, "for istio-ca"},
+		"another audience":            {func(*authenticationv1.TokenReviewStatus) {}, []string{"vault"}, "for vault"},
+		"error":                       {func(s *authenticationv1.TokenReviewStatus) { s.Error = "expired" }, nil, "reports: expired"},
+		"not authenticated":           {func(s *authenticationv1.TokenReviewStatus) { s.Authenticated = false }, nil, "does not accept"},
+		"not in the group":            {func(s *authenticationv1.TokenReviewStatus) { s.User.Groups = []string{"system:authenticated"} }, nil, "not that of a service account"},
+		"a user":                      {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "jane" }, nil, "not that of a service account"},
+		"no account":                  {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:ns:" }, nil, "not that of"},
+		"too many parts":              {func(s *authenticationv1.TokenReviewStatus) { s.User.Username += ":x" }, nil, "not that of"},
+		"no namespace and account":    {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "system:serviceaccount:" }, nil, "not that of"},
 	} {
 		status := good()
 		tc.change(status)
@@ -112,17 +112,17 @@ func TestAccessIsCached(t *testing.T) {
 				t.Errorf("%s: got error %v after %d reviews, want %v after %d", what, err, asked, want, questions)
 			}
 		}
-		step("asked", 0, nil, 1)
+		step("first request", 0, nil, 1)
 		allowed = false
-		step("remembered", allowedTTL-time.Second, nil, 1)
-		step("forgotten", 2*time.Second, ErrDenied, 2)
+		step("cached", allowedTTL-time.Second, nil, 1)
+		step("expired", 2*time.Second, ErrDenied, 2)
 		allowed = true
-		step("a no is remembered", deniedTTL-time.Second, ErrDenied, 2)
-		step("and forgotten", 2*time.Second, nil, 3)
+		step("denial is cached", deniedTTL-time.Second, ErrDenied, 2)
+		step("denial expired", 2*time.Second, nil, 3)
 		broken = true
-		step("an error is not remembered", allowedTTL, errNoRoute, 4)
+		step("error is not cached", allowedTTL, errNoRoute, 4)
 		broken = false
-		step("asked again", 0, nil, 5)
+		step("after the error", 0, nil, 5)
 	})
 }
 
@@ -160,14 +160,14 @@ func TestSecretsAreStripped(t *testing.T) {
 func TestSignerNames(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ signer, domain, asked, want string }{
-		"the configured one":   {"a.test/x", "", "a.test/x", "a.test/x"},
-		"below the domain":     {"", "b.test", "y", "b.test/y"},
+		"configured signer":    {"a.test/x", "", "a.test/x", "a.test/x"},
+		"in the domain":        {"", "b.test", "y", "b.test/y"},
 		"no domain":            {"a.test/x", "", "y", ""},
-		"not the domain":       {"a.test/x", "b.test", "a.test/y", ""},
+		"another domain":       {"a.test/x", "b.test", "a.test/y", ""},
 		"none":                 {"a.test/x", "b.test", "", ""},
-		"a way out":            {"", "b.test", "../c.test/z", ""},
+		"path traversal":       {"", "b.test", "../c.test/z", ""},
 		"white space":          {"", "b.test", "y z", ""},
-		"longer than a name":   {"", "b.test", strings.Repeat("y", 201), ""},
+		"too long":             {"", "b.test", strings.Repeat("y", 201), ""},
 		"configured at domain": {"b.test/x", "b.test", "b.test/x", "b.test/x"},
 	} {
 		r := &RegistrationAuthority{cfg: RegistrationConfig{Signer: tc.signer, Domain: tc.domain}}

@@ -66,12 +66,12 @@ func TestStoreWaits(t *testing.T) {
 		want    error
 		after   time.Duration
 	}{
-		"nothing is there":   {answers: []error{apierrors.NewNotFound(secrets, authoritySecret)}},
-		"at once no":         {answers: []error{no}, want: no},
-		"comes":              {answers: []error{gone, busy, broken, nil}, after: 7 * time.Second},
-		"comes, starts":      {answers: []error{gone, no, no, nil}, after: 7 * time.Second},
-		"comes, and says no": {answers: []error{gone, no}, want: no, after: 31 * time.Second},
-		"never comes":        {answers: []error{gone}, want: context.DeadlineExceeded, after: time.Hour},
+		"no Secret":                             {answers: []error{apierrors.NewNotFound(secrets, authoritySecret)}},
+		"permanent error":                       {answers: []error{no}, want: no},
+		"becomes available":                     {answers: []error{gone, busy, broken, nil}, after: 7 * time.Second},
+		"becomes available, forbidden at first": {answers: []error{gone, no, no, nil}, after: 7 * time.Second},
+		"becomes available, stays forbidden":    {answers: []error{gone, no}, want: no, after: 31 * time.Second},
+		"never becomes available":               {answers: []error{gone}, want: context.DeadlineExceeded, after: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,17 +21,17 @@ func TestOwnRules(t *testing.T) {
 		rules []admissionv1.RuleWithOperations
 		own   bool
 	}{
-		"Istio's":           {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io", "security.istio.io"}, all)}, true},
-		"named":             {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, []string{"ingresses", "ingressclasses"})}, true},
-		"the Gateway API's": {[]admissionv1.RuleWithOperations{rule([]string{"gateway.networking.k8s.io"}, []string{"httproutes"})}, true},
-		"NetworkPolicies":   {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, all)}, false},
-		"one of others":     {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, []string{"ingresses", "networkpolicies"})}, false},
-		"subresources":      {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, []string{"*/*"})}, false},
-		"every group":       {[]admissionv1.RuleWithOperations{rule(all, all)}, false},
-		"one rule too many": {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, all), rule([]string{"apps"}, all)}, false},
-		"none":              {nil, false},
-		"no group":          {[]admissionv1.RuleWithOperations{rule(nil, all)}, false},
-		"no resource":       {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, nil)}, false},
+		"Istio's":                 {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io", "security.istio.io"}, all)}, true},
+		"named":                   {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, []string{"ingresses", "ingressclasses"})}, true},
+		"the Gateway API's":       {[]admissionv1.RuleWithOperations{rule([]string{"gateway.networking.k8s.io"}, []string{"httproutes"})}, true},
+		"NetworkPolicies":         {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, all)}, false},
+		"rule of another webhook": {[]admissionv1.RuleWithOperations{rule([]string{"networking.k8s.io"}, []string{"ingresses", "networkpolicies"})}, false},
+		"subresources":            {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, []string{"*/*"})}, false},
+		"every group":             {[]admissionv1.RuleWithOperations{rule(all, all)}, false},
+		"one rule too many":       {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, all), rule([]string{"apps"}, all)}, false},
+		"none":                    {nil, false},
+		"no group":                {[]admissionv1.RuleWithOperations{rule(nil, all)}, false},
+		"no resource":             {[]admissionv1.RuleWithOperations{rule([]string{"networking.istio.io"}, nil)}, false},
 	} {
 		if got := ownRules(c.rules); got != c.own {
 			t.Errorf("%s: ownRules() = %v, want %v", name, got, c.own)

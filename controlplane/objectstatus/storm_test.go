@@ -47,13 +47,13 @@ func TestEffective(t *testing.T) {
 		change func(*model.Config)
 		want   bool
 	}{
-		"status":     {func(c *model.Config) { c.Status = foreignStatus() }, false},
-		"version":    {func(*model.Config) {}, false},
-		"spec":       {func(c *model.Config) { c.Spec = rule("a", "2").Spec }, true},
-		"labels":     {func(c *model.Config) { c.Labels = map[string]string{"a": "b"} }, true},
-		"annotation": {func(c *model.Config) { c.Annotations = map[string]string{"a": "b"} }, true},
-		"made again": {func(c *model.Config) { c.UID = "v" }, true},
-		"older now":  {func(c *model.Config) { c.Created = time.Unix(1, 0) }, true},
+		"status":        {func(c *model.Config) { c.Status = foreignStatus() }, false},
+		"version":       {func(*model.Config) {}, false},
+		"spec":          {func(c *model.Config) { c.Spec = rule("a", "2").Spec }, true},
+		"labels":        {func(c *model.Config) { c.Labels = map[string]string{"a": "b"} }, true},
+		"annotation":    {func(c *model.Config) { c.Annotations = map[string]string{"a": "b"} }, true},
+		"created again": {func(c *model.Config) { c.UID = "v" }, true},
+		"older now":     {func(c *model.Config) { c.Created = time.Unix(1, 0) }, true},
 	} {
 		next := old.Clone()
 		next.ResourceVersion = "2"

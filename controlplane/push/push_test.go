@@ -68,14 +68,14 @@ func TestDebouncer(t *testing.T) {
 		cost time.Duration
 		want []build
 	}{
-		"a lone change goes through at once":     {adds: []time.Duration{ms(500)}, want: []build{{ms(500), 1}}},
-		"quiet between: each at once":            {adds: []time.Duration{ms(500), ms(700)}, want: []build{{ms(500), 1}, {ms(700), 1}}},
-		"a burst is gathered behind its first":   {adds: []time.Duration{ms(500), ms(520), ms(560)}, want: []build{{ms(500), 1}, {ms(660), 2}}},
-		"what comes during a build is gathered":  {adds: []time.Duration{ms(500), ms(520), ms(530)}, cost: ms(300), want: []build{{ms(500), 1}, {ms(800), 2}}},
-		"a burst that does not end is cut soon":  {adds: burst, want: []build{{ms(1000), 1}, {ms(1370), 5}, {ms(1720), 5}, {ms(2070), 5}, {ms(2420), 5}, {ms(2770), 5}, {ms(3120), 5}, {ms(3470), 5}, {ms(3820), 4}}},
-		"later, where builds take long":          {adds: burst, cost: ms(200), want: []build{{ms(1000), 1}, {ms(1670), 9}, {ms(2300), 9}, {ms(2930), 9}, {ms(3560), 9}, {ms(3830), 3}}},
-		"but not after the maximum":              {adds: burst, cost: ms(400), want: []build{{ms(1000), 1}, {ms(2070), 15}, {ms(3120), 15}, {ms(3830), 9}}},
-		"an empty debouncer builds nothing ever": {},
+		"single change is built immediately":               {adds: []time.Duration{ms(500)}, want: []build{{ms(500), 1}}},
+		"quiet between changes, each is built immediately": {adds: []time.Duration{ms(500), ms(700)}, want: []build{{ms(500), 1}, {ms(700), 1}}},
+		"burst is merged after its first change":           {adds: []time.Duration{ms(500), ms(520), ms(560)}, want: []build{{ms(500), 1}, {ms(660), 2}}},
+		"changes during a build are merged":                {adds: []time.Duration{ms(500), ms(520), ms(530)}, cost: ms(300), want: []build{{ms(500), 1}, {ms(800), 2}}},
+		"endless burst is split early":                     {adds: burst, want: []build{{ms(1000), 1}, {ms(1370), 5}, {ms(1720), 5}, {ms(2070), 5}, {ms(2420), 5}, {ms(2770), 5}, {ms(3120), 5}, {ms(3470), 5}, {ms(3820), 4}}},
+		"endless burst is split later if builds are slow":  {adds: burst, cost: ms(200), want: []build{{ms(1000), 1}, {ms(1670), 9}, {ms(2300), 9}, {ms(2930), 9}, {ms(3560), 9}, {ms(3830), 3}}},
+		"endless burst is split at the maximum":            {adds: burst, cost: ms(400), want: []build{{ms(1000), 1}, {ms(2070), 15}, {ms(3120), 15}, {ms(3830), 9}}},
+		"no changes, no builds":                            {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -283,7 +283,7 @@ func TestReplicaJoins(t *testing.T) {
 			// Wait for the rounds in progress. Afterwards nothing may move, however many rounds
 			// follow.
 			moved, since := m.ends.Load(), m.rounds.Load()
-			wait("nothing moves any more", func(l []int) bool {
+			wait("no proxy moves any more", func(l []int) bool {
 				if now := m.ends.Load(); now != moved {
 					moved, since = now, m.rounds.Load()
 				}

@@ -132,13 +132,13 @@ func TestNothingIsShed(t *testing.T) {
 		loads []int
 		turn  func(f *fleet, second int)
 	}{
-		"alone":            {[]int{300}, func(*fleet, int) {}},
-		"even enough":      {[]int{104, 100, 96}, func(*fleet, int) {}},
-		"few":              {[]int{2, 1}, func(*fleet, int) {}},
-		"nobody answers":   {[]int{300, 0}, func(f *fleet, _ int) { f.here.Store(false) }},
-		"others take none": {[]int{300, 0}, func(f *fleet, _ int) { f.all[1].ready.Store(false) }},
-		"it stops itself":  {[]int{300, 0}, func(f *fleet, _ int) { f.all[0].ready.Store(false) }},
-		"proxies come":     {[]int{300, 0}, func(f *fleet, s int) { f.all[0].proxies.Store(int64(300 * (s/4 + 1) * (s/4 + 1))) }},
+		"alone":               {[]int{300}, func(*fleet, int) {}},
+		"nearly even":         {[]int{104, 100, 96}, func(*fleet, int) {}},
+		"few":                 {[]int{2, 1}, func(*fleet, int) {}},
+		"no response":         {[]int{300, 0}, func(f *fleet, _ int) { f.here.Store(false) }},
+		"others not ready":    {[]int{300, 0}, func(f *fleet, _ int) { f.all[1].ready.Store(false) }},
+		"replica is stopping": {[]int{300, 0}, func(f *fleet, _ int) { f.all[0].ready.Store(false) }},
+		"proxies connect":     {[]int{300, 0}, func(f *fleet, s int) { f.all[0].proxies.Store(int64(300 * (s/4 + 1) * (s/4 + 1))) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,19 +48,19 @@ func TestClusterChoice(t *testing.T) {
 		use        bool
 		says       string
 	}{
-		"on a machine":                {c: ClusterConfig{Use: ClusterAuto}},
-		"with a shell's KUBECONFIG":   {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: there}},
-		"named":                       {c: ClusterConfig{Use: ClusterAuto, Kubeconfig: "k"}, kubeconfig: "k", use: true},
-		"named, without registries":   {c: ClusterConfig{Use: ClusterAuto, Kubeconfig: "k", NoRegistries: true}, kubeconfig: "k", use: true},
-		"in a pod":                    {c: ClusterConfig{Use: ClusterAuto, InPod: true}, use: true},
-		"in a pod, no registries":     {c: ClusterConfig{Use: ClusterAuto, NoRegistries: true, InPod: true}},
-		"in a pod, turned off":        {c: ClusterConfig{Use: ClusterOff, InPod: true}},
-		"in a pod, for another one":   {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: there, InPod: true}, kubeconfig: there, use: true},
-		"in a pod, file is not there": {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: filepath.Join(dir, "none"), InPod: true}, use: true},
-		"in a pod, file is empty":     {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: empty, InPod: true}, use: true},
-		"asked for":                   {c: ClusterConfig{Use: ClusterOn, Kubeconfigs: empty + ":" + there}, kubeconfig: there, use: true},
-		"asked for, nothing there":    {c: ClusterConfig{Use: ClusterOn, NoRegistries: true}, use: true}, // kube.New reports what is missing
-		"contradiction":               {c: ClusterConfig{Use: ClusterOff, Kubeconfig: "k"}, says: "remove one of them"},
+		"on a machine":                  {c: ClusterConfig{Use: ClusterAuto}},
+		"KUBECONFIG in the environment": {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: there}},
+		"named":                         {c: ClusterConfig{Use: ClusterAuto, Kubeconfig: "k"}, kubeconfig: "k", use: true},
+		"named, without registries":     {c: ClusterConfig{Use: ClusterAuto, Kubeconfig: "k", NoRegistries: true}, kubeconfig: "k", use: true},
+		"in a pod":                      {c: ClusterConfig{Use: ClusterAuto, InPod: true}, use: true},
+		"in a pod, no registries":       {c: ClusterConfig{Use: ClusterAuto, NoRegistries: true, InPod: true}},
+		"in a pod, disabled":            {c: ClusterConfig{Use: ClusterOff, InPod: true}},
+		"in a pod, another cluster":     {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: there, InPod: true}, kubeconfig: there, use: true},
+		"in a pod, missing file":        {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: filepath.Join(dir, "none"), InPod: true}, use: true},
+		"in a pod, empty file":          {c: ClusterConfig{Use: ClusterAuto, Kubeconfigs: empty, InPod: true}, use: true},
+		"enabled":                       {c: ClusterConfig{Use: ClusterOn, Kubeconfigs: empty + ":" + there}, kubeconfig: there, use: true},
+		"enabled, nothing configured":   {c: ClusterConfig{Use: ClusterOn, NoRegistries: true}, use: true}, // kube.New reports what is missing
+		"contradiction":                 {c: ClusterConfig{Use: ClusterOff, Kubeconfig: "k"}, says: "remove one of them"},
 	} {
 		kubeconfig, use, err := tc.c.choose()
 		if kubeconfig != tc.kubeconfig || use != tc.use || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {

@@ -20,12 +20,12 @@ func TestCredentials(t *testing.T) {
 		served bool
 		says   string
 	}{
-		"none":             {},
-		"files":            {cfg: CredentialsConfig{Source: "fs://" + dir, Readers: []string{"edge/gateway"}}, served: true},
-		"files for nobody": {cfg: CredentialsConfig{Source: "fs://" + dir}, says: "OUTRIGGER_CREDENTIAL_READERS is not set"},
-		"no cluster":       {cfg: CredentialsConfig{Source: "k8s://"}, says: "no cluster is used"},
-		"relative":         {cfg: CredentialsConfig{Source: "fs://a", Readers: []string{"a/b"}}, says: `is "fs://a"; it must be fs:///directory or k8s://`},
-		"other":            {cfg: CredentialsConfig{Source: "vault://x"}, says: "it must be fs:///directory or k8s://"},
+		"none":                  {},
+		"files":                 {cfg: CredentialsConfig{Source: "fs://" + dir, Readers: []string{"edge/gateway"}}, served: true},
+		"files without readers": {cfg: CredentialsConfig{Source: "fs://" + dir}, says: "OUTRIGGER_CREDENTIAL_READERS is not set"},
+		"no cluster":            {cfg: CredentialsConfig{Source: "k8s://"}, says: "no cluster is used"},
+		"relative":              {cfg: CredentialsConfig{Source: "fs://a", Readers: []string{"a/b"}}, says: `is "fs://a"; it must be fs:///directory or k8s://`},
+		"other":                 {cfg: CredentialsConfig{Source: "vault://x"}, says: "it must be fs:///directory or k8s://"},
 	} {
 		s := &Server{log: slog.New(slog.DiscardHandler)}
 		config, err := s.newCredentials(c.cfg, newRegistry())

@@ -179,7 +179,7 @@ func TestDenyList(t *testing.T) {
 	}
 
 	put("spiffe://cluster.local/shop\n")
-	until("the mistake is reported", func() bool {
+	until("the error is reported", func() bool {
 		_, body := ask(s, "/metrics")
 		return strings.Contains(body, "outrigger_control_deny_list_rejected 1")
 	})

@@ -85,9 +85,9 @@ func TestGatewayAPIFromFiles(t *testing.T) {
 		c.ConfigDir = dir
 	})
 	key := model.Key{Kind: model.HTTPRoute, Namespace: "shop", Name: "cart"}
-	waitUntil(t, "the route says what is missing", func() bool { return s.resolved(key) == "BackendNotFound" })
+	waitUntil(t, "the status of the route reports the missing backend", func() bool { return s.resolved(key) == "BackendNotFound" })
 	write(t, map[string][]byte{route: routeFile("cart")})
-	waitUntil(t, "the route says that all is there", func() bool { return s.resolved(key) == "ResolvedRefs" })
+	waitUntil(t, "the status of the route reports that all references are resolved", func() bool { return s.resolved(key) == "ResolvedRefs" })
 	result := s.objects.conversion.view.Result()
 	if g := result.Objects[model.Gateway]; len(g) != 1 || !strings.HasSuffix(g[0].Name, "-http") {
 		t.Errorf("Gateways: got %v, want only that of the listener http, because no Secrets are read", g)
@@ -140,7 +140,7 @@ func TestGatewayAccount(t *testing.T) {
 	as := func(namespace, account string) bool {
 		return s.objects.granted(nil, &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}}, ref)
 	}
-	waitUntil(t, "the account of the Gateway may have its Secret", func() bool { return as("shop", "edge-istio") })
+	waitUntil(t, "the account of the Gateway may read its Secret", func() bool { return as("shop", "edge-istio") })
 	if as("shop", "nobody") || as("shop", "edge") || as("other", "edge-istio") {
 		t.Error("another service account may read the Secret of the Gateway")
 	}

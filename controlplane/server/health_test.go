@@ -203,9 +203,9 @@ func TestHealthOfMachines(t *testing.T) {
 	if err := four.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, "four is gone", func() bool { return s.discovery.Connected() == 3 })
+	waitUntil(t, "four is disconnected", func() bool { return s.discovery.Connected() == 3 })
 	write(t, map[string][]byte{filepath.Join(dir, "4.yaml"): machineFile("24")})
-	client.want(t, "who is gone speaks for no new entry", "127.77.63.22 127.77.63.23 127.77.63.24")
+	client.want(t, "a disconnected agent has no effect on a new entry", "127.77.63.22 127.77.63.23 127.77.63.24")
 	one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})
 	client.want(t, "one is healthy again", "127.77.63.21 127.77.63.22 127.77.63.23 127.77.63.24")
 	one.send(t, down)

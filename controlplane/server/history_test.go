@@ -74,7 +74,7 @@ func TestDebugOverHTTP(t *testing.T) {
 		}
 		return len(replica.Proxies) == 1
 	})
-	waitUntil(t, "its subscription is known", func() bool { // the connection is known before the subscription
+	waitUntil(t, "the subscription is known", func() bool { // the connection is known before the subscription
 		_, body := s.ask(t, "/debug/config_distribution?resource=ServiceEntry/shop/web", nil)
 		return strings.Contains(body, `"proxy":"web.shop"`)
 	})

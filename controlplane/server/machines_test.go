@@ -150,7 +150,7 @@ func TestRegistration(t *testing.T) {
 	probed := map[string]any{"PROXY_CONFIG": map[string]any{"readinessProbe": map[string]any{"tcpSocket": map[string]any{"port": 8080}}}}
 	second := i.vm(t, two, "127.77.52.22", probed)
 	key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-127.77.52.22"}
-	waitUntil(t, "the entry is there", func() bool { return one.objects.store.Get(key) != nil })
+	waitUntil(t, "the entry exists", func() bool { return one.objects.store.Get(key) != nil })
 	one.metric(t, "outrigger_control_unhealthy_workloads 1")
 	if err := second.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeHealth}); err != nil {
 		t.Fatal(err)
@@ -179,10 +179,10 @@ func TestRegistration(t *testing.T) {
 	}
 
 	second.leave()
-	client.want(t, "the second is gone", "127.77.52.21")
+	client.want(t, "the second has disconnected", "127.77.52.21")
 	first.leave()
-	client.want(t, "both are gone", "")
-	waitUntil(t, "no entry is left", func() bool { return len(one.objects.store.List(model.WorkloadEntry, "")) == 0 })
+	client.want(t, "both have disconnected", "")
+	waitUntil(t, "all entries are removed", func() bool { return len(one.objects.store.List(model.WorkloadEntry, "")) == 0 })
 	one.metric(t, "auto_registration_errors_total 0")
 	if left, err := filepath.Glob(filepath.Join(dir, "*web-127*")); err != nil || len(left) > 0 {
 		t.Errorf("files of entries remain: %q, error %v", left, err)

@@ -82,7 +82,7 @@ func TestReceivesConfiguration(t *testing.T) {
 				c.Mesh.File, c.Listen.Plaintext = takes(t, secureSource(t, source, i.token(t, "istio-ca"))+query), mcpHost+":0"
 				c.Namespace = "shop"
 			})
-			waitFor(t, "it is ready", s.discovery.Ready)
+			waitFor(t, "the control plane is ready", s.discovery.Ready)
 			key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-1"}
 			if s.objects.store.Get(key) == nil || !config.SameContent(s.objects.store.Get(key), source.objects.store.Get(key)) {
 				t.Fatalf("the object differs from that of the source: %v", s.objects.store.Get(key))

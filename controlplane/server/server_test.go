@@ -104,7 +104,7 @@ func TestServerRefuses(t *testing.T) {
 		says string
 	}{
 		"signers without a cluster": {set: func(c *Config) { c.CA.Signer.External, c.CA.Signer.Name = RegistrationAuthority, "a/b" }, says: "there is no cluster"},
-		"an issuer for anybody":     {set: func(c *Config) { c.Callers.Issuer = "https://issuer.test" }, says: "TOKEN_ISSUER: AUDIENCE is empty"},
+		"issuer without audience":   {set: func(c *Config) { c.Callers.Issuer = "https://issuer.test" }, says: "TOKEN_ISSUER: AUDIENCE is empty"},
 		"keys in plaintext": {set: func(c *Config) {
 			c.Callers.JWTRule = `{"issuer":"i","audiences":["a"],"jwksUri":"http://10.0.0.1/keys"}`
 		}, says: "JWT_RULE"},
@@ -114,7 +114,7 @@ func TestServerRefuses(t *testing.T) {
 		"custom without files":       {set: func(c *Config) { c.TLS.Provider = CertProviderCustom }, says: "--tlsCertFile"},
 		"insecure suite":             {set: func(c *Config) { c.TLS.Suites = []string{"NULL"} }, says: `"NULL"`},
 		"no deny list":               {set: func(c *Config) { c.DenyList = "/nowhere/deny" }, says: "OUTRIGGER_DENY_LIST: deny list /nowhere/deny"},
-		"a bundle that is elsewhere": {set: func(c *Config) { c.Mesh.File = mesh }, says: `names the bundle "https://x/bundle"`},
+		"missing bundle":             {set: func(c *Config) { c.Mesh.File = mesh }, says: `names the bundle "https://x/bundle"`},
 	} {
 		_, err := makeServer(t, tc.set)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {

@@ -72,7 +72,7 @@ func serveLogged(t *testing.T, set func(*Config)) (*Server, *logBuffer) {
 			t.Error(err)
 		}
 	})
-	waitFor(t, "it is ready", s.discovery.Ready)
+	waitFor(t, "the control plane is ready", s.discovery.Ready)
 	return s, log
 }
 
@@ -133,10 +133,10 @@ func TestFollowsMeshConfig(t *testing.T) {
 		c.Mesh.File = file
 	})
 	c := connected(t, s, nil)
-	await(t, c, "the first", mentions("/dev/first"))
+	await(t, c, "the first log file", mentions("/dev/first"))
 	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/second\ninboundTrafficPolicy: {mode: LOCALHOST}\nproxyHtpPort: 1\n"})
-	await(t, c, "the second", mentions("/dev/second"))
-	waitFor(t, "fields without effect are named", func() bool {
+	await(t, c, "the second log file", mentions("/dev/second"))
+	waitFor(t, "fields without effect are logged", func() bool {
 		return strings.Contains(log.String(), "name=inboundTrafficPolicy") && strings.Contains(log.String(), "name=proxyHtpPort")
 	})
 	for text, says := range map[string]string{
@@ -158,7 +158,7 @@ func TestFollowsMeshConfig(t *testing.T) {
 		t.Errorf("an invalid mesh config was applied: %s", got)
 	}
 	m.put(t, map[string]string{"mesh": "accessLogFile: /dev/third\n"})
-	await(t, c, "the third", mentions("/dev/third"))
+	await(t, c, "the third log file", mentions("/dev/third"))
 	s.metric(t, `outrigger_control_mesh_config_rejected{source="mesh"} 0`)
 	s.metric(t, `outrigger_control_mesh_config_reloads_total{result="applied",source="mesh"} 2`)
 	m.put(t, map[string]string{"mesh": "{}\n"})
@@ -189,7 +189,7 @@ func TestMeshConfigIsCreated(t *testing.T) {
 	text := "accessLogFile: /dev/late\ntrustDomain: elsewhere.test\ntrustDomainAliases: [before.test]\nconfigSources: [{address: 'fs:///x'}]\ncaCertificates:\n- pem: |\n    " +
 		strings.ReplaceAll(strings.TrimSpace(string(other.identity.authority.RootPEM())), "\n", "\n    ") + "\n"
 	write(t, map[string][]byte{file: []byte(text)})
-	await(t, c, "the file", mentions("/dev/late"))
+	await(t, c, "the created file", mentions("/dev/late"))
 	for name, line := range map[string]string{"trustDomain": ":2", "configSources": ":4"} {
 		if !strings.Contains(log.String(), "only after a restart of the control plane\" component=control source="+file+line+" name="+name) {
 			t.Errorf("the log does not report %s: %s", name, log.String())
@@ -203,7 +203,7 @@ func TestMeshConfigIsCreated(t *testing.T) {
 		t.Error("the additional root is not trusted")
 	}
 	write(t, map[string][]byte{file: []byte("accessLogFile: /dev/later\n")})
-	await(t, c, "the next", mentions("/dev/later"))
+	await(t, c, "the next settings", mentions("/dev/later"))
 	if strings.Contains(string(s.identity.authority.RootPEM()), strings.TrimSpace(string(other.identity.authority.RootPEM()))) {
 		t.Error("the additional root is still trusted")
 	}
@@ -241,7 +241,7 @@ func TestFollowsNetworks(t *testing.T) {
 	m.put(t, networks("192.0.2.2"))
 	at("192.0.2.2")
 	m.put(t, map[string]string{"meshNetworks": "networks: {far: {endpoints: [{fromCidr: 10.0.0.0/99}]}}\n"})
-	waitFor(t, "the log says what is wrong", func() bool {
+	waitFor(t, "the log contains the error", func() bool {
 		return strings.Contains(log.String(), `networks.far.endpoints[0].fromCidr is \"10.0.0.0/99\"`)
 	})
 	s.metric(t, `outrigger_control_mesh_config_rejected{source="networks"} 1`)

@@ -54,9 +54,9 @@ func TestHealthAfterRestart(t *testing.T) {
 		s := start(t)
 		one := i.stream(t, s, "127.77.63.21")
 		one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: &rpcstatus.Status{Code: 13, Message: "connection refused"}})
-		waitUntil(t, "the report is in the status", func() bool { return s.condition(entry, health.ConditionType) == "False connection refused" })
+		waitUntil(t, "the status contains the report", func() bool { return s.condition(entry, health.ConditionType) == "False connection refused" })
 		// The stream has requested listeners but does not acknowledge them.
-		waitUntil(t, "the proxy's silence is in the status", func() bool {
+		waitUntil(t, "the status contains the missing acknowledgment", func() bool {
 			return s.condition(entry, "Reconciled") == "False 1 of 1 proxy has not acknowledged it yet"
 		})
 		s.metric(t, `outrigger_control_config_events_skipped_total{kind="WorkloadEntry"} 3`)
@@ -72,7 +72,7 @@ func TestHealthAfterRestart(t *testing.T) {
 		one := i.stream(t, s, "127.77.63.21")
 		one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth})
 		client.want(t, "one is healthy", "127.77.63.21 127.77.63.22")
-		waitUntil(t, "that is in the status", func() bool { return s.condition(entry, health.ConditionType) == "True " })
+		waitUntil(t, "the status contains the new report", func() bool { return s.condition(entry, health.ConditionType) == "True " })
 	})
 }
 
@@ -91,7 +91,7 @@ func TestStatusOff(t *testing.T) {
 	one := i.stream(t, s, "127.77.63.21")
 	one.send(t, &discoveryv3.DiscoveryRequest{TypeUrl: typeHealth, ErrorDetail: &rpcstatus.Status{Code: 13, Message: "connection refused"}})
 	entry := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "web-21"}
-	waitUntil(t, "health is written all the same", func() bool { return s.condition(entry, health.ConditionType) != "" })
+	waitUntil(t, "health is still written", func() bool { return s.condition(entry, health.ConditionType) != "" })
 	if got := s.condition(entry, "Reconciled"); got != "" {
 		t.Errorf("with PILOT_ENABLE_STATUS=false the status is %q, want none", got)
 	}

@@ -166,7 +166,7 @@ func TestWhatIf(t *testing.T) {
 	dir := t.TempDir()
 	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21")})
 	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
-	waitFor(t, "it is ready", s.discovery.Ready)
+	waitFor(t, "the control plane is ready", s.discovery.Ready)
 	responses := deltaProxy(t, s, []string{"http_proxy"})
 	all := received{}
 	receive := func() {

@@ -84,24 +84,24 @@ func TestRebuiltByEvent(t *testing.T) {
 			s.platform = s.platform.with("c", "c")
 			return model.NewChange(model.Key{Kind: model.KubernetesService, Namespace: "default", Name: "c"})
 		}, []string{"services"}},
-		"service has another port": {func(s *state) model.Change {
+		"service with another port": {func(s *state) model.Change {
 			return s.service("a", func(svc *model.Service) {
 				svc.Ports = append(slices.Clone(svc.Ports), model.Port{Name: "x", Number: 90})
 			})
 		}, []string{"services"}},
-		"service has another label": {func(s *state) model.Change {
+		"service with another label": {func(s *state) model.Change {
 			return s.service("a", func(svc *model.Service) { svc.Labels = map[string]string{"app": "a"} })
 		}, []string{"services"}},
-		"service is reached elsewhere": {func(s *state) model.Change {
+		"service with another external address": {func(s *state) model.Change {
 			return s.service("a", func(svc *model.Service) { svc.ExternalAddresses = map[string][]string{"c": {"192.0.2.9"}} })
 		}, []string{"services"}},
-		"service has an address more": {func(s *state) model.Change {
+		"service with another cluster address": {func(s *state) model.Change {
 			return s.service("a", func(svc *model.Service) { svc.ClusterAddresses = map[string][]string{"c": {"10.96.0.1"}} })
 		}, []string{"services"}},
-		"service prefers its zone": {func(s *state) model.Change {
+		"service with another distribution": {func(s *state) model.Change {
 			return s.service("a", func(svc *model.Service) { svc.Distribution = model.PreferSameZone })
 		}, []string{"services"}},
-		"service is written again":  {func(s *state) model.Change { return s.service("a", func(*model.Service) {}) }, nil},
+		"unchanged service":         {func(s *state) model.Change { return s.service("a", func(*model.Service) {}) }, nil},
 		"service without endpoints": {func(s *state) model.Change { s.platform = s.platform.with("a", "a"); return endpointsChange("a") }, []string{"endpoints"}},
 		"service deleted": {func(s *state) model.Change {
 			s.platform = maps.Clone(s.platform)
@@ -126,7 +126,7 @@ func TestRebuiltByEvent(t *testing.T) {
 				c.Spec.(*networkingv1alpha3.ServiceEntry).Resolution = networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN
 			})
 		}, []string{"services"}},
-		"a group of machines": {func(*state) model.Change {
+		"WorkloadGroup": {func(*state) model.Change {
 			return model.NewChange(model.Key{Kind: model.WorkloadGroup, Namespace: "default", Name: "x"})
 		}, nil},
 		// Endpoints: a change of the address, and one of the identity.
@@ -134,7 +134,7 @@ func TestRebuiltByEvent(t *testing.T) {
 			s.platform = s.platform.with("a", "a", "10.1.0.2")
 			return endpointsChange("a")
 		}, []string{"endpoints"}},
-		"the same endpoint": {func(s *state) model.Change {
+		"unchanged endpoint": {func(s *state) model.Change {
 			s.platform = s.platform.with("a", "a", "10.1.0.1")
 			return endpointsChange("a")
 		}, nil},
@@ -145,7 +145,7 @@ func TestRebuiltByEvent(t *testing.T) {
 		"workload relabelled": {func(s *state) model.Change {
 			return s.rewrite(model.WorkloadEntry, "catalog-1", func(c *model.Config) { c.Labels = map[string]string{"version": "2"} })
 		}, []string{"endpoints"}},
-		"a pod that nobody chooses": {func(*state) model.Change {
+		"pod that no service selects": {func(*state) model.Change {
 			return model.NewChange(model.Key{Kind: model.KubernetesPod, Namespace: "default", Name: "p"})
 		}, nil},
 	})
@@ -157,7 +157,7 @@ func TestRebuiltBySetting(t *testing.T) {
 	alters(t, map[string]alteration{
 		// Mesh config, networks, trust.
 		"mesh config": {func(s *state) model.Change { s.config = &meshv1alpha1.MeshConfig{ProxyHttpPort: 1}; return everything }, []string{"config"}},
-		"services that stay in a cluster": {func(s *state) model.Change {
+		"cluster-local services": {func(s *state) model.Change {
 			s.config = &meshv1alpha1.MeshConfig{ServiceSettings: []*meshv1alpha1.MeshConfig_ServiceSettings{{Hosts: []string{"*.x"}, Settings: &meshv1alpha1.MeshConfig_ServiceSettings_Settings{ClusterLocal: true}}}}
 			return everything
 		}, []string{"cluster local", "config"}},

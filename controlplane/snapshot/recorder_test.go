@@ -29,10 +29,10 @@ func TestReceiverOfTwoServices(t *testing.T) {
 		services []*model.Service
 		want     string // the namespace of the receiver for workloads of "shop"; "" means an error
 	}{
-		"of a cluster, and one before it": {[]*model.Service{service("a", model.RegistryExternal, 1), service("observe", model.RegistryKubernetes, 2)}, "observe"},
-		"of objects, and a later one":     {[]*model.Service{service("a", model.RegistryExternal, 2), service("observe", model.RegistryExternal, 1)}, "observe"},
-		"one of its own":                  {[]*model.Service{service("shop", model.RegistryExternal, 2), service("observe", model.RegistryKubernetes, 1)}, "shop"},
-		"of the same age":                 {[]*model.Service{service("a", model.RegistryExternal, 1), service("observe", model.RegistryExternal, 1)}, ""},
+		"service of a cluster and an older object": {[]*model.Service{service("a", model.RegistryExternal, 1), service("observe", model.RegistryKubernetes, 2)}, "observe"},
+		"two objects":                  {[]*model.Service{service("a", model.RegistryExternal, 2), service("observe", model.RegistryExternal, 1)}, "observe"},
+		"service in its own namespace": {[]*model.Service{service("shop", model.RegistryExternal, 2), service("observe", model.RegistryKubernetes, 1)}, "shop"},
+		"of the same age":              {[]*model.Service{service("a", model.RegistryExternal, 1), service("observe", model.RegistryExternal, 1)}, ""},
 	} {
 		m := &Mesh{Services: newServices(nil, c.services, settings{})}
 		to, err := m.receiver("otel", of, "shop", nil)

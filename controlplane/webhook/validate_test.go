@@ -56,20 +56,20 @@ func TestReviews(t *testing.T) {
 		allowed                        bool
 		says, warns                    string
 	}{
-		"good":             {"CREATE", group, "WorkloadEntry", entry(`{"address":"10.0.0.1"}`), true, "", ""},
-		"bad":              {"CREATE", group, "WorkloadEntry", entry(`{"address":"no address!"}`), false, "WorkloadEntry is not valid: spec.address ", ""},
-		"bad update":       {"UPDATE", group, "WorkloadEntry", entry(`{}`), false, "spec.address", ""},
-		"unknown field":    {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1"}`), false, `unknown field "adress" in spec: did you mean "address"?`, ""},
-		"all at once":      {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1","weihgt":1}`), false, "weihgt", ""},
-		"leaving":          {"UPDATE", group, "WorkloadEntry", strings.Replace(entry(`{}`), `"name":"x"`, `"name":"x","deletionTimestamp":"2030-01-02T03:04:05Z"`, 1), true, "", ""},
-		"deleted":          {"DELETE", group, "WorkloadEntry", "null", true, "", ""},
-		"connected":        {"CONNECT", group, "WorkloadEntry", "null", true, "", ""},
-		"somebody else's":  {"CREATE", "apps", "Deployment", `{"apiVersion":"apps/v1","kind":"Deployment"}`, true, "", ""},
-		"a later kind":     {"CREATE", group, "TrafficExtension", `{"spec":{"what":"ever"}}`, true, "", ""},
-		"name of a kind":   {"CREATE", "example.com", "Gateway", `{"spec":{"what":"ever"}}`, true, "", ""},
-		"Gateway API":      {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
-		"without effect":   {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","match":{"listener":{"portName":"http"}},"patch":{"operation":"REMOVE"}}]}}`, true, "", "has no effect in this version"},
-		"no object at all": {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
+		"good":              {"CREATE", group, "WorkloadEntry", entry(`{"address":"10.0.0.1"}`), true, "", ""},
+		"bad":               {"CREATE", group, "WorkloadEntry", entry(`{"address":"no address!"}`), false, "WorkloadEntry is not valid: spec.address ", ""},
+		"bad update":        {"UPDATE", group, "WorkloadEntry", entry(`{}`), false, "spec.address", ""},
+		"unknown field":     {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1"}`), false, `unknown field "adress" in spec: did you mean "address"?`, ""},
+		"all at once":       {"CREATE", group, "WorkloadEntry", entry(`{"adress":"10.0.0.1","weihgt":1}`), false, "weihgt", ""},
+		"leaving":           {"UPDATE", group, "WorkloadEntry", strings.Replace(entry(`{}`), `"name":"x"`, `"name":"x","deletionTimestamp":"2030-01-02T03:04:05Z"`, 1), true, "", ""},
+		"deleted":           {"DELETE", group, "WorkloadEntry", "null", true, "", ""},
+		"connected":         {"CONNECT", group, "WorkloadEntry", "null", true, "", ""},
+		"another API group": {"CREATE", "apps", "Deployment", `{"apiVersion":"apps/v1","kind":"Deployment"}`, true, "", ""},
+		"a later kind":      {"CREATE", group, "TrafficExtension", `{"spec":{"what":"ever"}}`, true, "", ""},
+		"name of a kind":    {"CREATE", "example.com", "Gateway", `{"spec":{"what":"ever"}}`, true, "", ""},
+		"Gateway API":       {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
+		"without effect":    {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","match":{"listener":{"portName":"http"}},"patch":{"operation":"REMOVE"}}]}}`, true, "", "has no effect in this version"},
+		"no object at all":  {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1"} {
 			t.Run(name+" "+version, func(t *testing.T) {

@@ -33,15 +33,15 @@ func TestRetryAfter(t *testing.T) {
 		header, trailer metadata.MD
 		want            time.Duration
 	}{
-		"nothing":      {err: busy()},
-		"info":         {err: busy(info(90*time.Second + time.Millisecond)), want: 90*time.Second + time.Millisecond},
-		"among others": {err: busy(&errdetails.DebugInfo{}, info(time.Second)), want: time.Second},
-		"negative":     {err: busy(info(-time.Second))},
-		"info wins":    {err: busy(info(time.Second)), trailer: metadata.Pairs("retry-after", "7"), want: time.Second},
-		"trailer":      {err: busy(), trailer: metadata.Pairs("retry-after", "7"), want: 7 * time.Second},
-		"header":       {err: busy(), header: metadata.Pairs("retry-after", "8"), want: 8 * time.Second},
-		"no number":    {err: busy(), header: metadata.Pairs("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")},
-		"wrapped":      {err: &busyError{error: status.Error(codes.Canceled, "x")}},
+		"nothing":                     {err: busy()},
+		"info":                        {err: busy(info(90*time.Second + time.Millisecond)), want: 90*time.Second + time.Millisecond},
+		"among others":                {err: busy(&errdetails.DebugInfo{}, info(time.Second)), want: time.Second},
+		"negative":                    {err: busy(info(-time.Second))},
+		"retry info takes precedence": {err: busy(info(time.Second)), trailer: metadata.Pairs("retry-after", "7"), want: time.Second},
+		"trailer":                     {err: busy(), trailer: metadata.Pairs("retry-after", "7"), want: 7 * time.Second},
+		"header":                      {err: busy(), header: metadata.Pairs("retry-after", "8"), want: 8 * time.Second},
+		"not a number":                {err: busy(), header: metadata.Pairs("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")},
+		"wrapped":                     {err: &busyError{error: status.Error(codes.Canceled, "x")}},
 	} {
 		if got := retryAfter(tc.err, tc.header, tc.trailer); got != tc.want {
 			t.Errorf("%s: got %s, want %s", name, got, tc.want)

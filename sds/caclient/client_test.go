@@ -223,7 +223,7 @@ func TestSignErrors(t *testing.T) {
 		}, "root-cert.pem is gone"},
 		"damaged token, refused": {answers(nil, status.Error(codes.Unauthenticated, "unknown caller")), func(c *caclient.Config) {
 			c.Token = func() (string, error) { return "a\x00b", nil }
-		}, "who are you (no token was sent: it contains a byte"},
+		}, "unknown caller (no token was sent: it contains a byte"},
 		"plaintext": {answers(nil, nil), func(c *caclient.Config) { c.TLS = nil }, "use the authority's TLS port"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,18 +43,18 @@ func TestSkew(t *testing.T) {
 		want    time.Duration // of the local clock
 		unknown bool
 	}{
-		"in step, dated back by 2 minutes": {chain: leaf(-2*time.Minute, ttl)},
-		"theirs is ahead by an hour":       {chain: leaf(58*time.Minute, time.Hour+ttl), want: -time.Hour},
-		"theirs is behind by a day":        {chain: leaf(-24*time.Hour-time.Minute, 0), want: 24 * time.Hour},
-		"a shorter life than asked for":    {chain: leaf(-time.Minute, time.Hour), unknown: true},
-		"a shorter life, ahead at least":   {chain: leaf(10*time.Minute, time.Hour), want: -10 * time.Minute},
-		"not dated back":                   {chain: leaf(0, ttl), unknown: true},
-		"dated back by an hour":            {chain: leaf(-time.Hour, ttl), unknown: true},
-		"the header says it":               {date: header(-5 * time.Minute), chain: leaf(-time.Minute, time.Hour), want: 5 * time.Minute},
-		"the header wins":                  {date: header(0), chain: leaf(-24*time.Hour-time.Minute, 0)},
-		"a header that is none":            {date: "yesterday", unknown: true},
-		"not PEM":                          {chain: []string{"leaf", "root"}, unknown: true},
-		"no answer":                        {unknown: true},
+		"same time, backdated by 2 minutes":  {chain: leaf(-2*time.Minute, ttl)},
+		"authority ahead by an hour":         {chain: leaf(58*time.Minute, time.Hour+ttl), want: -time.Hour},
+		"authority behind by a day":          {chain: leaf(-24*time.Hour-time.Minute, 0), want: 24 * time.Hour},
+		"shorter lifetime than requested":    {chain: leaf(-time.Minute, time.Hour), unknown: true},
+		"shorter lifetime, valid from later": {chain: leaf(10*time.Minute, time.Hour), want: -10 * time.Minute},
+		"not backdated":                      {chain: leaf(0, ttl), unknown: true},
+		"backdated by an hour":               {chain: leaf(-time.Hour, ttl), unknown: true},
+		"difference in the header":           {date: header(-5 * time.Minute), chain: leaf(-time.Minute, time.Hour), want: 5 * time.Minute},
+		"header takes precedence":            {date: header(0), chain: leaf(-24*time.Hour-time.Minute, 0)},
+		"invalid header":                     {date: "yesterday", unknown: true},
+		"not PEM":                            {chain: []string{"leaf", "root"}, unknown: true},
+		"no response":                        {unknown: true},
 	} {
 		got, known := clock{start: now, end: now, date: tc.date, chain: tc.chain, ttl: int64(ttl.Seconds())}.skew()
 		if known == tc.unknown || (got-tc.want).Abs() > time.Second {

@@ -54,7 +54,7 @@ func TestIstio(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"as Envoy writes it": {istioText, istioWant},
 		"many":               {strings.Repeat(istioText, 200), strings.Repeat(istioWant, 200)},
-		"no end":             {strings.TrimSpace(istioText), strings.TrimSpace(istioWant)},
+		"no final newline":   {strings.TrimSpace(istioText), strings.TrimSpace(istioWant)},
 		"nothing":            {"", ""},
 		"a line too long":    {long + "\n" + istioText, long + "\n" + istioWant},
 		"broken labels":      {"envoy_istiocustom_a{b=\"\n", "a{b=\"\n"},

@@ -127,14 +127,14 @@ func TestRun(t *testing.T) {
 		ask  func(context.Context, time.Duration) error
 		want []event
 	}{
-		"the first result counts": {Config{Probe: tcp(nil)}, between(0, 0), []event{{0, true, ""}}},
+		"first result is reported": {Config{Probe: tcp(nil)}, between(0, 0), []event{{0, true, ""}}},
 		"defaults: three failures, every ten seconds": {
 			Config{Probe: tcp(nil)},
 			between(15*time.Second, 45*time.Second),
 			[]event{{0, true, ""}, {40 * time.Second, false, "ill"}, {50 * time.Second, true, ""}},
 		},
-		"a short illness is not told": {Config{Probe: tcp(nil)}, between(15*time.Second, 35*time.Second), []event{{0, true, ""}}},
-		"ill from the start":          {Config{Probe: tcp(nil)}, between(0, time.Hour), []event{{20 * time.Second, false, "ill"}}},
+		"short failure is not reported": {Config{Probe: tcp(nil)}, between(15*time.Second, 35*time.Second), []event{{0, true, ""}}},
+		"unhealthy from the start":      {Config{Probe: tcp(nil)}, between(0, time.Hour), []event{{20 * time.Second, false, "ill"}}},
 		"delay, period, thresholds": {
 			Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) {
 				p.InitialDelaySeconds, p.PeriodSeconds, p.SuccessThreshold, p.FailureThreshold = 7, 2, 2, 1
@@ -152,28 +152,28 @@ func TestRun(t *testing.T) {
 			never,
 			[]event{{15 * time.Second, false, "context deadline exceeded"}},
 		},
-		"envoy first": {
+		"Envoy is not ready": {
 			Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.FailureThreshold = 1 }), EnvoyReady: func(context.Context) error { return errors.New("no listeners") }},
 			between(0, 0),
 			[]event{{0, false, "envoy is not ready: no listeners"}},
 		},
-		"an envoy that hangs": {
+		"hanging Envoy": {
 			Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.FailureThreshold = 1 }), EnvoyReady: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
 			between(0, 0),
 			[]event{{time.Second, false, "envoy is not ready: context deadline exceeded"}},
 		},
-		"an envoy that is busy": {Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 29*time.Second)}, between(0, 0), []event{{0, true, ""}}},
-		"an envoy that is busy, and the application ill": {
+		"busy Envoy": {Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 29*time.Second)}, between(0, 0), []event{{0, true, ""}}},
+		"busy Envoy and unhealthy application": {
 			Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 29*time.Second)},
 			between(25*time.Second, 40*time.Second),
 			[]event{{0, true, ""}, {25 * time.Second, false, "ill"}, {40 * time.Second, true, ""}},
 		},
-		"an envoy that is busy for too long": {
+		"Envoy is busy for too long": {
 			Config{Probe: everySecond, EnvoyReady: busy(20*time.Second, 40*time.Second)},
 			between(0, 0),
 			[]event{{0, true, ""}, {31 * time.Second, false, "envoy is not ready: context deadline exceeded"}, {40 * time.Second, true, ""}},
 		},
-		"the end within the delay": {Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.InitialDelaySeconds = 100 })}, between(0, 0), nil},
+		"shutdown during the initial delay": {Config{Probe: tcp(func(p *networkingv1alpha3.ReadinessProbe) { p.InitialDelaySeconds = 100 })}, between(0, 0), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

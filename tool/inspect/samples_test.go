@@ -68,7 +68,7 @@ func TestSamplesAreBounded(t *testing.T) {
 		"a line without an end":     {page: strings.NewReader(strings.TrimSuffix(series(2), "\n")), kept: 2},
 		"no number":                 {page: strings.NewReader("istio_requests_total{a=\"b\"} x\n"), err: "x"},
 		"no labels":                 {page: strings.NewReader("istio_requests_total 5\nistio_requests_total{} 5\n"), kept: 1},
-		"no amount": {page: strings.NewReader("istio_requests_total{a=\"1\"} NaN\nistio_requests_total{a=\"2\"} -1\nistio_requests_total{a=\"3\"} +Inf\n" +
+		"no value": {page: strings.NewReader("istio_requests_total{a=\"1\"} NaN\nistio_requests_total{a=\"2\"} -1\nistio_requests_total{a=\"3\"} +Inf\n" +
 			"istio_request_duration_milliseconds_bucket{a=\"b\"} 1\nistio_request_duration_milliseconds_bucket{le=\"NaN\"} 1\n" +
 			"istio_requests_total{a=\"4\"} 1e300\nistio_request_duration_milliseconds_bucket{le=\"-Inf\"} 1\nistio_request_duration_milliseconds_bucket{le=\"1e308\"} 1\n")},
 		"nothing":        {page: strings.NewReader("")},

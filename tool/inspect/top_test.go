@@ -97,11 +97,11 @@ func TestMeter(t *testing.T) {
 			proxies:   [][]string{{requestsOf("source", "web", "cart", 10, 1), requestsOf("source", "web", "cart", 17, 2)}, {requestsOf("destination", "web", "cart", 5, 0), requestsOf("destination", "web", "cart", 12, 0)}},
 			workloads: ">cart 7 1.00; ", edges: "web>cart 8 0.88; ",
 		},
-		"the client is not asked": {
+		"client not scraped": {
 			proxies:   [][]string{{requestsOf("destination", "web", "cart", 5, 0), requestsOf("destination", "web", "cart", 12, 0)}},
 			workloads: ">cart 7 1.00; ", edges: "web>cart 7 1.00; ",
 		},
-		"another proxy of the client is not asked": {
+		"another proxy of the client not scraped": {
 			proxies:   [][]string{{requestsOf("source", "web", "cart", 0, 0), requestsOf("source", "web", "cart", 3, 0)}, {requestsOf("destination", "web", "cart", 5, 0), requestsOf("destination", "web", "cart", 12, 0)}},
 			unseen:    []proxy{{identity: identityOf + "web"}},
 			workloads: ">cart 7 1.00; ", edges: "web>cart 10 1.00; ",
@@ -120,7 +120,7 @@ func TestMeter(t *testing.T) {
 		},
 		"connections": {proxies: [][]string{{tcp(5), tcp(5_000_000)}}, workloads: ">db 0 tcp; ", edges: "web>db 0 tcp; "},
 		"idle":        {proxies: [][]string{{tcp(5), tcp(5)}}},
-		"one does not answer": {
+		"one does not respond": {
 			proxies:   [][]string{{requestsOf("destination", "web", "cart", 5, 0), requestsOf("destination", "web", "cart", 12, 0)}, {tcp(5), ""}, {"", tcp(5)}},
 			workloads: ">cart 7 1.00; ", edges: "web>cart 7 1.00; ", errs: 1,
 		},

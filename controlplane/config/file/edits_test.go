@@ -151,7 +151,7 @@ func TestFileStoreKeepsEditsOfUsers(t *testing.T) {
 	})
 	for i := range edits {
 		last := writes.Load()
-		r.eventually("the writer goes on", func() bool { return writes.Load() > last })
+		r.eventually("the writer continues", func() bool { return writes.Load() > last })
 		text := ""
 		r.eventually(fmt.Sprintf("edit %d of the person is there", i), func() bool {
 			text = r.read("all.yaml")

@@ -203,7 +203,7 @@ func TestFileStoreReportsOnlyDifferences(t *testing.T) {
 		}
 	})
 	r.write("all.yaml", "# a comment moves all lines\n"+workload("a", "10.0.0.1")+workload("b", "10.0.0.2"))
-	r.eventually("the new line is known", func() bool {
+	r.eventually("the new line is reported", func() bool {
 		return strings.HasSuffix(r.Get(model.Key{Kind: model.WorkloadEntry, Namespace: "default", Name: "a"}).Source, "all.yaml:2")
 	})
 	r.write("all.yaml", workload("b", "10.0.0.3")+workload("a", "10.0.0.1")+workload("c", "10.0.0.4"))
@@ -250,8 +250,8 @@ func TestFileStoreKeepsWhatWasGood(t *testing.T) {
 	r.wantAddress("a", "10.0.0.5")
 	r.wantAddress("b", "")
 	r.wantAddress("c", "10.0.0.6")
-	r.eventually("all is well", func() bool { return len(r.Problems()) == 0 })
-	r.eventually("the log says so", func() bool {
+	r.eventually("no problems remain", func() bool { return len(r.Problems()) == 0 })
+	r.eventually("the log reports it", func() bool {
 		log := r.log.String()
 		return strings.Count(log, "level=WARN") == 3 && strings.Count(log, "level=INFO") == 3
 	})

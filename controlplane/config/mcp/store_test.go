@@ -103,10 +103,10 @@ func TestReconnect(t *testing.T) {
 			}
 			p.fill(workload("stays", "10.0.0.1"), workload("comes", "10.0.0.4"), workload("changes", "10.0.0.5"))
 			p.start()
-			until(t, "what changed is there", func() bool {
+			until(t, "the changes are in force", func() bool {
 				return s.Get(entryKey("comes")) != nil && s.Get(entryKey("goes")) == nil && address(s.Get(entryKey("changes"))) == "10.0.0.5"
 			})
-			until(t, "it is heard of", func() bool { return heard.count() == 6 })
+			until(t, "the changes caused events", func() bool { return heard.count() == 6 })
 			if s.Get(entryKey("stays")) != stays {
 				t.Error("an unchanged object was replaced")
 			}
@@ -165,7 +165,7 @@ func TestRejects(t *testing.T) {
 				!strings.Contains(problem.Source, workloadType+"/shop/a") {
 				t.Errorf("problem: got %v", problem)
 			}
-			until(t, "the server learns it", func() bool { return len(p.rejected()) > 0 })
+			until(t, "the server received the NACK", func() bool { return len(p.rejected()) > 0 })
 			if text := p.rejected()[0]; !strings.Contains(text, `"shop/a": body cannot be read`) || strings.Contains(text, "shop/b") {
 				t.Errorf("the NACK is %q, want one about a only", text)
 			}
@@ -206,10 +206,10 @@ func TestRevision(t *testing.T) {
 				t.Error("an object of another revision is in force")
 			}
 			p.fill(labelled("stable"), workload("b", "10.0.0.2"))
-			until(t, "it is there", func() bool { return s.Get(entryKey("a")) != nil })
+			until(t, "the object is in force", func() bool { return s.Get(entryKey("a")) != nil })
 			p.fill(labelled("canary"), workload("b", "10.0.0.2"))
-			until(t, "it is gone", func() bool { return s.Get(entryKey("a")) == nil })
-			until(t, "add and delete are heard of", func() bool { return heard.count() == 3 })
+			until(t, "the object is removed", func() bool { return s.Get(entryKey("a")) == nil })
+			until(t, "the addition and removal caused events", func() bool { return heard.count() == 3 })
 		})
 	}
 }
@@ -231,7 +231,7 @@ func TestMeshConfig(t *testing.T) {
 			}
 			for _, root := range []string{"one", "two", "three"} {
 				p.setMesh(&meshv1alpha1.MeshConfig{RootNamespace: root})
-				until(t, "the mesh config is there", func() bool { return s.MeshConfig().GetRootNamespace() == root })
+				until(t, "the mesh config is stored", func() bool { return s.MeshConfig().GetRootNamespace() == root })
 			}
 			if len(p.rejected()) > 0 {
 				t.Errorf("the mesh config was rejected: %v", p.rejected())
@@ -257,7 +257,7 @@ func TestWaiting(t *testing.T) {
 				t.Errorf("Waiting() has %d types, want all", n)
 			}
 			run(t, s)
-			until(t, "only one type is not answered", func() bool { return len(s.Waiting()) == 1 })
+			until(t, "only one type is missing", func() bool { return len(s.Waiting()) == 1 })
 			if s.Waiting()[0] != silent || s.HasSynced() || s.Get(entryKey("a")) == nil {
 				t.Errorf("Waiting() = %v, want only %s", s.Waiting(), silent)
 			}
@@ -284,7 +284,7 @@ func TestMetadata(t *testing.T) {
 	for i := range 4 {
 		ip := fmt.Sprintf("10.0.0.%d", 1+i%2)
 		send(ip)
-		until(t, "the address is there", func() bool { return address(s.Get(entryKey("a"))) == ip })
+		until(t, "the address is in force", func() bool { return address(s.Get(entryKey("a"))) == ip })
 		c := s.Get(entryKey("a"))
 		if seen[c.ResourceVersion] || !strings.HasPrefix(c.ResourceVersion, "7.") {
 			t.Errorf("the version %q is not unique or not of the server: %v", c.ResourceVersion, seen)

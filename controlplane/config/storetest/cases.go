@@ -128,7 +128,7 @@ func testDelete(t *testing.T, s *suite) {
 	first := l.create(workload("shop", "a", "10.0.0.1"))
 	other := l.create(workload("other", "a", "10.0.0.1"))
 	second := l.update(readdress(first, "10.0.0.2"))
-	want(t, "delete what changed meanwhile", l.Delete(t.Context(), first.Key, first.ResourceVersion), config.ErrConflict)
+	want(t, "delete an object that was changed", l.Delete(t.Context(), first.Key, first.ResourceVersion), config.ErrConflict)
 	if got := l.Get(first.Key); got == nil {
 		t.Fatal("a failed Delete removed the object")
 	}
@@ -140,7 +140,7 @@ func testDelete(t *testing.T, s *suite) {
 	if list := l.List(model.WorkloadEntry, ""); len(list) != 1 || list[0].Key != other.Key {
 		t.Errorf("List() = %v, want only the other object", list)
 	}
-	want(t, "delete it again", l.Delete(t.Context(), first.Key, ""), config.ErrNotFound)
+	want(t, "delete it twice", l.Delete(t.Context(), first.Key, ""), config.ErrNotFound)
 	if err := l.Delete(t.Context(), other.Key, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func testMany(t *testing.T, s *suite) {
 		}
 	})
 	t.Logf("%d objects were created in %v", writers*each, time.Since(start))
-	l.until("all objects are there", func() bool { return len(l.List(model.WorkloadEntry, "")) == writers*each })
+	l.until("all objects are listed", func() bool { return len(l.List(model.WorkloadEntry, "")) == writers*each })
 	for w := range writers {
 		if n := len(l.List(model.WorkloadEntry, fmt.Sprintf("ns%d", w))); n != each {
 			t.Errorf("namespace %d contains %d objects, want %d", w, n, each)

@@ -91,7 +91,7 @@ func testEvents(t *testing.T, s *suite) {
 	wantOrder := func(event string) {
 		t.Helper()
 		want := []string{"0 " + event, "1 " + event, "2 " + event}
-		l.until("all handlers heard of "+event, func() bool {
+		l.until("all handlers received "+event, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(order) >= len(want)
@@ -157,7 +157,7 @@ func testEventsByKind(t *testing.T, s *suite) {
 		"all WorkloadEntry": 1, "all GatewayClass": 1, "all Gateway": 1, "all KubernetesGateway": 1,
 		"workloads WorkloadEntry": 1, "two GatewayClass": 1, "two KubernetesGateway": 1,
 	}
-	l.until("each handler heard of its kinds, once", func() bool {
+	l.until("each handler received the events of its kinds once", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return fmt.Sprint(heard) == fmt.Sprint(want)

@@ -324,7 +324,7 @@ func testInvalid(t *testing.T, s *suite) {
 	_, err = l.Create(t.Context(), &model.Config{Key: bad.Key, Spec: httpRoute("", "").Spec})
 	check("create with the spec of another kind", err)
 	_, err = l.Create(t.Context(), &model.Config{Key: key(model.GatewayClass, "shop", "a"), Spec: gatewayClass("a").Spec})
-	check("create with a namespace that the kind has not", err)
+	check("create a cluster-scoped object with a namespace", err)
 
 	first := l.create(workload("shop", "a", "10.0.0.1"))
 	_, err = l.Update(t.Context(), readdress(first, "no address!"))
