@@ -125,7 +125,7 @@ func envoyBinary(t *testing.T) string {
 			return abs
 		}
 	}
-	t.Skip("there is no Envoy: neither in $ENVOY, nor ../bin/envoy, nor envoy on PATH; run make envoy")
+	t.Skip("no Envoy found in $ENVOY, ../bin/envoy or PATH: run `make envoy`")
 	return ""
 }
 

@@ -99,8 +99,8 @@ func TestReadFileDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestOnlyRequestedFilesAreWatched checks that files are followed once, however many streams request
-// them, and only as long as one of them does. It also checks the limit on their number.
+// TestOnlyRequestedFilesAreWatched checks that files are followed once, however many streams
+// request them, and only as long as one of them does. It also checks the limit on their number.
 func TestOnlyRequestedFilesAreWatched(t *testing.T) {
 	t.Parallel()
 	f, err := NewFiles(FilesConfig{})

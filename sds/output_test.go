@@ -121,8 +121,8 @@ func TestOutputReplacesPlantedFiles(t *testing.T) {
 	})
 }
 
-// TestOutputRetriesFailedWrites checks that a failed write is logged and retried. The mode is the one
-// that Kubernetes uses.
+// TestOutputRetriesFailedWrites checks that a failed write is logged and retried. The mode is the
+// one that Kubernetes uses.
 func TestOutputRetriesFailedWrites(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), &syncBuffer{}

@@ -48,8 +48,8 @@ func TestHookIsForwarded(t *testing.T) {
 	}
 }
 
-// TestHookWithoutApplication checks that there is no response if the application cannot be reached, because
-// the kubelet treats any response as success.
+// TestHookWithoutApplication checks that there is no response if the application cannot be reached,
+// because the kubelet treats any response as success.
 func TestHookWithoutApplication(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"httpGet": {"port": PORT}}`, `{"tcpSocket": {"port": PORT}}`} {

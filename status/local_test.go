@@ -34,8 +34,8 @@ func guardAll(t *testing.T, peer string) (address string, quits, drains *atomic.
 	return address, quits, drains
 }
 
-// TestLoopbackCannotBeClaimed checks that only the address of the connection, and no header, decides
-// whether a peer is on this machine.
+// TestLoopbackCannotBeClaimed checks that only the address of the connection, and no header,
+// decides whether a peer is on this machine.
 func TestLoopbackCannotBeClaimed(t *testing.T) {
 	t.Parallel()
 	claims := []string{

@@ -227,7 +227,8 @@ func TestMergedFormats(t *testing.T) {
 	}
 }
 
-// TestTruncatedResponse checks that a response that lacks a part in the middle does not look complete.
+// TestTruncatedResponse checks that a response that lacks a part in the middle does not look
+// complete.
 func TestTruncatedResponse(t *testing.T) {
 	t.Parallel()
 	torn := func(w http.ResponseWriter, _ *http.Request) {

@@ -22,8 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/xdsproxy/nds"
 )
 
-// TestProxyConsumesNamesAndRoots checks that types that the agent consumes reach its components, names
-// the DNS proxy and roots the secrets, and that Envoy receives none of them.
+// TestProxyConsumesNamesAndRoots checks that types that the agent consumes reach its components,
+// names the DNS proxy and roots the secrets, and that Envoy receives none of them.
 func TestProxyConsumesNamesAndRoots(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.10"

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// An agent that a service manager started reports when the proxy is ready, that it works, during the
-// drain too, and that it stops.
+// TestProxyManager checks that an agent started by a service manager reports when the proxy is
+// ready, that it is alive, also during the drain, and that it stops.
 func TestProxyManager(t *testing.T) {
 	t.Parallel()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
@@ -31,7 +31,7 @@ func TestProxyManager(t *testing.T) {
 			}
 			n, err := socket.Read(buffer)
 			if err != nil {
-				t.Fatalf("%s does not come, but %q: %v", line, all, err)
+				t.Fatalf("timeout waiting for %s; received %q, error %v", line, all, err)
 			}
 			all += "\n" + string(buffer[:n])
 		}
@@ -40,7 +40,7 @@ func TestProxyManager(t *testing.T) {
 	a := startAgent(t, "127.77.41.2", `,"terminationDrainDuration":"1s"`, cp, "NOTIFY_SOCKET="+socket.LocalAddr().String(), "WATCHDOG_USEC=400000")
 	await("STATUS=ready; control plane: connected")
 	if !strings.Contains(all, "\nREADY=1\nSTATUS=ready") {
-		t.Errorf("before the proxy is ready the agent reports %q", all)
+		t.Errorf("messages before READY=1: got %q", all)
 	}
 	a.waitReady()
 	await("WATCHDOG=1")

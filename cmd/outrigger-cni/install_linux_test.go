@@ -167,8 +167,8 @@ func TestInstallUnreadable(t *testing.T) {
 	l.eventually("the plugin is installed without the link", l.chained)
 }
 
-// TestConcurrentWriter lets the network plugin of the cluster rewrite its configuration repeatedly. No
-// version may be lost, and in the end the plugin must be installed.
+// TestConcurrentWriter lets the network plugin of the cluster rewrite its configuration repeatedly.
+// No version may be lost, and in the end the plugin must be installed.
 func TestConcurrentWriter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

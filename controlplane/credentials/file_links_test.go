@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestLinksOutOfDirectory checks that no Secret outside of the directory is read unless links may lead
-// there, that this is logged once, and that Secrets of removed files are removed.
+// TestLinksOutOfDirectory checks that no Secret outside of the directory is read unless links may
+// lead there, that this is logged once, and that Secrets of removed files are removed.
 func TestLinksOutOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

@@ -73,8 +73,8 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestProblemsOfOrigin checks that problems of converted objects are reported for the user's objects, except
-// for missing references, which are in their status.
+// TestProblemsOfOrigin checks that problems of converted objects are reported for the user's
+// objects, except for missing references, which are in their status.
 func TestProblemsOfOrigin(t *testing.T) {
 	t.Parallel()
 	made, origin := model.Key{Kind: model.VirtualService, Name: "made"}, model.Key{Kind: model.HTTPRoute, Name: "written"}

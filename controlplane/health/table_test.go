@@ -167,8 +167,8 @@ func TestRepeatedReports(t *testing.T) {
 	}
 }
 
-// TestVerdictsOutliveStreams checks that a verdict remains after the end of its stream until its entry is
-// removed.
+// TestVerdictsOutliveStreams checks that a verdict remains after the end of its stream until its
+// entry is removed.
 func TestVerdictsOutliveStreams(t *testing.T) {
 	t.Parallel()
 	const web = "shop/web-1 web 10.0.0.1"

@@ -144,8 +144,8 @@ func TestReadPod(t *testing.T) {
 	}
 }
 
-// TestKubeconfigCredentials checks that a kubeconfig from a Secret may not read files or run programs, unless
-// the environment allows it.
+// TestKubeconfigCredentials checks that a kubeconfig from a Secret may not read files or run
+// programs, unless the environment allows it.
 func TestKubeconfigCredentials(t *testing.T) {
 	t.Parallel()
 	for user, way := range map[string]string{

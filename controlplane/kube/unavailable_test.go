@@ -31,8 +31,8 @@ func answering(t testing.TB, verb, resource string, answer func() error) *Client
 	return newClient(Config{}, api, api)
 }
 
-// TestUnavailableAPIServer checks that if a caller cannot be authorized because of the API server, the
-// error asks for a retry and contains no details.
+// TestUnavailableAPIServer checks that if a caller cannot be authorized because of the API server,
+// the error asks for a retry and contains no details.
 func TestUnavailableAPIServer(t *testing.T) {
 	t.Parallel()
 	broken := func() error { return errors.New("dial tcp 10.0.0.1:443: no route") }

@@ -123,7 +123,8 @@ func TestDebouncerIgnoresEmptyChange(t *testing.T) {
 	}
 }
 
-// Await returns at once while the debouncer waits, during a burst too, and after a build otherwise.
+// TestAwait checks that Await returns immediately while the debouncer waits, also during a burst, and
+// otherwise after the build.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestAwait(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			if d.Await(ctx); time.Since(start) != want {
-				t.Errorf("%s Await takes %s, want %s", what, time.Since(start), want)
+				t.Errorf("%s: Await took %s, want %s", what, time.Since(start), want)
 			}
 		}
 		took("without a change", 0)

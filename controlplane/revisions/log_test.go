@@ -23,7 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// store holds objects in memory.
+// store is an in-memory store.
 type store struct {
 	mu      sync.Mutex
 	objects map[model.Key]*model.Config
@@ -61,7 +61,7 @@ func (s *store) set(name, host string) model.Key {
 	return key
 }
 
-// rig is a log in a bubble of synctest. Its clock advances only where a test sleeps.
+// rig is a log in a synctest bubble. Its clock advances only while a test sleeps.
 type rig struct {
 	t     *testing.T
 	store *store
@@ -76,7 +76,7 @@ func newRig(t *testing.T, size int64) *rig {
 	return r
 }
 
-// start runs a log, as a control plane does at its start.
+// start runs a log, like a control plane at its start.
 func (r *rig) start(size int64) {
 	r.log = New(Config{Dir: r.dir, FileSize: size, Objects: r.store, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -92,7 +92,7 @@ func (r *rig) start(size int64) {
 	r.sleep(time.Minute)
 }
 
-// change sets an object, notes the change, and returns a moment after it.
+// change sets an object, notes the change, and returns a time after it.
 func (r *rig) change(name, host string) time.Time {
 	r.log.Note(model.NewChange(r.store.set(name, host)), time.Now())
 	return r.sleep(time.Minute)
@@ -152,7 +152,7 @@ func expect(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestVersions checks that each version is listed, and that any two moments can be compared, also
+// TestVersions checks that each version is listed and that any two moments can be compared, also
 // after a restart and after the files have been replaced.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -216,8 +216,8 @@ func TestRevisions(t *testing.T) {
 	})
 }
 
-// TestUnseen checks that changes while no control plane runs are listed at the next start, and that
-// the objects of the first start have been found.
+// TestUnseen checks that changes made while no control plane runs are listed at the next start, and
+// that the objects of the first start are marked as found.
 func TestUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &store{objects: map[model.Key]*model.Config{}}, dir: t.TempDir()}
@@ -239,7 +239,7 @@ func TestUnseen(t *testing.T) {
 	})
 }
 
-// TestBounded checks that an object that changes all the time does not displace the others, that its
+// TestBounded checks that an object that changes continuously does not displace others, that its
 // last version is recorded, and that the size of the files is bounded.
 func TestBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestBounded(t *testing.T) {
 		for _, name := range []string{currentFile, previousFile} {
 			info, err := os.Stat(filepath.Join(r.dir, name))
 			if err != nil || info.Size() > size+32<<10 {
-				t.Errorf("%s: %v, %v, want at most %d bytes and one change", name, info, err, size)
+				t.Errorf("%s: got %v, error %v; want at most %d bytes and one change", name, info, err, size)
 			}
 		}
 		if _, err := r.log.Changes(at, time.Now()); err == nil || !strings.Contains(err.Error(), "it begins at") {
@@ -271,7 +271,7 @@ func TestBounded(t *testing.T) {
 	})
 }
 
-// TestCutLine checks that a line that a crash has cut loses no other version.
+// TestCutLine checks that a line truncated by a crash does not affect other versions.
 func TestCutLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 0)
@@ -292,7 +292,7 @@ func TestCutLine(t *testing.T) {
 	})
 }
 
-// TestCannotRecord checks that answers say why nothing is recorded.
+// TestCannotRecord checks that responses contain the reason why nothing is recorded.
 func TestCannotRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 0)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestManager runs a control plane that a service manager started: it reports when it is ready, that
-// it works, and that it stops.
+// TestManager checks that a control plane started by a service manager reports when it is ready,
+// that it is alive, and that it stops.
 func TestManager(t *testing.T) {
 	t.Parallel()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
@@ -29,7 +29,7 @@ func TestManager(t *testing.T) {
 			}
 			n, err := socket.Read(buffer)
 			if err != nil {
-				t.Fatalf("%s does not come: %v", line, err)
+				t.Fatalf("timeout waiting for %s: %v", line, err)
 			}
 			if strings.Contains("\n"+string(buffer[:n])+"\n", "\n"+line+"\n") {
 				return

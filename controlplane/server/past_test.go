@@ -16,14 +16,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// debugAnswer decodes the answer to a debug question, and returns its status code and its text.
+// debugAnswer sends a debug request, decodes the response, and returns its status code and text.
 func (s *Server) debugAnswer(t *testing.T, path string, fields url.Values, into any) (code int, text string) {
 	t.Helper()
 	resp, err := http.Get("http://" + s.ports.listeners.http.Addr().String() + "/debug/" + path + "?" + fields.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // closing cannot lose data
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode == http.StatusOK {
 		err = json.Unmarshal(body, into)
@@ -34,8 +34,8 @@ func (s *Server) debugAnswer(t *testing.T, path string, fields url.Values, into 
 	return resp.StatusCode, string(body)
 }
 
-// TestPast checks that a control plane decides about a request as it would have before a change, and
-// that it knows the change.
+// TestPast checks that a control plane decides about a request as it would have before a change,
+// and that it lists the change.
 func TestPast(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ spec:
 	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
 	waitFor(t, "it is ready", s.discovery.Ready)
 	responses := deltaProxy(t, s, []string{"http_proxy"})
-	go func() { // the proxy takes everything
+	go func() { // the proxy acknowledges everything
 		for {
 			select {
 			case <-responses:

@@ -107,8 +107,8 @@ func TestDestinationRuleProblems(t *testing.T) {
 	}
 }
 
-// TestLocalityDependence checks that rules report whether they depend on the locality of a proxy, and on which
-// of its labels.
+// TestLocalityDependence checks that rules report whether they depend on the locality of a proxy,
+// and on which of its labels.
 func TestLocalityDependence(t *testing.T) {
 	t.Parallel()
 	plain := objects{webEntry(), webRule("a", 0, withTLS(nil))}.build().DestinationRules

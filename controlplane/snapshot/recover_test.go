@@ -104,9 +104,9 @@ func serves(m *Mesh) (addresses map[string]string, problems []string) {
 	return addresses, problems
 }
 
-// TestPanicAffectsOneObject checks that an object that makes the build panic is replaced by its last
-// good version, or omitted if there is none. It must be reported, must not affect other objects,
-// and must be retried when it changes.
+// TestPanicAffectsOneObject checks that an object that makes the build panic is replaced by its
+// last good version, or omitted if there is none. It must be reported, must not affect other
+// objects, and must be retried when it changes.
 func TestPanicAffectsOneObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
@@ -158,8 +158,8 @@ func TestPanicInFirstBuild(t *testing.T) {
 	}
 }
 
-// TestPanicWithoutObject checks that the previous snapshot remains in use if the panic does not depend
-// on objects.
+// TestPanicWithoutObject checks that the previous snapshot remains in use if the panic does not
+// depend on objects.
 func TestPanicWithoutObject(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}

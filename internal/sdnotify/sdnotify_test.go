@@ -35,7 +35,7 @@ func listen(t *testing.T) *manager {
 	return &manager{t: t, path: path, conn: conn}
 }
 
-// next returns the lines of the next message, or nil if none comes in time.
+// next returns the lines of the next message, or nil if none arrives in time.
 func (m *manager) next(within time.Duration) []string {
 	m.t.Helper()
 	buffer := make([]byte, 4096)
@@ -52,14 +52,14 @@ func (m *manager) next(within time.Duration) []string {
 	return strings.Split(string(buffer[:n]), "\n")
 }
 
-// await reads messages until one has a line, and returns the lines of all of them.
+// await reads messages until one contains a line, and returns the lines of all of them.
 func (m *manager) await(line string) []string {
 	m.t.Helper()
 	var all []string
 	for !slices.Contains(all, line) {
 		lines := m.next(2 * time.Minute)
 		if lines == nil {
-			m.t.Fatalf("%s does not come; there was %q", line, all)
+			m.t.Fatalf("timeout waiting for %s; received %q", line, all)
 		}
 		all = append(all, lines...)
 	}
@@ -91,19 +91,20 @@ func TestStates(t *testing.T) {
 	})
 	before := m.await("READY=1")
 	if want := []string{"STATUS=waits MAINPID=1", "WATCHDOG=1", "WATCHDOG=1", "READY=1", "STATUS=serves", "WATCHDOG=1"}; !slices.Equal(before, want) {
-		t.Errorf("the start reports %q, want %q", before, want)
+		t.Errorf("messages at the start: got %q, want %q", before, want)
 	}
 	stop()
 	for _, line := range m.await("STOPPING=1") {
 		if line != "WATCHDOG=1" && line != "STOPPING=1" {
-			t.Errorf("after the start comes %q", line)
+			t.Errorf("unexpected message after the start: %q", line)
 		}
 	}
-	// The drain may take long: the watchdog needs to hear of the program meanwhile.
+	// A drain may take long, so the watchdog must be notified during it.
 	m.await("WATCHDOG=1")
 }
 
-// A program whose check does not return is silent, which triggers the watchdog.
+// TestHungCheck checks that a program whose check does not return sends nothing, which triggers the
+// watchdog.
 func TestHungCheck(t *testing.T) {
 	t.Parallel()
 	m := listen(t)
@@ -119,7 +120,7 @@ func TestHungCheck(t *testing.T) {
 	m.await("WATCHDOG=1")
 	<-begun
 	if lines := m.next(50 * time.Millisecond); lines != nil {
-		t.Errorf("a program that hangs reports %q", lines)
+		t.Errorf("a hanging program sent %q, want nothing", lines)
 	}
 	close(release)
 	m.await("WATCHDOG=1")
@@ -130,7 +131,7 @@ func TestNoManager(t *testing.T) {
 	called := false
 	Manager{}.Run(t.Context(), nil, slog.New(slog.DiscardHandler), func(context.Context) (string, bool) { called = true; return "", true })
 	if called {
-		t.Error("without a socket the program is checked")
+		t.Error("the check was called without a socket")
 	}
 }
 
@@ -141,14 +142,14 @@ func TestUnreachable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing")
 	Manager{Socket: path}.Run(ctx, nil, slog.New(slog.NewTextHandler(&log, nil)), func(context.Context) (string, bool) { cancel(); return "", true })
 	if !strings.Contains(log.String(), "cannot be notified") || !strings.Contains(log.String(), path) {
-		t.Errorf("the log has %q", log.String())
+		t.Errorf("log: got %q", log.String())
 	}
 }
 
 func TestLongStatus(t *testing.T) {
 	t.Parallel()
 	if got := oneLine(strings.Repeat("x", 5000) + "\n"); len(got) > 2*maxStatus || strings.Contains(got, "\n") {
-		t.Errorf("a status has %d bytes: %q", len(got), got)
+		t.Errorf("oneLine() has %d bytes: %q", len(got), got)
 	}
 }
 
@@ -156,12 +157,12 @@ func TestParseWatchdog(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"30000000": 30 * time.Second, "0": 0, "1": time.Microsecond} {
 		if got, err := ParseWatchdog(text); got != want || err != nil {
-			t.Errorf("%q is %s, %v", text, got, err)
+			t.Errorf("ParseWatchdog(%q) = %s, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "-1", "30s", "99999999999999999999", "4503599627370496"} {
 		if got, err := ParseWatchdog(text); err == nil {
-			t.Errorf("%q is %s", text, got)
+			t.Errorf("ParseWatchdog(%q) = %s, want an error", text, got)
 		}
 	}
 }
@@ -176,7 +177,7 @@ func TestPause(t *testing.T) {
 		{0, false, startPause}, {0, true, longestPause}, {20 * time.Second, true, 5 * time.Second}, {time.Hour, true, longestPause}, {400 * time.Millisecond, false, 100 * time.Millisecond},
 	} {
 		if got := (Manager{Watchdog: c.watchdog}).pause(c.ready); got != c.want {
-			t.Errorf("with a watchdog of %s and ready %t the pause is %s, want %s", c.watchdog, c.ready, got, c.want)
+			t.Errorf("pause() with watchdog %s and ready %t = %s, want %s", c.watchdog, c.ready, got, c.want)
 		}
 	}
 }

@@ -287,8 +287,8 @@ func TestLongHistogramInProtobuf(t *testing.T) {
 	}
 }
 
-// TestTruncatedSource checks that after a truncated source, the output contains only complete lines and
-// families, or the error is ErrTorn.
+// TestTruncatedSource checks that after a truncated source, the output contains only complete lines
+// and families, or the error is ErrTorn.
 func TestTruncatedSource(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("reset")

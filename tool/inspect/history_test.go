@@ -47,7 +47,7 @@ func TestMoment(t *testing.T) {
 		"2h":                   now.Add(-2 * time.Hour),
 		"02:59":                time.Date(2026, 5, 1, 2, 59, 0, 0, zone),
 		"03:00:30":             now,
-		"14:02":                time.Date(2026, 4, 30, 14, 2, 0, 0, zone), // yesterday: it is night
+		"14:02":                time.Date(2026, 4, 30, 14, 2, 0, 0, zone), // a later time of day means yesterday
 		"2026-04-29T14:02":     time.Date(2026, 4, 29, 14, 2, 0, 0, zone),
 		"2026-04-29 14:02:07":  time.Date(2026, 4, 29, 14, 2, 7, 0, zone),
 		"2026-04-29T14:02:07Z": time.Date(2026, 4, 29, 14, 2, 7, 0, time.UTC),

@@ -165,8 +165,8 @@ func TestMeterBindsNames(t *testing.T) {
 	}
 }
 
-// TestTopReportsWhyNothingIsShown checks that the output distinguishes proxies without requests from
-// proxies that cannot count.
+// TestTopReportsWhyNothingIsShown checks that the output distinguishes proxies without requests
+// from proxies that cannot count.
 func TestTopReportsWhyNothingIsShown(t *testing.T) {
 	t.Parallel()
 	idle := requestsOf("destination", "web", "cart", 1, 0)
@@ -188,8 +188,8 @@ func TestTopReportsWhyNothingIsShown(t *testing.T) {
 	}
 }
 
-// TestMeterAfterFailedSample measures again after a failed sample, and checks that series that were possibly
-// missing are not counted.
+// TestMeterAfterFailedSample measures again after a failed sample, and checks that series that were
+// possibly missing are not counted.
 func TestMeterAfterFailedSample(t *testing.T) {
 	t.Parallel()
 	count := func(n int) string { return requestsOf("destination", "web", "cart", n, 0) }

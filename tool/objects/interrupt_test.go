@@ -142,8 +142,8 @@ func TestEmptyInput(t *testing.T) {
 	s.want("delete vs a -f DIR/empty.yaml", 2, "", "outrigger: -f and \"vs\" exclude each other: delete the objects of files, or the named ones\n")
 }
 
-// TestNamesCanBePassedOn checks that the output of get -o name can be passed to get and delete, and that
-// a table of all namespaces contains each name once.
+// TestNamesCanBePassedOn checks that the output of get -o name can be passed to get and delete, and
+// that a table of all namespaces contains each name once.
 func TestNamesCanBePassedOn(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

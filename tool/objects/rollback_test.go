@@ -14,7 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// past is a control plane that knows versions, the oldest first.
+// past is a control plane that has versions of objects, the oldest first.
 type past []report.Version
 
 func (p past) Changes(_ context.Context, from, to string) (report.Changes, error) {
@@ -23,7 +23,7 @@ func (p past) Changes(_ context.Context, from, to string) (report.Changes, error
 			{Ref: p[0].Ref, Before: &p[0], After: &p[1]}, {Ref: p[0].Ref, After: &p[0]}, {Ref: p[0].Ref, Before: &p[0]},
 		}}, nil
 	}
-	return report.Changes{}, errors.New("unknown times")
+	return report.Changes{}, errors.New("unexpected times")
 }
 
 func (p past) Versions(_ context.Context, key model.Key, revision string) (out []report.Version, err error) {
@@ -55,7 +55,7 @@ func pastEntries() past {
 	return out
 }
 
-// TestRollback checks which version is restored, and that the difference is shown.
+// TestRollback checks which version is restored, and that the difference is printed.
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -73,10 +73,10 @@ func TestRollback(t *testing.T) {
 workloadentry/one would be restored to revision 10.0.0.3
 `, "")
 	if len(s.store("memory://").List(model.WorkloadEntry, "")) > 0 {
-		t.Error("--dry-run has written an object")
+		t.Error("rollback --dry-run wrote an object")
 	}
 	if code, _, errs := s.run("rollback", "we/one"); code != 0 || errs != "" {
-		t.Errorf("rollback of a deleted object: code %d: %s", code, errs)
+		t.Errorf("rollback of a deleted object: got exit code %d: %s", code, errs)
 	}
 	s.want("rollback we one", 0, `--- stored/workloadentry/one
 +++ revision 10.0.0.2
@@ -93,12 +93,12 @@ workloadentry/one restored to revision 10.0.0.2
 	s.want("rollback we/two", 1, "", "outrigger: the control plane knows no version of workloadentry/two\n")
 	for _, args := range [][]string{{"rollback"}, {"rollback", "we"}, {"rollback", "we,vs/one"}, {"rollback", "we/"}, {"rollback", "nothing/one"}} {
 		if code, _, _ := s.run(args...); code != exitUsage {
-			t.Errorf("%q: code %d, want %d", args, code, exitUsage)
+			t.Errorf("%q: got exit code %d, want %d", args, code, exitUsage)
 		}
 	}
 }
 
-// TestDiffOfTimes checks that differences between two moments are printed, and the exit codes.
+// TestDiffOfTimes checks the output and the exit codes of diff between two moments.
 func TestDiffOfTimes(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -109,11 +109,11 @@ func TestDiffOfTimes(t *testing.T) {
 		"--- /dev/null\n+++ workloadentry/one", "+++ /dev/null\n",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("diff --from 1h lacks %q:\n%s", want, out)
+			t.Errorf("the output of diff --from 1h does not contain %q:\n%s", want, out)
 		}
 	}
 	if code != exitFailed {
-		t.Errorf("diff with differences: code %d, want %d", code, exitFailed)
+		t.Errorf("diff with differences: got exit code %d, want %d", code, exitFailed)
 	}
 	s.want("diff --from 2h", 2, "", "outrigger: unknown times\n")
 	s.want("diff --to 2h", 2, "", "outrigger: --to needs --from: write --from TIME\n")

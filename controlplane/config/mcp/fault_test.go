@@ -201,8 +201,8 @@ func TestBadResources(t *testing.T) {
 
 func addressOf(s *Store, name string) string { return address(s.Get(entryKey(name))) }
 
-// TestGarbageRemovesNothing checks that a resource that cannot be decoded keeps all objects in force,
-// because it could be the new version of any of them.
+// TestGarbageRemovesNothing checks that a resource that cannot be decoded keeps all objects in
+// force, because it could be the new version of any of them.
 func TestGarbageRemovesNothing(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
@@ -241,8 +241,8 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// TestRepeatedRejectionIsDelayed checks that repeated content is rejected with increasing delays, and different
-// content immediately.
+// TestRepeatedRejectionIsDelayed checks that repeated content is rejected with increasing delays,
+// and different content immediately.
 func TestRepeatedRejectionIsDelayed(t *testing.T) {
 	t.Parallel()
 	s, address := newScript(t)
