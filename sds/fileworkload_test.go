@@ -184,9 +184,9 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestNewRootComesWithTheRenewal checks that unchanged roots are not sent again, that a new root is
+// TestNewRootIsSentWithRenewal checks that unchanged roots are not sent again, that a new root is
 // sent with the renewal, and that anchors remain trusted.
-func TestNewRootComesWithTheRenewal(t *testing.T) {
+func TestNewRootIsSentWithRenewal(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	a.set(nil, 2*time.Second)

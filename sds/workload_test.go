@@ -209,9 +209,9 @@ func TestCertificateNotYetValid(t *testing.T) {
 	}
 }
 
-// TestClockBehindDoesNotDelayTheRenewal uses a clock that is 30 hours behind, so that a certificate
+// TestClockBehindDoesNotDelayRenewal uses a clock that is 30 hours behind, so that a certificate
 // valid for 24 hours seems to be valid for 54.
-func TestClockBehindDoesNotDelayTheRenewal(t *testing.T) {
+func TestClockBehindDoesNotDelayRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -299,7 +299,7 @@ func TestFirstErrorIsLoggedAtOnce(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	w := newWorkload(t, a, func(c *sds.WorkloadConfig) {

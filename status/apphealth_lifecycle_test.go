@@ -74,7 +74,7 @@ func TestHookWithoutTLS(t *testing.T) {
 	wantAnswer(t, serveProbe(t, `{"httpGet": {"port": PORT, "scheme": "HTTPS"}}`, port, nil), livez, http.StatusInternalServerError, "HTTP response to HTTPS client")
 }
 
-func TestHookOnlyByGet(t *testing.T) {
+func TestHookRequiresGet(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	app := upstream(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
@@ -89,9 +89,9 @@ func TestHookOnlyByGet(t *testing.T) {
 	}
 }
 
-// TestHookEndsWithThePeer checks that a hook, which has no timeout, ends when its caller
+// TestHookEndsWithPeer checks that a hook, which has no timeout, ends when its caller
 // disconnects.
-func TestHookEndsWithThePeer(t *testing.T) {
+func TestHookEndsWithPeer(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan struct{}), make(chan struct{})
 	app := upstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -188,8 +188,8 @@ func TestRedirectsForOtherCallers(t *testing.T) {
 	}
 }
 
-// TestRedirectToTheStatusPort checks that a redirect to the status port does not cause a loop.
-func TestRedirectToTheStatusPort(t *testing.T) {
+// TestRedirectToStatusPort checks that a redirect to the status port does not cause a loop.
+func TestRedirectToStatusPort(t *testing.T) {
 	t.Parallel()
 	var own, asked atomic.Int32
 	app := upstream(t, func(w http.ResponseWriter, r *http.Request) {

@@ -82,7 +82,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-func TestProbesOfTheStatusPortItself(t *testing.T) {
+func TestProbesOfStatusPort(t *testing.T) {
 	t.Parallel()
 	for path, loop := range map[string]bool{
 		"/app-health/x/livez": true, "//app-health/x/livez": false, "/a/..//app-health/x/livez": true,

@@ -124,10 +124,10 @@ func TestBusyEnvoy(t *testing.T) {
 	})
 }
 
-// TestBusyEnvoyIsAskedRarely checks readiness for probes that are 15 seconds apart. One check that
+// TestBusyEnvoyWithRareProbes checks readiness for probes that are 15 seconds apart. One check that
 // times out has no effect, but a second one in a row does. A response that is an hour old is not
 // used.
-func TestBusyEnvoyIsAskedRarely(t *testing.T) {
+func TestBusyEnvoyWithRareProbes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		busy := false

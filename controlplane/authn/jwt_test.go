@@ -180,7 +180,7 @@ func TestJWTSignatures(t *testing.T) {
 	}
 }
 
-func TestJWTHeaderOfTheCall(t *testing.T) {
+func TestJWTAuthorizationHeader(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
 	j := newJWT(t, jose.JSONWebKey{Key: key.Public()})

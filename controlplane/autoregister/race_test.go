@@ -12,9 +12,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestReturnsWhileRemoved checks that a machine that reconnects to another replica during the
+// TestReconnectDuringRemoval checks that a machine that reconnects to another replica during the
 // removal of its entry keeps it.
-func TestReturnsWhileRemoved(t *testing.T) {
+func TestReconnectDuringRemoval(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
 		one := m.replica("one")
@@ -39,9 +39,9 @@ func TestReturnsWhileRemoved(t *testing.T) {
 	})
 }
 
-// TestLivingReplicaIsAskedOnce checks that a live replica proves that it is alive with one entry,
+// TestLiveReplicaIsCheckedOnce checks that a live replica proves that it is alive with one entry,
 // however many it owns.
-func TestLivingReplicaIsAskedOnce(t *testing.T) {
+func TestLiveReplicaIsCheckedOnce(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
 		one, two := m.replica("one"), m.replica("two")

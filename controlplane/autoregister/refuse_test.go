@@ -235,9 +235,9 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestStoreFails checks that a store that rejects writes for a while causes a delay and one log
+// TestFailingStore checks that a store that rejects writes for a while causes a delay and one log
 // line.
-func TestStoreFails(t *testing.T) {
+func TestFailingStore(t *testing.T) {
 	var log bytes.Buffer
 	in(t, func(m *mesh) {
 		m.create(group())
@@ -260,9 +260,9 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestEndsWithContext checks that a stream that ends because of a shutdown does not mark its entry
-// as disconnected.
-func TestEndsWithContext(t *testing.T) {
+// TestShutdownKeepsEntry checks that a stream that ends because of a shutdown does not mark its
+// entry as disconnected.
+func TestShutdownKeepsEntry(t *testing.T) {
 	in(t, func(m *mesh) {
 		m.create(group())
 		one := m.replica("one")

@@ -132,9 +132,9 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestNoKeyInTheLogOfARotation checks the complete log of root rotations, invalid files and a
+// TestRotationLogContainsNoKey checks the complete log of root rotations, invalid files and a
 // failing store.
-func TestNoKeyInTheLogOfARotation(t *testing.T) {
+func TestRotationLogContainsNoKey(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

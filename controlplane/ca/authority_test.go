@@ -215,7 +215,7 @@ func TestLeafNeverOutlivesIssuer(t *testing.T) {
 	}
 }
 
-func TestServerCertificateRenewsItself(t *testing.T) {
+func TestServerCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

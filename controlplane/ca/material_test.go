@@ -54,7 +54,7 @@ func TestOpenCreatesAndKeepsRoot(t *testing.T) {
 	}
 }
 
-func TestOpenAtTheSameTime(t *testing.T) {
+func TestConcurrentOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	roots := make([]string, 8)

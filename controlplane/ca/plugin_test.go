@@ -336,7 +336,7 @@ func TestPluggedRootRemoved(t *testing.T) {
 	}
 }
 
-func TestPluggedBadReplacement(t *testing.T) {
+func TestPluggedInvalidReplacement(t *testing.T) {
 	t.Parallel()
 	plugged := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -177,7 +177,7 @@ func TestRotationSurvivesRestarts(t *testing.T) {
 	})
 }
 
-func TestRenewalCanBeTurnedOff(t *testing.T) {
+func TestRenewalCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &syncBuffer{}
@@ -198,8 +198,8 @@ func TestRenewalCanBeTurnedOff(t *testing.T) {
 	})
 }
 
-// TestServerCertificateFollowsTheRoot checks the certificates presented in handshakes.
-func TestServerCertificateFollowsTheRoot(t *testing.T) {
+// TestServerCertificateFollowsRoot checks the certificates presented in handshakes.
+func TestServerCertificateFollowsRoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := replica(t, func(c *ca.Config) { c.Store, c.Root.TTL = &memory{}, 100*time.Hour })

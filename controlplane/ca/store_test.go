@@ -172,7 +172,7 @@ func agree(t *testing.T, all []*ca.Authority, signers map[string]bool) bool {
 	return same && len(now) == 1
 }
 
-func TestStoreIsHealed(t *testing.T) {
+func TestStoreIsRewritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}
@@ -194,7 +194,7 @@ func TestStoreIsHealed(t *testing.T) {
 	})
 }
 
-func TestStoreThatFailsDoesNotEndSigning(t *testing.T) {
+func TestSigningWithFailingStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}

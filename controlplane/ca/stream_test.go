@@ -26,7 +26,7 @@ func (s silent) RecvMsg(any) error {
 	return s.ctx.Err()
 }
 
-func TestRequestThatDoesNotCome(t *testing.T) {
+func TestMissingRequestTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

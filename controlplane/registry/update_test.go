@@ -162,9 +162,10 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
-// TestPlatformWins checks that a service of the platform takes precedence over an object with the
-// same host, that the endpoints of the object are added, and that the conflict is reported.
-func TestPlatformWins(t *testing.T) {
+// TestPlatformTakesPrecedence checks that a service of the platform takes precedence over an object
+// with the same host, that the endpoints of the object are added, and that the conflict is
+// reported.
+func TestPlatformTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	host := model.ServiceKey{Hostname: "w1.a.svc", Namespace: "a"}

@@ -42,9 +42,9 @@ func addressesOf(m *Mesh, endpoints *Endpoints, host string) []string {
 	return out
 }
 
-// TestHealthAltersOnlyEndpoints checks that the health of a workload changes only the endpoints of
+// TestHealthChangesOnlyEndpoints checks that the health of a workload changes only the endpoints of
 // its services, neither the identities, which clusters contain, nor other services.
-func TestHealthAltersOnlyEndpoints(t *testing.T) {
+func TestHealthChangesOnlyEndpoints(t *testing.T) {
 	t.Parallel()
 	const host = "catalog.default.svc.cluster.local"
 	objs := append(shop(), workload("default", "catalog", "catalog-2", "10.0.0.3", "catalog"))

@@ -106,9 +106,9 @@ func TestEndpointsChangeAlone(t *testing.T) {
 	}
 }
 
-// TestAccountsOfAnEmptyService checks that a service without endpoints keeps its identities until
+// TestAccountsWithoutEndpoints checks that a service without endpoints keeps its identities until
 // the service is removed or has an endpoint with another identity.
-func TestAccountsOfAnEmptyService(t *testing.T) {
+func TestAccountsWithoutEndpoints(t *testing.T) {
 	t.Parallel()
 	p := platform{}.with("a", "a", "10.0.0.1")
 	key := p["a"].Service.ServiceKey

@@ -151,9 +151,9 @@ func TestMeterWithFalseReports(t *testing.T) {
 	}
 }
 
-// TestMeterBindsNames checks that the namespace and account of a proxy come from the control plane,
-// which verified them.
-func TestMeterBindsNames(t *testing.T) {
+// TestMeterVerifiesNames checks that the namespace and account of a proxy come from the control
+// plane, which verified them.
+func TestMeterVerifiesNames(t *testing.T) {
 	t.Parallel()
 	for claimed, want := range map[string]string{"cart": "cart", "cart-v1": "cart-v1", "pay": "cart", "car": "cart", "cart-v1-x": "cart-v1-x", "x": "cart"} {
 		p := pages(t, requestsOf("destination", "web", claimed, 0, 0), requestsOf("destination", "web", claimed, 1, 0))

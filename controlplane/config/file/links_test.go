@@ -67,9 +67,9 @@ func TestFileStoreFollowsItsOwnLink(t *testing.T) {
 	r.wantAddress("a", "10.0.0.3")
 }
 
-// TestFileStoreSurvivesTheLossOfItsDirectory checks that objects remain while the directory is
+// TestFileStoreSurvivesLossOfDirectory checks that objects remain while the directory is
 // missing.
-func TestFileStoreSurvivesTheLossOfItsDirectory(t *testing.T) {
+func TestFileStoreSurvivesLossOfDirectory(t *testing.T) {
 	t.Parallel()
 	r := follow(t, nil)
 	r.write("a.yaml", workload("a", "10.0.0.1"))

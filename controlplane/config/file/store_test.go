@@ -272,9 +272,9 @@ func TestFileStoreFirstPathWins(t *testing.T) {
 	r.eventually("no problem is left", func() bool { return len(r.Problems()) == 0 })
 }
 
-// TestFileStoreNeverDropsARewrittenFile rewrites a file in the way that editors do and reads it all
+// TestFileStoreKeepsRewrittenFile rewrites a file in the way that editors do and reads it all
 // the time. The object must never disappear.
-func TestFileStoreNeverDropsARewrittenFile(t *testing.T) {
+func TestFileStoreKeepsRewrittenFile(t *testing.T) {
 	t.Parallel()
 	// A busy machine can suspend the test for a long time.
 	r := followWith(t, Config{Dir: t.TempDir(), Settle: time.Minute})

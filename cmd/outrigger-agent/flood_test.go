@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// TestStrangers checks that unauthenticated clients that open many connections to the ports of the
-// agent and Envoy and do not read responses do not block probes. The kubelet's address is unknown
-// here.
-func TestStrangers(t *testing.T) {
+// TestProbesDuringFlood checks that unauthenticated clients that open many connections to the ports
+// of the agent and Envoy and do not read responses do not block probes. The kubelet's address is
+// unknown here.
+func TestProbesDuringFlood(t *testing.T) {
 	t.Parallel()
 	line := "filler_total{text=\"more than the buffers of the kernel hold\"} 1\n"
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestVerdictsGiveWay checks that two controllers that overwrite each other's status do not write
-// at full speed forever, but that a new verdict is written immediately.
-func TestVerdictsGiveWay(t *testing.T) {
+// TestVerdictsWithCompetingController checks that two controllers that overwrite each other's
+// status do not write at full speed forever, but that a new verdict is written immediately.
+func TestVerdictsWithCompetingController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

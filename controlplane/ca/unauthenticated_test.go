@@ -26,9 +26,10 @@ func stranger(t *testing.T, a *authority) *grpc.ClientConn {
 	return conn
 }
 
-// TestNothingIsReadOfAStranger checks that a call without credentials is rejected although it sends
-// no request. This shows that requests of unauthenticated callers are neither awaited nor buffered.
-func TestNothingIsReadOfAStranger(t *testing.T) {
+// TestUnauthenticatedRequestIsNotRead checks that a call without credentials is rejected although
+// it sends no request. This shows that requests of unauthenticated callers are neither awaited nor
+// buffered.
+func TestUnauthenticatedRequestIsNotRead(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
