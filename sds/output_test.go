@@ -92,8 +92,8 @@ func stat(t *testing.T, path string) os.FileInfo {
 	return info
 }
 
-// TestOutputReplacesPlantedFiles checks that links and pipes in a directory that others can write
-// to do not prevent the files from being written, and that no link is followed.
+// TestOutputReplacesPlantedFiles uses a directory that others can write to. Links and pipes in it
+// must not prevent the files from being written, and no link may be followed.
 func TestOutputReplacesPlantedFiles(t *testing.T) {
 	t.Parallel()
 	a, dir := newAuthority(t), t.TempDir()

@@ -95,8 +95,8 @@ func TestProbesAtConnectionLimit(t *testing.T) {
 	}
 }
 
-// TestScrapesAreShared checks that peers that occupy all slots for scrapes and read nothing do not
-// keep another scraper out, and that no peer gets more than its share.
+// TestScrapesAreShared occupies all slots for scrapes with peers that read nothing. They must not
+// keep another scraper out, and no peer may get more than its share.
 func TestScrapesAreShared(t *testing.T) {
 	t.Parallel()
 	var hold sync.RWMutex

@@ -213,8 +213,8 @@ func TestProxyExternalSecrets(t *testing.T) {
 	}
 }
 
-// TestProxyNamedSecrets checks that if the socket of another server is configured, the agent waits
-// for that server, also in a directory that it cannot write to, and never replaces it with its own
+// TestProxyNamedSecrets configures the socket of another server. The agent must wait for that
+// server, also in a directory that it cannot write to, and must never replace it with its own
 // identity.
 func TestProxyNamedSecrets(t *testing.T) {
 	t.Parallel()
@@ -295,9 +295,9 @@ func TestProxyMachineReboots(t *testing.T) {
 	}
 }
 
-// TestProxyAuthorityReplaced checks that if a new authority does not accept the certificates of the
-// old one, the agent requests a new certificate with its token and serves Envoy again, long before
-// half of the lifetime of the certificate has passed.
+// TestProxyAuthorityReplaced replaces the authority with one that does not accept the old
+// certificates. The agent must request a new certificate with its token and serve Envoy again, long
+// before half of the lifetime of the old certificate has passed.
 func TestProxyAuthorityReplaced(t *testing.T) {
 	t.Parallel()
 	old := newControlPlane(t)

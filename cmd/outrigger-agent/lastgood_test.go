@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// TestProxyColdStart checks that an agent and Envoy that start while the control plane is down
-// serve their last configuration, report that, and need no authority if the identity may be stored.
+// TestProxyColdStart starts an agent and Envoy while the control plane is down. They must serve
+// their last configuration and report that. They must need no authority if the identity may be
+// stored.
 func TestProxyColdStart(t *testing.T) {
 	t.Parallel()
 	const address = "127.77.44.13"

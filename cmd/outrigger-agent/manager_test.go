@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestProxyManager checks that an agent started by a service manager reports when the proxy is
-// ready, that it is alive, also during the drain, and that it stops.
+// TestProxyManager checks what an agent reports to a service manager: when the proxy is ready, that
+// it is alive, also during the drain, and that it stops.
 func TestProxyManager(t *testing.T) {
 	t.Parallel()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})

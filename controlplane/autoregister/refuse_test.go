@@ -32,8 +32,8 @@ func logged(b *bytes.Buffer) func(*Config) {
 	return func(cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(b, nil)) }
 }
 
-// TestRefuses checks that a proxy that is not allowed to join its group is served, but is not
-// registered as an endpoint, and that the log contains the reason.
+// TestRefuses checks that a proxy that may not join its group is served but not registered as an
+// endpoint. The log must contain the reason.
 func TestRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		before *model.Config // another entry; may be nil

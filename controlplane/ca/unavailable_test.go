@@ -20,8 +20,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 )
 
-// TestAuthenticationIsUnavailable checks that a caller that cannot be authenticated or authorized
-// at the moment receives an error that asks for a retry, because agents treat UNAUTHENTICATED as
+// TestAuthenticationIsUnavailable checks the error for a caller that cannot be authenticated or
+// authorized at the moment. It must ask for a retry, because agents treat UNAUTHENTICATED as
 // permanent.
 func TestAuthenticationIsUnavailable(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 )
 
 // TestLinksOutOfDirectory checks that no Secret outside of the directory is read unless links may
-// lead there, that this is logged once, and that Secrets of removed files are removed.
+// lead there, and that this is logged once. Secrets of removed files must be removed.
 func TestLinksOutOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

@@ -129,8 +129,8 @@ func (c cutLeases) Update(ctx context.Context, lease *coordinationv1.Lease, o me
 	return c.objects.Update(ctx, lease, o)
 }
 
-// TestLeadLost checks that a leader that is cut off from the API server stops its work before
-// another replica leads, and that another replica leads once the lease has expired.
+// TestLeadLost cuts a leader off from the API server. It must stop its work before another replica
+// leads, and another replica must lead once the lease has expired.
 func TestLeadLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

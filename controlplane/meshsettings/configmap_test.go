@@ -101,9 +101,9 @@ func (a *mapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestMeshConfigOfCluster checks that without files, the mesh config of a control plane in a
-// cluster comes from the ConfigMap of its revision, merged over the one that revisions share, and
-// that changes of both are followed.
+// TestMeshConfigOfCluster checks the mesh config of a control plane in a cluster without files. It
+// comes from the ConfigMap of the revision, merged over the one that revisions share. Changes of
+// both must be followed.
 func TestMeshConfigOfCluster(t *testing.T) {
 	t.Parallel()
 	api := &mapServer{maps: map[string]map[string]any{}, changed: make(chan struct{})}

@@ -22,9 +22,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// TestReconciled checks that an object that all proxies acknowledge in time causes one write, that
-// missing acknowledgments are written within two seconds, and that once the object is in force
-// nothing is written until it changes.
+// TestReconciled checks that an object that all proxies acknowledge in time causes one write.
+// Missing acknowledgments must be written within two seconds. Once the object is in force, nothing
+// must be written until it changes.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"answer before event": false, "event before answer": true} {

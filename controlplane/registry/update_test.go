@@ -163,8 +163,7 @@ func FuzzUpdate(f *testing.F) {
 }
 
 // TestPlatformTakesPrecedence checks that a service of the platform takes precedence over an object
-// with the same host, that the endpoints of the object are added, and that the conflict is
-// reported.
+// with the same host. The endpoints of the object must be added, and the conflict must be reported.
 func TestPlatformTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

@@ -216,8 +216,8 @@ func TestRevisions(t *testing.T) {
 	})
 }
 
-// TestUnseen checks that changes made while no control plane runs are listed at the next start, and
-// that the objects of the first start are marked as found.
+// TestUnseen checks that changes made while no control plane runs are listed at the next start. The
+// objects of the first start must be marked as found.
 func TestUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, store: &store{objects: map[model.Key]*model.Config{}}, dir: t.TempDir()}

@@ -74,8 +74,8 @@ func (s *Server) resolved(key model.Key) string {
 }
 
 // TestGatewayAPIFromFiles checks that objects of the Gateway API in a directory become Gateways and
-// VirtualServices in addition to those of the store, and that their status is written and follows a
-// change.
+// VirtualServices in addition to those of the store. Their status must be written, and must follow
+// a change.
 func TestGatewayAPIFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

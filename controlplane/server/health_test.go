@@ -170,7 +170,8 @@ func (s *Server) metric(t *testing.T, line string) {
 }
 
 // TestHealthOfMachines checks that an agent's report removes its machine from the endpoints that
-// others receive, also from those of an object that is created later, and adds it again.
+// others receive, and adds it again. That must also apply to the endpoints of an object created
+// later.
 func TestHealthOfMachines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

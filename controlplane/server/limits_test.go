@@ -91,8 +91,7 @@ func TestHeaderLimits(t *testing.T) {
 }
 
 // TestProbesAtConnectionLimit opens as many connections to an HTTP port as it accepts, from many
-// addresses, all with incomplete requests, and checks that probes of the kubelet are still
-// answered.
+// addresses and with incomplete requests. Probes of the kubelet must still be answered.
 func TestProbesAtConnectionLimit(t *testing.T) {
 	t.Parallel()
 	l := newLimits(slog.New(slog.DiscardHandler), Config{}, prometheus.NewRegistry())

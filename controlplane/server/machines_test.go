@@ -120,9 +120,9 @@ func (v *vm) sees(t *testing.T, what string, want bool) {
 	t.Fatalf("%s: the stream ended: %v", what, v.err)
 }
 
-// TestRegistration checks that machines that register themselves are endpoints while they are
-// connected to any of two replicas that share a store and, if they are probed, healthy. Their
-// configuration must follow the labels of their entries.
+// TestRegistration registers machines with two replicas that share a store. A machine must be an
+// endpoint while it is connected to any replica and, if it is probed, healthy. Its configuration
+// must follow the labels of its entry.
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -146,7 +146,7 @@ func proxyOf(t *testing.T, s *Server) *adstest.Client {
 }
 
 // TestUnlistedReaderReceivesNothing checks that a control plane that is not in the list of readers
-// receives nothing, neither over TLS with the token of another account nor on the plaintext port.
+// receives nothing: neither over TLS with the token of another account, nor on the plaintext port.
 // Meanwhile it must not be ready, and the log must contain the reason.
 func TestUnlistedReaderReceivesNothing(t *testing.T) {
 	t.Parallel()

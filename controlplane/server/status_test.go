@@ -31,8 +31,8 @@ func (s *Server) condition(key model.Key, kind string) string {
 	return ""
 }
 
-// TestHealthAfterRestart checks that after a restart of the control plane an unhealthy machine is
-// missing from the endpoints from the first snapshot on, until its agent reports otherwise. A
+// TestHealthAfterRestart restarts the control plane while a machine is unhealthy. The machine must
+// be missing from the endpoints from the first snapshot on, until its agent reports otherwise. A
 // status must not cause a push.
 func TestHealthAfterRestart(t *testing.T) {
 	t.Parallel()

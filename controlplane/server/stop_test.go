@@ -139,7 +139,7 @@ func TestStopOrder(t *testing.T) {
 }
 
 // TestLinger stops a control plane that lingers. It must not be ready any more, but every port must
-// accept new connections until the time is over, and responses must ask callers to close their
+// accept new connections until the time is over. Responses must ask callers to close their
 // connections.
 func TestLinger(t *testing.T) {
 	t.Parallel()
@@ -206,8 +206,8 @@ func TestLingerIsCutShort(t *testing.T) {
 	}
 }
 
-// TestMovedConnection checks that a proxy that is asked to move to another replica also loses its
-// connection if no other stream uses it, but not if it shares the connection.
+// TestMovedConnection asks a proxy to move to another replica. It must also lose its connection if
+// no other stream uses it, but not if it shares the connection.
 func TestMovedConnection(t *testing.T) {
 	t.Parallel()
 	s, stop, done := plainServer(t, func(c *Config) {

@@ -89,8 +89,8 @@ func TestDelegateMatches(t *testing.T) {
 	}
 }
 
-// TestDelegateInherits checks that a route of a delegate inherits the fields that it does not set,
-// and that names are resolved in the namespace of the object that contains them.
+// TestDelegateInherits checks that a route of a delegate inherits the fields that it does not set.
+// Names must be resolved in the namespace of the object that contains them.
 func TestDelegateInherits(t *testing.T) {
 	t.Parallel()
 	root := object(model.VirtualService, "front", "root", 0, parse(t, `{"hosts":["web"],"http":[

@@ -128,7 +128,7 @@ func TestAccountsWithoutEndpoints(t *testing.T) {
 }
 
 // TestPreferredAndExported checks that a service of a cluster takes precedence over an object in
-// another namespace, and that a service is visible only to the namespaces that it is exported to.
+// another namespace. A service must be visible only to the namespaces that it is exported to.
 func TestPreferredAndExported(t *testing.T) {
 	t.Parallel()
 	se := service("other", "a", "a.default.svc.cluster.local")

@@ -62,9 +62,9 @@ func TestRulesOfTheRootNamespace(t *testing.T) {
 }
 
 // TestBackendTLSPolicyTakesPrecedence checks that no rule overrides the TLS settings of a
-// BackendTLSPolicy, be it older, of the client's namespace, for a port or subset, or for a
-// wildcard. The other settings of the rule must remain, and the object of the policy must be among
-// the objects of the rule.
+// BackendTLSPolicy: not an older one, nor one of the client's namespace, of a port or subset, or
+// for a wildcard. The other settings of the rule must remain, and the object of the policy must be
+// among the objects of the rule.
 func TestBackendTLSPolicyTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	const host = "web.a.svc.cluster.local"

@@ -52,8 +52,8 @@ func lines(out *output, with string) (n int) {
 	return n
 }
 
-// TestFlood checks that of many records with the same message and peer, few are written and the
-// others counted, and that other peers and messages are not affected.
+// TestFlood writes many records with the same message and peer. A few must be written and the
+// others counted. Other peers and messages must not be affected.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// TestProxyTextIsEscaped checks that texts that a proxy reports about itself, such as
-// its version and cluster, cannot move the terminal's cursor, start a line that looks like that of
-// another proxy, or reverse the direction of text.
+// TestProxyTextIsEscaped checks texts that a proxy reports about itself, such as its version and
+// cluster. They must not move the terminal's cursor, start a line that looks like that of another
+// proxy, or reverse the direction of text.
 func TestProxyTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b[2J\u009b31m\r\nadmin.kube-system\tSYNCED\u202e\x7f"

@@ -434,8 +434,8 @@ func TestWrongCommandLines(t *testing.T) {
 	s.want("apply -f DIR/empty", 1, "", "outrigger: empty contains no .yaml, .yml or .json file\n")
 }
 
-// TestKindNames checks that each kind can be referred to by its kind, plural or short name, and
-// that Istio's Gateway is distinct from that of the Gateway API.
+// TestKindNames checks that each kind can be referred to by its kind, plural or short name. Istio's
+// Gateway must be distinct from that of the Gateway API.
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	for _, sch := range schema.All() {

@@ -264,8 +264,8 @@ func TestAcceptedObjectsRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks for any input that Decode does not panic, that objects are valid and unique and
-// are read as the same objects when they are written again, and that problems contain a line.
+// FuzzDecode checks for any input that Decode does not panic. Objects must be valid and unique, and
+// must be the same when they are written and read again. Problems must contain a line.
 func FuzzDecode(f *testing.F) {
 	for _, data := range testFiles(f) {
 		for c := range Documents(data) {

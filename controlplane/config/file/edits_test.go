@@ -72,8 +72,9 @@ func TestFileStoreEditsInPlace(t *testing.T) {
 	}
 }
 
-// TestFileStoreReadsBeforeTheWriterAdopts checks that an object removed from a file with an invalid
-// document is gone, also if the store reads the file before the writer reports what it wrote.
+// TestFileStoreReadsBeforeTheWriterAdopts removes an object from a file with an invalid document.
+// The object must be gone, also if the store reads the file before the writer reports what it
+// wrote.
 func TestFileStoreReadsBeforeTheWriterAdopts(t *testing.T) {
 	t.Parallel()
 	const bad = "# bad\nkind: [\n---\n"

@@ -184,8 +184,8 @@ func TestFileStoreFull(t *testing.T) {
 
 var drivers = map[string]config.Driver{"fs": Open}
 
-// TestFileStoreManyProblems checks that the first of many problems are listed and logged, that all
-// are counted, and that the problems of one file do not hide those of another.
+// TestFileStoreManyProblems checks that the first of many problems are listed and logged, and that
+// all are counted. The problems of one file must not hide those of another.
 func TestFileStoreManyProblems(t *testing.T) {
 	t.Parallel()
 	const n = 3000

@@ -16,7 +16,7 @@ import (
 )
 
 // FuzzDecode checks that Decode returns a valid object or an error for anything that a server
-// sends, and that an object keeps its meaning when it is sent on.
+// sends. An object must keep its meaning when it is sent on.
 func FuzzDecode(f *testing.F) {
 	for i, sch := range schema.All() {
 		c := &model.Config{Key: model.Key{Kind: sch.Kind, Namespace: "a", Name: "b"}, Labels: map[string]string{"a": "b"}, Spec: sch.NewSpec()}
