@@ -203,7 +203,7 @@ func TestWorkIsLinear(t *testing.T) {
 			t.Errorf("%s: %v for %d bytes and %v for %d bytes, want about linear growth", c.name, small, growthSmall, large, growthLarge)
 		}
 	}
-	t.Logf("%d cases of %d bytes took %v; the most, %v: %s", len(cases), growthLarge, total, most, hardest.name)
+	t.Logf("%d cases of %d bytes took %v; the slowest took %v: %s", len(cases), growthLarge, total, most, hardest.name)
 }
 
 // ordinary is how many times all objects of world are decoded for the work that one object of 1 MiB
@@ -244,7 +244,7 @@ func TestWorkOnOneMebibyte(t *testing.T) {
 	}
 	found := 0
 	budget := p.budget()
-	t.Logf("an object may cost %v here", budget)
+	t.Logf("the limit for an object is %v on this machine", budget)
 	for _, c := range growthCases(t) {
 		least := 2 * growthLarge
 		switch {

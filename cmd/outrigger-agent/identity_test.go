@@ -178,7 +178,7 @@ func serveSecrets(t *testing.T, socket string, cp *controlPlane) {
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		t.Log("it has been stopped:", <-served)
+		t.Log("Serve returned:", <-served)
 	})
 }
 

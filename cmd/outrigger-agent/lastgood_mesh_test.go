@@ -145,7 +145,7 @@ func testColdMesh(t *testing.T, address, delta string) {
 	moved := l.asked.Load()
 	eventually(t, "requests are sent after the switch", func() bool { return l.asked.Load() > moved+300 })
 	failures := l.stop()
-	t.Logf("%d requests meanwhile", l.asked.Load())
+	t.Logf("%d requests during the switch", l.asked.Load())
 	if len(failures) > 0 {
 		t.Errorf("%d of %d requests failed when the control plane returned, the first: %s", len(failures), l.asked.Load(), failures[0])
 	}

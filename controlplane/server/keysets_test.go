@@ -148,7 +148,7 @@ func TestKeySets(t *testing.T) {
 	}
 	good.Store(true)
 	for !strings.Contains(next(), "first-key") {
-		t.Log("other listeners")
+		t.Log("the listeners do not have the key yet")
 	}
 	if text := problems(); strings.Contains(text, web.URL) {
 		t.Errorf("problems with keys of the issuer: %s", text)

@@ -99,7 +99,7 @@ func TestLimit(t *testing.T) {
 		}
 		costs[kind] = c
 	}
-	t.Logf("collections: %d with a fixed limit, %d with one that follows", costs["fixed"].Collections, costs["followed"].Collections)
+	t.Logf("collections: %d with a fixed limit, %d with the adaptive limit", costs["fixed"].Collections, costs["followed"].Collections)
 	if got := costs["followed"].Collections; got > 60 {
 		t.Errorf("%d garbage collections, want at most 60; a fixed limit causes %d", got, costs["fixed"].Collections)
 	}

@@ -42,7 +42,7 @@ func TestOpen(t *testing.T) {
 		}
 		refused = append(refused, "theirs")
 	} else {
-		t.Log("the file of another user is left out: it needs root")
+		t.Log("skipping the file of another user, which needs root")
 	}
 	for _, name := range refused {
 		if _, err := Open(path(name), 0o022); !errors.Is(err, ErrRefused) {

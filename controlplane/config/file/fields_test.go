@@ -79,7 +79,7 @@ func TestChangesOfAllKinds(t *testing.T) {
 			}
 			if added := len(bytes.Split(text, []byte("\n"))) - len(bytes.Split(data, []byte("\n"))); added < 0 || added > 2 {
 				whole++
-				t.Logf("%s is written again:\n%s", path, text)
+				t.Logf("%s is rewritten as a whole:\n%s", path, text)
 			}
 			i := slices.IndexFunc(after.objects, func(o *model.Config) bool { return o.Key == c.Key })
 			back, _, err := rewriting{c.Key, after.objects[i], c}.text(t.Context(), "f", text, after)

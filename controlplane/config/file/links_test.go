@@ -157,7 +157,7 @@ func TestFileStoreManyFiles(t *testing.T) {
 	start := time.Now()
 	r.write("7.yaml", workload("w7", "10.0.0.2"))
 	r.wantAddress("w7", "10.0.0.2")
-	t.Logf("one change among %d files was seen after %v", files, time.Since(start))
+	t.Logf("one change among %d files was detected after %v", files, time.Since(start))
 	for i := range files {
 		r.write(fmt.Sprintf("%d.yaml", i), workload(fmt.Sprintf("w%d", i), "10.0.0.3"))
 	}
