@@ -115,7 +115,7 @@ func TestDiffOfTimes(t *testing.T) {
 	if code != exitFailed {
 		t.Errorf("diff with differences: got exit code %d, want %d", code, exitFailed)
 	}
-	s.want("diff --from 2h", 2, "", "outrigger: unknown times\n")
+	s.want("diff --from 2h", 2, "", "outrigger: unexpected times\n")
 	s.want("diff --to 2h", 2, "", "outrigger: --to needs --from: write --from TIME\n")
 	s.want("diff --from 2h -f a.yaml", 2, "", "outrigger: -f and --from exclude each other: compare files with the store, or two times\n")
 }
