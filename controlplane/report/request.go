@@ -14,6 +14,9 @@ type Decision struct {
 	Identity string `json:"identity,omitempty"`
 	Address  string `json:"address,omitempty"`
 	Port     uint32 `json:"port"`
+	// Client is where the proxy of the client sends the request; nil if the client has none, or if the
+	// request is sent to a proxy directly.
+	Client *Hop `json:"client,omitempty"`
 	// HTTP is false for a port whose requests are not read. Path is the path that rules see.
 	HTTP   bool   `json:"http"`
 	Method string `json:"method,omitempty"`
@@ -23,7 +26,8 @@ type Decision struct {
 	Allowed bool `json:"allowed"`
 	// Status is that of the response if a request is refused; 0 if the connection is closed.
 	Status int `json:"status,omitempty"`
-	// By says what decides: connection, path, token, rule, no-rule or nothing.
+	// By says what decides: route, connection, path, token, rule, no-rule or nothing. It is empty if no
+	// proxy of the mesh receives the request.
 	By string `json:"decided_by"`
 	// Rule decides, because of the attributes in Matched.
 	Rule    *Rule       `json:"rule,omitempty"`

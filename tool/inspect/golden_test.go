@@ -185,6 +185,8 @@ func TestGolden(t *testing.T) {
 		"explain-gateway": func(v view) error { return v.object(front) },
 		"explain-proxy":   func(v view) error { return v.decided(decided) },
 		"request-allowed": func(v view) error { return v.decision(requests()[0]) },
+		"request-route":   func(v view) error { return v.decision(routedRequests()[0]) },
+		"request-answer":  func(v view) error { return v.decision(routedRequests()[1]) },
 		"request-denied":  func(v view) error { return v.decision(requests()[1]) },
 		"request-no-rule": func(v view) error { return v.decision(requests()[2]) },
 		"request-closed":  func(v view) error { return v.decision(requests()[3]) },

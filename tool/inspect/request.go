@@ -35,12 +35,14 @@ func newExplainRequestCommand(cfg Config) *cobra.Command {
 	f := requestFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
 		Use:   "request --from CLIENT --to WORKLOAD",
-		Short: "Print whether a request is allowed, and which rule decides",
-		Long: `Print what the proxy of a workload decides about a request, without sending it:
-which rule of which AuthorizationPolicy decides, and by which attributes. If no
+		Short: "Print where a request goes, whether it is allowed, and what decides",
+		Long: `Print what the proxies decide about a request, without sending it: the route,
+cluster and endpoints that the proxy of the client chooses, with the objects that
+decide, and which rule of which AuthorizationPolicy allows or denies the request
+at the workload, and by which attributes. If no
 rule that allows requests matches, print these rules, and the first attribute of
 the request that each does not match. The control plane decides by the
-configuration that the proxy has.
+configuration that the proxies have.
 
 CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
@@ -196,6 +198,17 @@ func shortenSources(d *report.Decision, dir string) {
 	for _, t := range d.Trials {
 		rules = append(rules, t.Rule)
 	}
+	if d.Client != nil {
+		for i := range d.Client.Objects {
+			o := &d.Client.Objects[i]
+			o.Source = strings.TrimPrefix(o.Source, dir)
+		}
+		for _, to := range d.Client.Destinations {
+			for i := range to.Objects {
+				to.Objects[i].Source = strings.TrimPrefix(to.Objects[i].Source, dir)
+			}
+		}
+	}
 	for _, r := range append(rules, d.Rule) {
 		if r != nil {
 			r.Source = strings.TrimPrefix(r.Source, dir)
@@ -207,6 +220,10 @@ func shortenSources(d *report.Decision, dir string) {
 func (v view) decision(d report.Decision) error {
 	verdict := "Allowed"
 	switch {
+	case d.By == "route" && d.Status > 0:
+		verdict = fmt.Sprintf("Not sent: the proxy of the client responds with status %d", d.Status)
+	case d.By == "route":
+		verdict = "Not sent: the proxy of the client closes the connection"
 	case !d.Allowed && d.HTTP:
 		verdict = fmt.Sprintf("Denied with status %d", d.Status)
 	case !d.Allowed:
@@ -218,13 +235,20 @@ func (v view) decision(d report.Decision) error {
 	if d.HTTP {
 		v.field("request", d.Method+" "+d.Path+", host "+cmp.Or(d.Host, "unknown"))
 	}
-	at := fmt.Sprintf("%s, port %d", d.Proxy, d.Port)
-	if d.Others > 0 {
-		at += ", like " + count(d.Others, "other proxy", "other proxies")
-	}
-	v.field("at", at)
 	v.field("from", strings.TrimSuffix(cmp.Or(d.Identity, "a client without a certificate")+", "+d.Address, ", "))
-	v.because(d)
+	if d.Client != nil {
+		v.hop(*d.Client)
+	}
+	if d.By != "" && d.By != "route" {
+		at := fmt.Sprintf("%s, port %d", d.Proxy, d.Port)
+		if d.Others > 0 {
+			at += ", like " + count(d.Others, "other proxy", "other proxies")
+		}
+		v.field("at", at)
+	}
+	if d.By != "route" || len(d.Client.Destinations) == 0 { // those have their reasons
+		v.because(d)
+	}
 	for _, a := range d.Asked {
 		v.say("\nThe provider %s is asked", a.Provider)
 		if a.Rule != nil {
@@ -251,6 +275,58 @@ func (v view) decision(d report.Decision) error {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
 	}
 	return nil
+}
+
+// hop prints where the proxy of a client sends a request.
+func (v view) hop(h report.Hop) {
+	v.field("client", strings.TrimSuffix(h.Proxy+", listener "+h.Listener, ", listener "))
+	if h.Route != "" {
+		v.field("route", fmt.Sprintf("%s of %s", h.Route, h.VirtualHost))
+	} else if h.VirtualHost != "" {
+		v.field("route", "none of "+h.VirtualHost)
+	}
+	origins := func(list []report.Origin) {
+		for _, o := range list {
+			v.field("", strings.TrimSuffix(briefly(o.Ref)+", "+o.Source, ", "))
+		}
+	}
+	origins(h.Objects)
+	var limits []string
+	if h.Timeout != "" {
+		limits = append(limits, "timeout "+h.Timeout)
+	}
+	if h.Retries > 0 {
+		limits = append(limits, count(int(h.Retries), "retry", "retries"))
+	}
+	if len(limits) > 0 {
+		v.field("", strings.Join(limits, ", "))
+	}
+	if h.Location != "" {
+		v.field("redirect", "to "+h.Location)
+	}
+	for _, to := range h.Destinations {
+		name := to.Cluster
+		if to.Percent < 100 {
+			name = strconv.FormatFloat(to.Percent, 'g', 3, 64) + " % " + name
+		}
+		v.field("cluster", name)
+		origins(to.Objects)
+		if to.All > 0 {
+			with := "in plaintext"
+			switch {
+			case to.TLS:
+				with = "with TLS"
+			case to.MutualTLS > 0 && to.MutualTLS == to.Healthy:
+				with = "with mutual TLS"
+			case to.MutualTLS > 0:
+				with = fmt.Sprintf("%d with mutual TLS", to.MutualTLS)
+			}
+			v.field("", fmt.Sprintf("%d of %s, %s: %s", to.Healthy, count(to.All, "endpoint", "endpoints"), with, strings.Join(to.Endpoints, ", ")))
+		}
+		if to.Reason != "" {
+			v.field("", to.Reason)
+		}
+	}
 }
 
 // field prints a name and its value.

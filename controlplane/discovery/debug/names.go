@@ -23,12 +23,16 @@ type target struct {
 	address netip.Addr
 	port    uint32 // of the workload; 0 if it is not known
 	host    string
+	// service is that with the name, and servicePort its port; nil for the name of a proxy.
+	service     *model.Service
+	servicePort uint32
 }
 
 // client is who sends a request.
 type client struct {
 	identity string     // empty for a client without a certificate
 	address  netip.Addr // the zero value if it is not known
+	stream   *Stream    // of the client's proxy; nil if none is known
 }
 
 // target finds the workload with the name of a proxy or of a service.
@@ -163,7 +167,7 @@ func (d debugger) ofService(svc *model.Service, port uint32, proxies []*Stream) 
 	if !slices.Contains(ports, port) {
 		return target{}, fmt.Errorf("the service %s has the ports %s: choose one with --port", svc.Hostname, numbers(ports))
 	}
-	out := target{host: svc.Hostname}
+	out := target{host: svc.Hostname, service: svc, servicePort: port}
 	for _, e := range d.endpoints(svc) {
 		i := slices.IndexFunc(proxies, func(st *Stream) bool { return slices.Contains(st.Proxy.IPs, e.Address) })
 		if i < 0 || e.ServicePort != port {
@@ -177,7 +181,7 @@ func (d debugger) ofService(svc *model.Service, port uint32, proxies []*Stream) 
 		out.address, _ = netip.ParseAddr(e.Address) // an address of the proxy is one
 	}
 	if out.stream == nil {
-		return target{}, fmt.Errorf("the service %s is %w: none of its workloads has a proxy that is connected", svc.Hostname, errUnknown)
+		return out, fmt.Errorf("the service %s is %w: none of its workloads has a proxy that is connected", svc.Hostname, errUnknown)
 	}
 	return out, nil
 }
@@ -216,7 +220,7 @@ func (d debugger) client(name string) (client, error) {
 			return client{}, fmt.Errorf("%w; a service account is written NAMESPACE/NAME", err)
 		}
 	}
-	out := client{address: firstAddress(st.Proxy)}
+	out := client{address: firstAddress(st.Proxy), stream: st}
 	id := certs.ID{TrustDomain: cmp.Or(d.mesh.Config.GetTrustDomain(), "cluster.local"), Namespace: st.Proxy.Namespace, ServiceAccount: st.Proxy.ServiceAccount}
 	if st.Caller != nil {
 		id = st.Caller.ID
@@ -238,7 +242,12 @@ func (d debugger) workloadOf(svc *model.Service) (client, bool) {
 		id := certs.ID{TrustDomain: cmp.Or(d.mesh.Config.GetTrustDomain(), "cluster.local"), Namespace: e.Namespace, ServiceAccount: e.ServiceAccount}
 		address, err := netip.ParseAddr(e.Address)
 		if err == nil {
-			return client{identity: id.String(), address: address}, true
+			out := client{identity: id.String(), address: address}
+			proxies := d.followers()
+			if i := slices.IndexFunc(proxies, func(st *Stream) bool { return slices.Contains(st.Proxy.IPs, e.Address) }); i >= 0 {
+				out.stream = proxies[i]
+			}
+			return out, true
 		}
 	}
 	return client{}, false

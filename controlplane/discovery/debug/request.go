@@ -43,13 +43,34 @@ func (d debugger) request() (answerOf, error) {
 	if err != nil {
 		return answerOf{}, err
 	}
-	target, err := d.target(d.query.Get("to"))
-	if err != nil {
-		return answerOf{}, err
+	target, unreachable := d.target(d.query.Get("to"))
+	if unreachable != nil && target.service == nil {
+		return answerOf{}, unreachable
 	}
 	from, err := d.client(d.query.Get("from"))
 	if err != nil {
 		return answerOf{}, err
+	}
+	var hop *report.Hop
+	if from.stream != nil && target.service != nil {
+		sent, err := d.composed(from, target)
+		if err == nil {
+			hop, err = d.hop(from.stream, target.service, target.servicePort, sent)
+		}
+		if err != nil {
+			return answerOf{}, err
+		}
+		if hop != nil {
+			arrival, ok := d.arrives(hop)
+			if !ok {
+				return answerOf{json: d.notReceived(hop, from, sent)}, nil
+			}
+			arrival.host = target.host
+			target, unreachable = arrival, nil
+		}
+	}
+	if unreachable != nil {
+		return answerOf{}, unreachable
 	}
 	envoy, listeners, err := d.envoyOf(target.stream)
 	if err != nil {
@@ -72,7 +93,7 @@ func (d debugger) request() (answerOf, error) {
 	}
 	out := report.Decision{
 		Replica: d.cfg.Replica, Proxy: target.stream.Proxy.ID, Others: target.others, Identity: r.Identity, Port: r.Port,
-		HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
+		Client: hop, HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
 		Allowed: v.Allowed, Status: v.Status, By: string(v.By), Reason: v.Reason, Skipped: v.Skipped,
 	}
 	if r.Peer.IsValid() {
@@ -83,6 +104,32 @@ func (d debugger) request() (answerOf, error) {
 		d.addUnable(&out, listeners)
 	}
 	return answerOf{json: out}, nil
+}
+
+// notReceived returns the answer about a request that no proxy of the mesh receives: the proxy of the
+// client responds itself, or sends it elsewhere.
+func (d debugger) notReceived(hop *report.Hop, from client, r decision.Request) report.Decision {
+	out := report.Decision{
+		Replica: d.cfg.Replica, Proxy: hop.Proxy, Identity: from.identity, Client: hop, Port: r.Port,
+		HTTP: hop.Routes != "", Method: r.Method, Host: r.Host, Path: r.Path, Allowed: true,
+	}
+	if from.address.IsValid() {
+		out.Address = from.address.String()
+	}
+	sent := slices.ContainsFunc(hop.Destinations, func(to report.Destination) bool { return to.Healthy > 0 || to.All == 0 && to.Reason == "" })
+	switch {
+	case len(hop.Destinations) == 0:
+		out.By, out.Status, out.Reason = "route", int(hop.Status), hop.Reason
+		out.Allowed = hop.Status > 0 && hop.Status < 400
+	case !sent:
+		out.By, out.Reason, out.Allowed = "route", hop.Destinations[0].Reason, false
+		if out.HTTP {
+			out.Status = 503
+		}
+	default:
+		out.Reason = "no proxy of the mesh receives it"
+	}
+	return out
 }
 
 // envoyOf returns what decides as a proxy, and its listeners.

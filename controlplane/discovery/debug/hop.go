@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+)
+
+// maxEndpoints is how many addresses of a cluster an answer contains.
+const maxEndpoints = 5
+
+// hop computes where the proxy of a client sends a request to a port of a service. It returns nil if the
+// connection bypasses the proxy.
+func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Request) (*report.Hop, error) {
+	sets := d.givenTo(st)
+	set := func(typeURL string) *xds.Set {
+		if given := sets[slices.Index(xds.Types, typeURL)]; given != nil && len(given.Resources) > 0 {
+			return given
+		}
+		return d.source.Generate(d.mesh, st.Proxy, typeURL)
+	}
+	envoy, err := decision.Load(set(xds.TypeListener), d.source.Generate(d.mesh, st.Proxy, xds.TypeExtension), st.Proxy)
+	if err != nil {
+		return nil, err
+	}
+	r.Server, r.Port = netip.Addr{}, port
+	for _, text := range svc.AddressesFor(st.Proxy) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			r.Server = a
+			break
+		}
+	}
+	if !r.Server.IsValid() { // an application finds the addresses of the endpoints
+		r.Server = netip.IPv4Unspecified()
+	}
+	if !strings.Contains(r.Host, ":") && port != 80 {
+		r.Host = net.JoinHostPort(r.Host, strconv.FormatUint(uint64(port), 10))
+	}
+	proxyPort := uint32(0)
+	if slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && p.Protocol.IsHTTP() }) {
+		proxyPort = cmp.Or(st.Proxy.HTTPProxyPort, uint32(max(d.mesh.Config.GetProxyHttpPort(), 0)))
+	}
+	routed, err := envoy.Route(r, proxyPort, func(name string) *routev3.RouteConfiguration { return routesOf(set, name) })
+	if err != nil {
+		return nil, fmt.Errorf("route as the proxy %s: %w", st.Proxy.ID, err)
+	}
+	if routed.Listener == "" {
+		return nil, nil
+	}
+	routed.VirtualHost = strings.TrimPrefix(routed.VirtualHost, routed.Routes+"/") // of VHDS
+	out := &report.Hop{
+		Proxy: st.Proxy.ID, Listener: routed.Listener, Routes: routed.Routes, VirtualHost: routed.VirtualHost, Route: routed.Route,
+		Status: routed.Status, Location: routed.Location, Reason: routed.Reason,
+	}
+	if timeout := routed.Action.GetTimeout().AsDuration(); timeout > 0 {
+		out.Timeout = timeout.String()
+	}
+	if retries := routed.Action.GetRetryPolicy(); retries != nil {
+		out.Retries = max(retries.GetNumRetries().GetValue(), 1)
+	}
+	if routed.VirtualHost != "" {
+		if routes := set(xds.TypeRoute).Get(routed.Routes); routes != nil {
+			out.Objects = d.virtualServicesOf(set, routes, routed)
+		}
+	}
+	for _, share := range routed.Clusters {
+		to, err := d.destination(set, share)
+		if err != nil {
+			return nil, err
+		}
+		out.Destinations = append(out.Destinations, to)
+	}
+	return out, nil
+}
+
+// routesOf returns a route configuration with all its virtual hosts; nil if there is none.
+func routesOf(set func(string) *xds.Set, name string) *routev3.RouteConfiguration {
+	config := &routev3.RouteConfiguration{}
+	if r := set(xds.TypeRoute).Get(name); r == nil || r.UnmarshalTo(config) != nil {
+		return nil
+	}
+	if config.GetVhds() == nil {
+		return config
+	}
+	for _, r := range set(xds.TypeVirtualHost).Resources {
+		host := &routev3.VirtualHost{}
+		if strings.HasPrefix(r.Name, name+"/") && r.UnmarshalTo(host) == nil {
+			config.VirtualHosts = append(config.VirtualHosts, host)
+		}
+	}
+	return config
+}
+
+// virtualServicesOf returns the VirtualServices for the host of a virtual host.
+func (d debugger) virtualServicesOf(set func(string) *xds.Set, routes *xds.Resource, routed decision.Routed) (out []report.Origin) {
+	keys := routes.Sources.Keys()
+	for _, r := range set(xds.TypeVirtualHost).Resources {
+		if strings.HasPrefix(r.Name, routed.Routes+"/") {
+			keys = append(keys, r.Sources.Keys()...)
+		}
+	}
+	slices.SortFunc(keys, model.Key.Compare)
+	host, _, err := net.SplitHostPort(routed.VirtualHost)
+	if err != nil {
+		host = routed.VirtualHost
+	}
+	for _, key := range slices.Compact(keys) {
+		c := d.cfg.object(key)
+		if c == nil {
+			continue
+		}
+		spec, ok := c.Spec.(*networkingv1alpha3.VirtualService)
+		if !ok || !slices.ContainsFunc(spec.GetHosts(), func(h string) bool {
+			return h == host || !strings.Contains(h, ".") && strings.HasPrefix(host, h+"."+c.Namespace+".")
+		}) {
+			continue
+		}
+		out = append(out, report.Origin{Ref: refOf(key), Source: c.Source})
+	}
+	return out
+}
+
+// destination describes a cluster and its endpoints.
+func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (report.Destination, error) {
+	out := report.Destination{Cluster: share.Cluster, Percent: share.Percent}
+	r, c := set(xds.TypeCluster).Get(share.Cluster), &clusterv3.Cluster{}
+	if r == nil {
+		out.Reason = "the proxy has no such cluster: no DestinationRule defines the subset, or no service has the port"
+		return out, nil
+	}
+	if err := r.UnmarshalTo(c); err != nil {
+		return out, err
+	}
+	for _, key := range r.Sources.Keys() {
+		if obj := d.cfg.object(key); obj != nil && key.Kind == model.DestinationRule {
+			out.Objects = append(out.Objects, report.Origin{Ref: refOf(key), Source: obj.Source})
+		}
+	}
+	out.TLS = c.GetTransportSocket() != nil
+	assignment := c.GetLoadAssignment()
+	switch c.GetType() {
+	case clusterv3.Cluster_EDS:
+		name := c.GetEdsClusterConfig().GetServiceName()
+		if name == "" {
+			name = c.GetName()
+		}
+		assignment = &endpointv3.ClusterLoadAssignment{}
+		if e := set(xds.TypeEndpoint).Get(name); e != nil {
+			if err := e.UnmarshalTo(assignment); err != nil {
+				return out, err
+			}
+		}
+	case clusterv3.Cluster_ORIGINAL_DST:
+		out.Reason = "the proxy forwards the connection to its original destination"
+		return out, nil
+	case clusterv3.Cluster_STATIC, clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
+	}
+	if assignment == nil {
+		return out, nil // the cluster resolves the host of the request
+	}
+	for _, locality := range assignment.GetEndpoints() {
+		for _, e := range locality.GetLbEndpoints() {
+			out.All++
+			if e.GetHealthStatus() != corev3.HealthStatus_UNKNOWN && e.GetHealthStatus() != corev3.HealthStatus_HEALTHY {
+				continue
+			}
+			out.Healthy++
+			if len(c.GetTransportSocketMatches()) > 0 && e.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()["tlsMode"].GetStringValue() == "istio" {
+				out.MutualTLS++
+			}
+			if at := e.GetEndpoint().GetAddress().GetSocketAddress(); at != nil && len(out.Endpoints) < maxEndpoints {
+				out.Endpoints = append(out.Endpoints, net.JoinHostPort(at.GetAddress(), strconv.FormatUint(uint64(at.GetPortValue()), 10)))
+			}
+		}
+	}
+	switch {
+	case out.All == 0:
+		out.Reason = "no workload belongs to it"
+	case out.Healthy == 0:
+		out.Reason = "none of its endpoints is healthy"
+	}
+	return out, nil
+}
+
+// arrives returns the workload with a proxy that receives the request of a hop, and false if there is
+// none.
+func (d debugger) arrives(hop *report.Hop) (target, bool) {
+	proxies := d.followers()
+	var out target
+	for _, to := range hop.Destinations {
+		for _, text := range to.Endpoints {
+			at, err := netip.ParseAddrPort(text)
+			if err != nil {
+				continue
+			}
+			i := slices.IndexFunc(proxies, func(st *Stream) bool { return slices.Contains(st.Proxy.IPs, at.Addr().String()) })
+			switch {
+			case i < 0:
+			case out.stream == nil:
+				out.stream, out.address, out.port = proxies[i], at.Addr(), uint32(at.Port())
+			default:
+				out.others++
+			}
+		}
+	}
+	return out, out.stream != nil
+}

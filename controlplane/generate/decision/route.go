@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package decision
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+)
+
+// Routed is where the Envoy of a client sends a request.
+type Routed struct {
+	Listener string
+	// Routes is the name of the route configuration; empty for a connection whose requests are not
+	// read. VirtualHost and Route are its parts that match the request.
+	Routes, VirtualHost, Route string
+	// Clusters receive the request, or shares of such requests. There are none if Envoy responds
+	// itself.
+	Clusters []Share
+	// Status is that of Envoy's own response, and Location the target of a redirect.
+	Status   uint32
+	Location string
+	// Action is the action of the route; nil if the route has none.
+	Action *routev3.RouteAction
+	// Reason says why nothing receives the request.
+	Reason string
+}
+
+// Share is a share of the requests that match a route.
+type Share struct {
+	Cluster string
+	Percent float64
+}
+
+// Route returns where the Envoy of a client sends a request of its application, which connects to
+// r.Server and r.Port in plaintext. It returns the zero value if no listener accepts the connection,
+// which then bypasses Envoy. If no listener is for them, and proxyPort is not 0, the
+// application uses Envoy as an HTTP proxy there. routes returns a route configuration with all its
+// virtual hosts; nil if there is none.
+func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *routev3.RouteConfiguration) (Routed, error) {
+	l := e.outbound(r.Server, r.Port)
+	if l == nil && proxyPort != 0 {
+		l = e.outbound(netip.Addr{}, proxyPort)
+	}
+	if l == nil {
+		return Routed{}, nil
+	}
+	out := Routed{Listener: l.GetName()}
+	chain := choose(l, connection{server: r.Server, port: r.Port, alpn: []string{"http/1.1"}})
+	if chain == nil {
+		out.Reason = "no filter chain of the listener accepts the connection"
+		return out, nil
+	}
+	for _, f := range chain.GetFilters() {
+		hcm, tcp := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}
+		switch packed := f.GetTypedConfig(); {
+		case packed.MessageIs(hcm) && packed.UnmarshalTo(hcm) == nil:
+			return out, e.route(&out, hcm, r, routes)
+		case packed.MessageIs(tcp) && packed.UnmarshalTo(tcp) == nil:
+			out.Clusters = sharesOf(tcp)
+			return out, nil
+		}
+	}
+	return out, fmt.Errorf("the listener %s has neither an HTTP connection manager nor a TCP proxy", l.GetName())
+}
+
+// outbound returns the listener for connections of the application: the one with the address, or else
+// the one for all addresses of the port, or else the one that accepts redirected connections.
+func (e *Envoy) outbound(server netip.Addr, port uint32) *listenerv3.Listener {
+	var found, redirected *listenerv3.Listener
+	for _, l := range e.listeners {
+		if l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND {
+			continue
+		}
+		if isRedirected(l) {
+			redirected = l
+			continue
+		}
+		addresses := []*corev3.Address{l.GetAddress()}
+		for _, more := range l.GetAdditionalAddresses() {
+			addresses = append(addresses, more.GetAddress())
+		}
+		for _, a := range addresses {
+			at, err := netip.ParseAddr(a.GetSocketAddress().GetAddress())
+			switch {
+			case err != nil || a.GetSocketAddress().GetPortValue() != port:
+			case at == server || !server.IsValid():
+				return l
+			case at.IsUnspecified():
+				found = l
+			}
+		}
+	}
+	return cmp.Or(found, redirected)
+}
+
+func sharesOf(tcp *tcpproxyv3.TcpProxy) (out []Share) {
+	if name := tcp.GetCluster(); name != "" {
+		return []Share{{name, 100}}
+	}
+	total := uint32(0)
+	for _, c := range tcp.GetWeightedClusters().GetClusters() {
+		total += c.GetWeight()
+	}
+	for _, c := range tcp.GetWeightedClusters().GetClusters() {
+		out = append(out, Share{c.GetName(), 100 * float64(c.GetWeight()) / float64(max(total, 1))})
+	}
+	return out
+}
+
+// route finds the route of a request.
+func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, routes func(name string) *routev3.RouteConfiguration) error {
+	config := hcm.GetRouteConfig()
+	if config == nil {
+		config = routes(hcm.GetRds().GetRouteConfigName())
+	}
+	if config == nil {
+		out.Routes, out.Status, out.Reason = hcm.GetRds().GetRouteConfigName(), 404, "the client does not have the routes of the listener"
+		return nil
+	}
+	path, err := normalized(hcm, r.Path, e.minor)
+	if err != nil {
+		out.Status, out.Reason = 400, err.Error()
+		return nil
+	}
+	out.Routes = config.GetName()
+	f := &facts{request: r, path: path, header: clone(r.Header), individually: e.minor >= individuallySince}
+	f.header[":method"], f.header[":authority"], f.header[":path"], f.header[":scheme"] = []string{r.Method}, []string{r.Host}, []string{path}, []string{"http"}
+	host := virtualHost(config, r.Host)
+	if host == nil {
+		out.Status, out.Reason = 404, "no virtual host is for the host "+r.Host
+		return nil
+	}
+	out.VirtualHost = host.GetName()
+	for _, one := range host.GetRoutes() {
+		matches, err := e.compiler.route(one.GetMatch(), f)
+		if err != nil {
+			return fmt.Errorf("route %s of the virtual host %s: %w", one.GetName(), host.GetName(), err)
+		}
+		if matches {
+			out.Route = one.GetName()
+			out.take(one, f)
+			return nil
+		}
+	}
+	out.Status, out.Reason = 404, "no route of the virtual host matches the request"
+	return nil
+}
+
+// take reads the action of the route that matches.
+func (out *Routed) take(r *routev3.Route, f *facts) {
+	switch action := r.GetAction().(type) {
+	case *routev3.Route_DirectResponse:
+		out.Status, out.Reason = action.DirectResponse.GetStatus(), "the route responds itself"
+	case *routev3.Route_Redirect:
+		out.Status = map[routev3.RedirectAction_RedirectResponseCode]uint32{
+			routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302, routev3.RedirectAction_SEE_OTHER: 303,
+			routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
+		}[action.Redirect.GetResponseCode()]
+		out.Location, out.Reason = action.Redirect.GetHostRedirect()+action.Redirect.GetPathRedirect()+action.Redirect.GetPrefixRewrite(), "the route redirects the client"
+	case *routev3.Route_Route:
+		out.Action = action.Route
+		switch to := action.Route.GetClusterSpecifier().(type) {
+		case *routev3.RouteAction_Cluster:
+			out.Clusters = []Share{{to.Cluster, 100}}
+		case *routev3.RouteAction_ClusterHeader:
+			out.Clusters = []Share{{joined(f.header[lower(to.ClusterHeader)]), 100}}
+		case *routev3.RouteAction_WeightedClusters:
+			total := uint32(0)
+			for _, c := range to.WeightedClusters.GetClusters() {
+				total += c.GetWeight().GetValue()
+			}
+			for _, c := range to.WeightedClusters.GetClusters() {
+				out.Clusters = append(out.Clusters, Share{c.GetName(), 100 * float64(c.GetWeight().GetValue()) / float64(max(total, 1))})
+			}
+		}
+	}
+}
+
+// virtualHost returns the virtual host for a host: by the whole name, by the longest end, by the
+// longest beginning, or the one for all hosts.
+func virtualHost(config *routev3.RouteConfiguration, host string) *routev3.VirtualHost {
+	host = lower(host)
+	if config.GetIgnorePortInHostMatching() {
+		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
+			host = host[:i]
+		}
+	}
+	var found *routev3.VirtualHost
+	rank := -1 // of the domain that found has
+	const exact, end, beginning = 3 << 20, 2 << 20, 1 << 20
+	for _, vh := range config.GetVirtualHosts() {
+		for _, domain := range vh.GetDomains() {
+			domain = lower(domain)
+			is := -1
+			switch suffix, prefix := strings.TrimPrefix(domain, "*"), strings.TrimSuffix(domain, "*"); {
+			case domain == "*":
+				is = 0
+			case domain == host:
+				is = exact
+			case suffix != domain && strings.HasSuffix(host, suffix) && len(host) > len(suffix):
+				is = end + len(suffix)
+			case prefix != domain && strings.HasPrefix(host, prefix) && len(host) > len(prefix):
+				is = beginning + len(prefix)
+			}
+			if is > rank {
+				found, rank = vh, is
+			}
+		}
+	}
+	return found
+}
+
+// route reports whether a request matches.
+func (c *compiler) route(m *routev3.RouteMatch, f *facts) (bool, error) {
+	if m.GetRuntimeFraction() != nil || m.GetGrpc() != nil || m.GetTlsContext() != nil || len(m.GetFilterState()) > 0 {
+		return false, fmt.Errorf("a match by something else than path, headers, parameters and metadata is not supported")
+	}
+	is, err := c.path(m, f)
+	if err != nil || !is {
+		return false, err
+	}
+	for _, h := range m.GetHeaders() {
+		if is, err := c.routeHeader(h, f); err != nil || !is {
+			return false, err
+		}
+	}
+	for _, q := range m.GetQueryParameters() {
+		if is, err := c.parameter(q, f); err != nil || !is {
+			return false, err
+		}
+	}
+	for _, d := range m.GetDynamicMetadata() {
+		if d.GetInvert() {
+			return false, fmt.Errorf("an inverted match of metadata is not supported")
+		}
+		_, test, err := c.inMetadata(d)
+		if err != nil || !test(f) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// path reports whether the path of a request matches.
+func (c *compiler) path(m *routev3.RouteMatch, f *facts) (bool, error) {
+	fold := func(s string) string { return s }
+	if m.GetCaseSensitive() != nil && !m.GetCaseSensitive().GetValue() {
+		fold = lower
+	}
+	path := withoutQuery(f.path)
+	switch of := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		return f.request.Method != "CONNECT" && strings.HasPrefix(fold(path), fold(of.Prefix)), nil
+	case *routev3.RouteMatch_Path:
+		return fold(path) == fold(of.Path), nil
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		rest, ok := strings.CutPrefix(fold(path), fold(of.PathSeparatedPrefix))
+		return ok && (rest == "" || rest[0] == '/'), nil
+	case *routev3.RouteMatch_SafeRegex:
+		p, err := c.pattern(of.SafeRegex.GetRegex())
+		return err == nil && p.matches(path), err
+	case *routev3.RouteMatch_ConnectMatcher_:
+		return f.request.Method == "CONNECT", nil
+	default:
+		return false, fmt.Errorf("the path matcher %T is not supported", of)
+	}
+}
+
+// routeHeader reports whether a header of a request matches. Unlike the headers of policies, it may be
+// inverted.
+func (c *compiler) routeHeader(m *routev3.HeaderMatcher, f *facts) (bool, error) {
+	values := f.header[lower(m.GetName())]
+	switch of := m.GetHeaderMatchSpecifier().(type) {
+	case *routev3.HeaderMatcher_PresentMatch:
+		return ((len(values) > 0) == of.PresentMatch) != m.GetInvertMatch(), nil
+	case *routev3.HeaderMatcher_StringMatch:
+		test, err := c.string(of.StringMatch)
+		switch {
+		case err != nil:
+			return false, err
+		case len(values) == 0 && !m.GetTreatMissingHeaderAsEmpty():
+			return false, nil
+		case len(values) == 0:
+			values = []string{""}
+		case !f.individually:
+			values = []string{joined(values)}
+		}
+		return slices.ContainsFunc(values, test) != m.GetInvertMatch(), nil
+	default:
+		return false, fmt.Errorf("the matcher %T of the header %s is not supported", of, m.GetName())
+	}
+}
+
+// parameter reports whether a parameter of the query of a request matches. The first value counts.
+func (c *compiler) parameter(m *routev3.QueryParameterMatcher, f *facts) (bool, error) {
+	_, query, _ := strings.Cut(f.path, "?")
+	query, _, _ = strings.Cut(query, "#")
+	value, present := "", false
+	for pair := range strings.SplitSeq(query, "&") {
+		name, text, _ := strings.Cut(pair, "=")
+		if name == m.GetName() && pair != "" { // Envoy decodes neither names nor values
+			value, present = text, true
+			break
+		}
+	}
+	switch of := m.GetQueryParameterMatchSpecifier().(type) {
+	case *routev3.QueryParameterMatcher_PresentMatch:
+		return present == of.PresentMatch, nil
+	case *routev3.QueryParameterMatcher_StringMatch:
+		test, err := c.string(of.StringMatch)
+		return err == nil && present && test(value), err
+	default:
+		return present, nil
+	}
+}

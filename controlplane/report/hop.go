@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package report
+
+// Hop is where the proxy of a client sends a request.
+type Hop struct {
+	Proxy string `json:"proxy"`
+	// Listener accepts the connection of the application. Routes, VirtualHost and Route are the parts
+	// of the configuration that match the request; empty for a connection whose requests are not read.
+	Listener    string `json:"listener,omitempty"`
+	Routes      string `json:"routes,omitempty"`
+	VirtualHost string `json:"virtual_host,omitempty"`
+	Route       string `json:"route,omitempty"`
+	// Objects are the objects that decide about the route.
+	Objects []Origin `json:"objects,omitempty"`
+	// Timeout limits the whole request, "" is none; Retries is how often it is repeated at most.
+	Timeout string `json:"timeout,omitempty"`
+	Retries uint32 `json:"retries,omitempty"`
+	// Destinations receive the request, or a share of such requests.
+	Destinations []Destination `json:"destinations,omitempty"`
+	// Status is that of a response of the proxy itself, Location the target of a redirect.
+	Status   uint32 `json:"status,omitempty"`
+	Location string `json:"location,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// Origin is an object with its place.
+type Origin struct {
+	Ref
+	Source string `json:"source,omitempty"`
+}
+
+// Destination is a cluster of a proxy.
+type Destination struct {
+	Cluster string  `json:"cluster"`
+	Percent float64 `json:"percent"`
+	// Objects are the DestinationRules of the cluster.
+	Objects []Origin `json:"objects,omitempty"`
+	// Endpoints are the first addresses that receive requests, Healthy is their number, All that of all
+	// endpoints. A cluster without known endpoints has none of them.
+	Endpoints []string `json:"endpoints,omitempty"`
+	Healthy   int      `json:"healthy"`
+	All       int      `json:"all"`
+	// MutualTLS is how many of the healthy endpoints are reached with mutual TLS of the mesh. TLS is
+	// true for a cluster whose connections are encrypted by a DestinationRule.
+	MutualTLS int  `json:"mutual_tls"`
+	TLS       bool `json:"tls,omitempty"`
+	// Reason says why no endpoint receives requests.
+	Reason string `json:"reason,omitempty"`
+}
