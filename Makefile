@@ -66,9 +66,14 @@ image-programs:
 	  scripts/get-envoy $(BIN)/linux-$$arch $(IMAGE_ENVOY) "$$(sed 's/amd64/x86_64/; s/arm64/aarch64/' <<< "$$arch")"; \
 	done
 
+.PHONY: packages
+packages: build image-programs ## build .deb and .rpm packages to bin/linux-packages
+	@bin=$(abspath $(BIN)); cd packaging/linux && go run . --programs "$$bin" --native "$$bin" --repository ../.. --out "$$bin/linux-packages" \
+	  --arch "$$(tr ' ' , <<< '$(IMAGE_ARCHES)')" --version '$(VERSION)' --envoy-version $(IMAGE_ENVOY) --created $(IMAGE_DATE) $(PACKAGEFLAGS)
+
 .PHONY: images-lock
 images-lock: ## pin the newest Debian packages for the images
-	@cd packaging/images && for lock in debian.lock ../../e2e/node/debian.lock; do go run . --update-lock --lock $$lock; done
+	@cd packaging/images && for lock in debian.lock ../linux/debian.lock ../../e2e/node/debian.lock; do go run . --update-lock --lock $$lock; done
 
 ##@ Work on it
 
@@ -97,13 +102,14 @@ test-all: ## run all tests there are: test, every Envoy, images, kube-apiserver,
 	@$(MAKE) --no-print-directory -j$(SUITE_JOBS) -k suites
 
 .PHONY: suites
-suites: kube e2e test-packages test-kube test-images test-envoys test-limits test-node
+suites: kube e2e test-packages test-kube test-images test-machine test-envoys test-limits test-node
 
-# Two suites use the programs of images, which only one may write. They say themselves what they lack.
+# Three suites use the programs of images, which only one may write. They say themselves what they lack.
 ifneq ($(filter suites,$(MAKECMDGOALS)),)
 test-images test-node: | own-image-programs
+test-machine: | test-images
 # Pods fill a small machine: the node comes last, alone.
-test-node: | kube-node e2e test-packages test-kube test-images test-envoys test-limits
+test-node: | kube-node e2e test-packages test-kube test-images test-machine test-envoys test-limits
 endif
 
 .PHONY: own-image-programs
@@ -160,6 +166,12 @@ test-images: ## build the images for this machine and test them
 	$(MAKE) -C ../.. --no-print-directory images IMAGE_ARCHES="$$(go env GOARCH)" && \
 	CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY)
 
+# Packages are installed on a machine that systemd boots in namespaces.
+.PHONY: test-machine
+test-machine: ## install the packages on a Debian with systemd of its own; needs root
+	@$(MAKE) --no-print-directory image-programs IMAGE_ARCHES="$$(go env GOARCH)"
+	@cd packaging/linux && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY)
+
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector
 	go test -race $$(go list ./... | grep -v /e2e)
@@ -178,8 +190,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source
