@@ -54,6 +54,7 @@ type meshFile struct {
 	network      netip.Prefix
 	workloads    []*workload
 	isolated     bool // each workload has its own network namespace
+	described    bool // nothing will be started, so the commands need not exist
 	// inside returns the address of a workload in its namespace; nil if there is none.
 	inside func(netip.Addr) netip.Addr
 }

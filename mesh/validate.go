@@ -128,7 +128,9 @@ func (m *meshFile) complete() []Problem {
 	m.assignAddresses(r)
 	m.checkShared(r)
 	for _, w := range m.workloads {
-		m.checkCommand(r, w)
+		if !m.described {
+			m.checkCommand(r, w)
+		}
 	}
 	return r.problems
 }
