@@ -102,8 +102,8 @@ func annotationChecks() map[string]func(string) error {
 	}
 }
 
-// checkAnnotations returns an error that lists every wrong annotation of a pod.
-func checkAnnotations(annotations map[string]string) error {
+// CheckAnnotations returns an error that lists every wrong annotation of a pod, one on a line.
+func CheckAnnotations(annotations map[string]string) error {
 	checks := annotationChecks()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {

@@ -86,7 +86,7 @@ func (in *Injector) Inject(r Request) (*Result, error) {
 
 // newJob checks a pod and collects what its templates use.
 func (in *Injector) newJob(r Request) (*job, error) {
-	if err := checkAnnotations(r.Pod.Annotations); err != nil {
+	if err := CheckAnnotations(r.Pod.Annotations); err != nil {
 		return nil, err
 	}
 	proxy, err := in.proxyConfig(r.Pod, r.Namespace)

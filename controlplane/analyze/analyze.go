@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package analyze
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// MaxFindings is the maximum number of findings in a result.
+const MaxFindings = 5000
+
+// Severity orders findings.
+type Severity string
+
+// The severities, the worst first.
+const (
+	Error   Severity = "error"
+	Warning Severity = "warning"
+	Info    Severity = "info"
+)
+
+// Rank returns 0 for an error, 1 for a warning, 2 for an info.
+func (s Severity) Rank() int { return slices.Index(Severities(), s) }
+
+// Severities returns all severities, the worst first.
+func Severities() []Severity { return []Severity{Error, Warning, Info} }
+
+// Object names the object of a finding, by its kind as in YAML.
+type Object struct {
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+// String returns kind/namespace/name, without the parts that are empty.
+func (o Object) String() string {
+	parts := slices.DeleteFunc([]string{o.Kind, o.Namespace, o.Name}, func(s string) bool { return s == "" })
+	return strings.Join(parts, "/")
+}
+
+// Finding is one mistake, or one suspicion.
+type Finding struct {
+	Code     string   `json:"code"`
+	Severity Severity `json:"severity"`
+	Object   Object   `json:"object"`
+	// Source is the file and the line, empty for an object of a store without files.
+	Source string `json:"source,omitempty"`
+	// Message is a sentence that says what is wrong, Cure one that says what to do.
+	Message string `json:"message"`
+	Cure    string `json:"cure"`
+}
+
+// Same reports whether two findings are about the same, wherever their objects come from.
+func (f Finding) Same(o Finding) bool {
+	return f.Code == o.Code && f.Object == o.Object && f.Message == o.Message
+}
+
+// Result is the result of an analysis.
+type Result struct {
+	Findings []Finding `json:"findings"`
+	// Unlisted is the number of findings above [MaxFindings], and Errors, Warnings and Infos are those
+	// of all of them by severity.
+	Unlisted int `json:"unlisted,omitempty"`
+	// Objects is the number of analyzed objects, Skipped that of objects that no check uses.
+	Objects int `json:"objects"`
+	Skipped int `json:"skipped"`
+	// Unchecked says what could not be checked, and why.
+	Unchecked []string `json:"unchecked,omitempty"`
+}
+
+// Workload is a process that serves or sends requests: a pod, the template of one, a WorkloadEntry, a
+// connected proxy.
+type Workload struct {
+	Namespace, Name string
+	Labels          map[string]string
+}
+
+// Input is one state of a mesh.
+type Input struct {
+	// Mesh is the snapshot of the objects.
+	Mesh *snapshot.Mesh
+	// Objects are the objects that users wrote.
+	Objects []*model.Config
+	// Problems are those of reading the objects.
+	Problems []model.Problem
+	// Workloads are known in addition to those of Mesh, Objects and Manifests.
+	Workloads []Workload
+	// Manifests are objects of Kubernetes; nil means that none are known.
+	Manifests *Manifests
+	// AssumedMesh means that the mesh config of Mesh is a guess, so that providers are unknown.
+	AssumedMesh bool
+	// Secrets reports whether a Secret exists; nil means that only those of Manifests are known.
+	Secrets func(namespace, name string) bool
+}
+
+// analysis is the state of one Run.
+type analysis struct {
+	Input
+	kinds     map[model.Kind][]*model.Config
+	workloads *workloads
+	found     []Finding
+	unchecked []string
+	// providers is true if objects name extension providers.
+	providers bool
+	// steps counts the entries of indexes that the checks looked at.
+	steps int
+}
+
+// Run analyzes one state of a mesh. The findings are sorted: errors first, then by source.
+func Run(in Input) Result {
+	a := newAnalysis(in)
+	a.run()
+	return a.result()
+}
+
+func newAnalysis(in Input) *analysis {
+	if in.Manifests == nil {
+		in.Manifests = &Manifests{}
+	}
+	a := &analysis{Input: in, kinds: map[model.Kind][]*model.Config{}}
+	for _, c := range in.Objects {
+		a.kinds[c.Kind] = append(a.kinds[c.Kind], c)
+	}
+	for _, list := range a.kinds {
+		slices.SortStableFunc(list, model.Older)
+	}
+	a.workloads = a.collectWorkloads()
+	return a
+}
+
+func (a *analysis) run() {
+	a.problems()
+	a.deprecated()
+	a.virtualServices()
+	a.destinationRules()
+	a.gateways()
+	a.serviceEntries()
+	a.selectors()
+	a.authorizationPolicies()
+	a.probes()
+	a.oneOfNamespace()
+	a.sidecars()
+	a.telemetries()
+	a.envoyFilters()
+	a.services()
+	a.pods()
+	a.namespaces()
+	a.annotations()
+	a.webhooks()
+	a.conditions()
+	a.gaps()
+}
+
+// gaps records what the input is too small for.
+func (a *analysis) gaps() {
+	if !a.servicesKnown() {
+		a.unchecked = append(a.unchecked, "hosts, ports and subsets of destinations: no Service or ServiceEntry is known")
+	}
+	if a.workloads.size() == 0 {
+		a.unchecked = append(a.unchecked, "selectors of workloads: no pod, Deployment or WorkloadEntry is known")
+	}
+	if !a.gatewaysKnown() {
+		a.unchecked = append(a.unchecked, "references to Gateways: no Gateway and no service is known")
+	}
+	if a.AssumedMesh && a.providers {
+		a.unchecked = append(a.unchecked, "extension providers: the mesh config is not known")
+	}
+	if a.Secrets == nil && len(a.Manifests.secrets) == 0 && len(a.kinds[model.Gateway]) > 0 {
+		a.unchecked = append(a.unchecked, "credentials of gateways: no Secret is known")
+	}
+}
+
+// servicesKnown reports whether a host without a service is a mistake, and not only a service that
+// the input leaves out.
+func (a *analysis) servicesKnown() bool { return len(a.Mesh.Services.Sorted) > 0 }
+
+// gatewaysKnown reports whether a Gateway that is not there is a mistake.
+func (a *analysis) gatewaysKnown() bool {
+	return a.servicesKnown() || len(a.kinds[model.Gateway]) > 0 || len(a.kinds[model.VirtualService]) == 0
+}
+
+// result sorts the findings and drops those that are there twice.
+func (a *analysis) result() Result {
+	slices.SortStableFunc(a.found, func(x, y Finding) int {
+		return cmp.Or(cmp.Compare(x.Severity.Rank(), y.Severity.Rank()), compareSources(x.Source, y.Source),
+			strings.Compare(x.Object.String(), y.Object.String()), strings.Compare(x.Code, y.Code), strings.Compare(x.Message, y.Message))
+	})
+	a.found = slices.CompactFunc(a.found, Finding.Same)
+	r := Result{Findings: a.found, Objects: len(a.Objects) + a.Manifests.size(), Unchecked: a.unchecked}
+	if r.Findings == nil {
+		r.Findings = []Finding{}
+	}
+	if len(r.Findings) > MaxFindings {
+		r.Unlisted = len(r.Findings) - MaxFindings
+		r.Findings = r.Findings[:MaxFindings]
+	}
+	return r
+}
+
+// compareSources compares sources by file, then by line as a number.
+func compareSources(a, b string) int {
+	fileA, lineA := splitSource(a)
+	fileB, lineB := splitSource(b)
+	return cmp.Or(strings.Compare(fileA, fileB), cmp.Compare(lineA, lineB))
+}
+
+func splitSource(s string) (file string, line int) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return s, 0
+	}
+	if _, err := fmt.Sscanf(s[i+1:], "%d", &line); err != nil {
+		return s, 0
+	}
+	return s[:i], line
+}
+
+// report adds a finding about an object of the mesh.
+func (a *analysis) report(code string, c *model.Config, message, cure string) {
+	a.add(code, objectOf(c.Key), c.Source, message, cure)
+}
+
+// add adds a finding. The severity is that of its code.
+func (a *analysis) add(code string, o Object, source, message, cure string) {
+	a.found = append(a.found, Finding{Code: code, Severity: severityOf(code), Object: o, Source: source, Message: message, Cure: cure})
+}
+
+func objectOf(key model.Key) Object {
+	kind := string(key.Kind)
+	if sch, ok := schema.Of(key.Kind); ok {
+		kind = sch.Name
+	}
+	return Object{Kind: kind, Namespace: key.Namespace, Name: key.Name}
+}
+
+// spec returns the spec of an object as its type, or nil.
+func specOf[T any](c *model.Config) *T {
+	spec, _ := c.Spec.(*T)
+	return spec
+}
+
+// each calls f for all objects of a kind with a spec of its type.
+func each[T any](a *analysis, kind model.Kind, f func(c *model.Config, spec *T)) {
+	for _, c := range a.kinds[kind] {
+		if spec := specOf[T](c); spec != nil {
+			f(c, spec)
+		}
+	}
+}
+
+// names joins names for a sentence, at most three of them.
+func names(list []string) string {
+	const most = 3
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
+}
+
+// nameOf returns namespace/name of an object.
+func nameOf(c *model.Config) string { return c.Namespace + "/" + c.Name }
