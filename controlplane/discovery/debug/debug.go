@@ -87,6 +87,7 @@ func answers() map[string]answerer {
 		"whatif":              {true, debugger.whatIf, "what a change of objects would do; a form with objects=, source=, namespace=, delete=true, proxyID="},
 		"history":             {true, debugger.history, "the versions of objects, ?kind=&namespace=&name=&since=TIME; with the objects, ?revision="},
 		"changes":             {true, debugger.changes, "the objects that differ between two moments, ?from=TIME&to=TIME"},
+		"analyze":             {true, debugger.analyze, "mistakes in the objects in force; a form with objects=, source=, namespace= adds or replaces some"},
 		"config_dump":         {false, debugger.configDump, "the configuration of a proxy, with what is held back from it; ?proxyID="},
 		"resourcesz":          {false, debugger.resourcesz, "the names of the resources that a proxy receives; ?proxyID="},
 		"sidecarz":            {false, debugger.sidecarz, "the Sidecar object of a proxy, and the services that it sees; ?proxyID="},

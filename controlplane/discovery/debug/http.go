@@ -38,7 +38,7 @@ const (
 )
 
 // wideForm are the names of answers that read a large form. It is never written to.
-var wideForm = map[string]bool{"replay": true, "whatif": true}
+var wideForm = map[string]bool{"replay": true, "whatif": true, "analyze": true}
 
 // Handler answers questions over HTTP, under /debug; the names are those of the
 // questions on streams. It serves peers with a loopback address, which see all of the
@@ -55,7 +55,7 @@ func Handler(current func() *Server) http.Handler {
 	mux.HandleFunc("POST /debug/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if name := r.PathValue("name"); name != "request" && !wideForm[name] {
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "only /debug/request, /debug/replay and /debug/whatif read a form", http.StatusMethodNotAllowed)
+			http.Error(w, "only /debug/request, /debug/replay, /debug/whatif and /debug/analyze read a form", http.StatusMethodNotAllowed)
 			return
 		}
 		h.serve(w, r)

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+)
+
+// TestAnalyze analyzes the objects of a running control plane, and a change of them.
+func TestAnalyze(t *testing.T) {
+	t.Parallel()
+	const route = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v2}}]}]}\n"
+	dir := t.TempDir()
+	write(t, map[string][]byte{
+		filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("31"),
+		filepath.Join(dir, "route.yaml"):   []byte(route),
+		filepath.Join(dir, "invalid.yaml"): []byte("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: invalid, namespace: shop}\nspec: {host: [web]}\n"),
+	})
+	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
+	waitFor(t, "it is ready", s.discovery.Ready)
+	ask := func(fields url.Values) (found []string) {
+		resp, err := http.PostForm("http://"+s.ports.listeners.http.Addr().String()+"/debug/analyze", fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }() // it was only read
+		var result analyze.Result
+		if err := json.NewDecoder(resp.Body).Decode(&result); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("status %d, error %v", resp.StatusCode, err)
+		}
+		for _, f := range result.Findings {
+			found = append(found, f.Code+" "+f.Object.Name+" "+filepath.Base(f.Source))
+		}
+		return found
+	}
+	for name, c := range map[string]struct {
+		objects string
+		want    []string
+	}{
+		"in force":      {"", []string{"IST0106 invalid invalid.yaml:4", "IST0101 web route.yaml:1"}},
+		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), []string{"IST0106 invalid invalid.yaml:4"}},
+		"an addition": {
+			"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v2, labels: {version: v2}}]}\n",
+			[]string{"IST0106 invalid invalid.yaml:4", "IST0173 web new.yaml:1"},
+		},
+	} {
+		got := ask(url.Values{"objects": {c.objects}, "source": {"new.yaml"}})
+		slices.Sort(got)
+		slices.Sort(c.want)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: the findings are %q, want %q", name, got, c.want)
+		}
+	}
+}
