@@ -49,6 +49,12 @@ func RunningState(temp, store string) (string, error) {
 	return announcedBeside(temp, 0, store, 2)
 }
 
+// RunningControl returns the debug address of the control plane of the running mesh that uses the
+// store with this URL. It returns "" if there is none.
+func RunningControl(temp, store string) (string, error) {
+	return announcedBeside(temp, 0, store, 1)
+}
+
 // RunningIsolation returns how the workloads of a running mesh are isolated, [IsolateNetns] or
 // [IsolateNone], by the debug address of its control plane. It returns "" for other addresses.
 func RunningIsolation(temp, control string) (string, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/internal/collateral"
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
 	"github.com/outrigger-mesh/outrigger/tool/install"
@@ -80,7 +81,15 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	questions := inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb,
 	}
-	root.AddCommand(objects.Commands(objects.Config{Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin})...)
+	root.AddCommand(objects.Commands(objects.Config{
+		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin),
+		Analyze: func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool) {
+			if given {
+				return inspect.AnalyzeStore(ctx, "", store, text)
+			}
+			return inspect.AnalyzeStore(ctx, env.control, store, text)
+		},
+	})...)
 	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
 	root.AddCommand(inspect.Commands(questions)...)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })

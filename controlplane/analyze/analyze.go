@@ -63,6 +63,27 @@ func (f Finding) Same(o Finding) bool {
 	return f.Code == o.Code && f.Object == o.Object && f.Message == o.Message
 }
 
+// DeniesAll reports whether the finding is about a policy that lets no request through.
+func (f Finding) DeniesAll() bool { return f.Code == "OUT0002" || f.Code == "OUT0003" }
+
+// Added returns the findings of a result that another, earlier one does not have.
+func (r Result) Added(before Result) (out []Finding) {
+	type about struct {
+		code, message string
+		object        Object
+	}
+	known := map[about]bool{}
+	for _, f := range before.Findings {
+		known[about{f.Code, f.Message, f.Object}] = true
+	}
+	for _, f := range r.Findings {
+		if !known[about{f.Code, f.Message, f.Object}] {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // Result is the result of an analysis.
 type Result struct {
 	Findings []Finding `json:"findings"`
@@ -97,6 +118,9 @@ type Input struct {
 	Manifests *Manifests
 	// AssumedMesh means that the mesh config of Mesh is a guess, so that providers are unknown.
 	AssumedMesh bool
+	// Partial means that Objects are all objects of some kinds only: nothing is known about services,
+	// workloads, Gateways and settings.
+	Partial bool
 	// Secrets reports whether a Secret exists; nil means that only those of Manifests are known.
 	Secrets func(namespace, name string) bool
 }
@@ -132,7 +156,10 @@ func newAnalysis(in Input) *analysis {
 	for _, list := range a.kinds {
 		slices.SortStableFunc(list, model.Older)
 	}
-	a.workloads = a.collectWorkloads()
+	a.workloads = &workloads{}
+	if !in.Partial {
+		a.workloads = a.collectWorkloads()
+	}
 	return a
 }
 
@@ -180,11 +207,11 @@ func (a *analysis) gaps() {
 
 // servicesKnown reports whether a host without a service is a mistake, and not only a service that
 // the input leaves out.
-func (a *analysis) servicesKnown() bool { return len(a.Mesh.Services.Sorted) > 0 }
+func (a *analysis) servicesKnown() bool { return !a.Partial && len(a.Mesh.Services.Sorted) > 0 }
 
 // gatewaysKnown reports whether a Gateway that is not there is a mistake.
 func (a *analysis) gatewaysKnown() bool {
-	return a.servicesKnown() || len(a.kinds[model.Gateway]) > 0 || len(a.kinds[model.VirtualService]) == 0
+	return !a.Partial && (a.servicesKnown() || len(a.kinds[model.Gateway]) > 0 || len(a.kinds[model.VirtualService]) == 0)
 }
 
 // result sorts the findings and drops those that are there twice.
@@ -225,7 +252,7 @@ func splitSource(s string) (file string, line int) {
 
 // report adds a finding about an object of the mesh.
 func (a *analysis) report(code string, c *model.Config, message, cure string) {
-	a.add(code, objectOf(c.Key), c.Source, message, cure)
+	a.add(code, ObjectOf(c.Key), c.Source, message, cure)
 }
 
 // add adds a finding. The severity is that of its code.
@@ -233,7 +260,8 @@ func (a *analysis) add(code string, o Object, source, message, cure string) {
 	a.found = append(a.found, Finding{Code: code, Severity: severityOf(code), Object: o, Source: source, Message: message, Cure: cure})
 }
 
-func objectOf(key model.Key) Object {
+// ObjectOf returns the object with a key.
+func ObjectOf(key model.Key) Object {
 	kind := string(key.Kind)
 	if sch, ok := schema.Of(key.Kind); ok {
 		kind = sch.Name

@@ -216,7 +216,7 @@ func (a *analysis) annotations() {
 		a.annotationNames(s.place, "Service", s.Annotations)
 	}
 	for _, c := range a.Objects {
-		a.annotationNames(place{objectOf(c.Key), c.Source}, objectOf(c.Key).Kind, c.Annotations)
+		a.annotationNames(place{ObjectOf(c.Key), c.Source}, ObjectOf(c.Key).Kind, c.Annotations)
 	}
 }
 

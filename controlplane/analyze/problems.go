@@ -56,6 +56,7 @@ func (a *analysis) problems() {
 			a.problem("IST0116", p)
 		case strings.Contains(p.Reason, "later routes are never reached"):
 			a.problem("IST0130", p)
+		case a.Partial: // what else is missing may be of another kind
 		case a.AssumedMesh && strings.Contains(p.Reason, "extension provider"):
 			a.providers = true
 		case p.Dangling && (p.Object.Kind == model.VirtualService || p.Object.Kind == model.DestinationRule):
@@ -80,7 +81,7 @@ func (a *analysis) problem(code string, p model.Problem) {
 	if code == "IST0130" {
 		how = "Write it before the others, or remove it."
 	}
-	a.add(code, objectOf(p.Object), p.Source, message, how)
+	a.add(code, ObjectOf(p.Object), p.Source, message, how)
 }
 
 // curing matches the beginning of a cure behind what is wrong.

@@ -204,7 +204,7 @@ func (a *analysis) claims(c *model.Config, spec *networkingv1alpha3.VirtualServi
 			}
 		}
 	}
-	if claim == "" {
+	if claim == "" || a.Partial {
 		return
 	}
 	for _, name := range spec.GetGateways() {

@@ -181,7 +181,7 @@ func (a *analysis) hostsByNamespace() (hosts, parents map[objectName]bool) {
 
 // telemetries finds settings without a provider.
 func (a *analysis) telemetries() {
-	if a.AssumedMesh {
+	if a.AssumedMesh || a.Partial {
 		a.providers = a.providers || len(a.kinds[model.Telemetry]) > 0
 		return
 	}

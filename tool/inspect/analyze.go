@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -319,4 +320,22 @@ func (f *analyzeFlags) ask(ctx context.Context, files []analyze.File) (analyze.R
 		return a.value, f.cfg.Exit(exitFailed, fmt.Errorf("%s: %w", a.address, a.err))
 	}
 	return a.value, nil
+}
+
+// quickTimeout is the timeout of an analysis that a command makes in passing.
+const quickTimeout = 5 * time.Second
+
+// AnalyzeStore returns the analysis of the running control plane that uses the store at a URL, with
+// the objects of a YAML text. It asks the control plane of outrigger up, or the first of named. It
+// returns false if none is known, or none answers.
+func AnalyzeStore(ctx context.Context, named, store, text string) (analyze.Result, bool) {
+	control, err := mesh.RunningControl(os.TempDir(), store)
+	if control == "" {
+		control, _, _ = strings.Cut(named, ",")
+	}
+	if err != nil || control == "" || len(text) > maxProposed {
+		return analyze.Result{}, false
+	}
+	a := ask[analyze.Result](ctx, []string{control}, question{path: "analyze", fields: url.Values{"objects": {text}}, form: true}, quickTimeout)[0]
+	return a.value, a.err == nil
 }

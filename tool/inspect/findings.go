@@ -8,7 +8,6 @@ import (
 	"io"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 )
@@ -65,7 +64,7 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 	counts := map[analyze.Severity]int{}
 	for _, n := range r.Findings {
 		counts[n.Severity]++
-		printFinding(out, n)
+		_, _ = io.WriteString(out, n.Text(tableWidth)) // the terminal may be closed
 	}
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) } // the terminal may be closed
 	if len(r.Findings) > 0 {
@@ -75,46 +74,11 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 		say("%s not listed: correct the others first\n", count(r.Unlisted, "finding is", "findings are"))
 	}
 	for _, text := range r.Unchecked {
-		wrap(out, "Not checked: "+text+".", "")
+		say("%s", analyze.Wrap("Not checked: "+text+".", "", tableWidth))
 	}
 	say("%s, %s, %d info in %s", count(counts[analyze.Error], "error", "errors"), count(counts[analyze.Warning], "warning", "warnings"), counts[analyze.Info], count(r.Objects, "object", "objects"))
 	if r.Skipped > 0 {
 		say("; %s skipped", count(r.Skipped, "other", "others"))
 	}
 	say("\n")
-}
-
-// printFinding prints one finding.
-func printFinding(out io.Writer, n analyze.Finding) {
-	head := fmt.Sprintf("%s %s %s", strings.ToUpper(string(n.Severity)), n.Code, oneLine(n.Object.String()))
-	if n.Source != "" {
-		place := oneLine(n.Source)
-		if utf8.RuneCountInString(head)+2+utf8.RuneCountInString(place) > tableWidth {
-			head += "\n "
-		} else {
-			head += " "
-		}
-		head += " " + place
-	}
-	_, _ = fmt.Fprintln(out, head) // the terminal may be closed
-	wrap(out, oneLine(n.Message), "  ")
-	wrap(out, oneLine(n.Cure), "  ")
-}
-
-// wrap prints words in lines of at most tableWidth characters.
-func wrap(out io.Writer, text, indent string) {
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && utf8.RuneCountInString(indent+line+" "+word) > tableWidth {
-			_, _ = fmt.Fprintln(out, indent+line) // the terminal may be closed
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	if line != "" {
-		_, _ = fmt.Fprintln(out, indent+line) // as above
-	}
 }

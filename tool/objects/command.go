@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -26,8 +27,14 @@ type Config struct {
 	Default func() (string, error)
 	// Past answers about versions of objects.
 	Past Past
-	// In is the input that -f - reads.
+	// Analyze returns the analysis of the running control plane that uses the store at a URL, with the
+	// objects of a YAML text in addition to its own. If given is true, the user named the store. It
+	// returns false if no control plane is known, or none answers. A nil Analyze means that none is known.
+	Analyze func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool)
+	// In is the input that -f - reads, and that questions are answered on.
 	In io.Reader
+	// Terminal is true if In is a terminal.
+	Terminal bool
 }
 
 // ExitError is an error with an exit code. A nil Err means that the error has been printed already.
@@ -78,14 +85,23 @@ func (f *storeFlags) add(cmd *cobra.Command) {
 // with opens the store for some kinds, waits until it has been read, and calls use. The store keeps
 // running until use returns.
 func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {
-	address := f.address
-	if address == "" {
-		var err error
-		if address, err = f.cfg.Default(); err != nil {
-			return &ExitError{exitUsage, err}
-		}
+	address, err := f.url()
+	if err != nil {
+		return err
 	}
 	return f.withStore(cmd, address, kinds, use)
+}
+
+// url returns the URL of the store.
+func (f *storeFlags) url() (string, error) {
+	if f.address != "" {
+		return f.address, nil
+	}
+	address, err := f.cfg.Default()
+	if err != nil {
+		return "", &ExitError{exitUsage, err}
+	}
+	return address, nil
 }
 
 func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {

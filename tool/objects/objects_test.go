@@ -19,6 +19,7 @@ import (
 	metav1alpha1 "istio.io/api/meta/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/file"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/memory"
@@ -33,6 +34,10 @@ type shell struct {
 	dir    string
 	in     string
 	past   Past
+	// answer is what a user types on the terminal; empty for no terminal.
+	answer string
+	// analyze answers for a running control plane; optional.
+	analyze func(text string) (analyze.Result, bool)
 	// open opens a store; optional.
 	open func(address string) (config.Store, error)
 }
@@ -74,7 +79,13 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		},
 		Default: func() (string, error) { return "memory://", nil },
 		Past:    s.past,
-		In:      strings.NewReader(s.in),
+		In:      strings.NewReader(s.in + s.answer), Terminal: s.answer != "",
+		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, bool) {
+			if s.analyze == nil || store != "memory://" || given {
+				return analyze.Result{}, false
+			}
+			return s.analyze(text)
+		},
 	})...)
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,8 @@ type verb struct {
 	name, past  string
 	short, long string
 	write       func(ctx context.Context, s config.ReadWriter, c *model.Config) (changed bool, err error)
+	// reviewed means that the findings of the change are printed first.
+	reviewed bool
 }
 
 var (
@@ -29,14 +32,16 @@ var (
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Create(ctx, c)
 			return true, err
-		},
+		}, false,
 	}
 	applyVerb = verb{
 		"apply", "applied", "Create or change objects from files",
 		"Make the stored objects equal to those of the files: create those that do not\n" +
 			"exist, replace labels, annotations and spec of the others. An object with a\n" +
-			"metadata.resourceVersion is written only if it has not changed since.",
-		apply,
+			"metadata.resourceVersion is written only if it has not changed since.\n\n" +
+			"Mistakes that the change brings are printed, as outrigger analyze finds them. A\n" +
+			"change that denies all requests to a workload asks first on a terminal.",
+		apply, true,
 	}
 	replaceVerb = verb{
 		"replace", "replaced", "Replace objects by those of files",
@@ -45,7 +50,7 @@ var (
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Update(ctx, c)
 			return true, err
-		},
+		}, false,
 	}
 )
 
@@ -74,7 +79,7 @@ func apply(ctx context.Context, s config.ReadWriter, c *model.Config) (changed b
 
 func newWriteCommand(cfg Config, v verb) *cobra.Command {
 	store, files := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}
-	dryRun := false
+	dryRun, yes := false, false
 	cmd := &cobra.Command{
 		Use:   v.name + " -f FILE",
 		Short: v.short,
@@ -96,6 +101,16 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 			}
 			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.ReadWriter) error {
 				r := &outcome{out: cmd.ErrOrStderr()}
+				if v.reviewed {
+					address, err := store.url()
+					if err != nil {
+						return err
+					}
+					asks := cfg.Terminal && !slices.Contains(files.files, "-")
+					if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, asks: asks}).run(ctx, cmd, s, objects); err != nil {
+						return err
+					}
+				}
 				for _, c := range objects {
 					if err := r.interrupted(ctx, len(objects)); err != nil {
 						return err
@@ -119,6 +134,9 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 	files.add(cmd)
 	store.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check the files, without a store")
+	if v.reviewed {
+		cmd.Flags().BoolVar(&yes, "yes", false, "apply without a question, also what denies all requests to a workload")
+	}
 	return cmd
 }
 

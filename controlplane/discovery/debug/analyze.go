@@ -5,6 +5,7 @@ package debug
 
 import (
 	"errors"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -28,8 +29,8 @@ func (d debugger) analyze() (answerOf, error) {
 	in := analyze.Input{Mesh: d.mesh, Manifests: read.Manifests, Objects: read.Objects, Problems: read.Problems}
 	change := map[model.Key]*model.Config{}
 	for _, c := range read.Objects {
-		stored := d.cfg.Objects.Get(c.Key)
-		if stored != nil { // as in a store: the order of objects depends on their age
+		c.Created = time.Now() // as in a store: the order of objects depends on their age
+		if stored := d.cfg.Objects.Get(c.Key); stored != nil {
 			c.Created, c.From = stored.Created, stored.From
 		}
 		if proposedKinds[c.Kind] {

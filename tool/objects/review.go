@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	// maxReviewed is how many findings of a change are printed.
+	maxReviewed = 10
+	// findingWidth is the width of a finding in characters.
+	findingWidth = 80
+)
+
+// review prints what a change breaks before it is written.
+type review struct {
+	cfg   Config
+	store string // URL
+	given bool   // the user named the store
+	yes   bool
+	// asks is true if questions can be answered.
+	asks bool
+}
+
+// run prints the findings that objects bring. Before a change that denies all requests to a workload,
+// it asks whether to go on; an error means no.
+func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, objects []*model.Config) error {
+	added, err := r.added(ctx, s, objects)
+	if err != nil {
+		return err
+	}
+	out := cmd.ErrOrStderr()
+	for i, f := range added {
+		if i == maxReviewed {
+			_, _ = fmt.Fprintf(out, "%s not listed: outrigger analyze lists all\n", count(len(added)-i, "more finding")) // the terminal may be closed
+			break
+		}
+		_, _ = io.WriteString(out, f.Text(findingWidth)) // as above
+	}
+	if r.yes || !r.asks || !slices.ContainsFunc(added, analyze.Finding.DeniesAll) {
+		return nil
+	}
+	_, _ = fmt.Fprint(out, "The change denies all requests to a workload. Apply it? [y/N] ") // as above
+	answer, err := readLine(ctx, r.cfg.In)
+	if err != nil {
+		return err
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return &ExitError{exitFailed, errors.New("nothing was written; --yes applies the change without the question")}
+	}
+	return nil
+}
+
+// added returns the findings that objects bring, the worst first. The running control plane knows
+// services and workloads. Without one, only objects of the same kinds are compared.
+func (r *review) added(ctx context.Context, s config.Reader, objects []*model.Config) ([]analyze.Finding, error) {
+	if r.cfg.Analyze != nil {
+		var text strings.Builder
+		sources := map[analyze.Object]string{}
+		for _, c := range objects {
+			raw, err := written(c)
+			if err != nil {
+				return nil, err
+			}
+			text.WriteString("---\n")
+			text.Write(raw)
+			sources[analyze.ObjectOf(c.Key)] = c.Source
+		}
+		before, ok := r.cfg.Analyze(ctx, r.store, r.given, "")
+		if after, too := r.cfg.Analyze(ctx, r.store, r.given, text.String()); ok && too {
+			added := after.Added(before)
+			for i, f := range added {
+				if source, ok := sources[f.Object]; ok {
+					added[i].Source = source
+				}
+			}
+			return added, nil
+		}
+	}
+	stored := map[model.Key]*model.Config{}
+	for _, kind := range kindsIn(objects) {
+		for _, c := range s.List(kind, "") {
+			stored[c.Key] = c
+		}
+	}
+	before, now := partial(stored), time.Now()
+	for _, c := range objects {
+		next := *c
+		next.Created = now // as in a store: the order of objects depends on their age
+		if old := stored[c.Key]; old != nil {
+			next.Created = old.Created
+		}
+		stored[c.Key] = &next
+	}
+	return partial(stored).Added(before), nil
+}
+
+// partial analyzes all objects of some kinds.
+func partial(objects map[model.Key]*model.Config) analyze.Result {
+	list := slices.SortedFunc(maps.Values(objects), func(a, b *model.Config) int { return a.Compare(b.Key) })
+	return analyze.Run(analyze.Input{Mesh: analyze.Build(list, nil, nil), Objects: list, AssumedMesh: true, Partial: true})
+}
+
+// readLine reads a line until ctx is done.
+func readLine(ctx context.Context, in io.Reader) (string, error) {
+	type result struct {
+		line string
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // only the end of the process stops the read
+		line, err := bufio.NewReader(io.LimitReader(in, codec.MaxFileSize)).ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		done <- result{line, err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-ctx.Done():
+		return "", errInterrupted
+	}
+}
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
+}

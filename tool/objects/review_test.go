@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+)
+
+const (
+	stop    = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: stop, namespace: shop}\nspec: {action: DENY, rules: [{}]}\n"
+	nothing = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: nothing, namespace: shop}\nspec: {}\n"
+	some    = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: some, namespace: shop}\nspec: {rules: [{to: [{operation: {methods: [GET]}}]}]}\n"
+	web     = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: NAME, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}\n"
+
+	denies = `WARNING OUT0002 AuthorizationPolicy/shop/stop  stop.yaml:1
+  spec.rules[0] has no condition, so the policy denies every request to all
+  workloads of shop.
+  Add from, to or when to the rule, unless this is meant.
+`
+	question = "The change denies all requests to a workload. Apply it? [y/N] "
+)
+
+func TestApplyAsks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args, answer string
+		code         int
+		errs         string
+	}{
+		"no terminal":   {"", "", 0, denies},
+		"yes":           {"", "y\n", 0, denies + question},
+		"no":            {"", "n\n", 1, denies + question + "outrigger: nothing was written; --yes applies the change without the question\n"},
+		"an empty line": {"", "\n", 1, denies + question + "outrigger: nothing was written; --yes applies the change without the question\n"},
+		"the flag":      {"--yes", "n\n", 0, denies},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShell(t)
+			s.answer = c.answer
+			s.file("stop.yaml", stop)
+			code, out, errs := s.run(append([]string{"apply", "-f", s.dir + "/stop.yaml"}, strings.Fields(c.args)...)...)
+			errs = unwrapped(errs, "stop.yaml")
+			key := model.Key{Kind: model.AuthorizationPolicy, Namespace: "shop", Name: "stop"}
+			if exists := s.store("memory://").Get(key) != nil; code != c.code || errs != c.errs || exists != (c.code == 0) {
+				t.Errorf("code %d, exists: %v\n%s%s", code, exists, out, errs)
+			}
+			if code == 0 { // applied again, nothing is new
+				if code, _, errs := s.run("apply", "-f", s.dir+"/stop.yaml"); code != 0 || errs != "" {
+					t.Errorf("again: code %d, %s", code, errs)
+				}
+			}
+		})
+	}
+}
+
+// unwrapped returns errors with the sources behind the objects, which long paths move to the next line.
+func unwrapped(errs, file string) string { return strings.ReplaceAll(errs, "\n  "+file, "  "+file) }
+
+// TestApplyShowsFindings compares the findings of a change with those of the objects in the store.
+func TestApplyShowsFindings(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for _, c := range []struct{ text, says string }{
+		{strings.Replace(web, "NAME", "a", 1), ""},
+		{strings.Replace(web, "NAME", "b", 1), "ERROR IST0109 VirtualService/shop/b  file.yaml:1"},
+		{strings.Replace(web, "NAME", "b", 1), ""}, // known already
+		{nothing, "WARNING OUT0003 AuthorizationPolicy/shop/nothing"},
+		{some, ""},
+		{strings.Replace(nothing, "name: nothing", "name: other", 1), ""}, // some allows requests
+	} {
+		s.file("file.yaml", c.text)
+		code, out, errs := s.run("apply", "-f", s.dir+"/file.yaml")
+		errs = unwrapped(errs, "file.yaml")
+		if code != 0 || !strings.Contains(errs, c.says) || (errs == "") != (c.says == "") || out == "" {
+			t.Errorf("code %d, want %q:\n%s%s", code, c.says, out, errs)
+		}
+	}
+}
+
+// TestApplyAsksControlPlane takes the findings of the running control plane, at most some of them.
+func TestApplyAsksControlPlane(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.analyze = func(text string) (analyze.Result, bool) {
+		old := analyze.Finding{Code: "IST0101", Severity: analyze.Error, Object: analyze.Object{Kind: "VirtualService", Namespace: "shop", Name: "old"}, Message: "Old."}
+		r := analyze.Result{Findings: []analyze.Finding{old}}
+		if strings.Contains(text, "name: a\n") {
+			for i := range maxReviewed + 2 {
+				f := old
+				f.Object.Name, f.Message = "a", strings.Repeat("New. ", i+1)
+				r.Findings = append(r.Findings, f)
+			}
+		}
+		return r, true
+	}
+	s.file("file.yaml", strings.Replace(web, "NAME", "a", 1))
+	code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml")
+	errs = unwrapped(errs, "file.yaml")
+	if code != 0 || strings.Count(errs, "ERROR IST0101 VirtualService/shop/a  file.yaml:1") != maxReviewed || !strings.Contains(errs, "2 more findings not listed") || strings.Contains(errs, "Old") {
+		t.Errorf("code %d:\n%s", code, errs)
+	}
+	// Another store is not that of the control plane.
+	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml", "--store", "memory://other"); code != 0 || errs != "" {
+		t.Errorf("code %d:\n%s", code, errs)
+	}
+}
