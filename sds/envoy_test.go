@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/sds"
 )
 
@@ -30,7 +31,7 @@ import (
 //   - after a renewal, new handshakes use the new certificate.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	a := newAuthority(t)
 	r := newRig(t, a)
 	address := startEnvoy(t, binary, r.socket)
@@ -63,7 +64,7 @@ func TestEnvoy(t *testing.T) {
 //   - a client whose certificate has been revoked is rejected.
 func TestEnvoyWithFiles(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	a, v := newAuthority(t), &volume{t: t, dir: t.TempDir()}
 	r := &rig{authority: a, log: &syncBuffer{}}
 	files, revoked := newFiles(t, r.logger(), nil), filepath.Join(t.TempDir(), "crl.pem")
@@ -112,21 +113,6 @@ func TestEnvoyWithFiles(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "revoked")
 	})
 	requestOverTLS(t, a, address) // other clients are accepted
-}
-
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{os.Getenv("ENVOY"), filepath.Join("..", "bin", "envoy"), "envoy"} {
-		if path, err := exec.LookPath(name); name != "" && err == nil {
-			abs, err := filepath.Abs(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return abs
-		}
-	}
-	t.Skip("no Envoy found in $ENVOY, ../bin/envoy or PATH: run `make envoy`")
-	return ""
 }
 
 // startEnvoy runs an Envoy that receives its secrets from the socket, and returns the address of

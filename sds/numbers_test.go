@@ -53,8 +53,9 @@ func TestChangesArePushedImmediately(t *testing.T) {
 	t.Parallel()
 	took := pushes(t, 101)
 	t.Logf("median %s, slowest %s", took[50], took[100])
-	if took[50] > 5*time.Millisecond {
-		t.Errorf("half of the changes took %s or more, want at most 5 ms", took[50])
+	// A push takes less than a millisecond. Only one that waits for a timer takes this long.
+	if took[50] > time.Second {
+		t.Errorf("half of the changes took %s or more, want no wait", took[50])
 	}
 }
 

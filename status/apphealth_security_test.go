@@ -159,10 +159,11 @@ func TestSlowClients(t *testing.T) {
 		clients.Go(func() {
 			begun := time.Now()
 			dribble(conn, begin)
-			most := readHeaderTimeout + 3*time.Second
+			most := readHeaderTimeout
 			if name == "body" || name == "chunks" {
-				most = readBodyTimeout + 3*time.Second // the server does not wait longer for a body
+				most = readBodyTimeout // the server does not wait longer for a body
 			}
+			most += time.Minute // a busy machine
 			if took := time.Since(begun); took > most {
 				t.Errorf("%s: the connection stayed open for %s", name, took)
 			}

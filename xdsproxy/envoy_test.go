@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,25 +25,11 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/lastgood"
 )
 
 const routeType = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{os.Getenv("ENVOY"), filepath.Join("..", "bin", "envoy"), "envoy"} {
-		if path, err := exec.LookPath(name); name != "" && err == nil {
-			abs, err := filepath.Abs(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return abs
-		}
-	}
-	t.Skip("there is no Envoy: neither in $ENVOY, nor ../bin/envoy, nor envoy on PATH; run make envoy")
-	return ""
-}
 
 const envoyConfig = `
 node: {id: web, cluster: web}
@@ -73,7 +58,7 @@ func startEnvoy(t *testing.T, r *rig) (pid int) {
 	if r.delta {
 		api = "DELTA_GRPC"
 	}
-	cmd := exec.Command(envoyBinary(t), "--config-yaml", fmt.Sprintf(envoyConfig, api, r.socket), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
+	cmd := exec.Command(envoytest.Binary(t), "--config-yaml", fmt.Sprintf(envoyConfig, api, r.socket), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -168,7 +153,7 @@ func TestEnvoyMovesFromLastGood(t *testing.T) {
 		if delta {
 			address = "127.77.51.21:18080"
 		}
-		envoyBinary(t)
+		envoytest.Binary(t)
 		seed, last := openStored(t, dir)
 		keep(t, seed, last, mesh(t, address, "old"), delta)
 		_, last = openStored(t, dir)
@@ -213,7 +198,7 @@ func TestEnvoyAfterHalfAStart(t *testing.T) {
 		if delta {
 			address = "127.77.51.23:18080"
 		}
-		envoyBinary(t)
+		envoytest.Binary(t)
 		seed, last := openStored(t, dir)
 		keep(t, seed, last, mesh(t, address, "old"), delta)
 		_, last = openStored(t, dir)
@@ -249,7 +234,7 @@ func (r *rig) configured(t *testing.T, pid int, reason string) {
 // until the control plane removes the listener.
 func TestEnvoyRejectsFirst(t *testing.T) {
 	bothVariants(t, func(t *testing.T, delta bool) {
-		envoyBinary(t)
+		envoytest.Binary(t)
 		r := startRig(t, Config{}, delta)
 		pid := startEnvoy(t, r)
 		r.nextOf(t, clusterType)
@@ -275,7 +260,7 @@ func TestEnvoyRejectsLastGood(t *testing.T) {
 		if delta {
 			address = "127.77.51.26:18080"
 		}
-		envoyBinary(t)
+		envoytest.Binary(t)
 		seed, last := openStored(t, dir)
 		keep(t, seed, last, spoil(mesh(t, address, "old")), delta)
 		_, last = openStored(t, dir)

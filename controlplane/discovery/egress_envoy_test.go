@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // egressObjects send the requests of a sidecar to servers outside the mesh through an egress
@@ -173,7 +174,7 @@ func startEgress(t *testing.T, api, gateway, sidecar string) *egressWorld {
 	w.secret(t, "partner", w.outside)
 	port := freePort(t, sidecar)
 	w.proxy = net.JoinHostPort(sidecar, port)
-	(&gatewayTest{address: w.proxy}).runEnvoy(t, envoyBinary(t), w.bootstrap(t, "sidecar~"+sidecar+"~client-1.default~default.svc.cluster.local", map[string]any{
+	(&gatewayTest{address: w.proxy}).runEnvoy(t, envoytest.Binary(t), w.bootstrap(t, "sidecar~"+sidecar+"~client-1.default~default.svc.cluster.local", map[string]any{
 		"LABELS": map[string]any{"app": "client"}, "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": port,
 	}))
 	return w

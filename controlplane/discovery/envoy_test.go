@@ -37,26 +37,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
-
-// envoyBinary finds the Envoy that the tests use, or skips the test.
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("ENVOY"); path != "" {
-		return path
-	}
-	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
-	}
-	return path
-}
 
 // gatewayTest is a control plane with Secrets in files, and an Envoy that has
 // its certificates from there.
@@ -75,7 +58,7 @@ type gatewayTest struct {
 //   - a revocation list excludes a client
 func TestEnvoyGateway(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for name, tc := range map[string]struct{ api, address string }{
 		"sotw": {"GRPC", "127.77.54.11"}, "delta": {"DELTA_GRPC", "127.77.54.12"},
 	} {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
@@ -36,7 +37,7 @@ import (
 //   - another plugin is added, and both are removed
 func TestEnvoyPlugins(t *testing.T) {
 	t.Parallel()
-	wasmtest.NeedRuntime(t, envoyBinary(t))
+	wasmtest.NeedRuntime(t, envoytest.Binary(t))
 	n := 0
 	for _, agent := range []bool{false, true} {
 		for _, api := range []string{"GRPC", "DELTA_GRPC"} {
@@ -114,7 +115,7 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 // force beside them.
 func TestEnvoyBrokenPlugins(t *testing.T) {
 	t.Parallel()
-	wasmtest.NeedRuntime(t, envoyBinary(t))
+	wasmtest.NeedRuntime(t, envoytest.Binary(t))
 	n := 0
 	for _, agent := range []bool{false, true} {
 		for _, api := range []string{"GRPC", "DELTA_GRPC"} {

@@ -23,6 +23,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
@@ -32,7 +33,7 @@ import (
 // requests pass or fail as its failStrategy says, only where it matches, until it has another URL.
 func TestEnvoyPluginOrder(t *testing.T) {
 	t.Parallel()
-	wasmtest.NeedRuntime(t, envoyBinary(t))
+	wasmtest.NeedRuntime(t, envoytest.Binary(t))
 	for i, api := range []string{"GRPC", "DELTA_GRPC"} {
 		t.Run(api, func(t *testing.T) {
 			t.Parallel()

@@ -44,6 +44,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // edgeWorld is a control plane with objects and Secrets, an Envoy that is a
@@ -64,7 +65,7 @@ type edgeWorld struct {
 // free ports of the address. It waits for Envoy at the first of them.
 func startEdge(t *testing.T, api, ip, objects string, topology *meshv1alpha1.Topology) *edgeWorld {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	w := &edgeWorld{
 		gatewayTest: &gatewayTest{dir: t.TempDir(), root: mint(t, "root"), logged: &journal{}},
 		ip:          ip, api: api, ports: map[string]string{}, topology: topology, objects: map[model.Key]*model.Config{},

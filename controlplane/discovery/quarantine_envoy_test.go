@@ -34,6 +34,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // template is a Generator of resources that are JSON with {{ip}} in it: type ->
@@ -323,7 +324,7 @@ func canaryTexts(answer, bad string, clusters ...string) map[string]map[string]s
 //   - a bad security change reaches all, and they keep their previous version
 func TestEnvoyCanary(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for name, tc := range map[string]struct {
 		api  string
 		base int

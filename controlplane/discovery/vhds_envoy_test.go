@@ -28,6 +28,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // cable is a TCP proxy in front of a server that a test can cut and redirect. It counts the bytes
@@ -111,7 +112,7 @@ const fill = 200
 
 func startTurning(t *testing.T, address string, noVHDS []bool, args ...string) *turning {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	m := &turning{objects: map[model.Key]*model.Config{}, logged: &journal{}}
 	log := slog.New(slog.NewTextHandler(m.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, off := range noVHDS {
@@ -157,7 +158,7 @@ func startTurning(t *testing.T, address string, noVHDS []bool, args ...string) *
 // takesVHDS reports whether the Envoy of the tests supports virtual hosts over ADS.
 func takesVHDS(t *testing.T) bool {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), envoytest.Binary(t), "--version").CombinedOutput()
 	if err != nil {
 		t.Fatalf("envoy --version: %v: %s", err, out)
 	}

@@ -31,6 +31,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // wireEnvoy is an Envoy that has its configuration from a wireMesh.
@@ -43,7 +44,7 @@ type wireEnvoy struct {
 // listens on, are of one address.
 func runWireEnvoy(t *testing.T, w *wireMesh, api, ip string) *wireEnvoy {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	e := &wireEnvoy{t: t, admin: net.JoinHostPort(ip, freePort(t, ip))}
 	at := func(address string) any {
 		host, port, _ := strings.Cut(address, ":")

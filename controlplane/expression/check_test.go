@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // refused maps expressions that all supported Envoys reject to the error of Check.
@@ -82,7 +84,7 @@ func TestCheck(t *testing.T) {
 // TestEnvoyExpressions validates filters of access logs with the real Envoy.
 func TestEnvoyExpressions(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	if out, err := filtered(t, binary, read); err != nil {
 		t.Errorf("Envoy rejects an expression: %v\n%s", err, out)
 	}

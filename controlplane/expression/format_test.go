@@ -6,12 +6,11 @@ package expression
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 func TestCheckFormat(t *testing.T) {
@@ -101,7 +100,7 @@ var arguments = map[string]string{
 // TestEnvoyHasCommands validates a format with all commands with the real Envoy.
 func TestEnvoyHasCommands(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	var format strings.Builder
 	for name, c := range field.Sorted(commands()) {
 		if c.since > 0 || c.not == logs {
@@ -146,24 +145,6 @@ func formatted(t *testing.T, binary, format string) ([]byte, error) {
 			}}},
 		},
 	}}}})
-}
-
-// envoyBinary returns the path of the Envoy for tests, or skips the test.
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("ENVOY"); path != "" {
-		return path
-	}
-	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
-	}
-	return path
 }
 
 func FuzzCheckFormat(f *testing.F) {

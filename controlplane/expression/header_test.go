@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // TestEnvoyReplacesCommands checks that the real Envoy replaces all commands of its version in
 // response headers, and rejects those of newer versions.
 func TestEnvoyReplacesCommands(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	minor := minorOf(t, binary)
 	var values []string
 	for name, c := range field.Sorted(table()) {

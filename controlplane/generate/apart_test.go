@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // apart returns the listeners of a proxy with redirected traffic and checks that Envoy accepts
@@ -22,7 +23,7 @@ func apart(t *testing.T, objects string) *xds.Set {
 	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})
 	proxy := proxyAt("10.0.0.9")
 	proxy.Interception = model.InterceptionRedirect
-	validateWithEnvoy(t, envoyBinary(t), mesh, proxy)
+	validateWithEnvoy(t, envoytest.Binary(t), mesh, proxy)
 	return New(Config{}).Generate(mesh, proxy, xds.TypeListener)
 }
 

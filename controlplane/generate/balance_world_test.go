@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // balancing is an Envoy before applications on loopback addresses.
@@ -35,7 +36,7 @@ type balancing struct {
 // of the mesh is disabled.
 func newBalancing(t *testing.T, address, text string, change func(*model.Proxy)) *balancing {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	settings := meshconfig.Default()
 	settings.EnableAutoMtls = wrapperspb.Bool(false)
 	mesh := snapshot.Build(nil, inputOf(decode(t, strings.TrimSpace(text)), settings), model.Change{All: true})

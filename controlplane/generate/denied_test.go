@@ -25,6 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 func denyList(t *testing.T, text string) *denylist.List {
@@ -149,7 +150,7 @@ func TestEnvoyDenies(t *testing.T) {
 // checked first in every chain that verifies clients, and an empty one must change nothing.
 func TestDenied(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	text := "spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://old.example/ns/old/sa/*\n"
 	filters := []string{"envoy.filters.network.rbac"}
 	if envoyMinor(t) >= serialsFrom {

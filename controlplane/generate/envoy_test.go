@@ -19,31 +19,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
-
-// envoyBinary returns the path of the Envoy for tests, or skips the test.
-func envoyBinary(t testing.TB) string {
-	t.Helper()
-	if path := os.Getenv("ENVOY"); path != "" {
-		return path
-	}
-	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
-	}
-	return path
-}
 
 // TestEnvoyAccepts validates the resources of every case with the real Envoy.
 func TestEnvoyAccepts(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for _, c := range testCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -101,7 +84,7 @@ var printed struct {
 // envoyVersion returns the version that the Envoy of the tests prints.
 func envoyVersion(t testing.TB) string {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	printed.Do(func() { printed.out, printed.err = exec.Command(binary, "--version").Output() })
 	if printed.err != nil {
 		t.Fatalf("envoy --version: %v", printed.err)

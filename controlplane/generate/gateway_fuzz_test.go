@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // chaos builds Gateways and VirtualServices from valid and invalid values in random combinations.
@@ -245,7 +246,7 @@ func uniqueMatches(t *testing.T, l *listenerv3.Listener) {
 // TestEnvoyAcceptsGateways validates the resources of random objects with the real Envoy.
 func TestEnvoyAcceptsGateways(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

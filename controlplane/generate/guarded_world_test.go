@@ -29,6 +29,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 const forwardedCert = "X-Forwarded-Client-Cert"
@@ -87,7 +88,7 @@ func startGuarded(t *testing.T, change func(*model.Proxy)) *guarded {
 // startDraining runs the Envoy, which closes connections of replaced listeners after the given time.
 func startDraining(t *testing.T, change func(*model.Proxy), drain time.Duration) *guarded {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	// Use an address of this run only, because other runs may be in progress.
 	var random [3]byte
 	if _, err := rand.Read(random[:]); err != nil {

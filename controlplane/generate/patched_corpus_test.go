@@ -15,6 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // typesOfCorpus are the types in the comments of the corpus.
@@ -114,7 +115,7 @@ func TestEnvoyFilterCorpus(t *testing.T) {
 			if n := len(c.filter.Spec.(*networkingv1alpha3.EnvoyFilter).GetConfigPatches()); n == 0 || len(hit) != n {
 				t.Errorf("%d of %d patches have an effect", len(hit), n)
 			}
-			validateWithEnvoy(t, envoyBinary(t), after, c.proxy)
+			validateWithEnvoy(t, envoytest.Binary(t), after, c.proxy)
 		})
 	}
 }

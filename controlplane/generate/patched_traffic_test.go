@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // patchesOfTraffic change what a proxy does with requests, one patch for each kind of configuration
@@ -158,9 +159,9 @@ func testEnvoyFilters(t *testing.T, address string, vhds bool) {
 	noProblems(t, mesh, proxy)
 	w.proxy = address + ":" + free[0]
 	if vhds {
-		runEnvoy(t, envoyBinary(t), serveDelta(t, mesh, proxy), w.proxy)
+		runEnvoy(t, envoytest.Binary(t), serveDelta(t, mesh, proxy), w.proxy)
 	} else {
-		runEnvoy(t, envoyBinary(t), staticBootstrap(t, mesh, proxy), w.proxy)
+		runEnvoy(t, envoytest.Binary(t), staticBootstrap(t, mesh, proxy), w.proxy)
 	}
 	w.client = w.through(t, "")
 	for _, r := range []struct {

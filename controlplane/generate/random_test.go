@@ -15,6 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // TestSharedGeneratorEqualsFresh applies random changes with one Generator for many random
@@ -101,7 +102,7 @@ func diffText(t *testing.T, want, got *xds.Resource) string {
 // real Envoy.
 func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

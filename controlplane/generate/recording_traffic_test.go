@@ -32,6 +32,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -259,7 +260,7 @@ extensionProviders:
 // the URL of the workload behind it, the directory of its logs, and the address of its admin port.
 func recordingEnvoy(t *testing.T, address, grpcPort, httpPort, sampled string) (through *http.Client, inbound, dir, admin string) {
 	t.Helper()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	free := freePorts(t, address, 3)
 	dir = t.TempDir()
 	text := strings.NewReplacer("PORT_APP", backend(t, "v1"), "PORT_GRPC", grpcPort, "PORT_HTTP", httpPort, "PORT_IN", free[1], "SAMPLED", sampled).Replace(recordingMesh)

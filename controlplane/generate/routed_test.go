@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // routedMesh has a route for each kind of match. The responses are the names of the routes.
@@ -59,7 +60,7 @@ spec:
 func TestRouted(t *testing.T) {
 	t.Parallel()
 	const address = "127.81.0.7"
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	port := freePorts(t, address, 1)[0]
 	mesh := snapshot.Build(nil, inputOf(decode(t, routedMesh), meshconfig.Default()), model.Change{All: true})
 	proxy := proxyAt(address)

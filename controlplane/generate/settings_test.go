@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // everySetting returns settings in which every field is set.
@@ -51,7 +52,7 @@ func caseOf(t *testing.T, name string) testCase {
 // all kinds of traffic.
 func TestEnvoyAcceptsSettings(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	for _, c := range testCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/route"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 func to(host string, weight int32) *networkingv1alpha3.HTTPRouteDestination {
@@ -83,7 +84,7 @@ func TestSpoiltRouteHarmsNobody(t *testing.T) {
 			} else if got := routes[0].GetDirectResponse().GetStatus(); got != tc.status {
 				t.Errorf("the route answers %d, want %d", got, tc.status)
 			}
-			validateWithEnvoy(t, envoyBinary(t), w.mesh, proxyAt("127.1.0.2"))
+			validateWithEnvoy(t, envoytest.Binary(t), w.mesh, proxyAt("127.1.0.2"))
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // randomly fills messages with what users and attackers write.
@@ -179,7 +180,7 @@ spec: {host: shop, trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderNam
 			if served < objects/2 || refused == 0 || refused > served*3/4 {
 				t.Errorf("%d routes, %d of them refused: the objects say nothing", served, refused)
 			}
-			validateWithEnvoy(t, envoyBinary(t), mesh, proxy)
+			validateWithEnvoy(t, envoytest.Binary(t), mesh, proxy)
 		})
 	}
 }

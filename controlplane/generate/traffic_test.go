@@ -25,6 +25,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -91,7 +92,7 @@ func TestTraffic(t *testing.T) {
 
 func testTraffic(t *testing.T, address string, vhds bool) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	free := freePorts(t, address, 2)
 	proxyPort, inboundPort := free[0], free[1]
 	text := strings.NewReplacer("PORT_V1", backend(t, "v1"), "PORT_V2", backend(t, "v2"), "PORT_IN", inboundPort).Replace(trafficMesh)

@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // The headers by which a request is tracked and that control the application.
@@ -152,9 +153,9 @@ func newTraffic(t *testing.T, address string, vhds bool, rules []routing) *traff
 	proxy.HTTPProxyPort, proxy.VHDS = uint32(port), vhds
 	w.proxy = address + ":" + proxyPort
 	if vhds {
-		runEnvoy(t, envoyBinary(t), serveDelta(t, mesh, proxy), w.proxy)
+		runEnvoy(t, envoytest.Binary(t), serveDelta(t, mesh, proxy), w.proxy)
 	} else {
-		runEnvoy(t, envoyBinary(t), staticBootstrap(t, mesh, proxy), w.proxy)
+		runEnvoy(t, envoytest.Binary(t), staticBootstrap(t, mesh, proxy), w.proxy)
 	}
 	w.client = w.through(t, "")
 	return w

@@ -29,6 +29,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // verdict is a set of policies and the requests that are sent to their workload, one in each line:
@@ -177,7 +178,7 @@ func newCourtOf(t testing.TB, address string, proxies []guardedProxy) *court {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.output, c.pid = runEnvoy(t, envoyBinary(t), withSecrets(t, s.dir, b, s.secret), address+":"+c.ports[len(c.ports)-1]["HTTP"], "--file-flush-interval-msec", "50")
+	c.output, c.pid = runEnvoy(t, envoytest.Binary(t), withSecrets(t, s.dir, b, s.secret), address+":"+c.ports[len(c.ports)-1]["HTTP"], "--file-flush-interval-msec", "50")
 	return c
 }
 

@@ -8,28 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
-
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("ENVOY"); path != "" {
-		return path
-	}
-	if _, err := os.Stat("../../bin/envoy"); err == nil {
-		return "../../bin/envoy"
-	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		t.Skip("no Envoy found: run `make envoy`, or set ENVOY to its path")
-	}
-	return path
-}
 
 // trialListener is a listener that denies requests to /admin, with x-team: blue, or from
 // 10.0.0.0/8, if RULES is not empty.
@@ -99,7 +84,7 @@ func TestReplayEnvoy(t *testing.T) {
 		record("GET", "/absent", near, ``), record("CONNECT", "/", near, ``), record("GET", "/a b", near, ``),
 		record("GET", "/", near, `,"upstream_cluster":"outbound|80||catalog"`), "no record\n",
 	}, "")
-	args := []string{"policy", "replay", "--control", control.URL, "--to", "catalog", "-f", at("policies.yaml", "a policy"), "--envoy", envoyBinary(t)}
+	args := []string{"policy", "replay", "--control", control.URL, "--to", "catalog", "-f", at("policies.yaml", "a policy"), "--envoy", envoytest.Binary(t)}
 	out, errs, code := run(t, append(args, at("good.log", good))...)
 	for _, want := range []string{
 		"10 requests to catalog-1.shop, 5 decisions change", "Now denied: 5 requests", "2 records were not sent to Envoy", "1 record is skipped", "1 line is skipped",

@@ -33,6 +33,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -229,21 +230,6 @@ func host(name, domain, cluster string) *routev3.VirtualHost {
 	}}}
 }
 
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{os.Getenv("ENVOY"), filepath.Join("..", "..", "bin", "envoy"), "envoy"} {
-		if path, err := exec.LookPath(name); name != "" && err == nil {
-			abs, err := filepath.Abs(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return abs
-		}
-	}
-	t.Skip("there is no Envoy: neither in $ENVOY, nor ../../bin/envoy, nor envoy on PATH; run make envoy")
-	return ""
-}
-
 const envoyConfig = `
 node: {id: web, cluster: web}
 admin: {address: {socket_address: {address: %[1]s, port_value: 0}}}
@@ -267,7 +253,7 @@ static_resources:
 // configuration, and returns how long that took.
 func startEnvoy(t *testing.T, relay string, delta, unified bool) (stop func(), took time.Duration) {
 	t.Helper()
-	binary, dir := envoyBinary(t), t.TempDir()
+	binary, dir := envoytest.Binary(t), t.TempDir()
 	_, port, err := net.SplitHostPort(relay)
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +321,7 @@ func freeAddress(t *testing.T) string {
 // takesVHDS reports whether the Envoy binary supports virtual hosts over ADS.
 func takesVHDS(t *testing.T) bool {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), envoyBinary(t), "--version").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), envoytest.Binary(t), "--version").CombinedOutput()
 	if err != nil {
 		t.Fatalf("envoy --version: %v: %s", err, out)
 	}
@@ -349,7 +335,7 @@ func takesVHDS(t *testing.T) bool {
 //     over the other protocol as well.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	envoyBinary(t)
+	envoytest.Binary(t)
 	for _, tc := range []struct{ recorded, served, unified bool }{
 		{true, true, false},
 		{true, true, true},
@@ -416,7 +402,7 @@ func TestEnvoy(t *testing.T) {
 //   - virtual hosts of a route configuration that has none.
 func TestEnvoyWithGaps(t *testing.T) {
 	t.Parallel()
-	envoyBinary(t)
+	envoytest.Binary(t)
 	for _, tc := range []struct{ delta, unified bool }{{true, false}, {true, true}, {false, false}, {false, true}} {
 		t.Run(fmt.Sprintf("delta=%t, unified=%t", tc.delta, tc.unified), func(t *testing.T) {
 			t.Parallel()

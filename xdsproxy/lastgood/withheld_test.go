@@ -20,6 +20,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // tlsListener returns a listener whose certificate is a secret of the control plane.
@@ -71,7 +73,7 @@ func keyPair(t *testing.T, name string) (*tlsv3.Secret, *http.Client) {
 // consent, the listener works over TLS as before; without consent, it does not block the others.
 func TestEnvoyWithSecrets(t *testing.T) {
 	t.Parallel()
-	envoyBinary(t)
+	envoytest.Binary(t)
 	for _, tc := range []struct{ consent, delta, unified bool }{
 		{true, true, false},
 		{true, true, true},
@@ -138,7 +140,7 @@ func pemOf(t *testing.T, c tls.Certificate) (chain, key []byte) {
 // this filter are denied; others are not.
 func TestEnvoyWithoutExtension(t *testing.T) {
 	t.Parallel()
-	envoyBinary(t)
+	envoytest.Binary(t)
 	for _, tc := range []struct{ delta, unified bool }{{true, false}, {true, true}, {false, false}, {false, true}} {
 		t.Run(fmt.Sprintf("delta=%t, unified=%t", tc.delta, tc.unified), func(t *testing.T) {
 			t.Parallel()

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wasm/wasmtest"
 )
 
@@ -37,7 +38,7 @@ const ecdsType = "type.googleapis.com/" + extensionType
 //     arrives, but the listener does not wait for it.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	binary := envoyBinary(t)
+	binary := envoytest.Binary(t)
 	wasmtest.NeedRuntime(t, binary)
 	for _, unified := range []bool{false, true} {
 		t.Run(fmt.Sprintf("unified=%t", unified), func(t *testing.T) {
@@ -88,23 +89,6 @@ func testEnvoy(t *testing.T, binary string, unified bool) {
 		pluginSpec{name: "second", url: changed.URL}.structured(t, true),
 		pluginSpec{name: "never", url: never.URL, sha256: sum(late)}.resource(t)), false).Frame)
 	e.want(t, "closed", "200 x-late=1")
-}
-
-func envoyBinary(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("ENVOY"); path != "" {
-		return path
-	}
-	if path, err := filepath.Abs("../../bin/envoy"); err == nil {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	path, err := exec.LookPath("envoy")
-	if err != nil {
-		t.Skip("no Envoy: set ENVOY or run make envoy")
-	}
-	return path
 }
 
 // response returns a state-of-the-world response of ECDS.

@@ -249,17 +249,22 @@ func TestRepeatedRejectionIsDelayed(t *testing.T) {
 	store := openStore(t, address, Config{}, nil)
 	run(t, store)
 	g := s.next(t)
-	bad, worse := wrap(t, encoded(t, workload("a", ""))), wrap(t, encoded(t, workload("b", "")))
+	bad := wrap(t, encoded(t, workload("a", "")))
 	s.send(t, g, full("1", bad))
 	start := time.Now()
 	s.send(t, g, full("2", bad))
 	if took := time.Since(start); took < firstRejectWait-50*time.Millisecond {
 		t.Errorf("the second NACK was sent after %s, want at least %s", took, firstRejectWait)
 	}
-	start = time.Now()
-	s.send(t, g, full("3", worse))
-	if took := time.Since(start); took > firstRejectWait/2 {
-		t.Errorf("the response to different content was sent after %s", took)
+	// On a busy machine a response may be late, but not each of them.
+	fastest := time.Hour
+	for i := range 5 {
+		start = time.Now()
+		s.send(t, g, full(fmt.Sprint(3+i), wrap(t, encoded(t, workload(fmt.Sprint("b-", i), "")))))
+		fastest = min(fastest, time.Since(start))
+	}
+	if fastest > firstRejectWait/2 {
+		t.Errorf("responses to different content were sent after at least %s, want no delay", fastest)
 	}
 }
 
