@@ -32,6 +32,9 @@ type machine struct {
 	t    *testing.T
 	root string // directory of its files
 	pid  string // of its systemd
+	// parent is the cgroup that the machine's is made in, halt ends the machine.
+	parent string
+	halt   func()
 }
 
 // stage1 enters a cgroup of its own, for systemd to manage, and starts stage2 in namespaces.
@@ -79,30 +82,37 @@ func boot(t *testing.T, packages string) *machine {
 			t.Skipf("no machine is booted: %v", err)
 		}
 	}
-	parent := ""
+	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root"), halt: func() {}}
 	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
-			parent = dir
+			m.parent = dir
 			break
 		}
 	}
-	if parent == "" {
+	if m.parent == "" {
 		t.Skip("no machine is booted: there are no cgroups of version 2")
 	}
-	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root")}
 	m.host("cp", "--archive", debianRoot(t), m.root)
 	if err := os.Mkdir(filepath.Join(m.root, "packages"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	m.host("cp", "--recursive", packages+"/.", filepath.Join(m.root, "packages"))
-	cgroup := filepath.Join(parent, fmt.Sprintf("outrigger-packages-%d", os.Getpid()))
+	// The thread that starts the machine must outlive it, because the machine ends with it.
+	runtime.LockOSThread()
+	t.Cleanup(func() { m.halt() })
+	m.start()
+	return m
+}
+
+// start boots the machine and connects it to a network without other machines.
+func (m *machine) start() {
+	t := m.t
+	cgroup := filepath.Join(m.parent, fmt.Sprintf("outrigger-packages-%d", os.Getpid()))
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-e", "-c", stage1)
 	cmd.Env = append(os.Environ(), "CGROUP="+cgroup, "ROOT="+m.root, "STAGE2="+stage2)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	// The thread must outlive the machine, which ends with it.
-	runtime.LockOSThread()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +121,11 @@ func boot(t *testing.T, packages string) *machine {
 		_ = cmd.Wait() // it is killed
 		close(ended)
 	}()
-	t.Cleanup(func() {
+	m.halt = func() {
 		_ = cmd.Process.Kill() // and with it all processes of the machine
 		<-ended
 		m.remove(cgroup)
-	})
+	}
 	m.until("the machine has booted", func() bool {
 		select {
 		case <-ended:
@@ -137,7 +147,6 @@ func boot(t *testing.T, packages string) *machine {
 	} {
 		m.host("nsenter", append([]string{"--target", m.pid, "--net", "ip"}, strings.Fields(arguments)...)...)
 	}
-	return m
 }
 
 // remove removes the cgroups of a machine that has ended. Its processes may still be ending.
@@ -208,6 +217,12 @@ func (m *machine) write(path, text string) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+// copy copies the files of a directory of this machine into a new one inside.
+func (m *machine) copy(from, to string) {
+	m.t.Helper()
+	m.host("cp", "--recursive", from, filepath.Join("/proc", m.pid, "root", to))
 }
 
 // debianRoot returns a directory with the pinned packages, installed as far as dpkg knows. It makes

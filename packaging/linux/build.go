@@ -63,8 +63,7 @@ func (b *builder) info(ctx context.Context, k kind, arch, format string) (*nfpm.
 		Description: k.summary + "\n" + k.details, Homepage: "https://github.com/outrigger-mesh/outrigger", License: "Apache-2.0",
 		MTime: b.created, DisableGlobbing: true,
 	}
-	// dpkg reads it since Debian 12 and Ubuntu 22.04, rpm since version 4.14.
-	info.Deb.Compression, info.RPM.Compression = "zstd", "zstd"
+	info.Deb.Compression, info.RPM.Compression = b.compression, b.compression
 	info.RPM.Summary, info.RPM.BuildHost, info.RPM.Group = k.summary, "localhost", "Unspecified"
 	for _, d := range k.depends {
 		info.Depends = append(info.Depends, d.spell(format))
@@ -145,7 +144,7 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 		}
 		found[path] = source{kept, mode}
 	}
-	terms, err := b.terms(k)
+	terms, err := b.terms(k, format)
 	if err != nil {
 		return nil, err
 	}
@@ -175,16 +174,21 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 }
 
 // terms writes the file of the terms of a package.
-func (b *builder) terms(k kind) (string, error) {
-	licence, err := os.ReadFile(filepath.Join(b.repository, "LICENSE"))
-	if err != nil {
-		return "", err
-	}
-	origin := "Outrigger, https://github.com/outrigger-mesh/outrigger\nCopyright The Outrigger Authors\n\n"
+func (b *builder) terms(k kind, format string) (string, error) {
+	text := "Outrigger, https://github.com/outrigger-mesh/outrigger\nCopyright 2026 The Outrigger Authors\n\n"
 	if k.envoy {
-		origin = "Envoy " + b.envoyVersion + ", https://github.com/envoyproxy/envoy\nCopyright Envoy Project Authors\n\n"
+		text = "Envoy " + b.envoyVersion + ", https://github.com/envoyproxy/envoy\nCopyright 2016-2026 Envoy Project Authors\n\n"
 	}
-	return b.keep(k.name+".copyright", append([]byte(origin), licence...))
+	if format == "deb" {
+		text += "License: Apache-2.0, see /usr/share/common-licenses/Apache-2.0\n"
+	} else {
+		license, err := os.ReadFile(filepath.Join(b.repository, "LICENSE"))
+		if err != nil {
+			return "", err
+		}
+		text += string(license)
+	}
+	return b.keep(k.name+".copyright", []byte(text))
 }
 
 // keep writes a file to the temporary directory, and returns its path.

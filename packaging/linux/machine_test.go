@@ -12,8 +12,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -35,6 +33,7 @@ func TestMachine(t *testing.T) {
 		run  func(*machine)
 	}{
 		{"install", install},
+		{"settings", settings},
 		{"start", startServices},
 		{"confined", confined},
 		{"rules", redirected},
@@ -42,14 +41,17 @@ func TestMachine(t *testing.T) {
 		{"watchdog", watchdog},
 		{"upgrade", upgrade},
 		{"stop", stopped},
+		{"reboot", reboot},
 		{"remove", removed},
 		{"purge", purged},
+		{"rpm", withRPM},
 	} {
 		// Each step needs the machine of the one before.
-		if !t.Run(step.name, func(t *testing.T) { step.run(&machine{t: t, root: m.root, pid: m.pid}) }) {
-			return
+		if !t.Run(step.name, func(t *testing.T) { m.t = t; step.run(m) }) {
+			break
 		}
 	}
+	m.t = t
 }
 
 func install(m *machine) {
@@ -291,18 +293,7 @@ func watchdog(m *machine) {
 // the agent runs on.
 func upgrade(m *machine) {
 	newer := makePackages(m.t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.1.0", "--envoy-version", *envoyVersion+".1", "--format", "deb")
-	names, err := filepath.Glob(filepath.Join(newer, "*.deb"))
-	if err != nil || len(names) != len(kinds) {
-		m.t.Fatalf("there are %q, %v", names, err)
-	}
-	m.run("mkdir", "/newer")
-	for _, name := range names {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		m.write("/newer/"+filepath.Base(name), string(content))
-	}
+	m.copy(newer, "/newer")
 	m.run("sh", "-c", "echo OUTRIGGER_AGENT_FLAGS=--profiling=false >> /etc/outrigger/agent.env")
 	agent, control := m.property(agentUnit, "MainPID"), m.property(controlUnit, "MainPID")
 	output := m.run("sh", "-c", "dpkg --install /newer/*.deb")
@@ -342,6 +333,23 @@ func stopped(m *machine) {
 	m.run("systemctl", "start", agentUnit)
 }
 
+// reboot ends the machine and boots it again. The services start by themselves, although the token is
+// gone with /run: the agent proves its identity with its certificate.
+func reboot(m *machine) {
+	m.halt()
+	m.start()
+	m.until("the agent is ready", func() bool { return m.property(agentUnit, "ActiveState") == "active" })
+	if m.has("/run/secrets/tokens/istio-token") {
+		m.t.Error("the token is still there")
+	}
+	if got := m.property(agentUnit, "StatusText"); !strings.HasPrefix(got, "ready; control plane: connected") {
+		m.t.Errorf("the agent reports %q", got)
+	}
+	if !m.connects() {
+		m.t.Error("connections are not redirected to Envoy")
+	}
+}
+
 // removed removes the packages while the services run.
 func removed(m *machine) {
 	m.run("dpkg", "--remove", "outrigger", "outrigger-agent", "outrigger-control", "outrigger-envoy")
@@ -376,5 +384,42 @@ func purged(m *machine) {
 	}
 	if got, err := m.try("dpkg-query", "--show", "outrigger*"); err == nil {
 		m.t.Errorf("dpkg still knows %s", got)
+	}
+}
+
+// withRPM installs the packages with rpm, upgrades one and erases them.
+func withRPM(m *machine) {
+	m.run("rm", "-r", "/etc/outrigger")
+	made := makePackages(m.t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.0.0", "--envoy-version", *envoyVersion, "--format", "rpm")
+	m.copy(made, "/rpm")
+	// rpm does not know what dpkg has installed. Its plugins need D-Bus.
+	m.run("sh", "-c", "rpm --install --noplugins --nodeps /rpm/*.rpm")
+	if output := m.run("rpm", "--verify", "--nodeps", "outrigger", "outrigger-agent", "outrigger-control", "outrigger-envoy"); output != "" {
+		m.t.Errorf("rpm --verify: %s", output)
+	}
+	if output := m.run("systemd-analyze", "verify", agentUnit, controlUnit); output != "" {
+		m.t.Errorf("systemd-analyze verify: %s", output)
+	}
+	m.run("systemctl", "enable", "--now", controlUnit)
+	m.run("sh", "-c", "echo A=b >> /etc/outrigger/agent.env")
+	m.copy(makePackages(m.t, "--programs", small(m.t), "--arch", runtime.GOARCH, "--version", "v1.1.0", "--envoy-version", *envoyVersion+".1", "--format", "rpm"), "/newer-rpm")
+	m.run("sh", "-c", "rpm --upgrade --noplugins --nodeps /newer-rpm/outrigger-agent-*.rpm")
+	if got := m.run("cat", "/etc/outrigger/agent.env"); !strings.HasSuffix(got, "\nA=b") {
+		m.t.Errorf("the upgrade has changed the settings:\n%s", got)
+	}
+	if got := m.property(controlUnit, "ActiveState"); got != "active" {
+		m.t.Errorf("the control plane is %s", got)
+	}
+	m.run("rpm", "--erase", "--noplugins", "outrigger", "outrigger-agent", "outrigger-control", "outrigger-envoy")
+	if got := m.run("sh", "-c", "cat /proc/[0-9]*/comm"); strings.Contains(got, "outrigger") {
+		m.t.Errorf("processes are left:\n%s", got)
+	}
+	for path, want := range map[string]bool{
+		"/usr/bin/outrigger-agent": false, "/usr/lib/systemd/system/" + controlUnit: false, "/etc/systemd/system/multi-user.target.wants/" + controlUnit: false,
+		"/etc/outrigger/agent.env": false, "/etc/outrigger/agent.env.rpmsave": true, "/etc/outrigger/control.env": false, "/var/lib/outrigger-control/ca": true,
+	} {
+		if got := m.has(path); got != want {
+			m.t.Errorf("after the removal there is %s: %t, want %t", path, got, want)
+		}
 	}
 }

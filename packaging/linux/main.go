@@ -30,6 +30,7 @@ type options struct {
 	created      time.Time // of every file
 	arches       []string
 	formats      []string
+	compression  string
 }
 
 func main() {
@@ -88,6 +89,7 @@ func parse(arguments []string) (o options, err error) {
 	created := flags.String("created", "0", "`time` of the files, in seconds since 1970")
 	arches := flags.String("arch", "amd64,arm64", "`architectures`, with commas between")
 	formats := flags.String("format", "deb,rpm", "`formats`, with commas between")
+	flags.StringVar(&o.compression, "compression", "zstd", "`method`: zstd, or gzip for dpkg before Debian 12 and Ubuntu 22.04")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err
 	}

@@ -197,7 +197,7 @@ func TestLintian(t *testing.T) {
 	if err != nil {
 		t.Skip("lintian is not installed")
 	}
-	out := makePackages(t, "--programs", *programs, "--version", "v1.2.3", "--envoy-version", *envoyVersion, "--arch", runtime.GOARCH)
+	out := makePackages(t, "--programs", *programs, "--version", "v1.2.3", "--envoy-version", *envoyVersion, "--arch", runtime.GOARCH, "--compression", "gzip", "--format", "deb")
 	debs, err := filepath.Glob(filepath.Join(out, "*.deb"))
 	if err != nil || len(debs) != len(kinds) {
 		t.Fatalf("there are %q, %v", debs, err)
