@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"slices"
@@ -33,9 +34,10 @@ func newProxyConfigCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "proxy",
 		Aliases: []string{"proxy-config", "pc"},
-		Short:   "Print the clusters, listeners, routes and endpoints of a proxy",
+		Short:   "Print the configuration of a proxy, or change its log levels",
 		Long: `Print the clusters, listeners, routes or endpoints that the control plane gave to a
-proxy, or those that its Envoy has.`,
+proxy, or those that its Envoy has; the certificates, the bootstrap and the log
+levels of an Envoy.`,
 		Example: "  outrigger proxy clusters frontend\n  outrigger proxy all frontend --admin 127.1.0.2:15000 --diff",
 		Args:    cobra.NoArgs,
 	}
@@ -45,6 +47,7 @@ proxy, or those that its Envoy has.`,
 		all = append(all, p.filters...)
 	}
 	slices.Sort(all)
+	cmd.AddCommand(newSecretsCommand(cfg), newBootstrapCommand(cfg), newLogCommand(cfg))
 	cmd.AddCommand(newPartCommand(cfg, "all", []string{"a"}, slices.Compact(all), parts()...))
 	return cmd
 }
@@ -146,25 +149,36 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// saved reads a dump from a file.
-func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
-	name := f.file
-	if name == "-" {
+// readFile reads the file of the flag -f, and returns its name for messages.
+func (f *proxyConfigFlags) readFile(in io.Reader) (raw []byte, name string, err error) {
+	if name = f.file; name == "-" {
 		name = "standard input"
 	} else {
 		file, err := os.Open(name)
 		if err != nil {
-			return nil, f.cfg.Exit(exitUsage, err)
+			return nil, name, err
 		}
 		defer func() { _ = file.Close() }() // read-only: closing cannot lose data
 		in = file
 	}
-	raw, err := io.ReadAll(io.LimitReader(in, maxAnswer+1))
+	raw, err = io.ReadAll(io.LimitReader(in, maxAnswer+1))
 	if err == nil && len(raw) > maxAnswer {
 		err = fmt.Errorf("it has more than %d bytes", maxAnswer)
 	}
 	if err != nil {
-		return nil, f.fail(fmt.Errorf("read %s: %w", name, err))
+		return nil, name, fmt.Errorf("read %s: %w", name, err)
+	}
+	return raw, name, nil
+}
+
+// saved reads a dump from a file.
+func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
+	raw, name, err := f.readFile(in)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, f.cfg.Exit(exitUsage, err)
+	}
+	if err != nil {
+		return nil, f.fail(err)
 	}
 	c, err := readDump(raw)
 	if err != nil {

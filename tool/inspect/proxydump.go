@@ -222,14 +222,28 @@ func (c *configuration) addAssignments() {
 	}
 }
 
-// askEnvoy asks the admin port of an Envoy.
+// askEnvoy asks the admin port of an Envoy for its configuration.
 func askEnvoy(ctx context.Context, admin string, timeout time.Duration) (*configuration, error) {
+	raw, err := askAdmin(ctx, admin, http.MethodGet, "/config_dump", "include_eds", timeout)
+	if err != nil {
+		return nil, err
+	}
+	c, err := readDump(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the answer of %s: %w", admin, err)
+	}
+	c.from = "the Envoy at " + admin
+	return c, nil
+}
+
+// askAdmin returns the answer of the admin port of an Envoy.
+func askAdmin(ctx context.Context, admin, method, path, query string, timeout time.Duration) ([]byte, error) {
 	const cure = "write the address of Envoy's admin port, as in 127.0.0.1:15000; for another machine: kubectl port-forward pod/POD 15000"
 	if _, _, err := net.SplitHostPort(admin); err != nil {
 		return nil, fmt.Errorf("--admin: %w: %s", err, cure)
 	}
-	u := url.URL{Scheme: "http", Host: admin, Path: "/config_dump", RawQuery: "include_eds"}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	u := url.URL{Scheme: "http", Host: admin, Path: path, RawQuery: query}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w: %s", err, cure)
 	}
@@ -251,10 +265,5 @@ func askEnvoy(ctx context.Context, admin string, timeout time.Duration) (*config
 	case len(raw) > maxAnswer:
 		return nil, fmt.Errorf("the answer of %s has more than %d bytes", admin, maxAnswer)
 	}
-	c, err := readDump(raw)
-	if err != nil {
-		return nil, fmt.Errorf("the answer of %s: %w", admin, err)
-	}
-	c.from = "the Envoy at " + admin
-	return c, nil
+	return raw, nil
 }
