@@ -110,6 +110,10 @@ type Input struct {
 	Mesh *snapshot.Mesh
 	// Objects are the objects that users wrote.
 	Objects []*model.Config
+	// Status are the statuses of objects of the Gateway API that the control plane would write, and
+	// Origin the objects that others of Mesh were made from. Both may be nil.
+	Status map[model.Key]any
+	Origin map[model.Key]model.Key
 	// Problems are those of reading the objects.
 	Problems []model.Problem
 	// Workloads are known in addition to those of Mesh, Objects and Manifests.

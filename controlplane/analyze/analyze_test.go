@@ -37,7 +37,9 @@ func analyzed(t *testing.T, names ...string) Result {
 		files = append(files, File{name, []byte(replace.Replace(string(text)))})
 	}
 	read := Read(nil, files, "", false)
-	return Run(Input{Mesh: Build(read.Objects, read.Manifests, nil), Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests})
+	in := Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests}
+	in.Build(nil)
+	return Run(in)
 }
 
 // pair returns a certificate, its key and another key, as strings of YAML.

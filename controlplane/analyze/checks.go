@@ -123,5 +123,6 @@ var checks = [...]Check{
 	{"OUT0008", Warning, "NobodyServes", "a route leads to a service without endpoints", ""},
 	{"OUT0009", Warning, "SidecarImportsNothing", "a host that a Sidecar imports is that of no service", ""},
 	{"OUT0010", Warning, "PeerAuthenticationIgnored", "an older PeerAuthentication has the same selector", ""},
-	{"OUT0011", Info, "GatewayWithoutRoutes", "no VirtualService names a Gateway, or none has a route for a host of it", ""},
+	{"OUT0011", Info, "GatewayWithoutRoutes", "no VirtualService names a Gateway", ""},
+	{"OUT0012", Error, "NotAccepted", "an object of the Gateway API is attached to nothing, or is refused", ""},
 }

@@ -7,7 +7,7 @@
 //
 // [Checks] is the table of all findings with their codes. Codes with IST are those of istioctl
 // analyze; those with OUT are of this project. [Run] analyzes one state of the mesh, a snapshot with
-// the objects that it was built from. [Read] reads files, and [Build] makes a snapshot of them.
+// the objects that it was built from. [Read] reads files, and [Input.Build] makes the snapshot of them.
 //
 // The command outrigger analyze calls the package for files, and the debug server of the control
 // plane for the objects in force. The package is pure: no I/O, no goroutines, no clock.

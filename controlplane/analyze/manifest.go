@@ -76,7 +76,7 @@ type webhook struct {
 // condition is a condition of an object's status that is not met.
 type condition struct {
 	place
-	kind, reason, message string
+	verdict
 }
 
 // size returns the number of objects.
@@ -177,7 +177,7 @@ func (r *manifestReader) document(n *yaml.Node, lists bool) {
 	if schema.OfMesh(h.APIVersion) {
 		for _, c := range h.Status.Conditions {
 			if c.Status == "False" {
-				r.out.conditions = append(r.out.conditions, condition{at, c.Type, c.Reason, c.Message})
+				r.out.conditions = append(r.out.conditions, condition{at, verdict{c.Type, c.Reason, c.Message}})
 			}
 		}
 		return

@@ -6,6 +6,7 @@ package analyze
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -20,21 +21,26 @@ import (
 // defaultDomain is the DNS domain of meshes that name none.
 const defaultDomain = "cluster.local"
 
-// Build returns the snapshot of objects and of the Services and pods of manifests, which may be nil. A
-// nil mesh config means the defaults.
-func Build(objects []*model.Config, m *Manifests, mesh *meshv1alpha1.MeshConfig) *snapshot.Mesh {
+// Build sets the Mesh, Status and Origin of an input from its objects and manifests. A nil mesh config
+// means the defaults.
+func (in *Input) Build(mesh *meshv1alpha1.MeshConfig) {
 	if mesh == nil {
 		mesh = meshconfig.Default()
 	}
 	kinds := map[model.Kind][]*model.Config{}
-	for _, c := range objects {
+	for _, c := range in.Objects {
 		kinds[c.Kind] = append(kinds[c.Kind], c)
 	}
-	in := snapshot.Input{List: func(kind model.Kind) []*model.Config { return kinds[kind] }, Mesh: mesh, Domain: defaultDomain}
-	if m != nil && len(m.services)+len(m.pods) > 0 {
-		in.Platform = newPlatform(m)
+	var p *platform
+	state := snapshot.Input{Mesh: mesh, Domain: defaultDomain}
+	if m := in.Manifests; m != nil && len(m.services)+len(m.pods) > 0 {
+		p = newPlatform(m)
+		state.Platform = p
 	}
-	return snapshot.Build(nil, in, model.Change{All: true})
+	converted := convert(kinds, in.Manifests, p, mesh)
+	in.Status, in.Origin = converted.Status, converted.Origin
+	state.List = func(kind model.Kind) []*model.Config { return slices.Concat(kinds[kind], converted.Objects[kind]) }
+	in.Mesh = snapshot.Build(nil, state, model.Change{All: true})
 }
 
 // platform are the Services and pods of manifests. Each template of a pod is one pod.

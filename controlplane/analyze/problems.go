@@ -50,6 +50,8 @@ func (a *analysis) problems() {
 	}
 	for _, p := range a.Mesh.Problems {
 		switch {
+		case p.Object.Kind == model.Telemetry && strings.Contains(p.Reason, "which is older and for the same workloads"):
+			// oneOfNamespace finds it.
 		case p.Code == model.DuplicateHost:
 			a.problem("IST0109", p)
 		case p.Code == model.ConflictInbound:
@@ -77,7 +79,13 @@ func (a *analysis) problems() {
 }
 
 func (a *analysis) problem(code string, p model.Problem) {
+	if origin, ok := a.Origin[p.Object]; ok {
+		p.Object = origin
+	}
 	message, how := sentences(p.Reason)
+	if first, _, _ := strings.Cut(message, " "); first == "has" || first == "is" {
+		message = "The object " + message
+	}
 	if code == "IST0130" {
 		how = "Write it before the others, or remove it."
 	}
@@ -164,12 +172,4 @@ func (a *analysis) deprecatedFields(c *model.Config, m protoreflect.Message, pat
 		}
 		return true
 	})
-}
-
-// conditions reports the conditions of statuses that are False.
-func (a *analysis) conditions() {
-	for _, c := range a.Manifests.conditions {
-		a.add("IST0171", c.Object, c.source, sentence(fmt.Sprintf("status: the condition %s is False (%s): %s", c.kind, c.reason, strings.TrimSpace(c.message))),
-			"Correct what the condition names.")
-	}
 }

@@ -33,7 +33,9 @@ func TestNearLinear(t *testing.T) {
 		if len(read.Problems) > 0 {
 			t.Fatal(read.Problems[0])
 		}
-		a := newAnalysis(Input{Mesh: Build(read.Objects, read.Manifests, nil), Objects: read.Objects, Manifests: read.Manifests})
+		in := Input{Objects: read.Objects, Manifests: read.Manifests}
+		in.Build(nil)
+		a := newAnalysis(in)
 		a.run()
 		if got := len(a.result().Findings); got < n {
 			t.Errorf("%d findings, want one for each of %d policies at least", got, n)
@@ -51,6 +53,8 @@ func BenchmarkRun(b *testing.B) {
 	files := world(10_000 / 6)
 	for b.Loop() {
 		read := Read(nil, files, "", false)
-		Run(Input{Mesh: Build(read.Objects, read.Manifests, nil), Objects: read.Objects, Manifests: read.Manifests})
+		in := Input{Objects: read.Objects, Manifests: read.Manifests}
+		in.Build(nil)
+		Run(in)
 	}
 }

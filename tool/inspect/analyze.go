@@ -248,10 +248,9 @@ func (f *analyzeFlags) local(ctx context.Context, files []analyze.File) (analyze
 	if err := ctx.Err(); err != nil {
 		return analyze.Result{}, err
 	}
-	result := analyze.Run(analyze.Input{
-		Mesh: analyze.Build(read.Objects, read.Manifests, settings), Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests,
-		AssumedMesh: settings == nil,
-	})
+	in := analyze.Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests, AssumedMesh: settings == nil}
+	in.Build(settings)
+	result := analyze.Run(in)
 	result.Skipped = read.Skipped
 	return result, nil
 }

@@ -117,7 +117,9 @@ func (r *review) added(ctx context.Context, s config.Reader, objects []*model.Co
 // partial analyzes all objects of some kinds.
 func partial(objects map[model.Key]*model.Config) analyze.Result {
 	list := slices.SortedFunc(maps.Values(objects), func(a, b *model.Config) int { return a.Compare(b.Key) })
-	return analyze.Run(analyze.Input{Mesh: analyze.Build(list, nil, nil), Objects: list, AssumedMesh: true, Partial: true})
+	in := analyze.Input{Objects: list, AssumedMesh: true, Partial: true}
+	in.Build(nil)
+	return analyze.Run(in)
 }
 
 // readLine reads a line until ctx is done.
