@@ -114,3 +114,22 @@ func TestChecks(t *testing.T) {
 		})
 	}
 }
+
+// TestConnectedWorkloads adds connected proxies to the workloads of the objects, each once.
+func TestConnectedWorkloads(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("testdata", "base.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := Read(nil, []File{{"base.yaml", text}}, "", false)
+	in := Input{Objects: read.Objects, Manifests: read.Manifests, Workloads: []Workload{
+		{Namespace: "shop", Name: "web", Labels: map[string]string{"app": "web", "claimed": "too"}},
+		{Namespace: "shop", Name: "client", Labels: map[string]string{"app": "client"}},
+	}}
+	in.Build(nil)
+	a := newAnalysis(in)
+	if len(a.selected("shop", map[string]string{"app": "web"})) != 1 || len(a.selected("", map[string]string{"app": "client"})) != 1 || a.workloads.size() != 2 {
+		t.Errorf("there are %d workloads, want 2", a.workloads.size())
+	}
+}

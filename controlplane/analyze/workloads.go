@@ -65,9 +65,6 @@ func (a *analysis) collectWorkloads() *workloads {
 		seen[key] = true
 		w.add(&one)
 	}
-	for _, one := range a.Workloads {
-		add(one)
-	}
 	for _, p := range a.Manifests.pods {
 		add(Workload{Namespace: p.namespace, Name: p.name, Labels: p.labels})
 	}
@@ -92,6 +89,15 @@ func (a *analysis) collectWorkloads() *workloads {
 			if ep.Namespace != "" && !svc.External {
 				add(Workload{Namespace: ep.Namespace, Name: ep.Workload, Labels: ep.Labels})
 			}
+		}
+	}
+	named := map[objectName]bool{}
+	for _, known := range w.all {
+		named[objectName{known.Namespace, known.Name}] = true
+	}
+	for _, one := range a.Workloads {
+		if !named[objectName{one.Namespace, one.Name}] { // a registry knows the labels better
+			add(one)
 		}
 	}
 	return w

@@ -5,6 +5,7 @@ package debug
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
@@ -54,7 +55,8 @@ func (d debugger) analyze() (answerOf, error) {
 	in.Problems = append(in.Problems, d.storedProblems(replaced)...)
 	for _, st := range d.source.Streams() {
 		if !st.Objects {
-			in.Workloads = append(in.Workloads, analyze.Workload{Namespace: st.Proxy.Namespace, Name: st.Proxy.ID, Labels: st.Proxy.Labels})
+			name := strings.TrimSuffix(st.Proxy.ID, "."+st.Proxy.Namespace)
+			in.Workloads = append(in.Workloads, analyze.Workload{Namespace: st.Proxy.Namespace, Name: name, Labels: st.Proxy.Labels})
 		}
 	}
 	result := analyze.Run(in)
