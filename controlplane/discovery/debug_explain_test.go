@@ -233,10 +233,10 @@ func TestDebugMore(t *testing.T) {
 	debugGet(t, h.server, "list", &names)
 	for _, name := range names {
 		if !asked[name] {
-			t.Errorf("nobody asks for %s", name)
+			t.Errorf("no test sends the query %s", name)
 		}
 	}
 	if pushed != 1 {
-		t.Errorf("%d pushes", pushed)
+		t.Errorf("pushes = %d, want 1", pushed)
 	}
 }

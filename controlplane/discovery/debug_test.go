@@ -257,7 +257,7 @@ func TestDebugLimit(t *testing.T) {
 			}
 		}
 		if refused == 0 {
-			t.Error("all were answered")
+			t.Error("all queries were answered, want some refused")
 		}
 	})
 }

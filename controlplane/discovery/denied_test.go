@@ -130,6 +130,6 @@ func TestIgnoresSerials(t *testing.T) {
 		}
 	}
 	if !ignoresSerials(&model.Proxy{Envoy: "1.40.0", Proxyless: true}) {
-		t.Error("gRPC without Envoy looks at serial numbers")
+		t.Error("proxyless gRPC checks serial numbers, want it reported as ignoring them")
 	}
 }

@@ -77,7 +77,7 @@ func TestDistribution(t *testing.T) {
 	})
 }
 
-// Numbers of many proxies are those of each one.
+// Counts for many proxies equal the sum of the counts for each.
 func TestDistributionOf(t *testing.T) {
 	t.Parallel()
 	list := []ProxyStanding{

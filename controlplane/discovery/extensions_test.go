@@ -368,7 +368,7 @@ func TestPullSecrets(t *testing.T) {
 			t.Errorf("the problems are %q", got)
 		}
 		if said := h.logged.String(); strings.Contains(said, "c2VjcmV0") {
-			t.Errorf("the log holds a secret: %s", said)
+			t.Errorf("log = %s, want no secret", said)
 		}
 	})
 }
@@ -384,7 +384,7 @@ func TestPullSecretNeedsTLS(t *testing.T) {
 	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/null")
 	if said := h.logged.String(); !strings.Contains(said, "pull secrets are sent only over TLS") {
-		t.Errorf("the log says %s", said)
+		t.Errorf("log = %s, want no secret", said)
 	}
 }
 
@@ -407,7 +407,7 @@ func TestPullSecretIsNotShown(t *testing.T) {
 			}
 			for _, res := range r.GetResources() {
 				if bytes.Contains(res.GetValue(), []byte("c2VjcmV0")) {
-					t.Errorf("%s holds a secret", question)
+					t.Errorf("the answer to %s contains a secret", question)
 				}
 			}
 			break

@@ -115,7 +115,7 @@ func TestGeneratorPanics(t *testing.T) {
 					}
 					for _, p := range h.server.Distribution().proxies {
 						if fell := strings.HasPrefix(p.ID, "bad") && p.Settled > 1; fell {
-							t.Errorf("%s is said to have snapshot %d", p.ID, p.Settled)
+							t.Errorf("%s: settled snapshot = %d, want an older one", p.ID, p.Settled)
 						}
 					}
 					g.typeURL.Store(nil)
@@ -250,7 +250,7 @@ func TestDescribePanic(t *testing.T) {
 func TestShed(t *testing.T) {
 	each(t, func(t *testing.T, h *harness, p *peer) {
 		if h.server.Shed() {
-			t.Error("there is nobody")
+			t.Error("no proxy is connected")
 		}
 		p.subscribe(xds.TypeCluster)
 		p.want("cds a=1 b=1")
@@ -291,7 +291,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 		p.want("cds a=3")
 		newer()
 		if !h.server.Shed() {
-			t.Fatal("nobody is there")
+			t.Fatal("no proxy is connected")
 		}
 		has := map[string]string{}
 		newer()
@@ -300,7 +300,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 			typeURL, line := p.describe(m)
 			has[typeURL] = line
 			if newer(); version > 20 {
-				t.Fatal("the stream goes on and on")
+				t.Fatal("the stream did not end within 2 minutes")
 			}
 			p.ack(typeURL)
 		}
@@ -309,7 +309,7 @@ func TestShedUnderSteadyPushes(t *testing.T) {
 			cluster = "cds a=3" // the last one was answered
 		}
 		if strings.TrimPrefix(cluster, "cds a=") != strings.TrimPrefix(listener, "lds l=") {
-			t.Errorf("it leaves with %q and %q, want those of one snapshot", cluster, listener)
+			t.Errorf("the proxy left with the cluster %q and the listener %q, want those of one snapshot", cluster, listener)
 		}
 		if err, _ := p.err.Load().(error); status.Code(err) != codes.Unavailable {
 			t.Errorf("the stream ended with %v, want Unavailable", err)
@@ -353,12 +353,12 @@ func TestEndedStreamIsNotServed(t *testing.T) {
 	s.Push(&snapshot.Mesh{}, model.Change{All: true})
 	s.prepare(st)
 	if len(st.wake) != 1 {
-		t.Error("a stream is not served")
+		t.Error("the stream was not served, want a push")
 	}
 	<-st.wake
 	s.remove(st)
 	s.prepare(st)
 	if len(st.wake) != 0 {
-		t.Error("a stream that has ended is served")
+		t.Error("a stream that has ended was served")
 	}
 }

@@ -187,7 +187,7 @@ func shopNode(t *testing.T, meta map[string]any) *corev3.Node {
 	return &corev3.Node{Id: "sidecar~127.1.0.2~shop-1.default~default.svc.cluster.local", Metadata: md}
 }
 
-// peer is a proxy of either kind of stream, seen through one set of words.
+// peer is a simulated proxy on a stream of either variant.
 type peer struct {
 	t     *testing.T
 	delta bool

@@ -61,7 +61,7 @@ func TestHealthNeedsIdentity(t *testing.T) {
 			t.Parallel()
 			h := &harness{table: &table{}}
 			h.serve(t, Config{Generator: h.table, Workers: 2, OnHealth: func(p *model.Proxy, _ bool, message string) {
-				t.Errorf("%s is said to be %q", p.ID, message)
+				t.Errorf("health of %s = %q, want no report", p.ID, message)
 			}}, nil, insecure.NewCredentials(), insecure.NewCredentials())
 			h.push()
 			p := h.connect(t, delta)
@@ -115,8 +115,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A stream that ends is reported, after its last report; a proxy that names no
-// service account is taken for the one that it has shown to be.
+// The end of a stream is reported after its last health report. A proxy that names no service account
+// counts as one with its proven account.
 func TestHealthOfCaller(t *testing.T) {
 	t.Parallel()
 	events := make(chan string, 10)
@@ -275,8 +275,8 @@ func TestHealthMovesEndpoints(t *testing.T) {
 			vm.leave(m.harness)
 			client.quiet() // the verdict stays
 
-			// Neither one with its address nor one that names its entry may
-			// speak for it, or for the other.
+			// A proxy with its address, or one that names its entry, may not report
+			// for it, or for the other.
 			for _, meta := range []map[string]any{
 				{"INSTANCE_IPS": "127.77.63.11,127.77.63.12"},
 				{"WORKLOAD_ENTRY": "vm-1"},

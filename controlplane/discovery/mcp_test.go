@@ -345,7 +345,7 @@ func refused(t *testing.T, p *peer, code codes.Code, says string) {
 			t.Fatalf("it was answered with %v", m)
 		}
 	case <-time.After(2 * time.Minute):
-		t.Fatal("the stream goes on")
+		t.Fatal("the stream did not end within 2 minutes")
 	}
 	err, _ := p.err.Load().(error)
 	if status.Code(err) != code || !strings.Contains(err.Error(), says) {

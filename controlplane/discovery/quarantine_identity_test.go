@@ -148,7 +148,7 @@ func TestRejectionOfAnotherIdentity(t *testing.T) {
 						want = "spiffe://cluster.local/ns/default/sa/" + tc.attacker
 					}
 					if r.Identity != want {
-						t.Errorf("it is said that %q rejected it, want %q", r.Identity, want)
+						t.Errorf("rejected by %q, want %q", r.Identity, want)
 					}
 				}
 				if tc.attacker == "web" && !strings.Contains(h.logged.String(), "identity=spiffe://cluster.local/ns/default/sa/web") {

@@ -280,7 +280,7 @@ func TestCanaryIsOdd(t *testing.T) {
 			h.push()
 			canary, others := canary(t, everybody)
 			if canary == first {
-				t.Error("the odd one is a canary")
+				t.Error("the proxy that rejected late is still a canary")
 			}
 			canary.wantAck(line)
 			for _, p := range others {

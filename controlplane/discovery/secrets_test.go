@@ -297,7 +297,7 @@ func TestSecretAuthorize(t *testing.T) {
 	}
 }
 
-// Secrets that are not read yet are waited for without a word.
+// A gateway waits for Secrets that are not read yet, and nothing is logged.
 func TestSecretLoading(t *testing.T) {
 	t.Parallel()
 	table, err := credentials.NewTable(slog.New(slog.DiscardHandler), nil)

@@ -22,8 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Asked for what a proxy with VHDS should have, the control plane shows the
-// virtual hosts in their routes, as Envoy does.
+// The configuration dump of a proxy with VHDS has the virtual hosts in their routes, like that of
+// Envoy.
 func TestDebugShowsHostsInRoutes(t *testing.T) {
 	t.Parallel()
 	h := startDebug(t, true)

@@ -75,19 +75,19 @@ func TestSecretResources(t *testing.T) {
 	}
 }
 
-// TestViewHearsOfItsSecrets checks that only changes of requested Secrets are counted.
-func TestViewHearsOfItsSecrets(t *testing.T) {
+// TestViewCountsItsSecrets checks that only changes of requested Secrets are counted.
+func TestViewCountsItsSecrets(t *testing.T) {
 	t.Parallel()
 	v := New(Config{}, nil, nil).NewView(Client{Namespace: "default", Log: slog.New(slog.DiscardHandler)})
 	v.Set([]string{"kubernetes://shop"}, &snapshot.Mesh{})
 	if v.Changed("default", "other") || v.Changed("bank", "shop") || v.changes.Load() != 0 {
-		t.Error("the view hears of a Secret that nobody requested")
+		t.Error("the view counts a change of a Secret that nobody requested")
 	}
 	if !v.Changed("default", "shop") {
-		t.Error("the view does not hear of its Secret")
+		t.Error("the view does not count a change of its Secret")
 	}
 	if v.Reset(); v.Changed("default", "shop") {
-		t.Error("the view hears of a Secret after its end")
+		t.Error("the view counts a change of a Secret after it was closed")
 	}
 }
 
