@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -92,6 +93,7 @@ func boot(t *testing.T, packages string) *machine {
 	if m.parent == "" {
 		t.Skip("no machine is booted: there are no cgroups of version 2")
 	}
+	m.sweep()
 	m.host("cp", "--archive", debianRoot(t), m.root)
 	if err := os.Mkdir(filepath.Join(m.root, "packages"), 0o755); err != nil {
 		t.Fatal(err)
@@ -107,7 +109,7 @@ func boot(t *testing.T, packages string) *machine {
 // start boots the machine and connects it to a network without other machines.
 func (m *machine) start() {
 	t := m.t
-	cgroup := filepath.Join(m.parent, fmt.Sprintf("outrigger-packages-%d", os.Getpid()))
+	cgroup := filepath.Join(m.parent, cgroupPrefix+strconv.Itoa(os.Getpid()))
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-e", "-c", stage1)
 	cmd.Env = append(os.Environ(), "CGROUP="+cgroup, "ROOT="+m.root, "STAGE2="+stage2)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -146,6 +148,23 @@ func (m *machine) start() {
 		"link add eth0 type veth peer name eth1", "link set eth0 up", "link set eth1 up", "address add 10.99.0.2/24 dev eth0", "route add default dev eth0",
 	} {
 		m.host("nsenter", append([]string{"--target", m.pid, "--net", "ip"}, strings.Fields(arguments)...)...)
+	}
+}
+
+// cgroupPrefix begins the name of a machine's cgroup; the id of the test process follows.
+const cgroupPrefix = "outrigger-packages-"
+
+// sweep removes the cgroups of tests that were killed.
+func (m *machine) sweep() {
+	left, err := filepath.Glob(filepath.Join(m.parent, cgroupPrefix+"*"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, cgroup := range left {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(cgroup), cgroupPrefix))
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			m.remove(cgroup)
+		}
 	}
 }
 

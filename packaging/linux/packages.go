@@ -74,8 +74,8 @@ var kinds = []kind{
 		},
 		settings: []string{"/etc/outrigger/control.env", "/etc/outrigger/mesh.yaml"},
 		dirs:     []string{"/etc/outrigger/config"},
-		// Proxies keep their configuration meanwhile.
-		restart: "systemctl try-restart outrigger-control.service",
+		// Proxies keep their configuration meanwhile. A cluster or etcd may be away for long.
+		restart: "systemctl --no-block try-restart outrigger-control.service",
 		state:   "/var/lib/outrigger-control",
 	},
 	{

@@ -58,8 +58,7 @@ func settings(m *machine) {
 		"clean":       {command: "clean", want: []string{"arguments istio-clean-iptables"}},
 		"not clean":   {command: "clean", files: map[string]string{ownFile: "ISTIO_CUSTOM_IP_TABLES=true"}, not: []string{"arguments"}},
 	} {
-		m.run("mkdir", "-p", "/root/files")
-		m.run("cp", "-p", ownFile, "/root/files/agent.env")
+		m.run("cp", "-p", ownFile, "/root/agent.env")
 		m.run("rm", "-f", ownFile)
 		for path, text := range c.files {
 			m.write(path, text)
@@ -77,7 +76,7 @@ func settings(m *machine) {
 			}
 		}
 		m.run("rm", "-f", sidecarFile, clusterFile)
-		m.run("cp", "-p", "/root/files/agent.env", ownFile)
+		m.run("cp", "-p", "/root/agent.env", ownFile)
 	}
 	if m.has("/root/run") {
 		m.t.Error("a setting was run as a command")
