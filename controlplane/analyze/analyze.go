@@ -125,8 +125,10 @@ type Input struct {
 	// Partial means that Objects are all objects of some kinds only: nothing is known about services,
 	// workloads, Gateways and settings.
 	Partial bool
-	// Secrets reports whether a Secret exists; nil means that only those of Manifests are known.
-	Secrets func(namespace, name string) bool
+	// Credential returns an error if a Secret is not a valid certificate with its key. The error wraps
+	// credentials.ErrNotFound if it does not exist. A nil function means that only the Secrets of
+	// Manifests are known.
+	Credential func(namespace, name string) error
 }
 
 // analysis is the state of one Run.
@@ -204,7 +206,7 @@ func (a *analysis) gaps() {
 	if a.AssumedMesh && a.providers {
 		a.unchecked = append(a.unchecked, "extension providers: the mesh config is not known")
 	}
-	if a.Secrets == nil && len(a.Manifests.secrets) == 0 && len(a.kinds[model.Gateway]) > 0 {
+	if a.Credential == nil && len(a.Manifests.secrets) == 0 && len(a.kinds[model.Gateway]) > 0 {
 		a.unchecked = append(a.unchecked, "credentials of gateways: no Secret is known")
 	}
 }

@@ -4,7 +4,6 @@
 package analyze
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -62,14 +61,10 @@ func convert(kinds map[model.Kind][]*model.Config, m *Manifests, p *platform, me
 	}
 	if len(m.secrets) > 0 {
 		in.Certificate = func(namespace, name string) error {
-			s := m.secrets[objectName{namespace, name}]
-			if s == nil {
-				return errors.New("there is no such Secret")
+			if s := m.secrets[objectName{namespace, name}]; s != nil {
+				return s.fault(objectName{namespace, name})
 			}
-			if fault := s.fault(); fault != "" {
-				return errors.New("it " + fault)
-			}
-			return nil
+			return fmt.Errorf("there is no Secret %s/%s", namespace, name)
 		}
 	} else {
 		in.Certificate = func(string, string) error { return nil } // none is known

@@ -4,8 +4,7 @@
 package analyze
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -139,39 +139,39 @@ func (a *analysis) credentials(c *model.Config, spec *networkingv1alpha3.Gateway
 			continue
 		}
 		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
-			name := secretOf(credential, namespace)
 			at := fmt.Sprintf("spec.servers[%d].tls.credentialName", i)
-			switch known := a.Manifests.secrets[name]; {
-			case known != nil:
-				if fault := known.fault(); fault != "" {
-					a.report("IST0161", c, fmt.Sprintf("%s: the Secret %s/%s %s, so connections to the server are refused.", at, name.namespace, name.name, fault), "Write the certificate chain and its key into the Secret.")
-				}
-			case a.Secrets != nil && a.Secrets(name.namespace, name.name):
-			case a.Secrets != nil || len(a.Manifests.secrets) > 0:
-				a.report("IST0101", c, fmt.Sprintf("%s: there is no Secret %s/%s, so connections to the server are refused.", at, name.namespace, name.name), "Create the Secret in the namespace of the gateway, or correct the name.")
+			switch err, known := a.credential(secretOf(credential, namespace)); {
+			case err == nil || !known:
+			case errors.Is(err, credentials.ErrNotFound):
+				a.report("IST0101", c, fmt.Sprintf("%s: %v, so connections to the server are refused.", at, err), "Create the Secret in the namespace of the gateway, or correct the name.")
+			default:
+				message, how := sentences(fmt.Sprintf("%s: %v", at, err))
+				a.report("IST0161", c, message, how)
 			}
 		}
 	}
 }
 
-// fault returns what is wrong with the certificate of a Secret, or "".
-func (s *secret) fault() string {
-	pairs := [][2]string{{"tls.crt", "tls.key"}, {"cert", "key"}}
-	for _, keys := range pairs {
-		chain, key := s.data[keys[0]], s.data[keys[1]]
-		if len(chain) == 0 && len(key) == 0 {
-			continue
-		}
-		pair, err := tls.X509KeyPair(chain, key)
-		if err != nil {
-			return "has no certificate and key that belong together (" + strings.TrimPrefix(err.Error(), "tls: ") + ")"
-		}
-		if _, err := x509.ParseCertificate(pair.Certificate[0]); err != nil {
-			return "has a certificate that cannot be read (" + err.Error() + ")"
-		}
-		return ""
+// credential returns an error if a Secret does not exist, or holds no certificate with its key. known is
+// false if nothing is known about Secrets.
+func (a *analysis) credential(name objectName) (err error, known bool) {
+	s := a.Manifests.secrets[name]
+	switch {
+	case s != nil:
+		return s.fault(name), true
+	case a.Credential != nil:
+		return a.Credential(name.namespace, name.name), true
 	}
-	return "has neither tls.crt and tls.key nor cert and key"
+	return fmt.Errorf("the Secret %s/%s: %w", name.namespace, name.name, credentials.ErrNotFound), len(a.Manifests.secrets) > 0
+}
+
+// fault returns why a Secret is not a certificate with its key.
+func (s *secret) fault(name objectName) error {
+	c, err := credentials.Parse(name.namespace, name.name, s.data)
+	if err == nil && c.Pair == nil {
+		return fmt.Errorf("the Secret %s/%s has no certificate with its key; write tls.crt and tls.key", name.namespace, name.name)
+	}
+	return err
 }
 
 // reachedPorts returns the ports of workloads that services reach.

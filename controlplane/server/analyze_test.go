@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 )
@@ -19,14 +20,25 @@ import (
 func TestAnalyze(t *testing.T) {
 	t.Parallel()
 	const route = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v2}}]}]}\n"
+	const gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\n" +
+		"spec: {servers: [{port: {number: 443, name: tls, protocol: HTTPS}, hosts: [a.example.com], tls: {mode: SIMPLE, credentialName: absent}}]}\n"
 	dir := t.TempDir()
 	write(t, map[string][]byte{
 		filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("31"),
 		filepath.Join(dir, "route.yaml"):   []byte(route),
 		filepath.Join(dir, "invalid.yaml"): []byte("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: invalid, namespace: shop}\nspec: {host: [web]}\n"),
 	})
-	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
+	write(t, map[string][]byte{filepath.Join(dir, "gateway.yaml"): []byte(gateway)})
+	s := serve(t, func(c *Config) {
+		c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false
+		c.Credentials = CredentialsConfig{Source: "fs://" + t.TempDir(), Readers: []string{"edge/gateway"}}
+	})
 	waitFor(t, "it is ready", s.discovery.Ready)
+	select {
+	case <-s.objects.credentials.Synced():
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the credentials are not read")
+	}
 	ask := func(fields url.Values) (found []string) {
 		resp, err := http.PostForm("http://"+s.ports.listeners.http.Addr().String()+"/debug/analyze", fields)
 		if err != nil {
@@ -46,11 +58,11 @@ func TestAnalyze(t *testing.T) {
 		objects string
 		want    []string
 	}{
-		"in force":      {"", []string{"IST0106 invalid invalid.yaml:4", "IST0101 web route.yaml:1"}},
-		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), []string{"IST0106 invalid invalid.yaml:4"}},
+		"in force":      {"", []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0101 web route.yaml:1"}},
+		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1"}},
 		"an addition": {
 			"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v2, labels: {version: v2}}]}\n",
-			[]string{"IST0106 invalid invalid.yaml:4", "IST0173 web new.yaml:1"},
+			[]string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0173 web new.yaml:1"},
 		},
 	} {
 		got := ask(url.Values{"objects": {c.objects}, "source": {"new.yaml"}})

@@ -27,7 +27,12 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.revisions = revisions.New(revisions.Config{
 		Dir: filepath.Join(filepath.Dir(cfg.stateDir()), "history"), Objects: s.objects.store, Logger: s.log.With("component", "config"),
 	})
+	var credential func(namespace, name string) error
+	if s.objects.credentials != nil {
+		credential = s.objects.certificate
+	}
 	s.discovery.Debug(debug.Config{
+		Credential:    credential,
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,

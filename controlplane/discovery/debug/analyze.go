@@ -27,7 +27,7 @@ func (d debugger) analyze() (answerOf, error) {
 		files = append(files, analyze.File{Source: source, Data: []byte(text)})
 	}
 	read := analyze.Read(d.ended, files, d.query.Get("namespace"), d.query.Get("lenient") == "true")
-	in := analyze.Input{Mesh: d.mesh, Manifests: read.Manifests, Objects: read.Objects, Problems: read.Problems}
+	in := analyze.Input{Mesh: d.mesh, Manifests: read.Manifests, Objects: read.Objects, Problems: read.Problems, Credential: d.cfg.Credential}
 	change := map[model.Key]*model.Config{}
 	for _, c := range read.Objects {
 		c.Created = time.Now() // as in a store: the order of objects depends on their age
