@@ -73,6 +73,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +
 			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A\n" +
 			"  outrigger status\n  outrigger explain vs/catalog",
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

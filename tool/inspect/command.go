@@ -45,7 +45,7 @@ const defaultTimeout = 10 * time.Second
 
 // Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newAnalyzeCommand(cfg), newHistoryCommand(cfg), newTopCommand(cfg), newTapCommand(cfg), newProxyConfigCommand(cfg)}
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newAnalyzeCommand(cfg), newHistoryCommand(cfg), newBugReportCommand(cfg), newTopCommand(cfg), newTapCommand(cfg), newProxyConfigCommand(cfg)}
 }
 
 // askFlags are the flags common to all commands.
@@ -67,9 +67,14 @@ func (f *askFlags) add(cmd *cobra.Command, outputs ...string) {
 // addAsked adds the flags to a command without long lists.
 func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 	f.outputs = outputs
+	f.addControls(cmd)
+	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
+}
+
+// addControls adds the flags that name control planes.
+func (f *askFlags) addControls(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
-	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
 }
 
 // oneOf lists alternatives: "a, b or c".

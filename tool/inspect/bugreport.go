@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"archive/tar"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+const (
+	// maxReportPart and maxReport are the sizes in bytes of one file in a report, and of all of them.
+	maxReportPart = 32 << 20
+	maxReport     = 256 << 20
+)
+
+// reported are the questions whose answers are part of a report.
+var reported = []string{"proxies", "syncz", "connections", "push_status", "pushcontext", "mesh", "registryz", "instancesz", "configz", "history"}
+
+// bugReportFlags are the flags of bug-report.
+type bugReportFlags struct {
+	askFlags
+	file    string
+	proxies int
+}
+
+func newBugReportCommand(cfg Config) *cobra.Command {
+	f := bugReportFlags{askFlags: askFlags{cfg: cfg}}
+	cmd := &cobra.Command{
+		Use:   "bug-report",
+		Short: "Write an archive that describes the mesh, for a report of a problem",
+		Long: `Write an archive with the state of the control planes, the objects and their
+history, the configuration of proxies, and metrics. The command lists what it
+collects and what it cannot reach.
+
+Private keys, tokens, and the values of fields that are named like a secret are
+replaced by ` + redactedText + `. Read the archive before you send it: names of hosts and
+services, addresses, and what an object says in other fields stay in it.`,
+		Example: "  outrigger bug-report\n  outrigger bug-report --proxies 5 --file shop.tar.gz\n  tar -xzf outrigger-report.tar.gz",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.addControls(cmd)
+	f.output, f.outputs = outTable, []string{outTable}
+	cmd.Flags().StringVar(&f.file, "file", "outrigger-report.tar.gz", "file to write; it must not exist")
+	cmd.Flags().IntVar(&f.proxies, "proxies", 20, "number of proxies whose configuration is collected, first those that are not in sync")
+	return cmd
+}
+
+func (f *bugReportFlags) run(cmd *cobra.Command) error {
+	addresses, err := f.addresses()
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("%s exists: remove it, or name another file with --file", f.file)
+	}
+	if err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	compressed := gzip.NewWriter(file)
+	b := &bugReport{flags: f, out: tar.NewWriter(compressed), say: view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}}
+	b.add("about.json", b.about(cmd.Root()))
+	reached := false
+	for _, address := range addresses {
+		reached = b.control(cmd.Context(), address) || reached
+	}
+	err = cmp.Or(b.err, cmd.Context().Err())
+	err = errors.Join(err, b.out.Close(), compressed.Close(), file.Close())
+	if err != nil {
+		_ = os.Remove(f.file) // return the first error
+		return f.cfg.Exit(exitFailed, fmt.Errorf("write %s: %w", f.file, err))
+	}
+	b.say.say("\n%s: %s, %d kB.\n", f.file, count(b.files, "file", "files"), b.size>>10)
+	if !reached {
+		return f.cfg.Exit(exitFailed, errors.New("no control plane was reached: name others with --control"))
+	}
+	return nil
+}
+
+// bugReport is an archive that is being written.
+type bugReport struct {
+	flags *bugReportFlags
+	out   *tar.Writer
+	say   view
+	files int
+	size  int64
+	err   error // of the archive
+}
+
+// about describes the machine and the command.
+func (b *bugReport) about(root *cobra.Command) []byte {
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // "" on other systems
+	text, err := json.MarshalIndent(map[string]any{
+		"tool": cmp.Or(root.Version, "unknown"), "written": b.say.now.UTC().Format(time.RFC3339), "go": runtime.Version(),
+		"platform": runtime.GOOS + "/" + runtime.GOARCH, "kernel": strings.TrimSpace(string(kernel)), "cpus": runtime.NumCPU(),
+	}, "", "  ")
+	if err != nil {
+		b.err = err
+	}
+	return text
+}
+
+// add adds a file, without secrets, unless the report is too large.
+func (b *bugReport) add(name string, content []byte) {
+	switch {
+	case b.err != nil:
+		return
+	case len(content) > maxReportPart || b.size+int64(len(content)) > maxReport:
+		b.say.say("left out   %s: the report would be too large\n", name)
+		return
+	}
+	content = withoutSecrets(content)
+	b.err = b.out.WriteHeader(&tar.Header{Name: path.Join("outrigger-report", name), Mode: 0o600, Size: int64(len(content)), ModTime: b.say.now, Format: tar.FormatPAX})
+	if b.err == nil {
+		_, b.err = b.out.Write(content)
+	}
+	b.files++
+	b.size += int64(len(content))
+	b.say.say("collected  %s\n", name)
+}
+
+// missed reports what cannot be reached.
+func (b *bugReport) missed(name string, err error) {
+	b.say.say("missing    %s: %s\n", name, oneLine(err.Error()))
+}
+
+// control adds the state of a control plane, and reports whether it answers.
+func (b *bugReport) control(ctx context.Context, address string) (reached bool) {
+	dir := strings.NewReplacer(":", "_", "/", "_").Replace(strings.TrimPrefix(address, "http://"))
+	for _, name := range reported {
+		a := ask[json.RawMessage](ctx, []string{address}, question{path: name}, b.flags.timeout)[0]
+		if a.err != nil {
+			b.missed(path.Join(dir, name+".json"), a.err)
+			if said := (*answerError)(nil); !reached && !errors.As(a.err, &said) {
+				return false // nobody answers there
+			}
+			continue
+		}
+		reached = true
+		b.add(path.Join(dir, name+".json"), a.value)
+		if name == "proxies" {
+			b.proxies(ctx, address, dir, a.value)
+		}
+	}
+	text, err := metricsOf(ctx, address, b.flags.timeout)
+	if err != nil {
+		b.missed(path.Join(dir, "metrics.txt"), err)
+		return reached
+	}
+	b.add(path.Join(dir, "metrics.txt"), text)
+	return reached
+}
+
+// proxies adds the configuration of proxies, first of those that are not in sync.
+func (b *bugReport) proxies(ctx context.Context, address, dir string, answer []byte) {
+	var replica report.Replica
+	if err := json.Unmarshal(answer, &replica); err != nil {
+		b.missed(path.Join(dir, "proxies"), err)
+		return
+	}
+	slices.SortStableFunc(replica.Proxies, func(x, y report.Proxy) int {
+		return cmp.Compare(btoi(inSync(x)), btoi(inSync(y)))
+	})
+	for i, p := range replica.Proxies {
+		if i == b.flags.proxies {
+			b.say.say("left out   %s: collect more with --proxies\n", count(len(replica.Proxies)-i, "other proxy", "other proxies"))
+			return
+		}
+		name := path.Join(dir, "proxies", strings.ReplaceAll(p.Name, "/", "_")+".json")
+		a := ask[json.RawMessage](ctx, []string{address}, question{path: "config_dump", fields: url.Values{"proxyID": {p.Name}}}, b.flags.timeout)[0]
+		if a.err != nil {
+			b.missed(name, a.err)
+			continue
+		}
+		b.add(name, a.value)
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// inSync reports whether a proxy has acknowledged all that it was sent.
+func inSync(p report.Proxy) bool {
+	return !slices.ContainsFunc(p.Types, func(t report.Type) bool { return t.State != report.Synced && t.State != report.NotSent })
+}
+
+// metricsOf returns the metrics of a control plane.
+func metricsOf(ctx context.Context, address string, timeout time.Duration) ([]byte, error) {
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(address, "/")+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReportPart+1))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = &answerError{resp.StatusCode, oneLine(string(text[:min(len(text), maxErrText)]))}
+	}
+	return text, err
+}
+
+// secretField is the name of a field whose value is a secret.
+var secretField = regexp.MustCompile(`(?i)(passw|secret|token|credential|private.?key|api.?key|authorization|cookie)`)
+
+// secretText is a text that is a secret wherever it is: a private key, a token, or the password in a
+// URL.
+var secretText = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?|\bey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|(?i:\b(?:bearer|basic) )[A-Za-z0-9+/._~=-]{8,}|://[^/\s:@"]+:[^/\s@"]+@|` +
+	`LS0tLS1CRUdJTiB(?:QUklWQVRF|FQyBQUklWQVRF|SU0EgUFJJVkFURS|FTkNSWVBURUQg)[A-Za-z0-9+/=]*`) // the same key in base64
+
+// harmlessField are fields whose names look like those of secrets, but whose values are names.
+var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
+
+// withoutSecrets replaces the secrets in an answer: in JSON by the names of fields too, otherwise in
+// texts only.
+func withoutSecrets(content []byte) []byte {
+	var value any
+	decoder := json.NewDecoder(strings.NewReader(string(content)))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil || decoder.More() {
+		return secretText.ReplaceAll(content, []byte(redactedText))
+	}
+	out, err := json.MarshalIndent(hideSecrets(value, false), "", " ")
+	if err != nil {
+		return []byte(redactedText) // a value that was decoded can be encoded
+	}
+	return out
+}
+
+// hideSecrets replaces the secrets in a value of JSON.
+func hideSecrets(value any, secret bool) any {
+	switch v := value.(type) {
+	case map[string]any:
+		name, _ := v["name"].(string) // an environment variable, a header
+		for key, of := range v {
+			named := secretField.MatchString(key) && !harmlessField[key] && isTexts(of)
+			v[key] = hideSecrets(of, secret || named || key == "private_key" || key == "privateKey" || key == "value" && secretField.MatchString(name))
+		}
+	case []any:
+		for i := range v {
+			v[i] = hideSecrets(v[i], secret)
+		}
+	case string:
+		if secret && v != "" {
+			return redactedText
+		}
+		return secretText.ReplaceAllString(v, redactedText)
+	}
+	return value
+}
+
+// isTexts reports whether a value of JSON is a text or a list of texts.
+func isTexts(value any) bool {
+	if list, ok := value.([]any); ok {
+		return !slices.ContainsFunc(list, func(v any) bool { return !isTexts(v) })
+	}
+	_, ok := value.(string)
+	return ok
+}
