@@ -39,6 +39,7 @@ func TestMachine(t *testing.T) {
 		{"confined", confined},
 		{"rules", redirected},
 		{"reload", reload},
+		{"TPROXY", tproxy},
 		{"watchdog", watchdog},
 		{"upgrade", upgrade},
 		{"stop", stopped},
@@ -199,6 +200,9 @@ a line without meaning
 	if got := m.run("journalctl", "--no-pager", "--unit", agentUnit); !strings.Contains(got, "cluster.env:13: ignored: write NAME=value") {
 		m.t.Errorf("the journal does not name the line without meaning:\n%s", got)
 	}
+	if got := m.run("journalctl", "--no-pager", "--unit", agentUnit); strings.Contains(got, "interception is missing") {
+		m.t.Errorf("the agent finds no rules:\n%s", got)
+	}
 	if m.has("/root/written-by-rules") {
 		m.t.Error("a file that the proxy's user may write made root write a file")
 	}
@@ -281,6 +285,29 @@ func reload(m *machine) {
 	if got := m.property(agentUnit, "ActiveState"); got != "active" {
 		m.t.Errorf("the agent is %s", got)
 	}
+}
+
+// tproxy makes Envoy see the addresses of clients, as the comment in the settings says. The next step
+// restarts the agent without it.
+func tproxy(m *machine) {
+	m.run("cp", "--preserve", ownFile, "/root/agent.env")
+	m.run("sh", "-c", "echo ISTIO_INBOUND_INTERCEPTION_MODE=TPROXY >> "+ownFile)
+	const dropIn = "/etc/systemd/system/" + agentUnit + ".d/override.conf"
+	m.write(dropIn, "[Service]\nCapabilityBoundingSet=CAP_NET_ADMIN\nAmbientCapabilities=CAP_NET_ADMIN\n")
+	m.run("systemctl", "daemon-reload")
+	m.run("systemctl", "restart", agentUnit)
+	if !m.connects() {
+		m.t.Error("connections are not redirected to Envoy")
+	}
+	if got := m.run("outrigger-agent", "request", "GET", "config_dump?resource=dynamic_listeners&name_regex=virtualInbound"); !strings.Contains(got, `"transparent": true`) {
+		m.t.Errorf("the inbound listener is not transparent: %s", got)
+	}
+	const only = "\nCapEff:\t0000000000001000\n" // CAP_NET_ADMIN
+	if got := m.run("cat", "/proc/"+m.property(agentUnit, "MainPID")+"/status"); !strings.Contains(got, only) {
+		m.t.Errorf("the agent has other capabilities:\n%s", got)
+	}
+	m.run("rm", dropIn)
+	m.run("cp", "--preserve", "/root/agent.env", ownFile)
 }
 
 // watchdog stops the processes of services, which systemd notices and restarts.

@@ -29,7 +29,7 @@ func settings(m *machine) {
 		not     []string // what no line begins with
 	}{
 		"no files": {command: "run", want: []string{
-			"arguments proxy sidecar --hot-restart", "POD_NAMESPACE=default", "PROV_CERT=/etc/certs", "OUTPUT_CERTS=/etc/certs", "PROXY_CONFIG=" + envoy + "}",
+			"arguments proxy sidecar --hot-restart", "POD_NAMESPACE=default", "PROV_CERT=/etc/certs", "OUTPUT_CERTS=/etc/certs", "PROXY_CONFIG=" + envoy + "}", "ISTIO_META_INTERCEPTION_MODE=REDIRECT",
 		}, not: []string{"INSTANCE_IP="}},
 		"order": {command: "run", files: map[string]string{sidecarFile: "A=1\nB=1\nC=1", clusterFile: "B=2\nC=2\n", ownFile: "C=3\n"}, want: []string{"A=1", "B=2", "C=3"}},
 		"spelling": {
@@ -42,8 +42,8 @@ func settings(m *machine) {
 			want: []string{"POD_NAMESPACE=shop", "INSTANCE_IP=10.99.0.9", "arguments proxy sidecar --hot-restart --log_as_json --proxyLogLevel * --profiling=false"},
 		},
 		"own values": {
-			command: "run", files: map[string]string{clusterFile: "POD_NAMESPACE=a\nISTIO_NAMESPACE=b\nPROV_CERT=/c\nOUTPUT_CERTS=\nINSTANCE_IP=10.0.0.1\nISTIO_SVC_IP=10.0.0.2"},
-			want: []string{"POD_NAMESPACE=a", "PROV_CERT=/c", "OUTPUT_CERTS=/etc/certs", "INSTANCE_IP=10.0.0.1"},
+			command: "run", files: map[string]string{clusterFile: "POD_NAMESPACE=a\nISTIO_NAMESPACE=b\nPROV_CERT=/c\nOUTPUT_CERTS=\nINSTANCE_IP=10.0.0.1\nISTIO_SVC_IP=10.0.0.2\nISTIO_INBOUND_INTERCEPTION_MODE=TPROXY"},
+			want: []string{"POD_NAMESPACE=a", "PROV_CERT=/c", "OUTPUT_CERTS=/etc/certs", "INSTANCE_IP=10.0.0.1", "ISTIO_META_INTERCEPTION_MODE=TPROXY"},
 		},
 		"JSON":         {command: "run", files: map[string]string{clusterFile: `PROXY_CONFIG='{"concurrency":1}'`}, want: []string{"PROXY_CONFIG=" + envoy + `,"concurrency":1}`}},
 		"YAML":         {command: "run", files: map[string]string{clusterFile: "PROXY_CONFIG='concurrency: 1'"}, want: []string{"PROXY_CONFIG=concurrency: 1", "binaryPath: /usr/lib/outrigger/envoy"}},
