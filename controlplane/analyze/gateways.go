@@ -22,7 +22,7 @@ type served struct {
 	workload string
 	port     uint32
 	bind     string
-	host     string
+	host     string // as written, also with a namespace
 }
 
 // gateways checks Gateways, and those of one workload against each other.
@@ -67,13 +67,9 @@ func (a *analysis) sameHosts(c *model.Config, spec *networkingv1alpha3.Gateway, 
 	for i, s := range spec.GetServers() {
 		others, seen := []string{}, map[string]bool{}
 		for _, h := range s.GetHosts() {
-			_, host, ok := strings.Cut(h, "/")
-			if !ok {
-				host = h
-			}
 			for _, workload := range keys {
 				a.steps++
-				key := served{workload, s.GetPort().GetNumber(), s.GetBind(), strings.ToLower(host)}
+				key := served{workload, s.GetPort().GetNumber(), s.GetBind(), strings.ToLower(h)}
 				switch other := hosts[key]; {
 				case other == nil:
 					hosts[key] = c
