@@ -136,6 +136,7 @@ type analysis struct {
 	Input
 	kinds     map[model.Kind][]*model.Config
 	workloads *workloads
+	byName    map[model.Key]bool
 	found     []Finding
 	unchecked []string
 	// providers is true if objects name extension providers.
@@ -177,6 +178,7 @@ func (a *analysis) run() {
 	a.gateways()
 	a.serviceEntries()
 	a.selectors()
+	a.targets()
 	a.authorizationPolicies()
 	a.probes()
 	a.oneOfNamespace()

@@ -92,20 +92,31 @@ func (a *analysis) verifies(c *model.Config, spec *networkingv1alpha3.Destinatio
 
 // mutualTLS compares the TLS mode of a rule with the modes of the workloads of its service.
 func (a *analysis) mutualTLS(c *model.Config, spec *networkingv1alpha3.DestinationRule, svc *model.Service) {
-	if svc.External {
+	if svc.External || a.policyConflict(c, "spec.trafficPolicy", spec.GetTrafficPolicy(), nil, svc) {
 		return
 	}
+	for i, s := range spec.GetSubsets() {
+		if s.GetTrafficPolicy() != nil && a.policyConflict(c, fmt.Sprintf("spec.subsets[%d].trafficPolicy", i), s.GetTrafficPolicy(), s.GetLabels(), svc) {
+			return
+		}
+	}
+}
+
+// policyConflict reports a TLS mode of a traffic policy that the workloads with some labels refuse.
+func (a *analysis) policyConflict(c *model.Config, at string, policy *networkingv1alpha3.TrafficPolicy, labels map[string]string, svc *model.Service) bool {
 	modes := map[uint32]*networkingv1alpha3.ClientTLSSettings{}
 	for _, p := range svc.Ports {
-		modes[p.Number] = spec.GetTrafficPolicy().GetTls()
+		modes[p.Number] = policy.GetTls()
 	}
-	for _, p := range spec.GetTrafficPolicy().GetPortLevelSettings() {
+	for _, p := range policy.GetPortLevelSettings() {
 		if n := p.GetPort().GetNumber(); n != 0 { // the settings of a port replace the others
 			modes[n] = p.GetTls()
 		}
 	}
 	for _, ep := range a.endpoints(svc) {
-		a.steps++
+		if a.steps++; !model.Selects(labels, ep.Labels) {
+			continue
+		}
 		tls := modes[ep.ServicePort]
 		if tls == nil {
 			continue // chosen by what the workload accepts
@@ -125,8 +136,9 @@ func (a *analysis) mutualTLS(c *model.Config, spec *networkingv1alpha3.Destinati
 		if of := a.Mesh.PeerAuthentications.Of(ep.Namespace, ep.Labels); len(of) > 0 {
 			by = "the PeerAuthentication " + nameOf(of[len(of)-1])
 		}
-		a.report("IST0113", c, fmt.Sprintf("The TLS mode for port %d of %q is %s, but by %s its workloads %s, so connections fail.", ep.ServicePort, svc.Hostname, tls.GetMode(), by, accepts),
+		a.report("IST0113", c, fmt.Sprintf("%s: the TLS mode for port %d of %q is %s, but by %s its workloads %s, so connections fail.", at, ep.ServicePort, svc.Hostname, tls.GetMode(), by, accepts),
 			"Remove the TLS mode, so that clients use what the workloads accept, or change the PeerAuthentication.")
-		return
+		return true
 	}
+	return false
 }

@@ -12,6 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -64,6 +65,52 @@ func (a *analysis) selectors() {
 		a.report("IST0127", c, fmt.Sprintf("No workload of %s has the labels %s, so the object has no effect.", where, labelText(labels)),
 			"Correct the selector, or the labels of the workloads.")
 	}
+}
+
+// targeted is a policy that may name its targets.
+type targeted interface {
+	GetTargetRefs() []*typev1beta1.PolicyTargetReference
+}
+
+// targets finds objects that policies name as their targets and that do not exist.
+func (a *analysis) targets() {
+	if a.Partial {
+		return
+	}
+	for _, c := range a.Objects {
+		spec, ok := c.Spec.(targeted)
+		if !ok {
+			continue
+		}
+		for i, ref := range spec.GetTargetRefs() {
+			kind := model.Kind(ref.GetKind())
+			exists := true
+			switch ref.GetGroup() + "/" + ref.GetKind() {
+			case "gateway.networking.k8s.io/Gateway":
+				kind = model.KubernetesGateway
+				exists = a.has(kind, c.Namespace, ref.GetName()) || len(a.kinds[kind]) == 0 && !a.servicesKnown()
+			case "networking.istio.io/ServiceEntry":
+				exists = a.has(kind, c.Namespace, ref.GetName())
+			case "/Service", "core/Service":
+				host := a.Mesh.ResolveHost(ref.GetName(), c.Namespace)
+				exists = !a.servicesKnown() || a.Mesh.Services.ForHost(host, c.Namespace) != nil
+			}
+			if !exists {
+				a.report("IST0101", c, fmt.Sprintf("spec.targetRefs[%d]: there is no %s %s/%s, so the policy has no effect there.", i, ref.GetKind(), c.Namespace, ref.GetName()), "Correct the name, or create the object.")
+			}
+		}
+	}
+}
+
+// has reports whether an object exists.
+func (a *analysis) has(kind model.Kind, namespace, name string) bool {
+	if a.byName == nil {
+		a.byName = map[model.Key]bool{}
+		for _, c := range a.Objects {
+			a.byName[c.Key] = true
+		}
+	}
+	return a.byName[model.Key{Kind: kind, Namespace: namespace, Name: name}]
 }
 
 // conflict are the codes of objects of which only one counts for a workload.

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package analyze
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCases plants further mistakes of codes that TestChecks covers once.
+func TestCases(t *testing.T) {
+	t.Parallel()
+	base, err := os.ReadFile(filepath.Join("testdata", "base.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
+	object := func(group, kind, spec string) string {
+		return "apiVersion: " + group + "\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
+	}
+	const networking, security, api = "networking.istio.io/v1", "security.istio.io/v1", "gateway.networking.k8s.io/v1"
+	strict := object(security, "PeerAuthentication", "{mtls: {mode: STRICT}}") + "---\n"
+	for name, c := range map[string]struct{ text, code, says string }{
+		"a Gateway that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gone}]}"), "IST0101", "there is no Gateway shop/gone"},
+		"a Gateway that is a target":    {gateway + object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]}"), "IST0101", ""},
+		"a Service that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: \"\", kind: Service, name: gone}]}"), "IST0101", "there is no Service shop/gone"},
+		"a subset with plaintext":       {strict + object(networking, "DestinationRule", "{host: web, subsets: [{name: v1, labels: {version: v1}, trafficPolicy: {tls: {mode: DISABLE}}}]}"), "IST0113", "spec.subsets[0].trafficPolicy: the TLS mode"},
+		"another subset with plaintext": {strict + object(networking, "DestinationRule", "{host: web, subsets: [{name: v1, labels: {version: v2}, trafficPolicy: {tls: {mode: DISABLE}}}]}"), "IST0113", ""},
+		"a subset that no rule has":     {object(networking, "VirtualService", "{hosts: [web], http: [{route: [{destination: {host: web, subset: v9}}]}]}"), "IST0101", `has the subset "v9"`},
+		"a Gateway that is missing":     {object(networking, "VirtualService", "{hosts: [web], gateways: [gone], http: [{route: [{destination: {host: web}}]}]}"), "IST0101", "there is no Gateway shop/gone"},
+		"a selector of a Gateway":       {object(networking, "Gateway", "{selector: {app: gone}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [\"*\"]}]}"), "IST0101", "no workload has the labels app=gone"},
+		"a parent that is missing":      {gateway + object(api, "HTTPRoute", "{parentRefs: [{name: gone}], rules: [{backendRefs: [{name: web, port: 80}]}]}"), "IST0101", "there is no Gateway shop/gone"},
+		"a backend that is missing":     {gateway + object(api, "HTTPRoute", "{parentRefs: [{name: edge}], rules: [{backendRefs: [{name: gone, port: 80}]}]}"), "IST0101", "there is no Service shop/gone"},
+		"an Ingress":                    {object("networking.k8s.io/v1", "Ingress", "{defaultBackend: {service: {name: gone, port: {number: 80}}}}"), "IST0101", `there is no Service "gone"`},
+		"a port of an Ingress":          {object("networking.k8s.io/v1", "Ingress", "{defaultBackend: {service: {name: web, port: {number: 81}}}}"), "OUT0007", "has no port 81"},
+		"a mirror":                      {object(networking, "VirtualService", "{hosts: [web], http: [{route: [{destination: {host: web}}], mirrors: [{destination: {host: gone}}]}]}"), "IST0101", "spec.http[0].mirrors[0].destination.host"},
+		"a route of TCP":                {object(networking, "VirtualService", "{hosts: [web], tcp: [{route: [{destination: {host: gone}}]}]}"), "IST0101", "spec.tcp[0].route[0].destination.host"},
+		"a delegate":                    {object(networking, "VirtualService", "{hosts: [web], http: [{delegate: {name: gone}}]}"), "IST0101", "there is no VirtualService shop/gone"},
+		"a provider":                    {object(security, "AuthorizationPolicy", "{action: CUSTOM, provider: {name: gone}, rules: [{}]}"), "IST0101", `no extension provider "gone"`},
+		"a namespace of a source":       {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n" + object(security, "AuthorizationPolicy", "{rules: [{from: [{source: {namespaces: [gone]}}]}]}"), "IST0101", `no namespace "gone"`},
+		"a port of a rule":              {object(networking, "DestinationRule", "{host: web, trafficPolicy: {portLevelSettings: [{port: {number: 81}, connectionPool: {tcp: {maxConnections: 1}}}]}}"), "OUT0007", "has no port 81"},
+		"a policy of a dry run":         {strings.Replace(object(security, "AuthorizationPolicy", "{action: DENY, rules: [{}]}"), "{name: a", "{annotations: {istio.io/dry-run: \"true\"}, name: a", 1), "OUT0002", ""},
+		"a List":                        {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: more, namespace: shop}\n  spec: {ports: [{name: x, port: 80}]}\n", "IST0118", `The name "x"`},
+		"an object that is no Pod":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop}\nspec: {containers: 1}\n", "IST0106", "the object cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read := Read(nil, []File{{"base.yaml", base}, {"case.yaml", []byte(c.text)}}, "", false)
+			in := Input{Objects: read.Objects, Problems: read.Problems, Manifests: read.Manifests}
+			in.Build(nil)
+			r := Run(in)
+			found := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Code == c.code && strings.Contains(f.Message, c.says) })
+			if found != (c.says != "") {
+				t.Errorf("found is %v:\n%s", found, golden(r))
+			}
+		})
+	}
+}
+
+// TestUnchecked checks that an analysis names the checks that its input is too small for.
+func TestUnchecked(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [web], gateways: [edge], http: [{route: [{destination: {host: web, subset: v1}}]}]}\n" +
+		"---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a}\nspec: {selector: {matchLabels: {app: web}}, action: CUSTOM, provider: {name: a}, rules: [{to: [{operation: {methods: [GET]}}]}]}\n"
+	read := Read(nil, []File{{"a.yaml", []byte(text)}}, "", false)
+	in := Input{Objects: read.Objects, Manifests: read.Manifests, AssumedMesh: true}
+	in.Build(nil)
+	r := Run(in)
+	if len(r.Findings) > 0 || len(r.Unchecked) != 4 {
+		t.Errorf("unchecked are %q, the findings\n%s", r.Unchecked, golden(r))
+	}
+}
