@@ -49,6 +49,7 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
 	f.add(cmd, outTable, outYAML, outJSON)
+	f.complete(cmd, completeObject(&f, true))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }

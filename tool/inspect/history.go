@@ -59,6 +59,7 @@ outrigger rollback.`,
 	cmd.Flags().StringVar(&f.since, "since", "", "only versions since then: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	cmd.Flags().StringVar(&f.revision, "revision", "", "print the objects with this revision, or with one that begins like this")
 	f.add(cmd, outTable, outYAML, outJSON)
+	f.complete(cmd, completeObject(&f.askFlags, false))
 	return cmd
 }
 

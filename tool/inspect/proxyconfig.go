@@ -87,6 +87,7 @@ out. The exit code is 0, or 1 if there are differences or an error.`,
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of --admin has")
 	f.addAsked(cmd, outTable, outWide, outYAML, outJSON)
+	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
 }
 

@@ -60,6 +60,7 @@ a port to each, because it answers without a token only on its own machine:
 		RunE: func(cmd *cobra.Command, args []string) error { return f.status(cmd, args) },
 	}
 	f.add(cmd, outTable, outWide, outYAML, outJSON)
+	f.complete(cmd, completeProxy(&f))
 	return cmd
 }
 

@@ -54,6 +54,7 @@ Agents answer only on their own machine. ` + reachCure + `.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.addAsked(cmd, outTable, outWide, outJSON)
+	f.complete(cmd, completeProxy(&f.askFlags))
 	f.addAgents(cmd)
 	flags := cmd.Flags()
 	flags.DurationVar(&f.length, "for", maxCapture, "when to end; at most "+maxCapture.String())

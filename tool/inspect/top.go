@@ -70,6 +70,7 @@ The agents answer at port 15020. ` + reachCure + `.`,
 	f.addAgents(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "ask the proxies of this namespace only")
+	f.complete(cmd, completeProxy(&f.askFlags))
 	flags.DurationVar(&f.interval, "interval", defaultInterval, "time between two samples, from "+minInterval.String()+" to "+maxInterval.String()+"; Envoy updates latencies every 5s")
 	flags.BoolVar(&f.once, "once", false, "print once and end, as without a terminal")
 	flags.StringVar(&f.order, "sort", "rate", oneOf(slices.Sorted(maps.Keys(sorters()))))

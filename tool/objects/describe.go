@@ -65,6 +65,7 @@ func newDescribeCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringVarP(&pick.namespace, "namespace", "n", "", "namespace of the objects (default \"default\")")
 	pick.add(cmd)
 	store.add(cmd)
+	store.complete(cmd, &pick)
 	return cmd
 }
 

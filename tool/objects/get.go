@@ -87,6 +87,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringVarP(&pick.namespace, "namespace", "n", "", "namespace of the objects (default \"default\")")
 	pick.add(cmd)
 	store.add(cmd)
+	store.complete(cmd, &pick)
 	cmd.Flags().StringVarP(&output, "output", "o", outTable, "table, yaml, json or name")
 	return cmd
 }

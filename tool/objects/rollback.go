@@ -149,6 +149,7 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringVar(&to, "to", "", "revision to restore, or the beginning of one")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change")
 	store.add(cmd)
+	store.complete(cmd, &pick)
 	return cmd
 }
 

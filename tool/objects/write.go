@@ -213,6 +213,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 	files.add(cmd)
 	pick.add(cmd)
 	store.add(cmd)
+	store.complete(cmd, &pick)
 	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "an object that does not exist is no error")
 	return cmd
 }

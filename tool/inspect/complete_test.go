@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestComplete completes proxies, objects and namespaces like a shell does.
+func TestComplete(t *testing.T) {
+	t.Parallel()
+	c := startControl(t, "istiod-0")
+	c.proxy(t, "web-1", "")
+	c.proxy(t, "web-2", "")
+	for line, want := range map[string]string{
+		"status |":                  "web-1.shop web-2.shop",
+		"proxy clusters web-2|":     "web-2.shop",
+		"top web-1.shop |":          "",
+		"tap we|":                   "web-1.shop web-2.shop",
+		"explain web|":              "web-1.shop web-2.shop",
+		"explain workloadg|":        "workloadgroup/",
+		"explain se/|":              "se/web.shop",
+		"history serviceentry |":    "web",
+		"history se/w|":             "se/web.shop",
+		"explain nothing/|":         "",
+		"top -n |":                  "shop",
+		"explain vs/a vs/b |":       "",
+		"proxy listeners -n s|":     "shop",
+		"history destinationrule/|": "destinationrule/a.b.default",
+	} {
+		text, _ := strings.CutSuffix(line, "|")
+		words := strings.Split(text, " ")
+		last := words[len(words)-1]
+		args := append([]string{"__complete"}, words[:len(words)-1]...)
+		if words[max(len(words)-2, 0)] == "-n" {
+			args = append(args[:len(args)-1], "--control", c.http, "-n", last)
+		} else {
+			args = append(args, "--control", c.http, last)
+		}
+		out, _, code := run(t, args...)
+		var got []string
+		for line := range strings.Lines(out) {
+			if line = strings.TrimSuffix(line, "\n"); !strings.HasPrefix(line, ":") {
+				got = append(got, line)
+			}
+		}
+		if code != 0 || strings.Join(got, " ") != want {
+			t.Errorf("%s: code %d, %q, want %q", line, code, got, want)
+		}
+	}
+	if out, _, _ := run(t, "__complete", "status", "--control", listenNowhere(t), ""); !strings.HasPrefix(out, ":") {
+		t.Errorf("without a control plane: %q, want nothing", out)
+	}
+}
