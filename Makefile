@@ -170,7 +170,7 @@ test-images: ## build the images for this machine and test them
 .PHONY: test-machine
 test-machine: ## install the packages on a Debian with systemd of its own; needs root
 	@$(MAKE) --no-print-directory image-programs IMAGE_ARCHES="$$(go env GOARCH)"
-	@cd packaging/linux && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY)
+	@cd packaging/linux && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a machine with systemd' $(GOFLAGS_TEST) -count=1 -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) --
 
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector

@@ -71,16 +71,15 @@ umount -l /old
 exec env -i container=outrigger PATH=/usr/bin:/usr/sbin /usr/lib/systemd/systemd
 `
 
-// boot starts a machine that has the packages of a directory at /packages. It skips the test, and
-// says why, where that is not possible.
-func boot(t *testing.T, packages string) *machine {
+// newMachine returns a machine to boot. It skips the test, and says why, where that is not possible.
+func newMachine(t *testing.T) *machine {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("no machine is booted: that needs root")
+		leaveOut(t, "no machine is booted: that needs root")
 	}
 	for _, program := range []string{"unshare", "nsenter", "pivot_root", "ip", "cp"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no machine is booted: %v", err)
+			leaveOut(t, "no machine is booted: %v", err)
 		}
 	}
 	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root"), halt: func() {}}
@@ -91,9 +90,15 @@ func boot(t *testing.T, packages string) *machine {
 		}
 	}
 	if m.parent == "" {
-		t.Skip("no machine is booted: there are no cgroups of version 2")
+		leaveOut(t, "no machine is booted: there are no cgroups of version 2")
 	}
 	m.sweep()
+	return m
+}
+
+// boot starts the machine with the packages of a directory at /packages.
+func (m *machine) boot(packages string) {
+	t := m.t
 	m.host("cp", "--archive", debianRoot(t), m.root)
 	if err := os.Mkdir(filepath.Join(m.root, "packages"), 0o755); err != nil {
 		t.Fatal(err)
@@ -103,7 +108,6 @@ func boot(t *testing.T, packages string) *machine {
 	runtime.LockOSThread()
 	t.Cleanup(func() { m.halt() })
 	m.start()
-	return m
 }
 
 // start boots the machine and connects it to a network without other machines.
@@ -132,7 +136,7 @@ func (m *machine) start() {
 		select {
 		case <-ended:
 			if strings.Contains(output.String(), "not permitted") {
-				t.Skipf("no machine is booted: namespaces are not permitted here:\n%s", &output)
+				leaveOut(t, "no machine is booted: namespaces are not permitted here:\n%s", &output)
 			}
 			t.Fatalf("the machine has ended:\n%s", &output)
 		default:
@@ -285,7 +289,7 @@ func debianRoot(t *testing.T) string {
 		}
 		found, err := archive.Files(t.Context(), p)
 		if errors.Is(err, debian.ErrUnavailable) {
-			t.Skipf("no machine is booted: %v", err)
+			leaveOut(t, "no machine is booted: %v", err)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm" // registers the format
 )
 
-// a builder writes packages. It keeps generated files in a temporary directory.
+// A builder writes packages. It keeps generated files in a temporary directory.
 type builder struct {
 	options
 	dir string

@@ -27,8 +27,9 @@ const (
 // TestMachine installs the packages on a machine, joins it to a mesh as a machine joins Istio, uses
 // the services, upgrades the packages and removes them.
 func TestMachine(t *testing.T) {
+	m := newMachine(t)
 	packages := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.0.0", "--envoy-version", *envoyVersion, "--format", "deb")
-	m := boot(t, packages)
+	m.boot(packages)
 	for _, step := range []struct {
 		name string
 		run  func(*machine)

@@ -28,6 +28,14 @@ var (
 	envoyVersion = flag.String("envoy-version", "", "version of the envoy among them")
 )
 
+// leaveOut skips a test and prints why, also where go test does not.
+func leaveOut(t *testing.T, format string, arguments ...any) {
+	t.Helper()
+	reason := fmt.Sprintf(format, arguments...)
+	fmt.Printf("== packages: %s is left out: %s\n", t.Name(), reason)
+	t.Skip(reason)
+}
+
 // native returns the directory of the programs for this machine.
 func native(t *testing.T) string {
 	t.Helper()
@@ -187,7 +195,7 @@ func TestRPM(t *testing.T) {
 			t.Error(err)
 		}
 		if rpm, err := exec.LookPath("rpm"); err != nil {
-			t.Log("rpm does not read the package: it is not installed")
+			continue // TestMachine has one
 		} else if output, err := exec.CommandContext(t.Context(), rpm, "--query", "--package", "--list", "--scripts", f.Name()).CombinedOutput(); err != nil {
 			t.Errorf("rpm: %v\n%s", err, output)
 		}
@@ -199,7 +207,7 @@ func TestLintian(t *testing.T) {
 	t.Parallel()
 	lintian, err := exec.LookPath("lintian")
 	if err != nil {
-		t.Skip("lintian is not installed")
+		leaveOut(t, "lintian is not installed")
 	}
 	out := makePackages(t, "--programs", small(t), "--version", "v1.2.3", "--envoy-version", *envoyVersion, "--arch", runtime.GOARCH, "--compression", "gzip", "--format", "deb")
 	debs, err := filepath.Glob(filepath.Join(out, "*.deb"))
