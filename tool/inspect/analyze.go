@@ -190,6 +190,11 @@ func (f *analyzeFlags) read(in io.Reader, named []string) (out []analyze.File, e
 	if err != nil {
 		return nil, err
 	}
+	if !f.recursed {
+		paths = slices.DeleteFunc(paths, func(path string) bool {
+			return !slices.ContainsFunc(named, func(n string) bool { return n == path || filepath.Clean(n) == filepath.Dir(path) })
+		})
+	}
 	size := 0
 	for _, path := range paths {
 		file := analyze.File{Source: path}

@@ -45,6 +45,15 @@ func TestAnalyzeFlags(t *testing.T) {
 	if err := os.WriteFile(file, []byte(mistaken), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{".hidden/a.yaml", ".hidden.yaml", "deep/a.yaml"} {
+		path := filepath.Join(filepath.Dir(file), name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("kind: [\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, c := range map[string]struct {
 		args   string
 		code   int
@@ -53,7 +62,8 @@ func TestAnalyzeFlags(t *testing.T) {
 	}{
 		"stdin":            {"-", 1, "ERROR IST0101 VirtualService/shop/web  standard input:10", ""},
 		"a file":           {"-f " + file, 1, "1 error, 1 warning, 1 info in 3 objects; 1 other skipped", ""},
-		"a directory":      {filepath.Dir(file), 1, "Correct the host, or add a Service", ""},
+		"a directory":      {filepath.Dir(file) + " --recursive=false", 1, "1 error, 1 warning, 1 info in 3", ""},
+		"subdirectories":   {filepath.Dir(file), 1, "2 errors, 1 warning, 1 info in 3", ""},
 		"a code":           {"- --code IST0118", 0, "INFO IST0118 Service/shop/web", "IST0101"},
 		"threshold":        {"- --code IST0118 --failure-threshold info", 1, "IST0118", ""},
 		"output":           {"- --output-threshold error", 1, "1 error, 0 warnings, 0 info", "IST0174"},

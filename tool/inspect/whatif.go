@@ -136,18 +136,25 @@ func (f *whatIfFlags) fields(in io.Reader) (url.Values, error) {
 	return out, nil
 }
 
-// filesIn replaces directories by the YAML and JSON files in them.
+// filesIn replaces directories by the YAML and JSON files in them. Like a control plane, it skips
+// hidden files and directories.
 func filesIn(names []string) (out []string, err error) {
 	for _, name := range names {
 		if info, err := os.Stat(name); err != nil || !info.IsDir() {
 			out = append(out, name) // opening it says what is wrong
 			continue
 		}
-		err := filepath.WalkDir(filepath.Clean(name)+string(filepath.Separator), func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+		root := filepath.Clean(name) + string(filepath.Separator) // the target directory of a link
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			switch hidden := strings.HasPrefix(d.Name(), ".") && path != root; {
+			case err != nil:
+				return err
+			case hidden && d.IsDir():
+				return filepath.SkipDir
+			case !hidden && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)):
 				out = append(out, path)
 			}
-			return err
+			return nil
 		})
 		if err != nil {
 			return nil, err
