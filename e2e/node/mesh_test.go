@@ -112,4 +112,8 @@ spec:
 	if got := n.Logs(t.Context(), "outside", "client", "app"); !strings.Contains(got, "connection reset") && !strings.Contains(got, "EOF") {
 		t.Errorf("a client without a proxy got %q, want a connection that ends", got)
 	}
+	control := n.Selected(t, "istio-system", "app=istiod", Ready)
+	if log := n.Logs(t.Context(), "istio-system", control.Name, "discovery"); strings.Contains(log, "versions of objects are not recorded") {
+		t.Errorf("the control plane records no versions of objects:\n%s", log)
+	}
 }
