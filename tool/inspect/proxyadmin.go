@@ -136,14 +136,12 @@ func secretsOf(d *adminv3.SecretsConfigDump, now time.Time) []secret {
 		if packed.UnmarshalTo(message) != nil {
 			message.Name = name
 		}
-		text, kind := message.GetTlsCertificate().GetCertificateChain().GetInlineBytes(), "Cert Chain"
+		source, kind := message.GetTlsCertificate().GetCertificateChain(), "Cert Chain"
 		if message.GetTlsCertificate() == nil {
-			text, kind = message.GetValidationContext().GetTrustedCa().GetInlineBytes(), "CA"
+			source, kind = message.GetValidationContext().GetTrustedCa(), "CA"
 		}
-		if message.GetTlsCertificate() != nil && len(text) == 0 {
-			text = []byte(message.GetTlsCertificate().GetCertificateChain().GetInlineString())
-		}
-		list, _ := certs.ParseChain(text) // what cannot be read has no certificate
+		text := slices.Concat(source.GetInlineBytes(), []byte(source.GetInlineString())) // one of them is set
+		list, _ := certs.ParseChain(text)                                                // what cannot be read has no certificate
 		if kind == "Cert Chain" && len(list) > 1 {
 			list = list[:1]
 		}
