@@ -27,8 +27,13 @@ import (
 const (
 	// defaultFileSize is the size in bytes at which a file is replaced. There are two files.
 	defaultFileSize = 32 << 20
+	// settle is how long a start has the processors for itself: comparing 10,000 objects takes a second.
+	settle = 5 * time.Second
 	// maxLimited is the number of objects whose rate is limited.
 	maxLimited = 4096
+
+	// registered is the annotation of WorkloadEntries that a control plane wrote for a machine.
+	registered = "istio.io/autoRegistrationGroup"
 
 	currentFile, previousFile, nextFile, lockFile = "current.jsonl", "previous.jsonl", "next.jsonl", "lock"
 )
@@ -58,6 +63,8 @@ type Config struct {
 type Log struct {
 	cfg    Config
 	wake   chan struct{}
+	hurry  chan struct{} // somebody asks before the first comparison
+	first  chan struct{} // closed after the first comparison, or if there will be none
 	limits *ratelimit.Keyed[model.Key]
 
 	mu      sync.Mutex // guards the fields below
@@ -85,7 +92,7 @@ type state struct {
 func New(cfg Config) *Log {
 	cfg.FileSize = cmp.Or(cfg.FileSize, defaultFileSize)
 	return &Log{
-		cfg: cfg, wake: make(chan struct{}, 1), limits: ratelimit.NewKeyed[model.Key](maxLimited),
+		cfg: cfg, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), first: make(chan struct{}), limits: ratelimit.NewKeyed[model.Key](maxLimited),
 		pending: map[model.Key]time.Time{}, known: map[model.Key]state{},
 	}
 }
@@ -124,8 +131,14 @@ func (l *Log) Run(ctx context.Context) error {
 	if l.file != nil {
 		defer func() { _ = l.file.Close() }() // each record has been written, or its error is logged
 	}
-	timer := time.NewTimer(time.Hour)
+	timer := time.NewTimer(settle)
 	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-l.hurry:
+	case <-timer.C:
+	}
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -140,6 +153,9 @@ func (l *Log) Run(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.compared {
+		close(l.first)
+	}
 	l.fault = err
 	l.pending, l.all = map[model.Key]time.Time{}, time.Time{}
 	l.cfg.Logger.Warn("versions of objects are not recorded until the control plane restarts", "err", err)
@@ -159,6 +175,18 @@ func (l *Log) lock() (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("another control plane records versions of objects in %s: %w", l.cfg.Dir, err), f.Close())
 	}
 	return f, nil
+}
+
+// wait waits until the objects of the start are recorded, for a moment at most.
+func (l *Log) wait() {
+	select {
+	case l.hurry <- struct{}{}:
+	default:
+	}
+	select {
+	case <-l.first:
+	case <-time.After(settle):
+	}
 }
 
 // open reads the files of an earlier run and opens the current one.
@@ -235,7 +263,10 @@ func (l *Log) write() (wait time.Duration, err error) {
 			wait = due
 		}
 	}
-	l.compared = l.compared || !all.IsZero()
+	if !l.compared && !all.IsZero() {
+		l.compared = true
+		close(l.first)
+	}
 	l.mu.Lock()
 	maps.Copy(pending, l.pending) // newer times replace those of the objects that are due later
 	l.pending = pending
@@ -267,6 +298,9 @@ func (l *Log) addAll(pending map[model.Key]time.Time, at time.Time) {
 // version is due if the object changes too often, and 0 otherwise.
 func (l *Log) record(key model.Key, at time.Time, first bool) (due time.Duration, err error) {
 	c := l.cfg.Objects.Get(key)
+	if c != nil && c.Annotations[registered] != "" {
+		return 0, nil // machines that come and go must not displace what users write
+	}
 	old, existed := l.known[key]
 	if c == old.object && (c != nil || !existed) {
 		return 0, nil

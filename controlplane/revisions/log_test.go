@@ -271,6 +271,49 @@ func TestBounded(t *testing.T) {
 	})
 }
 
+// TestRegisteredMachines checks that the entries that control planes write for machines are not
+// recorded, neither when they come nor when they go.
+func TestRegisteredMachines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 0)
+		key := model.Key{Kind: model.WorkloadEntry, Namespace: "shop", Name: "machine"}
+		r.store.objects[key] = &model.Config{
+			Key: key, Annotations: map[string]string{registered: "group"}, Spec: &networkingv1alpha3.WorkloadEntry{Address: "10.0.0.1"},
+		}
+		r.log.Note(model.NewChange(key), time.Now())
+		r.sleep(time.Minute)
+		delete(r.store.objects, key)
+		r.log.Note(model.NewChange(key), time.Now())
+		r.change("a", "one")
+		expect(t, "List", r.lines(Filter{}), []string{"a created"})
+		r.stop()
+	})
+}
+
+// TestAskedAtTheStart checks that a question right after a start is answered with all objects, without
+// the delay of the start.
+func TestAskedAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, store: &store{objects: map[model.Key]*model.Config{}}, dir: t.TempDir()}
+		r.store.set("a", "one")
+		l := New(Config{Dir: r.dir, Objects: r.store, Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		l.Note(model.Change{All: true}, time.Now())
+		began := time.Now()
+		r.log = l
+		expect(t, "List", r.lines(Filter{}), []string{"a found"})
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the answer took %s, want no wait", took)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
+}
+
 // TestCutLine checks that a line truncated by a crash does not affect other versions.
 func TestCutLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

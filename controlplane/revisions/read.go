@@ -53,6 +53,7 @@ func (f Filter) selects(v report.Version) bool {
 
 // List returns the versions that a filter selects, at most 1000.
 func (l *Log) List(f Filter) (report.History, error) {
+	l.wait()
 	out := report.History{Versions: []report.Version{}}
 	last := map[model.Key]report.Version{}
 	var err error
@@ -81,6 +82,7 @@ func (l *Log) List(f Filter) (report.History, error) {
 // Changes returns the objects that differ between two moments, with both versions. It returns an
 // error if there are more than 1000, or if the history begins later.
 func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
+	l.wait()
 	type pair struct{ before, after string } // revisions
 	pairs := map[model.Key]pair{}
 	start, err := l.scan(func(v report.Version, _ []byte) {
