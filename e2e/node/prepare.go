@@ -62,7 +62,8 @@ func prepare(ctx context.Context) (f files, err error) {
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", f.program("app"), "./app"},
 	} {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		// The jobs of a make that runs the tests are not for this one.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "MAKEFLAGS=")
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 		if err := cmd.Run(); err != nil {
 			return f, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
