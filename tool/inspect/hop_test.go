@@ -23,8 +23,8 @@ func routedRequests() []report.Decision {
 	gone := report.Decision{
 		Replica: "istiod-0", Proxy: "frontend-1.shop", Identity: "spiffe://cluster.local/ns/shop/sa/frontend", HTTP: true, Method: "GET", Path: "/", Host: "catalog.shop", By: "route", Status: 503,
 		Reason: "no workload belongs to it", Client: &report.Hop{
-			Proxy: "frontend-1.shop", Listener: "0.0.0.0_80", VirtualHost: "catalog.shop.svc.cluster.local:80", Route: "default",
-			Destinations: []report.Destination{{Cluster: "outbound|80|v3|catalog.shop.svc.cluster.local", Percent: 100, Reason: "no workload belongs to it"}},
+			Proxy: "frontend-1.shop", Listener: "0.0.0.0_80", VirtualHost: "catalog.shop.svc.cluster.local:80",
+			Destinations: []report.Destination{{Cluster: "outbound|80|v3|catalog.shop.svc.cluster.local", Percent: 100, Reason: "the proxy has no such cluster: the host, port or subset is unknown"}},
 		},
 	}
 	return []report.Decision{split, gone}

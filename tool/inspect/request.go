@@ -280,9 +280,13 @@ func (v view) decision(d report.Decision) error {
 // hop prints where the proxy of a client sends a request.
 func (v view) hop(h report.Hop) {
 	v.field("client", strings.TrimSuffix(h.Proxy+", listener "+h.Listener, ", listener "))
-	if h.Route != "" {
+	switch {
+	case h.VirtualHost == "": // requests are not read
+	case h.Route != "":
 		v.field("route", fmt.Sprintf("%s of %s", h.Route, h.VirtualHost))
-	} else if h.VirtualHost != "" {
+	case len(h.Destinations) > 0 || h.Location != "":
+		v.field("route", "without a name, of "+h.VirtualHost)
+	default:
 		v.field("route", "none of "+h.VirtualHost)
 	}
 	origins := func(list []report.Origin) {

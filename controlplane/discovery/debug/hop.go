@@ -143,7 +143,7 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 	out := report.Destination{Cluster: share.Cluster, Percent: share.Percent}
 	r, c := set(xds.TypeCluster).Get(share.Cluster), &clusterv3.Cluster{}
 	if r == nil {
-		out.Reason = "the proxy has no such cluster: no DestinationRule defines the subset, or no service has the port"
+		out.Reason = "the proxy has no such cluster: the host, port or subset is unknown"
 		return out, nil
 	}
 	if err := r.UnmarshalTo(c); err != nil {
