@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -237,8 +238,21 @@ var secretField = regexp.MustCompile(`(?i)(passw|secret|token|credential|private
 
 // secretText is a text that is a secret wherever it is: a private key, a token, or the password in a
 // URL.
-var secretText = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?|\bey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|(?i:\b(?:bearer|basic) )[A-Za-z0-9+/._~=-]{8,}|://[^/\s:@"]+:[^/\s@"]+@|` +
-	`LS0tLS1CRUdJTiB(?:QUklWQVRF|FQyBQUklWQVRF|SU0EgUFJJVkFURS|FTkNSWVBURUQg)[A-Za-z0-9+/=]*`) // the same key in base64
+var secretText = regexp.MustCompile(`(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))|\bey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|(?i:\b(?:bearer|basic) )[A-Za-z0-9+/._~=-]{8,}|://[^/\s:@"]*:[^/\s@"]+@`)
+
+// encodedPEM is the beginning of PEM in base64, up to its end: of "-----BEGIN ".
+var encodedPEM = regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/_-]+=*`)
+
+// withoutKeys replaces PEM in base64 if it has a private key.
+func withoutKeys(text string) string {
+	return encodedPEM.ReplaceAllStringFunc(text, func(encoded string) string {
+		plain, err := base64.RawStdEncoding.DecodeString(strings.NewReplacer("=", "", "-", "+", "_", "/").Replace(encoded))
+		if err != nil || strings.Contains(string(plain), "PRIVATE KEY") {
+			return redactedText
+		}
+		return encoded
+	})
+}
 
 // harmlessField are fields whose names look like those of secrets, but whose values are names.
 var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
@@ -250,7 +264,7 @@ func withoutSecrets(content []byte) []byte {
 	decoder := json.NewDecoder(strings.NewReader(string(content)))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil || decoder.More() {
-		return secretText.ReplaceAll(content, []byte(redactedText))
+		return []byte(withoutKeys(secretText.ReplaceAllString(string(content), redactedText)))
 	}
 	out, err := json.MarshalIndent(hideSecrets(value, false), "", " ")
 	if err != nil {
@@ -276,7 +290,7 @@ func hideSecrets(value any, secret bool) any {
 		if secret && v != "" {
 			return redactedText
 		}
-		return secretText.ReplaceAllString(v, redactedText)
+		return withoutKeys(secretText.ReplaceAllString(v, redactedText))
 	}
 	return value
 }

@@ -52,13 +52,18 @@ func filesOf(t *testing.T, name string) map[string]string {
 // without them.
 func TestBugReport(t *testing.T) {
 	t.Parallel()
-	_, key := keyPair(t, 1, now, now.AddDate(1, 0, 0))
+	cert, key := keyPair(t, 1, now, now.AddDate(1, 0, 0))
 	const token = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQifQ.c2lnbmF0dXJlLW9mLWEtdG9rZW4"
+	ssh := base64.StdEncoding.EncodeToString([]byte("-----BEGIN OPENSSH PRIVATE KEY-----\nplanted-6\n-----END OPENSSH PRIVATE KEY-----\n"))
 	planted := map[string]any{
 		"kept": "spec.hosts", "credentialName": "web-certificate", "a": map[string]any{"password": "planted-1", "tokens": []any{"planted-2"}},
 		"env":            []any{map[string]any{"name": "API_KEY", "value": "planted-3"}, map[string]any{"name": "REGION", "value": "kept-region"}},
 		"tlsCertificate": map[string]any{"privateKey": map[string]any{"inlineBytes": base64.StdEncoding.EncodeToString([]byte(key))}},
 		"text":           "before\n" + key + "after", "other": base64.StdEncoding.EncodeToString([]byte(key)), "header": "Authorization: Bearer " + token, "loose": "x=" + token,
+		"legacy": "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nplanted-5\n-----END RSA PRIVATE KEY-----\nkept-after",
+		"bundle": base64.StdEncoding.EncodeToString([]byte(cert + key)), "certificate": base64.StdEncoding.EncodeToString([]byte(cert)),
+		"ssh": ssh,
+		"cut": "-----BEGIN EC PRIVATE KEY-----\nplanted-7", "redis": "redis://:planted-8@redis:6379",
 		"url": "https://user:planted-4@example.com/a", "tlsCertificateSdsSecretConfigs": []any{map[string]any{"name": "kept-name"}},
 	}
 	replica := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,7 +90,7 @@ func TestBugReport(t *testing.T) {
 	var names []string
 	for file, text := range files {
 		names = append(names, strings.TrimPrefix(file, dir))
-		for _, secret := range []string{"planted-", strings.Split(key, "\n")[1], base64.StdEncoding.EncodeToString([]byte(key))[40:80], token[25:60]} {
+		for _, secret := range []string{"planted-", strings.Split(key, "\n")[1], base64.StdEncoding.EncodeToString([]byte(key))[40:80], ssh[:40], token[25:60]} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s contains the secret %q", file, secret)
 			}
@@ -99,7 +104,7 @@ func TestBugReport(t *testing.T) {
 	if n := len(slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "proxies/") })); n != 1 {
 		t.Errorf("proxies in the report = %d, want 1", n)
 	}
-	for _, want := range []string{"kept-region", "web-certificate", "kept-name", "spec.hosts", redactedText} {
+	for _, want := range []string{"kept-region", "web-certificate", "kept-name", "spec.hosts", "kept-after", base64.StdEncoding.EncodeToString([]byte(cert)), redactedText} {
 		if !strings.Contains(files[dir+"configz.json"], want) {
 			t.Errorf("configz.json lacks %q:\n%s", want, files[dir+"configz.json"])
 		}

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,6 +23,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/e2e/kube"
+	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
 // play follows Deployments and Gateways until the test ends.
@@ -158,19 +159,18 @@ func (w *world) withSecret(ctx context.Context, ns, name, dir string, start func
 	}
 }
 
-// port returns a free port. One test writes the port of infra-backend-v1 into an EndpointSlice
-// itself.
+// port returns a free port, which nothing else takes before the echo server listens. One test writes
+// the port of infra-backend-v1 into an EndpointSlice itself.
 func (w *world) port(deployment string, target int32) (int32, error) {
-	address := ":0"
 	if deployment == "infra-backend-v1" && target == podPort && w.ownsPort {
-		address = fmt.Sprintf(":%d", podPort)
+		return podPort, nil
 	}
-	l, err := net.Listen("tcp", address)
+	text, err := ownnet.FreePort("0.0.0.0")
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = l.Close() }() // the echo server takes it
-	return int32(l.Addr().(*net.TCPAddr).Port), nil
+	port, err := strconv.ParseInt(text, 10, 32)
+	return int32(port), err
 }
 
 // collect removes the objects that were deployed for a Gateway, as the garbage collector of
