@@ -50,7 +50,8 @@ func (u *Mesh) controlCommand(s *state, rule string) command {
 
 // agentCommand returns the command of a workload's agent.
 func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
-	proxyConfig, err := json.Marshal(u.mesh.proxyConfig(u.envoyPath()))
+	settings := u.mesh.proxyConfig(u.envoyPath())
+	proxyConfig, err := json.Marshal(settings)
 	if err != nil {
 		return command{}, fmt.Errorf("write the proxy config of %s: %w", w.name, err)
 	}
@@ -64,21 +65,31 @@ func (u *Mesh) agentCommand(s *state, w *workload) (command, error) {
 	return u.placeAgent(s, w, command{
 		path: filepath.Join(u.cfg.Programs, "outrigger-agent"),
 		args: []string{"proxy", "sidecar", "--domain", w.namespace + ".svc." + clusterDomain},
-		env: u.cleanEnv(append(u.mesh.interception(w),
-			variable{"POD_NAME", w.name},
-			variable{"POD_NAMESPACE", w.namespace},
-			variable{"INSTANCE_IP", u.mesh.addressOf(w).String()},
-			variable{"SERVICE_ACCOUNT", w.serviceAccount},
-			variable{"ISTIO_META_WORKLOAD_NAME", w.name},
-			variable{"PROXY_CONFIG", string(proxyConfig)},
-			variable{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
-			variable{"TRUST_DOMAIN", u.mesh.trustDomain},
-			variable{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
-			variable{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", strconv.FormatBool(u.cfg.AllowUnsafeEnvoy)},
-		)...),
+		env: u.cleanEnv(slices.Concat(metadataOf(settings), u.mesh.interception(w), []variable{
+			{"POD_NAME", w.name},
+			{"POD_NAMESPACE", w.namespace},
+			{"INSTANCE_IP", u.mesh.addressOf(w).String()},
+			{"SERVICE_ACCOUNT", w.serviceAccount},
+			{"ISTIO_META_WORKLOAD_NAME", w.name},
+			{"PROXY_CONFIG", string(proxyConfig)},
+			{"ISTIOD_SAN", "istiod." + rootNamespace + ".svc"},
+			{"TRUST_DOMAIN", u.mesh.trustDomain},
+			{"OUTRIGGER_LAST_GOOD_KEY_FD", "3"}, // the first of files
+			{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", strconv.FormatBool(u.cfg.AllowUnsafeEnvoy)},
+		})...),
 		dir:   s.workload(w),
 		files: []*os.File{key},
 	})
+}
+
+// metadataOf returns the proxyMetadata of a ProxyConfig, sorted by name. As in injected pods, it is part
+// of the environment of agent and Envoy.
+func metadataOf(proxyConfig map[string]any) (out []variable) {
+	metadata, _ := proxyConfig["proxyMetadata"].(map[string]any)
+	for _, name := range sortedKeys(metadata) {
+		out = append(out, variable{name, fmt.Sprint(metadata[name])})
+	}
+	return out
 }
 
 // appCommand returns the command of a workload's application. It runs in the caller's environment,

@@ -179,10 +179,11 @@ workloads:
 	}
 }
 
-// Agents on this machine have no cluster id: only those in Kubernetes belong to a cluster.
-func TestAgentsNameNoCluster(t *testing.T) {
+// Agents on this machine have no cluster id: only those in Kubernetes belong to a cluster. They have
+// proxyMetadata in their environment, except for what outrigger sets.
+func TestAgentEnvironment(t *testing.T) {
 	t.Parallel()
-	m := mustLoad(t, "workloads:\n- {name: a, command: [sh], port: 9000}\n")
+	m := mustLoad(t, "mesh: {defaultConfig: {proxyMetadata: {WHO: me, POD_NAME: other}}}\nworkloads:\n- {name: a, command: [sh], port: 9000}\n")
 	u := &Mesh{mesh: m}
 	c, err := u.agentCommand(&state{dir: "/s"}, m.workloads[0])
 	if err != nil {
@@ -191,10 +192,15 @@ func TestAgentsNameNoCluster(t *testing.T) {
 	for _, f := range c.files {
 		_ = f.Close() // the agent does not run
 	}
+	last := map[string]string{}
 	for _, v := range c.env {
-		if name, value, _ := strings.Cut(v, "="); strings.HasSuffix(name, "CLUSTER_ID") {
+		name, value, _ := strings.Cut(v, "=")
+		if last[name] = value; strings.HasSuffix(name, "CLUSTER_ID") {
 			t.Errorf("the agent has %s=%s", name, value)
 		}
+	}
+	if last["WHO"] != "me" || last["POD_NAME"] != "a" {
+		t.Errorf("the agent has WHO=%s and POD_NAME=%s, want me and a", last["WHO"], last["POD_NAME"])
 	}
 }
 
