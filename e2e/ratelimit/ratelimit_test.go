@@ -4,16 +4,13 @@
 package ratelimit
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 	"github.com/envoyproxy/ratelimit/src/service_cmd/runner"
 	"github.com/envoyproxy/ratelimit/src/settings"
 
+	"github.com/outrigger-mesh/outrigger/e2e/meshtest"
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
 
@@ -108,7 +106,7 @@ func TestGlobalLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start(t, bin, dir)
+	meshtest.Run(t, bin, dir)
 
 	proxy := &url.URL{Scheme: "http", Host: "127.77.90.2:15080"}
 	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy), DisableKeepAlives: true}, Timeout: time.Minute}
@@ -135,45 +133,5 @@ func TestGlobalLimit(t *testing.T) {
 	}
 	if seen["200 "] != 3 || seen["429 true"] != 17 {
 		t.Errorf("answers: %v, want 3 of 20 from both proxies together", seen)
-	}
-}
-
-// start runs the mesh until the end of the test.
-func start(t *testing.T, bin, dir string) {
-	t.Helper()
-	cmd := exec.Command(filepath.Join(bin, "outrigger"), "up", "-f", filepath.Join(dir, "mesh.yaml"), "--isolate=none")
-	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir, "PATH="+bin+":"+os.Getenv("PATH"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ready, lines, ended := make(chan struct{}), []string(nil), make(chan struct{})
-	go func() { // reads the output until the mesh ends
-		defer close(ended)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			if lines = append(lines, s.Text()); strings.Contains(s.Text(), "Ctrl-C ends it") {
-				close(ready)
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		<-ended
-		if err := cmd.Wait(); err != nil || t.Failed() {
-			t.Errorf("%v\n%s", err, strings.Join(lines, "\n"))
-		}
-	})
-	// Cases: the mesh is ready; it ended; it takes too long.
-	select {
-	case <-ready:
-	case <-ended:
-		t.Fatal("the mesh ended")
-	case <-time.After(3 * time.Minute):
-		t.Fatal("the mesh is not ready within 3 minutes")
 	}
 }
