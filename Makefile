@@ -102,14 +102,14 @@ test-all: ## run all tests there are: test, every Envoy, images, kube-apiserver,
 	@$(MAKE) --no-print-directory -j$(SUITE_JOBS) -k suites
 
 .PHONY: suites
-suites: kube e2e test-packages test-kube test-images test-machine test-envoys test-limits test-node
+suites: kube e2e test-packages test-kube test-images test-machine test-envoys test-limits test-otel test-node
 
 # Three suites use the programs of images, which only one may write. They say themselves what they lack.
 ifneq ($(filter suites,$(MAKECMDGOALS)),)
 test-images test-node: | own-image-programs
 test-machine: | test-images
 # Pods fill a small machine: the node comes last, alone.
-test-node: | kube-node e2e test-packages test-kube test-images test-machine test-envoys test-limits
+test-node: | kube-node e2e test-packages test-kube test-images test-machine test-envoys test-limits test-otel
 endif
 
 .PHONY: own-image-programs
@@ -130,6 +130,10 @@ test-leaks:
 .PHONY: test-limits
 test-limits: build envoy ## test global limits with Envoy's reference service
 	@cd e2e/ratelimit && CGO_ENABLED=0 $(CURDIR)/scripts/gotest e2e/ratelimit $(GOFLAGS_TEST) -count=1 -- ./...
+
+.PHONY: test-otel
+test-otel: build envoy ## test spans and logs with the receivers of the OpenTelemetry collector
+	@cd e2e/otel && CGO_ENABLED=0 $(CURDIR)/scripts/gotest e2e/otel $(GOFLAGS_TEST) -count=1 -- ./...
 
 # Pods of a real kubelet.
 .PHONY: test-node
@@ -155,6 +159,7 @@ $(ENVOY_SUITES): test-envoy/%: build envoy
 	export ENVOY=$(abspath $(ENVOYS))/$*/envoy OUTRIGGER_ALLOW_UNSAFE_ENVOY=true; \
 	code=0; $(GOTEST) "Envoy $*" $(GOFLAGS_TEST) -run '^$(ENVOY_TESTS)$$' -- $(ENVOY_PACKAGES) || code=1; \
 	$(GOTEST) "Envoy $*, end to end" $(GOFLAGS_TEST) -count=1 -parallel 4 -run '^$(ENVOY_TESTS)$$' -- ./e2e || code=1; \
+	(cd e2e/otel && CGO_ENABLED=0 $(CURDIR)/scripts/gotest "Envoy $*, e2e/otel" $(GOFLAGS_TEST) -count=1 -run '^$(ENVOY_TESTS)$$' -- ./...) || code=1; \
 	exit $$code
 
 # The images for this machine's architecture are unpacked and run.
@@ -190,8 +195,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source
