@@ -263,6 +263,7 @@ func own(src sources, id node.ID, ips []string, cloud map[string]string) node.Me
 		OutlierLogPath:              src.Flags.OutlierLogPath,
 		Denies:                      src.Environ.Metrics.SecurePort != 0 || src.Environ.Metrics.SecureMergedPort != 0,
 		Records:                     recorded(src.Environ),
+		ReportsKeys:                 node.Bool(!src.Environ.Envoy.Disabled),
 		PlatformMetadata:            cloud,
 	}
 }

@@ -43,21 +43,28 @@ func newTokenKey(t *testing.T, id string) tokenKey {
 	return tokenKey{jose.JSONWebKey{Key: key.Public(), KeyID: id}, http.Header{"Authorization": {"Bearer " + token}}}
 }
 
-// TestShopTokens has an issuer of tokens that rotates its keys and then stops. Valid tokens are
-// accepted and others are refused, also by an Envoy that starts while the control plane hangs, and
-// after a restart of the control plane.
+// keySetOf returns the JSON Web Key Set of keys.
+func keySetOf(t *testing.T, keys []tokenKey) []byte {
+	t.Helper()
+	var set jose.JSONWebKeySet
+	for _, k := range keys {
+		set.Keys = append(set.Keys, k.public)
+	}
+	text, err := json.Marshal(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestShopTokens has an issuer of tokens that rotates its keys and then stops. Refused tokens make the
+// control plane fetch the new keys, long before the interval ends. Valid tokens are accepted and others
+// are refused, also by an Envoy that starts while the control plane hangs, and after a restart of the
+// control plane.
 func TestShopTokens(t *testing.T) {
 	var published atomic.Pointer[[]byte]
 	publish := func(keys ...tokenKey) {
-		t.Helper()
-		var set jose.JSONWebKeySet
-		for _, k := range keys {
-			set.Keys = append(set.Keys, k.public)
-		}
-		text, err := json.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := keySetOf(t, keys)
 		published.Store(&text)
 	}
 	first, second, foreign := newTokenKey(t, "1"), newTokenKey(t, "2"), newTokenKey(t, "1")
@@ -74,7 +81,7 @@ spec:
   selector: {matchLabels: {app: orders}}
   jwtRules: [{issuer: users, jwksUri: "%s/keys"}]
 `, issuer.URL))
-	s.setenv("outrigger-control", "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "1s")
+	s.setenv("outrigger-control", "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "24h")
 	s.start()
 	s.waitFor("Ctrl-C ends it", 2*time.Minute)
 	if out := s.out.String(); strings.Contains(out, "has no effect") {
@@ -109,7 +116,14 @@ spec:
 	answers(second.header, http.StatusOK)
 	answers(first.header, http.StatusOK)
 	publish(second)
-	answers(first.header, http.StatusUnauthorized)
+	eventually(t, 2*time.Minute, func() string {
+		refuses(foreign) // its key has the ID of the first one
+		code, _, _, err := get(t.Context(), client, "http://orders:8080/"+path, first.header)
+		if err != nil || code != http.StatusUnauthorized {
+			return fmt.Sprintf("got %d, %v: the key that the issuer has removed is accepted", code, err)
+		}
+		return ""
+	})
 	answers(second.header, http.StatusOK)
 	refuses(first, foreign)
 

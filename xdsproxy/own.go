@@ -6,8 +6,11 @@ package xdsproxy
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 // outbox contains the agent's own messages to the control plane. Adding a message never
@@ -137,6 +140,23 @@ func (s *stream) consume(f *frame, r response) {
 		to.Request(frameOf(answer).data)
 	})
 	s.outbox.put(r.typeURL, answer)
+}
+
+// betweenKeyReports is the shortest time between two reports of unknown keys.
+const betweenKeyReports = 10 * time.Second
+
+// reportUnknownKey asks the control plane to look for newer keys of the issuers of tokens.
+func (p *Proxy) reportUnknownKey() {
+	if !p.keyReports.Allow() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.current {
+		if s.subscribed {
+			s.outbox.put(node.UnknownKeyType, s.subscribe(node.UnknownKeyType))
+		}
+	}
 }
 
 // health is a health report about the application of a machine.

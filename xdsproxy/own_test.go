@@ -12,12 +12,15 @@ import (
 	"strings"
 	"testing"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 )
 
 const (
@@ -332,6 +335,33 @@ func TestHealthIsRepeated(t *testing.T) {
 				t.Errorf("health report %+v, want the last one", got)
 			}
 			_ = e.conn.Close()
+		}
+	})
+}
+
+// TestUnknownKeys checks that requests with unknown keys cause one report.
+func TestUnknownKeys(t *testing.T) {
+	bothVariants(t, func(t *testing.T, delta bool) {
+		r := startRig(t, Config{}, delta)
+		e := r.envoy(t)
+		e.ask(listenerType)
+		r.nextOf(t, listenerType)
+		logs, err := accesslogv3.NewAccessLogServiceClient(r.dial(t)).StreamAccessLogs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := logs.Send(&accesslogv3.StreamAccessLogsMessage{Identifier: &accesslogv3.StreamAccessLogsMessage_Identifier{LogName: node.UnknownKeyLog}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := r.nextOf(t, node.UnknownKeyType); got.code != 0 {
+			t.Errorf("report %+v, want one without an error", got)
+		}
+		e.ask(listenerType, "again")
+		r.nextOf(t, listenerType)
+		if r.proxy.keyReports.Allow() {
+			t.Error("the next report is not limited")
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -133,6 +134,9 @@ type Proxy struct {
 	// health is the last health report, or nil.
 	health *health
 
+	// keyReports limits the reports of unknown keys: any client can cause them.
+	keyReports *rate.Limiter
+
 	records  records
 	rejected func(pid int, typeURL, reason string)
 	joined   atomic.Int32
@@ -177,7 +181,9 @@ func New(cfg Config) (*Proxy, error) {
 		warm:       map[int]bool{},
 		firsts:     map[int]map[string]*first{},
 		rejected:   cfg.Rejected,
+		keyReports: rate.NewLimiter(rate.Every(betweenKeyReports), 1),
 	}
+	p.records.unknownKey = p.reportUnknownKey
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(p.lastResponse())
 	}

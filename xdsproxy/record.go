@@ -67,6 +67,8 @@ func (p *Proxy) Capture(s Selection) (*Capture, error) { return p.records.begin(
 type records struct {
 	mu      sync.Mutex // guards current
 	current *Capture   // nil if nobody records
+	// unknownKey is called for each message of node.UnknownKeyLog. It must not block.
+	unknownKey func()
 }
 
 func (r *records) begin(s Selection) (*Capture, error) {
@@ -106,6 +108,10 @@ func (r *records) handle(_ any, stream grpc.ServerStream) error {
 		f.free()
 		if name == "" {
 			name = logName(message)
+		}
+		if name == node.UnknownKeyLog {
+			r.unknownKey()
+			continue
 		}
 		if to := r.recording(); to != nil {
 			to.add(message, name == node.RecordSentLog)

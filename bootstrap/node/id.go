@@ -29,15 +29,20 @@ const (
 	PeerSerial  = "outrigger.peer_serial"
 )
 
-// XDSCluster is the static cluster of the agent's XDS socket. It also receives two access logs:
-// RecordLog of the requests to the workload, or to a gateway, and RecordSentLog of those that the
-// workload sends. Each has the name of a runtime key, which is the percentage of requests that Envoy
-// writes; 0 is the default.
+// XDSCluster is the static cluster of the agent's XDS socket. It also receives access logs: RecordLog
+// of the requests to the workload, or to a gateway, and RecordSentLog of those that the workload
+// sends. Each has the name of a runtime key, which is the percentage of requests that Envoy writes; 0
+// is the default. UnknownKeyLog has the requests whose token no known key verifies.
 const (
 	XDSCluster    = "xds-grpc"
 	RecordLog     = "outrigger.record"
 	RecordSentLog = "outrigger.record_sent"
+	UnknownKeyLog = "outrigger.unknown_key"
 )
+
+// UnknownKeyType is the type of a request to the control plane that has no response: it says that a
+// token was refused whose key is not among those of its issuer, which may have newer ones.
+const UnknownKeyType = "type.googleapis.com/outrigger.UnknownKey"
 
 // ID is the node id of a proxy, "<role>~<ip>~<name>~<domain>".
 type ID struct {

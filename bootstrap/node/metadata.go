@@ -62,6 +62,8 @@ type Metadata struct {
 
 	// Records are the headers of requests that RecordLog has. Empty means that there is no such log.
 	Records List `json:"RECORDS,omitempty"`
+	// ReportsKeys is true if the agent reads UnknownKeyLog.
+	ReportsKeys Bool `json:"REPORTS_KEYS,omitempty"`
 	// Denies is true if the bootstrap requests the filter DeniedPeers.
 	Denies Bool `json:"DENIED_PEERS,omitempty"`
 	// DelimitedStats is true if the bootstrap splits the names of stats at a semicolon.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -120,7 +121,7 @@ func (s *service) serve(g grpc.ServerStream, delta bool, recv func() (*request, 
 		return err
 	}
 	if report != nil && objects == nil {
-		s.server.health(proxy, caller, report)
+		s.server.report(proxy, caller, report)
 	}
 	st := s.server.newStream(g, proxy, caller, objects)
 	st.delta, st.quota = delta, quota
@@ -204,10 +205,10 @@ func firstRequest(recv func() (*request, error)) (first, report *request, err er
 // application is not healthy.
 const typeHealth = "type.googleapis.com/istio.v1.HealthInformation"
 
-// ignored reports whether requests of a type are no subscriptions: health reports and
-// debug questions. firstRequest does not wait for an answer to them.
+// ignored reports whether requests of a type are no subscriptions: reports and debug
+// questions. firstRequest does not wait for an answer to them.
 func ignored(typeURL string) bool {
-	return typeURL == typeHealth || strings.HasPrefix(typeURL, "istio.io/")
+	return typeURL == typeHealth || typeURL == node.UnknownKeyType || strings.HasPrefix(typeURL, "istio.io/")
 }
 
 // quarantined describes a proxy to the quarantine.

@@ -24,7 +24,7 @@ func settingsOf(meta *node.Metadata) (*model.ProxySettings, error) {
 	s := model.ProxySettings{
 		Configured: len(meta.ProxyConfig) > 0, HTTP10: meta.HTTP10 == "1", DeniedBy: meta.DeniedByHeader == "1",
 		InboundBalance: bool(meta.InboundListenerExactBalance), OutboundBalance: bool(meta.OutboundListenerExactBalance),
-		Records: recordedHeaders(meta.Records), DelimitedStats: delimitsStats(meta),
+		Records: recordedHeaders(meta.Records), ReportsKeys: bool(meta.ReportsKeys), DelimitedStats: delimitsStats(meta),
 	}
 	if meta.UnprivilegedPod != "" {
 		on, err := strconv.ParseBool(meta.UnprivilegedPod)

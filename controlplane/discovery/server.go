@@ -20,12 +20,14 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/jwks"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -75,6 +77,10 @@ type Config struct {
 	// application, in the order of the reports of a stream. It must not block.
 	// The message is the agent's text. It may be nil.
 	OnHealth func(proxy *model.Proxy, healthy bool, message string)
+	// OnUnknownKey is called with the sources of the keys with which a proxy
+	// validates tokens, when it has refused one whose key is not among them. It must
+	// not block. It may be nil.
+	OnUnknownKey func(sources []jwks.Source)
 	// OnGone is called when the stream of a proxy has ended, after its last
 	// report. It must not block. It may be nil.
 	OnGone func(proxy *model.Proxy)
@@ -114,7 +120,9 @@ type Server struct {
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
-	presence PresenceConfig
+	// onUnknownKey may be nil.
+	onUnknownKey func(sources []jwks.Source)
+	presence     PresenceConfig
 	// onProgress may be nil.
 	onProgress func()
 	denied     func(caller *authn.Caller) error // may be nil
@@ -163,7 +171,7 @@ func New(cfg Config) (*Server, error) {
 		gen: cfg.Generator, workers: cfg.Workers, log: cfg.Logger, queue: q,
 		metrics: newMetrics(cfg.Registerer, func() float64 { return float64(q.Len()) }),
 		streams: map[*stream]struct{}{}, watching: map[*stream]struct{}{}, shared: newShared(),
-		onHealth: cfg.OnHealth, onGone: cfg.OnGone, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, noVHDS: cfg.NoVHDS,
+		onHealth: cfg.OnHealth, onGone: cfg.OnGone, onUnknownKey: cfg.OnUnknownKey, presence: cfg.Presence, onProgress: cfg.OnProgress, denied: cfg.Denied, noVHDS: cfg.NoVHDS,
 	}
 	s.questions.Store(debug.New(debug.Config{}, source{s}))
 	s.callers = newCallers(cfg.CallerStreams)
@@ -198,11 +206,15 @@ func (s *Server) secretChanged(namespace, name string) {
 	}
 }
 
-// health passes on a health report of an authenticated agent: anybody else could take
-// any workload out of service. It ignores the other requests that ignored selects.
-func (s *Server) health(proxy *model.Proxy, caller *authn.Caller, q *request) {
-	if q.typeURL == typeHealth && s.onHealth != nil && caller != nil {
+// report passes on a report of an authenticated agent: anybody else could take any
+// workload out of service. It ignores the other requests that ignored selects.
+func (s *Server) report(proxy *model.Proxy, caller *authn.Caller, q *request) {
+	switch {
+	case caller == nil:
+	case q.typeURL == typeHealth && s.onHealth != nil:
 		s.onHealth(proxy, q.rejected == "", clipped(q.message))
+	case q.typeURL == node.UnknownKeyType && s.onUnknownKey != nil:
+		s.onUnknownKey(s.mesh.Load().KeySourcesOf(proxy))
 	}
 }
 

@@ -145,7 +145,7 @@ func (s *stream) handle(q *request) error {
 	}
 	if ignored(q.typeURL) {
 		if s.objects == nil {
-			s.server.health(s.proxy, s.caller, q)
+			s.server.report(s.proxy, s.caller, q)
 		}
 		return nil
 	}

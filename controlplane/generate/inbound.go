@@ -280,7 +280,7 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, s.statName("inbound_"+to.stat), envoyconf.Filters{
 			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
-			AccessLog: to.enforced.HTTPLog, NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,
+			AccessLog: slices.Concat(to.enforced.HTTPLog, s.unknownKeys(to.validated)), NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}

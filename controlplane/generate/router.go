@@ -148,6 +148,7 @@ func (g *Generator) routerListeners(r *router) *xds.Set {
 	return g.routerSet(r, xds.TypeListener, func(prev *xds.Set) *xds.Set {
 		source := r.source()
 		source.Authentication, source.Authorization = g.validate(r.mesh, r.tokens), g.enforce(r.mesh, r.policies)
+		source.UnknownKeys = r.unknownKeys(source.Authentication)
 		source.Observed, source.Recorded = r.recorded.Observe(telemetry.Chain{}), r.recorded.ClientSources
 		listeners, problems := r.merged.Listeners(source)
 		out := &part{problems: slices.Concat(r.merged.Problems, problems, source.Authorization.Problems, r.recorded.Problems)}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/cluster"
@@ -190,6 +192,15 @@ func (s *target) policiesOf(services []model.Key) authorization.Policies {
 		return s.policies
 	}
 	return authorization.Of(s.mesh, s.proxy, s.sidecar, services, s.tokensOf(services).Issuers)
+}
+
+// unknownKeys returns the log of the requests that an agent reports, as their tokens may have newer
+// keys.
+func (s *target) unknownKeys(validated *authentication.Filters) []*accesslogv3.AccessLog {
+	if s.settings == nil || !s.settings.ReportsKeys {
+		return nil
+	}
+	return validated.UnknownKeys
 }
 
 // tokensOf returns the RequestAuthentications of the workload, and those of services.

@@ -94,6 +94,7 @@ type entry struct {
 	saved   string    // version of the keys on disk
 	wanted  Wanted
 	problem string
+	remote  *Remote // that fetches them; nil while nobody does
 }
 
 // NewFollower reads the last good keys from disk.
@@ -285,7 +286,29 @@ func (f *Follower) follow(ctx context.Context, w Wanted) {
 		f.note(w.Source, nil, err)
 		return
 	}
+	f.fetches(w.Source, remote)
 	_ = remote.Run(ctx) // always returns nil
+}
+
+// fetches notes what fetches the keys of a source.
+func (f *Follower) fetches(source Source, remote *Remote) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.entries[source]; e != nil {
+		e.remote = remote
+	}
+}
+
+// Refresh fetches the keys of sources now, except of those that were fetched less than 10 s ago. It
+// does not wait.
+func (f *Follower) Refresh(sources []Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, source := range sources {
+		if e := f.entries[source]; e != nil && e.remote != nil && e.used.IsZero() {
+			e.remote.Refresh()
+		}
+	}
 }
 
 // note records the result of a fetch.

@@ -203,6 +203,47 @@ func TestFollower(t *testing.T) {
 }
 
 // TestTimeout checks that the timeout of the objects applies.
+// TestRefreshNow has an issuer that replaces its keys long before they are fetched again.
+func TestRefreshNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		before, after := keySetText(t), keySetText(t)
+		w := newWeb()
+		w.serve("a.example", before)
+		w.serve("b.example", before)
+		f, _ := followerOf(t, t.TempDir(), w, nil)
+		wanted := wantedOf("a.example", "b.example")
+		f.Follow(wanted)
+		synctest.Wait()
+		w.serve("a.example", after)
+		first := f.of("a.example").Version
+		sources := []Source{wanted[0].Source, {URL: "https://unknown.example/jwks"}}
+		f.Refresh(sources)
+		if synctest.Wait(); f.of("a.example").Version != first {
+			t.Error("keys were fetched again at once")
+		}
+		time.Sleep(defaultMinRefresh)
+		for range 100 {
+			f.Refresh(sources)
+		}
+		if synctest.Wait(); f.of("a.example").Version == first {
+			t.Error("the new keys were not fetched")
+		}
+		for range 6000 {
+			f.Refresh(sources)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := w.count("a.example"); n < 7 || n > 8 {
+			t.Errorf("a minute of unknown keys caused %d fetches, want one every 10 s", n-2)
+		}
+		if n := w.count("b.example"); n != 1 {
+			t.Errorf("the keys of the other issuer were fetched %d times, want once", n)
+		}
+		f.Follow(wanted[1:])
+		f.Refresh(sources)
+	})
+}
+
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -152,6 +152,14 @@ func (r *Remote) Newer(ctx context.Context, have *Set) *Set {
 	return r.set
 }
 
+// Refresh causes a fetch unless the last one was too recent. It does not wait.
+func (r *Remote) Refresh() {
+	r.mu.Lock()
+	have := r.set
+	r.mu.Unlock()
+	r.ask(have)
+}
+
 // ask returns newer keys if there are any, otherwise a channel that is closed at the end of a
 // fetch. It returns neither if the last fetch was too recent.
 func (r *Remote) ask(have *Set) (*Set, <-chan struct{}) {

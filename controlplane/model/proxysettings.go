@@ -38,6 +38,8 @@ type ProxySettings struct {
 	// Records are the headers in the log of the requests to the workload; nil means that there is no
 	// such log.
 	Records []string
+	// ReportsKeys is true if the agent reports tokens that no known key verifies.
+	ReportsKeys bool
 	// DelimitedStats is true if the names of stats of its clusters and connection managers end with a
 	// semicolon, where its Envoy splits them.
 	DelimitedStats bool
@@ -101,6 +103,9 @@ func (s *ProxySettings) DelimitsStats() bool { return s != nil && s.DelimitedSta
 func (s *ProxySettings) builtKey() (key string) {
 	if len(s.Records) > 0 {
 		key = fmt.Sprintf("/records=%q", s.Records)
+	}
+	if s.ReportsKeys {
+		key += "/keys"
 	}
 	if s.DelimitedStats {
 		key += "/delimited"

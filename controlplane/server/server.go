@@ -158,7 +158,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	objects.Logger = log.With("component", "discovery")
 	s.discovery, err = discovery.New(discovery.Config{
 		Generator: generate.New(cfg.Generate), Workers: cfg.PushWorkers, CanaryPush: cfg.CanaryPush, NoVHDS: !cfg.VHDS, Secrets: secrets,
-		OnHealth: s.machines.reports(), OnGone: s.machines.gone, Presence: s.machines.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, Objects: mcpserver.New(objects),
+		OnHealth: s.machines.reports(), OnGone: s.machines.gone, OnUnknownKey: s.objects.keySets.Refresh, Presence: s.machines.presence(), OnProgress: func() { s.status.Wake() }, Denied: s.denied, Objects: mcpserver.New(objects),
 		CallerStreams: callerStreams(cfg.ConnectionsPerAddress), Logger: log.With("component", "discovery"), Registerer: reg,
 	})
 	if err != nil {

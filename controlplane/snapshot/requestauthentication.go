@@ -229,5 +229,26 @@ func (a *RequestAuthentications) For(namespace string, labels map[string]string,
 	return a.index.of(namespace, labels, services)
 }
 
+// KeySourcesOf returns the sources of the fetched keys with which a proxy validates tokens.
+func (m *Mesh) KeySourcesOf(proxy *model.Proxy) (sources []jwks.Source) {
+	var services []model.Key
+	if m.RequestAuthentications.NameServices() {
+		for _, i := range m.Instances.At(proxy.IPs) {
+			services = append(services, i.Service.Source)
+		}
+	}
+	for _, object := range m.RequestAuthentications.For(proxy.Namespace, proxy.OwnLabels(), services) {
+		for _, rule := range object.Rules {
+			if rule.GetJwks() != "" {
+				continue
+			}
+			if source, err := jwks.RuleSource(rule.GetJwksUri(), rule.GetIssuer()); err == nil {
+				sources = append(sources, source)
+			}
+		}
+	}
+	return sources
+}
+
 // NameServices reports whether some objects name a Service or ServiceEntry.
 func (a *RequestAuthentications) NameServices() bool { return len(a.index.services) > 0 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationrulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
@@ -54,6 +55,8 @@ func Of(mesh *snapshot.Mesh, proxy *model.Proxy, services []model.Key) Tokens {
 type Filters struct {
 	// HTTP are the filters for requests, in their order.
 	HTTP []*hcmv3.HttpFilter
+	// UnknownKeys has the requests whose token no known key verifies, if keys are fetched.
+	UnknownKeys []*accesslogv3.AccessLog
 	// Library are the filters for requests to gRPC servers without a proxy, and Unsupported are the
 	// problems of objects that apply to one.
 	Library     []*hcmv3.HttpFilter
@@ -95,6 +98,9 @@ func (t Tokens) Filters() *Filters {
 		out.HTTP = append(out.HTTP, envoyconf.RequestFilter(jwtFilter+".every", everyToken(issuers)))
 	}
 	out.HTTP = append(out.HTTP, envoyconf.RequestFilter(jwtFilter, oneToken(issuers)))
+	if slices.ContainsFunc(issuers, func(i issuer) bool { return i.rule.GetJwks() == "" }) {
+		out.UnknownKeys = []*accesslogv3.AccessLog{envoyconf.UnknownKeyLog()}
+	}
 	return out
 }
 

@@ -6,6 +6,7 @@ package envoyconf
 import (
 	"cmp"
 	"encoding/json"
+	"net/http"
 	"strings"
 	"time"
 
@@ -135,14 +136,33 @@ func recordLog(key string, headers []string) []*accesslogv3.AccessLog {
 	if len(headers) == 0 {
 		return nil
 	}
-	return []*accesslogv3.AccessLog{{
-		Name: "envoy.access_loggers.http_grpc",
-		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
-			RuntimeKey: key, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
-		}}},
+	return []*accesslogv3.AccessLog{agentLog(key, headers, &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
+		RuntimeKey: key, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
+	}}})}
+}
+
+// UnknownKeyLog returns a log, for the agent, of requests whose token no known key verifies.
+func UnknownKeyLog() *accesslogv3.AccessLog {
+	refused := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
+		Op: accesslogv3.ComparisonFilter_EQ, Value: &corev3.RuntimeUInt32{DefaultValue: http.StatusUnauthorized, RuntimeKey: node.UnknownKeyLog},
+	}}}}
+	return agentLog(node.UnknownKeyLog, nil, &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{AndFilter: &accesslogv3.AndFilter{
+		Filters: []*accesslogv3.AccessLogFilter{refused, Selected(unknownKey)}, // the status first: it is cheap
+	}}})
+}
+
+// unknownKey selects the requests that jwt_authn refuses as no key has the token's kid, or as the key
+// for a token without kid does not verify it.
+const unknownKey = `response.code_details.startsWith("jwt_authn_access_denied{Jwks_doesn't_have_key") || response.code_details.startsWith("jwt_authn_access_denied{Jwt_verification_fails")`
+
+// agentLog returns a log for the agent.
+func agentLog(name string, headers []string, filter *accesslogv3.AccessLogFilter) *accesslogv3.AccessLog {
+	return &accesslogv3.AccessLog{
+		Name:   "envoy.access_loggers.http_grpc",
+		Filter: filter,
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&grpclogv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
-				LogName: key, TransportApiVersion: corev3.ApiVersion_V3,
+				LogName: name, TransportApiVersion: corev3.ApiVersion_V3,
 				GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: node.XDSCluster},
 				}},
@@ -150,7 +170,7 @@ func recordLog(key string, headers []string) []*accesslogv3.AccessLog {
 			},
 			AdditionalRequestHeadersToLog: headers,
 		})},
-	}}
+	}
 }
 
 // jsonFields parses the configured JSON format. If it is not a JSON object, jsonFields returns the

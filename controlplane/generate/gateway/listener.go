@@ -196,7 +196,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
 		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
 		Authentication: b.Authentication.HTTP, External: b.Authorization.External, Authorization: b.Authorization.HTTP,
-		AccessLog: b.Authorization.HTTPLog, NamesRules: b.NamesRules, Records: b.Records, Observed: b.Observed,
+		AccessLog: slices.Concat(b.Authorization.HTTPLog, b.UnknownKeys), NamesRules: b.NamesRules, Records: b.Records, Observed: b.Observed,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
 	return envoyconf.HTTPFilter(hcm), from

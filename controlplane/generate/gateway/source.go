@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
@@ -48,6 +49,8 @@ type Source struct {
 	LabelledBy model.Key
 	// NamesRules adds a header to denied requests that names the rule.
 	NamesRules bool
+	// UnknownKeys is the log of requests whose token no known key verifies.
+	UnknownKeys []*accesslogv3.AccessLog
 	// Records are the headers that the agent can record.
 	Records []string
 	// DelimitedStats ends the names of stats with a semicolon.
