@@ -30,8 +30,9 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			_, _ = w.Write(doc) // a disconnected peer needs no answer
 		}),
-		"/debug/xds":  relayHandler(b.parts.relay),
-		"/debug/ndsz": namesHandler(b.parts.dns),
+		"/debug/xds":    relayHandler(b.parts.relay),
+		"/debug/ndsz":   namesHandler(b.parts.dns),
+		"/debug/outage": b.outageHandler(),
 	}
 	if b.parts.envoy != nil {
 		handlers["/debug/requests"] = requestsHandler(b.parts.relay, b.admin())

@@ -433,6 +433,7 @@ func (s *shop) envoyKilledWhileControlHangs(t *testing.T) {
 		}
 		return ""
 	})
+	s.outageOf(t, orders)
 	// The key of the workload is not on disk in plain text.
 	err := filepath.WalkDir(s.stateDir(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/orders/") {

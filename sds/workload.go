@@ -67,6 +67,30 @@ func (w *Workload) Certificate() *tls.Certificate {
 	return id.cert
 }
 
+// End returns the time from which peers refuse the current identity because a certificate
+// has expired, or zero if there is no identity yet.
+func (w *Workload) End() time.Time {
+	id := w.Current()
+	if id == nil {
+		return time.Time{}
+	}
+	return id.end()
+}
+
+// RevocationEnd returns the time by which the revocation list in force should have been
+// replaced: Envoy refuses every certificate that it covers then. It is zero if no list
+// is in force, or it has no such time.
+func (w *Workload) RevocationEnd() time.Time {
+	w.mu.Lock()
+	crl := w.in.crl
+	w.mu.Unlock()
+	next, err := parseCRL(crl)
+	if err != nil {
+		return time.Time{} // only lists that can be parsed are in force
+	}
+	return next
+}
+
 // Renew requests an early renewal, because a peer refuses the current certificate: its
 // authority may have been replaced. It does not block, and has no effect for a workload in
 // files. The delay between consecutive early renewals grows, because a peer would refuse

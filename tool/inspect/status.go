@@ -20,7 +20,7 @@ import (
 )
 
 func newStatusCommand(cfg Config) *cobra.Command {
-	f := askFlags{cfg: cfg}
+	f := reachFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
 		Use:     "status [PROXY]",
 		Aliases: []string{"ps", "proxy-status"},
@@ -36,6 +36,10 @@ when.
 
 With PROXY, as name.namespace or the beginning of it, print the details of one proxy.
 
+With --agent, print how long a workload keeps working while control plane,
+certificate authority and token issuers stay away. The agent answers, so this also
+works while no control plane does. ` + reachCure + `.
+
 The exit code is 0 if every proxy shown is up to date, and 1 if one is not or a
 control plane does not answer.
 
@@ -50,17 +54,23 @@ a port to each, because it answers without a token only on its own machine:
   kubectl -n istio-system port-forward POD-2 15114:15014 &
   outrigger status --control 127.0.0.1:15014,127.0.0.1:15114`,
 		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
-			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014",
+			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014\n  outrigger status --agent 127.0.0.1:15020",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return cfg.Exit(exitUsage, fmt.Errorf("want at most one proxy, not %d", len(args)))
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.status(cmd, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(f.agents) > 0 {
+				return f.outage(cmd, args)
+			}
+			return f.status(cmd, args)
+		},
 	}
 	f.add(cmd, outTable, outWide, outYAML, outJSON)
-	f.complete(cmd, completeProxy(&f))
+	f.addAgents(cmd)
+	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
 }
 
@@ -350,6 +360,9 @@ func (v view) proxies(answers []answer[report.Replica]) error {
 				return err
 			}
 			v.say("\nIts objects: outrigger explain %s\nIts configuration: http://%s/debug/config_dump?pretty&proxyID=%s\n", p.Name, a.address, url.QueryEscape(p.Name))
+			for _, agent := range proxiesOf([]answer[report.Replica]{{address: a.address, value: report.Replica{Proxies: []report.Proxy{p}}}}) {
+				v.say("Its certificate, and what lasts in an outage: outrigger status --agent %s\n", agent.agent)
+			}
 		}
 	}
 	return nil

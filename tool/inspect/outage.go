@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+// maxOutage is the maximum length of an agent's answer about an outage, in bytes.
+const maxOutage = 64 << 10
+
+// outage is an agent's answer to how long its workload works without a control plane.
+type outage struct {
+	Agent     string    `json:"agent"`
+	Error     string    `json:"error,omitempty"`
+	Now       time.Time `json:"now,omitzero"` // by the agent's clock
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"` // when the control plane came or went
+	Parts     []lasting `json:"parts,omitempty"`
+}
+
+// lasting is one thing of a workload that may expire.
+type lasting struct {
+	What    string    `json:"what"`
+	Until   time.Time `json:"until,omitzero"` // zero: no limit
+	Missing bool      `json:"missing,omitempty"`
+	Then    string    `json:"then"`
+}
+
+// outage prints how long the workloads of agents last. It asks no control plane.
+func (f *reachFlags) outage(cmd *cobra.Command, args []string) error {
+	if err := f.known(); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	if len(args) > 0 {
+		return f.cfg.Exit(exitUsage, errors.New("--agent names the proxies: leave out PROXY"))
+	}
+	proxies, _, err := f.find(cmd.Context(), cmd.ErrOrStderr(), "")
+	if err != nil {
+		return err
+	}
+	list := make([]outage, len(proxies))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, p := range proxies {
+		g.Go(func() error {
+			one, err := p.outage(cmd.Context(), f.timeout)
+			if err != nil {
+				one = outage{Error: err.Error()}
+			}
+			one.Agent = p.agent
+			list[i] = one
+			return nil
+		})
+	}
+	_ = g.Wait() // each answer has its own error
+	if f.output == outYAML || f.output == outJSON {
+		err = f.write(cmd.OutOrStdout(), list)
+	} else {
+		err = view{out: cmd.OutOrStdout(), flags: &f.askFlags}.outages(list)
+	}
+	if err != nil {
+		return err
+	}
+	failed := false
+	for _, o := range list {
+		if o.Error != "" {
+			failed = true
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "error: agent %s: %s. %s\n", o.Agent, oneLine(o.Error), reachCure) // the terminal may be closed
+		}
+	}
+	if failed {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return nil
+}
+
+// outage asks one agent.
+func (p proxy) outage(ctx context.Context, timeout time.Duration) (out outage, err error) {
+	resp, err := p.get(ctx, "/debug/outage", nil, timeout)
+	var refused *answerError
+	if errors.As(err, &refused) && refused.code == http.StatusNotFound {
+		return out, errors.New("it has no /debug/outage: its version is too old, or this is not the status port of an agent")
+	}
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxOutage))
+	if err != nil {
+		return out, fmt.Errorf("read the response: %w", err)
+	}
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return out, fmt.Errorf("read the response: %w", err)
+	}
+	if out.Now.IsZero() || len(out.Parts) == 0 {
+		return out, errors.New("its response names nothing that lasts: this is not the status port of an agent")
+	}
+	return out, nil
+}
+
+// outages prints the answers of agents.
+func (v view) outages(list []outage) error {
+	first := true
+	for _, o := range list {
+		if o.Error != "" {
+			continue
+		}
+		if !first {
+			v.say("\n")
+		}
+		first = false
+		link := "lost its control plane " + age(o.Since, o.Now) + " ago"
+		switch {
+		case o.Connected:
+			link = "is connected to a control plane"
+		case o.Since.IsZero():
+			link = "has not reached a control plane yet"
+		}
+		v.say("The agent at %s %s.\nWithout control plane, certificate authority and token issuers:\n\n", o.Agent, link)
+		w := v.tabs()
+		_, _ = fmt.Fprintln(w, "WHAT\tLASTS\tUNTIL\tTHEN") // Flush returns the error
+		for _, p := range o.Parts {
+			lasts, until := p.lasts(o.Now)
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(p.What), lasts, until, oneLine(p.Then)) // see above
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lasts returns the columns LASTS and UNTIL.
+func (p lasting) lasts(now time.Time) (lasts, until string) {
+	switch left := p.Until.Sub(now); {
+	case p.Missing:
+		return "none", "-"
+	case p.Until.IsZero():
+		return "no limit", "-"
+	case left <= 0:
+		return "expired", p.Until.UTC().Format(time.RFC3339)
+	case left < time.Minute:
+		return left.Truncate(time.Second).String(), p.Until.UTC().Format(time.RFC3339)
+	case left < 48*time.Hour:
+		return strings.TrimSuffix(left.Truncate(time.Minute).String(), "0s"), p.Until.UTC().Format(time.RFC3339)
+	default:
+		return fmt.Sprintf("%dd", int(left.Hours()/24)), p.Until.UTC().Format(time.RFC3339)
+	}
+}
