@@ -5,6 +5,7 @@ package generate
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"net"
@@ -66,7 +67,7 @@ func newRecorded(t *testing.T, grpcPort, httpPort string) (r *recorded, stop fun
 		for _, of := range m.GetResourceSpans() {
 			for _, scope := range of.GetScopeSpans() {
 				for _, span := range scope.GetSpans() {
-					r.add("otlp span of " + textOf(of.GetResource().GetAttributes()) + ": " + textOf(span.GetAttributes()))
+					r.add("otlp span of " + textOf(of.GetResource().GetAttributes()) + ": " + textOf(span.GetAttributes()) + parentText(hex.EncodeToString(span.GetTraceId()), hex.EncodeToString(span.GetParentSpanId())))
 				}
 			}
 		}
@@ -89,7 +90,10 @@ func newRecorded(t *testing.T, grpcPort, httpPort string) (r *recorded, stop fun
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	zipkin := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		var spans []struct{ Tags map[string]string }
+		var spans []struct {
+			TraceID, ParentID string
+			Tags              map[string]string
+		}
 		body, err := io.ReadAll(req.Body)
 		if err != nil || json.Unmarshal(body, &spans) != nil {
 			http.Error(w, "no spans", http.StatusBadRequest)
@@ -97,7 +101,7 @@ func newRecorded(t *testing.T, grpcPort, httpPort string) (r *recorded, stop fun
 		}
 		for _, s := range spans {
 			text, _ := json.Marshal(s.Tags) // a map of strings
-			r.add("zipkin span at " + req.URL.Path + ": " + string(text))
+			r.add("zipkin span at " + req.URL.Path + ": " + string(text) + parentText(s.TraceID, s.ParentID))
 		}
 		w.WriteHeader(http.StatusAccepted)
 	}))
@@ -125,6 +129,8 @@ func otlpService(name string, export func(func(any) error) error) *grpc.ServiceD
 		},
 	}}}
 }
+
+func parentText(trace, parent string) string { return " in " + trace + " of " + parent + ";" }
 
 func textOf(attributes []*commonv1.KeyValue) string {
 	var out []string
@@ -225,7 +231,9 @@ metadata: {name: default, namespace: default}
 spec:
   ingress: [{port: {number: PORT_IN, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:PORT_APP"}]
   egress: [{hosts: [default/*]}]
----
+`
+
+const recordingTelemetry = `---
 kind: Telemetry
 metadata: {name: default, namespace: default}
 spec:
@@ -254,24 +262,33 @@ extensionProviders:
 - {name: otel, envoyOtelAls: {service: observe/collector.observe.svc.cluster.local, port: 4317, logFormat: {text: "%REQ(:path)%", labels: {code: "%RESPONSE_CODE%"}}}}
 - {name: zipkin, zipkin: {service: collector.observe.svc.cluster.local, port: 9411, path: /spans}}
 - {name: otlp, opentelemetry: {service: collector.observe.svc.cluster.local, port: 4317}}
+- {name: w3c, zipkin: {service: collector.observe.svc.cluster.local, port: 9411, path: /spans, traceContextOption: USE_B3_WITH_W3C_PROPAGATION}}
 `
 
 // recordingEnvoy runs an Envoy that sends records to two ports. It returns clients of its HTTP proxy,
 // the URL of the workload behind it, the directory of its logs, and the address of its admin port.
 func recordingEnvoy(t *testing.T, address, grpcPort, httpPort, sampled string) (through *http.Client, inbound, dir, admin string) {
 	t.Helper()
+	dir = t.TempDir()
+	through, inbound, admin = recordingOf(t, address, recordingMesh+strings.ReplaceAll(recordingTelemetry, "SAMPLED", sampled),
+		strings.ReplaceAll(recordingSettings, "DIR", dir), strings.NewReplacer("PORT_APP", backend(t, "v1"), "PORT_GRPC", grpcPort, "PORT_HTTP", httpPort))
+	return through, inbound, dir, admin
+}
+
+// recordingOf is recordingEnvoy with other objects and settings.
+func recordingOf(t *testing.T, address, objects, mesh string, ports *strings.Replacer) (through *http.Client, inbound, admin string) {
+	t.Helper()
 	binary := envoytest.Binary(t)
 	free := freePorts(t, address, 3)
-	dir = t.TempDir()
-	text := strings.NewReplacer("PORT_APP", backend(t, "v1"), "PORT_GRPC", grpcPort, "PORT_HTTP", httpPort, "PORT_IN", free[1], "SAMPLED", sampled).Replace(recordingMesh)
-	settings, err := meshconfig.Parse([]byte(strings.ReplaceAll(recordingSettings, "DIR", dir)))
+	text := strings.ReplaceAll(ports.Replace(objects), "PORT_IN", free[1])
+	settings, err := meshconfig.Parse([]byte(mesh))
 	if err != nil {
 		t.Fatal(err)
 	}
 	settings.EnableAutoMtls = wrapperspb.Bool(false)
-	mesh := snapshot.Build(nil, inputOf(decode(t, text), settings), model.Change{All: true})
-	if len(mesh.Problems) > 0 {
-		t.Fatal(mesh.Problems)
+	built := snapshot.Build(nil, inputOf(decode(t, text), settings), model.Change{All: true})
+	if len(built.Problems) > 0 {
+		t.Fatal(built.Problems)
 	}
 	proxy := proxyAt(address)
 	proxy.Envoy = "1." + strconv.Itoa(envoyMinor(t)) + ".0"
@@ -281,9 +298,9 @@ func recordingEnvoy(t *testing.T, address, grpcPort, httpPort, sampled string) (
 	}
 	proxy.HTTPProxyPort = uint32(port)
 	admin = address + ":" + free[2]
-	bootstrap := strings.Replace(string(staticBootstrap(t, mesh, proxy)), "{", `{"admin":{"address":{"socket_address":{"address":"`+address+`","port_value":`+free[2]+`}}},`, 1)
+	bootstrap := strings.Replace(string(staticBootstrap(t, built, proxy)), "{", `{"admin":{"address":{"socket_address":{"address":"`+address+`","port_value":`+free[2]+`}}},`, 1)
 	runEnvoy(t, binary, []byte(bootstrap), address+":"+free[0], "--service-cluster", "c", "--service-node", "n")
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: address + ":" + free[0]})}}, "http://" + address + ":" + free[1] + "/in", dir, admin
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: address + ":" + free[0]})}}, "http://" + address + ":" + free[1] + "/in", admin
 }
 
 // TestEnvoyRecords has the real Envoy send access logs and spans to real receivers.

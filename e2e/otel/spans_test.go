@@ -138,11 +138,10 @@ func traced(t *testing.T, c *collector, from, tenant string) {
 }
 
 // nothing checks that there are no spans of requests that are not sampled, and of a workload that
-// reports none. The last request is of a trace that another proxy decided to sample: Envoy before 1.39
-// follows the header traceparent, later ones follow the request id.
+// reports none. The last request is of a trace that an application decided to sample.
 func (c *collector) nothing(t *testing.T, m mesh) {
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-	m.get(t, "never", "/?decided", "traceparent: 00-"+trace+"-00f067aa0ba902b7-01", "x-request-id: 3d1c6d2a-61b5-9e0c-8f5e-0c6d2b9a1f47")
+	m.get(t, "never", "/?decided", "traceparent: 00-"+trace+"-00f067aa0ba902b7-01")
 	for _, kind := range []ptrace.SpanKind{ptrace.SpanKindClient, ptrace.SpanKindServer} {
 		await(t, 1, c.spans, func(s span) bool { return s.trace == trace && s.kind == kind && strings.Contains(s.url(), "/?decided") })
 	}

@@ -5,6 +5,7 @@ package telemetry
 
 import (
 	"cmp"
+	"math"
 	"strings"
 	"time"
 
@@ -29,13 +30,22 @@ const (
 	httpTimeout = 3 * time.Second
 )
 
-// configure sets the tracer of the provider.
-func (t tracing) configure(out *hcmv3.HttpConnectionManager_Tracing) {
+// configure sets the tracer of the provider, and reports whether a sampler of the tracer decides which
+// requests are traced.
+func (t tracing) configure(out *hcmv3.HttpConnectionManager_Tracing) (samples bool) {
 	longest := uint32(0)
+	otlp := func(config *tracev3.OpenTelemetryConfig) {
+		config.ServiceName = t.service
+		if config.Sampler == nil && t.follows {
+			config.Sampler = t.parentBased()
+		}
+		samples = config.GetSampler() != nil
+		out.Provider = tracer("opentelemetry", config)
+	}
 	switch p := t.Provider.GetProvider().(type) {
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Opentelemetry:
 		longest = p.Opentelemetry.GetMaxTagLength()
-		out.Provider = tracer("opentelemetry", t.openTelemetry(p.Opentelemetry))
+		otlp(t.openTelemetry(p.Opentelemetry))
 		if p.Opentelemetry.GetSampling() != nil {
 			out.RandomSampling = &typev3.Percent{Value: 100} // the sampler decides
 		}
@@ -62,16 +72,28 @@ func (t tracing) configure(out *hcmv3.HttpConnectionManager_Tracing) {
 				Name: "lightstep-access-token", HeaderValue: &meshv1alpha1.MeshConfig_ExtensionProvider_HttpHeader_Value{Value: token},
 			})
 		}
-		out.Provider = tracer("opentelemetry", &tracev3.OpenTelemetryConfig{
-			ServiceName: t.service, GrpcService: t.grpc(&meshv1alpha1.MeshConfig_ExtensionProvider_GrpcService{InitialMetadata: headers}),
-		})
+		otlp(&tracev3.OpenTelemetryConfig{GrpcService: t.grpc(&meshv1alpha1.MeshConfig_ExtensionProvider_GrpcService{InitialMetadata: headers})})
 	case *meshv1alpha1.MeshConfig_ExtensionProvider_Opencensus:
 		longest = p.Opencensus.GetMaxTagLength() //lint:ignore SA1019 served over OTLP
-		out.Provider = tracer("opentelemetry", &tracev3.OpenTelemetryConfig{ServiceName: t.service, GrpcService: t.grpc(nil)})
+		otlp(&tracev3.OpenTelemetryConfig{GrpcService: t.grpc(nil)})
 	}
 	if longest > 0 {
 		out.MaxPathTagLength = wrapperspb.UInt32(longest)
 	}
+	return samples
+}
+
+// parentBased returns a sampler that follows the parent of a span. It samples the percentage of spans
+// without a parent.
+func (t tracing) parentBased() *corev3.TypedExtensionConfig {
+	ratio := &samplersv3.TraceIdRatioBasedSamplerConfig{SamplingPercentage: &typev3.FractionalPercent{
+		Numerator: uint32(math.Round(t.sampling * 10_000)), Denominator: typev3.FractionalPercent_MILLION,
+	}}
+	return otlpExtension("samplers.parent_based", &samplersv3.ParentBasedSamplerConfig{WrappedSampler: otlpExtension("samplers.trace_id_ratio_based", ratio)})
+}
+
+func otlpExtension(name string, config proto.Message) *corev3.TypedExtensionConfig {
+	return &corev3.TypedExtensionConfig{Name: "envoy.tracers.opentelemetry." + name, TypedConfig: envoyconf.Pack(config)}
 }
 
 func tracer(name string, config proto.Message) *tracev3.Tracing_Http {
@@ -115,20 +137,17 @@ func httpTo(to snapshot.Reached, path string, timeout *durationpb.Duration, head
 }
 
 func (t tracing) openTelemetry(p *meshv1alpha1.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider) *tracev3.OpenTelemetryConfig {
-	out := &tracev3.OpenTelemetryConfig{ServiceName: t.service}
+	out := &tracev3.OpenTelemetryConfig{}
 	if h := p.GetHttp(); h != nil {
 		out.HttpService = httpTo(t.Reached, h.GetPath(), h.GetTimeout(), h.GetHeaders())
 	} else {
 		out.GrpcService = t.grpc(p.GetGrpc())
 	}
-	extension := func(name string, config proto.Message) *corev3.TypedExtensionConfig {
-		return &corev3.TypedExtensionConfig{Name: "envoy.tracers.opentelemetry." + name, TypedConfig: envoyconf.Pack(config)}
-	}
 	if p.GetResourceDetectors().GetEnvironment() != nil {
-		out.ResourceDetectors = append(out.ResourceDetectors, extension("resource_detectors.environment", &detectorsv3.EnvironmentResourceDetectorConfig{}))
+		out.ResourceDetectors = append(out.ResourceDetectors, otlpExtension("resource_detectors.environment", &detectorsv3.EnvironmentResourceDetectorConfig{}))
 	}
 	if p.GetResourceDetectors().GetDynatrace() != nil {
-		out.ResourceDetectors = append(out.ResourceDetectors, extension("resource_detectors.dynatrace", &detectorsv3.DynatraceResourceDetectorConfig{}))
+		out.ResourceDetectors = append(out.ResourceDetectors, otlpExtension("resource_detectors.dynatrace", &detectorsv3.DynatraceResourceDetectorConfig{}))
 	}
 	if d := p.GetDynatraceSampler(); d != nil {
 		config := &samplersv3.DynatraceSamplerConfig{Tenant: d.GetTenant(), ClusterId: d.GetClusterId(), RootSpansPerMinute: d.GetRootSpansPerMinute()}
@@ -142,7 +161,7 @@ func (t tracing) openTelemetry(p *meshv1alpha1.MeshConfig_ExtensionProvider_Open
 			headers = p.GetHttp().GetHeaders()
 		}
 		config.HttpService = httpTo(to, cmp.Or(api.GetPath(), "/api/v2/samplingConfiguration"), api.GetTimeout(), headers)
-		out.Sampler = extension("samplers.dynatrace", config)
+		out.Sampler = otlpExtension("samplers.dynatrace", config)
 	}
 	return out
 }

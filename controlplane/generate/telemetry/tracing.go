@@ -47,6 +47,9 @@ type tracing struct {
 	// plain leaves out Istio's own tags, ids makes ids of requests without a decision of sampling, and
 	// silent sends no headers with the context.
 	plain, ids, silent bool
+	// follows is true if Envoy's own decision, by the request id, overrules a sampled parent of an
+	// OpenTelemetry span.
+	follows bool
 }
 
 // tracingOf merges the objects of a workload for one direction, in the order of their levels. What
@@ -114,6 +117,7 @@ func (t tracing) normal(proxy *model.Proxy) tracing {
 	}
 	name, _, _ := strings.Cut(proxy.ID, ".")
 	t.service = cmp.Or(proxy.OwnLabels()["app"], name) + "." + proxy.Namespace
+	t.follows = atLeast(proxy.Envoy, 39) && !t.ids
 	return t
 }
 
@@ -144,10 +148,7 @@ func (t tracing) messages(e Effective) (*hcmv3.HttpConnectionManager_Tracing, *h
 	if t.longest > 0 {
 		out.MaxPathTagLength = wrapperspb.UInt32(t.longest)
 	}
-	if t.Provider != nil {
-		t.configure(out)
-	}
-	if !t.ids {
+	if samples := t.Provider != nil && t.configure(out); !samples && !t.ids {
 		return out, nil
 	}
 	return out, &hcmv3.RequestIDExtension{TypedConfig: envoyconf.Pack(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(false)})}
