@@ -64,15 +64,16 @@ func parseAsked(query url.Values) (*asked, error) {
 	return a, nil
 }
 
-// selection returns the requests to capture. Those of a tap have no headers.
-func (a *asked) selection() xdsproxy.Selection {
+// selection returns the requests to capture. Those of a tap have no headers, and a tap has no
+// connections. The others have the given claims.
+func (a *asked) selection(claims []string) xdsproxy.Selection {
 	if a.rate == 0 {
-		return xdsproxy.Selection{}
+		return xdsproxy.Selection{Claims: claims}
 	}
 	return xdsproxy.Selection{Rate: a.rate, Keep: func(r *xdsproxy.Request) bool {
 		r.Headers, r.UserAgent, r.ForwardedFor = nil, "", ""
 		code := strconv.FormatUint(r.Code, 10)
-		return (a.method == "" || strings.EqualFold(a.method, r.Method)) && strings.HasPrefix(r.Path, a.path) &&
+		return !r.Connection && (a.method == "" || strings.EqualFold(a.method, r.Method)) && strings.HasPrefix(r.Path, a.path) &&
 			(len(a.status) == 0 || slices.Contains(a.status, code) || slices.Contains(a.status, code[:1]+"xx")) &&
 			(a.source == "" || !r.Sent && from(a.source, r.Peer))
 	}}

@@ -43,7 +43,7 @@ func TestAsked(t *testing.T) {
 		}
 		var got []*xdsproxy.Request
 		for _, r := range []*xdsproxy.Request{received, failed, sent, plain} {
-			if a.selection().Keep(r) {
+			if a.selection(nil).Keep(r) {
 				got = append(got, r)
 			}
 			if r.UserAgent != "" || r.Headers != nil {

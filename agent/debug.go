@@ -35,7 +35,7 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 		"/debug/outage": b.outageHandler(),
 	}
 	if b.parts.envoy != nil {
-		handlers["/debug/requests"] = requestsHandler(b.parts.relay, b.admin())
+		handlers["/debug/requests"] = requestsHandler(b.parts.relay, b.admin(), b.cfg.env.RecordClaims)
 	}
 	return handlers
 }

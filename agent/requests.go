@@ -36,15 +36,16 @@ const (
 )
 
 // requestsHandler serves requests of the workload for a time, as lines of JSON. [parseAsked] has the
-// fields of the query. The log of Envoy is off again when the client disconnects.
-func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin) http.Handler {
+// fields of the query. claims are those that a recording has. The log of Envoy is off again when the
+// client disconnects.
+func requestsHandler(relay *xdsproxy.Proxy, admin *envoy.Admin, claims []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked, err := parseAsked(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		capture, err := relay.Capture(asked.selection())
+		capture, err := relay.Capture(asked.selection(claims))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 			return

@@ -36,7 +36,7 @@ func TestRequestsHandler(t *testing.T) {
 	}))
 	defer admin.Close()
 	relay := &xdsproxy.Proxy{}
-	server := httptest.NewServer(requestsHandler(relay, envoy.NewAdmin(strings.TrimPrefix(admin.URL, "http://"))))
+	server := httptest.NewServer(requestsHandler(relay, envoy.NewAdmin(strings.TrimPrefix(admin.URL, "http://")), nil))
 	defer server.Close()
 	get := func(query string) (int, string, string) {
 		t.Helper()

@@ -153,6 +153,15 @@ func TestIsolated(t *testing.T) {
 	}
 	t.Run("Envoy logs requests", func(*testing.T) { s.waitFor("logged HTTP/1.1 catalog:8080", 2*time.Minute) })
 	t.Run("plaintext is refused at every port", s.plaintextRefused)
+	t.Run("connections are recorded", func(t *testing.T) {
+		out := s.replays("greeter", `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: greeter, namespace: default}
+spec: {selector: {matchLabels: {app: greeter}}, action: DENY, rules: [{from: [{source: {serviceAccounts: [asker]}}]}]}
+`, func() { s.asks(t, "greet", "greeter:5432", "hello\nand back\n") }, `"method":"","path":""`)
+		wantAll(t, "replay", out, []string{"0 requests and ", "Now denied: ", "such as  a connection to port 5432", "sa/asker\n", "Envoy decides the same about 1 different request"})
+	})
 	t.Run("users", s.wantUsers)
 	t.Run("commands of the README", s.tries)
 	t.Run("Envoy is started again", func(t *testing.T) {

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -252,5 +253,95 @@ func TestPolicyRecord(t *testing.T) {
 		if err == nil || !strings.Contains(out, want) {
 			t.Errorf("without %q (%v):\n%s", want, err, out)
 		}
+	}
+}
+
+// TestPolicyRecordTokens records requests with tokens, and finds those that proposed policies change in
+// a replay. Envoy agrees.
+func TestPolicyRecordTokens(t *testing.T) {
+	s := newShop(t)
+	key := newTokenKey(t, "1")
+	s.setenv("outrigger-agent", "OUTRIGGER_RECORD_CLAIMS", "sub")
+	s.write("tokens.yaml", fmt.Sprintf(`
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: users, namespace: default}
+spec:
+  selector: {matchLabels: {app: catalog}}
+  jwtRules: [{issuer: users, jwks: %q}]
+`, keySetOf(t, []tokenKey{key})))
+	s.start()
+	s.waitFor("Ctrl-C ends it", 2*time.Minute)
+	client := throughProxy(t, frontend)
+	send := func(path string, header http.Header, want int) {
+		t.Helper()
+		eventually(t, 2*time.Minute, func() string {
+			code, body, _, err := get(t.Context(), client, "http://catalog:8080"+path, header)
+			if err != nil || code != want {
+				return fmt.Sprintf("got %d, %v: %.200s; want %d", code, err, body, want)
+			}
+			return ""
+		})
+	}
+	all := func() {
+		t.Helper()
+		send("/", nil, http.StatusOK)
+		send("/token", key.header, http.StatusNotFound)
+		send("/invalid", http.Header{"Authorization": {"Bearer invalid"}}, http.StatusUnauthorized)
+	}
+	all() // until everything is ready
+	out := s.replays("catalog", `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: users, namespace: default}
+spec:
+  selector: {matchLabels: {app: catalog}}
+  action: DENY
+  rules: [{from: [{source: {requestPrincipals: [users/ann]}}]}]
+`, all, `"path":"/token"`, `"path":"/invalid"`, `"request_claims":{"iss":"users","sub":"ann"}`, `"request_claims":null`, `"response_code_details":"jwt_authn_access_denied"`)
+	wantAll(t, "replay", out, []string{"such as  GET /token, host catalog:8080", "Now denied: ", "not sent to Envoy", "Envoy decides the same about "})
+	if strings.Contains(out, "do not contain") {
+		t.Errorf("claims are missing:\n%s", out)
+	}
+}
+
+// replays records what a function sends until the records contain texts, and returns the output of a
+// replay with proposed policies, which must change a decision.
+func (s *shop) replays(to, policies string, send func(), complete ...string) string {
+	s.t.Helper()
+	dir := s.t.TempDir()
+	proposed := filepath.Join(dir, "proposed.yaml")
+	if err := os.WriteFile(proposed, []byte(policies), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	for length := 4 * time.Second; ; length *= 2 { // until it is long enough for this machine
+		file := filepath.Join(dir, "requests-"+length.String())
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.tool("policy", "record", "--to", to, "--for", length.String(), "--file", file)
+			done <- err
+		}()
+		var err error
+		for ended := false; !ended; {
+			select {
+			case err = <-done:
+				ended = true
+			default:
+				send()
+				time.Sleep(20 * time.Millisecond) // the programs need the machine, too
+			}
+		}
+		raw, readErr := os.ReadFile(file)
+		if err != nil || readErr != nil || length > time.Minute {
+			s.t.Fatalf("%v, %v:\n%s", err, readErr, raw)
+		}
+		if slices.ContainsFunc(complete, func(text string) bool { return !strings.Contains(string(raw), text) }) {
+			continue
+		}
+		out, err := s.tool("policy", "replay", "--to", to, "-f", proposed, "--envoy", envoyBinary(s.t), file)
+		if err == nil {
+			s.t.Errorf("no decision changes:\n%s", out)
+		}
+		return out
 	}
 }

@@ -37,6 +37,7 @@ type Capture struct {
 	dropped atomic.Int64
 	lines   chan<- []byte
 	keep    func(*Request) bool
+	claims  []string
 	limit   *rate.Limiter
 	end     func()
 }
@@ -55,6 +56,8 @@ var ErrCapture = errors.New("requests are already being recorded: retry when tha
 type Selection struct {
 	// Keep reports whether a request is selected, and may change it. It may be nil.
 	Keep func(*Request) bool
+	// Claims are the names of the claims of tokens that the requests have.
+	Claims []string
 	// Rate is the highest number of requests in a second; 0 means no limit.
 	Rate int
 }
@@ -78,7 +81,7 @@ func (r *records) begin(s Selection) (*Capture, error) {
 		return nil, ErrCapture
 	}
 	lines := make(chan []byte, maxRecords)
-	r.current = &Capture{Lines: lines, lines: lines, keep: s.Keep, limit: rate.NewLimiter(rate.Inf, 0), end: func() {
+	r.current = &Capture{Lines: lines, lines: lines, keep: s.Keep, claims: s.Claims, limit: rate.NewLimiter(rate.Inf, 0), end: func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.current = nil
@@ -137,20 +140,28 @@ func logName(message []byte) (name string) {
 	return name
 }
 
-// add adds the requests of a StreamAccessLogsMessage, which the workload sent or received. It ignores
-// what it cannot read.
+// add adds the requests and connections of a StreamAccessLogsMessage, which the workload sent or
+// received. It ignores what it cannot read.
 func (c *Capture) add(message []byte, sent bool) {
 	_ = wire.EachBytes(message, errLog, func(n protowire.Number, logs []byte) error {
-		if n != wire.LogsHTTP {
+		read := requestOf
+		switch n {
+		case wire.LogsHTTP:
+		case wire.LogsTCP:
+			read = connectionOf
+		default:
 			return nil
 		}
 		return wire.EachBytes(logs, errLog, func(n protowire.Number, entry []byte) error {
 			if n != wire.LogsHTTPEntry {
 				return nil
 			}
-			r, err := requestOf(entry)
+			r, err := read(entry)
 			if err != nil {
 				return err
+			}
+			if len(c.claims) > 0 && !r.Connection {
+				r.setClaims(c.claims)
 			}
 			if r.Sent = sent; c.keep == nil || c.keep(r) {
 				c.send(r)

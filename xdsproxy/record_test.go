@@ -15,6 +15,7 @@ import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
@@ -141,6 +142,45 @@ func TestSelection(t *testing.T) {
 	year.CommonProperties.StartTime = &timestamppb.Timestamp{Seconds: 1 << 60}
 	if r, err := requestOf(marshal(t, year)); err != nil || !json.Valid(r.line()) {
 		t.Errorf("a time that cannot be: %v", err)
+	}
+}
+
+// TestCaptureTokens checks what is captured of tokens, and of connections.
+func TestCaptureTokens(t *testing.T) {
+	t.Parallel()
+	p := &Proxy{}
+	c, err := p.Capture(Selection{Claims: []string{"groups", "absent"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := structpb.NewStruct(map[string]any{"payload": map[string]any{
+		"iss": "users", "sub": "ann", "email": "secret", "groups": []any{"staff", 7},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := logged()
+	entry.CommonProperties.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{tokenFilter: payload, "other": payload}}
+	c.add(logOf(t, entry), false)
+	if line := string(<-c.Lines); !strings.Contains(line, `,"request_claims":{"groups":["staff",7],"iss":"users"},`) || strings.Contains(line, "secret") {
+		t.Errorf("a valid token: %s", line)
+	}
+	entry = logged()
+	entry.Response.ResponseCodeDetails = "jwt_authn_access_denied{Jwt_is_expired}"
+	c.add(logOf(t, entry), false)
+	if line := string(<-c.Lines); !strings.Contains(line, `,"request_claims":null,"response_code_details":"jwt_authn_access_denied",`) {
+		t.Errorf("an invalid token: %s", line)
+	}
+	c.add(marshal(t, &accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_TcpLogs{
+		TcpLogs: &accesslogv3.StreamAccessLogsMessage_TCPAccessLogEntries{LogEntry: []*dataaccesslogv3.TCPAccessLogEntry{{
+			CommonProperties: logged().GetCommonProperties(), ConnectionProperties: &dataaccesslogv3.ConnectionProperties{ReceivedBytes: 5, SentBytes: 6},
+		}}},
+	}}), false)
+	const want = `{"method":"","path":"","authority":"","upstream_cluster":"inbound|8080||","requested_server_name":"catalog","downstream_local_address":"10.0.0.1:8080",` +
+		`"downstream_remote_address":"[fd00::7]:40000","downstream_peer_uri_san":"spiffe://mesh/ns/shop/sa/web","start_time":"2026-01-02T03:04:05.006Z",` +
+		`"response_code":0,"response_flags":"UF,UAEX,DR","duration":1002.5,"bytes_received":5,"bytes_sent":6}`
+	if line := string(<-c.Lines); line != want {
+		t.Errorf("a connection: got  %s\nwant %s", line, want)
 	}
 }
 

@@ -4,6 +4,7 @@
 package xdsproxy
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"net"
@@ -13,11 +14,14 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy/wire"
 )
 
-// Request is a request with the names of Istio's access log.
+// Request is a request with the names of Istio's access log. A connection to a port whose requests are
+// not read has no method.
 type Request struct {
 	Method       string            `json:"method"`
 	Path         string            `json:"path"`
@@ -31,6 +35,8 @@ type Request struct {
 	UserAgent    string            `json:"user_agent,omitempty"`
 	ID           string            `json:"request_id,omitempty"`
 	Headers      map[string]string `json:"request_headers,omitempty"`
+	Claims       json.RawMessage   `json:"request_claims,omitempty"`        // those that a Selection names; null without a token
+	Details      string            `json:"response_code_details,omitempty"` // only why a token is refused
 	Start        time.Time         `json:"start_time,omitzero"`
 	Code         uint64            `json:"response_code"` // 0 without a response
 	Flags        string            `json:"response_flags"`
@@ -38,6 +44,9 @@ type Request struct {
 	Received     uint64            `json:"bytes_received"`
 	Returned     uint64            `json:"bytes_sent"`
 	Sent         bool              `json:"sent,omitempty"` // by the workload
+
+	Connection bool   `json:"-"`
+	metadata   []byte // a Metadata
 }
 
 // flagNames returns the short names of Envoy for the fields of ResponseFlags, by number.
@@ -45,6 +54,57 @@ func flagNames() []string {
 	return []string{
 		"", "LH", "UH", "UT", "LR", "UR", "UF", "UC", "UO", "NR", "DI", "FI", "RL", "UAEX", "RLSE", "DC",
 		"URX", "SI", "IH", "DPE", "UMSDR", "RFCF", "NFCF", "DT", "UPE", "NC", "OM", "DF", "DR",
+	}
+}
+
+// connectionOf reads a TCPAccessLogEntry.
+func connectionOf(entry []byte) (*Request, error) {
+	r := &Request{Connection: true, Flags: "-"}
+	err := wire.EachBytes(entry, errLog, func(n protowire.Number, part []byte) error {
+		switch n {
+		case wire.LogEntryCommon:
+			return wire.EachBytes(part, errLog, r.common)
+		case wire.LogEntryConnection:
+			return wire.Each(part, errLog, func(f wire.Field) error {
+				switch f.Number {
+				case wire.LogReceived:
+					r.Received = f.Bits
+				case wire.LogSent:
+					r.Returned = f.Bits
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	return r, err
+}
+
+// tokenFilter is the name of the filter that stores the claims of tokens, by the key payload.
+const tokenFilter = "envoy.filters.http.jwt_authn"
+
+// setClaims sets the claims of the token that Envoy accepted: those with the given names, and who issued
+// it for whom.
+func (r *Request) setClaims(names []string) {
+	claims := map[string]any{}
+	_ = wire.EachBytes(r.metadata, errLog, func(n protowire.Number, entry []byte) error {
+		name, value, err := keyed(entry)
+		if err != nil || n != wire.MetadataFilters || name != tokenFilter {
+			return err
+		}
+		of := &structpb.Struct{}
+		if err := proto.Unmarshal(value, of); err != nil {
+			return err
+		}
+		for _, name := range append([]string{"iss", "aud"}, names...) {
+			if v := of.GetFields()["payload"].GetStructValue().GetFields()[name]; v != nil {
+				claims[name] = v.AsInterface()
+			}
+		}
+		return nil
+	})
+	if r.Claims = json.RawMessage("null"); len(claims) > 0 {
+		r.Claims, _ = json.Marshal(claims) // it is JSON already
 	}
 }
 
@@ -90,6 +150,8 @@ func (r *Request) common(n protowire.Number, value []byte) (err error) {
 		r.Remote, err = addressOf(value)
 	case wire.LogCommonUpstream:
 		r.Upstream = string(value)
+	case wire.LogCommonMetadata:
+		r.metadata = value
 	case wire.LogCommonTLS:
 		err = wire.EachBytes(value, errLog, r.tls)
 	case wire.LogCommonStart:
@@ -129,6 +191,9 @@ func timeOf(message []byte) (seconds, nanos int64, err error) {
 	return seconds, nanos, err
 }
 
+// refusedToken begins the details of responses to requests with a token that Envoy refuses.
+const refusedToken = "jwt_authn_access_denied"
+
 // response reads a field of HTTPResponseProperties.
 func (r *Request) response(f wire.Field) error {
 	switch f.Number {
@@ -141,6 +206,10 @@ func (r *Request) response(f wire.Field) error {
 		})
 	case wire.LogResponseBody:
 		r.Returned = f.Bits
+	case wire.LogResponseDetails:
+		if bytes.HasPrefix(f.Data, []byte(refusedToken)) {
+			r.Details = refusedToken
+		}
 	}
 	return nil
 }
@@ -188,20 +257,25 @@ func (r *Request) request(f wire.Field) error {
 	case wire.LogRequestID:
 		r.ID = string(value)
 	case wire.LogRequestHeaders:
-		var name, text string
-		err := wire.EachBytes(value, errLog, func(n protowire.Number, part []byte) error {
-			switch n {
-			case wire.EntryKey:
-				name = string(part)
-			case wire.EntryValue:
-				text = string(part)
-			}
-			return nil
-		})
-		r.Headers[name] = text
+		name, text, err := keyed(value)
+		r.Headers[name] = string(text)
 		return err
 	}
 	return nil
+}
+
+// keyed reads an entry of a map.
+func keyed(entry []byte) (key string, value []byte, err error) {
+	err = wire.EachBytes(entry, errLog, func(n protowire.Number, part []byte) error {
+		switch n {
+		case wire.EntryKey:
+			key = string(part)
+		case wire.EntryValue:
+			value = part
+		}
+		return nil
+	})
+	return key, value, err
 }
 
 // addressOf returns an Address as host:port, or "" if it is not a socket address.

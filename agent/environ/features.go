@@ -46,6 +46,7 @@ func featureVariables() []variable {
 		{"PROXY_CONFIG_XDS_AGENT", kindBool, "false", "get more roots from the control plane, as a ProxyConfig over xDS", boolean(func(e *Values) *bool { return &e.Upstream.TrustBundle })},
 		{"OUTRIGGER_ALLOW_UNSAFE_ENVOY", kindBool, "false", "run an Envoy with known bypasses of authorization policies; otherwise the agent ends and names them", boolean(func(e *Values) *bool { return &e.AllowUnsafeEnvoy })},
 		{"OUTRIGGER_RECORD_HEADERS", kindText, "", "headers that `outrigger policy record` writes besides those of the access log, with commas between: those that policies compare", recordHeaders},
+		{"OUTRIGGER_RECORD_CLAIMS", kindText, "", "claims of tokens that `outrigger policy record` writes besides iss and aud, with commas between: those that policies compare (default: it writes no claims)", list(func(e *Values) *[]string { return &e.RecordClaims })},
 		{"OUTRIGGER_LAST_GOOD_MAX_AGE", kindDuration, "24h", "how old the kept configuration may be that Envoy starts with while no control plane can be reached; 0 keeps none", duration(func(e *Values) *time.Duration { return &e.LastGood.MaxAge })},
 		{"OUTRIGGER_LAST_GOOD_DIR", kindPath, "", "where it is kept, sealed (default: `./var/lib/istio/data/last-good`)", text(func(e *Values) *string { return &e.LastGood.Dir })},
 		{"OUTRIGGER_LAST_GOOD_IDENTITY", kindBool, "false", "keep the private key and certificate of the workload there too, sealed, so that mutual TLS works at once", boolean(func(e *Values) *bool { return &e.LastGood.Identity })},

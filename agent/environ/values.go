@@ -41,6 +41,8 @@ type Values struct {
 	Shown map[string]string
 	// RecordHeaders are the headers of requests that are recorded.
 	RecordHeaders []string
+	// RecordClaims are the claims of tokens that are recorded.
+	RecordClaims []string
 	// RequireInterception ends the agent if connections are not redirected to Envoy.
 	RequireInterception bool
 	// CompliancePolicy is a policy for TLS that is asked for; empty: none.

@@ -39,6 +39,7 @@ func TestDebugReplay(t *testing.T) {
 		`{"method":"GET","path":"/",` + inbound + `}`,                                                                                 // from an unknown client
 		`{"method":"GET","path":"/","upstream_cluster":"outbound|80||catalog",` + web + `}`,
 		`{"method":"GET","path":"/"}`, `no record`, ``,
+		`{"method":null,"path":"-","downstream_peer_uri_san":null,` + inbound + `}`, // no request was read from the connection
 	}, "\n")
 	const policies = `
 apiVersion: security.istio.io/v1
@@ -62,7 +63,7 @@ spec:
 	if err := json.Unmarshal([]byte(body), &got); code != http.StatusOK || err != nil {
 		t.Fatalf("got %d %s", code, body)
 	}
-	if got.Proxy != "cart-1.default" || got.Decided != 7 || got.Other != 1 || got.Unread != 2 || got.Unnamed != 1 || len(got.Flips) != 3 {
+	if got.Proxy != "cart-1.default" || got.Decided != 7 || got.Other != 1 || got.Unread != 3 || got.Unnamed != 1 || len(got.Flips) != 3 {
 		t.Errorf("got %+v", got)
 	}
 	for _, want := range []string{
@@ -103,5 +104,63 @@ spec:
 	}
 	if code, _ := postDebug(h.server, "replay", url.Values{"records": {strings.Repeat("x", 9<<20)}}); code != http.StatusBadRequest {
 		t.Errorf("a form that is too large: %d", code)
+	}
+}
+
+// TestDebugReplayTokens checks what would change for requests with tokens and for connections.
+func TestDebugReplayTokens(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	objects := guardedCart()
+	h.server.Debug(debug.Config{Replica: "one", Objects: objects, Preview: func() debug.Generator { return generate.New(generate.Config{}) }})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
+	h.join(t, "cart-1", "default")
+	const (
+		web        = `"downstream_peer_uri_san":"spiffe://cluster.local/ns/shop/sa/web",`
+		request    = web + `"method":"GET","path":"/","authority":"cart","downstream_local_address":"127.1.0.2:8080"`
+		connection = web + `"method":null,"path":null,"downstream_local_address":"127.1.0.2:9090"`
+	)
+	records := strings.Join([]string{
+		`{` + request + `,"request_claims":{"iss":"https://issuer.example","aud":"shop","sub":"ann","groups":["staff"]}}`,
+		`{` + request + `,"request_claims":{"iss":"https://issuer.example","sub":"bob","groups":"staff"}}`,
+		`{` + request + `,"request_claims":{"iss":"https://other.example","sub":"ann"}}`, // no token of it is accepted
+		`{` + request + `,"request_claims":null}`,
+		`{` + request + `}`, // unknown
+		`{` + request + `,"response_code_details":"jwt_authn_access_denied{Jwt_is_expired}"}`,
+		`{` + request + `,"request_claims":7}`,
+		`{` + connection + `}`,
+		`{` + strings.Replace(connection, "web", "other", 1) + `}`,
+	}, "\n")
+	const policies = `
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: staff, namespace: default}
+spec:
+  action: DENY
+  rules: [{from: [{source: {requestPrincipals: [https://issuer.example/ann]}}], to: [{operation: {ports: ["8080"]}}], when: [{key: "request.auth.claims[groups]", values: [staff]}]}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: default}
+spec:
+  rules: [{from: [{source: {serviceAccounts: [shop/web]}}], to: [{operation: {ports: ["9090"]}}]}]
+`
+	code, body := postDebug(h.server, "replay", url.Values{"to": {"cart"}, "policies": {policies}, "records": {records}, "tried": {"true"}})
+	var got report.Replay
+	if err := json.Unmarshal([]byte(body), &got); code != http.StatusOK || err != nil {
+		t.Fatalf("got %d %s", code, body)
+	}
+	if got.Decided != 8 || got.Connections != 2 || got.Unread != 1 || got.Unclaimed != 1 || len(got.Flips) != 2 {
+		t.Errorf("got %s", body)
+	}
+	wantDecided := map[int][2]bool{0: {true, false}, 1: {true, true}, 2: {false, false}, 3: {true, true}, 4: {true, true}, 5: {false, false}, 7: {false, true}, 8: {false, false}}
+	for _, tried := range got.Tried {
+		if want := wantDecided[tried.Line]; tried.Now != want[0] || tried.Then != want[1] || tried.HTTP != (tried.Line < 7) {
+			t.Errorf("record %d: got %+v, want %v", tried.Line, tried, want)
+		}
+		hasToken := tried.Line < 2
+		if is := tried.Token != nil && *tried.Token == (report.Token{Header: "Authorization", Prefix: "Bearer "}); is != hasToken {
+			t.Errorf("record %d: %+v", tried.Line, tried)
+		}
 	}
 }

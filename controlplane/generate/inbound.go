@@ -287,7 +287,7 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 	}
 	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
-		AccessLog: slices.Concat(observed.StreamLog, to.enforced.StreamLog),
+		AccessLog: slices.Concat(observed.StreamLog, to.enforced.StreamLog, envoyconf.RecordConnections(s.settings.Recorded())),
 	}))
 }
 

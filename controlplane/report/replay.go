@@ -15,8 +15,12 @@ type Replay struct {
 	Decided int `json:"decided"`
 	Other   int `json:"other"`
 	Unread  int `json:"unread"`
-	// Unnamed are those among the decided that do not say who sent the request.
-	Unnamed int `json:"unnamed"`
+	// Connections are those among the decided that are connections to ports whose requests are not read.
+	Connections int `json:"connections,omitempty"`
+	// Unnamed are those among the decided that do not say who sent the request. Unclaimed are those that
+	// do not say what its token claims, if rules compare that.
+	Unnamed   int `json:"unnamed"`
+	Unclaimed int `json:"unclaimed,omitempty"`
 	// Flips are the decisions that change.
 	Flips []Flip `json:"flips"`
 	// Skipped are filters that were not evaluated.
@@ -37,7 +41,7 @@ type Second struct {
 	// some of them.
 	Disputes int      `json:"disputes"`
 	Disputed []string `json:"disputed,omitempty"`
-	// Unsent is the number of records that cannot be sent over HTTP/1.1.
+	// Unsent is the number of records that cannot be sent: over HTTP/1.1, or with a token that is refused.
 	Unsent int `json:"unsent"`
 }
 
@@ -50,11 +54,25 @@ type Tried struct {
 	Listener string `json:"listener"`
 	Server   string `json:"server"`
 	TLS      bool   `json:"tls,omitempty"`
+	// HTTP is true if the port reads requests. Token is where a token with the claims of the record
+	// belongs; nil without claims that are accepted.
+	HTTP  bool   `json:"http,omitempty"`
+	Token *Token `json:"token,omitempty"`
 	// Now and Then say whether the record is allowed. Flip is the index of its flip, or -1.
 	Now     bool `json:"now"`
 	Then    bool `json:"then"`
 	Flip    int  `json:"flip"`
 	Unnamed bool `json:"unnamed,omitempty"`
+	// Unclaimed is true if the record does not say what a token claims.
+	Unclaimed bool `json:"unclaimed,omitempty"`
+}
+
+// Token is a place in a request: a header, with text before the token, a parameter or a cookie.
+type Token struct {
+	Header string `json:"header,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
+	Param  string `json:"param,omitempty"`
+	Cookie string `json:"cookie,omitempty"`
 }
 
 // Flip is a number of requests that other policies decide differently, for the same reason.
@@ -75,9 +93,9 @@ type Recorded struct {
 	Identity string `json:"identity,omitempty"` // empty for a client without a certificate
 	Address  string `json:"address,omitempty"`
 	Port     uint32 `json:"port"`
-	Method   string `json:"method"`
+	Method   string `json:"method,omitempty"` // empty for a connection
 	Host     string `json:"host,omitempty"`
-	Path     string `json:"path"`
+	Path     string `json:"path,omitempty"`
 }
 
 // The prefixes of the listeners of a trial.

@@ -10,14 +10,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"maps"
 	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
 )
 
 // trialLife is how long the certificates of a trial are valid.
@@ -26,7 +30,9 @@ const trialLife = 24 * time.Hour
 // issuer issues the certificates of a trial. Nothing else trusts it, and its key is only in memory.
 type issuer struct {
 	root *x509.Certificate
-	key  *ecdsa.PrivateKey // of the root, and of all clients
+	key  *ecdsa.PrivateKey // of the root, of all clients, and of tokens
+
+	signer jose.Signer
 
 	mu    sync.Mutex // guards pairs
 	pairs map[string]*tls.Certificate
@@ -55,6 +61,14 @@ func newIssuer(dir string) (*issuer, error) {
 	if err != nil {
 		return nil, err
 	}
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), Algorithm: string(jose.ES256), Use: "sig"}}})
+	if err != nil {
+		return nil, err
+	}
+	if i.signer, err = jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil); err != nil {
+		return nil, err
+	}
+	err = os.WriteFile(filepath.Join(dir, "keys.json"), keys, 0o600)
 	for name, block := range map[string]*pem.Block{
 		"roots.pem": {Type: "CERTIFICATE", Bytes: root}, "server.pem": {Type: "CERTIFICATE", Bytes: server}, "server.key": {Type: "EC PRIVATE KEY", Bytes: private},
 	} {
@@ -77,6 +91,22 @@ func (i *issuer) sign(template *x509.Certificate) ([]byte, error) {
 	}
 	template.SerialNumber = serial
 	return x509.CreateCertificate(rand.Reader, template, i.root, i.key.Public(), i.key)
+}
+
+// token returns a token with claims that has not expired.
+func (i *issuer) token(claims map[string]any) (string, error) {
+	claims = maps.Clone(claims)
+	claims["exp"] = time.Now().Add(trialLife).Unix()
+	delete(claims, "nbf")
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		return "", err
+	}
+	signed, err := i.signer.Sign(payload)
+	if err != nil {
+		return "", err
+	}
+	return signed.CompactSerialize()
 }
 
 // pair returns a certificate of an identity.

@@ -57,13 +57,15 @@ func newReplayCommand(cfg Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay --to WORKLOAD -f FILE [LOG]...",
 		Short: "Print which recorded requests other policies would decide differently",
-		Long: `Print which requests in an access log would be decided differently if the
-AuthorizationPolicies of the files were applied, and by which rules. Nothing is
-applied, and no request is sent. A policy replaces the stored one with its name.
+		Long: `Print which requests and TCP connections in an access log would be decided
+differently if the AuthorizationPolicies of the files were applied, and by which
+rules. Nothing is applied, and no request is sent. A policy replaces the stored one
+with its name.
 
 WORKLOAD is a service or a proxy, and LOG is a file of outrigger policy record or
-of its Envoy's access log, in JSON, or - for standard input. These settings of the mesh config write the log
-with all that rules can compare but tokens; add the headers that yours do:
+of its Envoy's access log, in JSON, or - for standard input. These settings of the
+mesh config write the log with all that rules can compare; add the headers that
+yours do:
 
   accessLogFile: /dev/stdout
   accessLogEncoding: JSON
@@ -75,7 +77,11 @@ with all that rules can compare but tokens; add the headers that yours do:
      "downstream_remote_address": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
      "downstream_peer_uri_san": "%DOWNSTREAM_PEER_URI_SAN%",
      "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+     "response_code_details": "%RESPONSE_CODE_DETAILS%",
+     "request_claims": "%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:payload)%",
      "request_headers": {"x-team": "%REQ(X-TEAM)%"}}
+
+Tokens are valid as they were: the claims are those of a token that Envoy accepted.
 
 The control plane decides by the configuration that it has for the proxy. With
 --envoy also a real Envoy does, on this machine and with the same filters: it
@@ -287,10 +293,11 @@ func (r *replay) ask(ctx context.Context) (report.Replay, error) {
 func (r *replay) add(a report.Replay) (indices []int) {
 	s := &r.sum
 	s.Replica, s.Proxy, s.Skipped = a.Replica, a.Proxy, a.Skipped
-	s.Decided, s.Other, s.Unread, s.Unnamed = s.Decided+a.Decided, s.Other+a.Other, s.Unread+a.Unread, s.Unnamed+a.Unnamed
+	s.Decided, s.Other, s.Unread, s.Connections = s.Decided+a.Decided, s.Other+a.Other, s.Unread+a.Unread, s.Connections+a.Connections
+	s.Unnamed, s.Unclaimed = s.Unnamed+a.Unnamed, s.Unclaimed+a.Unclaimed
 	for _, flip := range a.Flips {
 		i := slices.IndexFunc(s.Flips, func(f report.Flip) bool {
-			return f.Allowed == flip.Allowed && f.By == flip.By && (f.Rule == nil) == (flip.Rule == nil) && (f.Rule == nil || *f.Rule == *flip.Rule)
+			return f.Allowed == flip.Allowed && f.By == flip.By && (f.Example.Method == "") == (flip.Example.Method == "") && (f.Rule == nil) == (flip.Rule == nil) && (f.Rule == nil || *f.Rule == *flip.Rule)
 		})
 		if i < 0 {
 			i = len(s.Flips)
@@ -313,7 +320,11 @@ func (v view) replay(r report.Replay) error {
 	for _, f := range r.Flips {
 		changed += f.Count
 	}
-	v.say("%s to %s, %s\n", count(r.Decided, "request", "requests"), r.Proxy, count(changed, "decision changes", "decisions change"))
+	what := count(r.Decided-r.Connections, "request", "requests")
+	if r.Connections > 0 {
+		what += " and " + count(r.Connections, "connection", "connections")
+	}
+	v.say("%s to %s, %s\n", what, r.Proxy, count(changed, "decision changes", "decisions change"))
 	for _, f := range r.Flips {
 		why := f.By
 		switch {
@@ -322,14 +333,18 @@ func (v view) replay(r report.Replay) error {
 		case f.By == "no-rule":
 			why = "as no rule that allows requests matches"
 		}
+		some, example := count(f.Count, "request", "requests"), fmt.Sprintf("%s %s, host %s, port %d", f.Example.Method, f.Example.Path, cmp.Or(f.Example.Host, "unknown"), f.Example.Port)
+		if f.Example.Method == "" {
+			some, example = count(f.Count, "connection", "connections"), fmt.Sprintf("a connection to port %d", f.Example.Port)
+		}
 		if f.Allowed {
-			v.say("\nNow allowed: %s\n", count(f.Count, "request", "requests"))
+			v.say("\nNow allowed: %s\n", some)
 			v.field("before", "denied, "+why)
 		} else {
-			v.say("\nNow denied: %s\n", count(f.Count, "request", "requests"))
+			v.say("\nNow denied: %s\n", some)
 			v.field("denied", why)
 		}
-		v.field("such as", fmt.Sprintf("%s %s, host %s, port %d", f.Example.Method, f.Example.Path, cmp.Or(f.Example.Host, "unknown"), f.Example.Port))
+		v.field("such as", example)
 		v.field("from", strings.TrimSuffix(cmp.Or(f.Example.Identity, "a client without a certificate")+", "+f.Example.Address, ", "))
 	}
 	if r.Other > 0 {
@@ -340,6 +355,9 @@ func (v view) replay(r report.Replay) error {
 	}
 	if r.Unnamed > 0 {
 		v.say("\n%s not contain the client: no rule about callers matches.\nAdd downstream_peer_uri_san to the log: outrigger policy replay --help\n", count(r.Unnamed, "record does", "records do"))
+	}
+	if r.Unclaimed > 0 {
+		v.say("\n%s not contain the claims of a token: no rule about tokens matches.\nAdd request_claims to the log, or record with OUTRIGGER_RECORD_CLAIMS\n", count(r.Unclaimed, "record does", "records do"))
 	}
 	for _, name := range r.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
@@ -353,7 +371,7 @@ func (v view) replay(r report.Replay) error {
 // second prints what an Envoy decides.
 func (v view) second(s report.Second) {
 	if s.Unsent > 0 {
-		v.say("\n%s not sent to Envoy: no client can send such requests over HTTP/1.1\n", count(s.Unsent, "record was", "records were"))
+		v.say("\n%s not sent to Envoy: no client can send such requests over HTTP/1.1,\nor a token was refused\n", count(s.Unsent, "record was", "records were"))
 	}
 	if s.Disputes == 0 {
 		v.say("\nEnvoy decides the same about %s\n", count(s.Distinct, "different request", "different requests"))

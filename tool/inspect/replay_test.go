@@ -44,7 +44,8 @@ func TestReplay(t *testing.T) {
 		rule := &report.Rule{Ref: report.Ref{Name: "private"}, Source: "proposed.yaml:1"}
 		answer := report.Replay{Proxy: "catalog-1.shop", Decided: n}
 		if n > 0 {
-			answer.Flips = []report.Flip{{By: "rule", Rule: rule, Count: n}, {By: "no-rule", Count: 2 * n}}
+			answer.Connections, answer.Unclaimed = 1, 2
+			answer.Flips = []report.Flip{{By: "rule", Rule: rule, Count: n, Example: report.Recorded{Method: "GET"}}, {By: "no-rule", Count: 2 * n}}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
@@ -58,7 +59,7 @@ func TestReplay(t *testing.T) {
 	}
 	at := []string{"policy", "replay", "--control", strings.TrimPrefix(control.URL, "http://"), "--to", "catalog", "-n", "shop", "-f", policies}
 	out, errs, code := run(t, append(at, log, log)...)
-	if want := "Now denied: 20000 requests\n  denied   as no rule"; batches != 5 || records != 10000 || code != 1 || !strings.Contains(out, want) || !strings.Contains(out, "10000 requests to catalog-1.shop, 30000 decisions change") {
+	if want := "Now denied: 20000 connections\n  denied   as no rule"; batches != 5 || records != 10000 || code != 1 || !strings.Contains(out, want) || !strings.Contains(out, "9995 requests and 5 connections to catalog-1.shop, 30000 decisions change") || !strings.Contains(out, "10 records do not contain the claims") {
 		t.Errorf("%d batches with %d records, exit code %d:\n%s%s", batches, records, code, out, errs)
 	}
 	if out, errs, code := run(t, append(at, empty)...); code != 0 || !strings.Contains(out, "0 requests") {

@@ -8,7 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -40,6 +42,8 @@ type recorded struct {
 	Agent   string             `json:"user_agent,omitempty"`
 	ID      string             `json:"request_id,omitempty"`
 	Headers map[string]*string `json:"request_headers,omitempty"`
+	Details string             `json:"response_code_details,omitempty"`
+	Claims  json.RawMessage    `json:"request_claims,omitempty"` // null without a token
 
 	// Upstream says whether the workload has sent the request itself.
 	Upstream string `json:"upstream_cluster,omitempty"`
@@ -116,6 +120,14 @@ func (s *second) reduce(r *recorded) {
 	} else if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
 		r.Remote = netip.AddrPortFrom(remote.Addr(), 1).String()
 	}
+	if !strings.HasPrefix(r.Details, refusedToken) {
+		r.Details = ""
+	}
+	var claims map[string]json.RawMessage
+	if json.Unmarshal(r.Claims, &claims) == nil && claims != nil {
+		maps.DeleteFunc(claims, func(name string, _ json.RawMessage) bool { return !s.trial.readsClaim(name) })
+		r.Claims, _ = json.Marshal(claims) // it was read from JSON
+	}
 	for name, value := range r.Headers {
 		if value == nil || s.compared(strings.ToLower(name), "x") == "" {
 			delete(r.Headers, name)
@@ -155,7 +167,7 @@ func (s *second) answered(ctx context.Context, a report.Replay, flips []int) err
 		if t.Flip >= 0 && t.Flip < len(flips) {
 			d.flip = flips[t.Flip]
 		}
-		text, ok := d.request()
+		text, ok := s.text(d)
 		if _, err := netip.ParseAddrPort(d.Remote); s.addresses && err != nil {
 			ok = false
 		}
@@ -196,7 +208,7 @@ func (s *second) answered(ctx context.Context, a report.Replay, flips []int) err
 
 // total counts the records in the sum of the answers, which has one of several that are equal.
 func (s *second) total(sum *report.Replay) {
-	sum.Decided, sum.Other, sum.Unread, sum.Unnamed = 0, 0, s.unread, 0
+	sum.Decided, sum.Connections, sum.Other, sum.Unread, sum.Unnamed, sum.Unclaimed = 0, 0, 0, s.unread, 0, 0
 	for i := range sum.Flips {
 		sum.Flips[i].Count = 0
 	}
@@ -205,10 +217,16 @@ func (s *second) total(sum *report.Replay) {
 		case d.tried != nil:
 			sum.Decided += d.count
 			s.Distinct++
+			if d.connection() {
+				sum.Connections += d.count
+			}
 			if d.tried.Unnamed {
 				sum.Unnamed += d.count
 			}
-		case d.Upstream != "" && !strings.HasPrefix(d.Upstream, "inbound|"):
+			if d.tried.Unclaimed {
+				sum.Unclaimed += d.count
+			}
+		case d.Upstream != "" && !strings.HasPrefix(strings.ToLower(d.Upstream), "inbound"):
 			sum.Other += d.count
 		default:
 			sum.Unread += d.count
@@ -222,7 +240,7 @@ func (s *second) total(sum *report.Replay) {
 
 // caller returns who sends a record.
 func (d *distinct) caller(prefix string, t *report.Tried) caller {
-	c := caller{listener: prefix + t.Listener, server: t.Server, tls: t.TLS, sni: d.SNI}
+	c := caller{listener: prefix + t.Listener, server: t.Server, tls: t.TLS, sni: d.SNI, connection: d.connection()}
 	_ = json.Unmarshal(d.Peer, &c.identity) // the control plane has read it
 	if remote, err := netip.ParseAddrPort(d.Remote); err == nil {
 		c.peer = remote.Addr().Unmap().String()
@@ -230,21 +248,73 @@ func (d *distinct) caller(prefix string, t *report.Tried) caller {
 	return c
 }
 
-// request returns a record as a request of HTTP/1.1. It reports false if it cannot be written as one.
-func (d *distinct) request() ([]byte, bool) {
+// connection reports whether it is a connection, whose requests were not read.
+func (d *distinct) connection() bool { return d.Method == "" || d.Method == "-" }
+
+// accepted is what is sent to ports that return what they receive.
+const accepted = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+// refusedToken begins the details of responses to requests with a token that Envoy refuses.
+const refusedToken = "jwt_authn_access_denied"
+
+// text returns what is sent for a record. It reports false if that cannot be sent.
+func (s *second) text(d *distinct) (text []byte, ok bool) {
+	claims, t := map[string]any{}, d.tried
+	_ = json.Unmarshal(d.Claims, &claims) // the control plane has read it
+	switch {
+	case !t.HTTP:
+		return []byte(accepted), true
+	case d.connection() || d.Details != "":
+		return nil, false
+	case len(claims) == 0:
+		return d.request(nil, "")
+	case t.Token == nil: // it is refused, or not looked for
+		text, ok = d.request(nil, "")
+		return text, ok && !s.trial.readsTokens()
+	}
+	token, err := s.trial.issuer.token(claims)
+	if err != nil {
+		return nil, false
+	}
+	return d.request(t.Token, token)
+}
+
+// request returns a record as a request of HTTP/1.1, with a token at a place, which may be nil. It
+// reports false if it cannot be written as one.
+func (d *distinct) request(at *report.Token, token string) ([]byte, bool) {
 	var out bytes.Buffer
 	good := d.Method != "CONNECT"
+	if at == nil {
+		at = &report.Token{}
+	}
+	path := d.Path
+	if at.Param != "" {
+		separator := "?"
+		if strings.Contains(path, separator) {
+			separator = "&"
+		}
+		path += separator + url.QueryEscape(at.Param) + "=" + token
+	}
 	word := func(text, not string) string {
 		good = good && !strings.ContainsAny(text, "\x00\r\n"+not)
 		return text
 	}
-	fmt.Fprintf(&out, "%s %s HTTP/1.1\r\nHost: %s\r\n", word(d.Method, " "), word(d.Path, " "), word(d.Host, " "))
+	fmt.Fprintf(&out, "%s %s HTTP/1.1\r\nHost: %s\r\n", word(d.Method, " "), word(path, " "), word(d.Host, " "))
 	for name, value := range map[string]string{"x-forwarded-for": d.For, "user-agent": d.Agent, "x-request-id": d.ID} {
 		if value != "" {
 			fmt.Fprintf(&out, "%s: %s\r\n", name, word(value, ""))
 		}
 	}
+	if at.Header != "" {
+		fmt.Fprintf(&out, "%s: %s%s\r\n", at.Header, at.Prefix, token)
+	}
+	if at.Cookie != "" {
+		fmt.Fprintf(&out, "Cookie: %s=%s\r\n", at.Cookie, token)
+	}
 	for name, value := range d.Headers {
+		if strings.EqualFold(name, at.Header) {
+			continue
+		}
 		fmt.Fprintf(&out, "%s: %s\r\n", word(name, ": "), word(*value, ""))
 		good = good && name != "" && !slices.Contains([]string{"content-length", "transfer-encoding", "connection", "upgrade", "host", "expect"}, strings.ToLower(name))
 	}
@@ -259,6 +329,9 @@ func (d *distinct) dispute(now, then bool) string {
 			return "allowed"
 		}
 		return "denied"
+	}
+	if d.connection() {
+		return fmt.Sprintf("a connection to %s: Envoy %s, then %s; the control plane: %s, then %s", d.Local, say(now), say(then), say(d.tried.Now), say(d.tried.Then))
 	}
 	return fmt.Sprintf("%s %s, host %s: Envoy %s, then %s; the control plane: %s, then %s",
 		d.Method, d.Path, d.Host, say(now), say(then), say(d.tried.Now), say(d.tried.Then))

@@ -172,6 +172,15 @@ func (t *trial) reads(header string) bool {
 	return strings.Contains(t.text, strconv.Quote(header))
 }
 
+// readsTokens reports whether the configuration validates tokens.
+func (t *trial) readsTokens() bool { return strings.Contains(t.text, ".JwtAuthentication\"") }
+
+// readsClaim reports whether the configuration may compare a claim of tokens.
+func (t *trial) readsClaim(name string) bool {
+	quoted := strconv.Quote(name)
+	return name == "iss" || name == "aud" || strings.Contains(t.text, quoted) || strings.Contains(t.text, strings.TrimSuffix(quoted, `"`)+".")
+}
+
 // readsAddresses reports whether the configuration may compare addresses of clients.
 func (t *trial) readsAddresses() bool {
 	lower := strings.ToLower(strings.ReplaceAll(t.text, "_", ""))

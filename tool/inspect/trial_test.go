@@ -46,13 +46,13 @@ func TestReplayEnvoy(t *testing.T) {
 				a.Listeners = append(a.Listeners, json.RawMessage(strings.NewReplacer("NAME", name, "RULES", rules).Replace(trialListener)))
 			}
 		}
-		a.Flips = []report.Flip{{By: "rule", Rule: &report.Rule{Ref: report.Ref{Name: "private"}}}}
+		a.Flips = []report.Flip{{By: "rule", Rule: &report.Rule{Ref: report.Ref{Name: "private"}}, Example: report.Recorded{Method: "GET"}}}
 		for i, line := range strings.Split(strings.TrimSpace(r.PostForm.Get("records")), "\n") {
 			if line == "" || strings.Contains(line, "outbound|") {
 				continue
 			}
 			asked = append(asked, line)
-			tried := report.Tried{Line: i, Listener: "in", Server: "127.0.0.1:8080", Now: true, Then: true, Flip: -1}
+			tried := report.Tried{Line: i, Listener: "in", Server: "127.0.0.1:8080", HTTP: true, Now: true, Then: true, Flip: -1}
 			switch {
 			case strings.Contains(line, "wrong"): // whose team is blue
 			case strings.Contains(line, "absent"):

@@ -25,6 +25,7 @@ type caller struct {
 	listener, server, peer string // peer is an address without its port, or empty
 	identity, sni          string
 	tls                    bool
+	connection             bool // it is a connection to a port whose requests are not read
 }
 
 // tried is a request of a trial.
@@ -69,6 +70,9 @@ func (t *trial) connect(ctx context.Context, from caller, requests []*tried) (de
 	}
 	if from.tls {
 		config := &tls.Config{ServerName: from.sni, InsecureSkipVerify: true, NextProtos: []string{"istio-http/1.1", "istio", "http/1.1"}} //nolint:gosec // it is the Envoy that was started
+		if from.connection {
+			config.NextProtos = []string{"istio"}
+		}
 		if from.identity != "" {
 			pair, err := t.issuer.pair(from.identity)
 			if err != nil {

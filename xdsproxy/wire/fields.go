@@ -48,23 +48,32 @@ const (
 	ExtensionName   protowire.Number = 1
 	ExtensionConfig protowire.Number = 2
 
-	// StreamAccessLogsMessage, its Identifier, HTTPAccessLogEntries and HTTPAccessLogEntry.
+	// StreamAccessLogsMessage, its Identifier, HTTPAccessLogEntries and HTTPAccessLogEntry. The fields of
+	// TCPAccessLogEntries have the same numbers.
 	LogsIdentifier   protowire.Number = 1
 	LogsName         protowire.Number = 2
 	LogsHTTP         protowire.Number = 2
+	LogsTCP          protowire.Number = 3
 	LogsHTTPEntry    protowire.Number = 1
 	LogEntryCommon   protowire.Number = 1
 	LogEntryRequest  protowire.Number = 3
 	LogEntryResponse protowire.Number = 4
 
-	// AccessLogCommon, TLSProperties and their certificates.
+	// TCPAccessLogEntry and its ConnectionProperties. The common properties have the number of LogEntryCommon.
+	LogEntryConnection protowire.Number = 2
+	LogReceived        protowire.Number = 1
+	LogSent            protowire.Number = 2
+
+	// AccessLogCommon, its Metadata, TLSProperties and their certificates.
 	LogCommonLocal    protowire.Number = 3
 	LogCommonTLS      protowire.Number = 4
 	LogCommonStart    protowire.Number = 5
 	LogCommonUpstream protowire.Number = 15
 	LogCommonFlags    protowire.Number = 16
+	LogCommonMetadata protowire.Number = 17
 	LogCommonRemote   protowire.Number = 20
 	LogCommonDuration protowire.Number = 23
+	MetadataFilters   protowire.Number = 1
 	LogTLSName        protowire.Number = 3
 	LogTLSPeer        protowire.Number = 5
 	LogPeerAltName    protowire.Number = 1
@@ -81,9 +90,10 @@ const (
 	LogRequestHeaders      protowire.Number = 13
 
 	// HTTPResponseProperties, and what its response code is.
-	LogResponseCode protowire.Number = 1
-	LogResponseBody protowire.Number = 3
-	WrappedValue    protowire.Number = 1
+	LogResponseCode    protowire.Number = 1
+	LogResponseBody    protowire.Number = 3
+	LogResponseDetails protowire.Number = 6
+	WrappedValue       protowire.Number = 1
 
 	// Timestamp and Duration.
 	TimeSeconds protowire.Number = 1

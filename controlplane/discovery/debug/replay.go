@@ -35,8 +35,8 @@ type Generator interface {
 	Hits(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) []patch.Hit
 }
 
-// logged is one line of Envoy's access log: the fields of Istio's JSON format, and two that can be
-// added to it.
+// logged is one line of Envoy's access log: the fields of Istio's JSON format, and three that can be
+// added to it. The line of a connection has no method and no path.
 type logged struct {
 	Method   string `json:"method"`
 	Path     string `json:"path"`
@@ -48,21 +48,33 @@ type logged struct {
 	For      string `json:"x_forwarded_for"`
 	Agent    string `json:"user_agent"`
 	ID       string `json:"request_id"`
+	Details  string `json:"response_code_details"`
 
 	// Peer is the URI of the client's certificate, null without one.
 	Peer json.RawMessage `json:"downstream_peer_uri_san"`
 	// Headers are other headers of the request.
 	Headers map[string]*string `json:"request_headers"`
+	// Claims are those of the token that Envoy accepted, null without one.
+	Claims json.RawMessage `json:"request_claims"`
 }
+
+// refusedToken begins the details of responses to requests with a token that Envoy refuses.
+const refusedToken = "jwt_authn_access_denied"
 
 // request returns the request of a line. Named is false if the line does not say who sent it.
 func (l logged) request() (r decision.Request, named bool, err error) {
+	for _, text := range []*string{&l.Method, &l.Path, &l.SNI} {
+		if *text == "-" {
+			*text = ""
+		}
+	}
 	local, err := netip.ParseAddrPort(l.Local)
-	if err != nil || l.Method == "" || l.Path == "" {
+	if err != nil || (l.Method == "") != (l.Path == "") {
 		return r, false, errors.New("a field is missing")
 	}
 	r = decision.Request{
-		Server: local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: sidecarALPN(),
+		Refused: strings.HasPrefix(l.Details, refusedToken),
+		Server:  local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: sidecarALPN(),
 		Method: l.Method, Host: l.Host, Path: l.Path, Header: map[string][]string{}, Now: time.Now(), Brief: true,
 	}
 	if remote, err := netip.ParseAddrPort(l.Remote); err == nil {
@@ -78,8 +90,14 @@ func (l logged) request() (r decision.Request, named bool, err error) {
 			r.Header[strings.ToLower(name)] = []string{*value}
 		}
 	}
+	if r.Method == "" {
+		r.ALPN = []string{"istio"} // no protocol of HTTP
+	}
 	if len(l.Peer) > 0 && string(l.Peer) != "null" {
 		err = json.Unmarshal(l.Peer, &r.Identity)
+	}
+	if len(l.Claims) > 0 {
+		err = errors.Join(err, json.Unmarshal(l.Claims, &r.Claims))
 	}
 	return r, len(l.Peer) > 0, err
 }
@@ -132,7 +150,7 @@ func (d debugger) replay() (answerOf, error) {
 			out.Unread++
 			continue
 		}
-		if proxy.Role != node.Router && l.Upstream != "" && !strings.HasPrefix(l.Upstream, "inbound|") {
+		if proxy.Role != node.Router && l.Upstream != "" && !strings.HasPrefix(strings.ToLower(l.Upstream), "inbound") {
 			out.Other++
 			continue
 		}
@@ -152,9 +170,20 @@ func (d debugger) replay() (answerOf, error) {
 		if err != nil {
 			return answerOf{}, err
 		}
+		if r.Method == "" && before.HTTP && before.Allowed {
+			out.Unread++ // no request was read from the connection
+			continue
+		}
 		out.Decided++
+		unclaimed := r.Method != "" && len(l.Claims) == 0 && !r.Refused && (now.ReadsClaims() || then.ReadsClaims())
 		if !named {
 			out.Unnamed++
+		}
+		if unclaimed {
+			out.Unclaimed++
+		}
+		if r.Method == "" {
+			out.Connections++
 		}
 		out.Skipped = after.Skipped
 		flip := -1
@@ -162,14 +191,22 @@ func (d debugger) replay() (answerOf, error) {
 			flip = d.addFlip(&out, flips, before, after, r, proposed)
 		}
 		if d.query.Get("tried") == "true" {
-			tried := report.Tried{
-				Line: number, Server: netip.AddrPortFrom(r.Server, uint16(r.Port)).String(), Now: before.Allowed, Then: after.Allowed, Flip: flip, Unnamed: !named,
-			}
-			tried.Listener, tried.TLS = now.Place(r)
+			tried := triedAt(now.Place(r))
+			tried.Line, tried.Server, tried.Now, tried.Then, tried.Flip = number, netip.AddrPortFrom(r.Server, uint16(r.Port)).String(), before.Allowed, after.Allowed, flip
+			tried.Unnamed, tried.Unclaimed = !named, unclaimed
 			out.Tried = append(out.Tried, tried)
 		}
 	}
 	return answerOf{json: out}, nil
+}
+
+// triedAt returns the report of a request at a place.
+func triedAt(p decision.Place) report.Tried {
+	out := report.Tried{Listener: p.Listener, TLS: p.TLS, HTTP: p.HTTP}
+	if p.Header != "" || p.Param != "" || p.Cookie != "" {
+		out.Token = &report.Token{Header: p.Header, Prefix: p.Prefix, Param: p.Param, Cookie: p.Cookie}
+	}
+	return out
 }
 
 // trialOf returns the listeners for an Envoy that decides about requests with both sets of policies.
@@ -200,7 +237,7 @@ func (d debugger) addFlip(out *report.Replay, indices map[string]int, before, af
 	if before.Allowed {
 		refused = after
 	}
-	key := fmt.Sprint(after.Allowed, refused.By, refused.Rule)
+	key := fmt.Sprint(after.Allowed, refused.By, refused.Rule, r.Method == "")
 	if i, ok := indices[key]; ok {
 		out.Flips[i].Count++
 		return i

@@ -40,7 +40,7 @@ type Envoy struct {
 func New(cfg Config) *Envoy {
 	e := &Envoy{
 		listeners: cfg.Listeners, extension: cfg.Extension, gateway: cfg.Gateway, minor: cfg.Minor,
-		compiler: &compiler{map[string]*pattern{}}, chains: map[*listenerv3.FilterChain]*chain{},
+		compiler: &compiler{patterns: map[string]*pattern{}}, chains: map[*listenerv3.FilterChain]*chain{},
 	}
 	if e.extension == nil {
 		e.extension = func(string) *anypb.Any { return nil }
@@ -78,7 +78,7 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 		out.run(c.stream, f)
 		return out, nil
 	}
-	if out.run(c.stream, f); !out.Allowed {
+	if out.run(c.stream, f); !out.Allowed || r.Method == "" {
 		return out, nil
 	}
 	if f.path, err = normalized(c.hcm, r.Path, e.minor); err != nil {
@@ -91,6 +91,10 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	out.run(c.http, f)
 	return out, nil
 }
+
+// ReadsClaims reports whether rules of the ports of requests that were decided compare the claims of
+// tokens.
+func (e *Envoy) ReadsClaims() bool { return e.compiler.claims }
 
 // pick returns the chain of a listener for a request, and whether the client speaks TLS.
 func pick(l *listenerv3.Listener, r Request) (picked *listenerv3.FilterChain, tls bool) {
@@ -105,7 +109,11 @@ func pick(l *listenerv3.Listener, r Request) (picked *listenerv3.FilterChain, tl
 // connection returns the attributes of the request's connection, with or without TLS.
 func (r Request) connection(tls bool) connection {
 	c := connection{server: r.Server, port: r.Port, tls: tls, sni: r.SNI, alpn: r.ALPN}
-	if !tls {
+	switch {
+	case tls:
+	case r.Method == "":
+		c.sni, c.alpn = "", nil
+	default:
 		c.sni, c.alpn = "", []string{"http/1.1"}
 	}
 	return c

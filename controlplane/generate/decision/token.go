@@ -4,6 +4,7 @@
 package decision
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,7 +65,34 @@ func (t *tokens) apply(f *facts) *refusal {
 	if t.preflight && strings.EqualFold(joined(f.header[":method"]), http.MethodOptions) && joined(f.header["origin"]) != "" && joined(f.header["access-control-request-method"]) != "" {
 		return nil
 	}
-	return t.satisfies(t.required, f)
+	if f.request.Refused {
+		return refused("a token was refused when the request was sent")
+	}
+	if f.request.Claims == nil {
+		return t.satisfies(t.required, f)
+	}
+	p := t.accepting(f.request.Claims)
+	if p == nil {
+		return refused("no issuer and audience are accepted that are those of the token")
+	}
+	payload, err := json.Marshal(f.request.Claims)
+	if err != nil {
+		return refused("the claims cannot be written: %v", err)
+	}
+	p.accept(f, maps.Clone(f.request.Claims), base64.RawURLEncoding.EncodeToString(payload))
+	return nil
+}
+
+// accepting returns the provider for a token with the given claims, or nil if there is none.
+func (t *tokens) accepting(claims map[string]any) *provider {
+	issuer, _ := claims["iss"].(string)
+	for _, name := range slices.Sorted(maps.Keys(t.providers)) {
+		p := t.providers[name]
+		if (p.GetIssuer() == "" || p.GetIssuer() == issuer) && p.hasAudience(claims["aud"]) {
+			return p
+		}
+	}
+	return nil
 }
 
 // satisfies checks a requirement, and returns nil if the request satisfies it.
@@ -157,8 +185,14 @@ func (p *provider) apply(f *facts) *refusal {
 			token.remove(f)
 		}
 	}
+	p.accept(f, claims, strings.Split(list[0].text, ".")[1])
+	return nil
+}
+
+// accept outputs the claims of a token, and its encoded payload.
+func (p *provider) accept(f *facts, claims map[string]any, payload string) {
 	if h := p.GetForwardPayloadHeader(); h != "" {
-		f.header[lower(h)] = []string{strings.Split(list[0].text, ".")[1]}
+		f.header[lower(h)] = []string{payload}
 	}
 	for _, c := range p.GetClaimToHeaders() {
 		if text, ok := claimText(claims, strings.Split(c.GetClaimName(), ".")); ok {
@@ -177,7 +211,6 @@ func (p *provider) apply(f *facts) *refusal {
 		}
 		f.set(envoyconf.TokenFilter, key, claims)
 	}
-	return nil
 }
 
 // claimText returns a claim as it is written to a header.

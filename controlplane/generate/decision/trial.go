@@ -12,8 +12,9 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matchingv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
-	directresponsev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/direct_response/v3"
+	echov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/echo/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
@@ -25,12 +26,13 @@ const (
 	TrialChain = "server.pem" // certificate of the listeners
 	TrialKey   = "server.key"
 	TrialRoots = "roots.pem" // for the certificates of clients
+	TrialKeys  = "keys.json" // key set of the issuers of tokens
 )
 
 // Trial returns listeners for another Envoy, which decides about requests as this one, forwards
-// nothing and asks nobody: it answers requests that it accepts with the status 200 or 404. The names
-// have a prefix. The listeners bind to a free loopback port. They read the
-// addresses of connections from the PROXY protocol.
+// nothing and asks nobody: it answers requests that it accepts with the status 200 or 404. Ports
+// whose requests are not read return what they receive. The names have a prefix. The listeners bind to
+// a free loopback port. They read the addresses of connections from the PROXY protocol.
 func (e *Envoy) Trial(prefix string) ([]*listenerv3.Listener, error) {
 	var out []*listenerv3.Listener
 	for _, l := range e.listeners {
@@ -65,15 +67,52 @@ func (e *Envoy) Trial(prefix string) ([]*listenerv3.Listener, error) {
 	return out, nil
 }
 
-// Place returns the name of the listener that accepts the connection of a request, and whether the
-// client must speak TLS there. The name is empty if none does.
-func (e *Envoy) Place(r Request) (listener string, tls bool) {
+// Place is where a request is sent.
+type Place struct {
+	// Listener is the name of the listener that accepts the connection; empty if none does. TLS is true
+	// if the client must speak TLS there, and HTTP if requests are read.
+	Listener  string
+	TLS, HTTP bool
+	// Header and Prefix, Param or Cookie say where a token with the claims of the request belongs. All
+	// are empty if no such token is accepted.
+	Header, Prefix, Param, Cookie string
+}
+
+// Place returns where a request is sent.
+func (e *Envoy) Place(r Request) (out Place) {
 	l := e.listener(r.Server, r.Port)
 	if l == nil {
-		return "", false
+		return out
 	}
-	_, tls = pick(l, r)
-	return l.GetName(), tls
+	out.Listener = l.GetName()
+	picked, tls := pick(l, r)
+	if out.TLS = tls; picked == nil {
+		return out
+	}
+	c, err := e.chain(picked)
+	if err != nil {
+		return out
+	}
+	out.HTTP = c.hcm != nil
+	for _, s := range c.http {
+		if t, ok := s.(validates); ok && r.Claims != nil {
+			out.token(t.accepting(r.Claims))
+		}
+	}
+	return out
+}
+
+// token sets the first place where a provider, which may be nil, looks for tokens.
+func (out *Place) token(p *provider) {
+	switch {
+	case p == nil:
+	case len(p.GetFromHeaders()) > 0:
+		out.Header, out.Prefix = p.GetFromHeaders()[0].GetName(), p.GetFromHeaders()[0].GetValuePrefix()
+	case len(p.GetFromParams()) > 0:
+		out.Param = p.GetFromParams()[0]
+	case len(p.GetFromCookies()) > 0:
+		out.Cookie = p.GetFromCookies()[0]
+	}
 }
 
 func loopback() *corev3.Address {
@@ -120,11 +159,8 @@ func (e *Envoy) trialChain(from *listenerv3.FilterChain) (*listenerv3.FilterChai
 		}
 		out.Filters = append(out.Filters, &listenerv3.Filter{Name: f.GetName(), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: config}})
 	}
-	if !answered { // the connection is accepted
-		const accepted = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-		out.Filters = append(out.Filters, &listenerv3.Filter{Name: "direct_response", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(&directresponsev3.Config{
-			Response: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: accepted}},
-		})}})
+	if !answered { // rules are applied to the first bytes, so the answer must not come before
+		out.Filters = append(out.Filters, &listenerv3.Filter{Name: "echo", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(&echov3.Echo{})}})
 	}
 	return out, nil
 }
@@ -168,11 +204,26 @@ func (e *Envoy) trialHTTP(hcm *hcmv3.HttpConnectionManager) {
 		if f.GetConfigDiscovery() != nil {
 			config = e.extension(f.GetName())
 		}
+		if config.MessageIs(&jwtv3.JwtAuthentication{}) {
+			config = trialTokens(config)
+		}
 		if decides(config) {
 			kept = append(kept, &hcmv3.HttpFilter{Name: f.GetName(), ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}})
 		}
 	}
 	hcm.HttpFilters = kept
+}
+
+// trialTokens replaces the keys of the issuers.
+func trialTokens(config *anypb.Any) *anypb.Any {
+	filter := &jwtv3.JwtAuthentication{}
+	if config.UnmarshalTo(filter) != nil {
+		return config
+	}
+	for _, p := range filter.GetProviders() {
+		p.JwksSourceSpecifier = &jwtv3.JwtProvider_LocalJwks{LocalJwks: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: TrialKeys}}}
+	}
+	return pack(filter)
 }
 
 // decides reports whether a trial has an HTTP filter. Those that are not evaluated are not in it

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Request is a request, or a connection to a port whose requests are not read.
+// Request is a request, or a connection to a port whose requests are not read. A connection has no
+// method.
 type Request struct {
 	// Identity is the URI of the client's certificate. It is empty for a client without one.
 	Identity string
@@ -24,6 +25,10 @@ type Request struct {
 	Method, Host, Path string
 	Header             map[string][]string // the names are in lower case
 	Now                time.Time           // when tokens are validated
+	// Claims are those of a token that Envoy accepted before, and that Header does not contain. They are
+	// nil without one. Refused is true if Envoy refused a token of the request.
+	Claims  map[string]any
+	Refused bool
 	// Brief leaves out of the verdict why rules match or do not match, which takes most of the time if
 	// there are many rules.
 	Brief bool

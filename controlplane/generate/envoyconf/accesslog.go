@@ -136,9 +136,28 @@ func recordLog(key string, headers []string) []*accesslogv3.AccessLog {
 	if len(headers) == 0 {
 		return nil
 	}
-	return []*accesslogv3.AccessLog{agentLog(key, headers, &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
+	return []*accesslogv3.AccessLog{agentLog(key, headers, whenSet(key))}
+}
+
+// RecordConnections returns a log of connections that an agent records, like the log of requests.
+func RecordConnections(headers []string) []*accesslogv3.AccessLog {
+	if len(headers) == 0 {
+		return nil
+	}
+	return []*accesslogv3.AccessLog{{
+		Name:   "envoy.access_loggers.tcp_grpc",
+		Filter: whenSet(node.RecordLog),
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&grpclogv3.TcpGrpcAccessLogConfig{
+			CommonConfig: agentLogConfig(node.RecordLog),
+		})},
+	}}
+}
+
+// whenSet selects nothing, unless a runtime key is set.
+func whenSet(key string) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_RuntimeFilter{RuntimeFilter: &accesslogv3.RuntimeFilter{
 		RuntimeKey: key, PercentSampled: &typev3.FractionalPercent{}, UseIndependentRandomness: true,
-	}}})}
+	}}}
 }
 
 // UnknownKeyLog returns a log, for the agent, of requests whose token no known key verifies.
@@ -161,15 +180,18 @@ func agentLog(name string, headers []string, filter *accesslogv3.AccessLogFilter
 		Name:   "envoy.access_loggers.http_grpc",
 		Filter: filter,
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: Pack(&grpclogv3.HttpGrpcAccessLogConfig{
-			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
-				LogName: name, TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: node.XDSCluster},
-				}},
-				BufferSizeBytes: wrapperspb.UInt32(0), BufferFlushInterval: durationpb.New(24 * time.Hour),
-			},
-			AdditionalRequestHeadersToLog: headers,
+			CommonConfig: agentLogConfig(name), AdditionalRequestHeadersToLog: headers,
 		})},
+	}
+}
+
+func agentLogConfig(name string) *grpclogv3.CommonGrpcAccessLogConfig {
+	return &grpclogv3.CommonGrpcAccessLogConfig{
+		LogName: name, TransportApiVersion: corev3.ApiVersion_V3,
+		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: node.XDSCluster},
+		}},
+		BufferSizeBytes: wrapperspb.UInt32(0), BufferFlushInterval: durationpb.New(24 * time.Hour),
 	}
 }
 
