@@ -25,7 +25,7 @@ var meanings = []struct{ format, meaning string }{
 	{"%DOWNSTREAM_LOCAL_URI_SAN%", "certificate of the proxy"},
 	{"%DOWNSTREAM_PEER_URI_SAN%", "certificate of the client"},
 	{"%FILTER_STATE(" + peerState + "namespace", "certificate of the client"},
-	{"%FILTER_STATE(" + peerState, "headers of the client's proxy that agree with its certificate"},
+	{"%FILTER_STATE(" + peerState, "headers that agree with its certificate; unknown of connections"},
 	{"%FILTER_STATE(" + protocolState, "`http`, `grpc`; of connections `tcp`"},
 	{"%RESPONSE_CODE%", "the status, 0 without a response; not of connections"},
 	{"%GRPC_STATUS_NUMBER%", "the status of gRPC; not of connections"},
