@@ -45,7 +45,7 @@ const defaultTimeout = 10 * time.Second
 
 // Commands returns the commands of this package.
 func Commands(cfg Config) []*cobra.Command {
-	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newAnalyzeCommand(cfg), newHistoryCommand(cfg), newBugReportCommand(cfg), newTopCommand(cfg), newTapCommand(cfg), newProxyConfigCommand(cfg)}
+	return []*cobra.Command{newStatusCommand(cfg), newExplainCommand(cfg), newPolicyCommand(cfg), newWhatIfCommand(cfg), newAnalyzeCommand(cfg), newHistoryCommand(cfg), newBugReportCommand(cfg), newTopCommand(cfg), newTapCommand(cfg), newProxyConfigCommand(cfg), newDashboardCommand(cfg)}
 }
 
 // askFlags are the flags common to all commands.

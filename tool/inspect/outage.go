@@ -50,21 +50,7 @@ func (f *reachFlags) outage(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	list := make([]outage, len(proxies))
-	var g errgroup.Group
-	g.SetLimit(atOnce)
-	for i, p := range proxies {
-		g.Go(func() error {
-			one, err := p.outage(cmd.Context(), f.timeout)
-			if err != nil {
-				one = outage{Error: err.Error()}
-			}
-			one.Agent = p.agent
-			list[i] = one
-			return nil
-		})
-	}
-	_ = g.Wait() // each answer has its own error
+	list := outagesOf(cmd.Context(), proxies, f.timeout)
 	if f.output == outYAML || f.output == outJSON {
 		err = f.write(cmd.OutOrStdout(), list)
 	} else {
@@ -84,6 +70,26 @@ func (f *reachFlags) outage(cmd *cobra.Command, args []string) error {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
+}
+
+// outagesOf asks the agents of proxies. The answers are in the order of the proxies.
+func outagesOf(ctx context.Context, proxies []proxy, timeout time.Duration) []outage {
+	list := make([]outage, len(proxies))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, p := range proxies {
+		g.Go(func() error {
+			one, err := p.outage(ctx, timeout)
+			if err != nil {
+				one = outage{Error: err.Error()}
+			}
+			one.Agent = p.agent
+			list[i] = one
+			return nil
+		})
+	}
+	_ = g.Wait() // each answer has its own error
+	return list
 }
 
 // outage asks one agent.

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -141,22 +142,31 @@ func tokenOf(value string) (string, error) {
 }
 
 func (f *requestFlags) run(cmd *cobra.Command) error {
-	if f.from == "" || f.to == "" {
-		return f.cfg.Exit(exitUsage, errors.New("client and workload are missing: write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
-	}
-	fields, err := f.fields()
-	if err != nil {
-		return f.cfg.Exit(exitUsage, err)
-	}
-	addresses, err := f.addresses()
+	d, err := f.decision(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	answers := ask[report.Decision](cmd.Context(), addresses, question{path: "request", fields: fields, form: true}, f.timeout)
+	return f.print(cmd, d)
+}
+
+// decision asks control planes. It prints which ones do not answer if none does.
+func (f *requestFlags) decision(ctx context.Context, complaints io.Writer) (d report.Decision, err error) {
+	if f.from == "" || f.to == "" {
+		return d, f.cfg.Exit(exitUsage, errors.New("client and workload are missing: write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
+	}
+	fields, err := f.fields()
+	if err != nil {
+		return d, f.cfg.Exit(exitUsage, err)
+	}
+	addresses, err := f.addresses()
+	if err != nil {
+		return d, err
+	}
+	answers := ask[report.Decision](ctx, addresses, question{path: "request", fields: fields, form: true}, f.timeout)
 	var refusal *answerError
 	for _, a := range answers {
 		if a.err == nil {
-			return f.print(cmd, a.value)
+			return a.value, nil
 		}
 		var said *answerError
 		if errors.As(a.err, &said) && (refusal == nil || refusal.code == http.StatusNotFound) {
@@ -164,10 +174,10 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	if refusal != nil {
-		return f.cfg.Exit(exitFailed, errors.New(refusal.text))
+		return d, f.cfg.Exit(exitFailed, errors.New(refusal.text))
 	}
-	complain(cmd.ErrOrStderr(), answers)
-	return f.cfg.Exit(exitFailed, nil)
+	complain(complaints, answers)
+	return d, f.cfg.Exit(exitFailed, nil)
 }
 
 func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
@@ -175,15 +185,20 @@ func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
 	if f.output != outTable {
 		err = f.write(cmd.OutOrStdout(), d)
 	} else {
-		if dir, err := os.Getwd(); err == nil {
-			shortenSources(&d, dir+string(filepath.Separator))
-		}
+		shortenToHere(&d)
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.decision(d)
 	}
 	if err == nil && !d.Allowed {
 		err = f.cfg.Exit(exitFailed, nil)
 	}
 	return err
+}
+
+// shortenToHere removes the working directory from the sources of rules.
+func shortenToHere(d *report.Decision) {
+	if dir, err := os.Getwd(); err == nil {
+		shortenSources(d, dir+string(filepath.Separator))
+	}
 }
 
 // shortenSources removes a directory from the sources of rules.

@@ -81,6 +81,18 @@ type asked struct {
 	*report.Replica
 }
 
+func askedOf(answers []answer[report.Replica]) []asked {
+	list := []asked{}
+	for _, a := range answers {
+		if a.err != nil {
+			list = append(list, asked{Address: a.address, Error: a.err.Error()})
+		} else {
+			list = append(list, asked{Address: a.address, Replica: &a.value})
+		}
+	}
+	return list
+}
+
 func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	addresses, err := f.addresses()
 	if err != nil {
@@ -96,15 +108,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	}
 	switch {
 	case f.output != outTable && f.output != outWide:
-		list := []asked{}
-		for _, a := range answers {
-			if a.err != nil {
-				list = append(list, asked{Address: a.address, Error: a.err.Error()})
-			} else {
-				list = append(list, asked{Address: a.address, Replica: &a.value})
-			}
-		}
-		err = f.write(cmd.OutOrStdout(), list)
+		err = f.write(cmd.OutOrStdout(), askedOf(answers))
 	case len(args) == 1:
 		err = v.proxies(answers)
 	default:

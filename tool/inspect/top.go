@@ -84,10 +84,9 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
 	case !slices.Contains(orders, f.order):
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--sort %s is not known: write %s", f.order, oneOf(orders)))
-	case f.interval < minInterval || f.interval > maxInterval:
-		return f.cfg.Exit(exitUsage, fmt.Errorf("--interval %s must be from %s to %s", f.interval, minInterval, maxInterval))
-	case len(f.agents) > 0 && (name != "" || f.namespace != ""):
-		return f.cfg.Exit(exitUsage, errors.New("--agent names the proxies: leave out PROXY and -n"))
+	}
+	if err := f.check(name); err != nil {
+		return err
 	}
 	display := mesh.NewDisplay(mesh.Host{Out: cmd.OutOrStdout(), Dumb: f.cfg.Dumb})
 	once := f.once || !display.Terminal || f.output != outTable
@@ -127,6 +126,17 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 			return err
 		}
 	}
+}
+
+// check checks what the flags ask for.
+func (f *topFlags) check(name string) error {
+	switch {
+	case f.interval < minInterval || f.interval > maxInterval:
+		return f.cfg.Exit(exitUsage, fmt.Errorf("--interval %s must be from %s to %s", f.interval, minInterval, maxInterval))
+	case len(f.agents) > 0 && (name != "" || f.namespace != ""):
+		return f.cfg.Exit(exitUsage, errors.New("--agent names the proxies: leave out PROXY and -n"))
+	}
+	return nil
 }
 
 // begin takes the first sample of each proxy.
