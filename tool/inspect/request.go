@@ -30,6 +30,8 @@ type requestFlags struct {
 	port                             uint16
 	headers                          []string
 	jwt                              string
+	log                              string
+	logged                           *logged // the line of the log; may be nil
 }
 
 func newExplainRequestCommand(cfg Config) *cobra.Command {
@@ -49,6 +51,11 @@ CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
 none for a client without mutual TLS. WORKLOAD is a service or a proxy.
 
+With --log, the request is the first line of an access log in JSON, or of outrigger
+tap -o json; other flags change it. The log of the client's proxy says where the
+request was sent: name the client with --from. That of the workload's proxy says who
+sent it: name the workload with --to. The proxies decide as they do now.
+
 With --at, the control plane decides by the objects of that time, and by the
 services and endpoints of now.
 
@@ -56,7 +63,8 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 		Example: "  outrigger explain request --from frontend --to catalog\n" +
 			"  outrigger explain request --from shop/orders --to catalog.shop \\\n    --method POST --path /items --header x-team=red\n" +
 			"  outrigger explain request --from none --to catalog-1.shop --port 8080 \\\n    --jwt token.txt\n" +
-			"  outrigger explain request --from frontend --to catalog --at 14:02",
+			"  outrigger explain request --from frontend --to catalog --at 14:02\n" +
+			"  grep -m1 '\"response_code\":403' access.log |\n    outrigger explain request --to catalog --log -",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cfg.Exit(exitUsage, fmt.Errorf("the argument %q is not expected: name the client with --from, and the workload with --to", args[0]))
@@ -77,6 +85,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as NAME=VALUE; several times for several")
 	flags.StringVar(&f.jwt, "jwt", "", "token for the header Authorization, or a file with the token")
 	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
+	flags.StringVar(&f.log, "log", "", "file whose first line is the request, in the form of an access log in JSON, or - for standard input")
 	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
 	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
@@ -112,6 +121,9 @@ func (f *requestFlags) fields() (url.Values, error) {
 	if f.port != 0 {
 		out.Set("port", strconv.Itoa(int(f.port)))
 	}
+	if f.logged != nil {
+		f.logged.fields(out)
+	}
 	return out, nil
 }
 
@@ -142,6 +154,13 @@ func tokenOf(value string) (string, error) {
 }
 
 func (f *requestFlags) run(cmd *cobra.Command) error {
+	if f.log != "" {
+		var err error
+		if f.logged, err = readLogged(f.log, cmd.InOrStdin()); err != nil {
+			return f.cfg.Exit(exitUsage, err)
+		}
+		f.logged.complete(f, cmd.Flags().Changed)
+	}
 	d, err := f.decision(cmd.Context(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -186,7 +205,11 @@ func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
 		err = f.write(cmd.OutOrStdout(), d)
 	} else {
 		shortenToHere(&d)
-		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.decision(d)
+		v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+		if err = v.decision(d); err == nil && f.logged != nil {
+			v.say("\n")
+			v.field("logged", f.logged.result())
+		}
 	}
 	if err == nil && !d.Allowed {
 		err = f.cfg.Exit(exitFailed, nil)

@@ -5,6 +5,7 @@ package debug
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -180,6 +181,12 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 	}
 	if token := d.query.Get("jwt"); token != "" {
 		r.Header["authorization"] = append(r.Header["authorization"], "Bearer "+token)
+	}
+	r.Refused = d.query.Get("refused") == "true"
+	if text := d.query.Get("claims"); text != "" {
+		if err := json.Unmarshal([]byte(text), &r.Claims); err != nil {
+			return r, fmt.Errorf("the claims of the token are not a JSON object: %w", err)
+		}
 	}
 	if text := d.query.Get("address"); text != "" {
 		a, err := netip.ParseAddr(text)
