@@ -47,7 +47,7 @@ func setBootstrap(src sources, cfg *settings, tracingSet bool) (warnings []strin
 	in := bootstrap.Input{
 		Node: cfg.node, Metadata: cfg.metadata, ProxyConfig: pc, BindAddress: src.Environ.BindAddress, StateOfTheWorld: !src.Environ.Envoy.DeltaXDS,
 		TracingSet: tracingSet, HostIP: src.Environ.Workload.HostIP, DualStack: src.Environ.Envoy.DualStack, SystemRoots: rootsFile(src.read, pc),
-		Locality: cfg.locality, Metrics: bootstrapMetrics(src.Environ.Metrics), SDSSocketName: src.Environ.Identity.SocketFile,
+		Locality: cfg.locality, Metrics: bootstrapMetrics(src.Environ.Metrics), SDSSocketName: src.Environ.Identity.SocketFile, TLS: src.Environ.Compliance,
 	}
 	if path == "" {
 		cfg.metadata.DelimitedStats = true

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/envoy"
 )
@@ -61,7 +62,8 @@ func (b *builder) envoy() (err error) {
 	}
 	b.parts.envoy, err = envoy.New(envoy.Config{
 		Binary: b.parts.binary, AllowUnsafe: b.parts.unsafe, Args: cfg.envoyArgs, Admin: b.admin(), Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
-		Env:        node.WorkloadOf(cfg.metadata.WorkloadName, cfg.metadata.Namespace, cfg.metadata.ClusterID, cfg.metadata.Labels).Environ(),
+		Env: append(node.WorkloadOf(cfg.metadata.WorkloadName, cfg.metadata.Namespace, cfg.metadata.ClusterID, cfg.metadata.Labels).Environ(),
+			bootstrap.Environ(cfg.env.Compliance)...),
 		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
 		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap"
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
 )
@@ -78,12 +79,16 @@ func resolveIdentity(src sources) (s identitySource, err error) {
 	return s, nil
 }
 
-// checkCompliance returns an error if a policy for TLS is asked for: it would not be in force.
-func checkCompliance(e environ.Values) error {
-	if e.CompliancePolicy == "" {
-		return nil
+// checkCompliance returns an error for an unknown policy, or for a key that it does not have.
+func checkCompliance(e environ.Values, key certs.KeyType) error {
+	policy, err := tlspolicy.Parse(string(e.Compliance))
+	switch {
+	case err != nil:
+		return fmt.Errorf("environment variable COMPLIANCE_POLICY %w", err)
+	case policy == tlspolicy.FIPS1402 && key == certs.ECDSAP384:
+		return fmt.Errorf("environment variable ECC_CURVE is P384, and COMPLIANCE_POLICY %s has P256 only; write P256, or the policy %s", policy, tlspolicy.FIPS1403)
 	}
-	return fmt.Errorf("environment variable COMPLIANCE_POLICY is %q: no policy for TLS is enforced yet; unset it", e.CompliancePolicy)
+	return nil
 }
 
 // checkSocketFile returns an error unless WORKLOAD_IDENTITY_SOCKET_FILE is the name of a file. As in

@@ -117,7 +117,7 @@ func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string
 	if cfg.source, err = resolveIdentity(src); err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(checkIdentity(cfg), checkCompliance(src.Environ), checkWasm(src.Environ), checkMetrics(cfg)); err != nil {
+	if err := errors.Join(checkIdentity(cfg), checkCompliance(src.Environ, cfg.keyType), checkWasm(src.Environ), checkMetrics(cfg)); err != nil {
 		return nil, nil, err
 	}
 	var left []string

@@ -7,6 +7,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -206,7 +208,7 @@ func TestResolveWarnsAndRefuses(t *testing.T) {
 	}
 	for entry, want := range map[string]string{
 		"WORKLOAD_IDENTITY_SOCKET_FILE=a/b":                        `WORKLOAD_IDENTITY_SOCKET_FILE is "a/b"; it must be the name of a file in ./var/run/secrets/workload-spiffe-uds`,
-		"COMPLIANCE_POLICY=fips-140-2":                             `COMPLIANCE_POLICY is "fips-140-2": no policy for TLS is enforced yet; unset it`,
+		"COMPLIANCE_POLICY=fips":                                   `COMPLIANCE_POLICY is "fips": write fips-140-2, fips-140-3 or pqc, or unset it`,
 		"WORKLOAD_IDENTITY_SOCKET_FILE=..":                         `WORKLOAD_IDENTITY_SOCKET_FILE is ".."; it must be the name of a file`,
 		"WORKLOAD_IDENTITY_SOCKET_FILE=" + strings.Repeat("a", 70): "WORKLOAD_IDENTITY_SOCKET_FILE has 70 characters",
 		"PROXY_CONFIG=[":                                           "environment variable PROXY_CONFIG",
@@ -317,6 +319,53 @@ func TestClientCertificate(t *testing.T) {
 	for _, path := range []string{filepath.Join(dir, "none"), os.Args[0]} {
 		if _, err := (upstream{roots: path}).tlsConfig(nil)(); err == nil {
 			t.Errorf("the roots in %s were accepted", path)
+		}
+	}
+}
+
+// TestUpstreamCompliance connects to control planes with and without the curves of a policy.
+func TestUpstreamCompliance(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "roots.pem")
+	for policy, curves := range map[string][]tls.CurveID{
+		"fips-140-2": {tls.CurveP256}, "fips-140-3": {tls.CurveP256, tls.CurveP384}, "pqc": {tls.X25519MLKEM768}, "": {tls.X25519, tls.CurveP256, tls.X25519MLKEM768},
+	} {
+		for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.X25519MLKEM768} {
+			server := httptest.NewUnstartedServer(nil)
+			server.Config.ErrorLog = log.New(io.Discard, "", 0) // some handshakes are expected to fail
+			server.TLS = &tls.Config{CurvePreferences: []tls.CurveID{curve}}
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			if err := os.WriteFile(file, certs.EncodeChain(server.Certificate()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			src := testSources(map[string]string{file: "roots"}, "COMPLIANCE_POLICY="+policy, "XDS_ROOT_CA="+file, "PROXY_CONFIG={discoveryAddress: '"+server.Listener.Addr().String()+"'}")
+			cfg, _, err := resolve(t.Context(), src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := cfg.xds.tlsConfig(func() *tls.Certificate { return nil })()
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.ServerName = "example.com" // of the server's certificate
+			conn, err := tls.Dial("tcp", server.Listener.Addr().String(), config)
+			if err == nil {
+				_ = conn.Close()
+			}
+			if want := policy == "" || slices.Contains(curves, curve); (err == nil) != want {
+				t.Errorf("policy %q and a server with %s: %v, want a connection: %t", policy, curve, err, want)
+			}
+		}
+	}
+}
+
+func TestComplianceOfKeys(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[string]string{"fips-140-2": "ECC_CURVE is P384, and COMPLIANCE_POLICY fips-140-2 has P256 only", "fips-140-3": "", "pqc": ""} {
+		_, _, err := resolve(t.Context(), testSources(nil, "COMPLIANCE_POLICY="+policy, "ECC_SIGNATURE_ALGORITHM=ECDSA", "ECC_CURVE=P384"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", policy, err, want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/agent/environ"
 	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // The files of root certificates and tokens, relative to the working directory unless
@@ -45,12 +46,13 @@ type upstream struct {
 	chain, key string
 	// ownFirst prefers the workload's certificate over that of the files.
 	ownFirst bool
+	policy   tlspolicy.Policy // of TLS
 }
 
 // upstreams returns how to connect to the control plane and the certificate authority.
 func upstreams(src sources, pc *meshv1alpha1.ProxyConfig, source identitySource) (xds, ca upstream, err error) {
 	e := src.Environ
-	xds = upstream{address: pc.GetDiscoveryAddress(), serverName: e.Upstream.XDSName}
+	xds = upstream{address: pc.GetDiscoveryAddress(), serverName: e.Upstream.XDSName, policy: e.Compliance}
 	mounted := ""
 	if e.Upstream.ProvCert != "" {
 		xds.chain, xds.key = filepath.Join(e.Upstream.ProvCert, "cert-chain.pem"), filepath.Join(e.Upstream.ProvCert, "key.pem")
@@ -171,7 +173,7 @@ func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Confi
 		if err != nil {
 			return nil, err
 		}
-		return &tls.Config{
+		return u.policy.Restrict(&tls.Config{
 			MinVersion: tls.VersionTLS12,
 			RootCAs:    roots,
 			ServerName: u.serverName,
@@ -185,7 +187,7 @@ func (u upstream) tlsConfig(workload func() *tls.Certificate) func() (*tls.Confi
 				}
 				return &tls.Certificate{}, nil // the token authenticates the agent
 			},
-		}, nil
+		}), nil
 	}
 }
 

@@ -31,7 +31,7 @@ func (b *builder) wasmCache() (err error) {
 	}
 	b.parts.wasm, err = wasm.New(wasm.Config{
 		Dir: dir, FileDir: e.FileDir, DockerConfigDir: e.DockerConfigDir, InsecureRegistries: e.InsecureRegistries, AllowedHosts: e.AllowedHosts,
-		Expiry: e.Expiry, PurgeInterval: e.PurgeInterval, HTTPTimeout: e.HTTPTimeout, HTTPMaxAttempts: e.HTTPAttempts, MaxCacheBytes: int64(e.CacheBytes),
+		Expiry: e.Expiry, PurgeInterval: e.PurgeInterval, HTTPTimeout: e.HTTPTimeout, HTTPMaxAttempts: e.HTTPAttempts, MaxCacheBytes: int64(e.CacheBytes), TLS: b.cfg.env.Compliance,
 		Logger: b.logger("wasm"), Registerer: b.registry,
 	})
 	return err

@@ -16,6 +16,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Files shared by agent and Envoy, relative to their working directory.
@@ -73,6 +74,8 @@ type Input struct {
 	// SDSSocketName is the file name of the socket in SDSDir from which Envoy gets secrets; empty means
 	// SDSSocketName, the agent's.
 	SDSSocketName string
+	// TLS restricts the TLS of what the bootstrap contains.
+	TLS tlspolicy.Policy
 }
 
 // sdsSocketName returns the file name of the socket from which Envoy gets secrets.
@@ -129,7 +132,7 @@ func Render(in Input) ([]byte, error) {
 			"metadata": in.Metadata,
 		},
 		"layered_runtime": object{"layers": []any{
-			object{"name": "global config", "static_layer": runtimeLayer(pc.GetRuntimeValues())},
+			object{"name": "global config", "static_layer": runtimeLayer(in)},
 			object{"name": "admin", "admin_layer": object{}},
 		}},
 		"overload_manager": object{"resource_monitors": []any{object{
@@ -168,6 +171,7 @@ func Render(in Input) ([]byte, error) {
 	if telemetry.sinks != nil {
 		rendered["stats_sinks"] = telemetry.sinks
 	}
+	restrict(rendered, in.TLS)
 	return marshal(rendered)
 }
 

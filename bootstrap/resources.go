@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Default ports of Envoy's own listeners. The metadata can override them.
@@ -81,9 +82,12 @@ func clusterManager(m *node.Metadata) (object, error) {
 
 // runtimeLayer returns the static runtime layer. User values override the defaults; an empty value
 // removes the key.
-func runtimeLayer(values map[string]string) object {
+func runtimeLayer(in Input) object {
 	layer := defaultRuntime()
-	for key, value := range values {
+	if in.TLS == tlspolicy.FIPS1402 {
+		layer["envoy.reloadable_features.google_grpc_disable_tls_13"] = true
+	}
+	for key, value := range in.ProxyConfig.GetRuntimeValues() {
 		switch {
 		case key == maxConnectionsKey:
 		case value == "":

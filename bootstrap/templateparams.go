@@ -135,9 +135,8 @@ func metadataOf(in Input) *templateMetadata {
 // templateRuntime returns the runtime layer including the limit on connections, for which templates of
 // Istio 1.18 have no other parameter.
 func templateRuntime(in Input, maxConnections int64) object {
-	values := in.ProxyConfig.GetRuntimeValues()
-	layer := runtimeLayer(values)
-	if value, ok := values[maxConnectionsKey]; !ok || value != "" {
+	layer := runtimeLayer(in)
+	if value, ok := in.ProxyConfig.GetRuntimeValues()[maxConnectionsKey]; !ok || value != "" {
 		layer[maxConnectionsKey] = strconv.FormatInt(maxConnections, 10)
 	}
 	return layer

@@ -113,12 +113,13 @@ func (u *Mesh) appCommand(s *state, w *workload) (command, error) {
 	return c, nil
 }
 
-// cleanEnv returns the environment of Outrigger's own programs. It includes only PATH and TMPDIR of
-// the caller, so that the same mesh file results in the same mesh for every user.
+// cleanEnv returns the environment of Outrigger's own programs. It includes only PATH, TMPDIR and
+// COMPLIANCE_POLICY of the caller, so that the same mesh file results in the same mesh for every
+// user.
 func (u *Mesh) cleanEnv(vars ...variable) []string {
 	var env []string
 	for _, v := range u.cfg.Environ {
-		if name, _, _ := strings.Cut(v, "="); name == "PATH" || name == "TMPDIR" {
+		if name, _, _ := strings.Cut(v, "="); name == "PATH" || name == "TMPDIR" || name == "COMPLIANCE_POLICY" {
 			env = append(env, v)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,6 +172,10 @@ workloads:
 		if last[name] != want {
 			t.Errorf("%s is %q, want %q", name, last[name], want)
 		}
+	}
+	u.cfg.Environ = append(u.cfg.Environ, "COMPLIANCE_POLICY=pqc")
+	if !slices.Contains(u.cleanEnv(), "COMPLIANCE_POLICY=pqc") {
+		t.Error("the programs do not get the policy for TLS")
 	}
 	for _, v := range u.cleanEnv() {
 		if strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, "HTTP_PROXY=") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // kind is the type of a variable's value, as the document names it.
@@ -64,7 +65,10 @@ func baseVariables() []variable {
 		{"ENVOY_PROMETHEUS_PORT", kindPort, "15090", "port of Envoy that answers /stats/prometheus", port(func(e *Values) *int { return &e.Envoy.PrometheusPort })},
 		{"ISTIO_DELTA_XDS", kindBool, "true", "incremental ADS between Envoy and the control plane; false selects the state of the world", boolean(func(e *Values) *bool { return &e.Envoy.DeltaXDS })},
 		{"ENVOY_SKIP_DEPRECATED_LOGS", kindBool, "true", "keep Envoy's warnings of deprecated fields out of the log", boolean(func(e *Values) *bool { return &e.Envoy.SkipDeprecatedLogs })},
-		{"COMPLIANCE_POLICY", kindText, "", "a policy for TLS, such as fips-140-2: none is enforced yet, so the agent does not start with one", text(func(e *Values) *string { return &e.CompliancePolicy })},
+		{"COMPLIANCE_POLICY", kindText, "", "restricts TLS of the agent and of Envoy's own ports, as in the control plane: fips-140-2, fips-140-3 or pqc", func(e *Values, s string) error {
+			e.Compliance = tlspolicy.Policy(s) // an unknown one ends the agent
+			return nil
+		}},
 		{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS", kindBool, "false", "drain until no connection is open instead of for terminationDrainDuration", boolean(func(e *Values) *bool { return &e.Envoy.ExitOnZero })},
 		{"MINIMUM_DRAIN_DURATION", kindDuration, "5s", "shortest drain; only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS", duration(func(e *Values) *time.Duration { return &e.Envoy.MinDrain })},
 		{"DISABLE_ENVOY", kindBool, "false", "run without Envoy: the agent keeps certificates and serves xDS to applications with gRPC of their own, until it is stopped", boolean(func(e *Values) *bool { return &e.Envoy.Disabled })},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Values are the settings that the environment makes. Each one is a row of the
@@ -45,8 +46,8 @@ type Values struct {
 	RecordClaims []string
 	// RequireInterception ends the agent if connections are not redirected to Envoy.
 	RequireInterception bool
-	// CompliancePolicy is a policy for TLS that is asked for; empty: none.
-	CompliancePolicy string
+	// Compliance restricts TLS of agent and Envoy.
+	Compliance tlspolicy.Policy
 	// AllowUnsafeEnvoy allows an Envoy with known bypasses of authorization.
 	AllowUnsafeEnvoy bool
 	// Unserved are the variables that ask for something that is not supported.

@@ -12,16 +12,15 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/server"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // authorityVariables are the rows of the table about certificates.
 func authorityVariables() []variable {
 	return []variable{
-		{"COMPLIANCE_POLICY", "", "a policy for TLS, such as fips-140-2: none is enforced yet, so the control plane does not start with one", func(_ *environment, s string) error {
-			if s != "" {
-				return fmt.Errorf("is %q: no policy for TLS is enforced yet; unset it", s)
-			}
-			return nil
+		{"COMPLIANCE_POLICY", "", "restricts TLS of the control plane, of proxies and of agents in pods that it injects: fips-140-2 (TLS 1.2, AES-GCM, P-256), fips-140-3 (TLS 1.2 and 1.3, AES-GCM, P-256 and P-384) or pqc (TLS 1.3, AES-GCM, X25519MLKEM768)", func(e *environment, s string) (err error) {
+			e.Compliance, err = tlspolicy.Parse(s)
+			return err
 		}},
 		{"ENABLE_CA_SERVER", "true", "false turns off signing of workload certificates", boolean(func(e *environment) *bool { return &e.CA.Enabled })},
 		{"ROOT_CA_DIR", "./etc/cacerts", "directory of a plugged-in certificate authority: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem and ca-crl.pem, or tls.crt, tls.key and ca.crt; reloaded when they change. Without them, or if it is empty, a self-signed root is created", text(func(e *environment) *string { return &e.CA.PluginDir })},

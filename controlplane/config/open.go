@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -35,6 +36,8 @@ type OpenConfig struct {
 	// Kinds are the kinds that the caller needs; empty means every kind. A store
 	// may serve only these if that is faster.
 	Kinds []model.Kind
+	// TLS restricts the connections to stores, but those to API servers.
+	TLS tlspolicy.Policy
 	// Drivers opens the stores of each scheme, for example "etcd".
 	Drivers map[string]Driver
 }

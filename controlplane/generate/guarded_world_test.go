@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +47,8 @@ type guarded struct {
 	objects   string
 	proxy     *model.Proxy
 	mesh      *snapshot.Mesh
+	// hello receives what the Envoy offers in a handshake as a client.
+	hello atomic.Pointer[atomic.Pointer[tls.ClientHelloInfo]]
 }
 
 // guardedObjects define a port for each kind of inbound traffic (HTTP, streams, undeclared
@@ -222,6 +225,12 @@ func (s *guarded) serveFar(t *testing.T) string {
 	}))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // some handshakes are expected to fail
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+	server.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if to := s.hello.Load(); to != nil {
+			to.Store(hello)
+		}
+		return nil, nil // that of the server
+	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return portOf(t, server.Listener.Addr())

@@ -203,7 +203,7 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 			alpn = []string{"h2", "http/1.1"}
 		}
 		// ServerTLS cannot fail here: the settings were checked when the port was read.
-		chains[0].TransportSocket, _ = envoyconf.ServerTLS(s.mesh.Config, e.tls, alpn)
+		chains[0].TransportSocket, _ = envoyconf.ServerTLS(s.mesh.Config, s.mesh.Compliance, e.tls, alpn)
 	}
 	return chains
 }
@@ -214,9 +214,9 @@ func modeChains(s *target, mode snapshot.MutualTLS, protocol model.Protocol, to 
 	if protocol.Sniffed() {
 		return detectChains(s, mode, to)
 	}
-	secured := &listenerv3.FilterChain{Name: "mtls", Filters: to.filters(s, protocol.IsHTTP(), true), TransportSocket: envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})}
+	secured := &listenerv3.FilterChain{Name: "mtls", Filters: to.filters(s, protocol.IsHTTP(), true), TransportSocket: envoyconf.DownstreamTLS(s.mesh.Config, s.mesh.Compliance, []string{"h2", "http/1.1"})}
 	if !protocol.IsHTTP() {
-		secured.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
+		secured.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, s.mesh.Compliance, nil)
 	}
 	clear := &listenerv3.FilterChain{Name: "plaintext", Filters: to.filters(s, protocol.IsHTTP(), false)}
 	switch mode {
@@ -245,9 +245,9 @@ func detectChains(s *target, mode snapshot.MutualTLS, to inboundTarget) []*liste
 	chain := func(name string, http bool, transport string, alpn []string, tls bool) *listenerv3.FilterChain {
 		c := &listenerv3.FilterChain{Name: name, Filters: to.filters(s, http, tls), FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport, ApplicationProtocols: alpn}}
 		if tls && http {
-			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, []string{"h2", "http/1.1"})
+			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, s.mesh.Compliance, []string{"h2", "http/1.1"})
 		} else if tls {
-			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, nil)
+			c.TransportSocket = envoyconf.DownstreamTLS(s.mesh.Config, s.mesh.Compliance, nil)
 		}
 		return c
 	}

@@ -150,7 +150,7 @@ func (in *ingress) named() {
 		if tls != nil {
 			switch in.mode(port) {
 			case snapshot.MutualTLSDisabled:
-				if _, err := envoyconf.ServerTLS(s.mesh.Config, tls, nil); err != nil {
+				if _, err := envoyconf.ServerTLS(s.mesh.Config, "", tls, nil); err != nil {
 					in.leave(i, port, err.Error())
 					continue
 				}

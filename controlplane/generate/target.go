@@ -275,7 +275,7 @@ func (c clusterRef) policy() cluster.Policy { return cluster.PolicyOf(c.rule, c.
 func (c clusterRef) source(s *target) cluster.Source {
 	src := cluster.Source{
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
-		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Denied: s.mesh.Denied, Viewer: s.viewer,
+		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Compliance: s.mesh.Compliance, Denied: s.mesh.Denied, Viewer: s.viewer,
 		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller, Delimited: s.settings.DelimitsStats(),
 	}
 	if !c.found.ByName() {

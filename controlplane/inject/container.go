@@ -83,6 +83,7 @@ func (j *job) environment() environment {
 	e.set("PROXY_CONFIG", j.proxyConfig())
 	e.set("ISTIO_META_POD_PORTS", j.ports())
 	e.set("ISTIO_META_APP_CONTAINERS", joined(j.apps()))
+	e.setFilled("COMPLIANCE_POLICY", string(j.compliance))
 	e.set("ISTIO_META_CLUSTER_ID", j.cluster())
 	e.field("ISTIO_META_NODE_NAME", "spec.nodeName")
 	e.setFilled("ISTIO_META_NETWORK", j.network())

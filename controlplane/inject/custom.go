@@ -39,7 +39,7 @@ func (j *job) custom(name, source string) (map[string]any, error) {
 		"ProxyInitImage": j.hubImage(string(j.values.Global.ProxyInit.Image), ""),
 		"ProxyUID":       int64(proxyID), "ProxyGID": int64(proxyID),
 		"InboundTrafficPolicyMode": mode,
-		"CompliancePolicy":         "",
+		"CompliancePolicy":         string(j.compliance),
 	})
 	if err != nil {
 		return nil, err

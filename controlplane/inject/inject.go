@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Injector adds proxies to pods. It is immutable.
@@ -28,6 +29,8 @@ type Injector struct {
 	Revision string
 	// Native runs the proxy as a native sidecar unless a pod says otherwise.
 	Native bool
+	// Compliance restricts TLS of agents.
+	Compliance tlspolicy.Policy
 	// ProxyConfigs returns the objects of this kind in a namespace, the oldest first; nil means that
 	// there are none.
 	ProxyConfigs func(namespace string) []*model.Config
@@ -93,7 +96,7 @@ func (in *Injector) newJob(r Request) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{mesh: in.Mesh, proxy: proxy, values: in.Values, revision: in.Revision, native: in.Native, env: r.Env}
+	j := &job{mesh: in.Mesh, proxy: proxy, values: in.Values, revision: in.Revision, native: in.Native, compliance: in.Compliance, env: r.Env}
 	if j.revision == "" {
 		j.revision = "default"
 	}

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Names of containers.
@@ -38,14 +39,15 @@ const (
 
 // job is one pod that receives a proxy: what templates use.
 type job struct {
-	pod      *corev1.Pod // without what an earlier injection added
-	owner    owner
-	mesh     *meshv1alpha1.MeshConfig
-	proxy    *meshv1alpha1.ProxyConfig
-	values   *Values
-	revision string
-	native   bool              // the proxy is a native sidecar
-	env      map[string]string // variables that the webhook's URL sets
+	pod        *corev1.Pod // without what an earlier injection added
+	owner      owner
+	mesh       *meshv1alpha1.MeshConfig
+	proxy      *meshv1alpha1.ProxyConfig
+	values     *Values
+	revision   string
+	native     bool              // the proxy is a native sidecar
+	env        map[string]string // variables that the webhook's URL sets
+	compliance tlspolicy.Policy
 
 	errs []error // found while templates are rendered
 }

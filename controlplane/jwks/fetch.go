@@ -23,6 +23,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 const (
@@ -80,6 +81,8 @@ type FetchConfig struct {
 	RootCAs func() (*x509.CertPool, error)
 	// Transport sends the requests instead of HTTP with checked addresses; nil except in tests.
 	Transport http.RoundTripper
+	// TLS restricts the connections to the servers.
+	TLS tlspolicy.Policy
 	// Timeout limits a whole fetch; zero means 10 s.
 	Timeout time.Duration
 }
@@ -129,7 +132,7 @@ func (f *fetcher) client() (*http.Client, error) {
 			// No proxy: with one, the dialed address could not be checked.
 			Proxy:                  nil,
 			DialContext:            f.dial,
-			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+			TLSClientConfig:        f.cfg.TLS.Restrict(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}),
 			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true, // the next fetch is minutes away
 			DisableCompression:     true,

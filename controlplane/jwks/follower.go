@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 const (
@@ -46,6 +47,8 @@ type FollowerConfig struct {
 	Allowed specialaddr.Allowed
 	// RootCAs returns the certificates that verify the servers; nil means the system roots.
 	RootCAs func() (*x509.CertPool, error)
+	// TLS restricts the connections to the servers.
+	TLS tlspolicy.Policy
 	// Transport sends the requests, as in FetchConfig.
 	Transport http.RoundTripper
 	// Refresh is the interval for fetching keys, as in RemoteConfig.
@@ -270,7 +273,7 @@ func (f *Follower) follow(ctx context.Context, w Wanted) {
 		timeout = RuleTimeout
 	}
 	remote, err := NewRemote(RemoteConfig{
-		FetchConfig: FetchConfig{AnyHost: true, Allowed: f.cfg.Allowed, RootCAs: f.cfg.RootCAs, Transport: f.cfg.Transport, Timeout: min(timeout, maxRuleTimeout)},
+		FetchConfig: FetchConfig{AnyHost: true, Allowed: f.cfg.Allowed, RootCAs: f.cfg.RootCAs, TLS: f.cfg.TLS, Transport: f.cfg.Transport, Timeout: min(timeout, maxRuleTimeout)},
 		Source:      w.Source, Refresh: f.cfg.Refresh, MaxStale: -1, Set: set, Logger: f.cfg.Logger,
 		Slot: func(ctx context.Context) (func(), error) {
 			select {

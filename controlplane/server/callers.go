@@ -38,7 +38,7 @@ func (s *Server) newAuthenticator(cfg Config, reg prometheus.Registerer) (authn.
 	}
 	for _, rule := range rules {
 		rule.allow(cfg.Callers.Hosts)
-		rule.cfg.TrustDomain, rule.cfg.Logger, rule.cfg.Metrics = s.snapshots.mesh.GetTrustDomain(), log, metrics
+		rule.cfg.Fetch.TLS, rule.cfg.TrustDomain, rule.cfg.Logger, rule.cfg.Metrics = cfg.Compliance, s.snapshots.mesh.GetTrustDomain(), log, metrics
 		token, err := authn.NewJWT(rule.cfg)
 		if err != nil {
 			return nil, fmt.Errorf("environment variable %s: %w", rule.name, err)

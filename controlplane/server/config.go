@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Config configures a control plane. Errors name the flags and environment
@@ -31,6 +32,7 @@ type Config struct {
 
 	Listen                ListenConfig
 	TLS                   TLSConfig
+	Compliance            tlspolicy.Policy // restricts all TLS but that with API servers
 	Keepalive             KeepaliveConfig
 	ConnectionsPerAddress int              // to each gRPC port
 	Linger                time.Duration    // before the shutdown: all ports serve, and /ready fails

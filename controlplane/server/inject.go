@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/webhook"
 	"github.com/outrigger-mesh/outrigger/internal/filetree"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // InjectConfig configures the injection of proxies into pods.
@@ -49,13 +50,14 @@ const (
 // injection follows the configuration of the injector. A wrong change is logged and changes
 // nothing.
 type injection struct {
-	log      *slog.Logger
-	cfg      InjectConfig
-	revision string
-	version  string // the tag of images if the values have none
-	settings *meshsettings.Follower
-	objects  config.Reader
-	deploys  func(namespace string) // called after a change; nil means nobody hears of it
+	log        *slog.Logger
+	cfg        InjectConfig
+	revision   string
+	version    string // the tag of images if the values have none
+	compliance tlspolicy.Policy
+	settings   *meshsettings.Follower
+	objects    config.Reader
+	deploys    func(namespace string) // called after a change; nil means nobody hears of it
 
 	maps    *kube.ConfigMaps // nil with files
 	name    string           // of the ConfigMap
@@ -74,7 +76,7 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 		return nil, nil
 	}
 	i := &injection{
-		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, settings: s.settings, objects: s.objects.store,
+		log: s.log.With("component", "inject"), cfg: cfg.Inject, revision: cfg.Revision, version: cfg.Version, compliance: cfg.Compliance, settings: s.settings, objects: s.objects.store,
 		deploys: func(namespace string) { s.objects.conversion.deploys(namespace) },
 		texts:   map[string]string{}, changed: make(chan struct{}, 1), name: injectorMap,
 		rejected: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -163,7 +165,7 @@ func (i *injection) load(config, values string) error {
 	if err != nil {
 		return err
 	}
-	i.current.Store(&inject.Injector{Config: c, Values: v, Revision: i.revision, Native: i.cfg.Native})
+	i.current.Store(&inject.Injector{Config: c, Values: v, Revision: i.revision, Native: i.cfg.Native, Compliance: i.compliance})
 	if i.deploys != nil {
 		i.deploys("") // with other images
 	}

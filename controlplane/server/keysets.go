@@ -45,6 +45,7 @@ func (s *Server) newKeySets(cfg Config, reg prometheus.Registerer) error {
 	s.objects.keysTried = make(chan struct{})
 	s.objects.keySets, err = jwks.NewFollower(jwks.FollowerConfig{
 		Dir: filepath.Join(filepath.Dir(cfg.stateDir()), "jwks"), Allowed: allowed, Refresh: cfg.KeySets.Refresh,
+		TLS:      cfg.Compliance,
 		RootCAs:  func() (*x509.CertPool, error) { return rootsWith(cfg.KeySets.RootFile) },
 		OnChange: func(objects []model.Key) { s.debounce.Add(model.NewChange(objects...)) },
 		Logger:   s.log.With("component", "jwks"), Registerer: reg,

@@ -36,6 +36,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Server contains the components of the control plane.
@@ -101,6 +102,7 @@ func (o *objects) run(ctx context.Context) error {
 type snapshots struct {
 	domain   string // of the services of a cluster
 	patches  patch.Limits
+	policy   tlspolicy.Policy
 	built    *snapshot.Mesh
 	mesh     *meshv1alpha1.MeshConfig
 	networks *meshv1alpha1.MeshNetworks
@@ -117,7 +119,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	reg := newRegistry()
 	log = limitLog(log, reg)
-	s := &Server{log: log, manager: cfg.Manager, snapshots: snapshots{domain: cfg.Domain, patches: cfg.Patches}}
+	s := &Server{log: log, manager: cfg.Manager, snapshots: snapshots{domain: cfg.Domain, patches: cfg.Patches, policy: cfg.Compliance}}
 	s.ports.linger, s.ports.hurry, s.ports.shutdown, s.ports.limits = cfg.Linger, cfg.Hurry, cfg.Shutdown, newLimits(log, cfg, reg)
 	var err error
 	if s.kube, err = s.connect(cfg, reg); err != nil {
@@ -280,7 +282,7 @@ func (s *Server) build(change model.Change) {
 func (s *Server) input(settings *meshsettings.Settings) snapshot.Input {
 	in := snapshot.Input{
 		List: s.objects.list, Get: s.objects.get, Mesh: settings.Mesh, Networks: settings.Networks, Domain: s.snapshots.domain,
-		Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets(), Patches: s.snapshots.patches,
+		Denied: s.objects.denyList.List(), Unhealthy: s.machines.health.Unhealthy(), Keys: s.objects.keySets.Sets(), Patches: s.snapshots.patches, Compliance: s.snapshots.policy,
 	}
 	if s.identity.authority != nil {
 		in.Roots = s.identity.authority.RootPEM()

@@ -33,7 +33,7 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 	})
 	open := config.OpenConfig{
 		Logger: s.log.With("component", "config"), Registerer: reg, Drivers: drivers,
-		State: filepath.Join(filepath.Dir(cfg.stateDir()), "config"), Keep: true,
+		State: filepath.Join(filepath.Dir(cfg.stateDir()), "config"), Keep: true, TLS: cfg.Compliance,
 	}
 	if !cfg.GatewayAPI.On {
 		open.Kinds = istioKinds()

@@ -93,10 +93,15 @@ func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 		return nil, err
 	}
 	own, roots, err := cfg.TLS.files()
-	if err != nil || own == nil && len(suites) == 0 {
+	if err != nil || own == nil && len(suites) == 0 && cfg.Compliance == "" {
 		return out, err
 	}
-	o := &overlay{inner: out.GetConfigForClient, apply: func(c *tls.Config) { c.CipherSuites = suites }}
+	o := &overlay{inner: out.GetConfigForClient, apply: func(c *tls.Config) {
+		if c.CipherSuites = suites; own != nil {
+			c.GetCertificate = own.get
+		}
+		cfg.Compliance.Restrict(c)
+	}}
 	if own != nil {
 		own.log = s.log.With("component", "control")
 		if _, err := own.get(nil); err != nil {
@@ -105,7 +110,6 @@ func (s *Server) newTLS(cfg Config) (*tls.Config, error) {
 		if err := s.trustFile(roots); err != nil {
 			return nil, err
 		}
-		o.apply = func(c *tls.Config) { c.CipherSuites, c.GetCertificate = suites, own.get }
 	}
 	o.apply(out)
 	out.GetConfigForClient = o.get

@@ -24,6 +24,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // newPair returns a self-signed certificate and its key.
@@ -213,5 +214,37 @@ func TestMeshRoots(t *testing.T) {
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || bytes.Count(got, []byte("BEGIN")) != tc.roots {
 			t.Errorf("%s: got %q, error %v", name, got, err)
 		}
+	}
+}
+
+// TestCompliance connects clients of each policy, and of none, to the ports of TLS.
+func TestCompliance(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []tlspolicy.Policy{tlspolicy.FIPS1402, tlspolicy.FIPS1403, tlspolicy.PQC} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			chain, key := newPair(t, testHost, false)
+			files := TLSConfig{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key"), Suites: []string{"TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"}}
+			write(t, map[string][]byte{files.CertFile: chain, files.KeyFile: key})
+			for _, own := range []TLSConfig{{}, files} {
+				s := serve(t, func(c *Config) { c.Compliance, c.TLS = policy, own })
+				for _, other := range []tlspolicy.Policy{"", tlspolicy.FIPS1402, tlspolicy.FIPS1403, tlspolicy.PQC} {
+					client := other.Restrict(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+					conn, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), client)
+					if err == nil {
+						_ = conn.Close()
+					}
+					if want := (other == tlspolicy.PQC) == (policy == tlspolicy.PQC) || other == ""; (err == nil) != want {
+						t.Errorf("a client of policy %q: %v, want a connection: %t", other, err, want)
+					}
+				}
+				weak := &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519}}
+				if conn, err := tls.Dial("tcp", s.ports.listeners.secure.Addr().String(), weak); err == nil {
+					_ = conn.Close()
+					t.Error("X25519 is accepted")
+				}
+			}
+		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Input is the data that a snapshot is built from.
@@ -45,6 +46,8 @@ type Input struct {
 	Unhealthy map[model.Key]struct{}
 	// Patches restrict what EnvoyFilters may contain.
 	Patches patch.Limits
+	// Compliance restricts TLS of proxies. It is the same in all builds.
+	Compliance tlspolicy.Policy
 	// Keys are the keys of token issuers that were fetched; nil means none. When they change, the
 	// change of the next Build must name the affected RequestAuthentications.
 	Keys *jwks.Sets
@@ -58,6 +61,8 @@ type Mesh struct {
 	Config   *meshv1alpha1.MeshConfig
 	// Domain is the DNS domain of the mesh, for example "cluster.local".
 	Domain string
+	// Compliance restricts TLS of proxies.
+	Compliance tlspolicy.Policy
 
 	// Services are the service definitions: hosts, ports, addresses.
 	Services *Services
@@ -130,7 +135,7 @@ func Build(prev *Mesh, in Input, change model.Change) *Mesh {
 
 // build implements Build without protection against objects that make it panic.
 func build(prev *Mesh, in Input, change model.Change) *Mesh {
-	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1, patches: in.Patches}
+	m := &Mesh{Config: in.Mesh, Domain: cmp.Or(in.Domain, "cluster.local"), Sequence: 1, Compliance: in.Compliance, patches: in.Patches}
 	if m.Config == nil {
 		m.Config = &meshv1alpha1.MeshConfig{}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // Config configures a [Cache].
@@ -42,8 +44,10 @@ type Config struct {
 	// MaxCacheBytes limits the total size of the modules on disk, including downloads in progress.
 	// The least recently used modules are evicted. Default: 1 GiB.
 	MaxCacheBytes int64
-	Logger        *slog.Logger
-	Registerer    prometheus.Registerer // nil means no metrics
+	// TLS restricts the TLS of downloads.
+	TLS        tlspolicy.Policy
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil means no metrics
 }
 
 const (

@@ -52,8 +52,8 @@ func newNetwork(cfg Config) (*network, error) {
 			n.insecure[host] = true
 		}
 	}
-	n.verified = n.transport(cfg.HTTPTimeout, &tls.Config{MinVersion: tls.VersionTLS12})
-	n.unverified = n.transport(cfg.HTTPTimeout, &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) //nolint:gosec // hosts that are listed for it
+	n.verified = n.transport(cfg.HTTPTimeout, cfg.TLS.Restrict(&tls.Config{MinVersion: tls.VersionTLS12}))
+	n.unverified = n.transport(cfg.HTTPTimeout, cfg.TLS.Restrict(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true})) //nolint:gosec // hosts that are listed for it
 	return n, nil
 }
 

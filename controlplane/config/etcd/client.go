@@ -194,7 +194,7 @@ func (o options) tlsConfig() (*tls.Config, error) {
 	fail := func(format string, args ...any) error {
 		return &fault{class: "files", text: fmt.Sprintf(format, args...)}
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	cfg := o.policy.Restrict(&tls.Config{MinVersion: tls.VersionTLS12})
 	if o.ca != "" {
 		pem, err := os.ReadFile(o.ca)
 		if err != nil {

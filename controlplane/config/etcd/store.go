@@ -80,7 +80,7 @@ func Open(u *url.URL, cfg config.OpenConfig) (config.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.tls {
+	if o.policy = cfg.TLS; o.tls {
 		if _, err := o.tlsConfig(); err != nil {
 			return nil, err
 		}

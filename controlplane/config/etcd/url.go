@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/internal/specialaddr"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 const (
@@ -37,6 +38,7 @@ type options struct {
 	// is. serverName is the name in the servers' certificates, by default the
 	// host.
 	ca, cert, key, serverName string
+	policy                    tlspolicy.Policy // of TLS, which the program sets
 }
 
 // parse reads

@@ -78,6 +78,7 @@ func Driver(cfg Config) config.Driver {
 		if err != nil {
 			return nil, err
 		}
+		o.policy = open.TLS
 		s := newStore(o, cfg, open.Logger)
 		if _, _, err := s.credentials(); err != nil {
 			return nil, fmt.Errorf("config source %q: %w", o.name, err)

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // options is what the URL of a store says.
@@ -32,6 +34,7 @@ type options struct {
 	// by default those of the system, and what shows who the client is.
 	// serverName is the name in the server's certificate, by default the host.
 	ca, cert, key, serverName string
+	policy                    tlspolicy.Policy // of TLS, which the program sets
 	// token is the path of a file.
 	token string
 }
@@ -105,7 +108,7 @@ func (o *options) parseQuery(raw string) error {
 
 // tlsConfig reads the files of TLS.
 func (o options) tlsConfig() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.serverName}
+	cfg := o.policy.Restrict(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.serverName})
 	if o.ca != "" {
 		pem, err := os.ReadFile(o.ca)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // HTTPOptionsKey is the extension key of a cluster's HTTP protocol options.
@@ -25,14 +26,15 @@ const HTTPOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 // Source contains everything that an outbound cluster is built from, except the endpoints that
 // Envoy resolves itself. It is comparable.
 type Source struct {
-	Service  *model.Service
-	Port     model.Port
-	Subset   string
-	Rule     *snapshot.DestinationRule // may be nil
-	Accounts *snapshot.AccountSet
-	Config   *meshv1alpha1.MeshConfig
-	Denied   *denylist.List // identities of servers that are refused; may be nil
-	Viewer   Viewer
+	Service    *model.Service
+	Port       model.Port
+	Subset     string
+	Rule       *snapshot.DestinationRule // may be nil
+	Accounts   *snapshot.AccountSet
+	Config     *meshv1alpha1.MeshConfig
+	Compliance tlspolicy.Policy // of TLS
+	Denied     *denylist.List   // identities of servers that are refused; may be nil
+	Viewer     Viewer
 	// Secured is true if the service uses the original destination address and all of its
 	// endpoints are known to support mutual TLS of the mesh. EDS endpoints carry this information
 	// themselves.

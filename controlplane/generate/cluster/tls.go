@@ -89,7 +89,7 @@ func meshTLS(src Source, p Policy) *corev3.TransportSocket {
 	if src.namesAccounts(p) {
 		names = envoyconf.Identities(src.Config, src.Service, src.Accounts)
 	}
-	return envoyconf.UpstreamTLS(src.Config, sni, envoyconf.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
+	return envoyconf.UpstreamTLS(envoyconf.MeshParameters(src.Config, src.Compliance, nil), sni, envoyconf.Accepted(names, src.Denied, src.Config), meshALPN(src, p))
 }
 
 // namesAccounts reports whether mutual TLS of the mesh, if a cluster uses it, verifies the service
@@ -120,7 +120,7 @@ func meshALPN(src Source, p Policy) []string {
 // the machine, and contain the expected name.
 func originate(src Source, p Policy, http *httpv3.HttpProtocolOptions) *corev3.TransportSocket {
 	tls := p.TLS
-	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: defaultTLS(src.Config)}}
+	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: envoyconf.Restrict(defaultTLS(src.Config), src.Compliance)}}
 	if p.speaksHTTP2(src.Port.Protocol, src.Config) {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"h2"}
 	}

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // The parts of credential names, as users and proxies write them.
@@ -39,12 +41,12 @@ const serverCiphers = " ECDHE-ECDSA-AES128-GCM-SHA256 ECDHE-RSA-AES128-GCM-SHA25
 
 // ServerTLS returns the transport socket of a Gateway server that terminates TLS. An error names
 // the field to correct.
-func ServerTLS(mesh *meshv1alpha1.MeshConfig, tls *networkingv1alpha3.ServerTLSSettings, alpn []string) (*corev3.TransportSocket, error) {
+func ServerTLS(mesh *meshv1alpha1.MeshConfig, policy tlspolicy.Policy, tls *networkingv1alpha3.ServerTLSSettings, alpn []string) (*corev3.TransportSocket, error) {
 	params, err := serverParameters(mesh, tls)
 	if err != nil {
 		return nil, err
 	}
-	common := &tlsv3.CommonTlsContext{TlsParams: params, AlpnProtocols: alpn}
+	common := &tlsv3.CommonTlsContext{TlsParams: Restrict(params, policy), AlpnProtocols: alpn}
 	if err := checkPins(tls); err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func TestServerTLS(t *testing.T) {
 		if err := protojson.Unmarshal(text, tls); err != nil {
 			t.Fatal(err)
 		}
-		socket, err := ServerTLS(&meshv1alpha1.MeshConfig{}, tls, nil)
+		socket, err := ServerTLS(&meshv1alpha1.MeshConfig{}, "", tls, nil)
 		switch {
 		case tc.fault == "" && err != nil:
 			t.Errorf("%s: %v", tc.settings, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
 )
 
 // The ALPN names by which Istio's inbound listeners distinguish mutual TLS of the mesh from TLS of
@@ -91,8 +92,8 @@ func SubjectAltNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 }
 
 // UpstreamTLS returns the transport socket of mutual TLS to a service.
-func UpstreamTLS(mesh *meshv1alpha1.MeshConfig, sni string, names []string, alpn []string) *corev3.TransportSocket {
-	return TLSSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(mesh, SubjectAltNames(names), nil, alpn), Sni: sni})
+func UpstreamTLS(params *tlsv3.TlsParameters, sni string, names []string, alpn []string) *corev3.TransportSocket {
+	return TLSSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(params, SubjectAltNames(names), alpn), Sni: sni})
 }
 
 // TLSSocket returns the transport socket of a TLS client.
@@ -105,7 +106,7 @@ func TLSSocket(ctx *tlsv3.UpstreamTlsContext) *corev3.TransportSocket {
 
 // DownstreamTLS returns the transport socket of inbound mutual TLS. It requires a certificate of
 // one of the trust domains of the mesh.
-func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.TransportSocket {
+func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, policy tlspolicy.Policy, alpn []string) *corev3.TransportSocket {
 	var matchers []*tlsv3.SubjectAltNameMatcher
 	for _, td := range TrustDomains(mesh) {
 		matchers = append(matchers, &tlsv3.SubjectAltNameMatcher{
@@ -116,15 +117,14 @@ func DownstreamTLS(mesh *meshv1alpha1.MeshConfig, alpn []string) *corev3.Transpo
 	return &corev3.TransportSocket{
 		Name: "envoy.transport_sockets.tls",
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(&tlsv3.DownstreamTlsContext{
-			CommonTlsContext:         commonTLS(mesh, matchers, inboundCiphers(), alpn),
+			CommonTlsContext:         commonTLS(MeshParameters(mesh, policy, inboundCiphers()), matchers, alpn),
 			RequireClientCertificate: wrapperspb.Bool(true),
 		})},
 	}
 }
 
-// commonTLS returns the settings that both sides of mutual TLS share: keys and roots from the
-// agent, and the protocol versions.
-func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatcher, ciphers, alpn []string) *tlsv3.CommonTlsContext {
+// MeshParameters returns the protocol versions and ciphers of mutual TLS. No ciphers are Envoy's.
+func MeshParameters(mesh *meshv1alpha1.MeshConfig, policy tlspolicy.Policy, ciphers []string) *tlsv3.TlsParameters {
 	params := &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
 		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
@@ -133,6 +133,32 @@ func commonTLS(mesh *meshv1alpha1.MeshConfig, sans []*tlsv3.SubjectAltNameMatche
 	if mesh.GetMeshMTLS().GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
 		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
 	}
+	return Restrict(params, policy)
+}
+
+// Restrict applies a policy to parameters, and returns them. It comes last: whatever set them before
+// does not widen the policy.
+func Restrict(params *tlsv3.TlsParameters, policy tlspolicy.Policy) *tlsv3.TlsParameters {
+	set, restricted := policy.Envoy(params.GetCipherSuites())
+	if !restricted {
+		return params
+	}
+	version := func(name string) tlsv3.TlsParameters_TlsProtocol {
+		return tlsv3.TlsParameters_TlsProtocol(tlsv3.TlsParameters_TlsProtocol_value[name])
+	}
+	params.TlsMinimumProtocolVersion, params.TlsMaximumProtocolVersion = version(set.Oldest), version(set.Newest)
+	params.CipherSuites, params.EcdhCurves = set.Ciphers, set.Curves
+	if set.Compliance != "" {
+		params.CompliancePolicies = []tlsv3.TlsParameters_CompliancePolicy{
+			tlsv3.TlsParameters_CompliancePolicy(tlsv3.TlsParameters_CompliancePolicy_value[set.Compliance]),
+		}
+	}
+	return params
+}
+
+// commonTLS returns the settings that both sides of mutual TLS share, with keys and roots from the
+// agent.
+func commonTLS(params *tlsv3.TlsParameters, sans []*tlsv3.SubjectAltNameMatcher, alpn []string) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams:                      params,
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{AgentSecret(SecretIdentity)},

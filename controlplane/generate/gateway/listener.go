@@ -211,7 +211,7 @@ func (in *Source) routeName(name string) string {
 
 // terminated adds the chains of a server that terminates TLS.
 func (b *chains) terminated(s *server) {
-	socket, err := envoyconf.ServerTLS(b.Mesh.Config, s.spec.GetTls(), clientALPN())
+	socket, err := envoyconf.ServerTLS(b.Mesh.Config, b.Mesh.Compliance, s.spec.GetTls(), clientALPN())
 	if err != nil {
 		b.problems = append(b.problems, s.problem("%s", err))
 		return

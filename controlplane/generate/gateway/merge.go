@@ -131,7 +131,7 @@ func (m *merger) add(s *server) (model.Problem, bool) {
 		return s.problem("%s", fault), false
 	}
 	if k == tlsByName && s.terminates() {
-		if _, err := envoyconf.ServerTLS(m.config, s.spec.GetTls(), nil); err != nil {
+		if _, err := envoyconf.ServerTLS(m.config, "", s.spec.GetTls(), nil); err != nil {
 			// Plaintext or another certificate is not an acceptable replacement.
 			return s.problem("%s", err), false
 		}
