@@ -315,6 +315,7 @@ func (j *job) sidecarEnvironment() environment {
 		}
 		e.setAll(values)
 	}
+	e.setFilled("OTEL_RESOURCE_ATTRIBUTES", j.resourceAttributes())
 	e.setAll(j.proxy.GetProxyMetadata())
 	return e
 }

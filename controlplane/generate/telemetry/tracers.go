@@ -143,7 +143,8 @@ func (t tracing) openTelemetry(p *meshv1alpha1.MeshConfig_ExtensionProvider_Open
 	} else {
 		out.GrpcService = t.grpc(p.GetGrpc())
 	}
-	if p.GetResourceDetectors().GetEnvironment() != nil {
+	conventions := p.GetServiceAttributeEnrichment() == meshv1alpha1.MeshConfig_ExtensionProvider_OTEL_SEMANTIC_CONVENTIONS
+	if conventions || p.GetResourceDetectors().GetEnvironment() != nil { // injected pods have the attributes there
 		out.ResourceDetectors = append(out.ResourceDetectors, otlpExtension("resource_detectors.environment", &detectorsv3.EnvironmentResourceDetectorConfig{}))
 	}
 	if p.GetResourceDetectors().GetDynatrace() != nil {
