@@ -51,11 +51,8 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 	if proxy != nil {
 		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }
 		c.Loopback.Drain = proxy.Drain
-		if cfg.env.Metrics.MergeEnvoy {
-			// The admin port is used because strangers can exhaust
-			// ENVOY_PROMETHEUS_PORT.
-			c.EnvoyMetricsURL = "http://" + cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())) + "/stats/prometheus"
-		}
+		c.EnvoyApart = !cfg.env.Metrics.MergeEnvoy
+		c.EnvoyMetricsURL = "http://" + cfg.address(int(cfg.proxyConfig.GetProxyAdminPort())) + "/stats/prometheus"
 	}
 	return status.New(c)
 }

@@ -123,7 +123,7 @@ func clusters(in Input, addrs addresses) []any {
 	// path.Join drops the "./" of a relative path; Envoy accepts both forms.
 	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
 	return []any{
-		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetProxyAdminPort())), false), maxStatsReaders, maxStatsWaiting),
+		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxStatsReaders, maxStatsWaiting),
 		limited(staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxReadinessConnections, maxReadinessWaiting),
 		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSDir + "/" + in.sdsSocketName()}}, true),
 		staticCluster(XDSCluster, "1s", object{"pipe": object{"path": xdsSocket}}, true),
@@ -158,8 +158,8 @@ func staticCluster(name, connectTimeout string, address object, http2 bool) obje
 // number of connections is not limited, because a stranger could exhaust the limit and lock out the
 // kubelet. Instead, each connection is cheap, and idle ones are closed soon.
 const (
-	// maxStatsReaders is the maximum number of metrics responses that Envoy holds in memory: its
-	// admin port builds each of them as a whole. Other scrapes wait.
+	// maxStatsReaders is the maximum number of requests for metrics to the agent, which are
+	// expensive. Other scrapes wait.
 	maxStatsReaders, maxStatsWaiting = 16, 1024
 	// maxReadinessConnections is the maximum number of connections to the agent. Further requests
 	// wait only briefly, since the agent responds at once.
@@ -207,17 +207,24 @@ func listeners(in Input, addrs addresses) []any {
 		metrics = func(port int) object { return socketAddress(addrs.local, port) }
 	}
 	all := []any{
-		public(staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", prefixRoute("/stats/prometheus", PrometheusCluster))),
+		public(staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", envoyMetrics(prefixRoute("/stats/prometheus", PrometheusCluster)))),
 		public(staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", prefixRoute("/healthz/ready", AgentCluster))),
 	}
 	if port := in.Metrics.SecurePort; port != 0 {
-		all = append(all, mutual(staticListener("secure_metrics", addrs.listen(port), "secure_stats", exactRoute("/stats/prometheus", PrometheusCluster))))
+		all = append(all, mutual(staticListener("secure_metrics", addrs.listen(port), "secure_stats", envoyMetrics(exactRoute("/stats/prometheus", PrometheusCluster)))))
 	}
 	if port := in.Metrics.SecureMergedPort; port != 0 {
 		all = append(all, mutual(staticListener("secure_merged_metrics", addrs.listen(port), "secure_merged_stats",
 			exactRoute("/stats/prometheus", AgentCluster), exactRoute("/metrics", AgentCluster))))
 	}
 	return all
+}
+
+// envoyMetrics has a route lead to the path at which the agent serves Envoy's metrics. It renames those
+// of Istio, which Envoy cannot.
+func envoyMetrics(route object) object {
+	route["route"].(object)["prefix_rewrite"] = "/stats/envoy"
+	return route
 }
 
 func prefixRoute(prefix, cluster string) object {

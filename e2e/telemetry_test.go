@@ -44,18 +44,19 @@ func TestShopCountsRequests(t *testing.T) {
 		want := maps.Clone(common)
 		maps.Copy(want, own)
 		for _, name := range []string{"istio_requests_total", "istio_request_duration_milliseconds", "istio_request_bytes", "istio_response_bytes"} {
-			s.waitForSeries(address, name, want, n)
+			s.waitForSeries(address+":15020", name, want, n)
+			s.waitForSeries(address+":15090", name, want, n)
 		}
 	}
 }
 
-// waitForSeries waits until the agent of a workload exposes a metric with exactly these labels and
-// a count of at least n requests.
+// waitForSeries waits until an address of a workload exposes a metric with exactly these labels and a
+// count of at least n requests.
 func (s *shop) waitForSeries(address, name string, labels map[string]string, n float64) {
 	s.t.Helper()
 	var last string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		code, body, _, err := get(s.t.Context(), http.DefaultClient, "http://"+address+":15020/stats/prometheus", nil)
+		code, body, _, err := get(s.t.Context(), http.DefaultClient, "http://"+address+"/stats/prometheus", nil)
 		if err != nil || code != http.StatusOK {
 			last = body
 			continue

@@ -10,9 +10,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outrigger-mesh/outrigger/status/exposition"
 )
@@ -34,6 +37,17 @@ const (
 // the requested format. A part that cannot be fetched is left out and counted.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	s.metrics.scrapes.Inc()
+	s.serveSources(w, r, s.sources, false)
+}
+
+// serveEnvoy streams what ENVOY_PROMETHEUS_PORT shows: Envoy's metrics, and the version.
+func (s *Server) serveEnvoy(w http.ResponseWriter, r *http.Request) {
+	s.serveSources(w, r, []*source{s.envoy}, true)
+}
+
+// serveSources streams the agent's metrics and those of sources. With envoyOnly, the source is Envoy,
+// of the agent's metrics there is only the version, and without Envoy the answer is an error.
+func (s *Server) serveSources(w http.ResponseWriter, r *http.Request, sources []*source, envoyOnly bool) {
 	limit := scrapeTime(r.Header.Get(timeoutHeader))
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	controller := http.NewResponseController(w)
@@ -57,8 +71,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 
 	format := exposition.Negotiate(r.Header)
 	fetch := fetcher{client: newScrapeClient(), accept: format.Accept(), asked: r, stall: limit / 4}
-	parts := make([]*part, len(s.sources))
-	for i, source := range s.sources {
+	parts := make([]*part, len(sources))
+	for i, source := range sources {
 		parts[i] = source.begin(ctx, fetch)
 	}
 	defer func() {
@@ -68,11 +82,18 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
+	if envoyOnly {
+		if <-parts[0].done; parts[0].err != nil {
+			s.missing(parts[0].source, parts[0].err)
+			answer(w, http.StatusServiceUnavailable, "Envoy's metrics cannot be fetched: see the agent's log")
+			return
+		}
+	}
 	w.Header().Set("Content-Type", format.ContentType())
 	w.Header().Add("Vary", "Accept, Accept-Encoding")
 	out, end := compressed(w, r)
 	merger := exposition.NewMerger(out, format)
-	if err := s.writeOwn(merger); err != nil {
+	if err := s.writeOwn(merger, envoyOnly); err != nil {
 		s.metrics.failures.WithLabelValues("agent").Inc()
 		s.cfg.Logger.Warn("the agent's own metrics are incomplete", "err", err)
 	}
@@ -112,12 +133,14 @@ func scrapeTime(header string) time.Duration {
 	return limit - min(limit/10, scrapeMargin)
 }
 
-func (s *Server) writeOwn(merger *exposition.Merger) error {
+// writeOwn writes the agent's metrics, or only its version.
+func (s *Server) writeOwn(merger *exposition.Merger, versionOnly bool) error {
 	if s.cfg.Gatherer == nil {
 		return nil
 	}
 	// Gather returns the gathered families even with an error.
 	families, err := s.cfg.Gatherer.Gather()
+	families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return versionOnly && f.GetName() != "istio_build" })
 	return errors.Join(err, merger.Families(families))
 }
 
@@ -139,14 +162,19 @@ func (s *Server) hand(ctx context.Context, merger *exposition.Merger, p *part) e
 	if errors.Is(err, exposition.ErrGone) || errors.Is(ctx.Err(), context.Canceled) {
 		return err // the scraper has disconnected, or was aborted
 	}
-	s.metrics.failures.WithLabelValues(p.source.kind).Inc()
-	if !p.source.failing.Swap(true) {
-		s.cfg.Logger.Warn("metrics are missing from scrapes until they can be fetched again", "source", p.source.kind, "address", p.source.url, "err", err)
-	}
+	s.missing(p.source, err)
 	if errors.Is(err, exposition.ErrTorn) {
 		return err
 	}
 	return nil
+}
+
+// missing counts a source whose metrics are missing from a scrape, and logs the first time.
+func (s *Server) missing(from *source, err error) {
+	s.metrics.failures.WithLabelValues(from.kind).Inc()
+	if !from.failing.Swap(true) {
+		s.cfg.Logger.Warn("metrics are missing from scrapes until they can be fetched again", "source", from.kind, "address", from.url, "err", err)
+	}
 }
 
 // part is a running fetch. The fields after source may be read once done is closed.

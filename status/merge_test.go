@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,38 @@ func TestMergedMetrics(t *testing.T) {
 	}
 	if n := failuresOf(t, reg); n != 0 {
 		t.Errorf("failures = %v, want 0", n)
+	}
+}
+
+// TestEnvoyMetrics requests Envoy's metrics alone, from an Envoy that answers and one that does not.
+func TestEnvoyMetrics(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	for _, name := range []string{"istio_build", "other"} {
+		reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "A gauge."}))
+	}
+	var gone atomic.Bool
+	envoyURL := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		if gone.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		text(envoyText+"# TYPE envoy_istiocustom_istio_requests_total counter\nenvoy_istiocustom_istio_requests_total{source_app=\"\"} 3\n")(w, nil)
+	}).URL
+	_, address := serve(t, func(c *Config) {
+		c.Gatherer, c.Registerer, c.EnvoyMetricsURL, c.EnvoyApart = reg, reg, envoyURL, true
+	})
+	body, names := scrape(t, address, "/stats/envoy", nil)
+	if len(names) != 3 || !names["istio_build"] || !names["envoy_server_live"] || !strings.Contains(body, `istio_requests_total{source_app="unknown"} 3`) {
+		t.Errorf("the metrics of Envoy are %v:\n%s", names, body)
+	}
+	if _, names := scrape(t, address, "/metrics", nil); names["envoy_server_live"] || !names["other"] {
+		t.Errorf("the merged metrics are %v", names)
+	}
+	gone.Store(true)
+	wantAnswer(t, address, "/stats/envoy", http.StatusServiceUnavailable, "Envoy's metrics cannot be fetched")
+	if n := failuresOf(t, reg); n != 1 {
+		t.Errorf("%v failures are counted, want 1", n)
 	}
 }
 

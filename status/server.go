@@ -42,8 +42,11 @@ type Config struct {
 	Notes func() []string
 	// MetricsLocalOnly serves metrics only to peers on this machine.
 	MetricsLocalOnly bool
-	// EnvoyMetricsURL is Envoy's metrics endpoint; "" means none.
+	// EnvoyMetricsURL is Envoy's metrics endpoint; "" means none. It is never
+	// ENVOY_PROMETHEUS_PORT: that port forwards requests to /stats/envoy.
 	EnvoyMetricsURL string
+	// EnvoyApart leaves Envoy's metrics out of the merged ones.
+	EnvoyApart bool
 	// AppScrape are the application's metrics endpoints.
 	AppScrape []AppScrape
 	// Gatherer gathers the agent's own metrics. It may be nil.
@@ -86,7 +89,8 @@ type Server struct {
 	metrics *metrics
 	ready   *readiness
 	node    *knownNode
-	sources []*source // Envoy first
+	envoy   *source   // or nil
+	sources []*source // of the merged metrics, Envoy first
 	scrapes scrapeSlots
 }
 
@@ -115,7 +119,10 @@ func New(cfg Config) (*Server, error) {
 	begin := time.Now()
 	s.ready = &readiness{ask: cfg.Ready, first: func() { m.startup.Set(time.Since(begin).Seconds()) }}
 	if cfg.EnvoyMetricsURL != "" {
-		s.sources = append(s.sources, &source{kind: envoyKind, url: cfg.EnvoyMetricsURL})
+		s.envoy = &source{kind: envoyKind, url: cfg.EnvoyMetricsURL}
+		if !cfg.EnvoyApart {
+			s.sources = append(s.sources, s.envoy)
+		}
 	}
 	for _, app := range cfg.AppScrape {
 		s.sources = append(s.sources, &source{kind: "application", url: app.URL()})
@@ -156,12 +163,17 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz/ready", s.serveReady)
-	metrics := s.serveMetrics
-	if s.cfg.MetricsLocalOnly {
-		metrics = loopbackPeer(metrics)
+	metrics := func(path string, handler http.HandlerFunc) {
+		if s.cfg.MetricsLocalOnly {
+			handler = loopbackPeer(handler)
+		}
+		mux.HandleFunc(path, handler)
 	}
-	mux.HandleFunc("/stats/prometheus", metrics)
-	mux.HandleFunc("/metrics", metrics)
+	metrics("/stats/prometheus", s.serveMetrics)
+	metrics("/metrics", s.serveMetrics)
+	if s.envoy != nil {
+		metrics("/stats/envoy", s.serveEnvoy)
+	}
 	mux.HandleFunc(probePrefix, s.serveProbe)
 	mux.HandleFunc(hookPrefix, s.serveProbe)
 	if s.cfg.Loopback.Quit != nil {

@@ -145,7 +145,8 @@ func TestProxyMergesWithoutEnvoy(t *testing.T) {
 	if code, body := a.get(15020, "/stats/prometheus"); code != http.StatusOK || strings.Contains(body, "\nenvoy_") || !strings.Contains(body, "istio_agent_scrapes_total 1\n") {
 		t.Errorf("merged metrics: got %d, %d bytes", code, len(body))
 	}
-	if code, body := a.get(15090, "/stats/prometheus"); code != http.StatusOK || !strings.Contains(body, "envoy_server_live") {
+	if code, body := a.get(15090, "/stats/prometheus?filter=server.live"); code != http.StatusOK || strings.Contains(body, "istio_agent_") ||
+		!strings.Contains(body, "\nenvoy_server_live{") || strings.Contains(body, "\nenvoy_cluster") || !strings.Contains(body, `istio_build{component="proxy"`) {
 		t.Errorf("Envoy's metrics: got %d, %d bytes", code, len(body))
 	}
 }
