@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -88,8 +90,81 @@ func (r *release) powers(revision string, secrets bool) error {
 	return errors.Join(problems...)
 }
 
+// seldom are the rights, as verb, group and resource or a part of that, that this test need not use,
+// and what uses them.
+var seldom = map[string]string{
+	"list ":                   "API servers that do not stream lists",
+	"delete ":                 "namespaces, Gateways and machines that go",
+	"create  configmaps":      "patches that create the roots; the API server logs no create",
+	"workloadentries":         "machines that register themselves",
+	"autoscaling":             "Gateways with parameters",
+	"policy poddisruption":    "Gateways with parameters",
+	"tokenreviews":            "proxies with tokens of the cluster",
+	"subjectaccessreviews":    "gateways that ask for Secrets",
+	"get  pods":               "agents of nodes",
+	"certificates.k8s.io":     "workloads, if a signer of the cluster signs",
+	"update  secrets":         "a rotation of the root",
+	"create networking.istio": "webhooks that the API server reaches",
+	"networking.k8s.io ingr":  "Ingresses whose gateway has an address",
+	"get security.istio.io":   otherStatus, "security.istio.io */status": otherStatus,
+	"get telemetry.istio.io": otherStatus, "telemetry.istio.io */status": otherStatus,
+	"get extensions.istio.io": otherStatus, "extensions.istio.io */status": otherStatus,
+}
+
+// otherStatus says who uses rights like those for the group of the VirtualService, which are used.
+const otherStatus = "the status of objects with a problem"
+
+// unused returns an error that names the rights of the account that no request used, except seldom
+// ones.
+func (r *release) unused(revision string) error {
+	r.t.Helper()
+	requests := r.requests(revision)
+	list := metav1.ListOptions{LabelSelector: "istio.io/rev=" + revision}
+	cluster, err := r.cluster.Admin().RbacV1().ClusterRoles().List(r.t.Context(), list)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	own, err := r.cluster.Admin().RbacV1().Roles(r.namespace).List(r.t.Context(), list)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var rules []rbacv1.PolicyRule
+	for _, role := range cluster.Items {
+		rules = append(rules, role.Rules...)
+	}
+	for _, role := range own.Items {
+		rules = append(rules, role.Rules...)
+	}
+	used := map[string]bool{}
+	for _, q := range requests {
+		resource, sub := q.Ref.Resource, ""
+		if q.Ref.Subresource != "" {
+			sub = "/" + q.Ref.Subresource
+		}
+		used[q.Verb+" "+q.Ref.APIGroup+" "+resource+sub], used[q.Verb+" "+q.Ref.APIGroup+" *"+sub] = true, true
+	}
+	var out []string
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					right := verb + " " + group + " " + resource
+					listed := slices.ContainsFunc(slices.Collect(maps.Keys(seldom)), func(part string) bool { return strings.Contains(right, part) })
+					if !used[right] && !listed {
+						out = append(out, right)
+					}
+				}
+			}
+		}
+	}
+	if len(out) > 0 {
+		return fmt.Errorf("never used: %s", strings.Join(out, ", "))
+	}
+	return nil
+}
+
 // TestRights checks that the API server refuses no request of the control plane, with the fewest
-// and with the most rights that the chart can grant.
+// and with the most rights that the chart can grant, and that it uses them.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "-C", "../../..", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -136,6 +211,9 @@ func TestRights(t *testing.T) {
 					}
 					return err
 				})
+			}
+			if revision == "much" {
+				eventually(t, "rights are used", func() error { return r.unused(revision) })
 			}
 			requests := r.requests(revision)
 			if len(requests) < 20 {
