@@ -89,7 +89,7 @@ func TestEnvoyDatadog(t *testing.T) {
 		_, _ = io.WriteString(w, `{"rate_by_service": {}}`) // the client may have gone
 	}))
 	defer agent.Close()
-	tracedBy(t, "127.77.95", "datadog", "HTTP", agent.URL[strings.LastIndexByte(agent.URL, ':')+1:])
+	tracedBy(t, "127.77.98", "datadog", "HTTP", agent.URL[strings.LastIndexByte(agent.URL, ':')+1:])
 	for i := range eachRequests {
 		by := func(service string) *trace.Span {
 			return await(t, 1, got.all, func(s *trace.Span) bool {
@@ -147,7 +147,7 @@ func TestEnvoySkyWalking(t *testing.T) {
 		}
 	}()
 	address := l.Addr().String()
-	tracedBy(t, "127.77.96", "skywalking", "GRPC", address[strings.LastIndexByte(address, ':')+1:])
+	tracedBy(t, "127.77.99", "skywalking", "GRPC", address[strings.LastIndexByte(address, ':')+1:])
 	for i := range eachRequests {
 		by := func(service string) *agentv3.SegmentObject {
 			return await(t, 1, got.all, func(s *agentv3.SegmentObject) bool {
