@@ -162,7 +162,7 @@ func TestCaptureTokens(t *testing.T) {
 	entry := logged()
 	entry.CommonProperties.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{tokenFilter: payload, "other": payload}}
 	c.add(logOf(t, entry), false)
-	if line := string(<-c.Lines); !strings.Contains(line, `,"request_claims":{"groups":["staff",7],"iss":"users"},`) || strings.Contains(line, "secret") {
+	if line := string(<-c.Lines); !strings.Contains(line, `,"request_claims":{"groups":["staff",7],"iss":"users"},"request_claims_omitted":["email","sub"],`) || strings.Contains(line, "secret") {
 		t.Errorf("a valid token: %s", line)
 	}
 	entry = logged()

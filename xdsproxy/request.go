@@ -35,8 +35,9 @@ type Request struct {
 	UserAgent    string            `json:"user_agent,omitempty"`
 	ID           string            `json:"request_id,omitempty"`
 	Headers      map[string]string `json:"request_headers,omitempty"`
-	Claims       json.RawMessage   `json:"request_claims,omitempty"`        // those that a Selection names; null without a token
-	Details      string            `json:"response_code_details,omitempty"` // only why a token is refused
+	Claims       json.RawMessage   `json:"request_claims,omitempty"`         // those that a Selection names; null without a token
+	Omitted      []string          `json:"request_claims_omitted,omitempty"` // the names of the others, sorted
+	Details      string            `json:"response_code_details,omitempty"`  // only why a token is refused
 	Start        time.Time         `json:"start_time,omitzero"`
 	Code         uint64            `json:"response_code"` // 0 without a response
 	Flags        string            `json:"response_flags"`
@@ -84,10 +85,10 @@ func connectionOf(entry []byte) (*Request, error) {
 const tokenFilter = "envoy.filters.http.jwt_authn"
 
 // setClaims sets the claims of the token that Envoy accepted: those with the given names, and who issued
-// it for whom.
+// it for whom. Of the others it sets the names.
 func (r *Request) setClaims(names []string) {
 	claims := map[string]any{}
-	_ = wire.EachBytes(r.metadata, errLog, func(n protowire.Number, entry []byte) error {
+	err := wire.EachBytes(r.metadata, errLog, func(n protowire.Number, entry []byte) error {
 		name, value, err := keyed(entry)
 		if err != nil || n != wire.MetadataFilters || name != tokenFilter {
 			return err
@@ -96,13 +97,19 @@ func (r *Request) setClaims(names []string) {
 		if err := proto.Unmarshal(value, of); err != nil {
 			return err
 		}
-		for _, name := range append([]string{"iss", "aud"}, names...) {
-			if v := of.GetFields()["payload"].GetStructValue().GetFields()[name]; v != nil {
+		for name, v := range of.GetFields()["payload"].GetStructValue().GetFields() {
+			if name == "iss" || name == "aud" || slices.Contains(names, name) {
 				claims[name] = v.AsInterface()
+			} else {
+				r.Omitted = append(r.Omitted, name)
 			}
 		}
 		return nil
 	})
+	if err != nil {
+		return // the claims are unknown
+	}
+	slices.Sort(r.Omitted)
 	if r.Claims = json.RawMessage("null"); len(claims) > 0 {
 		r.Claims, _ = json.Marshal(claims) // it is JSON already
 	}

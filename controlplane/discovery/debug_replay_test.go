@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,6 +131,9 @@ func TestDebugReplayTokens(t *testing.T) {
 		`{` + request + `,"request_claims":7}`,
 		`{` + connection + `}`,
 		`{` + strings.Replace(connection, "web", "other", 1) + `}`,
+		`{` + request + `,"request_claims":{"iss":"https://issuer.example"},"request_claims_omitted":["email","sub"]}`,
+		`{` + request + `,"request_claims":{"iss":"https://issuer.example"},"request_claims_omitted":["email"]}`,
+		`{"requested_server_name":"db.example",` + strings.Replace(connection, `"spiffe://cluster.local/ns/shop/sa/web"`, "null", 1) + `}`, // the application speaks TLS
 	}, "\n")
 	const policies = `
 apiVersion: security.istio.io/v1
@@ -150,16 +154,19 @@ spec:
 	if err := json.Unmarshal([]byte(body), &got); code != http.StatusOK || err != nil {
 		t.Fatalf("got %d %s", code, body)
 	}
-	if got.Decided != 8 || got.Connections != 2 || got.Unread != 1 || got.Unclaimed != 1 || len(got.Flips) != 2 {
+	if got.Decided != 11 || got.Connections != 3 || got.Unread != 1 || got.Unclaimed != 2 || len(got.Flips) != 2 {
 		t.Errorf("got %s", body)
 	}
-	wantDecided := map[int][2]bool{0: {true, false}, 1: {true, true}, 2: {false, false}, 3: {true, true}, 4: {true, true}, 5: {false, false}, 7: {false, true}, 8: {false, false}}
+	wantDecided := map[int][2]bool{0: {true, false}, 1: {true, true}, 2: {false, false}, 3: {true, true}, 4: {true, true}, 5: {false, false}, 7: {false, true}, 8: {false, false}, 9: {true, true}, 10: {true, true}, 11: {false, false}}
 	for _, tried := range got.Tried {
-		if want := wantDecided[tried.Line]; tried.Now != want[0] || tried.Then != want[1] || tried.HTTP != (tried.Line < 7) {
+		if want := wantDecided[tried.Line]; tried.Now != want[0] || tried.Then != want[1] || tried.HTTP == slices.Contains([]int{7, 8, 11}, tried.Line) {
 			t.Errorf("record %d: got %+v, want %v", tried.Line, tried, want)
 		}
-		hasToken := tried.Line < 2
+		hasToken := slices.Contains([]int{0, 1, 9, 10}, tried.Line)
 		if is := tried.Token != nil && *tried.Token == (report.Token{Header: "Authorization", Prefix: "Bearer "}); is != hasToken {
+			t.Errorf("record %d: %+v", tried.Line, tried)
+		}
+		if tried.Opaque != (tried.Line == 11) {
 			t.Errorf("record %d: %+v", tried.Line, tried)
 		}
 	}

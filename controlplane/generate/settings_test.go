@@ -5,17 +5,23 @@ package generate
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -62,6 +68,36 @@ func TestEnvoyAcceptsSettings(t *testing.T) {
 	}
 }
 
+// TestRecordableConnections checks that agents can record the connections that are forwarded to a
+// workload, and those of gateways.
+func TestRecordableConnections(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"intercept-redirect", "gateway-streams", "gateway-passthrough"} {
+		c := caseOf(t, name)
+		c.proxy.Settings = (&model.ProxySettings{Configured: true, Records: []string{":method"}}).Keyed()
+		forwarded := 0
+		for _, l := range listenersOf(t, New(Config{}), c.build(), c.proxy) {
+			for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+				for _, f := range chain.GetFilters() {
+					to := &tcpproxyv3.TcpProxy{}
+					if f.GetTypedConfig().UnmarshalTo(to) != nil || to.GetCluster() == envoyconf.BlackHoleCluster || c.proxy.Role != node.Router && l.GetTrafficDirection() != corev3.TrafficDirection_INBOUND {
+						continue
+					}
+					forwarded++
+					if !slices.ContainsFunc(to.GetAccessLog(), func(log *accesslogv3.AccessLog) bool {
+						return log.GetFilter().GetRuntimeFilter().GetRuntimeKey() == node.RecordLog
+					}) {
+						t.Errorf("%s: the listener %s cannot record connections", name, l.GetName())
+					}
+				}
+			}
+		}
+		if forwarded == 0 {
+			t.Errorf("%s: no connections are forwarded", name)
+		}
+	}
+}
+
 // TestSettingsShare checks that proxies with equal settings share their resources, that others do
 // not receive them, and that all share what does not depend on settings.
 func TestSettingsShare(t *testing.T) {
@@ -93,14 +129,23 @@ func TestSettingsShare(t *testing.T) {
 	}
 }
 
-// managers returns the connection managers of a proxy's listeners.
-func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*hcmv3.HttpConnectionManager) {
+// listenersOf returns the listeners of a proxy.
+func listenersOf(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*listenerv3.Listener) {
 	t.Helper()
 	for _, r := range g.Generate(mesh, proxy, xds.TypeListener).Resources {
 		packed, l := &anypb.Any{}, &listenerv3.Listener{}
 		if err := errors.Join(proto.Unmarshal(r.Any, packed), packed.UnmarshalTo(l)); err != nil {
 			t.Fatal(err)
 		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// managers returns the connection managers of a proxy's listeners.
+func managers(t *testing.T, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) (out []*hcmv3.HttpConnectionManager) {
+	t.Helper()
+	for _, l := range listenersOf(t, g, mesh, proxy) {
 		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
 			for _, f := range chain.GetFilters() {
 				if hcm := (&hcmv3.HttpConnectionManager{}); f.GetTypedConfig().UnmarshalTo(hcm) == nil {

@@ -112,6 +112,13 @@ func tokenOutputVerdicts() []verdict {
 			200 GET / | Want: X-Payload= | X-Payload: eve | x-payload: eve
 			200 OPTIONS / | Want: X-User= | X-User: eve | Origin: http://x | Access-Control-Request-Method: GET
 		`},
+		{"a list and an object in headers", tokenRules("o", `{issuer: "`+issuerA+`", jwks: 'KEYS_A', outputClaimToHeaders: [{header: X-Role, claim: role}, {header: X-Realm, claim: realm}]}`) + "---\n" +
+			policy("p", `{rules: [{when: [{key: "request.headers[x-role]", values: ["WyJ+fn4iXQ=="]}], to: [{operation: {methods: [GET]}}]},
+  {when: [{key: "request.headers[x-realm]", values: ["eyJ*"]}], to: [{operation: {methods: [PUT]}}]}]}`), `
+			200 GET / | Authorization: Bearer <role-odd>
+			200 PUT / | Authorization: Bearer <claims>
+			403 GET / | Authorization: Bearer <ann>
+		`},
 		{"no issuer forges the claims of another", tokenRules("o", ruleA+`, {issuer: "`+issuerB+`", jwks: 'KEYS_B', outputClaimToHeaders: [{header: X-User, claim: sub}]}`), `
 			200 GET / | Authorization: Bearer <ann> | Want: X-User= | X-User: eve
 			200 GET / | Authorization: Bearer <b> | Want: X-User=ann | X-User: eve

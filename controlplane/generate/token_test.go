@@ -85,6 +85,7 @@ func newTokens(t *testing.T) *tokens {
 
 		"role":        with(map[string]any{"role": "admin"}),
 		"role-list":   with(map[string]any{"role": []any{"user", 7, "admin"}}),
+		"role-odd":    with(map[string]any{"role": []string{"~~~"}}),
 		"role-lists":  with(map[string]any{"role": []any{[]string{"admin"}}}),
 		"role-number": with(map[string]any{"role": 1}),
 		"role-bool":   with(map[string]any{"role": true}),

@@ -18,7 +18,7 @@ type Replay struct {
 	// Connections are those among the decided that are connections to ports whose requests are not read.
 	Connections int `json:"connections,omitempty"`
 	// Unnamed are those among the decided that do not say who sent the request. Unclaimed are those that
-	// do not say what its token claims, if rules compare that.
+	// leave out claims of its token that rules compare.
 	Unnamed   int `json:"unnamed"`
 	Unclaimed int `json:"unclaimed,omitempty"`
 	// Flips are the decisions that change.
@@ -35,7 +35,7 @@ type Replay struct {
 
 // Second compares the decisions of an Envoy with those of a replay.
 type Second struct {
-	// Distinct is the number of different records among the decided.
+	// Distinct is the number of different records that the Envoy decides about.
 	Distinct int `json:"distinct"`
 	// Disputes is the number of records about which Envoy decides otherwise, and Disputed describes
 	// some of them.
@@ -54,16 +54,17 @@ type Tried struct {
 	Listener string `json:"listener"`
 	Server   string `json:"server"`
 	TLS      bool   `json:"tls,omitempty"`
-	// HTTP is true if the port reads requests. Token is where a token with the claims of the record
+	// Opaque is true if TLS is not terminated there, and HTTP if requests are read. Token is where a token with the claims of the record
 	// belongs; nil without claims that are accepted.
-	HTTP  bool   `json:"http,omitempty"`
-	Token *Token `json:"token,omitempty"`
+	Opaque bool   `json:"opaque,omitempty"`
+	HTTP   bool   `json:"http,omitempty"`
+	Token  *Token `json:"token,omitempty"`
 	// Now and Then say whether the record is allowed. Flip is the index of its flip, or -1.
 	Now     bool `json:"now"`
 	Then    bool `json:"then"`
 	Flip    int  `json:"flip"`
 	Unnamed bool `json:"unnamed,omitempty"`
-	// Unclaimed is true if the record does not say what a token claims.
+	// Unclaimed is true if the record leaves out claims of a token that rules compare.
 	Unclaimed bool `json:"unclaimed,omitempty"`
 }
 

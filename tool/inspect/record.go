@@ -34,8 +34,8 @@ func newRecordCommand(cfg Config) *cobra.Command {
 		Use:   "record --to PROXY | --agent HOST:PORT",
 		Short: "Record the requests to a workload for a replay",
 		Long: `Record the requests and the TCP connections to a workload for some time, in the
-form that outrigger policy replay reads; a connection when it ends. The agent switches on a log of its Envoy for this time, by
-which no connection is closed.
+form that outrigger policy replay reads. Connections are recorded when they end. The
+agent switches on a log of its Envoy for this time, by which no connection is closed.
 
 PROXY is name.namespace or the beginning of it: the requests to all these proxies
 are recorded. Their agents answer only on their own machine; elsewhere forward
@@ -46,9 +46,10 @@ the port of one, and name it:
 
 A record has the method, the path without its query, the host, addresses, the
 identity of the client, the headers that OUTRIGGER_RECORD_HEADERS of the agent
-names, and the status, the time and the size of the response. Of a valid token it
-has the claims that OUTRIGGER_RECORD_CLAIMS names. It has no body, no token and no
-other header. The file is for its owner only.`,
+names, and the status, the time and the size of the response. If the agent has
+OUTRIGGER_RECORD_CLAIMS, it has these claims of a valid token, iss and aud, and the
+names of the others. It has no body, no token and no other header. The file is for
+its owner only.`,
 		Example: "  outrigger policy record --to catalog --for 1m --file requests.log\n" +
 			"  outrigger policy replay --to catalog -f proposed.yaml requests.log",
 		Args: cobra.NoArgs,

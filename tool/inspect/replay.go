@@ -81,7 +81,7 @@ yours do:
      "request_claims": "%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:payload)%",
      "request_headers": {"x-team": "%REQ(X-TEAM)%"}}
 
-Tokens are valid as they were: the claims are those of a token that Envoy accepted.
+Tokens are not validated again: the claims are those of a token that Envoy accepted.
 
 The control plane decides by the configuration that it has for the proxy. With
 --envoy also a real Envoy does, on this machine and with the same filters: it
@@ -351,13 +351,13 @@ func (v view) replay(r report.Replay) error {
 		v.say("\n%s: requests of the workload itself\n", count(r.Other, "record is skipped", "records are skipped"))
 	}
 	if r.Unread > 0 {
-		v.say("\n%s: no JSON with the fields of an access log\n", count(r.Unread, "line is skipped", "lines are skipped"))
+		v.say("\n%s: no JSON with the fields of an access log, or no request\n", count(r.Unread, "line is skipped", "lines are skipped"))
 	}
 	if r.Unnamed > 0 {
 		v.say("\n%s not contain the client: no rule about callers matches.\nAdd downstream_peer_uri_san to the log: outrigger policy replay --help\n", count(r.Unnamed, "record does", "records do"))
 	}
 	if r.Unclaimed > 0 {
-		v.say("\n%s not contain the claims of a token: no rule about tokens matches.\nAdd request_claims to the log, or record with OUTRIGGER_RECORD_CLAIMS\n", count(r.Unclaimed, "record does", "records do"))
+		v.say("\n%s not contain the claims that rules compare: they see a request without them.\nAdd request_claims to the log, or name the claims in OUTRIGGER_RECORD_CLAIMS\n", count(r.Unclaimed, "record does", "records do"))
 	}
 	for _, name := range r.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)

@@ -44,6 +44,7 @@ type recorded struct {
 	Headers map[string]*string `json:"request_headers,omitempty"`
 	Details string             `json:"response_code_details,omitempty"`
 	Claims  json.RawMessage    `json:"request_claims,omitempty"` // null without a token
+	Omitted []string           `json:"request_claims_omitted,omitempty"`
 
 	// Upstream says whether the workload has sent the request itself.
 	Upstream string `json:"upstream_cluster,omitempty"`
@@ -128,6 +129,7 @@ func (s *second) reduce(r *recorded) {
 		maps.DeleteFunc(claims, func(name string, _ json.RawMessage) bool { return !s.trial.readsClaim(name) })
 		r.Claims, _ = json.Marshal(claims) // it was read from JSON
 	}
+	r.Omitted = slices.DeleteFunc(r.Omitted, func(name string) bool { return !s.trial.readsClaim(name) })
 	for name, value := range r.Headers {
 		if value == nil || s.compared(strings.ToLower(name), "x") == "" {
 			delete(r.Headers, name)
@@ -177,6 +179,7 @@ func (s *second) answered(ctx context.Context, a report.Replay, flips []int) err
 		}
 		both := pair{&tried{method: d.Method, bytes: text}, &tried{method: d.Method, bytes: text}}
 		results[d] = both
+		s.Distinct++
 		if t.Listener == "" {
 			continue // nothing listens
 		}
@@ -216,7 +219,6 @@ func (s *second) total(sum *report.Replay) {
 		switch {
 		case d.tried != nil:
 			sum.Decided += d.count
-			s.Distinct++
 			if d.connection() {
 				sum.Connections += d.count
 			}
@@ -240,7 +242,7 @@ func (s *second) total(sum *report.Replay) {
 
 // caller returns who sends a record.
 func (d *distinct) caller(prefix string, t *report.Tried) caller {
-	c := caller{listener: prefix + t.Listener, server: t.Server, tls: t.TLS, sni: d.SNI, connection: d.connection()}
+	c := caller{listener: prefix + t.Listener, server: t.Server, tls: t.TLS, opaque: t.Opaque, sni: d.SNI, connection: d.connection()}
 	_ = json.Unmarshal(d.Peer, &c.identity) // the control plane has read it
 	if remote, err := netip.ParseAddrPort(d.Remote); err == nil {
 		c.peer = remote.Addr().Unmap().String()

@@ -169,7 +169,13 @@ func (t *trial) find(ctx context.Context) error {
 
 // reads reports whether the configuration may compare a header, whose name is in lower case.
 func (t *trial) reads(header string) bool {
-	return strings.Contains(t.text, strconv.Quote(header))
+	return strings.Contains(t.text, quoted(header))
+}
+
+// quoted returns a text as it is in the configuration.
+func quoted(text string) string {
+	out, _ := json.Marshal(text) // a text is always JSON
+	return string(out)
 }
 
 // readsTokens reports whether the configuration validates tokens.
@@ -177,8 +183,8 @@ func (t *trial) readsTokens() bool { return strings.Contains(t.text, ".JwtAuthen
 
 // readsClaim reports whether the configuration may compare a claim of tokens.
 func (t *trial) readsClaim(name string) bool {
-	quoted := strconv.Quote(name)
-	return name == "iss" || name == "aud" || strings.Contains(t.text, quoted) || strings.Contains(t.text, strings.TrimSuffix(quoted, `"`)+".")
+	claim := quoted(name)
+	return name == "iss" || name == "aud" || strings.Contains(t.text, claim) || strings.Contains(t.text, strings.TrimSuffix(claim, `"`)+".")
 }
 
 // readsAddresses reports whether the configuration may compare addresses of clients.

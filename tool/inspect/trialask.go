@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -24,7 +25,7 @@ const trialPatience = time.Minute
 type caller struct {
 	listener, server, peer string // peer is an address without its port, or empty
 	identity, sni          string
-	tls                    bool
+	tls, opaque            bool // opaque TLS is not terminated
 	connection             bool // it is a connection to a port whose requests are not read
 }
 
@@ -61,6 +62,9 @@ func (t *trial) connect(ctx context.Context, from caller, requests []*tried) (de
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }() // nothing is buffered
+	if err := conn.SetDeadline(time.Now().Add(trialPatience)); err != nil {
+		return 0, err
+	}
 	header, err := proxyHeader(from)
 	if err != nil {
 		return 0, err
@@ -68,7 +72,18 @@ func (t *trial) connect(ctx context.Context, from caller, requests []*tried) (de
 	if _, err := conn.Write(header); err != nil {
 		return refused(requests, err)
 	}
-	if from.tls {
+	in := bufio.NewReader(conn)
+	switch {
+	case from.opaque:
+		first, err := hello(from.sni)
+		if err != nil {
+			return 0, err
+		}
+		_, wrote := conn.Write(first)
+		if _, err := in.Discard(len(first)); err != nil { // the port returns it
+			return refused(requests, errors.Join(wrote, err))
+		}
+	case from.tls:
 		config := &tls.Config{ServerName: from.sni, InsecureSkipVerify: true, NextProtos: []string{"istio-http/1.1", "istio", "http/1.1"}} //nolint:gosec // it is the Envoy that was started
 		if from.connection {
 			config.NextProtos = []string{"istio"}
@@ -81,8 +96,8 @@ func (t *trial) connect(ctx context.Context, from caller, requests []*tried) (de
 			config.Certificates = []tls.Certificate{*pair}
 		}
 		conn = tls.Client(conn, config)
+		in.Reset(conn)
 	}
-	in := bufio.NewReader(conn)
 	for _, r := range requests {
 		if err := conn.SetDeadline(time.Now().Add(trialPatience)); err != nil {
 			return decided, err
@@ -100,6 +115,31 @@ func (t *trial) connect(ctx context.Context, from caller, requests []*tried) (de
 		}
 	}
 	return decided, nil
+}
+
+// hello returns the first message of a TLS client.
+func hello(sni string) ([]byte, error) {
+	conn := &unanswered{}
+	err := tls.Client(conn, &tls.Config{ServerName: sni, InsecureSkipVerify: true}).Handshake() //nolint:gosec // nobody answers
+	if conn.sent == nil {
+		return nil, fmt.Errorf("TLS for the server %q: %w", sni, err)
+	}
+	return conn.sent, nil
+}
+
+// unanswered is a connection that nobody answers.
+type unanswered struct {
+	net.Conn
+	sent []byte // by the first Write
+}
+
+func (c *unanswered) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (c *unanswered) Write(b []byte) (int, error) {
+	if c.sent == nil {
+		c.sent = bytes.Clone(b)
+	}
+	return len(b), nil
 }
 
 // refused decides the first request, whose connection has ended. A timeout decides nothing.

@@ -35,7 +35,7 @@ type Generator interface {
 	Hits(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) []patch.Hit
 }
 
-// logged is one line of Envoy's access log: the fields of Istio's JSON format, and three that can be
+// logged is one line of Envoy's access log: the fields of Istio's JSON format, and others that can be
 // added to it. The line of a connection has no method and no path.
 type logged struct {
 	Method   string `json:"method"`
@@ -56,6 +56,8 @@ type logged struct {
 	Headers map[string]*string `json:"request_headers"`
 	// Claims are those of the token that Envoy accepted, null without one.
 	Claims json.RawMessage `json:"request_claims"`
+	// Omitted are the names of its claims that the line leaves out.
+	Omitted []string `json:"request_claims_omitted"`
 }
 
 // refusedToken begins the details of responses to requests with a token that Envoy refuses.
@@ -90,11 +92,15 @@ func (l logged) request() (r decision.Request, named bool, err error) {
 			r.Header[strings.ToLower(name)] = []string{*value}
 		}
 	}
-	if r.Method == "" {
-		r.ALPN = []string{"istio"} // no protocol of HTTP
-	}
 	if len(l.Peer) > 0 && string(l.Peer) != "null" {
 		err = json.Unmarshal(l.Peer, &r.Identity)
+	}
+	switch {
+	case r.Method != "":
+	case r.Identity != "":
+		r.ALPN = []string{"istio"} // no protocol of HTTP
+	default:
+		r.ALPN = nil
 	}
 	if len(l.Claims) > 0 {
 		err = errors.Join(err, json.Unmarshal(l.Claims, &r.Claims))
@@ -175,7 +181,8 @@ func (d debugger) replay() (answerOf, error) {
 			continue
 		}
 		out.Decided++
-		unclaimed := r.Method != "" && len(l.Claims) == 0 && !r.Refused && (now.ReadsClaims() || then.ReadsClaims())
+		unclaimed := r.Method != "" && len(l.Claims) == 0 && !r.Refused && (now.ReadsClaims() || then.ReadsClaims()) ||
+			slices.ContainsFunc(l.Omitted, func(name string) bool { return now.ReadsClaim(name) || then.ReadsClaim(name) })
 		if !named {
 			out.Unnamed++
 		}
@@ -202,7 +209,7 @@ func (d debugger) replay() (answerOf, error) {
 
 // triedAt returns the report of a request at a place.
 func triedAt(p decision.Place) report.Tried {
-	out := report.Tried{Listener: p.Listener, TLS: p.TLS, HTTP: p.HTTP}
+	out := report.Tried{Listener: p.Listener, TLS: p.TLS, Opaque: p.Opaque, HTTP: p.HTTP}
 	if p.Header != "" || p.Param != "" || p.Cookie != "" {
 		out.Token = &report.Token{Header: p.Header, Prefix: p.Prefix, Param: p.Param, Cookie: p.Cookie}
 	}

@@ -40,7 +40,7 @@ type Envoy struct {
 func New(cfg Config) *Envoy {
 	e := &Envoy{
 		listeners: cfg.Listeners, extension: cfg.Extension, gateway: cfg.Gateway, minor: cfg.Minor,
-		compiler: &compiler{patterns: map[string]*pattern{}}, chains: map[*listenerv3.FilterChain]*chain{},
+		compiler: &compiler{patterns: map[string]*pattern{}, claims: map[string]bool{}}, chains: map[*listenerv3.FilterChain]*chain{},
 	}
 	if e.extension == nil {
 		e.extension = func(string) *anypb.Any { return nil }
@@ -92,13 +92,16 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	return out, nil
 }
 
-// ReadsClaims reports whether rules of the ports of requests that were decided compare the claims of
+// ReadsClaims reports whether rules of the ports of requests that were decided compare claims of
 // tokens.
-func (e *Envoy) ReadsClaims() bool { return e.compiler.claims }
+func (e *Envoy) ReadsClaims() bool { return len(e.compiler.claims) > 0 }
+
+// ReadsClaim reports whether they compare the claim with a name.
+func (e *Envoy) ReadsClaim(name string) bool { return e.compiler.claims[name] }
 
 // pick returns the chain of a listener for a request, and whether the client speaks TLS.
 func pick(l *listenerv3.Listener, r Request) (picked *listenerv3.FilterChain, tls bool) {
-	tls = r.Identity != ""
+	tls = r.Identity != "" || r.Method == "" && r.SNI != ""
 	picked = choose(l, r.connection(tls))
 	if !tls && (picked == nil || picked.GetTransportSocket() != nil) { // the client speaks TLS where the port requires it
 		return choose(l, r.connection(true)), true

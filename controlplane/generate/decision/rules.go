@@ -98,7 +98,7 @@ func (s *ruleset) first(f *facts) (rule, bool) {
 // compiler compiles the matchers of Envoy's configuration. Equal expressions are compiled once.
 type compiler struct {
 	patterns map[string]*pattern
-	claims   bool // a matcher of the claims of tokens was compiled
+	claims   map[string]bool // the names of the claims of tokens that matchers compare
 }
 
 func (c *compiler) rules(config *rbacv3.RBAC) (*ruleset, error) {

@@ -224,8 +224,11 @@ func claimText(claims map[string]any, path []string) (string, bool) {
 		value = of[key]
 	}
 	switch v := value.(type) {
-	case nil, map[string]any, []any:
+	case nil:
 		return "", false
+	case map[string]any, []any:
+		text, err := json.Marshal(v)
+		return base64.StdEncoding.EncodeToString(text), err == nil
 	case string:
 		return v, true
 	default:

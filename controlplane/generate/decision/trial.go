@@ -70,9 +70,9 @@ func (e *Envoy) Trial(prefix string) ([]*listenerv3.Listener, error) {
 // Place is where a request is sent.
 type Place struct {
 	// Listener is the name of the listener that accepts the connection; empty if none does. TLS is true
-	// if the client must speak TLS there, and HTTP if requests are read.
-	Listener  string
-	TLS, HTTP bool
+	// if the client speaks TLS, and Opaque if TLS is not terminated. HTTP is true if requests are read.
+	Listener          string
+	TLS, Opaque, HTTP bool
 	// Header and Prefix, Param or Cookie say where a token with the claims of the request belongs. All
 	// are empty if no such token is accepted.
 	Header, Prefix, Param, Cookie string
@@ -93,7 +93,7 @@ func (e *Envoy) Place(r Request) (out Place) {
 	if err != nil {
 		return out
 	}
-	out.HTTP = c.hcm != nil
+	out.HTTP, out.Opaque = c.hcm != nil, tls && picked.GetTransportSocket() == nil
 	for _, s := range c.http {
 		if t, ok := s.(validates); ok && r.Claims != nil {
 			out.token(t.accepting(r.Claims))

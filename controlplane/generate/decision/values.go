@@ -129,7 +129,9 @@ func (c *compiler) inMetadata(m *matcherv3.MetadataMatcher) (at func(*facts) any
 	if len(keys) == 0 {
 		return nil, nil, fmt.Errorf("a matcher of metadata has no path")
 	}
-	c.claims = c.claims || m.GetFilter() == envoyconf.TokenFilter
+	if m.GetFilter() == envoyconf.TokenFilter {
+		c.claims[keys[min(1, len(keys)-1)]] = true // the first one is that of all claims
+	}
 	at = func(f *facts) any {
 		value, ok := f.metadata[m.GetFilter()][keys[0]]
 		for _, key := range keys[1:] {

@@ -65,7 +65,7 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 
 // stream returns the filters that forward accepted connections.
 func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
-	to.AccessLog = slices.Concat(b.Observed.StreamLog, b.Authorization.StreamLog)
+	to.AccessLog = slices.Concat(b.Observed.StreamLog, b.Authorization.StreamLog, envoyconf.RecordConnections(b.Records))
 	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(to))
 }
 
