@@ -300,7 +300,7 @@ spec:
   rules: [{from: [{source: {requestPrincipals: [users/ann]}}]}]
 `, all, `"path":"/token"`, `"path":"/invalid"`, `"request_claims":{"iss":"users","sub":"ann"}`, `"request_claims":null`, `"response_code_details":"jwt_authn_access_denied"`)
 	wantAll(t, "replay", out, []string{"such as  GET /token, host catalog:8080", "Now denied: ", "not sent to Envoy", "Envoy decides the same about "})
-	if strings.Contains(out, "do not contain") {
+	if strings.Contains(out, "not contain the claims") {
 		t.Errorf("claims are missing:\n%s", out)
 	}
 }
