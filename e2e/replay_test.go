@@ -204,34 +204,10 @@ func TestPolicyRecord(t *testing.T) {
 	}
 	send(frontend, http.MethodGet, "/") // until everything is ready
 	send(orders, http.MethodGet, "/")
-	file, said, text := "", "", ""
-	for length := 4 * time.Second; ; length *= 2 { // until it is long enough for this machine
-		file = filepath.Join(t.TempDir(), "requests.log")
-		done := make(chan error, 1)
-		go func() {
-			var err error
-			said, err = s.tool("policy", "record", "--to", "catalog", "--for", length.String(), "--file", file)
-			done <- err
-		}()
-		var err error
-		for ended := false; !ended; {
-			select {
-			case err = <-done:
-				ended = true
-			default:
-				send(frontend, "PROPFIND", "/?token=a-secret-query")
-				send(orders, http.MethodGet, "/orders")
-			}
-		}
-		raw, readErr := os.ReadFile(file)
-		text = string(raw)
-		if err != nil || readErr != nil || length > time.Minute {
-			t.Fatalf("%v, %v: %s\n%s", err, readErr, said, text)
-		}
-		if strings.Contains(text, "/orders") && strings.Contains(text, "PROPFIND") {
-			break
-		}
-	}
+	file, said, text := s.record("catalog", func() {
+		send(frontend, "PROPFIND", "/?token=a-secret-query")
+		send(orders, http.MethodGet, "/orders")
+	}, "/orders", "PROPFIND")
 	info, err := os.Stat(file)
 	if err != nil || info.Mode() != 0o600 || strings.Contains(text, "secret") || !strings.Contains(text, `"request_headers":{"x-team":"red"}`) ||
 		!strings.Contains(said, strconv.Itoa(strings.Count(text, "\n"))+" requests") {
@@ -305,20 +281,17 @@ spec:
 	}
 }
 
-// replays records what a function sends until the records contain texts, and returns the output of a
-// replay with proposed policies, which must change a decision.
-func (s *shop) replays(to, policies string, send func(), complete ...string) string {
+// record records what a function sends until the records contain texts. It returns the file, what the
+// tool printed, and the records.
+func (s *shop) record(to string, send func(), complete ...string) (file, said, text string) {
 	s.t.Helper()
 	dir := s.t.TempDir()
-	proposed := filepath.Join(dir, "proposed.yaml")
-	if err := os.WriteFile(proposed, []byte(policies), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
 	for length := 4 * time.Second; ; length *= 2 { // until it is long enough for this machine
-		file := filepath.Join(dir, "requests-"+length.String())
+		file = filepath.Join(dir, "requests-"+length.String())
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.tool("policy", "record", "--to", to, "--for", length.String(), "--file", file)
+			var err error
+			said, err = s.tool("policy", "record", "--to", to, "--for", length.String(), "--file", file)
 			done <- err
 		}()
 		var err error
@@ -333,15 +306,26 @@ func (s *shop) replays(to, policies string, send func(), complete ...string) str
 		}
 		raw, readErr := os.ReadFile(file)
 		if err != nil || readErr != nil || length > time.Minute {
-			s.t.Fatalf("%v, %v:\n%s", err, readErr, raw)
+			s.t.Fatalf("%v, %v: %s\n%s", err, readErr, said, raw)
 		}
-		if slices.ContainsFunc(complete, func(text string) bool { return !strings.Contains(string(raw), text) }) {
-			continue
+		if !slices.ContainsFunc(complete, func(text string) bool { return !strings.Contains(string(raw), text) }) {
+			return file, said, string(raw)
 		}
-		out, err := s.tool("policy", "replay", "--to", to, "-f", proposed, "--envoy", envoyBinary(s.t), file)
-		if err == nil {
-			s.t.Errorf("no decision changes:\n%s", out)
-		}
-		return out
 	}
+}
+
+// replays records like record, and returns the output of a replay with proposed policies, which must
+// change a decision.
+func (s *shop) replays(to, policies string, send func(), complete ...string) string {
+	s.t.Helper()
+	proposed := filepath.Join(s.t.TempDir(), "proposed.yaml")
+	if err := os.WriteFile(proposed, []byte(policies), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	file, _, _ := s.record(to, send, complete...)
+	out, err := s.tool("policy", "replay", "--to", to, "-f", proposed, "--envoy", envoyBinary(s.t), file)
+	if err == nil {
+		s.t.Errorf("no decision changes:\n%s", out)
+	}
+	return out
 }

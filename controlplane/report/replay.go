@@ -5,6 +5,10 @@ package report
 
 import "encoding/json"
 
+// RefusedToken begins the details of responses, in access logs, to requests with a token that Envoy
+// refuses.
+const RefusedToken = "jwt_authn_access_denied"
+
 // Replay compares the decisions about recorded requests with those that other policies would make.
 type Replay struct {
 	Replica string `json:"replica"`

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // logged is a line of an access log: a request, and what happened to it.
@@ -93,7 +95,7 @@ func (l *logged) complete(f *requestFlags, given func(flag string) bool) {
 
 // fields adds what no flag can say.
 func (l *logged) fields(to url.Values) {
-	if strings.HasPrefix(l.Details, refusedToken) {
+	if strings.HasPrefix(l.Details, report.RefusedToken) {
 		to.Set("refused", "true")
 	}
 	if len(l.Claims) > 0 && string(l.Claims) != "null" {

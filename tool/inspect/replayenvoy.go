@@ -121,7 +121,7 @@ func (s *second) reduce(r *recorded) {
 	} else if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
 		r.Remote = netip.AddrPortFrom(remote.Addr(), 1).String()
 	}
-	if !strings.HasPrefix(r.Details, refusedToken) {
+	if !strings.HasPrefix(r.Details, report.RefusedToken) {
 		r.Details = ""
 	}
 	var claims map[string]json.RawMessage
@@ -255,9 +255,6 @@ func (d *distinct) connection() bool { return d.Method == "" || d.Method == "-" 
 
 // accepted is what is sent to ports that return what they receive.
 const accepted = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
-// refusedToken begins the details of responses to requests with a token that Envoy refuses.
-const refusedToken = "jwt_authn_access_denied"
 
 // text returns what is sent for a record. It reports false if that cannot be sent.
 func (s *second) text(d *distinct) (text []byte, ok bool) {

@@ -60,9 +60,6 @@ type logged struct {
 	Omitted []string `json:"request_claims_omitted"`
 }
 
-// refusedToken begins the details of responses to requests with a token that Envoy refuses.
-const refusedToken = "jwt_authn_access_denied"
-
 // request returns the request of a line. Named is false if the line does not say who sent it.
 func (l logged) request() (r decision.Request, named bool, err error) {
 	for _, text := range []*string{&l.Method, &l.Path, &l.SNI} {
@@ -75,7 +72,7 @@ func (l logged) request() (r decision.Request, named bool, err error) {
 		return r, false, errors.New("a field is missing")
 	}
 	r = decision.Request{
-		Refused: strings.HasPrefix(l.Details, refusedToken),
+		Refused: strings.HasPrefix(l.Details, report.RefusedToken),
 		Server:  local.Addr().Unmap(), Port: uint32(local.Port()), SNI: l.SNI, ALPN: sidecarALPN(),
 		Method: l.Method, Host: l.Host, Path: l.Path, Header: map[string][]string{}, Now: time.Now(), Brief: true,
 	}
