@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -27,6 +28,8 @@ type Config struct {
 	// Version is the version of the program, for the log and the debug pages.
 	Version string
 	Logger  *slog.Logger
+	// LogLevels are the levels of Logger, which /debug/logging changes. It may be nil.
+	LogLevels http.Handler
 	// Now is closed to stop without draining.
 	Now <-chan struct{}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -47,6 +48,7 @@ const (
 type settings struct {
 	flags       Flags
 	now         <-chan struct{}
+	logLevels   http.Handler
 	version     string
 	env         environ.Values
 	proxyConfig *meshv1alpha1.ProxyConfig
@@ -97,7 +99,7 @@ func resolve(ctx context.Context, src sources) (cfg *settings, warnings []string
 	for _, name := range src.Environ.Unserved {
 		warn("environment variable %s is set but has no effect: it is not supported yet", name)
 	}
-	cfg = &settings{flags: src.Flags, now: src.Now, version: src.Version, env: src.Environ, proxyConfig: pc}
+	cfg = &settings{flags: src.Flags, now: src.Now, logLevels: src.LogLevels, version: src.Version, env: src.Environ, proxyConfig: pc}
 	ips, err := proxyAddresses(src, annotations[annotationExcludeInterfaces], warn)
 	if err != nil {
 		return nil, nil, err

@@ -42,7 +42,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		HookSources:   hookSources(cfg),
 		InstanceIP:    instance,
 		ProbeSourceIP: source,
-		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.flags.Profiling, Debug: b.debugHandlers()},
+		Loopback:      status.Loopback{Quit: b.quit, Profiling: cfg.flags.Profiling, Logging: cfg.logLevels, Debug: b.debugHandlers()},
 		Logger:        b.logger("status"),
 		Registerer:    b.registry,
 

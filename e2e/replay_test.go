@@ -151,16 +151,21 @@ func (s *shop) configurations() {
 	for want, args := range map[string][]string{
 		"catalog.default.svc.cluster.local 8080 v1 outbound EDS": {"clusters", "frontend", "-o", "wide"},
 		catalogV1 + " 8080 ALL Cluster: inbound|8080||":          {"listeners", "catalog-v1"},
-		"No clusters.": {"clusters", "frontend", "--fqdn", "none"},
+		"No clusters.":                  {"clusters", "frontend", "--fqdn", "none"},
+		"default Cert Chain ACTIVE":     {"secrets", "frontend"},
+		"id: sidecar~" + frontend + "~": {"bootstrap", "frontend"},
+		"rbac warning":                  {"log", "frontend", "--level", "warning"},
+		"xdsproxy debug":                {"log", "frontend", "--agent", "--level", "xdsproxy=debug"},
+		"xdsproxy warn":                 {"log", "catalog-v1", "--agent", "--level", "warn"},
 	} {
 		out, err := s.tool(append([]string{"proxy"}, args...)...)
 		if err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			s.t.Errorf("%v without %q: %v\n%s", args, want, err, out)
 		}
 	}
-	for _, proxy := range [][2]string{{"frontend", frontend}, {"catalog-v1", catalogV1}} {
+	for _, proxy := range []string{"frontend", "catalog-v1"} {
 		eventually(s.t, 2*time.Minute, func() string { // Envoy may still take an update
-			out, err := s.tool("proxy", "all", proxy[0], "--admin", proxy[1]+":15000", "--diff")
+			out, err := s.tool("proxy", "all", proxy, "--diff")
 			if err == nil && strings.Contains(out, "No differences in ") && !strings.Contains(out, "left out") {
 				return ""
 			}

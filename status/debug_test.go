@@ -20,6 +20,7 @@ func TestDebugPaths(t *testing.T) {
 				c.Loopback.Debug = map[string]http.Handler{"/debug/own": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _ = io.WriteString(w, "own") // the test checks the response
 				})}
+				c.Loopback.Logging = c.Loopback.Debug["/debug/own"]
 			})
 			body := "own"
 			if want != http.StatusOK {
@@ -28,6 +29,15 @@ func TestDebugPaths(t *testing.T) {
 			wantAnswer(t, address, "/debug/own", want, body)
 			if code, _, _ := do(t, http.MethodPost, address, "/debug/own", nil); want == http.StatusOK && code != http.StatusMethodNotAllowed {
 				t.Errorf("POST /debug/own = %d, want 405", code)
+			}
+			refused := want
+			if want == http.StatusOK {
+				refused = http.StatusMethodNotAllowed
+			}
+			for method, code := range map[string]int{http.MethodGet: want, http.MethodPost: want, http.MethodDelete: refused} {
+				if got, _, _ := do(t, method, address, "/debug/logging", nil); got != code {
+					t.Errorf("%s /debug/logging = %d, want %d", method, got, code)
+				}
 			}
 		})
 	}

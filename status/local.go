@@ -63,6 +63,15 @@ func (s *Server) serveDrain(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, "drained")
 }
 
+func (s *Server) serveLogging(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		s.cfg.Logger.Info("change of log levels requested", "address", r.RemoteAddr)
+		s.cfg.Loopback.Logging.ServeHTTP(w, r)
+		return
+	}
+	getOnly(s.cfg.Loopback.Logging)(w, r)
+}
+
 // getOnly refuses methods other than GET and HEAD.
 func getOnly(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -79,6 +79,9 @@ type Loopback struct {
 	Drain func(ctx context.Context)
 	// Profiling serves /debug/pprof/.
 	Profiling bool
+	// Logging prints the levels of the log at /debug/logging, and changes them by POST. If it is nil,
+	// the path does not exist.
+	Logging http.Handler
 	// Debug are further debug paths, GET only. It may be nil.
 	Debug map[string]http.Handler
 }
@@ -184,6 +187,9 @@ func (s *Server) handler() http.Handler {
 	}
 	if s.cfg.Loopback.Profiling {
 		handleProfiles(mux)
+	}
+	if s.cfg.Loopback.Logging != nil {
+		mux.HandleFunc("/debug/logging", loopbackOnly(s.serveLogging))
 	}
 	for path, handler := range s.cfg.Loopback.Debug {
 		mux.HandleFunc(path, loopbackOnly(getOnly(handler)))

@@ -23,7 +23,7 @@ const levelNone = slog.LevelError + 4
 // one of pilot-agent's names. Some of these log nothing here.
 func componentOf(name string) (component string, ok bool) {
 	switch name {
-	case defaultComponent, allComponents, "ca", "envoy", "sds", "status", "xdsproxy":
+	case defaultComponent, allComponents, "ca", "envoy", "lastgood", "sds", "sdnotify", "status", "xdsproxy":
 		return name, true
 	case "citadelclient":
 		return "ca", true
@@ -37,34 +37,42 @@ func componentOf(name string) (component string, ok bool) {
 
 // rules are the settings of the flags by component.
 type rules struct {
-	levels, stacks map[string]slog.Level
-	callers        map[string]bool
+	levels  *Levels
+	stacks  map[string]slog.Level
+	callers map[string]bool
 }
 
-// rule are the settings of one component.
+// rule are the settings of one component, except for its level, which may change.
 type rule struct {
-	lowest, stacks slog.Level
-	caller         bool
+	stacks slog.Level
+	caller bool
 }
 
 // of returns the settings of a component.
 func (r rules) of(component string) rule {
-	level := func(levels map[string]slog.Level) slog.Level {
-		if l, ok := levels[component]; ok {
-			return l
-		}
-		return levels[defaultComponent]
+	return rule{stacks: levelOf(r.stacks, component), caller: r.callers[component] || r.callers[defaultComponent]}
+}
+
+// levelOf returns the level of a component, which is the default if it has none of its own.
+func levelOf(levels map[string]slog.Level, component string) slog.Level {
+	if l, ok := levels[component]; ok {
+		return l
 	}
-	return rule{lowest: level(r.levels), stacks: level(r.stacks), caller: r.callers[component] || r.callers[defaultComponent]}
+	return levels[defaultComponent]
+}
+
+// levelNames returns the levels by the names that flags have for them.
+func levelNames() map[string]slog.Level {
+	return map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError, "fatal": levelNone, "none": levelNone,
+	}
 }
 
 // parseLevels parses a list such as "default:info,xdsproxy:debug". fallback is the
 // default level if the list has none. A component with several names has the level of
 // its own name, or else the lowest one.
 func parseLevels(flag, list string, fallback slog.Level) (levels map[string]slog.Level, unknown []string, err error) {
-	named := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError, "fatal": levelNone, "none": levelNone,
-	}
+	named := levelNames()
 	levels = map[string]slog.Level{defaultComponent: fallback}
 	others := map[string]slog.Level{}
 	for item := range strings.SplitSeq(list, ",") {

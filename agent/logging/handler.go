@@ -57,7 +57,9 @@ func jsonAttr(_ []string, a slog.Attr) slog.Attr {
 }
 
 // Enabled implements slog.Handler.
-func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.rule.lowest }
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.rules.levels.of(h.component)
+}
 
 // Handle implements slog.Handler.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {

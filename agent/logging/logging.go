@@ -27,7 +27,11 @@ type Flags struct {
 	rotate                      string
 	maxAge, maxSize, maxBackups int
 	verbosity                   int // accepted, without effect
+	inForce                     *Levels
 }
+
+// Levels returns the levels of the log that [Flags.Logger] has returned.
+func (f *Flags) Levels() *Levels { return f.inForce }
 
 // Add defines the flags.
 func (f *Flags) Add(fs *pflag.FlagSet) {
@@ -93,9 +97,12 @@ func (f *Flags) Report(log *slog.Logger, err error) error {
 // rules parses the flags with components.
 func (f *Flags) rules() (rules rules, unknown []string, err error) {
 	var more []string
-	if rules.levels, unknown, err = parseLevels("--log_output_level", f.levels, slog.LevelInfo); err != nil {
+	levels, unknown, err := parseLevels("--log_output_level", f.levels, slog.LevelInfo)
+	if err != nil {
 		return rules, nil, err
 	}
+	f.inForce = newLevels(levels)
+	rules.levels = f.inForce
 	if rules.stacks, more, err = parseLevels("--log_stacktrace_level", f.stacks, levelNone); err != nil {
 		return rules, nil, err
 	}

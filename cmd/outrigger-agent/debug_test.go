@@ -25,6 +25,8 @@ func TestProxyDebugRequests(t *testing.T) {
 		"request GET debug/syncz --debug-port 15004":             `"typeUrl": "istio.io/debug/syncz"`,
 		"request GET debug/xds --debug-port 15020":               `"connected":true`,
 		"request GET debug/ndsz --debug-port 15020":              "404 Not Found",
+		"request GET debug/logging --debug-port 15020":           "xdsproxy: ",
+		"request POST debug/logging?ca=debug --debug-port 15020": "ca: debug",
 		"request POST debug/config something --debug-port 15020": "only GET is allowed",
 	} {
 		out, errs, _ := program(t, peerName, []string{"OUTRIGGER_BIND_ADDRESS=" + address}, strings.Fields(args)...)

@@ -64,7 +64,7 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 			for _, flag := range f.ineffects {
 				log.Warn("flag has no effect", "name", flag)
 			}
-			return logs.Report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, jsonLog: logs.JSON, process: p}))
+			return logs.Report(log, runProxy(cmd.Context(), log, proxyRun{args: args, flags: f, logs: logs, process: p}))
 		},
 	}
 	f.add(cmd.Flags())
@@ -75,7 +75,7 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 type proxyRun struct {
 	args    []string
 	flags   proxyFlags
-	jsonLog bool
+	logs    *logging.Flags
 	process process
 }
 
@@ -105,7 +105,7 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 		return err
 	}
 	a, err := agent.New(ctx, agent.Config{
-		Role: role, Flags: r.flags.Flags, Environ: values, JSONLog: r.jsonLog, Version: version, Logger: log, Now: r.process.now,
+		Role: role, Flags: r.flags.Flags, Environ: values, JSONLog: r.logs.JSON, Version: version, Logger: log, LogLevels: r.logs.Levels(), Now: r.process.now,
 	})
 	if err != nil {
 		return err

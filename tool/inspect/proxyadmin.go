@@ -7,10 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -33,20 +30,64 @@ type adminFlags struct {
 
 // addAdmin adds the flags. readsFile is true for a command that also reads a saved answer.
 func (f *adminFlags) addAdmin(cmd *cobra.Command, readsFile bool, outputs ...string) {
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of the Envoy, as host:port")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	if readsFile {
 		cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with the answer of /config_dump of Envoy's admin port, or - for standard input, to read instead")
 	}
 	f.addAsked(cmd, outputs...)
+	f.complete(cmd, completeProxy(&f.askFlags))
 }
 
-// dump returns the messages of one type in a dump.
-func (f *adminFlags) dump(cmd *cobra.Command, name string, into proto.Message) error {
-	if (f.admin == "") == (f.file == "") {
-		return f.cfg.Exit(exitUsage, errors.New("write --admin HOST:PORT of an Envoy, or -f FILE with its config_dump"))
+// asked checks that one of PROXY, --admin and -f says whom to ask.
+func (f *adminFlags) asked(args []string) error {
+	named := 0
+	for _, given := range []bool{len(args) > 0, f.admin != "", f.file != ""} {
+		if given {
+			named++
+		}
+	}
+	if len(args) > 1 || named != 1 {
+		return f.cfg.Exit(exitUsage, errors.New("write PROXY, as in frontend.shop, or --admin HOST:PORT of an Envoy, or -f FILE with its config_dump, where the command has it"))
 	}
 	if err := f.known(); err != nil {
 		return f.cfg.Exit(exitUsage, err)
+	}
+	return nil
+}
+
+// envoy sets the address of the admin port of a proxy, if there is no other, and returns a function that
+// ends the way to it.
+func (f *proxyConfigFlags) envoy(cmd *cobra.Command, name string) (done func(), err error) {
+	if f.admin != "" {
+		return func() {}, nil
+	}
+	return f.connectTo(cmd, name, adminPort)
+}
+
+// connectTo sets the address to ask to that of a local port of a proxy.
+func (f *proxyConfigFlags) connectTo(cmd *cobra.Command, name, port string) (done func(), err error) {
+	p, err := f.one(cmd, f.named(name))
+	if err != nil {
+		return nil, err
+	}
+	if f.admin, done, err = p.reach(cmd.Context(), port, f.timeout); err != nil {
+		return nil, f.fail(err)
+	}
+	return done, nil
+}
+
+// dump returns the messages of one type in a dump.
+func (f *adminFlags) dump(cmd *cobra.Command, args []string, name string, into proto.Message) error {
+	if err := f.asked(args); err != nil {
+		return err
+	}
+	if f.file == "" {
+		done, err := f.envoy(cmd, strings.Join(args, ""))
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
 	var raw []byte
 	var err error
@@ -84,20 +125,19 @@ func (f *adminFlags) dump(cmd *cobra.Command, name string, into proto.Message) e
 func newSecretsCommand(cfg Config) *cobra.Command {
 	f := adminFlags{proxyConfigFlags{askFlags: askFlags{cfg: cfg}}}
 	cmd := &cobra.Command{
-		Use:     "secrets --admin HOST:PORT",
+		Use:     "secrets PROXY",
 		Aliases: []string{"secret", "s"},
 		Short:   "Print the certificates and roots of an Envoy",
 		Long: `Print the certificates and roots that an Envoy has, and until when they are valid.
-Private keys are not printed.
+Private keys are not printed. ` + reachLong + `
 
 STATUS is ACTIVE, WARMING for a secret that Envoy waits for, EXPIRED, or EARLY for
 a certificate that is not valid yet. The exit code is 0, or 1 if one is not ACTIVE.`,
-		Example: "  outrigger proxy secrets --admin 127.0.0.1:15000\n  outrigger proxy secrets --admin 127.1.0.2:15000 -o wide\n" +
+		Example: "  outrigger proxy secrets frontend\n  outrigger proxy secrets --admin 127.1.0.2:15000 -o wide\n" +
 			"  curl -s 127.0.0.1:15000/config_dump | outrigger proxy secrets -f -",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			d := &adminv3.SecretsConfigDump{}
-			if err := f.dump(cmd, "SecretsConfigDump", d); err != nil {
+			if err := f.dump(cmd, args, "SecretsConfigDump", d); err != nil {
 				return err
 			}
 			list := secretsOf(d, time.Now())
@@ -207,15 +247,14 @@ func (v view) secrets(list []secret) error {
 func newBootstrapCommand(cfg Config) *cobra.Command {
 	f := adminFlags{proxyConfigFlags{askFlags: askFlags{cfg: cfg}}}
 	cmd := &cobra.Command{
-		Use:     "bootstrap --admin HOST:PORT",
+		Use:     "bootstrap PROXY",
 		Aliases: []string{"b"},
 		Short:   "Print the bootstrap of an Envoy",
-		Long:    "Print the bootstrap of an Envoy. Secrets in it are replaced by " + redactedText + ".",
-		Example: "  outrigger proxy bootstrap --admin 127.0.0.1:15000\n  curl -s 127.0.0.1:15000/config_dump | outrigger proxy bootstrap -f - -o json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long:    "Print the bootstrap of an Envoy. Secrets in it are replaced by " + redactedText + ".\n" + reachLong,
+		Example: "  outrigger proxy bootstrap frontend\n  curl -s 127.0.0.1:15000/config_dump | outrigger proxy bootstrap -f - -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
 			d := &adminv3.BootstrapConfigDump{}
-			if err := f.dump(cmd, "BootstrapConfigDump", d); err != nil {
+			if err := f.dump(cmd, args, "BootstrapConfigDump", d); err != nil {
 				return err
 			}
 			redact(d.ProtoReflect(), false)
@@ -230,118 +269,5 @@ func newBootstrapCommand(cfg Config) *cobra.Command {
 	return cmd
 }
 
-// levels are those that Envoy has.
-var levels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
-
-func newLogCommand(cfg Config) *cobra.Command {
-	f := adminFlags{proxyConfigFlags{askFlags: askFlags{cfg: cfg}}}
-	level, reset := "", false
-	cmd := &cobra.Command{
-		Use:   "log --admin HOST:PORT",
-		Short: "Print or change the log levels of an Envoy",
-		Long: `Print the log levels of an Envoy, or change them until it ends: one level for all
-loggers, or levels of single loggers. --reset sets those that an agent starts Envoy
-with by default: warning, and error of the logger misc.`,
-		Example: "  outrigger proxy log --admin 127.0.0.1:15000\n  outrigger proxy log --admin 127.0.0.1:15000 --level debug\n" +
-			"  outrigger proxy log --admin 127.0.0.1:15000 --level rbac=debug,http=info\n  outrigger proxy log --admin 127.0.0.1:15000 --reset",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.admin == "" {
-				return f.cfg.Exit(exitUsage, errors.New("write --admin HOST:PORT of an Envoy"))
-			}
-			if reset && level != "" {
-				return f.cfg.Exit(exitUsage, errors.New("--level and --reset exclude each other"))
-			}
-			if err := f.known(); err != nil {
-				return f.cfg.Exit(exitUsage, err)
-			}
-			if reset {
-				level = "warning,misc=error"
-			}
-			all, loggers, err := levelsOf(level)
-			if err != nil {
-				return f.cfg.Exit(exitUsage, err)
-			}
-			has, err := f.loggers(cmd, "")
-			for name := range loggers {
-				if err == nil && has[name] == "" {
-					err = fmt.Errorf("the Envoy at %s has no logger %q: outrigger proxy log lists them", f.admin, name)
-				}
-			}
-			if err == nil && all != "" {
-				_, err = f.loggers(cmd, "level="+all)
-			}
-			for _, name := range slices.Sorted(maps.Keys(loggers)) {
-				if err == nil {
-					_, err = f.loggers(cmd, url.Values{name: {loggers[name]}}.Encode())
-				}
-			}
-			if err == nil && level != "" {
-				has, err = f.loggers(cmd, "") // the answer to a change may have no levels
-			}
-			if err != nil {
-				return f.fail(err)
-			}
-			return f.printLevels(cmd.OutOrStdout(), has)
-		},
-	}
-	cmd.Flags().StringVar(&level, "level", "", "level of all loggers, or LOGGER=LEVEL; several with commas between. Levels: "+strings.Join(levels, ", "))
-	cmd.Flags().BoolVar(&reset, "reset", false, "set the levels that an agent starts Envoy with by default")
-	f.addAdmin(cmd, false, outTable, outYAML, outJSON)
-	return cmd
-}
-
-// levelsOf reads the value of --level: the level of all loggers, or "", and those of single ones.
-func levelsOf(text string) (all string, loggers map[string]string, err error) {
-	loggers = map[string]string{}
-	for one := range strings.SplitSeq(text, ",") {
-		if one = strings.TrimSpace(one); one == "" {
-			continue
-		}
-		level := one
-		i := strings.IndexAny(one, "=:") // istioctl writes a colon
-		if i >= 0 {
-			level = one[i+1:]
-		}
-		if level = strings.ToLower(level); !slices.Contains(levels, level) {
-			return "", nil, fmt.Errorf("--level %s: the level %q is unknown: write one of %s", text, level, strings.Join(levels, ", "))
-		}
-		if i >= 0 {
-			loggers[one[:i]] = level
-		} else {
-			all = level
-		}
-	}
-	return all, loggers, nil
-}
-
-// loggers changes levels, if query is not empty, and returns those in the answer of Envoy.
-func (f *adminFlags) loggers(cmd *cobra.Command, query string) (map[string]string, error) {
-	answer, err := askAdmin(cmd.Context(), f.admin, http.MethodPost, "/logging", query, f.timeout)
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]string{}
-	for line := range strings.Lines(string(answer)) {
-		if name, level, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
-			found[name] = level
-		}
-	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("the answer of %s has no loggers: %s", f.admin, oneLine(string(answer[:min(len(answer), maxErrText)])))
-	}
-	return found, nil
-}
-
-// printLevels prints the levels of loggers.
-func (f *adminFlags) printLevels(out io.Writer, has map[string]string) error {
-	if f.output != outTable {
-		return f.writeVisible(out, has)
-	}
-	rows := [][]string{{"LOGGER", "LEVEL"}}
-	for _, name := range slices.Sorted(maps.Keys(has)) {
-		rows = append(rows, []string{name, has[name]})
-	}
-	_, err := view{out: out, now: time.Now(), flags: &f.askFlags}.columns(rows, "LOGGER")
-	return err
-}
+// reachLong says how a proxy is asked.
+const reachLong = `A proxy of this machine is asked directly, one of a pod through kubectl port-forward.`

@@ -134,13 +134,13 @@ func TestProxyAdminInput(t *testing.T) {
 		code     int
 		has      string
 	}{
-		{"secrets", "", 2, "write --admin HOST:PORT of an Envoy, or -f FILE"},
-		{"secrets -f - --admin 127.0.0.1:1", "", 2, "write --admin HOST:PORT of an Envoy, or -f FILE"},
+		{"secrets", "", 2, "write PROXY, as in frontend.shop, or --admin HOST:PORT"},
+		{"secrets -f - --admin 127.0.0.1:1", "", 2, "write PROXY, as in frontend.shop, or --admin HOST:PORT"},
 		{"secrets -f -", "x", 1, "it is not a config_dump in JSON"},
 		{"secrets -f -", `{"configs": []}`, 1, "has no SecretsConfigDump: write one of an Envoy, not of the control plane"},
 		{"bootstrap -f -", `{"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", "bootstrap": 1}]}`, 1, "read the part"},
 		{"secrets -f -", `{"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump", "dynamic_warming_secrets": [{"name": "a\u001b[2J", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "name": "a"}}]}]}`, 1, "WARMING"},
-		{"log", "", 2, "write --admin HOST:PORT of an Envoy"},
+		{"log", "", 2, "write PROXY, as in frontend.shop, or --admin HOST:PORT"},
 		{"log --admin 127.0.0.1", "", 1, "missing port in address"},
 	} {
 		out, errs, code := runWith(t, tc.in, append([]string{"proxy"}, strings.Fields(tc.args)...)...)

@@ -38,7 +38,7 @@ func newProxyConfigCommand(cfg Config) *cobra.Command {
 		Long: `Print the clusters, listeners, routes or endpoints that the control plane gave to a
 proxy, or those that its Envoy has; the certificates, the bootstrap and the log
 levels of an Envoy.`,
-		Example: "  outrigger proxy clusters frontend\n  outrigger proxy all frontend --admin 127.1.0.2:15000 --diff",
+		Example: "  outrigger proxy clusters frontend\n  outrigger proxy all frontend --diff",
 		Args:    cobra.NoArgs,
 	}
 	var all []string
@@ -68,8 +68,8 @@ a proxy, which is named as name.namespace or the beginning of it.
 
 With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin port,
 is read from a file. With --admin, Envoy itself is asked, and PROXY is not needed.
-With --diff as well, the names of the resources are printed that only one of both
-has, or that differ. Resources of Envoy's bootstrap and virtual hosts that Envoy did
+With --diff, the names of the resources are printed that only the Envoy or the
+control plane has, or that differ. Resources of Envoy's bootstrap and virtual hosts that Envoy did
 not request yet are no differences. Of endpoints, the address, weight, locality and
 priority are compared.
 
@@ -78,14 +78,14 @@ Each filter selects in the tables that it belongs to. Names are compared in full
 out. The exit code is 0, or 1 if there are differences or an error.`,
 		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend.shop -o json\n" +
 			"  curl -s 127.0.0.1:15000/config_dump?include_eds | outrigger proxy " + name + " -f -\n" +
-			"  outrigger proxy " + name + " frontend --admin 127.0.0.1:15000 --diff",
+			"  outrigger proxy " + name + " frontend --diff",
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	f.selection.add(cmd, filters)
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with a config_dump, or - for standard input, to read instead")
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
-	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of --admin has")
+	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of PROXY or --admin has")
 	f.addAsked(cmd, outTable, outWide, outYAML, outJSON)
 	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
@@ -98,7 +98,7 @@ func (f *proxyConfigFlags) check(args []string) error {
 		return fmt.Errorf("want one proxy, not %d", len(args))
 	case len(args) == 1 && f.file != "":
 		return errors.New("write PROXY or -f FILE, not both")
-	case f.diff && f.admin == "":
+	case f.diff && f.admin == "" && f.file != "":
 		return errors.New("--diff compares with an Envoy: also write --admin HOST:PORT")
 	case f.file != "" && f.admin != "" && !f.diff:
 		return errors.New("write -f or --admin; with --diff, both are compared")
@@ -125,7 +125,12 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	if f.admin != "" {
+	if f.admin != "" || f.diff {
+		done, err := f.envoy(cmd, strings.Join(args, ""))
+		if err != nil {
+			return err
+		}
+		defer done()
 		if has, err = askEnvoy(cmd.Context(), f.admin, f.timeout); err != nil {
 			return f.fail(err)
 		}
@@ -189,15 +194,21 @@ func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
 	return c, nil
 }
 
+// named returns the name of a proxy with the namespace of the flag.
+func (f *proxyConfigFlags) named(name string) string {
+	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
+		name += "." + f.namespace
+	}
+	return name
+}
+
 // given asks the control planes what a proxy was given.
 func (f *proxyConfigFlags) given(cmd *cobra.Command, name string) (*configuration, error) {
 	addresses, err := f.addresses()
 	if err != nil {
 		return nil, err
 	}
-	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
-		name += "." + f.namespace
-	}
+	name = f.named(name)
 	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
 	if complain(cmd.ErrOrStderr(), answers) == len(answers) {
 		return nil, f.cfg.Exit(exitFailed, nil)

@@ -274,7 +274,7 @@ func TestProxyCommand(t *testing.T) {
 		{[]string{"clusters"}, 2, "no proxy is named", "SERVICE"},
 		{[]string{"clusters", "a", "b"}, 2, "want one proxy", "SERVICE"},
 		{[]string{"clusters", "a", "-f", "-"}, 2, "not both", "SERVICE"},
-		{[]string{"clusters", "a", "--diff"}, 2, "also write --admin", "SERVICE"},
+		{[]string{"clusters", "-f", "a", "--diff"}, 2, "also write --admin", "SERVICE"},
 		{[]string{"clusters", "-f", "-", "--admin", "a:1"}, 2, "write -f or --admin", "SERVICE"},
 		{[]string{"clusters", "-f", "absent"}, 2, "no such file", "SERVICE"},
 		{[]string{"clusters", "-f", big}, 1, "has more than 67108864 bytes", "SERVICE"},

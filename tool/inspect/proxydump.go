@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
@@ -236,16 +237,19 @@ func askEnvoy(ctx context.Context, admin string, timeout time.Duration) (*config
 	return c, nil
 }
 
-// askAdmin returns the answer of the admin port of an Envoy.
+// askAdmin returns the answer of the admin port of an Envoy, or of the status port of an agent.
 func askAdmin(ctx context.Context, admin, method, path, query string, timeout time.Duration) ([]byte, error) {
-	const cure = "write the address of Envoy's admin port, as in 127.0.0.1:15000; for another machine: kubectl port-forward pod/POD 15000"
+	whom, cure := "Envoy", "write the address of Envoy's admin port, as in 127.0.0.1:15000; for another machine: kubectl port-forward pod/POD 15000"
+	if strings.HasPrefix(path, "/debug/") { // of an agent
+		whom, cure = "the agent", "write the address of an agent's status port, as in 127.0.0.1:15020; for another machine: kubectl port-forward pod/POD 15020"
+	}
 	if _, _, err := net.SplitHostPort(admin); err != nil {
-		return nil, fmt.Errorf("--admin: %w: %s", err, cure)
+		return nil, fmt.Errorf("%s: %w: %s", admin, err, cure)
 	}
 	u := url.URL{Scheme: "http", Host: admin, Path: path, RawQuery: query}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("--admin: %w: %s", err, cure)
+		return nil, fmt.Errorf("%s: %w: %s", admin, err, cure)
 	}
 	client := &http.Client{
 		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true},
@@ -253,7 +257,7 @@ func askAdmin(ctx context.Context, admin, method, path, query string, timeout ti
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask Envoy: %w: %s", err, cure)
+		return nil, fmt.Errorf("ask %s: %w: %s", whom, err, cure)
 	}
 	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
