@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -76,7 +77,7 @@ func BenchmarkWhatIf(b *testing.B) {
 	var s *Server
 	s, objects = benchMesh(b, services, proxies, debug.Config{
 		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, change map[model.Key]*model.Config) *snapshot.Mesh {
+		Propose: func(prev *snapshot.Mesh, change map[model.Key]*model.Config, _ map[model.Key]*registry.PlatformService) *snapshot.Mesh {
 			next := slices.Clone(objects)
 			for i, c := range next {
 				if changed := change[c.Key]; changed != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -193,8 +194,6 @@ func (noPast) List(revisions.Filter) (report.History, error) {
 
 func (noPast) Changes(time.Time, time.Time) ([]report.Changed, error) { return nil, nil }
 
-func (noPast) At(time.Time) (map[model.Key]*model.Config, error) { return nil, nil }
-
 // TestDebugMore sends each query.
 func TestDebugMore(t *testing.T) {
 	t.Parallel()
@@ -202,7 +201,9 @@ func TestDebugMore(t *testing.T) {
 	objects, pushed := debugtest.Shop(), 0
 	h.server.Debug(debug.Config{
 		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, _ map[model.Key]*model.Config) *snapshot.Mesh { return objects.Mesh(prev) },
+		Propose: func(prev *snapshot.Mesh, _ map[model.Key]*model.Config, _ map[model.Key]*registry.PlatformService) *snapshot.Mesh {
+			return objects.Mesh(prev)
+		},
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },
 		Past:    noPast{},
 	})

@@ -32,6 +32,8 @@ type Version struct {
 	// started again.
 	Unseen  bool      `json:"unseen,omitempty"`
 	Created time.Time `json:"created,omitzero"`
+	// Endpoints is the number of addresses of a service that receive requests; nil for an object.
+	Endpoints *int `json:"endpoints,omitempty"`
 	// Object is the object as JSON, where the answer contains it.
 	Object json.RawMessage `json:"object,omitempty"`
 }

@@ -3,6 +3,8 @@
 
 package report
 
+import "time"
+
 // Decision is what one proxy decides about a request.
 type Decision struct {
 	Replica string `json:"replica"`
@@ -42,6 +44,9 @@ type Decision struct {
 	Trials []Trial `json:"dry_run,omitempty"`
 	// Skipped are filters that were not evaluated.
 	Skipped []string `json:"not_evaluated,omitempty"`
+	// ServicesSince is set if the question names a time for which the services of clusters are not
+	// known: they are those of now. Their history begins at ServicesSince.
+	ServicesSince time.Time `json:"services_since,omitzero"`
 }
 
 // Rule is a rule of an AuthorizationPolicy.

@@ -17,7 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/internal/durable"
@@ -32,9 +31,6 @@ const (
 	// maxLimited is the number of objects whose rate is limited.
 	maxLimited = 4096
 
-	// registered is the annotation of WorkloadEntries that a control plane wrote for a machine.
-	registered = "istio.io/autoRegistrationGroup"
-
 	currentFile, previousFile, nextFile, lockFile = "current.jsonl", "previous.jsonl", "next.jsonl", "lock"
 )
 
@@ -42,24 +38,17 @@ const (
 // must not displace the versions of the others. Its newest version is always kept in the end.
 var perObject = ratelimit.Limit{PerSecond: 1.0 / 30, Burst: 20}
 
-// Objects are the objects of which a log keeps the versions.
-type Objects interface {
-	Schemas() []schema.Schema
-	Get(key model.Key) *model.Config
-	List(kind model.Kind, namespace string) []*model.Config
-}
-
 // Config configures a [Log].
 type Config struct {
 	// Dir is the directory of the files, which is created.
 	Dir string
 	// FileSize is the size in bytes at which a file is replaced; 0 means 32 MiB.
 	FileSize int64
-	Objects  Objects
+	Source   Source
 	Logger   *slog.Logger
 }
 
-// Log keeps versions of objects. It is safe for concurrent use.
+// Log keeps versions of what a source has. It is safe for concurrent use.
 type Log struct {
 	cfg    Config
 	wake   chan struct{}
@@ -85,7 +74,7 @@ type Log struct {
 // state is the newest version of an object in the log.
 type state struct {
 	report.Version
-	object *model.Config // nil if it has not been compared since the start
+	present *Present // nil if it has not been compared since the start
 }
 
 // New returns a log. [Log.Run] opens its files.
@@ -108,7 +97,7 @@ func (l *Log) Note(what model.Change, at time.Time) {
 		l.all = at
 	}
 	for key := range what.Keys {
-		if _, ok := schema.Of(key.Kind); ok {
+		if key, ok := l.cfg.Source.Key(key); ok {
 			l.pending[key] = at
 		}
 	}
@@ -284,10 +273,8 @@ func (l *Log) addAll(pending map[model.Key]time.Time, at time.Time) {
 			pending[key] = at
 		}
 	}
-	for _, s := range l.cfg.Objects.Schemas() {
-		for _, c := range l.cfg.Objects.List(s.Kind, "") {
-			add(c.Key)
-		}
+	for _, key := range l.cfg.Source.Keys() {
+		add(key)
 	}
 	for key := range l.known {
 		add(key)
@@ -297,39 +284,36 @@ func (l *Log) addAll(pending map[model.Key]time.Time, at time.Time) {
 // record writes the version of an object if it differs from the last one. It returns when the
 // version is due if the object changes too often, and 0 otherwise.
 func (l *Log) record(key model.Key, at time.Time, first bool) (due time.Duration, err error) {
-	c := l.cfg.Objects.Get(key)
-	if c != nil && c.Annotations[registered] != "" {
-		return 0, nil // machines that come and go must not displace what users write
-	}
+	now := l.cfg.Source.Get(key)
 	old, existed := l.known[key]
-	if c == old.object && (c != nil || !existed) {
+	if now.is(old.present) && (now != nil || !existed) {
 		return 0, nil
 	}
-	next := state{object: c, Version: report.Version{
+	if due, _ := l.limits.Take(key, perObject, time.Now()); due > 0 {
+		return due, nil
+	}
+	next := state{present: now, Version: report.Version{
 		Ref: report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}, At: at, Change: report.Deleted,
 		Unseen: !l.compared && !first,
 	}}
 	var text []byte
-	if c != nil {
-		next.Change, next.Source, next.Created = report.Created, c.Source, c.Created
+	if now != nil {
+		next.Change, next.Source, next.Created, next.Endpoints = report.Created, now.Source, now.Created, now.Endpoints
 		if existed {
 			next.Change = report.Updated
 		}
 		if first {
 			next.Change, next.At = report.Found, l.begun
 		}
-		if text, next.Revision, err = encode(c); err != nil {
+		if text, next.Revision, err = now.encode(); err != nil {
 			l.cfg.Logger.Warn("a version of an object is not recorded", "object", key.String(), "err", err)
 			return 0, nil
 		}
 	}
 	if existed && next.Revision == old.Revision {
-		old.object = c
+		old.present = now
 		l.known[key] = old
 		return 0, nil
-	}
-	if due, _ := l.limits.Take(key, perObject, time.Now()); due > 0 {
-		return due, nil
 	}
 	line, err := lineOf(next.Version, text)
 	if err == nil {
@@ -338,7 +322,7 @@ func (l *Log) record(key model.Key, at time.Time, first bool) (due time.Duration
 	if err != nil {
 		return 0, err
 	}
-	if l.known[key] = next; c == nil {
+	if l.known[key] = next; now == nil {
 		delete(l.known, key)
 	}
 	return 0, nil
@@ -354,7 +338,7 @@ func (l *Log) rotate() error {
 	l.begun = time.Now()
 	err = l.begin(next)
 	for key, s := range l.known {
-		text, _, failed := encode(s.object)
+		text, _, failed := s.present.encode()
 		if failed != nil {
 			continue // it was not recorded either
 		}

@@ -6,8 +6,6 @@ package revisions
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -33,8 +30,15 @@ const (
 	maxFound = 1000
 )
 
-// errEarlier means that a moment precedes the history.
-var errEarlier = errors.New("the history does not reach back so far")
+// EarlierError means that a moment precedes the history.
+type EarlierError struct {
+	Begins time.Time // of the history
+}
+
+// Error implements error.
+func (e EarlierError) Error() string {
+	return "the history does not reach back so far: it begins at " + e.Begins.Format(time.RFC3339)
+}
 
 // Filter selects versions. Empty fields select all.
 type Filter struct {
@@ -99,7 +103,7 @@ func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
 	case err != nil:
 		return nil, err
 	case from.Before(start):
-		return nil, fmt.Errorf("%w: it begins at %s", errEarlier, start.Format(time.RFC3339))
+		return nil, EarlierError{start}
 	}
 	differ := map[model.Key]*report.Changed{}
 	for key, p := range pairs {
@@ -130,35 +134,6 @@ func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
 	}
 	slices.SortFunc(out, func(a, b report.Changed) int { return a.Compare(b.Ref) })
 	return out, err
-}
-
-// At returns the objects that were different at a moment; nil for those that did not exist.
-func (l *Log) At(at time.Time) (map[model.Key]*model.Config, error) {
-	changes, err := l.Changes(at, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	out := map[model.Key]*model.Config{}
-	for _, c := range changes {
-		key := keyOf(c.Ref)
-		if out[key] = nil; c.Before == nil {
-			continue
-		}
-		if out[key], err = Object(*c.Before); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// Object returns the object of a version.
-func Object(v report.Version) (*model.Config, error) {
-	c, err := codec.DecodeStored(v.Object)
-	if err != nil {
-		return nil, fmt.Errorf("read version %s of %s: %w", v.Revision, keyOf(v.Ref), err)
-	}
-	c.Created, c.Source = v.Created, v.Source
-	return c, nil
 }
 
 // scan calls visit with each version in the files, the oldest first, and returns when the history
@@ -227,19 +202,6 @@ func lineOf(v report.Version, object []byte) ([]byte, error) {
 		return nil, fmt.Errorf("write a version of %s: %w", keyOf(v.Ref), err)
 	}
 	return slices.Concat(first, []byte("\t"), object, []byte("\n")), nil
-}
-
-// encode returns what a user wrote of an object, in one line of JSON, and its revision.
-func encode(c *model.Config) (text []byte, revision string, err error) {
-	text, err = codec.EncodeJSON(&model.Config{Key: c.Key, APIVersion: c.APIVersion, Labels: c.Labels, Annotations: c.Annotations, Spec: c.Spec})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(text) > maxObject {
-		return nil, "", fmt.Errorf("it has %d bytes, more than %d", len(text), maxObject)
-	}
-	sum := sha256.Sum256(text)
-	return text, hex.EncodeToString(sum[:8]), nil
 }
 
 func keyOf(r report.Ref) model.Key {

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -24,9 +25,13 @@ import (
 // newDebug configures the answers to debug questions, on streams and over HTTP.
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
-	s.revisions = revisions.New(revisions.Config{
-		Dir: filepath.Join(filepath.Dir(cfg.stateDir()), "history"), Objects: s.objects.store, Logger: s.log.With("component", "config"),
-	})
+	dir, log := filepath.Join(filepath.Dir(cfg.stateDir()), "history"), s.log.With("component", "config")
+	s.revisions = revisions.New(revisions.Config{Dir: dir, Source: revisions.Objects(s.objects.store), Logger: log})
+	var services debug.Past
+	if s.objects.platform != nil {
+		s.services = revisions.New(revisions.Config{Dir: filepath.Join(dir, "services"), FileSize: 16 << 20, Source: revisions.Services(s.objects.platform), Logger: log})
+		services = s.services
+	}
 	var credential func(namespace, name string) error
 	if s.objects.credentials != nil {
 		credential = s.objects.certificate
@@ -36,7 +41,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
-		Objects: s.objects.store, Changed: s.history.changed, Past: s.revisions,
+		Objects: s.objects.store, Changed: s.history.changed, Past: s.revisions, PastServices: services,
 		Problems: func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		DenyListProblem: func() string {
 			if err := s.objects.denyList.Err(); err != nil {
@@ -46,6 +51,42 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		},
 		Registerer: reg, GatewaysOwnNamespace: cfg.Generate.GatewaysOwnNamespace,
 	})
+}
+
+// note records the objects and services that a change affects.
+func (s *Server) note(change model.Change, at time.Time) {
+	s.revisions.Note(change, at)
+	if s.services != nil {
+		s.services.Note(change, at)
+	}
+}
+
+// pastPlatform is a platform on which some services are, or were, different; nil ones do not exist.
+type pastPlatform struct {
+	registry.Platform
+	services map[model.Key]*registry.PlatformService
+}
+
+// Service implements [registry.Platform].
+func (p pastPlatform) Service(namespace, name string) *registry.PlatformService {
+	if svc, ok := p.services[model.Key{Kind: model.KubernetesService, Namespace: namespace, Name: name}]; ok {
+		return svc
+	}
+	return p.Platform.Service(namespace, name)
+}
+
+// Services implements [registry.Platform].
+func (p pastPlatform) Services() []*registry.PlatformService {
+	out := slices.DeleteFunc(slices.Clone(p.Platform.Services()), func(svc *registry.PlatformService) bool {
+		_, ok := p.services[model.Key{Kind: model.KubernetesService, Namespace: svc.Service.Namespace, Name: svc.Name}]
+		return ok
+	})
+	for _, svc := range p.services {
+		if svc != nil {
+			out = append(out, svc)
+		}
+	}
+	return out
 }
 
 // exists reports whether a store or a cluster has an object.

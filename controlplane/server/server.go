@@ -31,6 +31,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -54,6 +55,7 @@ type Server struct {
 	skipped   *prometheus.CounterVec
 	history   *history           // data for debug answers
 	revisions *revisions.Log     // versions of objects
+	services  *revisions.Log     // versions of services of clusters; nil without clusters
 	identity  identity           // certificates and authentication
 	replicas  *replicas.Balancer // nil if no others are configured
 	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
@@ -227,6 +229,9 @@ func (s *Server) Run(asked context.Context) error {
 	})
 	g.Go(func() error { return s.history.run(ctx, s.objects.store.Problems) }) // reads problems of the stores, feeds debug answers
 	g.Go(func() error { return s.revisions.Run(ctx) })                         // reads changed objects, feeds debug answers
+	if s.services != nil {
+		g.Go(func() error { return s.services.Run(ctx) }) // reads changed services, feeds debug answers
+	}
 	if s.replicas != nil {
 		g.Go(func() error { return s.replicas.Run(until) }) // reads the load of other replicas, ends streams
 	}
@@ -266,7 +271,7 @@ func (s *Server) build(change model.Change) {
 	next := snapshot.Build(s.snapshots.built, s.input(settings), change)
 	next.Problems = model.LimitProblems(append(next.Problems, s.uninjected()...))
 	s.history.built(next, change, time.Since(start))
-	s.revisions.Note(change, start)
+	s.note(change, start)
 	s.objects.conclude(next)
 	s.logProblems(next)
 	if s.snapshots.built == nil || s.snapshots.built.RequestAuthentications != next.RequestAuthentications {
@@ -293,8 +298,9 @@ func (s *Server) input(settings *meshsettings.Settings) snapshot.Input {
 	return in
 }
 
-// propose returns the snapshot that would follow prev if objects changed; nil deletes an object.
-func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config) *snapshot.Mesh {
+// propose returns the snapshot that would follow prev if objects and services of clusters changed;
+// nil deletes one.
+func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config, services map[model.Key]*registry.PlatformService) *snapshot.Mesh {
 	in := s.input(s.settings.Current())
 	list, get := in.List, in.Get
 	in.List = func(kind model.Kind) []*model.Config {
@@ -315,7 +321,11 @@ func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config
 		}
 		return get(key)
 	}
-	next := snapshot.Build(prev, in, model.NewChange(slices.Collect(maps.Keys(change))...))
+	if len(services) > 0 && in.Platform != nil {
+		in.Platform = pastPlatform{in.Platform, services}
+	}
+	keys := slices.Collect(maps.Keys(change))
+	next := snapshot.Build(prev, in, model.NewChange(slices.AppendSeq(keys, maps.Keys(services))...))
 	next.Problems = append(s.objects.blame(next.Problems), s.uninjected()...)
 	return next
 }

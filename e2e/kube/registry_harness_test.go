@@ -45,6 +45,12 @@ type adsView struct {
 // watchControl opens an ADS stream, like Envoy, and stores the responses.
 func watchControl(t *testing.T, address, namespace string) *adsView {
 	t.Helper()
+	return watchAs(t, address, namespace, "NONE")
+}
+
+// watchAs is like watchControl, for a proxy with an interception mode.
+func watchAs(t *testing.T, address, namespace, mode string) *adsView {
+	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +60,7 @@ func watchControl(t *testing.T, address, namespace string) *adsView {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := structpb.NewStruct(map[string]any{"NAMESPACE": namespace, "INTERCEPTION_MODE": "NONE", "CLUSTER_ID": "Kubernetes"})
+	node, err := structpb.NewStruct(map[string]any{"NAMESPACE": namespace, "INTERCEPTION_MODE": mode, "CLUSTER_ID": "Kubernetes"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func candidates(args []string, namespace string) ([]report.Ref, error) {
 	ref, cluster := report.Ref{Name: name}, false
 	if sch, ok := schema.Named(kind); ok {
 		ref.Kind, cluster = string(sch.Kind), sch.Cluster
-	} else if slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind)) {
+	} else if isService(kind) {
 		ref.Kind = string(model.KubernetesService)
 	} else {
 		return nil, fmt.Errorf("kind %q is unknown: outrigger get without arguments lists the kinds, in addition to service", kind)
@@ -83,6 +83,11 @@ func candidates(args []string, namespace string) ([]report.Ref, error) {
 		out = []report.Ref{{Kind: ref.Kind, Namespace: name[i+1:], Name: name[:i]}, ref}
 	}
 	return out, nil
+}
+
+// isService reports whether an argument names the services of clusters.
+func isService(kind string) bool {
+	return slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind))
 }
 
 func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace string) error {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,17 +35,22 @@ type historyFlags struct {
 func newHistoryCommand(cfg Config) *cobra.Command {
 	f := historyFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
-		Use:   "history [KIND/NAME[.NAMESPACE] | KIND NAME]",
-		Short: "Print which objects changed, and when",
+		Use:   "history [KIND/NAME[.NAMESPACE] | KIND NAME | service]",
+		Short: "Print which objects and services changed, and when",
 		Long: `Print the versions of all objects, or of one, that the control plane has used, with
 the newest one last. A version with the same content has the same revision.
 
-A control plane keeps 64 MiB of versions beside its state directory, also over a
-restart. A change that it found at its start is marked with *.
+With service, print those of all services of clusters, with the number of addresses
+that receive requests. Frequent changes of one service are recorded each 30 s.
+
+A control plane keeps 64 MiB of versions of objects, and 32 MiB of services, beside
+its state directory, also over a restart. A change that it found at its start is
+marked with *.
 
 To compare two moments, use outrigger diff --from TIME; to restore a version,
 outrigger rollback.`,
 		Example: "  outrigger history --since 2h\n  outrigger history vs/catalog.shop\n" +
+			"  outrigger history service --since 14:00\n  outrigger history svc/catalog.shop\n" +
 			"  outrigger history vs/catalog.shop --revision 1f3a\n" +
 			"  outrigger history --since 14:00 -o json",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -66,7 +72,9 @@ outrigger rollback.`,
 func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 	fields := url.Values{"namespace": {f.namespace}, "revision": {f.revision}}
 	refs := []report.Ref{{Namespace: f.namespace}}
-	if len(args) > 0 {
+	if len(args) == 1 && isService(args[0]) {
+		refs[0].Kind = string(model.KubernetesService)
+	} else if len(args) > 0 {
 		var err error
 		if refs, err = candidates(args, f.namespace); err != nil {
 			return f.cfg.Exit(exitUsage, err)
@@ -134,25 +142,32 @@ func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Va
 // history prints versions as a table.
 func (v view) history(h report.History) error {
 	dir, _ := os.Getwd() // without it, sources are not shortened
-	rows := [][]string{{"TIME", "OBJECT", "CHANGE", "REVISION", "SOURCE"}}
+	last := "SOURCE"
+	if len(h.Versions) > 0 && h.Versions[0].Kind == string(model.KubernetesService) {
+		last = "ADDRESSES"
+	}
+	rows := [][]string{{"TIME", "OBJECT", "CHANGE", "REVISION", last}}
 	shown, left := h.Versions, 0
 	if most := 20; !v.flags.all && len(shown) > most { // the newest ones count
 		left = len(shown) - most
 		shown = shown[left:]
 	}
 	for _, one := range shown {
-		change := one.Change
+		change, source := one.Change, strings.TrimPrefix(one.Source, dir+string(filepath.Separator))
+		if one.Endpoints != nil {
+			source = strconv.Itoa(*one.Endpoints)
+		}
 		if one.Unseen {
 			change += "*"
 		}
 		rows = append(rows, []string{
 			v.clock(one.At), briefly(one.Ref), change, cmp.Or(one.Revision[:min(revisionWidth, len(one.Revision))], "-"),
-			cmp.Or(strings.TrimPrefix(one.Source, dir+string(filepath.Separator)), "-"),
+			cmp.Or(source, "-"),
 		})
 	}
 	if len(shown) == 0 {
-		v.say("No object has changed since then.\n")
-	} else if _, err := v.columns(rows, "SOURCE"); err != nil {
+		v.say("Nothing has changed since then.\n")
+	} else if _, err := v.columns(rows, last); err != nil {
 		return err
 	}
 	if left += h.Omitted; left > 0 {

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -33,6 +34,19 @@ func past() report.History {
 	version(time.Hour, report.Deleted, "")
 	version(time.Minute, report.Created, "a1685cf6c6f1e8b2")
 	h.Versions[21].Unseen = true
+	return h
+}
+
+// pastServices returns a history of services.
+func pastServices() report.History {
+	h := report.History{Begins: ago(time.Hour)}
+	for i, n := range []int{2, 0, 1} {
+		h.Versions = append(h.Versions, report.Version{
+			Ref: report.Ref{Kind: "Service", Namespace: "shop", Name: "catalog"}, At: ago(time.Duration(59-i) * time.Minute), Change: report.Updated,
+			Revision: fmt.Sprint(n, "042d1a0c6f1e8b2"), Endpoints: &n,
+		})
+	}
+	h.Versions = append(h.Versions, report.Version{Ref: h.Versions[0].Ref, At: ago(time.Minute), Change: report.Deleted})
 	return h
 }
 

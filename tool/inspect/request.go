@@ -57,7 +57,7 @@ request was sent: name the client with --from. That of the workload's proxy says
 sent it: name the workload with --to. The proxies decide as they do now.
 
 With --at, the control plane decides by the objects of that time, and by the
-services and endpoints of now.
+services and endpoints of then, to 30 s; the mesh config is that of now.
 
 The exit code is 0 if the request is allowed, and 1 if it is not.`,
 		Example: "  outrigger explain request --from frontend --to catalog\n" +
@@ -285,6 +285,9 @@ func (v view) decision(d report.Decision) error {
 	}
 	for _, name := range d.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
+	}
+	if !d.ServicesSince.IsZero() {
+		v.say("\nServices and endpoints are those of now: their history begins at %s\n", v.clock(d.ServicesSince))
 	}
 	return nil
 }

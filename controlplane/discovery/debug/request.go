@@ -40,17 +40,24 @@ func (d debugger) request() (answerOf, error) {
 	if size > maxRequest || len(d.query.Get("jwt")) > maxRequest {
 		return answerOf{}, fmt.Errorf("a request and its token may have %d bytes each: shorten the path or the headers", maxRequest)
 	}
-	d, err := d.inPast()
+	d, since, err := d.inPast()
 	if err != nil {
 		return answerOf{}, err
 	}
+	out, err := d.decide()
+	out.ServicesSince = since
+	return answerOf{json: out}, err
+}
+
+// decide returns what the proxies decide about the request of the question.
+func (d debugger) decide() (report.Decision, error) {
 	target, unreachable := d.target(d.query.Get("to"))
 	if unreachable != nil && target.service == nil {
-		return answerOf{}, unreachable
+		return report.Decision{}, unreachable
 	}
 	from, err := d.client(d.query.Get("from"))
 	if err != nil {
-		return answerOf{}, err
+		return report.Decision{}, err
 	}
 	var hop *report.Hop
 	if from.stream != nil && target.service != nil {
@@ -59,38 +66,38 @@ func (d debugger) request() (answerOf, error) {
 			hop, err = d.hop(from.stream, target.service, target.servicePort, sent)
 		}
 		if err != nil {
-			return answerOf{}, err
+			return report.Decision{}, err
 		}
 		if hop != nil {
 			arrival, ok := d.arrives(hop)
 			if !ok {
-				return answerOf{json: d.notReceived(hop, from, sent)}, nil
+				return d.notReceived(hop, from, sent), nil
 			}
 			arrival.host = target.host
 			target, unreachable = arrival, nil
 		}
 	}
 	if unreachable != nil {
-		return answerOf{}, unreachable
+		return report.Decision{}, unreachable
 	}
 	envoy, listeners, err := d.envoyOf(target.stream)
 	if err != nil {
-		return answerOf{}, err
+		return report.Decision{}, err
 	}
 	if target.port == 0 {
 		ports := envoy.Ports()
 		if len(ports) != 1 {
-			return answerOf{}, fmt.Errorf("%s has the ports %s: choose one with --port", target.stream.Proxy.ID, numbers(ports))
+			return report.Decision{}, fmt.Errorf("%s has the ports %s: choose one with --port", target.stream.Proxy.ID, numbers(ports))
 		}
 		target.port = ports[0]
 	}
 	r, err := d.composed(from, target)
 	if err != nil {
-		return answerOf{}, err
+		return report.Decision{}, err
 	}
 	v, err := envoy.Decide(r)
 	if err != nil {
-		return answerOf{}, fmt.Errorf("decide as the proxy %s: %w", target.stream.Proxy.ID, err)
+		return report.Decision{}, fmt.Errorf("decide as the proxy %s: %w", target.stream.Proxy.ID, err)
 	}
 	out := report.Decision{
 		Replica: d.cfg.Replica, Proxy: target.stream.Proxy.ID, Others: target.others, Identity: r.Identity, Port: r.Port,
@@ -104,7 +111,7 @@ func (d debugger) request() (answerOf, error) {
 	if v.By == decision.ByNoRule {
 		d.addUnable(&out, listeners)
 	}
-	return answerOf{json: out}, nil
+	return out, nil
 }
 
 // notReceived returns the answer about a request that no proxy of the mesh receives: the proxy of the

@@ -12,6 +12,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -27,8 +28,9 @@ type Config struct {
 	Push func()
 	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
 	Preview func() Generator
-	// Propose returns the snapshot that would follow one if objects changed; nil deletes an object.
-	Propose func(*snapshot.Mesh, map[model.Key]*model.Config) *snapshot.Mesh
+	// Propose returns the snapshot that would follow one if objects and services of clusters changed;
+	// nil deletes one.
+	Propose func(*snapshot.Mesh, map[model.Key]*model.Config, map[model.Key]*registry.PlatformService) *snapshot.Mesh
 	// Objects are the configuration.
 	Objects StoredObjects
 	// Problems lists what is wrong with objects, in the stores and in the newest
@@ -45,8 +47,9 @@ type Config struct {
 	// DenyListProblem returns why the newest text of the deny list is not in force;
 	// empty if it is.
 	DenyListProblem func() string
-	// Past is the versions of objects; nil if they are not recorded.
-	Past Past
+	// Past is the versions of objects, and PastServices those of services of clusters; nil if they are
+	// not recorded.
+	Past, PastServices Past
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
 }

@@ -51,7 +51,7 @@ func (d debugger) whatIf() (answerOf, error) {
 		return answerOf{}, err
 	}
 	c := comparison{
-		debugger: d, mesh: d.cfg.Propose(d.mesh, change), preview: d.cfg.Preview(),
+		debugger: d, mesh: d.cfg.Propose(d.mesh, change, nil), preview: d.cfg.Preview(),
 		memo: map[setPair]*setDiff{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
 	for _, st := range d.source.Streams() {
