@@ -70,6 +70,7 @@ func kubernetesVariables() []variable {
 			}
 			return boolean(func(e *environment) *bool { return &e.Inject.Native })(e, s)
 		}},
+		{"PLATFORM", "", "openshift makes proxies run as the last user and group of the ranges that OpenShift reserves for their namespace, instead of 1337; gcp changes nothing", text(func(e *environment) *string { return &e.Inject.Platform })},
 		{"OUTRIGGER_ROOTS_CONFIGMAP", "true", "false does not write the ConfigMaps istio-ca-root-cert: for a second mesh in a cluster, or if another program writes them", boolean(func(e *environment) *bool { return &e.Cluster.WriteRoots })},
 	}
 }

@@ -37,7 +37,7 @@ func (j *job) custom(name, source string) (map[string]any, error) {
 		"NativeSidecars": j.native,
 		"ProxyImage":     j.hubImage(string(j.values.Global.Proxy.Image), j.proxy.GetImage().GetImageType()),
 		"ProxyInitImage": j.hubImage(string(j.values.Global.ProxyInit.Image), ""),
-		"ProxyUID":       int64(proxyID), "ProxyGID": int64(proxyID),
+		"ProxyUID":       j.user, "ProxyGID": j.group,
 		"InboundTrafficPolicyMode": mode,
 		"CompliancePolicy":         string(j.compliance),
 	})

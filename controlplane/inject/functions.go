@@ -42,7 +42,7 @@ func (j *job) functions(proxy, mesh map[string]any) template.Functions {
 			return (time.Duration(seconds)*time.Second + time.Duration(nanos)).String()
 		},
 		"env":                    func(_, fallback string) string { return fallback },
-		"otelResourceAttributes": func(...any) string { return "" },
+		"otelResourceAttributes": func(...any) string { return j.resourceAttributes() }, // always asked about this pod
 	}
 	maps.Copy(all, podFunctions())
 	maps.Copy(all, textFunctions())

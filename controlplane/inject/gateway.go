@@ -18,7 +18,7 @@ func (j *job) gateway() *corev1.Pod {
 	c := j.container("router")
 	c.Ports = []corev1.ContainerPort{{ContainerPort: metricsPort, Protocol: corev1.ProtocolTCP, Name: "http-envoy-prom"}}
 	c.Lifecycle = j.values.Global.Proxy.Lifecycle
-	c.SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(proxyID)), RunAsGroup: new(int64(proxyID))}
+	c.SecurityContext = &corev1.SecurityContext{RunAsUser: &j.user, RunAsGroup: &j.group}
 	e := j.environment()
 	e.limits()
 	e.set("ISTIO_META_INTERCEPTION_MODE", j.proxy.GetInterceptionMode().String())

@@ -50,6 +50,9 @@ func injectorOf(t testing.TB, doc []byte) *Injector {
 	}
 	in := newInjector(t, settings["config"], settings["values"], settings["mesh"])
 	in.Revision, in.Native = settings["revision"], settings["native"] != "false"
+	if users := settings["openshift"]; users != "" {
+		in.Annotations = func(string) (map[string]string, error) { return map[string]string{uidRange: users}, nil }
+	}
 	return in
 }
 

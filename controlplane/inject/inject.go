@@ -34,6 +34,9 @@ type Injector struct {
 	// ProxyConfigs returns the objects of this kind in a namespace, the oldest first; nil means that
 	// there are none.
 	ProxyConfigs func(namespace string) []*model.Config
+	// Annotations returns those of [NamespaceAnnotations] that a namespace has. It is set on OpenShift,
+	// where they define the user of the proxy.
+	Annotations func(namespace string) (map[string]string, error)
 }
 
 // Request is a pod to inject.
@@ -65,10 +68,12 @@ func (in *Injector) Inject(r Request) (*Result, error) {
 		out.Skipped = d.reason
 		return out, nil
 	}
+	r.Pod = in.withoutAssigned(r.Pod)
 	j, err := in.newJob(r)
 	if err != nil {
 		return nil, err
 	}
+	out.Warnings = append(out.Warnings, j.warnings...)
 	rendered, result, err := in.render(j, r.Pod)
 	if err != nil {
 		return nil, err
@@ -99,6 +104,13 @@ func (in *Injector) newJob(r Request) (*job, error) {
 	j := &job{mesh: in.Mesh, proxy: proxy, values: in.Values, revision: in.Revision, native: in.Native, compliance: in.Compliance, env: r.Env}
 	if j.revision == "" {
 		j.revision = "default"
+	}
+	warning, err := in.user(j, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		j.warnings = append(j.warnings, warning)
 	}
 	if s, ok := r.Pod.Annotations[nameNative]; ok {
 		j.native = s == "true"

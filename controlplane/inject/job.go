@@ -34,7 +34,7 @@ const (
 const (
 	modeNone   = "NONE"
 	modeTProxy = "TPROXY"
-	proxyID    = 1337 // user and group of the proxy
+	proxyID    = 1337 // user and group of the proxy, except on OpenShift
 )
 
 // job is one pod that receives a proxy: what templates use.
@@ -48,8 +48,11 @@ type job struct {
 	native     bool              // the proxy is a native sidecar
 	env        map[string]string // variables that the webhook's URL sets
 	compliance tlspolicy.Policy
+	user       int64 // of the proxy
+	group      int64
 
-	errs []error // found while templates are rendered
+	warnings []string
+	errs     []error // found while templates are rendered
 }
 
 // annotated returns an annotation of the pod, or without one a value.

@@ -47,7 +47,7 @@ func (j *job) managed() *corev1.Pod {
 	c.SecurityContext = &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false), Privileged: new(false), ReadOnlyRootFilesystem: new(true),
 		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		RunAsNonRoot: new(true), RunAsUser: new(int64(proxyID)), RunAsGroup: new(int64(proxyID)),
+		RunAsNonRoot: new(true), RunAsUser: &j.user, RunAsGroup: &j.group,
 	}
 	return p
 }

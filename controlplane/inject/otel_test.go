@@ -5,6 +5,7 @@ package inject
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,5 +58,13 @@ func TestResourceAttributes(t *testing.T) {
 		if got != tc.want || got != "" && named > at {
 			t.Errorf("%s: got %q after POD_NAME: %t, want %q", name, got, named < at, tc.want)
 		}
+	}
+	const custom = "defaultTemplates: [mine]\ntemplates: {mine: \"metadata: {annotations: {attributes: \\\"{{ otelResourceAttributes .MeshConfig .ObjectMeta.Annotations .ObjectMeta.Labels .DeploymentMeta.Namespace .Spec.Containers }}\\\"}}\"}"
+	result, err := newInjector(t, custom, "", asks).Inject(Request{Pod: podWith(nil, nil), Namespace: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := result.Pod.Annotations["attributes"]; !strings.HasPrefix(got, "service.namespace=shop,") {
+		t.Errorf("a custom template has %q, want the attributes of the pod", got)
 	}
 }

@@ -184,10 +184,13 @@ func withNetwork(list, namespace, name string) string {
 // that it is set up.
 func (j *job) interception() corev1.Container {
 	g := &j.values.Global
-	uid := proxyID
+	uid, gid := j.user, j.group
+	if j.mode() == modeTProxy { // the proxy runs as root; its group tells connections apart
+		uid, gid = proxyID, proxyID
+	}
 	args := []string{
 		"istio-iptables", "-p", listenPort(j.mesh.GetProxyListenPort(), 15001), "-z", listenPort(j.mesh.GetProxyInboundListenPort(), 15006),
-		"-u", strconv.Itoa(uid), "-m", j.mode(),
+		"-u", strconv.FormatInt(uid, 10), "-m", j.mode(),
 	}
 	ports := strconv.Itoa(metricsPort) + "," + strconv.Itoa(readyPort)
 	rerouted := false
@@ -217,7 +220,7 @@ func (j *job) interception() corev1.Container {
 	if j.values.Pilot.CNI.Enabled {
 		c.Name, args = validationName, append(args, "--run-validation", "--skip-rule-apply")
 		s.ReadOnlyRootFilesystem, s.RunAsNonRoot = new(true), new(true)
-		s.RunAsUser, s.RunAsGroup = new(int64(proxyID)), new(int64(proxyID))
+		s.RunAsUser, s.RunAsGroup = &uid, &gid
 	} else {
 		if g.ProxyInit.Force {
 			args = append(args, "--force-apply")
@@ -275,7 +278,7 @@ func (j *job) sidecarContainer(mounts []corev1.VolumeMount) corev1.Container {
 	c.SecurityContext = &corev1.SecurityContext{
 		AllowPrivilegeEscalation: &privileged, Privileged: &privileged, ReadOnlyRootFilesystem: new(true), SeccompProfile: p.SeccompProfile,
 		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		RunAsNonRoot: new(true), RunAsUser: new(int64(proxyID)), RunAsGroup: new(int64(proxyID)),
+		RunAsNonRoot: new(true), RunAsUser: &j.user, RunAsGroup: &j.group,
 	}
 	var add []corev1.Capability
 	if j.mode() == modeTProxy {
@@ -286,7 +289,7 @@ func (j *job) sidecarContainer(mounts []corev1.VolumeMount) corev1.Container {
 	}
 	if len(add) > 0 {
 		c.SecurityContext.Capabilities.Add = add
-		c.SecurityContext.RunAsNonRoot, c.SecurityContext.RunAsUser = new(false), new(int64(0))
+		c.SecurityContext.RunAsNonRoot, c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = new(false), new(int64(0)), new(int64(proxyID))
 	}
 	if j.native {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)

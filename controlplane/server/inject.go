@@ -31,6 +31,8 @@ import (
 type InjectConfig struct {
 	On     bool
 	Native bool // proxies are native sidecars unless a pod says otherwise
+	// Platform is empty, gcp, or openshift, where proxies run as users of the ranges of their namespaces.
+	Platform string
 	// Dir may have the files config and values, which then replace the ConfigMap; empty means
 	// ./var/lib/istio/inject.
 	Dir string
@@ -58,6 +60,8 @@ type injection struct {
 	settings   *meshsettings.Follower
 	objects    config.Reader
 	deploys    func(namespace string) // called after a change; nil means nobody hears of it
+
+	namespaces *kube.Namespaces // on OpenShift; otherwise nil
 
 	maps    *kube.ConfigMaps // nil with files
 	name    string           // of the ConfigMap
@@ -92,6 +96,9 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 	if r := cfg.Revision; r != "" && r != "default" {
 		i.name += "-" + r
 	}
+	if err := i.followNamespaces(s.kube); err != nil {
+		return nil, err
+	}
 	if _, err := os.Stat(filepath.Join(i.cfg.Dir, injectorConfig)); err == nil {
 		return i, i.readFiles()
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -100,6 +107,32 @@ func (s *Server) newInjection(cfg Config, reg prometheus.Registerer) (*injection
 	var err error
 	i.maps, err = kube.NewConfigMaps(kube.ConfigMapsConfig{Client: s.kube, Namespace: cfg.Namespace, Names: []string{i.name}, OnChange: i.wake, Logger: i.log})
 	return i, err
+}
+
+// followNamespaces prepares to read the users of namespaces of OpenShift.
+func (i *injection) followNamespaces(client *kube.Client) (err error) {
+	switch {
+	case i.cfg.Platform == "" || i.cfg.Platform == "gcp":
+		return nil
+	case i.cfg.Platform != "openshift":
+		return fmt.Errorf("PLATFORM is %q, which is unknown: use openshift or gcp, or leave it empty", i.cfg.Platform)
+	case client == nil:
+		return errors.New("PLATFORM is openshift, where namespaces define the users of proxies, and there is no cluster to read them from: set --kubeconfig")
+	}
+	i.namespaces, err = kube.NewNamespaces(kube.NamespacesConfig{
+		Client: client, OnChange: i.deploys, Annotations: inject.NamespaceAnnotations, Logger: i.log,
+	})
+	return err
+}
+
+// annotations returns the annotations of a namespace on OpenShift.
+func (i *injection) annotations(namespace string) (map[string]string, error) {
+	select {
+	case <-i.namespaces.Synced():
+		return i.namespaces.Annotations(namespace), nil
+	default:
+		return nil, errors.New("the control plane has not read the namespaces yet, which define the user of the proxy: try again")
+	}
 }
 
 // readMap reads the ConfigMap as soon as the cluster answers. Validation does not wait for it.
@@ -181,6 +214,9 @@ func (i *injection) injector() *inject.Injector {
 	}
 	in := *current
 	in.Mesh = i.settings.Current().Mesh
+	if i.namespaces != nil {
+		in.Annotations = i.annotations
+	}
 	in.ProxyConfigs = func(namespace string) []*model.Config { return i.objects.List(model.ProxyConfig, namespace) }
 	return &in
 }
@@ -246,6 +282,9 @@ func (i *injection) run(ctx context.Context) error {
 	})
 	if i.maps != nil {
 		g.Go(func() error { return i.maps.Run(ctx) }) // reads the ConfigMap, wakes the first
+	}
+	if i.namespaces != nil {
+		g.Go(func() error { return i.namespaces.Run(ctx) }) // reads namespaces, feeds injections
 	}
 	return g.Wait()
 }

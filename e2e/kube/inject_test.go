@@ -18,6 +18,12 @@ import (
 // injectedPod is a pod of a namespace; the rest is in its metadata.
 const injectedPod = "apiVersion: v1\nkind: Pod\nmetadata: {name: %[2]s, namespace: %[1]s%[3]s}\nspec: {automountServiceAccountToken: false, containers: [{name: app, image: \"example/app:1\"}]}\n"
 
+// debugImages and userRanges change the pods of a namespace.
+const (
+	debugImages = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: debug, namespace: canary}\nspec: {image: {imageType: debug}}\n"
+	userRanges  = "apiVersion: v1\nkind: Namespace\nmetadata: {name: canary, labels: {istio.io/rev: default}, annotations: {openshift.io/sa.scc.uid-range: 1000620000/10000}}\n"
+)
+
 // TestInjection checks that new pods receive proxies according to the installed configuration.
 // While the control plane is down, pods that would receive one are refused; all others are created,
 // those of Kubernetes and of the control plane among them.
@@ -26,9 +32,9 @@ func TestInjection(t *testing.T) {
 	c := New(t, Options{})
 	ctx := testContext(t)
 	kubeconfig := install(t, c, "rbac.yaml", "rbac-webhook.yaml", "rbac-inject.yaml")
-	cp := startControl(t, kubeconfig, nil)
+	cp := startControl(t, kubeconfig, []string{"PLATFORM=openshift"})
 	installInjection(t, c, cp.host)
-	made := 0
+	made, user := 0, int64(0) // user is that of the last proxy
 	// create creates a pod and returns the image of its proxy, "" without one.
 	create := func(namespace, metadata string) (string, error) {
 		made++
@@ -42,6 +48,7 @@ func TestInjection(t *testing.T) {
 		}
 		all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 		if i := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == "istio-proxy" }); i >= 0 {
+			user = *all[i].SecurityContext.RunAsUser
 			return all[i].Image, nil
 		}
 		return "", nil
@@ -80,13 +87,21 @@ func TestInjection(t *testing.T) {
 		}
 		return nil
 	})
-	const object = "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: debug, namespace: canary}\nspec: {image: {imageType: debug}}\n"
-	if err := os.WriteFile(filepath.Join(cp.dir, "config", "proxy.yaml"), []byte(object), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(cp.dir, "config", "proxy.yaml"), []byte(debugImages), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	soon(t, "a ProxyConfig object is in force", func() error {
-		if image, err := create("canary", ""); err != nil || image != "mirror.example.com/proxy:7-debug" {
-			return fmt.Errorf("image %q, %w", image, err)
+		if image, err := create("canary", ""); err != nil || image != "mirror.example.com/proxy:7-debug" || user != 1337 {
+			return fmt.Errorf("image %q, user %d, %w", image, user, err)
+		}
+		return nil
+	})
+	if err := c.Apply(ctx, []byte(userRanges)); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the user of the namespace is in force", func() error {
+		if _, err := create("canary", ""); err != nil || user != 1000629999 {
+			return fmt.Errorf("user %d, %w", user, err)
 		}
 		return nil
 	})

@@ -43,6 +43,7 @@ gatewayAPI: {enabled: false}
 remoteClusters: {enabled: false}
 resources: {requests: null}
 `,
+		"openshift":           "platform: openshift",
 		"cni":                 "{cni: {enabled: true}}",
 		"cni, labels":         "{revision: labels, cni: {enabled: true, repair: {repairPods: false, labelPods: true}, confName: 10-a.conflist, excludeNamespaces: [kube-system, a]}, image: {pullPolicy: Never, pullSecrets: [registry]}, logAsJSON: true}",
 		"cni, deletes":        "{cni: {enabled: true, hub: registry.example.com/cni, tag: v3, chained: false, nodeSelector: {a: b}, resources: null, repair: {repairPods: false, deletePods: true}}, injection: {values: {pilot: {cni: {provider: multus}, env: {A: b}}}}}",
