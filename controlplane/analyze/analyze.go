@@ -141,6 +141,10 @@ type analysis struct {
 	unchecked []string
 	// providers is true if objects name extension providers.
 	providers bool
+	// Indexes that are made when they are first needed.
+	httpRouted  map[hostPort]bool
+	streamPorts map[string][]workloadPort
+	targetsOf   map[string]targetPorts
 	// steps counts the entries of indexes that the checks looked at.
 	steps int
 }
@@ -180,6 +184,8 @@ func (a *analysis) run() {
 	a.selectors()
 	a.targets()
 	a.authorizationPolicies()
+	a.portModes()
+	a.unrequired()
 	a.probes()
 	a.oneOfNamespace()
 	a.sidecars()

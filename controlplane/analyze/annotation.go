@@ -21,8 +21,11 @@ func istioAnnotation(name string) *known {
 			return &known{i}
 		}
 	}
-	if name == dryRunAnnotation || name == injectLabel {
-		return &known{&annotation.Instance{Name: name, Resources: []annotation.ResourceTypes{annotation.Any}}}
+	switch name {
+	case dryRunAnnotation:
+		return &known{&annotation.Instance{Name: name, Resources: []annotation.ResourceTypes{annotation.AuthorizationPolicy}}}
+	case injectLabel:
+		return &known{&annotation.Instance{Name: name, Resources: []annotation.ResourceTypes{annotation.Pod}}}
 	}
 	return nil
 }

@@ -125,4 +125,11 @@ var checks = [...]Check{
 	{"OUT0010", Warning, "PeerAuthenticationIgnored", "an older PeerAuthentication has the same selector", ""},
 	{"OUT0011", Info, "GatewayWithoutRoutes", "no VirtualService names a Gateway", ""},
 	{"OUT0012", Error, "NotAccepted", "an object of the Gateway API is attached to nothing, or is refused", ""},
+	{"OUT0013", Info, "GatewayIgnoresRoutes", "a route of a gateway leads to a service whose own routes are for sidecars only", ""},
+	{"OUT0014", Warning, "OtherProtocol", "routes, or rules of a policy, are about a protocol that the ports or servers do not have", ""},
+	{"OUT0015", Warning, "TLSTwice", "a DestinationRule adds TLS at a port whose clients already send it", ""},
+	{"OUT0016", Warning, "PlaintextToTLSPort", "a ServiceEntry sends requests to port 443 without TLS", ""},
+	{"OUT0017", Warning, "FaultBeforeRetries", "a route has faults, and retries or a timeout that do not apply to them", ""},
+	{"OUT0018", Warning, "NeverMatches", "no request of the selected workloads can meet a condition", ""},
+	{"OUT0019", Info, "TokensNotRequired", "a RequestAuthentication admits requests without a token, and no policy requires one", ""},
 }

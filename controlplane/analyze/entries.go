@@ -5,7 +5,6 @@ package analyze
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -28,6 +27,7 @@ func (a *analysis) serviceEntries() {
 	}
 	seen := map[hostPort]definition{}
 	each(a, model.ServiceEntry, func(c *model.Config, spec *networkingv1alpha3.ServiceEntry) {
+		a.plaintext(c, spec)
 		for i, p := range spec.GetPorts() {
 			for _, h := range spec.GetHosts() {
 				a.steps++
@@ -46,32 +46,13 @@ func (a *analysis) serviceEntries() {
 
 // tokenPorts finds ports that are not HTTP at workloads of a RequestAuthentication.
 func (a *analysis) tokenPorts() {
-	type portOf struct {
-		service *model.Service
-		port    model.Port
-	}
-	ports := map[string][]portOf{}
-	for _, svc := range a.Mesh.Services.Sorted {
-		for _, ep := range a.endpoints(svc) {
-			i := slices.IndexFunc(svc.Ports, func(p model.Port) bool { return p.Number == ep.ServicePort })
-			if i >= 0 && !svc.Ports[i].Protocol.IsHTTP() {
-				key := ep.Namespace + "/" + ep.Workload
-				if !slices.Contains(ports[key], portOf{svc, svc.Ports[i]}) {
-					ports[key] = append(ports[key], portOf{svc, svc.Ports[i]})
-				}
-			}
-		}
-	}
 	each(a, model.RequestAuthentication, func(c *model.Config, spec *securityv1beta1.RequestAuthentication) {
 		labels := spec.GetSelector().GetMatchLabels()
 		if len(labels) == 0 {
 			return // for whole namespaces, which have other workloads too
 		}
 		for _, w := range a.selected(a.scope(c), labels) {
-			for _, p := range ports[w.Namespace+"/"+w.Name] {
-				if p.port.Protocol.Sniffed() {
-					continue // detected
-				}
+			for _, p := range a.streams()[w.Namespace+"/"+w.Name] {
 				a.report("IST0119", c, fmt.Sprintf("No token is read at the port %d of the service %q, which the object selects: the port is %s, not HTTP.", p.port.Number, p.service.Hostname, p.port.Protocol),
 					"Begin the name of the port with http-, or correct the selector.")
 				return

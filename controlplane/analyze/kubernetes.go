@@ -83,7 +83,11 @@ func (a *analysis) pods() {
 			yes, decided = n.injects()
 		}
 		wants := asked == "true" || asked != "false" && yes
-		if !p.template && !proxy && wants && !p.spec.HostNetwork && p.annotations[statusAnnotated] == "" {
+		switch {
+		case proxy || !wants:
+		case p.spec.HostNetwork:
+			a.add("IST0103", p.Object, p.source, "The pod is on the network of its host, so it receives no proxy.", fmt.Sprintf("Remove hostNetwork, or write the label %s: \"false\" to say that this is meant.", injectLabel))
+		case !p.template && p.annotations[statusAnnotated] == "":
 			a.add("IST0103", p.Object, p.source, fmt.Sprintf("The pod has no container %s, although its labels and namespace ask for a proxy.", proxyContainer), "Restart the pod, so that it passes the webhook.")
 		}
 		a.autoImage(p, wants || !decided && asked != "false")
@@ -211,6 +215,7 @@ func (a *analysis) annotations() {
 			}
 		}
 		a.annotationNames(p.place, "Pod", p.annotations)
+		a.annotationNames(p.place, p.Kind, p.owner)
 	}
 	for _, s := range a.Manifests.services {
 		a.annotationNames(s.place, "Service", s.Annotations)
@@ -231,10 +236,10 @@ func (a *analysis) annotationNames(at place, kind string, annotations map[string
 		switch {
 		case known == nil:
 			a.add("IST0108", at.Object, at.source, fmt.Sprintf("Istio has no annotation %s.", name), "Correct the name, or remove it.")
-		case known.Deprecated:
-			a.add("IST0135", at.Object, at.source, fmt.Sprintf("The annotation %s is deprecated.", name), "Remove it, or use its successor.")
 		case !known.on(kind):
 			a.add("IST0107", at.Object, at.source, fmt.Sprintf("The annotation %s has no effect on a %s.", name, kind), fmt.Sprintf("Move it to a %s.", known.kinds()))
+		case known.Deprecated:
+			a.add("IST0135", at.Object, at.source, fmt.Sprintf("The annotation %s is deprecated.", name), "Remove it, or use its successor.")
 		}
 	}
 }

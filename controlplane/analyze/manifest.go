@@ -47,8 +47,9 @@ type pod struct {
 	namespace, name     string
 	labels, annotations map[string]string
 	spec                *corev1.PodSpec
-	// template is false for a pod that exists.
+	// template is false for a pod that exists. owner are the annotations of the object with the template.
 	template bool
+	owner    map[string]string
 }
 
 type service struct {
@@ -194,19 +195,19 @@ func (r *manifestReader) document(n *yaml.Node, lists bool) {
 func (r *manifestReader) object(n *yaml.Node, h head, at place) error {
 	switch h.APIVersion + " " + h.Kind {
 	case "v1 Pod":
-		return read(r, n, at, func(o *corev1.Pod) { r.pod(at, o.ObjectMeta, &o.Spec, false) })
+		return read(r, n, at, func(o *corev1.Pod) { r.pod(at, o.ObjectMeta, &o.Spec) })
 	case "apps/v1 Deployment":
-		return read(r, n, at, func(o *appsv1.Deployment) { r.template(at, &o.Spec.Template) })
+		return read(r, n, at, func(o *appsv1.Deployment) { r.template(at, o.Annotations, &o.Spec.Template) })
 	case "apps/v1 StatefulSet":
-		return read(r, n, at, func(o *appsv1.StatefulSet) { r.template(at, &o.Spec.Template) })
+		return read(r, n, at, func(o *appsv1.StatefulSet) { r.template(at, o.Annotations, &o.Spec.Template) })
 	case "apps/v1 DaemonSet":
-		return read(r, n, at, func(o *appsv1.DaemonSet) { r.template(at, &o.Spec.Template) })
+		return read(r, n, at, func(o *appsv1.DaemonSet) { r.template(at, o.Annotations, &o.Spec.Template) })
 	case "apps/v1 ReplicaSet":
-		return read(r, n, at, func(o *appsv1.ReplicaSet) { r.template(at, &o.Spec.Template) })
+		return read(r, n, at, func(o *appsv1.ReplicaSet) { r.template(at, o.Annotations, &o.Spec.Template) })
 	case "batch/v1 Job":
-		return read(r, n, at, func(o *batchv1.Job) { r.template(at, &o.Spec.Template) })
+		return read(r, n, at, func(o *batchv1.Job) { r.template(at, o.Annotations, &o.Spec.Template) })
 	case "batch/v1 CronJob":
-		return read(r, n, at, func(o *batchv1.CronJob) { r.template(at, &o.Spec.JobTemplate.Spec.Template) })
+		return read(r, n, at, func(o *batchv1.CronJob) { r.template(at, o.Annotations, &o.Spec.JobTemplate.Spec.Template) })
 	case "v1 Service":
 		return read(r, n, at, func(o *corev1.Service) {
 			o.Namespace = at.Namespace
@@ -268,13 +269,15 @@ func read[T any](r *manifestReader, n *yaml.Node, at place, use func(*T)) error 
 	return nil
 }
 
-func (r *manifestReader) template(at place, t *corev1.PodTemplateSpec) {
-	r.pod(at, t.ObjectMeta, &t.Spec, true)
+func (r *manifestReader) template(at place, owner map[string]string, t *corev1.PodTemplateSpec) {
+	r.pod(at, t.ObjectMeta, &t.Spec)
+	last := r.out.pods[len(r.out.pods)-1]
+	last.template, last.owner = true, owner
 }
 
-func (r *manifestReader) pod(at place, meta metav1.ObjectMeta, spec *corev1.PodSpec, template bool) {
+func (r *manifestReader) pod(at place, meta metav1.ObjectMeta, spec *corev1.PodSpec) {
 	r.out.pods = append(r.out.pods, &pod{
-		place: at, namespace: at.Namespace, name: at.Name, labels: meta.Labels, annotations: meta.Annotations, spec: spec, template: template,
+		place: at, namespace: at.Namespace, name: at.Name, labels: meta.Labels, annotations: meta.Annotations, spec: spec,
 	})
 }
 

@@ -29,6 +29,11 @@ func (a *analysis) authorizationPolicies() {
 			return
 		}
 		a.sourceNamespaces(c, spec)
+		if labels, selects := selectorOf(c); selects && len(spec.GetRules()) > 0 {
+			workloads := a.selected(a.scope(c), labels)
+			a.unreadRules(c, spec, workloads)
+			a.neverMatches(c, spec, workloads)
+		}
 		if i := slices.IndexFunc(spec.GetRules(), matchesAll); i >= 0 && spec.GetAction() == securityv1beta1.AuthorizationPolicy_DENY {
 			a.report("OUT0002", c, fmt.Sprintf("spec.rules[%d] has no condition, so the policy denies every request to %s.", i, a.target(c, spec)),
 				"Add from, to or when to the rule, unless this is meant.")

@@ -24,6 +24,8 @@ func (a *analysis) virtualServices() {
 		a.destinations(c, spec)
 		a.gatewaysOf(c, spec)
 		a.claims(c, spec)
+		a.routeProtocols(c, spec)
+		a.faults(c, spec)
 		for _, gateway := range gatewayNames(c, spec) {
 			for _, h := range spec.GetHosts() {
 				key := gatewayHost{gateway, a.Mesh.ResolveHost(h, c.Namespace)}
@@ -34,6 +36,7 @@ func (a *analysis) virtualServices() {
 		}
 	})
 	a.overlaps(hosts)
+	a.unrepeated(hosts)
 }
 
 // gatewayHost is a host at a Gateway, or for sidecars.

@@ -33,6 +33,7 @@ func (a *analysis) destinationRules() {
 		a.rulePorts(c, spec, svc)
 		a.subsets(c, spec, svc)
 		a.mutualTLS(c, spec, svc)
+		a.originated(c, spec, svc)
 	})
 }
 

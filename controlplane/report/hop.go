@@ -17,6 +17,8 @@ type Hop struct {
 	// Timeout limits the whole request, "" is none; Retries is how often it is repeated at most.
 	Timeout string `json:"timeout,omitempty"`
 	Retries uint32 `json:"retries,omitempty"`
+	// Faults are injected into requests of the route: "abort 50 % with status 503".
+	Faults []string `json:"faults,omitempty"`
 	// Destinations receive the request, or a share of such requests.
 	Destinations []Destination `json:"destinations,omitempty"`
 	// Status is that of a response of the proxy itself, Location the target of a redirect.

@@ -35,6 +35,8 @@ type Decision struct {
 	Rule    *Rule       `json:"rule,omitempty"`
 	Matched []Attribute `json:"matched,omitempty"`
 	Reason  string      `json:"reason,omitempty"`
+	// Objects decide, if no rule does: PeerAuthentications, RequestAuthentications, a Sidecar.
+	Objects []Origin `json:"objects,omitempty"`
 	// Candidates are rules that would allow the request.
 	Candidates []Candidate `json:"candidates,omitempty"`
 	// Asked are external authorizers, which may still refuse the request.

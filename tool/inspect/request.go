@@ -210,15 +210,16 @@ func shortenSources(d *report.Decision, dir string) {
 	for _, t := range d.Trials {
 		rules = append(rules, t.Rule)
 	}
+	objects := [][]report.Origin{d.Objects}
 	if d.Client != nil {
-		for i := range d.Client.Objects {
-			o := &d.Client.Objects[i]
-			o.Source = strings.TrimPrefix(o.Source, dir)
-		}
+		objects = append(objects, d.Client.Objects)
 		for _, to := range d.Client.Destinations {
-			for i := range to.Objects {
-				to.Objects[i].Source = strings.TrimPrefix(to.Objects[i].Source, dir)
-			}
+			objects = append(objects, to.Objects)
+		}
+	}
+	for _, list := range objects {
+		for i := range list {
+			list[i].Source = strings.TrimPrefix(list[i].Source, dir)
 		}
 	}
 	for _, r := range append(rules, d.Rule) {
@@ -299,17 +300,12 @@ func (v view) hop(h report.Hop) {
 	case h.VirtualHost == "": // requests are not read
 	case h.Route != "":
 		v.field("route", fmt.Sprintf("%s of %s", h.Route, h.VirtualHost))
-	case len(h.Destinations) > 0 || h.Location != "":
+	case len(h.Destinations) > 0 || h.Location != "" || len(h.Faults) > 0:
 		v.field("route", "without a name, of "+h.VirtualHost)
 	default:
 		v.field("route", "none of "+h.VirtualHost)
 	}
-	origins := func(list []report.Origin) {
-		for _, o := range list {
-			v.field("", strings.TrimSuffix(briefly(o.Ref)+", "+o.Source, ", "))
-		}
-	}
-	origins(h.Objects)
+	v.origins(h.Objects)
 	var limits []string
 	if h.Timeout != "" {
 		limits = append(limits, "timeout "+h.Timeout)
@@ -320,6 +316,9 @@ func (v view) hop(h report.Hop) {
 	if len(limits) > 0 {
 		v.field("", strings.Join(limits, ", "))
 	}
+	for _, f := range h.Faults {
+		v.field("fault", f)
+	}
 	if h.Location != "" {
 		v.field("redirect", "to "+h.Location)
 	}
@@ -329,7 +328,7 @@ func (v view) hop(h report.Hop) {
 			name = strconv.FormatFloat(to.Percent, 'g', 3, 64) + " % " + name
 		}
 		v.field("cluster", name)
-		origins(to.Objects)
+		v.origins(to.Objects)
 		if to.All > 0 {
 			with := "in plaintext"
 			switch {
@@ -371,6 +370,14 @@ func (v view) because(d report.Decision) {
 		v.field("because", "no policy denies the request, and none allows requests")
 	case d.Reason != "":
 		v.field("because", d.Reason)
+	}
+	v.origins(d.Objects)
+}
+
+// origins prints objects with their places.
+func (v view) origins(list []report.Origin) {
+	for _, o := range list {
+		v.field("", strings.TrimSuffix(briefly(o.Ref)+", "+o.Source, ", "))
 	}
 }
 

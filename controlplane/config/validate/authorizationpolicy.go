@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -161,6 +162,13 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 			}
 		}
 	}
+	for name, principals := range field.Sorted(map[string][]string{"principals": s.GetPrincipals(), "notPrincipals": s.GetNotPrincipals()}) {
+		for i, p := range principals {
+			if rest, ok := strings.CutPrefix(p, "spiffe://"); ok {
+				c.warnf(field.Index(path+"."+name, i), "is %s, which no identity matches: write it without the scheme, %s", field.Quote(p), field.Quote(rest))
+			}
+		}
+	}
 	for name, domains := range field.Sorted(map[string][]string{"trustDomains": s.GetTrustDomains(), "notTrustDomains": s.GetNotTrustDomains()}) {
 		for i, d := range domains {
 			if strings.Contains(d, "/") {
@@ -202,12 +210,25 @@ func (c *checker) customSource(s *securityv1beta1.Source, path string) {
 	}
 }
 
+// standardMethods are the methods of requests that policies name. It is never written to.
+var standardMethods = [...]string{"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
+
 func (c *checker) policyOperation(o *securityv1beta1.Operation, path string) {
 	c.attributes(operationAttributes(o), path)
 	c.portTexts(o.GetPorts(), path+".ports")
 	c.portTexts(o.GetNotPorts(), path+".notPorts")
+	for name, methods := range field.Sorted(map[string][]string{"methods": o.GetMethods(), "notMethods": o.GetNotMethods()}) {
+		for i, m := range methods {
+			if upper := strings.ToUpper(m); m != upper && slices.Contains(standardMethods[:], strings.Trim(upper, "*")) {
+				c.warnf(field.Index(path+"."+name, i), "is %s, which no request has: methods are in capital letters; write %s", field.Quote(m), upper)
+			}
+		}
+	}
 	for name, paths := range field.Sorted(map[string][]string{"paths": o.GetPaths(), "notPaths": o.GetNotPaths()}) {
 		for i, p := range paths {
+			if p != "" && p[0] != '/' && p[0] != '*' && p[0] != '{' {
+				c.warnf(field.Index(path+"."+name, i), "is %s, which no request has: paths begin with a slash; write %s", field.Quote(p), field.Quote("/"+p))
+			}
 			if strings.Contains(p, "{*}") || strings.Contains(p, "{**}") {
 				c.pathTemplate(p, field.Index(path+"."+name, i))
 			}

@@ -68,7 +68,7 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 	routed.VirtualHost = strings.TrimPrefix(routed.VirtualHost, routed.Routes+"/") // of VHDS
 	out := &report.Hop{
 		Proxy: st.Proxy.ID, Listener: routed.Listener, Routes: routed.Routes, VirtualHost: routed.VirtualHost, Route: routed.Route,
-		Status: routed.Status, Location: routed.Location, Reason: routed.Reason,
+		Status: routed.Status, Location: routed.Location, Reason: routed.Reason, Faults: routed.Faults,
 	}
 	if timeout := routed.Action.GetTimeout().AsDuration(); timeout > 0 {
 		out.Timeout = timeout.String()
@@ -215,6 +215,7 @@ func (d debugger) arrives(hop *report.Hop) (target, bool) {
 			switch {
 			case i < 0:
 			case out.stream == nil:
+				out.plaintext = to.MutualTLS == 0 && !to.TLS
 				out.stream, out.address, out.port = proxies[i], at.Addr(), uint32(at.Port())
 			default:
 				out.others++

@@ -23,6 +23,8 @@ type target struct {
 	address netip.Addr
 	port    uint32 // of the workload; 0 if it is not known
 	host    string
+	// plaintext is true if the proxy of the client connects without TLS.
+	plaintext bool
 	// service is that with the name, and servicePort its port; nil for the name of a proxy.
 	service     *model.Service
 	servicePort uint32

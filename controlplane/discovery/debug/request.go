@@ -20,6 +20,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -71,9 +72,12 @@ func (d debugger) decide() (report.Decision, error) {
 		if hop != nil {
 			arrival, ok := d.arrives(hop)
 			if !ok {
-				return d.notReceived(hop, from, sent), nil
+				return d.notReceived(hop, from, target.service, sent), nil
 			}
 			arrival.host = target.host
+			if arrival.plaintext {
+				from.identity = "" // the server sees no certificate
+			}
 			target, unreachable = arrival, nil
 		}
 	}
@@ -108,6 +112,7 @@ func (d debugger) decide() (report.Decision, error) {
 		out.Address = r.Peer.String()
 	}
 	d.addRules(&out, v)
+	out.Objects = d.deciding(v, target.stream.Proxy, r)
 	if v.By == decision.ByNoRule {
 		d.addUnable(&out, listeners)
 	}
@@ -116,7 +121,7 @@ func (d debugger) decide() (report.Decision, error) {
 
 // notReceived returns the answer about a request that no proxy of the mesh receives: the proxy of the
 // client responds itself, or sends it elsewhere.
-func (d debugger) notReceived(hop *report.Hop, from client, r decision.Request) report.Decision {
+func (d debugger) notReceived(hop *report.Hop, from client, svc *model.Service, r decision.Request) report.Decision {
 	out := report.Decision{
 		Replica: d.cfg.Replica, Proxy: hop.Proxy, Identity: from.identity, Client: hop, Port: r.Port,
 		HTTP: hop.Routes != "", Method: r.Method, Host: r.Host, Path: r.Path, Allowed: true,
@@ -136,6 +141,36 @@ func (d debugger) notReceived(hop *report.Hop, from client, r decision.Request) 
 		}
 	default:
 		out.Reason = "no proxy of the mesh receives it"
+		sidecar := sidecarOf(d.mesh, from.stream.Proxy)
+		if imported := func(to report.Destination) bool { return strings.HasSuffix(to.Cluster, "|"+svc.Hostname) }; sidecar != nil && !slices.ContainsFunc(hop.Destinations, imported) && !sidecar.Imports(svc.Namespace, svc.Hostname) {
+			out.Reason = "the Sidecar of the client does not import the service"
+			out.Objects = origins(sidecar.Config)
+		}
+	}
+	return out
+}
+
+// deciding returns the objects behind a verdict that no rule decides.
+func (d debugger) deciding(v decision.Verdict, p *model.Proxy, r decision.Request) (out []report.Origin) {
+	switch {
+	case v.By == decision.ByConnection && r.Identity == "" && d.mesh.PeerAuthentications.Mode(p.Namespace, p.OwnLabels(), r.Port) == snapshot.MutualTLSStrict:
+		out = origins(d.mesh.PeerAuthentications.Of(p.Namespace, p.OwnLabels())...)
+	case v.By == decision.ByToken:
+		var services []model.Key
+		for _, i := range d.mesh.Instances.At(p.IPs) {
+			services = append(services, i.Service.Source)
+		}
+		for _, of := range d.mesh.RequestAuthentications.For(p.Namespace, p.OwnLabels(), services) {
+			out = append(out, origins(of.Config)...)
+		}
+	}
+	return out
+}
+
+// origins returns objects with their places.
+func origins(list ...*model.Config) (out []report.Origin) {
+	for _, c := range list {
+		out = append(out, report.Origin{Ref: refOf(c.Key), Source: c.Source})
 	}
 	return out
 }

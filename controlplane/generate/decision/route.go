@@ -13,8 +13,12 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 )
 
 // Routed is where the Envoy of a client sends a request.
@@ -31,6 +35,9 @@ type Routed struct {
 	Location string
 	// Action is the action of the route; nil if the route has none.
 	Action *routev3.RouteAction
+	// Faults are those that the route injects. Aborted is true if it aborts every request.
+	Faults  []string
+	Aborted bool
 	// Reason says why nothing receives the request.
 	Reason string
 }
@@ -156,8 +163,11 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 	return nil
 }
 
-// take reads the action of the route that matches.
+// take reads the faults and the action of the route that matches.
 func (out *Routed) take(r *routev3.Route, f *facts) {
+	if out.inject(r); out.Aborted {
+		return
+	}
 	switch action := r.GetAction().(type) {
 	case *routev3.Route_DirectResponse:
 		out.Status, out.Reason = action.DirectResponse.GetStatus(), "the route responds itself"
@@ -183,6 +193,35 @@ func (out *Routed) take(r *routev3.Route, f *facts) {
 				out.Clusters = append(out.Clusters, Share{c.GetName(), 100 * float64(c.GetWeight().GetValue()) / float64(max(total, 1))})
 			}
 		}
+	}
+}
+
+// inject reads the faults of a route.
+func (out *Routed) inject(r *routev3.Route) {
+	fault := &faultv3.HTTPFault{}
+	if packed := r.GetTypedPerFilterConfig()[envoyconf.FaultFilter]; packed == nil || packed.UnmarshalTo(fault) != nil {
+		return
+	}
+	share := func(p *typev3.FractionalPercent) float64 {
+		of := map[typev3.FractionalPercent_DenominatorType]float64{
+			typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000, typev3.FractionalPercent_MILLION: 1_000_000,
+		}[p.GetDenominator()]
+		return 100 * float64(p.GetNumerator()) / max(of, 1)
+	}
+	if d := fault.GetDelay(); d != nil {
+		out.Faults = append(out.Faults, fmt.Sprintf("delay %g %% by %s", share(d.GetPercentage()), d.GetFixedDelay().AsDuration()))
+	}
+	a := fault.GetAbort()
+	if a == nil {
+		return
+	}
+	status, what := a.GetHttpStatus(), fmt.Sprintf("status %d", a.GetHttpStatus())
+	if status == 0 {
+		status, what = 200, fmt.Sprintf("gRPC status %d", a.GetGrpcStatus())
+	}
+	out.Faults = append(out.Faults, fmt.Sprintf("abort %g %% with %s", share(a.GetPercentage()), what))
+	if share(a.GetPercentage()) >= 100 {
+		out.Aborted, out.Status, out.Reason = true, status, "the route aborts every request, with "+what
 	}
 }
 
