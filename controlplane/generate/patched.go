@@ -79,8 +79,11 @@ func (g *Generator) patched(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL str
 	b := &patcher{Generator: g, patches: patches, sequence: mesh.Sequence, typeURL: typeURL}
 	b.place, b.key = placeOf(mesh, proxy)
 	b.place.Search = patch.NewSearch(maxAttempts)
+	if d := g.deniedIn(mesh); d != nil {
+		b.place.Denied = d
+	}
 	key := patchedKey{typeURL, base, patches.Key, b.key}
-	return g.patchedSets.get(key, mesh.Sequence, inputs{}, func(*patchedSet) *patchedSet { return b.all(base) })
+	return g.patchedSets.get(key, mesh.Sequence, inputs{b.place.Denied}, func(*patchedSet) *patchedSet { return b.all(base) })
 }
 
 // Hits returns what the patches of EnvoyFilters had an effect on in the resources of a type.
@@ -181,7 +184,7 @@ func (b *patcher) one(r *xds.Resource) {
 		place = "" // only inbound clusters belong to the services of the workload
 	}
 	key := patchedResourceKey{r, b.patches.Key, place}
-	p := b.patchedResources.get(key, b.sequence, inputs{}, func(*patchedResource) *patchedResource { return b.resource(r) })
+	p := b.patchedResources.get(key, b.sequence, inputs{b.place.Denied}, func(*patchedResource) *patchedResource { return b.resource(r) })
 	if p.resource != nil {
 		if b.grown += max(0, len(p.resource.Any)-len(r.Any)); b.grown > maxGrowth {
 			p = &patchedResource{resource: r, problems: refused(p.hits, fmt.Errorf("patches add more than %d MiB to the configuration of a proxy: make the value shorter or match less", maxGrowth>>20))}
@@ -267,6 +270,14 @@ func (b *patcher) added() {
 	}
 	taken := sockets{}
 	for i, m := range messages {
+		if d := b.place.Denied; d != nil {
+			switch m := m.(type) {
+			case *listenerv3.Listener:
+				d.Guard(m)
+			case *clusterv3.Cluster:
+				d.GuardNames(m)
+			}
+		}
 		name := m.(named).GetName()
 		if names[name] {
 			b.problems = append(b.problems, of[i].Refused(fmt.Errorf("there is already one with the name %q: use MERGE, or another name", name)))

@@ -11,6 +11,8 @@ import (
 	"math/bits"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -29,6 +31,18 @@ type Place struct {
 	Hosts map[uint32][]string
 	// Search is shared by the resources of a set; nil means that a search has no limit.
 	Search *Search
+	// Denied is the protection that patches keep; nil if there is none.
+	Denied Protection
+}
+
+// Protection refuses denied peers. No patch weakens it.
+type Protection interface {
+	// Owns reports whether a network filter is a part of it.
+	Owns(*listenerv3.Filter) bool
+	// Guard adds it to a listener, or what is missing of it.
+	Guard(*listenerv3.Listener)
+	// GuardNames removes denied servers from those that a cluster accepts by name.
+	GuardNames(*clusterv3.Cluster)
 }
 
 // Search bounds the search for patches whose results are invalid.
@@ -57,6 +71,7 @@ type run struct {
 	use     map[*Patch]*Patch // the version of each patch, those to leave out have none; nil means all
 	hits    map[*Patch]bool
 	failed  map[*Patch]error
+	kept    map[*Patch]string // the filter of Place.Denied that a patch names
 }
 
 // of returns the patches of a kind that match the context.
@@ -90,7 +105,7 @@ const maxRefused = 16
 // would refuse is replaced by its last valid version, or left out.
 func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyTo, change func(*run, M) (keep bool), check func(M) error) Outcome[M] {
 	attempt := func(use map[*Patch]*Patch) (out Outcome[M], r *run, err error) {
-		r = &run{Place: place, patches: patches, use: use, hits: map[*Patch]bool{}, failed: map[*Patch]error{}}
+		r = &run{Place: place, patches: patches, use: use, hits: map[*Patch]bool{}, failed: map[*Patch]error{}, kept: map[*Patch]string{}}
 		defer func() {
 			if cause := recover(); cause != nil {
 				err = fmt.Errorf("applying it fails with %q: report this", fmt.Sprint(cause))
@@ -106,7 +121,7 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 	}
 	out, r, err := attempt(nil)
 	if err == nil {
-		out.Problems = problemsOf(r.failed)
+		out.Problems = r.problems()
 		return out
 	}
 	search := place.Search
@@ -153,7 +168,7 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 			version[wrong] = nil // nor is its last valid version valid here
 		}
 		if out, r, err = attempt(using(left)); err == nil {
-			out.Problems = problemsOf(r.failed)
+			out.Problems = r.problems()
 			for _, p := range sorted(refused) {
 				if version[p] != nil {
 					out.Problems = append(out.Problems, p.problem(": its last valid version stays in force: "+refused[p].Error()))
@@ -202,6 +217,17 @@ func sorted[V any](set map[*Patch]V) []*Patch {
 		}
 		return a.Index - b.Index
 	})
+}
+
+// problems returns the problems of the patches that were not applied, or not everywhere.
+func (r *run) problems() []model.Problem {
+	out := problemsOf(r.failed)
+	for _, p := range sorted(r.kept) {
+		w := p.problem(fmt.Sprintf(": the filter %s that refuses the peers on the deny list stays as it is: remove an entry from the list to admit a peer", r.kept[p]))
+		w.Warning = true
+		out = append(out, w)
+	}
+	return out
 }
 
 func problemsOf(refused map[*Patch]error) (out []model.Problem) {

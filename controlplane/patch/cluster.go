@@ -36,7 +36,14 @@ func (p Patches) TouchesCluster(name string, place Place) bool {
 func (p Patches) Cluster(c *clusterv3.Cluster, place Place) Outcome[*clusterv3.Cluster] {
 	place.Context = clusterContext(c.GetName(), place)
 	name := c.GetName()
-	return apply(c, place, p, ClusterKinds, (*run).cluster, func(c *clusterv3.Cluster) error {
+	change := func(r *run, c *clusterv3.Cluster) bool {
+		keep := r.cluster(c)
+		if keep && r.Denied != nil {
+			r.Denied.GuardNames(c)
+		}
+		return keep
+	}
+	return apply(c, place, p, ClusterKinds, change, func(c *clusterv3.Cluster) error {
 		if c.GetName() != name {
 			return errors.New("it renames the cluster, whose name routes use: leave the name out")
 		}

@@ -29,7 +29,14 @@ func (p Patches) Listener(l *listenerv3.Listener, place Place) Outcome[*listener
 		}
 	}
 	name := l.GetName()
-	return apply(l, place, p, ListenerKinds, (*run).listener, func(l *listenerv3.Listener) error {
+	change := func(r *run, l *listenerv3.Listener) bool {
+		keep := r.listener(l)
+		if keep && r.Denied != nil {
+			r.Denied.Guard(l)
+		}
+		return keep
+	}
+	return apply(l, place, p, ListenerKinds, change, func(l *listenerv3.Listener) error {
 		if l.GetName() != name {
 			return errors.New("it renames the listener: leave the name out")
 		}
@@ -124,6 +131,8 @@ func (r *run) chain(l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
 			here = append(here, p)
 		}
 	}
+	denies := r.denies(c, here)
+	c.Filters = c.Filters[len(denies):]
 	for _, p := range here {
 		if p.merges() {
 			continue
@@ -144,7 +153,26 @@ func (r *run) chain(l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
 			r.manager(l, c, f)
 		}
 	}
+	c.Filters = slices.Concat(denies, c.Filters)
 	return true
+}
+
+// denies returns the first filters of a chain, those that refuse denied peers. It records which
+// patches name one of them.
+func (r *run) denies(c *listenerv3.FilterChain, patches []*Patch) []*listenerv3.Filter {
+	if r.Denied == nil {
+		return nil
+	}
+	n := 0
+	for n < len(c.GetFilters()) && r.Denied.Owns(c.GetFilters()[n]) {
+		for _, p := range patches {
+			if name := c.GetFilters()[n].GetName(); p.filter() == name && (p.merges() || p.Operation == remove || p.Operation == replace) {
+				r.kept[p] = name
+			}
+		}
+		n++
+	}
+	return slices.Clone(c.GetFilters()[:n])
 }
 
 // mergeChain merges a patch into a filter chain. The settings of a transport socket with the same

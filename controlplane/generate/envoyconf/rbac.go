@@ -4,8 +4,10 @@
 package envoyconf
 
 import (
+	"slices"
 	"strings"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -17,6 +19,7 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
@@ -162,8 +165,13 @@ func DeniedPeers(list *denylist.List, mesh *meshv1alpha1.MeshConfig) *corev3.Typ
 	return &corev3.TypedExtensionConfig{Name: node.DeniedPeers, TypedConfig: Pack(filter)}
 }
 
+// Owns reports whether a network filter is one of the deny list.
+func (d *Denied) Owns(f *listenerv3.Filter) bool {
+	return slices.ContainsFunc(d.filters, func(own *listenerv3.Filter) bool { return proto.Equal(f, own) })
+}
+
 // Guard makes a listener refuse denied peers: each chain that verifies client certificates checks
-// the deny list first.
+// the deny list first. A guarded listener stays as it is.
 func (d *Denied) Guard(l *listenerv3.Listener) {
 	if d == nil {
 		return
@@ -177,7 +185,8 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 		if context == nil {
 			continue
 		}
-		chain.Filters = append(d.filters[:len(d.filters):len(d.filters)], chain.GetFilters()...) // copied because chains may share the slice
+		rest := slices.DeleteFunc(slices.Clone(chain.GetFilters()), d.Owns) // chains may share the slice
+		chain.Filters = slices.Concat(d.filters, rest)
 		if last := len(chain.Filters) - 1; d.late {
 			chain.Filters[last] = afterHandshake(chain.Filters[last])
 		}
@@ -185,6 +194,24 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 			chain.TransportSocket = &corev3.TransportSocket{
 				Name: chain.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
 			}
+		}
+	}
+}
+
+// GuardNames makes a cluster refuse denied servers that its TLS settings accept by name.
+func (d *Denied) GuardNames(c *clusterv3.Cluster) {
+	sockets := []*corev3.TransportSocket{c.GetTransportSocket()}
+	for _, m := range c.GetTransportSocketMatches() {
+		sockets = append(sockets, m.GetTransportSocket())
+	}
+	for _, s := range sockets {
+		context := &tlsv3.UpstreamTlsContext{}
+		if !s.GetTypedConfig().MessageIs(context) || s.GetTypedConfig().UnmarshalTo(context) != nil {
+			continue
+		}
+		rules := context.GetCommonTlsContext().GetCombinedValidationContext()
+		if len(rules.GetDefaultValidationContext().GetMatchTypedSubjectAltNames()) > 0 && d.names.guard(rules) {
+			s.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)}
 		}
 	}
 }
