@@ -173,6 +173,9 @@ func (s *shop) configurations() {
 			return out
 		})
 	}
+	if out, err := s.tool("status", "frontend"); err != nil || !strings.Contains(out, " left, until ") || !strings.Contains(out, "acknowledged") {
+		s.t.Errorf("status frontend: %v\n%s", err, out)
+	}
 	out, err := s.tool("proxy", "listeners", "frontend", "--admin", catalogV1+":15000", "--diff")
 	if err == nil || !strings.Contains(out, frontend+"_8080") || !strings.Contains(out, "only in Envoy") {
 		s.t.Errorf("two proxies have the same listeners: %v\n%s", err, out)

@@ -69,7 +69,9 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		Short: "A service mesh with stock Envoy, on one machine or many",
 		Long: "outrigger is the command line tool: it runs a mesh on this machine, and reads and\n" +
 			"writes the configuration of any mesh.\n" +
-			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.",
+			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.\n\n" +
+			"The exit code is 0; 1 if a command fails or finds what is wrong; 2 for a wrong\n" +
+			"command line.",
 		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +
 			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A\n" +
 			"  outrigger status\n  outrigger explain vs/catalog",
@@ -81,6 +83,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	questions := inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb,
+		Width: objects.Columns(os.Stdout),
 	}
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin),

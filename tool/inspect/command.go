@@ -24,6 +24,8 @@ type Config struct {
 	Exit func(code int, err error) error
 	// Dumb is true for a terminal that supports only plain lines.
 	Dumb bool
+	// Width is that of the terminal, in characters; 0 means that the output is none.
+	Width int
 }
 
 // Exit codes.
@@ -75,6 +77,14 @@ func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 func (f *askFlags) addControls(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
+}
+
+// width returns the greatest width of tables, in characters.
+func (f *askFlags) width() int {
+	if f == nil || f.cfg.Width <= 0 {
+		return tableWidth
+	}
+	return min(tableWidth, max(f.cfg.Width, leastWidth))
 }
 
 // oneOf lists alternatives: "a, b or c".

@@ -171,8 +171,11 @@ func TestGolden(t *testing.T) {
 			}
 			return v.table([]answer[report.Replica]{long})
 		},
-		"status-nobody":   func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
-		"status-proxy":    func(v view) error { return v.proxies(testMesh()[:1]) },
+		"status-nobody": func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
+		"status-proxy": func(v view) error {
+			v.agents = testOutages()[:1]
+			return v.proxies(testMesh()[:1])
+		},
 		"status-outage":   func(v view) error { return v.outages(testOutages()) },
 		"status-own":      func(v view) error { return v.proxy(testMesh()[1].value.Proxies[1]) },
 		"what-if":         func(v view) error { return v.whatIf(change()) },

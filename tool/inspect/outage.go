@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // maxOutage is the maximum length of an agent's answer about an outage, in bytes.
@@ -28,6 +31,51 @@ type outage struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"` // when the control plane came or went
 	Parts     []lasting `json:"parts,omitempty"`
+}
+
+// agentTimeout is how long the agent of a proxy may take to say when its certificate expires.
+const agentTimeout = 5 * time.Second
+
+// agentsOf asks the agents of proxies, on this machine or in pods.
+func agentsOf(ctx context.Context, answers []answer[report.Replica], timeout time.Duration) (list []outage) {
+	for _, p := range proxiesOf(answers) {
+		address, done, err := p.reach(ctx, agentPort, timeout)
+		if err != nil {
+			list = append(list, outage{Agent: p.agent, Error: err.Error()})
+			continue
+		}
+		list = append(list, outagesOf(ctx, []proxy{{name: p.name, agent: address}}, timeout)...)
+		done()
+	}
+	return list
+}
+
+// identity is the name that agents have for the certificate among what lasts.
+const identity = "identity"
+
+// expired reports whether the certificate of a workload has expired, or there is none.
+func (o outage) expired() bool {
+	return slices.ContainsFunc(o.Parts, func(p lasting) bool { return p.What == identity && !p.Until.IsZero() && !p.Until.After(o.Now) })
+}
+
+// certificate returns until when the certificate of a proxy is valid; "" if no agent was asked.
+func (v view) certificate() string {
+	if len(v.agents) == 0 {
+		return ""
+	}
+	o := v.agents[0]
+	i := slices.IndexFunc(o.Parts, func(p lasting) bool { return p.What == identity })
+	switch {
+	case o.Error != "":
+		return "unknown: " + o.Error
+	case i < 0 || o.Parts[i].Missing:
+		return "none"
+	}
+	lasts, until := o.Parts[i].lasts(o.Now)
+	if lasts == "expired" {
+		return "expired at " + until
+	}
+	return lasts + " left, until " + until
 }
 
 // lasting is one thing of a workload that may expire.

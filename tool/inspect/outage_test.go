@@ -5,11 +5,14 @@ package inspect
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // testOutages are the answers of an agent that lost its control plane, of one that never had one,
@@ -66,5 +69,41 @@ func TestOutage(t *testing.T) {
 	}
 	if _, errs, code := run(t, "status", "web", "--agent", good); code != 2 || !strings.Contains(errs, "leave out PROXY") {
 		t.Errorf("with a proxy: %d %s", code, errs)
+	}
+}
+
+// TestCertificateOfProxy checks that the details of a proxy have the expiry of its certificate, and that
+// scripts see an expired one.
+func TestCertificateOfProxy(t *testing.T) {
+	t.Parallel()
+	const host = "127.77.51.88"
+	l, err := net.Listen("tcp", net.JoinHostPort(host, agentPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := now.Add(time.Hour)
+	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(outage{Now: now, Parts: []lasting{{What: identity, Until: until}}}) // the test sees what is missing
+	})}}
+	agent.Start()
+	t.Cleanup(agent.Close)
+	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		synced := []report.Type{{Name: "cds", State: report.Synced}, {Name: "lds", State: report.Synced}}
+		_ = json.NewEncoder(w).Encode(report.Replica{Proxies: []report.Proxy{{Name: "web.shop", Namespace: "shop", Addresses: []string{host}, Types: synced}}}) // see above
+	}))
+	t.Cleanup(control.Close)
+	for _, want := range []struct {
+		until time.Time
+		code  int
+		text  string
+	}{{now.Add(time.Hour), 0, "1h0m left, until "}, {now, 1, "expired at "}} {
+		until = want.until
+		out, errs, code := run(t, "status", "web", "--control", control.URL)
+		if code != want.code || !strings.Contains(out, want.text) {
+			t.Errorf("%d %s\n%s", code, errs, out)
+		}
+		if out, _, code = run(t, "status", "web", "--control", control.URL, "-o", "json"); code != want.code || !strings.Contains(out, `"what": "identity"`) {
+			t.Errorf("%d %s", code, out)
+		}
 	}
 }

@@ -91,7 +91,7 @@ func (v view) columns(rows [][]string, first string) (shortened bool, err error)
 		rows[n] = line
 	}
 	widths, full := widthsOf(rows), v.flags.output == outWide
-	if !full && total(widths) > tableWidth {
+	if !full && total(widths) > v.flags.width() {
 		for _, r := range rows {
 			for i := range r {
 				r[i] = strings.ReplaceAll(r[i], commonDomain, "…")
@@ -99,7 +99,7 @@ func (v view) columns(rows [][]string, first string) (shortened bool, err error)
 		}
 		shortened = true // or the columns are
 		widths = widthsOf(rows)
-		fit(rows[0], widths, first)
+		fit(rows[0], widths, first, v.flags.width())
 	}
 	w := v.tabs()
 	for _, r := range rows {
@@ -132,15 +132,15 @@ func total(widths []int) int {
 }
 
 // fit reduces the first column to shorten, and then the widest ones, until a line has at most
-// tableWidth characters. Headers stay.
-func fit(header []string, widths []int, first string) {
+// most characters. Headers stay.
+func fit(header []string, widths []int, first string, most int) {
 	least := make([]int, len(widths))
 	for i := range widths {
-		widths[i] = min(widths[i], tableWidth)
+		widths[i] = min(widths[i], most)
 		least[i] = max(minColumn, utf8.RuneCountInString(header[i]))
 	}
 	before := slices.Index(header, first)
-	for sum := total(widths); sum > tableWidth; sum-- {
+	for sum := total(widths); sum > most; sum-- {
 		reduced := -1
 		for i, n := range widths {
 			if n > least[i] && (reduced < 0 || n > widths[reduced]) {

@@ -229,7 +229,7 @@ func shortenSources(d *report.Decision, dir string) {
 	}
 }
 
-// decision prints a decision in lines of at most tableWidth characters.
+// decision prints a decision in lines that fit the terminal.
 func (v view) decision(d report.Decision) error {
 	verdict := "Allowed"
 	switch {
@@ -350,7 +350,7 @@ func (v view) hop(h report.Hop) {
 // field prints a name and its value.
 func (v view) field(name, value string) {
 	const indent = 11
-	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), shorten(oneLine(value), tableWidth-indent))
+	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), shorten(oneLine(value), v.flags.width()-indent))
 }
 
 // because prints what decides.
@@ -417,7 +417,7 @@ func valueText(a report.Attribute) string {
 }
 
 func (v view) candidate(c report.Candidate) {
-	v.say("  %s\n", shorten(oneLine(ruleText(c.Rule)), tableWidth-2))
+	v.say("  %s\n", shorten(oneLine(ruleText(c.Rule)), v.flags.width()-2))
 	const most = 5
 	text := c.Reason
 	if text == "" {
@@ -431,5 +431,5 @@ func (v view) candidate(c report.Candidate) {
 			text += ", not " + strings.Join(c.Wanted, ", ")
 		}
 	}
-	v.say("    %s\n", shorten(oneLine(text), tableWidth-4))
+	v.say("    %s\n", shorten(oneLine(text), v.flags.width()-4))
 }

@@ -34,14 +34,15 @@ when.
   HELD BACK  another proxy rejected it: it was not sent to this one
   NOT SENT   no resource of this type exists, or the proxy did not ask for it
 
-With PROXY, as name.namespace or the beginning of it, print the details of one proxy.
+With PROXY, as name.namespace or the beginning of it, print the details of one proxy,
+and the expiry of its certificate, for which its agent is asked. ` + reachLong + `
 
 With --agent, print how long a workload keeps working while control plane,
 certificate authority and token issuers stay away. The agent answers, so this also
 works while no control plane does. ` + reachCure + `.
 
-The exit code is 0 if every proxy shown is up to date, and 1 if one is not or a
-control plane does not answer.
+The exit code is 0 if every proxy shown is up to date; 1 if one is not, has an expired
+certificate, or a control plane does not answer; 2 for a wrong command line.
 
 A proxy has a row for each of its states, with the types in it. With -o wide it has
 one row, with a column for each type, its cluster, control plane and versions.
@@ -78,6 +79,8 @@ a port to each, because it answers without a token only on its own machine:
 type asked struct {
 	Address string `json:"address"`
 	Error   string `json:"error,omitempty"`
+	// Agents are the answers of the agents of a named proxy.
+	Agents []outage `json:"agents,omitempty"`
 	*report.Replica
 }
 
@@ -105,10 +108,19 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 			f.complain(cmd, answers)
 			return f.cfg.Exit(exitFailed, err)
 		}
+		v.agents = agentsOf(cmd.Context(), answers, min(f.timeout, agentTimeout))
 	}
 	switch {
 	case f.output != outTable && f.output != outWide:
-		err = f.write(cmd.OutOrStdout(), askedOf(answers))
+		list := askedOf(answers)
+		if len(v.agents) > 0 {
+			for i, a := range list {
+				if a.Replica != nil && len(a.Proxies) > 0 {
+					list[i].Agents = v.agents
+				}
+			}
+		}
+		err = f.write(cmd.OutOrStdout(), list)
 	case len(args) == 1:
 		err = v.proxies(answers)
 	default:
@@ -117,7 +129,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if f.complain(cmd, answers) > 0 || !allWell(answers) {
+	if f.complain(cmd, answers) > 0 || !allWell(answers) || slices.ContainsFunc(v.agents, outage.expired) {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
@@ -206,9 +218,10 @@ func few(list []string) string {
 
 // view prints answers as text.
 type view struct {
-	out   io.Writer
-	now   time.Time
-	flags *askFlags
+	out    io.Writer
+	now    time.Time
+	flags  *askFlags
+	agents []outage // of the proxy whose details are printed; may be nil
 }
 
 // say prints a sentence. Texts from proxies and control planes are kept on one line.
@@ -365,7 +378,7 @@ func (v view) proxies(answers []answer[report.Replica]) error {
 			}
 			v.say("\nIts objects: outrigger explain %s\nIts configuration: http://%s/debug/config_dump?pretty&proxyID=%s\n", p.Name, a.address, url.QueryEscape(p.Name))
 			for _, agent := range proxiesOf([]answer[report.Replica]{{address: a.address, value: report.Replica{Proxies: []report.Proxy{p}}}}) {
-				v.say("Its certificate, and what lasts in an outage: outrigger status --agent %s\n", agent.agent)
+				v.say("What lasts in an outage: outrigger status --agent %s\n", agent.agent)
 			}
 		}
 	}
@@ -383,6 +396,7 @@ func (v view) proxy(p report.Proxy) error {
 		{"Addresses", strings.Join(p.Addresses, ", ")},
 		{"Identity", p.Identity},
 		{"Versions", versions(p)},
+		{"Certificate", v.certificate()},
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
 	} {
 		if row[1] != "" {
@@ -394,19 +408,48 @@ func (v view) proxy(p report.Proxy) error {
 	}
 	v.say("\n")
 	w = v.tabs()
-	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES") // see above
+	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES\tREASON") // see above
 	for _, t := range p.Types {
 		resources := "-"
 		if t.Resources > 0 {
 			resources = fmt.Sprint(t.Resources)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources) // see above
+		reason := shorten(reasonOf(p, t), v.flags.width()-reasonAt)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources, reason) // see above
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	v.rejected([]report.Proxy{p})
 	return nil
+}
+
+// reasonAt is the greatest width of the columns before the reason of a state.
+const reasonAt = len("VHDS   HELD BACK   1234d   RESOURCES   ")
+
+// reasonOf returns why a type has its state.
+func reasonOf(p report.Proxy, t report.Type) string {
+	switch t.State {
+	case report.Synced:
+		return "acknowledged"
+	case report.Stale:
+		return "no answer to the last response"
+	case report.Rejected:
+		return "Envoy says: " + oneLine(t.Reason)
+	case report.HeldBack:
+		for _, h := range p.Held {
+			if h.Type == t.Name {
+				return oneLine(h.By) + " rejected " + oneLine(h.Name)
+			}
+		}
+		return "another proxy rejected it"
+	case report.NotSent:
+		if t.Name == "lds" && starting(p) {
+			return "not requested: clusters are incomplete"
+		}
+		return "none exists, or none was requested"
+	}
+	return "-"
 }
 
 func versions(p report.Proxy) string {

@@ -18,6 +18,7 @@ import (
 // Limits of the table, in characters. The longest list of types is that of all types.
 const (
 	tableWidth = 80
+	leastWidth = 60 // also for narrower terminals
 	typesWidth = len("CDS EDS LDS RDS VHDS ECDS SDS NDS PCDS")
 )
 
@@ -44,14 +45,14 @@ func (v view) table(answers []answer[report.Replica]) error {
 	return nil
 }
 
-// narrow prints a row for each proxy and state, in lines of at most tableWidth characters. It
+// narrow prints a row for each proxy and state, in lines that fit the terminal. It
 // shortens names that are too long.
 func (v view) narrow(proxies []report.Proxy) error {
 	rows := [][]string{{"NAME", "STATE", "SINCE", "TYPES"}}
 	for _, p := range proxies {
 		rows = append(rows, v.rows(p)...)
 	}
-	width := tableWidth
+	width := v.flags.width()
 	for column := 1; column < 4; column++ {
 		longest := 0
 		for _, r := range rows {
@@ -95,7 +96,7 @@ func (v view) rows(p report.Proxy) (rows [][]string) {
 		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(a, b))
 	})
 	for _, s := range states {
-		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), shorten(strings.Join(types[s], " "), typesWidth)})
+		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), shorten(strings.Join(types[s], " "), min(typesWidth, v.flags.width()/2-2))})
 	}
 	return rows
 }

@@ -34,6 +34,18 @@ func TestTableWidth(t *testing.T) {
 			if len(want) == 0 {
 				want[report.NotSent] = true
 			}
+			for _, terminal := range []int{0, 20, 66} { // columns
+				v := view{out: &bytes.Buffer{}, now: now, flags: &askFlags{cfg: Config{Width: terminal}}}
+				if err := v.narrow([]report.Proxy{{Name: name, Types: list}}); err != nil {
+					t.Fatal(err)
+				}
+				rows, _, _ := strings.Cut(v.out.(*bytes.Buffer).String(), "\n\n")
+				for line := range strings.Lines(rows) {
+					if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > v.flags.width() {
+						t.Errorf("a line has %d characters on a terminal with %d: %s", n, terminal, line)
+					}
+				}
+			}
 			var out bytes.Buffer
 			v := view{out: &out, now: now, flags: &askFlags{}}
 			if err := v.narrow([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
@@ -82,6 +94,35 @@ func TestShorten(t *testing.T) {
 	} {
 		if got := shorten(tc.text, tc.n); got != tc.want {
 			t.Errorf("shorten(%q, %d) = %q, want %q", tc.text, tc.n, got, tc.want)
+		}
+	}
+}
+
+// TestNarrowTerminal checks that rows of other tables fit a narrow terminal too.
+func TestNarrowTerminal(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("name-", 30)
+	var out bytes.Buffer
+	flags := askFlags{cfg: Config{Width: leastWidth}}
+	success := 0.5
+	(&topFlags{reachFlags: reachFlags{askFlags: flags}}).tables(&out, traffic{Workloads: []flow{{Destination: long, Requests: 1, Success: &success}}, Edges: []flow{{Source: long, Destination: long, Requests: 1}}}, 0)
+	for _, several := range []bool{false, true} {
+		tapping := &tap{out: &out, several: several, width: flags.width()}
+		tapping.head()
+		if err := tapping.row(proxy{name: long, namespace: "shop"}, tapped{Source: long, Method: "GET", Path: "/" + long, Status: 503, Flags: "UF,URX", Duration: 1e9, Sent: 1e9}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := view{out: &out, now: now, flags: &flags}
+	if err := v.decision(requests()[1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.columns([][]string{{"A", "B", "C"}, {long, long, long}}, "B"); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > leastWidth {
+			t.Errorf("a line has %d characters, want at most %d: %s", n, leastWidth, line)
 		}
 	}
 }

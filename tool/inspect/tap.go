@@ -89,7 +89,7 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 		"for": {f.length.String()}, "sample": {strconv.Itoa(f.sample)}, "rate": {strconv.Itoa(f.rate)}, "direction": {f.direction},
 		"method": {f.method}, "path": {f.path}, "status": {f.status}, "source": {f.source},
 	}
-	t := &tap{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), output: f.output, several: len(proxies) > 1, dropped: map[string]int{}}
+	t := &tap{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), output: f.output, several: len(proxies) > 1, width: f.width(), dropped: map[string]int{}}
 	t.head()
 	failed := make([]error, len(proxies))
 	var all sync.WaitGroup
@@ -138,6 +138,7 @@ type tapped struct {
 type tap struct {
 	output  string
 	several bool
+	width   int
 
 	mu         sync.Mutex // guards the fields below
 	out, notes io.Writer
@@ -237,10 +238,13 @@ func (t *tap) row(from proxy, r tapped) error {
 	return t.cells(r.Time.Local().Format("15:04:05"), direction, name, peer, r.Method+" "+r.Path, status, strings.TrimSuffix(millis(&duration), "ms"), size(float64(r.Sent)))
 }
 
-// cells prints a row of at most tableWidth characters. There is a column for the proxy if there are
+// cells prints a row of that fits the terminal. There is a column for the proxy if there are
 // several. The wide output shortens nothing.
 func (t *tap) cells(cells ...string) error {
 	widths := []int{8, 3, 12, 16, 13, 10, 6, 5}
+	for less, i := tableWidth-t.width, 0; less > 0; less, i = less-1, i+1 {
+		widths[2+i%4]-- // of names, requests and states
+	}
 	if !t.several {
 		widths[4] += widths[2] + 1
 		cells, widths = slices.Delete(cells, 2, 3), slices.Delete(widths, 2, 3)

@@ -214,7 +214,7 @@ func (f *topFlags) choose(ctx context.Context, complaints io.Writer, name string
 // Columns of the tables, in characters.
 const (
 	numbersFormat = " %7s %7s %6s %6s %6s %6s\n"
-	namesWidth    = tableWidth - 44
+	numbersWidth  = 44
 )
 
 // tables prints the tables of workloads and edges, with at most most rows each if most is positive.
@@ -252,9 +252,9 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 			shown, left = list[:most], len(list)-most
 		}
 		for _, one := range shown {
-			name := shorten(full(one.Destination, one.DestinationNamespace), namesWidth)
+			name := shorten(full(one.Destination, one.DestinationNamespace), v.namesWidth())
 			if one.Source != "" {
-				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace))
+				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace), v.namesWidth())
 			}
 			success, moved := "-", "-"
 			if one.Bytes > 0 {
@@ -272,13 +272,16 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 }
 
 func (v view) row(name string, cells ...any) {
-	v.say("%s"+strings.Repeat(" ", max(0, namesWidth-utf8.RuneCountInString(name))), name)
+	v.say("%s"+strings.Repeat(" ", max(0, v.namesWidth()-utf8.RuneCountInString(name))), name)
 	_, _ = fmt.Fprintf(v.out, numbersFormat, cells...) // the terminal may be closed
 }
 
-// between returns the names of an edge. It shortens the longer one, or both.
-func between(from, to string) string {
-	const width = namesWidth - 3
+// namesWidth returns the width of the column of names.
+func (v view) namesWidth() int { return max(v.flags.width()-numbersWidth, minColumn) }
+
+// between returns the names of an edge in a width. It shortens the longer one, or both.
+func between(from, to string, width int) string {
+	width -= 3
 	a, b := utf8.RuneCountInString(from), utf8.RuneCountInString(to)
 	if a+b > width {
 		half := width / 2

@@ -337,7 +337,7 @@ func (v view) affected(proxies []report.Affected) error {
 	}
 	w := v.tabs()
 	for _, r := range rows {
-		_, _ = fmt.Fprintln(w, shorten(r[0], tableWidth-width-2*gap)+"\t"+strings.Join(r[1:], "\t")) // Flush returns the error
+		_, _ = fmt.Fprintln(w, shorten(r[0], v.flags.width()-width-2*gap)+"\t"+strings.Join(r[1:], "\t")) // Flush returns the error
 	}
 	if err := w.Flush(); err != nil {
 		return err
