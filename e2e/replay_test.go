@@ -176,7 +176,13 @@ func (s *shop) configurations() {
 	if out, err := s.tool("status", "frontend"); err != nil || !strings.Contains(out, " left, until ") || !strings.Contains(out, "acknowledged") {
 		s.t.Errorf("status frontend: %v\n%s", err, out)
 	}
-	out, err := s.tool("proxy", "listeners", "frontend", "--admin", catalogV1+":15000", "--diff")
+	report := filepath.Join(s.t.TempDir(), "report.tar.gz")
+	out, err := s.tool("bug-report", "--file", report)
+	if err != nil {
+		s.t.Error(err)
+	}
+	wantAll(s.t, "bug-report", out, []string{"/log/control.log\n", "/log/frontend-agent.log\n", "/proxies/frontend.default.json\n"})
+	out, err = s.tool("proxy", "listeners", "frontend", "--admin", catalogV1+":15000", "--diff")
 	if err == nil || !strings.Contains(out, frontend+"_8080") || !strings.Contains(out, "only in Envoy") {
 		s.t.Errorf("two proxies have the same listeners: %v\n%s", err, out)
 	}

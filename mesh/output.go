@@ -50,6 +50,12 @@ const (
 	levelError
 )
 
+// logSuffix ends the names of log files.
+const logSuffix = ".log"
+
+// logName returns the name of the log file of a part with a label.
+func logName(label string) string { return strings.ReplaceAll(label, " ", "-") + logSuffix }
+
 func newOutput(path string) (*output, error) {
 	if err := os.MkdirAll(filepath.Dir(path), stateDirMode); err != nil {
 		return nil, fmt.Errorf("make the directory of logs: %w", err)

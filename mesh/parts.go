@@ -85,7 +85,7 @@ func (u *Mesh) newPart(s *state, name string, r role, c command) (*part, error) 
 	if r == roleAgent {
 		label = agentLabel(name)
 	}
-	out, err := newOutput(s.path("log", strings.ReplaceAll(label, " ", "-")+".log"))
+	out, err := newOutput(s.path("log", logName(label)))
 	if err != nil {
 		return nil, err
 	}

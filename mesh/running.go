@@ -61,6 +61,31 @@ func RunningIsolation(temp, control string) (string, error) {
 	return announcedBeside(temp, 1, control, 3)
 }
 
+// RunningLogs returns the log files of the control plane and the agents of a running mesh, by the debug
+// address of its control plane. It returns none for other addresses. Those of applications are not among
+// them.
+func RunningLogs(temp, control string) ([]string, error) {
+	state, err := announcedBeside(temp, 1, control, 2)
+	if state == "" || err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(filepath.Dir(state))
+	agents, err := filepath.Glob(filepath.Join(dir, "log", "*"+logName(agentLabel(""))))
+	if err != nil {
+		return nil, fmt.Errorf("find the logs of the mesh: %w", err)
+	}
+	list := []string{filepath.Join(dir, "log", logName(controlName))}
+	for _, path := range agents {
+		workload := strings.TrimSuffix(filepath.Base(path), logName(agentLabel("")))
+		_, of := os.Stat(filepath.Join(dir, "workloads", workload))
+		_, itself := os.Stat(filepath.Join(dir, "workloads", strings.TrimSuffix(filepath.Base(path), logSuffix)))
+		if of == nil && itself != nil { // not of an application whose name ends like this
+			list = append(list, path)
+		}
+	}
+	return list, nil
+}
+
 // announcedBeside returns a line of the file that has a value in another line, or "" without one.
 func announcedBeside(temp string, key int, value string, line int) (string, error) {
 	all, err := announcements(temp)

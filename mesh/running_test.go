@@ -44,6 +44,9 @@ func TestRunning(t *testing.T) {
 			t.Errorf("the isolation of %s is %q, %v", control, got, err)
 		}
 	}
+	if logs, err := RunningLogs(temp, "127.77.51.11:15014"); err != nil || len(logs) > 0 {
+		t.Errorf("the logs of no mesh are %q, %v", logs, err)
+	}
 	// A mesh without a config directory also has a control plane.
 	alone, err := announce(temp, "", "127.77.51.10:15014", "/state/two", IsolateNone)
 	if err != nil {
@@ -71,5 +74,30 @@ func TestRunning(t *testing.T) {
 	}
 	if _, err := announce(filepath.Join(temp, "missing"), "x", "y", "z", ""); err == nil {
 		t.Error("announced in a directory that does not exist")
+	}
+}
+
+// TestRunningLogs checks that the logs of applications are none of those of a mesh.
+func TestRunningLogs(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	for _, name := range []string{"log/control.log", "log/web.log", "log/web-agent.log", "log/db-agent.log", "log/db-agent-agent.log", "workloads/web/x", "workloads/db-agent/x"} {
+		path := filepath.Join(temp, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	withdraw, err := announce(temp, "", "127.77.51.12:15014", filepath.Join(temp, "control", "config"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = withdraw() }() // the directory is temporary
+	logs, err := RunningLogs(temp, "127.77.51.12:15014")
+	want := []string{filepath.Join(temp, "log/control.log"), filepath.Join(temp, "log/db-agent-agent.log"), filepath.Join(temp, "log/web-agent.log")}
+	if err != nil || !slices.Equal(logs, want) {
+		t.Errorf("got %q, %v", logs, err)
 	}
 }

@@ -6,6 +6,7 @@ package sds_test
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -236,6 +237,17 @@ func TestCRL(t *testing.T) {
 		}
 		return c.GetCrl().GetInlineBytes()
 	}
+	wantEnd := func(list []byte) {
+		t.Helper()
+		block, _ := pem.Decode(list)
+		parsed, err := x509.ParseRevocationList(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := r.workload.RevocationEnd(); !end.Equal(parsed.NextUpdate) {
+			t.Errorf("the end of the revocation list in force is %s, want %s", end, parsed.NextUpdate)
+		}
+	}
 	if got := crl(); len(got) != 0 {
 		t.Errorf("revocation list without a file: got %q, want none", got)
 	}
@@ -244,14 +256,17 @@ func TestCRL(t *testing.T) {
 	if got := crl(); !bytes.Equal(got, first) {
 		t.Errorf("revocation list: got %q, want the first one", got)
 	}
+	wantEnd(first)
 	replace(t, path, certs.EncodeChain(a.root))
 	eventually(t, "a line about the file", func() bool { return strings.Contains(log.String(), "not X509 CRL") })
 	remove(t, path)
 	s.none("while the file is broken or gone")
+	wantEnd(first)
 	write(t, path, second)
 	if got := crl(); !bytes.Equal(got, second) {
 		t.Errorf("revocation list: got %q, want the second one", got)
 	}
+	wantEnd(second)
 	if !strings.Contains(log.String(), "should have been replaced already") {
 		t.Error("the log does not contain that the list is too old")
 	}

@@ -82,8 +82,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), collateral.NewVersion(version))
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	questions := inspect.Config{
-		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb,
-		Width: objects.Columns(os.Stdout),
+		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),
 	}
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin),

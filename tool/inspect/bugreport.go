@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"archive/tar"
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -26,12 +27,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
 const (
 	// maxReportPart and maxReport are the sizes in bytes of one file in a report, and of all of them.
 	maxReportPart = 32 << 20
 	maxReport     = 256 << 20
+	// maxReportLog is how much of the end of a log file is collected, in bytes.
+	maxReportLog = 1 << 20
 )
 
 // reported are the questions whose answers are part of a report.
@@ -42,6 +46,7 @@ type bugReportFlags struct {
 	askFlags
 	file    string
 	proxies int
+	most    time.Duration
 }
 
 func newBugReportCommand(cfg Config) *cobra.Command {
@@ -50,8 +55,9 @@ func newBugReportCommand(cfg Config) *cobra.Command {
 		Use:   "bug-report",
 		Short: "Write an archive that describes the mesh, for a report of a problem",
 		Long: `Write an archive with the state of the control planes, the objects and their
-history, the configuration of proxies, and metrics. The command lists what it
-collects and what it cannot reach.
+history, the configuration of proxies, and metrics. Of a mesh of outrigger up it also
+has the ends of the logs of the control plane and the agents. The command lists what
+it collects and what it cannot reach, and ends after the time of --within.
 
 Private keys, tokens, and the values of fields that are named like a secret are
 replaced by ` + redactedText + `. Read the archive before you send it: names of hosts and
@@ -63,6 +69,7 @@ services, addresses, and what an object says in other fields stay in it.`,
 	f.addControls(cmd)
 	f.output, f.outputs = outTable, []string{outTable}
 	cmd.Flags().StringVar(&f.file, "file", "outrigger-report.tar.gz", "file to write; it must not exist")
+	cmd.Flags().DurationVar(&f.most, "within", 2*time.Minute, "greatest time in all")
 	cmd.Flags().IntVar(&f.proxies, "proxies", 20, "number of proxies whose configuration is collected, first those that are not in sync")
 	return cmd
 }
@@ -72,6 +79,11 @@ func (f *bugReportFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if f.most <= 0 {
+		return f.cfg.Exit(exitUsage, fmt.Errorf("--within %s must be more than 0", f.most))
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.most)
+	defer cancel()
 	file, err := os.OpenFile(f.file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		err = fmt.Errorf("%s exists: remove it, or name another file with --file", f.file)
@@ -84,7 +96,11 @@ func (f *bugReportFlags) run(cmd *cobra.Command) error {
 	b.add("about.json", b.about(cmd.Root()))
 	reached := false
 	for _, address := range addresses {
-		reached = b.control(cmd.Context(), address) || reached
+		reached = b.control(ctx, address) || reached
+		b.logs(address)
+	}
+	if ctx.Err() != nil {
+		b.say.say("incomplete: %s were not enough, see --within\n", f.most.String())
 	}
 	err = cmp.Or(b.err, cmd.Context().Err())
 	err = errors.Join(err, b.out.Close(), compressed.Close(), file.Close())
@@ -148,7 +164,7 @@ func (b *bugReport) missed(name string, err error) {
 
 // control adds the state of a control plane, and reports whether it answers.
 func (b *bugReport) control(ctx context.Context, address string) (reached bool) {
-	dir := strings.NewReplacer(":", "_", "/", "_").Replace(strings.TrimPrefix(address, "http://"))
+	dir := reportDir(address)
 	for _, name := range reported {
 		a := ask[json.RawMessage](ctx, []string{address}, question{path: name}, b.flags.timeout)[0]
 		if a.err != nil {
@@ -171,6 +187,47 @@ func (b *bugReport) control(ctx context.Context, address string) (reached bool) 
 	}
 	b.add(path.Join(dir, "metrics.txt"), text)
 	return reached
+}
+
+// logs adds the ends of the logs of a mesh on this machine.
+func (b *bugReport) logs(address string) {
+	paths, err := mesh.RunningLogs(os.TempDir(), address)
+	if err != nil {
+		b.missed("logs", err)
+	}
+	for _, file := range paths {
+		name := path.Join(reportDir(address), "log", path.Base(file))
+		text, err := endOf(file, maxReportLog)
+		if err != nil {
+			b.missed(name, err)
+			continue
+		}
+		b.add(name, text)
+	}
+}
+
+// endOf returns the last bytes of a file, beginning with a whole line.
+func endOf(name string, most int64) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // read-only: closing cannot lose data
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	skipped := max(info.Size()-most, 0)
+	text, err := io.ReadAll(io.NewSectionReader(file, skipped, most))
+	if skipped > 0 {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+	return text, err
+}
+
+// reportDir returns the directory of a control plane in a report.
+func reportDir(address string) string {
+	return strings.NewReplacer(":", "_", "/", "_").Replace(strings.TrimPrefix(address, "http://"))
 }
 
 // proxies adds the configuration of proxies, first of those that are not in sync.

@@ -124,3 +124,33 @@ func TestBugReport(t *testing.T) {
 		t.Errorf("without a control plane: code %d: %s", code, errs)
 	}
 }
+
+// TestBugReportIsBounded asks a control plane whose answers never end, and reads the end of a long log.
+func TestBugReportIsBounded(t *testing.T) {
+	t.Parallel()
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/debug/proxies" {
+			_, _ = io.WriteString(w, "{}") // the test sees what is missing
+			return
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(silent.Close)
+	name := filepath.Join(t.TempDir(), "report.tar.gz")
+	out, errs, code := run(t, "bug-report", "--file", name, "--control", silent.URL, "--timeout", "1h", "--within", "300ms")
+	if code != 0 || !strings.Contains(out, "incomplete: 300ms were not enough") || len(filesOf(t, name)) == 0 {
+		t.Errorf("code %d: %s%s", code, errs, out)
+	}
+	if _, errs, code := run(t, "bug-report", "--file", name, "--control", silent.URL, "--within", "0s"); code != exitUsage || !strings.Contains(errs, "must be more than 0") {
+		t.Errorf("code %d: %s", code, errs)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(log, []byte("first line\nsecond\nthird\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for most, want := range map[int64]string{100: "first line\nsecond\nthird\n", 15: "second\nthird\n", 2: ""} {
+		if text, err := endOf(log, most); err != nil || string(text) != want {
+			t.Errorf("%d bytes: %q, %v", most, text, err)
+		}
+	}
+}

@@ -89,14 +89,14 @@ func pastObject(v report.Version) (*model.Config, error) {
 
 func newRollbackCommand(cfg Config) *cobra.Command {
 	store, pick := storeFlags{cfg: cfg}, picker{}
-	to, dryRun := "", false
+	to, dryRun, yes := "", false, false
 	cmd := &cobra.Command{
 		Use:   "rollback (KIND/NAME | KIND NAME)",
 		Short: "Restore an earlier version of an object",
 		Long: "Write an earlier version of an object to the store, and show what changes. Without\n" +
 			"--to, it is the last version that differs from the stored one. An object that was\n" +
 			"deleted is created again. The control plane knows the versions; outrigger history\n" +
-			"lists them.",
+			"lists them. Mistakes that the change brings are printed, as by outrigger apply.",
 		Example: "  outrigger rollback vs/catalog -n shop\n  outrigger rollback vs/catalog -n shop --to 1f3a\n" +
 			"  outrigger rollback vs/catalog -n shop --dry-run",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -128,6 +128,13 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 					return err
 				}
 				say(cmd, "%s", text)
+				address, err := store.url()
+				if err != nil {
+					return err
+				}
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes || dryRun, asks: cfg.Terminal}).run(ctx, cmd, s, []*model.Config{c}); err != nil {
+					return err
+				}
 				if dryRun {
 					say(cmd, "%s would be restored to %s\n", display(key), c.Source)
 					return nil
@@ -148,6 +155,7 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 	cmd.Flags().StringVarP(&pick.namespace, "namespace", "n", "", "namespace of the object (default \"default\")")
 	cmd.Flags().StringVar(&to, "to", "", "revision to restore, or the beginning of one")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would change")
+	cmd.Flags().BoolVar(&yes, "yes", false, "restore without a question, also what denies all requests to a workload")
 	store.add(cmd)
 	store.complete(cmd, &pick)
 	return cmd

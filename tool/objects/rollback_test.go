@@ -98,6 +98,31 @@ workloadentry/one restored to revision 10.0.0.2
 	}
 }
 
+// TestRollbackReviews checks that rollback prints the findings of the restored object, and asks before it
+// denies everything.
+func TestRollbackReviews(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.past = past{{
+		Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: "stop"}, Change: report.Updated, Revision: "1f3a",
+		Object: []byte(`{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy","metadata":{"name":"stop","namespace":"shop"},"spec":{"action":"DENY","rules":[{}]}}`),
+	}}
+	s.answer = "n\n"
+	const finding = "WARNING OUT0002 AuthorizationPolicy/shop/stop  revision 1f3a"
+	for _, c := range []struct {
+		flag   string
+		code   int
+		asks   bool
+		exists bool
+	}{{"--dry-run", 0, false, false}, {"-n=shop", 1, true, false}, {"--yes", 0, false, true}} {
+		code, _, errs := s.run("rollback", "ap/stop", "-n", "shop", c.flag)
+		exists := s.store("memory://").Get(model.Key{Kind: model.AuthorizationPolicy, Namespace: "shop", Name: "stop"}) != nil
+		if code != c.code || !strings.Contains(errs, finding) || strings.Contains(errs, question) != c.asks || exists != c.exists {
+			t.Errorf("%s: code %d, exists: %v: %s", c.flag, code, exists, errs)
+		}
+	}
+}
+
 // TestDiffOfTimes checks the output and the exit codes of diff between two moments.
 func TestDiffOfTimes(t *testing.T) {
 	t.Parallel()
