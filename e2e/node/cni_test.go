@@ -7,9 +7,13 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +92,8 @@ spec:
 		t.Errorf("the server sees the client as %s, want %s", text, identity)
 	}
 
+	n.eventually(t, "istio-system", func(context.Context) error { return pluginRights() })
+
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if out, err := n.outrigger(ctx, "", "uninstall", "--revision=cni"); err != nil {
@@ -103,6 +109,46 @@ spec:
 		}
 		return err
 	})
+}
+
+// pluginRights returns an error if the API server refused a request of the plugin or of its installer,
+// or if one of their rights was not used. Two need not be: the installer lists pods only if watches do
+// not, and gets its DaemonSet when its own pod is replaced.
+func pluginRights() error {
+	text, err := os.ReadFile(auditLog)
+	if err != nil {
+		return err
+	}
+	unused := map[string]bool{
+		"outrigger-cni-cni-plugin get pods": true, "outrigger-cni-cni watch pods": true, "outrigger-cni-cni create serviceaccounts/token": true,
+		"outrigger-cni-cni watch daemonsets": true,
+	}
+	for line := range strings.Lines(string(text)) {
+		var q struct {
+			Verb string
+			User struct{ Username string }
+			Ref  struct{ Resource, Subresource string } `json:"objectRef"`
+			Said struct {
+				Code    int
+				Message string
+			} `json:"responseStatus"`
+		}
+		account := ""
+		if json.Unmarshal([]byte(line), &q) == nil {
+			account = strings.TrimPrefix(q.User.Username, "system:serviceaccount:istio-system:")
+		}
+		if !strings.HasPrefix(account, "outrigger-cni") {
+			continue // another account, or the last line is being written
+		}
+		if q.Said.Code == http.StatusForbidden {
+			return fmt.Errorf("%s may not %s %s: %s", account, q.Verb, q.Ref.Resource, q.Said.Message)
+		}
+		delete(unused, account+" "+q.Verb+" "+strings.TrimSuffix(q.Ref.Resource+"/"+q.Ref.Subresource, "/"))
+	}
+	if len(unused) > 0 {
+		return fmt.Errorf("never used: %q", slices.Sorted(maps.Keys(unused)))
+	}
+	return nil
 }
 
 // pluginLog returns the logs of the plugin's installer.

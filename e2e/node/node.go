@@ -45,9 +45,13 @@ func start(ctx context.Context) (n *Node, err error) {
 			n = nil
 		}
 	}()
+	if err := os.WriteFile(auditPolicy, []byte(auditRules), 0o600); err != nil {
+		return n, err
+	}
 	n.Cluster, err = kube.Start(ctx, kube.Options{Address: nodeAddress, Args: []string{
 		"--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP",
 		"--endpoint-reconciler-type=lease", "--anonymous-auth=true",
+		"--audit-policy-file=" + auditPolicy, "--audit-log-path=" + auditLog, "--audit-log-mode=blocking-strict",
 	}})
 	if err != nil {
 		return n, err

@@ -90,3 +90,19 @@ metadata: {name: kube-apiserver-kubelet}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:kubelet-api-admin"}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: kube-test-server}]
 `
+
+// auditPolicy is the file with the policy of kube-apiserver's audit, and auditLog is its log: who
+// requests what, of the accounts of the mesh.
+const (
+	auditPolicy = "/run/audit.yaml"
+	auditLog    = "/run/audit.log"
+
+	auditRules = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  userGroups: ["system:serviceaccounts:istio-system"]
+- level: None
+`
+)
