@@ -64,8 +64,8 @@ func (b *builder) envoy() (err error) {
 		Binary: b.parts.binary, AllowUnsafe: b.parts.unsafe, Args: cfg.envoyArgs, Admin: b.admin(), Configured: b.parts.relay.Configured, Drain: cfg.drain(), Restart: cfg.flags.Restart,
 		Env: append(node.WorkloadOf(cfg.metadata.WorkloadName, cfg.metadata.Namespace, cfg.metadata.ClusterID, cfg.metadata.Labels).Environ(),
 			bootstrap.Environ(cfg.env.Compliance)...),
-		HotRestart: hotRestart(cfg, b.parts.relay.Connected),
-		Stdout:     os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
+		HotRestart: hotRestart(cfg, b.parts.relay.Connected), Prepare: b.bootstrapPatch(),
+		Stdout: os.Stdout, Stderr: os.Stderr, Logger: b.logger("envoy"), Registerer: b.registry,
 	})
 	return err
 }

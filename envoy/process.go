@@ -37,6 +37,9 @@ type Config struct {
 	AllowUnsafe bool
 	// Args are the arguments returned by [Args], without the program's name.
 	Args []string
+	// Prepare returns the arguments to use instead of Args, or Args. Run calls it once, and uses the
+	// result if Envoy accepts its configuration. Optional.
+	Prepare func(ctx context.Context) []string
 	// Dir is the working directory. If empty, it is the agent's.
 	Dir string
 	// Env is added to the agent's environment, NAME=value.
@@ -156,6 +159,7 @@ func (p *Process) Run(ctx context.Context) error {
 	} else {
 		p.cfg.Logger.Info("envoy may open as many files as the hard limit allows", "count", limit)
 	}
+	p.prepare(ctx)
 	if p.hot != nil {
 		if err := p.hot.prepare(); err != nil {
 			return err
@@ -169,6 +173,25 @@ func (p *Process) Run(ctx context.Context) error {
 		p.beside.Go(func() { p.watchBinary(beside) })
 	}
 	return p.keep(ctx, beside)
+}
+
+// prepare replaces the arguments by those of Config.Prepare if Envoy accepts them.
+func (p *Process) prepare(ctx context.Context) {
+	if p.cfg.Prepare == nil {
+		return
+	}
+	args := p.cfg.Prepare(ctx)
+	if slices.Equal(args, p.cfg.Args) || ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, rehearsalTimeout)
+	defer cancel()
+	check := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--disable-hot-restart" })
+	if _, err := p.ask(ctx, append(check, "--disable-hot-restart", "--mode", "validate")...); err != nil {
+		p.cfg.Logger.Warn("envoy refuses the bootstrap of the control plane and starts without it", "err", err)
+		return
+	}
+	p.cfg.Args = args
 }
 
 // keep starts Envoy and restarts it within the budget. Goroutines that run beside Envoy end when

@@ -42,7 +42,6 @@ func sameValue(a, b string) bool {
 func unservedVariables() []unservedVariable {
 	off, on := []string{"false"}, []string{"true"}
 	return []unservedVariable{
-		{name: "BOOTSTRAP_XDS_AGENT", nothing: off},
 		{name: "XDS_AUTH_PROVIDER"},
 		{name: "HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED", nothing: on, instead: "Envoy no longer has this switch and always cuts fragments off paths; remove it"},
 		{name: "ISTIO_GPRC_MAXSTREAMS", nothing: []string{"100000"}, instead: "Envoy needs one stream, and gRPC's own limit applies; remove it"},

@@ -79,6 +79,7 @@ type Envoy struct {
 	DeltaXDS, DualStack        bool
 	ExitOnZero                 bool
 	SkipDeprecatedLogs         bool
+	AskBootstrap               bool // the control plane may have patches of the bootstrap
 	MinDrain                   time.Duration
 }
 

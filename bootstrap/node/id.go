@@ -26,7 +26,10 @@ func Roles() []string { return []string{Sidecar, Router, Waypoint, Ztunnel} }
 // hexadecimal, in the filter state PeerSerial. No WasmPlugin has a name with a slash.
 const (
 	DeniedPeers = "outrigger/denied-peers"
-	PeerSerial  = "outrigger.peer_serial"
+	// BootstrapPatch is the name under which agents request the patches of their bootstrap. The
+	// resource is a google.protobuf.Struct, which Envoy merges over the bootstrap.
+	BootstrapPatch = "outrigger/bootstrap-patch"
+	PeerSerial     = "outrigger.peer_serial"
 )
 
 // XDSCluster is the static cluster of the agent's XDS socket. It also receives access logs: RecordLog

@@ -15,6 +15,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
@@ -161,6 +163,23 @@ func (c *controlPlane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscover
 	case <-drop:
 		return status.Error(codes.Unavailable, "the control plane restarts")
 	}
+}
+
+// StreamAggregatedResources answers the question for a bootstrap, if there is one.
+func (c *controlPlane) StreamAggregatedResources(s discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	req, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	const typeBootstrap = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
+	list := c.resources[typeBootstrap]
+	if req.GetTypeUrl() == typeBootstrap && strings.HasPrefix(req.GetNode().GetId(), "sidecar~") && req.GetNode().GetMetadata().GetFields()["NAMESPACE"].GetStringValue() == "default" && len(list) > 0 {
+		if err := s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: typeBootstrap, VersionInfo: "1", Nonce: "1", Resources: []*anypb.Any{list[0].GetResource()}}); err != nil {
+			return err
+		}
+	}
+	<-s.Context().Done()
+	return nil
 }
 
 // dropStreams ends all open streams.

@@ -12,8 +12,11 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
@@ -46,6 +49,14 @@ func agentWord(t *testing.T, res *anypb.Any) string {
 				t.Fatalf("%d certificates in one text: %v", len(chain), err)
 			}
 			words = append(words, chain[0].Subject.CommonName)
+		}
+	case xds.TypeStruct:
+		var patch structpb.Struct
+		if err := res.UnmarshalTo(&patch); err != nil {
+			t.Fatal(err)
+		}
+		for name := range patch.GetFields() {
+			words = append(words, name)
 		}
 	default:
 		return res.TypeUrl
@@ -139,5 +150,28 @@ func TestAgentOfGateway(t *testing.T) {
 		p.quiet()
 		p.askBare(xds.TypeProxyConfig)
 		p.wantAck("pcds root")
+	})
+}
+
+// TestBootstrapPatch checks that an agent receives the patches of its bootstrap, also if there are
+// none, and that an agent that asks for a whole bootstrap has no answer.
+func TestBootstrapPatch(t *testing.T) {
+	eachAgent(t, func(t *testing.T, h *harness, p *peer) {
+		p.subscribe(xds.TypeBootstrap, node.BootstrapPatch)
+		p.wantAck("bds ")
+		value, err := structpb.NewStruct(map[string]any{"stats_config": map[string]any{"stats_tags": []any{map[string]any{"tag_name": "team", "fixed_value": "shop"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.server.Push(snapshotOf(nil, nil, &model.Config{
+			Key: model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "tags"},
+			Spec: &networkingv1alpha3.EnvoyFilter{ConfigPatches: []*networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch{{
+				ApplyTo: networkingv1alpha3.EnvoyFilter_BOOTSTRAP, Patch: &networkingv1alpha3.EnvoyFilter_Patch{Operation: networkingv1alpha3.EnvoyFilter_Patch_MERGE, Value: value},
+			}}},
+		}), model.Change{All: true})
+		p.wantAck("bds stats_config")
+		other := h.connect(t, p.delta)
+		other.subscribe(xds.TypeBootstrap)
+		other.quiet()
 	})
 }

@@ -46,6 +46,7 @@ var shortTypes = map[string]string{
 	xds.TypeSecret:      "sds",
 	xds.TypeNameTable:   "nds",
 	xds.TypeProxyConfig: "pcds",
+	xds.TypeBootstrap:   "bds",
 }
 
 // isServed reports whether proxies can subscribe to a type.

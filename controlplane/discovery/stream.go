@@ -80,7 +80,7 @@ type stream struct {
 // then the types of the agent.
 var order = slices.Concat(slices.Insert(slices.Clone(xds.Types), slices.Index(xds.Types, xds.TypeListener), xds.TypeExtension),
 
-	[]string{xds.TypeSecret, xds.TypeNameTable, xds.TypeProxyConfig})
+	[]string{xds.TypeSecret, xds.TypeNameTable, xds.TypeProxyConfig, xds.TypeBootstrap})
 
 // notify makes the loop check for a newer snapshot. It never blocks.
 func (s *stream) notify() {

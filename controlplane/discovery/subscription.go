@@ -76,7 +76,7 @@ const (
 // absencePolicyOf returns the policy of a type.
 func absencePolicyOf(typeURL string) absencePolicy {
 	switch typeURL {
-	case xds.TypeSecret, xds.TypeExtension, xds.TypeNameTable, xds.TypeProxyConfig:
+	case xds.TypeSecret, xds.TypeExtension, xds.TypeNameTable, xds.TypeProxyConfig, xds.TypeBootstrap:
 		return ignoreAbsent
 	}
 	return removeAbsent
@@ -118,7 +118,7 @@ func (s *subscription) state(name string) resourceState {
 // type, rather than to everything.
 func byName(typeURL string) bool {
 	switch typeURL {
-	case xds.TypeEndpoint, xds.TypeRoute, xds.TypeExtension, xds.TypeSecret:
+	case xds.TypeEndpoint, xds.TypeRoute, xds.TypeExtension, xds.TypeSecret, xds.TypeBootstrap:
 		return true
 	}
 	return false

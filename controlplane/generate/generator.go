@@ -6,6 +6,7 @@ package generate
 import (
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authentication"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -46,6 +47,7 @@ type Generator struct {
 	// validated are the filters of RequestAuthentications.
 	validated memo[string, *authentication.Filters]
 	empty     *xds.Set
+	bootstrap *xds.Set // without patches
 	// patchedSets and patchedResources are those that EnvoyFilters change.
 	patchedSets      memo[patchedKey, *patchedSet]
 	patchedResources memo[patchedResourceKey, *patchedResource]
@@ -78,7 +80,9 @@ type setKey struct {
 
 // New returns a Generator with an empty cache.
 func New(cfg Config) *Generator {
-	return &Generator{cfg: cfg, table: xds.NewTable(), empty: xds.NewSet(nil, nil, nil)}
+	g := &Generator{cfg: cfg, table: xds.NewTable(), empty: xds.NewSet(nil, nil, nil)}
+	g.bootstrap = xds.NewSet(nil, []*xds.Resource{g.table.PutBytes(xds.TypeStruct, node.BootstrapPatch, nil)}, nil)
+	return g
 }
 
 // Generate returns all resources of a type for a proxy. Proxies with the same view receive the
@@ -96,6 +100,9 @@ func (g *Generator) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL st
 func (g *Generator) generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
 	if typeURL == xds.TypeProxyConfig {
 		return g.trust(mesh)
+	}
+	if typeURL == xds.TypeBootstrap {
+		return g.bootstrap
 	}
 	if proxy.Role == "router" && len(proxy.IPs) > 0 {
 		return g.router(mesh, proxy, typeURL)

@@ -14,6 +14,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -62,6 +63,8 @@ func kindsOf(typeURL string) []patch.ApplyTo {
 		return patch.ClusterKinds
 	case xds.TypeExtension:
 		return patch.ExtensionKinds
+	case xds.TypeBootstrap:
+		return patch.BootstrapKinds
 	}
 	return nil
 }
@@ -221,6 +224,8 @@ func (b *patcher) resource(r *xds.Resource) *patchedResource {
 		return patchedTo(b, r, b.patches.Cluster(m, b.place))
 	case *routev3.RouteConfiguration:
 		return patchedTo(b, r, b.patches.Routes(m, b.place))
+	case *structpb.Struct:
+		return patchedTo(b, r, b.patches.Bootstrap(m))
 	}
 	return same
 }
@@ -232,7 +237,11 @@ func patchedTo[M proto.Message](b *patcher, r *xds.Resource, o patch.Outcome[M])
 	case o.Removed:
 		p.resource = nil
 	case len(o.Hits) > 0:
-		res, err := b.table.Put(b.typeURL, r.Name, o.Message, slices.Concat(r.Sources, sourcesOf(o.Hits)))
+		typeURL := b.typeURL
+		if typeURL == xds.TypeBootstrap {
+			typeURL = xds.TypeStruct
+		}
+		res, err := b.table.Put(typeURL, r.Name, o.Message, slices.Concat(r.Sources, sourcesOf(o.Hits)))
 		if err != nil {
 			p.problems, p.hits = append(p.problems, refused(o.Hits, err)...), nil
 			break

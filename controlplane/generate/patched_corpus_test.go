@@ -20,7 +20,7 @@ import (
 
 // typesOfCorpus are the types in the comments of the corpus.
 var typesOfCorpus = map[string]string{
-	"clusters": xds.TypeCluster, "listeners": xds.TypeListener, "routes": xds.TypeRoute, "extensions": xds.TypeExtension,
+	"clusters": xds.TypeCluster, "listeners": xds.TypeListener, "routes": xds.TypeRoute, "extensions": xds.TypeExtension, "bootstrap": xds.TypeBootstrap,
 }
 
 // corpusCase is an EnvoyFilter of testdata/envoyfilters and the world that it is added to. Its first
@@ -107,7 +107,7 @@ func TestEnvoyFilterCorpus(t *testing.T) {
 				}
 			}
 			hit := map[int]bool{}
-			for _, typeURL := range append(slices.Clone(xds.Types), xds.TypeExtension) {
+			for _, typeURL := range append(slices.Clone(xds.Types), xds.TypeExtension, xds.TypeBootstrap) {
 				for _, h := range g.Hits(after, c.proxy, typeURL) {
 					hit[h.Patch.Index] = true
 				}

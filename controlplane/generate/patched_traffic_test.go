@@ -217,7 +217,7 @@ func answerAt(t *testing.T, url string) int {
 func noProblems(t *testing.T, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
 	problems, g := slices.Clone(mesh.Problems), New(Config{})
-	for _, typeURL := range append(slices.Clone(xds.Types), xds.TypeExtension) {
+	for _, typeURL := range append(slices.Clone(xds.Types), xds.TypeExtension, xds.TypeBootstrap) {
 		problems = append(problems, g.Generate(mesh, proxy, typeURL).Problems...)
 	}
 	for _, p := range problems {

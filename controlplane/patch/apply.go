@@ -85,7 +85,7 @@ func (r *run) of(kind ApplyTo) []*Patch {
 		if p == nil {
 			continue
 		}
-		if c := p.match.GetContext(); c == networkingv1alpha3.EnvoyFilter_ANY || c == r.Context {
+		if p.in(r.Context) {
 			out = append(out, p)
 		}
 	}
@@ -198,11 +198,17 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 
 var errTooMany = errors.New("nor are the others of this object: too many patches are invalid; correct those first")
 
+// in reports whether a patch is for a context. Bootstraps have none, as in Istio.
+func (p *Patch) in(c Context) bool {
+	of := p.match.GetContext()
+	return of == networkingv1alpha3.EnvoyFilter_ANY || of == c || p.ApplyTo == bootstrap
+}
+
 // all returns the patches of some kinds for a context.
 func (p Patches) all(c Context, kinds []ApplyTo) (out []*Patch) {
 	for _, kind := range kinds {
 		for _, one := range p.kind[kind] {
-			if in := one.match.GetContext(); in == networkingv1alpha3.EnvoyFilter_ANY || in == c {
+			if one.in(c) {
 				out = append(out, one)
 			}
 		}

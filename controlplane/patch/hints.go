@@ -25,5 +25,8 @@ func (p *Patch) hints() (out []string) {
 	if p.class != networkingv1alpha3.EnvoyFilter_Patch_UNSPECIFIED && (p.ApplyTo != httpFilter || p.Operation != add) {
 		out = append(out, ".patch.filterClass has no effect without applyTo: HTTP_FILTER and operation: ADD: remove it")
 	}
+	if p.ApplyTo == bootstrap && p.match.GetContext() != networkingv1alpha3.EnvoyFilter_ANY {
+		out = append(out, ".match.context has no effect on BOOTSTRAP, as in Istio: select workloads, or match proxyVersion or metadata")
+	}
 	return out
 }

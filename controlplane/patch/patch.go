@@ -35,6 +35,7 @@ const (
 	httpRoute     = networkingv1alpha3.EnvoyFilter_HTTP_ROUTE
 	cluster       = networkingv1alpha3.EnvoyFilter_CLUSTER
 	extension     = networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG
+	bootstrap     = networkingv1alpha3.EnvoyFilter_BOOTSTRAP
 
 	merge        = networkingv1alpha3.EnvoyFilter_Patch_MERGE
 	mergeLists   = networkingv1alpha3.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
@@ -253,6 +254,7 @@ var operations = map[ApplyTo][]Operation{
 	httpRoute:     {merge, mergeLists, add, remove, insertBefore, insertAfter, insertFirst},
 	cluster:       {merge, mergeLists, add, remove},
 	extension:     {add},
+	bootstrap:     {merge},
 }
 
 // supported returns an error if the patch can have no effect. It replaces an operation by the one
@@ -260,8 +262,6 @@ var operations = map[ApplyTo][]Operation{
 func (p *Patch) supported() error {
 	known, ok := operations[p.ApplyTo]
 	switch {
-	case p.ApplyTo == networkingv1alpha3.EnvoyFilter_BOOTSTRAP:
-		return fmt.Errorf(".applyTo is BOOTSTRAP, which Envoy reads from its agent before it asks the control plane: set ISTIO_BOOTSTRAP_OVERRIDE or the annotation sidecar.istio.io/bootstrapOverride")
 	case !ok:
 		return fmt.Errorf(".applyTo is %s, which is not supported: write HTTP_FILTER, CLUSTER or another kind", p.ApplyTo)
 	case p.match.GetContext() == networkingv1alpha3.EnvoyFilter_WAYPOINT:

@@ -110,4 +110,5 @@ var (
 	HostKinds      = []ApplyTo{virtualHost, httpRoute}
 	ClusterKinds   = []ApplyTo{cluster}
 	ExtensionKinds = []ApplyTo{extension}
+	BootstrapKinds = []ApplyTo{bootstrap}
 )

@@ -37,6 +37,10 @@ const (
 	// TypeNameTable and TypeProxyConfig are consumed by the agent.
 	TypeNameTable   = nds.TypeURL
 	TypeProxyConfig = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+	// TypeBootstrap has one resource, [node.BootstrapPatch], for the agent.
+	TypeBootstrap = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
+	// TypeStruct is the type of the message of that resource.
+	TypeStruct = "type.googleapis.com/google.protobuf.Struct"
 )
 
 // Types are the types that make up the configuration of Envoy, in the order in which they must be

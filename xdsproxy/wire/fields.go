@@ -16,6 +16,15 @@ const (
 	RequestNonce   protowire.Number = 5
 	RequestError   protowire.Number = 6
 
+	// Node, and its Locality.
+	NodeID          protowire.Number = 1
+	NodeCluster     protowire.Number = 2
+	NodeMetadata    protowire.Number = 3
+	NodeLocality    protowire.Number = 4
+	LocalityRegion  protowire.Number = 1
+	LocalityZone    protowire.Number = 2
+	LocalitySubZone protowire.Number = 3
+
 	// DeltaDiscoveryRequest.
 	DeltaRequestNode        protowire.Number = 1
 	DeltaRequestTypeURL     protowire.Number = 2

@@ -30,6 +30,8 @@ func TestFieldNumbers(t *testing.T) {
 		{&discoveryv3.DiscoveryRequest{}, map[protoreflect.Name]protowire.Number{
 			"version_info": RequestVersion, "node": RequestNode, "resource_names": RequestNames, "type_url": RequestTypeURL, "response_nonce": RequestNonce, "error_detail": RequestError,
 		}},
+		{&corev3.Node{}, map[protoreflect.Name]protowire.Number{"id": NodeID, "cluster": NodeCluster, "metadata": NodeMetadata, "locality": NodeLocality}},
+		{&corev3.Locality{}, map[protoreflect.Name]protowire.Number{"region": LocalityRegion, "zone": LocalityZone, "sub_zone": LocalitySubZone}},
 		{&discoveryv3.DeltaDiscoveryRequest{}, map[protoreflect.Name]protowire.Number{
 			"node": DeltaRequestNode, "type_url": DeltaRequestTypeURL, "resource_names_subscribe": DeltaRequestSubscribe, "resource_names_unsubscribe": DeltaRequestUnsubscribe,
 			"initial_resource_versions": DeltaRequestVersions, "response_nonce": DeltaRequestNonce, "error_detail": DeltaRequestError,

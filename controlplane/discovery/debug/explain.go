@@ -54,6 +54,9 @@ func refOf(k model.Key) report.Ref {
 // then what listeners ask for.
 var explained = append(slices.Clone(xds.Types), xds.TypeExtension)
 
+// patchedTypes are those that EnvoyFilters change.
+var patchedTypes = append(slices.Clone(explained), xds.TypeBootstrap)
+
 // made returns the set of a type that is made for a proxy.
 func (d debugger) made(st *Stream, typ int) *xds.Set {
 	return d.source.Generate(d.mesh, st.Proxy, explained[typ])

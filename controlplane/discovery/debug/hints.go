@@ -65,7 +65,7 @@ func (d debugger) idle(key model.Key, known []report.Problem) []report.Problem {
 		if selected++; selected > maxPatched || len(hit) == len(spec.GetConfigPatches()) {
 			break
 		}
-		for _, typeURL := range explained {
+		for _, typeURL := range patchedTypes {
 			for _, h := range g.Hits(d.mesh, st.Proxy, typeURL) {
 				if h.Patch.Filter.Config.Key == key {
 					hit[h.Patch.Index] = true
