@@ -99,6 +99,7 @@ config: config
 	}
 	s.whatIf(proposed)
 	s.configurations()
+	s.replacedSidecar()
 	send(orders, "/", http.StatusOK)
 	s.write("catalog-policy.yaml", replayed)
 	send(orders, "/", http.StatusForbidden)
@@ -143,6 +144,34 @@ spec:
 		s.t.Errorf("the code of a filter is wrong, and nothing is said:\n%s", out)
 	}
 	wantAll(s.t, "what-if", out, []string{"envoyfilter/lua.default created", "1 proxy of ", "ENVOY REFUSES the configuration of 1 proxy such as orders.default: script load error: [string \"function envoy_on_request(\"]:1"})
+}
+
+// replacedSidecar writes a Sidecar with the name of a workload, which replaces the one of outrigger up.
+func (s *shop) replacedSidecar() {
+	s.t.Helper()
+	const object = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: orders, namespace: default}\n" +
+		"spec: {egress: [{hosts: [./catalog.default.svc.cluster.local]}], "
+	s.write("sidecar.yaml", object+"workloadSelector: {labels: {app: orders}}}\n")
+	s.waitFor("Sidecar default/orders: ", 2*time.Minute)
+	_, needs, _ := strings.Cut(s.out.String(), " replaces it; it needs {")
+	needs, _, ok := strings.Cut(needs, "} for the requests to the workload")
+	if !ok {
+		s.t.Errorf("the output does not say what the Sidecar needs:\n%s", s.out)
+	}
+	s.write("sidecar.yaml", object+needs+"}\n")
+	eventually(s.t, 2*time.Minute, func() string {
+		out, err := s.tool("explain", "sidecar/orders")
+		if err == nil && strings.Contains(out, "sidecar.yaml:1") && strings.Contains(out, "1 of 1 proxy has it in force") {
+			if out, err = s.tool("proxy", "listeners", "orders"); err == nil && strings.Contains(out, "inbound|8080") {
+				return ""
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+		return out
+	})
+	if out, err := s.tool("analyze", "--mesh", filepath.Join(s.dir, "mesh.yaml")); err != nil {
+		s.t.Errorf("analyze finds an error: %s", out)
+	}
 }
 
 // configurations prints what proxies were given, and compares it with what their Envoys have.

@@ -4,6 +4,7 @@
 package mesh
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -101,10 +102,29 @@ func (m *meshFile) sidecar(w *workload) object {
 	if !m.isolated {
 		ingress["bind"] = w.address.String()
 	}
-	return newObject("Sidecar", w.namespace, w.name, object{
+	o := newObject("Sidecar", w.namespace, w.name, object{
 		"workloadSelector": object{"labels": w.selector()},
 		"ingress":          []object{ingress},
 	})
+	o["metadata"].(object)["annotations"] = object{replaceable: "true"}
+	return o
+}
+
+// replaceable is the annotation of objects that the control plane ignores if the user has the same.
+const replaceable = "outrigger.mesh/replaceable"
+
+// ingressOf returns the lines that a Sidecar of the user needs for the requests to a workload.
+func (m *meshFile) ingressOf(namespace, name string) string {
+	for _, w := range m.workloads {
+		if w.listens() && w.namespace == namespace && w.name == name {
+			spec := m.sidecar(w)["spec"].(object)
+			text, err := json.Marshal(object{"workloadSelector": spec["workloadSelector"], "ingress": spec["ingress"]})
+			if err == nil {
+				return string(text)
+			}
+		}
+	}
+	return ""
 }
 
 // objectLine returns the line of the workload that a generated object is made from, or 0.

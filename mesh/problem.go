@@ -14,6 +14,7 @@ const (
 	msgProblem  = "a configuration object has a problem"
 	msgGone     = "a problem with a configuration object is resolved"
 	msgNoEffect = "an object does not take full effect"
+	replacesIt  = " replaces it" // end of a reason
 	msgSetting  = "a field of the mesh config has no effect in this version"
 )
 
@@ -32,6 +33,9 @@ func (u *Mesh) configProblem(s *state, line string) (level, string, bool) {
 		l, reason = levelInfo, "fixed: "+fault
 	default:
 		return levelNone, "", false
+	}
+	if attrs["kind"] == "Sidecar" && strings.HasSuffix(reason, replacesIt) {
+		reason += "; it needs " + u.mesh.ingressOf(attrs["namespace"], attrs["name"]) + " for the requests to the workload"
 	}
 	place := u.origin(s, attrs)
 	if rel, err := filepath.Rel(u.cfg.WorkDir, place); err == nil && !strings.HasPrefix(rel, "..") {

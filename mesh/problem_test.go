@@ -3,7 +3,11 @@
 
 package mesh
 
-import "testing"
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
 
 const originFile = `network: 127.77.9.0/24
 mesh:
@@ -73,5 +77,19 @@ func TestConfigProblem(t *testing.T) {
 				t.Errorf("got %d, %q, %t; want %d, %q", l, got, ok, tc.level, tc.want)
 			}
 		})
+	}
+}
+
+// TestReplacedSidecar checks that the user sees what a Sidecar needs that replaces a generated one.
+func TestReplacedSidecar(t *testing.T) {
+	t.Parallel()
+	m := mustLoad(t, pairMesh)
+	s := &state{dir: "/tmp/outrigger-up-1"}
+	u := &Mesh{mesh: m, cfg: Config{WorkDir: filepath.Dir(m.file)}}
+	l, got, ok := u.configProblem(s, `level=WARN msg="a configuration object has a problem" source=`+s.objects()+`:30 kind=Sidecar namespace=default name=web reason="config/web.yaml:1 replaces it"`)
+	const want = `: Sidecar default/web: config/web.yaml:1 replaces it; it needs {"ingress":[{"bind":"127.1.0.2","defaultEndpoint":"127.0.0.1:9000","port":{"name":"http","number":80,"protocol":"HTTP"}}],` +
+		`"workloadSelector":{"labels":{"outrigger.mesh/workload":"web"}}} for the requests to the workload`
+	if !ok || l != levelWarning || !strings.HasSuffix(got, want) {
+		t.Errorf("got %d, %q, %t, want %q", l, got, ok, want)
 	}
 }

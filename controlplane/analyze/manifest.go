@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -117,6 +118,9 @@ func Read(done <-chan struct{}, files []File, in string, lenient bool) Files {
 		}
 		for _, c := range objects {
 			if first, ok := seen[c.Key]; ok {
+				if c.Annotations[config.Replaceable] == "true" {
+					continue // as the control plane does
+				}
 				f.Problems = append(f.Problems, model.Problem{Object: c.Key, Source: c.Source, Reason: "the same object is in " + first + " already; remove one of them"})
 				continue
 			}

@@ -19,15 +19,23 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
+// Replaceable is an annotation of objects that were made for a user: the same object in another store is
+// effective instead.
+const Replaceable = "outrigger.mesh/replaceable"
+
+// ReplacesIt ends the warning about a replaceable object that another one replaces.
+const ReplacesIt = " replaces it"
+
 // Aggregate combines several stores into one. If two of them have the same object,
-// that of the first store is effective. Writes go to one of them. If a store fails, the
+// that of the first store is effective, unless it is [Replaceable]. Writes go to one of them. If a store fails, the
 // others are unaffected and its objects stay in force.
 type Aggregate struct {
 	stores []Store
 	writer Store
-	// handlers and watchError are written before Run only.
+	// handlers, watchError and hidden are written before Run only.
 	handlers   handlers
 	watchError func(error)
+	hidden     func(model.Problem)
 	// synced is closed by Run.
 	synced chan struct{}
 
@@ -103,12 +111,15 @@ func (a *Aggregate) List(kind model.Kind, namespace string) []*model.Config {
 		return lists[0]
 	}
 	var all []*model.Config
-	seen := map[model.Key]bool{}
+	seen := map[model.Key]int{} // index in all
 	for _, list := range lists {
 		for _, c := range list {
-			if !seen[c.Key] {
-				seen[c.Key] = true
+			switch i, ok := seen[c.Key]; {
+			case !ok:
+				seen[c.Key] = len(all)
 				all = append(all, c)
+			case replaceable(all[i]):
+				all[i] = c
 			}
 		}
 	}
@@ -122,15 +133,22 @@ func (a *Aggregate) Get(key model.Key) *model.Config {
 	return c
 }
 
-// first returns an object from the first store that has it, and that store.
-func first(stores []Store, key model.Key) (*model.Config, Store) {
+// first returns the effective object, and its store.
+func first(stores []Store, key model.Key) (found *model.Config, in Store) {
 	for _, s := range stores {
-		if c := s.Get(key); c != nil {
+		c := s.Get(key)
+		switch {
+		case c == nil:
+		case !replaceable(c):
 			return c, s
+		case found == nil:
+			found, in = c, s
 		}
 	}
-	return nil, nil
+	return found, in
 }
+
+func replaceable(c *model.Config) bool { return c.Annotations[Replaceable] == "true" }
 
 // RegisterEventHandler adds a handler; see [Store]. Changes of an object that another
 // store hides are not reported.
@@ -160,18 +178,48 @@ func (a *Aggregate) hear(store int, events []Event) {
 		if now := a.counts(key); now != before {
 			out = append(out, newEvent(before, now))
 		}
+		if e.Old == nil {
+			a.tell(key)
+		}
 	}
 	a.handlers.call(out)
 }
 
 // counts returns the effective object, by the states that the stores reported.
 func (a *Aggregate) counts(key model.Key) *model.Config {
+	var found *model.Config
 	for _, announced := range a.announced {
-		if c := announced[key]; c != nil {
+		switch c := announced[key]; {
+		case c == nil:
+		case !replaceable(c):
 			return c
+		case found == nil:
+			found = c
 		}
 	}
-	return nil
+	return found
+}
+
+// SetHiddenHandler sets the function that is called when an object appears that another store has too.
+func (a *Aggregate) SetHiddenHandler(call func(model.Problem)) { a.hidden = call }
+
+// tell calls the handler for the stores whose object is not effective.
+func (a *Aggregate) tell(key model.Key) {
+	in := slices.IndexFunc(a.announced, func(of map[model.Key]*model.Config) bool { return of[key] != nil && of[key] == a.counts(key) })
+	for i, of := range a.announced {
+		if c := of[key]; c != nil && i != in && in >= 0 && a.hidden != nil {
+			a.hidden(a.hiddenBy(c, a.stores[i], a.announced[in][key], a.stores[in]))
+		}
+	}
+}
+
+// hiddenBy returns the problem of an object of a store that is not effective.
+func (a *Aggregate) hiddenBy(c *model.Config, of Store, winner *model.Config, in Store) model.Problem {
+	p := model.Problem{Object: c.Key, Source: source(c, of), Warning: replaceable(c), Reason: source(winner, in) + ReplacesIt}
+	if !p.Warning {
+		p.Reason = fmt.Sprintf("the same object is in %s, which comes first: remove one of them", source(winner, in))
+	}
+	return p
 }
 
 // SetWatchErrorHandler sets the handler of every store.
@@ -285,9 +333,8 @@ func (a *Aggregate) Problems() []model.Problem {
 		of := s.Problems()
 		for _, sch := range s.Schemas() {
 			for _, c := range s.List(sch.Kind, "") {
-				if winner, in := first(a.stores[:i], c.Key); winner != nil {
-					of = append(slices.Clip(of), model.Problem{Object: c.Key, Source: source(c, s), Reason: fmt.Sprintf(
-						"the same object is in %s, which comes first: remove one of them", source(winner, in))})
+				if winner, in := first(a.stores, c.Key); winner != nil && in != s {
+					of = append(slices.Clip(of), a.hiddenBy(c, s, winner, in))
 				}
 			}
 		}

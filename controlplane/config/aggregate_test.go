@@ -142,6 +142,8 @@ func TestAggregateHides(t *testing.T) {
 			told <- fmt.Sprintf("%s %s %s %s", e.Type, e.Current().Name, address(e.Old), address(e.New))
 		}
 	})
+	var hidden []string
+	a.SetHiddenHandler(func(p model.Problem) { hidden = append(hidden, p.String()) })
 	running(t, a)
 	<-a.Synced()
 	ctx := t.Context()
@@ -174,7 +176,34 @@ func TestAggregateHides(t *testing.T) {
 	}
 	step(1, func() error { return first.Delete(ctx, key, "") })
 	step(1, func() error { return a.Delete(ctx, key, "") })
-	want := []string{"add a - 10.0.0.2", "update a 10.0.0.2 10.0.0.1", "add z - 10.0.0.9", "update a 10.0.0.1 10.0.0.3", "delete a 10.0.0.3 -"}
+	// The object of the first store gives way, if it is replaceable.
+	step(1, func() error {
+		c := entry("r", "10.0.1.1")
+		c.Annotations = map[string]string{config.Replaceable: "true"}
+		_, err := first.Create(ctx, c)
+		return err
+	})
+	step(1, create(second, "r", "10.0.1.2"))
+	if p := a.Problems(); len(p) != 1 || !p[0].Warning || !strings.Contains(p[0].String(), "memory://first: WorkloadEntry/shop/r: memory://second replaces it") {
+		t.Errorf("problems: got %v, want that memory://second replaces an object", p)
+	}
+	for _, c := range append(a.List(model.WorkloadEntry, "shop"), a.Get(entry("r", "").Key)) {
+		if c.Name == "r" && c.Spec.(*networkingv1alpha3.WorkloadEntry).GetAddress() != "10.0.1.2" {
+			t.Errorf("the effective object is %v", c.Spec)
+		}
+	}
+	step(1, func() error { return second.Delete(ctx, entry("r", "").Key, "") })
+	wantHidden := []string{
+		"memory://second: WorkloadEntry/shop/a: the same object is in memory://first, which comes first: remove one of them",
+		"memory://first: WorkloadEntry/shop/r: memory://second replaces it",
+	}
+	if diff := cmp.Diff(wantHidden, hidden); diff != "" {
+		t.Errorf("hidden objects (-want +got):\n%s", diff)
+	}
+	want := []string{
+		"add a - 10.0.0.2", "update a 10.0.0.2 10.0.0.1", "add z - 10.0.0.9", "update a 10.0.0.1 10.0.0.3", "delete a 10.0.0.3 -",
+		"add r - 10.0.1.1", "update r 10.0.1.1 10.0.1.2", "update r 10.0.1.2 10.0.1.1",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

@@ -64,6 +64,9 @@ func (s *Server) openStores(cfg Config, reg prometheus.Registerer) (*config.Aggr
 			s.log.Error("config source ended; its objects stay in force until the control plane restarts", "component", "config", "err", err)
 		}
 	})
+	all.SetHiddenHandler(func(p model.Problem) {
+		s.log.Warn("a configuration object has a problem", "component", "config", "source", p.Source, "kind", p.Object.Kind, "name", p.Object.Name, "namespace", p.Object.Namespace, "reason", p.Reason)
+	})
 	return all, nil
 }
 
