@@ -32,20 +32,21 @@ import (
 
 var (
 	programs     = flag.String("programs", "../../bin", "directory with the programs for each architecture")
+	arch         = flag.String("arch", runtime.GOARCH, "architecture of the images; another one needs its emulator in binfmt_misc")
 	envoyVersion = flag.String("envoy-version", "", "version of the envoy among them")
 )
 
-// makeImages writes all images for this machine's architecture and returns where.
+// makeImages writes all images for an architecture and returns where.
 func makeImages(t *testing.T) string {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(*programs, "linux-"+runtime.GOARCH, "envoy")); err != nil {
+	if _, err := os.Stat(filepath.Join(*programs, "linux-"+*arch, "envoy")); err != nil {
 		t.Fatalf("%v: run make test-images, which builds the programs", err)
 	}
 	out := t.TempDir()
 	var table bytes.Buffer
 	err := run(t.Context(), []string{
 		"--programs", *programs, "--out", out, "--cache", filepath.Join(*programs, "packages"), "--lock", "debian.lock",
-		"--arch", runtime.GOARCH, "--version", "v1", "--envoy-version", *envoyVersion, "--created", "1700000000",
+		"--arch", *arch, "--version", "v1", "--envoy-version", *envoyVersion, "--created", "1700000000",
 	}, &table)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +103,7 @@ func TestImages(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			image, err := tarball.ImageFromPath(filepath.Join(out, k.name+"-"+runtime.GOARCH+".tar"), nil)
+			image, err := tarball.ImageFromPath(filepath.Join(out, k.name+"-"+*arch+".tar"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +126,7 @@ func TestImages(t *testing.T) {
 					t.Errorf("the label %s is %q, want %q", label, got, want)
 				}
 			}
-			checkForms(t, filepath.Join(out, k.name+"-"+runtime.GOARCH+".tar"), index, k.name)
+			checkForms(t, filepath.Join(out, k.name+"-"+*arch+".tar"), index, k.name)
 			root := unpackImage(t, image)
 			listed, err := os.Open(filepath.Join(root, "usr/share/doc/outrigger", k.name+".spdx.json"))
 			if err != nil {
@@ -158,7 +159,7 @@ func checkForms(t *testing.T, archive string, index v1.ImageIndex, name string) 
 		t.Errorf("the archive has %+v, %v", manifest, err)
 	}
 	list, err := index.IndexManifest()
-	if err != nil || len(list.Manifests) != 1 || list.Manifests[0].Platform == nil || list.Manifests[0].Platform.String() != "linux/"+runtime.GOARCH {
+	if err != nil || len(list.Manifests) != 1 || list.Manifests[0].Platform == nil || list.Manifests[0].Platform.String() != "linux/"+*arch {
 		t.Errorf("the layout has %+v, %v", list, err)
 	}
 }
