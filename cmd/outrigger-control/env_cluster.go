@@ -97,7 +97,7 @@ func gatewayAPIVariables() []variable {
 // statusVariables are the rows of the table about the status of objects.
 func statusVariables() []variable {
 	return []variable{
-		{"PILOT_ENABLE_STATUS", "true", "writes into the status of objects whether all proxies have acknowledged them (condition Reconciled) and their problems (validationMessages, condition PassedAnalysis)", boolean(func(e *environment) *bool { return &e.Status.On })},
+		{"PILOT_ENABLE_STATUS", "true", "writes into the status of objects whether all proxies have acknowledged them (condition Reconciled), their problems (validationMessages, condition PassedAnalysis), and what the patches of EnvoyFilters match (PatchesMatched)", boolean(func(e *environment) *bool { return &e.Status.On })},
 		{"PILOT_STATUS_MAX_WORKERS", "100", "number of concurrent status writes", count(func(e *environment) *int { return &e.Status.Workers })},
 		{"PILOT_STATUS_QPS", "100", "average rate of status writes per second", func(e *environment, s string) error {
 			qps, err := strconv.ParseFloat(s, 64)

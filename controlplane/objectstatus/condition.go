@@ -25,6 +25,7 @@ import (
 const (
 	reconciledType = "Reconciled"
 	analysisType   = "PassedAnalysis"
+	matchedType    = "PatchesMatched" // of EnvoyFilters
 )
 
 // The values of a condition's status.
@@ -39,6 +40,8 @@ const (
 	reasonBehind       = "NotAcknowledged"
 	reasonRejected     = "Rejected"
 	reasonProblems     = "ProblemsFound"
+	reasonMatched      = "Matched"
+	reasonIdle         = "NothingMatched"
 )
 
 // Limits of the text in a condition.
@@ -66,6 +69,28 @@ func distributed(p discovery.Progress) verdict {
 		return verdict{isFalse, reasonBehind, fmt.Sprintf("%d of %s %s not acknowledged it yet", p.Behind, proxies(p.Connected), have(p.Behind))}
 	}
 	return verdict{isTrue, reasonAcknowledged, "in force in all proxies: acknowledged by " + connected(p.Connected)}
+}
+
+// matchedBy returns the verdict on what the patches of an EnvoyFilter match.
+func matchedBy(m discovery.Matched) verdict {
+	text := clip.Text(m.Text, maxSentence*maxSentences)
+	if m.Idle > 0 {
+		return verdict{isFalse, reasonIdle, fmt.Sprintf("%d of its patches match nothing: %s", m.Idle, text)}
+	}
+	return verdict{isTrue, reasonMatched, text}
+}
+
+// damped returns the verdict to write: the one in the status if only its counts are outdated and it is
+// not older than recount.
+func (v verdict) damped(c *model.Config, now time.Time) verdict {
+	if c == nil {
+		return v
+	}
+	old := conditionOf(statusOf(c), matchedType)
+	if old.GetObservedGeneration() == c.SpecGeneration() && old.GetStatus() == v.status && now.Before(old.GetLastProbeTime().AsTime().Add(recount)) {
+		return verdictOf(old)
+	}
+	return v
 }
 
 // rejecting returns the verified identity and the node id of the proxy that rejected an object.
@@ -104,6 +129,8 @@ type content struct {
 	// problems replace earlier ones if analysed is true.
 	problems []model.Problem
 	analysed bool
+	// matched is written unless it is zero, as it is while no proxy is selected.
+	matched verdict
 	// health is written unless it is nil.
 	health *health.Verdict
 }
@@ -113,7 +140,7 @@ func (c content) same(o content) bool {
 	if (c.health == nil) != (o.health == nil) || c.health != nil && (c.health.Healthy != o.health.Healthy || c.health.Message != o.health.Message) {
 		return false
 	}
-	return c.distribution == o.distribution && c.analysed == o.analysed && slices.Equal(c.problems, o.problems)
+	return c.distribution == o.distribution && c.matched == o.matched && c.analysed == o.analysed && slices.Equal(c.problems, o.problems)
 }
 
 func (c content) empty() bool { return c.distribution == verdict{} && !c.analysed && c.health == nil }
@@ -154,6 +181,9 @@ func (c content) apply(object *model.Config, now time.Time) (*metav1alpha1.Istio
 		} else {
 			next.Conditions = slices.DeleteFunc(next.GetConditions(), func(c *metav1alpha1.IstioCondition) bool { return c.GetType() == analysisType })
 		}
+	}
+	if c.matched != (verdict{}) {
+		set(next, matchedType, c.matched, generation, now)
 	}
 	if c.health != nil {
 		v := verdict{isFalse, health.ConditionReason, clip.Text(c.health.Message, maxSentence)}

@@ -59,6 +59,7 @@ func (w *Writer) job(key model.Key, now time.Time, dist *discovery.Distribution)
 		hold := false
 		if v, again, hold = w.distribution(key, o, now, dist); !hold {
 			j.want.distribution, j.want.analysed, j.want.problems = v, true, w.problems[key]
+			j.want.matched = w.matched[key].damped(o.config, now)
 			for _, p := range j.want.problems {
 				j.invalid = j.invalid || !p.Warning && !p.Dangling
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -214,4 +215,16 @@ func sameProblems(a, b []model.Problem) bool {
 		}
 	}
 	return true
+}
+
+// rematch marks the EnvoyFilters whose status does not say what their patches match. The caller holds
+// mu.
+func (w *Writer) rematch(matched map[model.Key]discovery.Matched, now time.Time) {
+	w.matched, w.rematched = make(map[model.Key]verdict, len(matched)), now
+	for key, m := range matched {
+		w.matched[key] = matchedBy(m)
+		if o := w.objects[key]; o != nil && o.config != nil && verdictOf(conditionOf(statusOf(o.config), matchedType)) != w.matched[key] {
+			w.dirty[key] = true
+		}
+	}
 }

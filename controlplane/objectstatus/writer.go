@@ -33,6 +33,8 @@ type Config struct {
 	// Generated returns the problems that were found while generating the configuration of the
 	// proxies, in a stable order; nil means none.
 	Generated func() []model.Problem
+	// Matched returns where the patches of EnvoyFilters have an effect; nil means nothing is known.
+	Matched func() map[model.Key]discovery.Matched
 	// InForce reports whether objects of a kind affect proxies. No distribution is written for
 	// others.
 	InForce func(model.Kind) bool
@@ -66,6 +68,8 @@ const (
 	patience = 1200 * time.Millisecond
 	// recount is the interval at which a changed number of proxies without an answer is written.
 	recount = 30 * time.Second
+	// rematch is the interval at which the effects of patches are looked for.
+	rematch = 5 * time.Second
 	// takeover is the time that another replica has to withdraw its verdict that its proxies do
 	// not have an object.
 	takeover = 5 * time.Minute
@@ -105,6 +109,9 @@ type Writer struct {
 	asked     time.Time
 	ready     bool
 	problems  map[model.Key][]model.Problem
+	// matched are the verdicts on the patches of EnvoyFilters at the time rematched.
+	matched   map[model.Key]verdict
+	rematched time.Time
 	// failing is true from a failed write until the next successful one. denied is true if a
 	// missing permission was reported.
 	failing, denied bool
@@ -124,6 +131,9 @@ func New(cfg Config) (*Writer, error) {
 	}
 	if cfg.Generated == nil {
 		cfg.Generated = func() []model.Problem { return nil }
+	}
+	if cfg.Matched == nil {
+		cfg.Matched = func() map[model.Key]discovery.Matched { return nil }
 	}
 	if cfg.Denied == nil {
 		cfg.Denied = func(error) bool { return false }
@@ -177,6 +187,7 @@ func (w *Writer) Run(ctx context.Context) error {
 func (w *Writer) lead(leads bool) {
 	w.mu.Lock()
 	w.leading = leads
+	w.rematched = time.Now().Add(recount - rematch) // after a restart, proxies take time to connect
 	if leads {
 		for key := range w.objects {
 			w.dirty[key] = true
@@ -218,6 +229,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (w *Writer) round(ctx context.Context) (due time.Time) {
 	w.mu.Lock()
 	leads, open, ask := w.leading && w.ready, len(w.open) > 0, time.Since(w.asked) >= settling
+	match := leads && time.Since(w.rematched) >= rematch
 	w.mu.Unlock()
 	var dist *discovery.Distribution
 	var problems, generated []model.Problem
@@ -229,7 +241,14 @@ func (w *Writer) round(ctx context.Context) (due time.Time) {
 	if leads && ask {
 		problems, generated = w.store.Problems(), w.cfg.Generated()
 	}
+	var matched map[model.Key]discovery.Matched
+	if match {
+		matched = w.cfg.Matched()
+	}
 	w.mu.Lock()
+	if match {
+		w.rematch(matched, time.Now())
+	}
 	if leads && ask {
 		w.ofStore, w.generated, w.asked = problems, generated, time.Now()
 	}

@@ -395,3 +395,43 @@ func TestLead(t *testing.T) {
 		s.wantWrites(t, 3)
 	})
 }
+
+// TestPatchesMatched checks that the status of an EnvoyFilter says what its patches match, that counts
+// are written at most each 30 s, and that a patch that matches nothing is reported earlier.
+func TestPatchesMatched(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, run func(...func(context.Context) error)) {
+		s := newStore()
+		var now atomic.Pointer[discovery.Matched]
+		key := model.Key{Kind: model.EnvoyFilter, Namespace: "shop", Name: "f"}
+		r := newReplica(t, s, func(c *Config) {
+			c.Matched = func() map[model.Key]discovery.Matched {
+				if m := now.Load(); m != nil {
+					return map[model.Key]discovery.Matched{key: *m}
+				}
+				return nil
+			}
+		})
+		s.create(t, &model.Config{Key: key, Spec: &networkingv1alpha3.EnvoyFilter{}})
+		run(s.Run, r.Run)
+		now.Store(&discovery.Matched{Selected: 1, Idle: 1, Text: "none"})
+		r.publish()
+		time.Sleep(20 * second)
+		s.wantWrites(t, 0) // other proxies may connect
+		time.Sleep(20 * second)
+		s.want(t, key, matchedType, "False NothingMatched 1: 1 of its patches match nothing: none")
+		now.Store(&discovery.Matched{Selected: 1, Text: "1 of 1"})
+		time.Sleep(10 * second)
+		s.want(t, key, matchedType, "True Matched 1: 1 of 1")
+		now.Store(&discovery.Matched{Selected: 2, Text: "2 of 2"})
+		time.Sleep(10 * second)
+		s.want(t, key, matchedType, "True Matched 1: 1 of 1")
+		time.Sleep(30 * second)
+		s.want(t, key, matchedType, "True Matched 1: 2 of 2")
+		s.wantWrites(t, 3)
+		now.Store(nil)
+		time.Sleep(time.Minute)
+		s.want(t, key, matchedType, "True Matched 1: 2 of 2")
+		s.wantWrites(t, 3)
+	})
+}

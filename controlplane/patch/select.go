@@ -97,6 +97,20 @@ func (p Patches) Contain(key model.Key) bool {
 	return false
 }
 
+// Filters returns the EnvoyFilters that have a patch for the proxy, in no particular order.
+func (p Patches) Filters() (out []*Filter) {
+	seen := map[*Filter]bool{}
+	for _, list := range p.kind {
+		for _, one := range list {
+			if !seen[one.Filter] {
+				seen[one.Filter] = true
+				out = append(out, one.Filter)
+			}
+		}
+	}
+	return out
+}
+
 // Has reports whether there is a patch of one of the kinds.
 func (p Patches) Has(kinds ...ApplyTo) bool {
 	return slices.ContainsFunc(kinds, func(k ApplyTo) bool { return len(p.kind[k]) > 0 })

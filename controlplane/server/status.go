@@ -34,7 +34,7 @@ func (s *Server) newStatus(cfg Config, reg prometheus.Registerer) error {
 		return fmt.Errorf("registering metrics of events: %w", err)
 	}
 	writer := objectstatus.Config{
-		Store: s.objects.store, Distribution: s.discovery.Distribution, Generated: s.discovery.Problems, InForce: snapshot.InForce, Off: !cfg.Status.On,
+		Store: s.objects.store, Distribution: s.discovery.Distribution, Generated: s.discovery.Problems, Matched: s.discovery.Matched, InForce: snapshot.InForce, Off: !cfg.Status.On,
 		Denied:     apierrors.IsForbidden,
 		Limits:     objectstatus.Limits{Workers: cfg.Status.Workers, QPS: cfg.Status.QPS, Burst: cfg.Status.Burst},
 		Logger:     s.log.With("component", "status"),

@@ -76,6 +76,14 @@ func (f filterTarget) GetSelector() *typev1beta1.WorkloadSelector {
 
 func (filterTarget) GetTargetRef() *typev1beta1.PolicyTargetReference { return nil }
 
+// Spec returns an EnvoyFilter; nil if there is none.
+func (e *EnvoyFilters) Spec(key model.Key) *networkingv1alpha3.EnvoyFilter {
+	if e == nil || e.byKey[key].filter == nil {
+		return nil
+	}
+	return e.byKey[key].filter.Spec
+}
+
 // For returns the patches of a proxy. EnvoyFilters of the root namespace apply to all proxies, those
 // of others to the proxies of their own namespace.
 func (e *EnvoyFilters) For(proxy *model.Proxy) patch.Patches {
