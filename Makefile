@@ -219,8 +219,9 @@ docs: ## build the site of the documents to bin/site
 	@echo '$(BIN)/site/index.html'
 
 .PHONY: bench
-bench: build envoy ## measure and print the table of sizes and times
+bench: build envoy ## measure and print the table of sizes and times; write that of docs/tasks/find-out-why.md
 	@go run ./e2e/bench --bin $(BIN) --envoy "$${ENVOY:-$$(PATH="$(CURDIR)/$(BIN):$$PATH" command -v envoy)}" $(BENCHFLAGS)
+	@go test ./e2e -run '^TestStopwatch$$' -update
 
 .PHONY: attack
 attack: build envoy ## attack the programs and write the list in docs/operations/security.md

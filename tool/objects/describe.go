@@ -119,7 +119,11 @@ func describe(out io.Writer, c *model.Config, problems []model.Problem) error {
 			if p.Warning {
 				word = "warning"
 			}
-			fmt.Fprintf(&b, "  %s: %s\n", word, p.Reason)
+			at := ""
+			if p.Source != "" && p.Source != c.Source {
+				at = " (" + p.Source + ")"
+			}
+			fmt.Fprintf(&b, "  %s: %s%s\n", word, p.Reason, at)
 		}
 	}
 	_, err := io.WriteString(out, b.String())
