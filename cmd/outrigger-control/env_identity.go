@@ -133,7 +133,7 @@ func denyVariables() []variable {
 
 func credentialVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CREDENTIALS", "", "source of the Secrets with gateway certificates: fs:///directory, with ?links=/other if symbolic links may lead to /other, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.Credentials.Source })},
+		{"OUTRIGGER_CREDENTIALS", "", "source of the Secrets with gateway certificates, and of the ConfigMaps with roots: fs:///directory, with ?links=/other if symbolic links may lead to /other, or k8s:// for those of the cluster; empty serves none", text(func(e *environment) *string { return &e.Credentials.Source })},
 		{"OUTRIGGER_CREDENTIAL_READERS", "", "with fs://: service accounts whose gateways may read the Secrets of their namespace, as namespace/account, comma-separated; * means all accounts of a namespace. In a cluster the permission to list Secrets decides", func(e *environment, s string) (err error) {
 			e.Credentials.Readers, err = accounts(s)
 			return err

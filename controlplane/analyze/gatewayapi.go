@@ -24,6 +24,7 @@ const defaultClass = "istio"
 // convert returns the objects that those of the Gateway API and Ingresses become.
 func convert(kinds map[model.Kind][]*model.Config, m *Manifests, p *platform, mesh *meshv1alpha1.MeshConfig) *gatewayapi.Result {
 	in := gatewayapi.Input{Mesh: mesh, Domain: defaultDomain, IngressNamespace: mesh.GetRootNamespace()}
+	in.Roots = func(string, string) error { return nil } // none is known
 	in.List = func(kind model.Kind) []*model.Config {
 		if kind != model.GatewayClass || slices.ContainsFunc(kinds[kind], func(c *model.Config) bool { return c.Name == defaultClass }) {
 			return kinds[kind]

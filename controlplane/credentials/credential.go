@@ -262,10 +262,13 @@ func (c *Credential) same(o *Credential) bool {
 // ErrNotFound is wrapped by the error for a credential that does not exist.
 var ErrNotFound = errors.New("credential not found")
 
+// ErrLoading means that a credential has not been read yet.
+var ErrLoading = errors.New("it is still being read")
+
 // Source provides credentials.
 type Source interface {
-	// Get returns the credential of a Secret. The error wraps ErrNotFound if the Secret does not
-	// exist, and otherwise describes what is invalid.
+	// Get returns the credential of a Secret or ConfigMap. The error wraps ErrNotFound if it does
+	// not exist, ErrLoading if it is not known yet, and otherwise describes what is invalid.
 	Get(namespace, name string) (*Credential, error)
 	// OnChange adds a function that is called after each change of a Secret that affects the
 	// result of Get, possibly from several goroutines at once. OnChange must be called before Run.
@@ -290,7 +293,7 @@ func KeyPairOf(s Source, ref Reference) (*KeyPair, error) {
 // Secret x-cacert, or, if it does not exist, in x.
 func RootsOf(s Source, ref Reference) (*Roots, error) {
 	c, err := s.Get(ref.Namespace, ref.Name)
-	if base := strings.TrimSuffix(ref.Name, rootsSuffix); errors.Is(err, ErrNotFound) && ref.IsRoots() {
+	if base := strings.TrimSuffix(ref.Name, rootsSuffix); errors.Is(err, ErrNotFound) && ref.IsRoots() && ref.Scheme != SchemeConfigMap {
 		c, err = s.Get(ref.Namespace, base)
 	}
 	if err != nil {

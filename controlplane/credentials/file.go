@@ -30,6 +30,8 @@ const (
 	// othersMay are the permission bits that let others than the owner and its group read a file,
 	// or the group write it.
 	othersMay fs.FileMode = 0o027
+	// othersWrite are those that let others than the owner write it.
+	othersWrite fs.FileMode = 0o022
 )
 
 // FileConfig configures a FileSource.
@@ -43,10 +45,12 @@ type FileConfig struct {
 }
 
 // FileSource is the Source of a directory with Secrets in YAML, which it watches. It ignores
-// documents of other kinds. Only the owner and the group of a file with Secrets may have read
-// permission.
+// documents of other kinds than Secret and ConfigMap. Only the owner and the group of a file with
+// Secrets may have read permission.
 type FileSource struct {
 	*Table
+	// Maps are the ConfigMaps in the directory.
+	Maps RootMaps
 
 	cfg FileConfig
 	// seen is the last state of each file, valid or not. Run's goroutine owns it.
@@ -85,7 +89,11 @@ func NewFileSource(cfg FileConfig) (*FileSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &FileSource{Table: table, cfg: cfg, seen: map[string]*seenFile{}}, nil
+	maps, err := NewRootMaps(true, cfg.Logger, cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &FileSource{Table: table, Maps: maps, cfg: cfg, seen: map[string]*seenFile{}}, nil
 }
 
 // Run reads and watches the directory until ctx is done.
@@ -104,6 +112,7 @@ func (s *FileSource) Run(ctx context.Context) error {
 	for {
 		s.scan(ctx, watcher)
 		s.SetSynced()
+		s.Maps.SetSynced()
 		timer.Reset(s.cfg.Rescan)
 		var since time.Time
 	wait:
@@ -185,8 +194,13 @@ func (s *FileSource) read(path string) {
 	if err == nil {
 		secrets, err = decode(data, s.cfg.Namespace)
 	}
-	if err == nil && len(secrets) > 0 && mode&othersMay != 0 {
+	holdsKeys := slices.ContainsFunc(secrets, func(s secret) bool { return s.roots == nil })
+	switch {
+	case err != nil || len(secrets) == 0:
+	case holdsKeys && mode&othersMay != 0:
 		err = fmt.Errorf("its mode is %#o, so that others may read or change the keys in it; set it to 0600", mode)
+	case mode&othersWrite != 0:
+		err = fmt.Errorf("its mode is %#o, so that others may change the roots in it; set it to 0644", mode)
 	}
 	if err != nil {
 		if !sameText(err, f.err) {
@@ -214,28 +228,30 @@ func (s *FileSource) readFile(path string) (data []byte, mode fs.FileMode, err e
 	return data, info.Mode().Perm(), err
 }
 
-// publish updates the table with the contents of the files. If several Secrets have the same name,
-// the one in the first file wins.
+// publish updates the tables with the contents of the files. If several Secrets or ConfigMaps have
+// the same name, the one in the first file wins.
 func (s *FileSource) publish() {
 	paths := make([]string, 0, len(s.seen))
 	for path := range s.seen {
 		paths = append(paths, path)
 	}
 	slices.Sort(paths)
-	held := map[key]bool{}
+	held, maps := map[key]bool{}, map[key]bool{}
 	for _, path := range paths {
 		for _, secret := range s.seen[path].secrets {
-			if !held[secret.key] {
-				held[secret.key] = true
-				s.Set(secret.key.namespace, secret.key.name, secret.data)
+			k := secret.key
+			switch {
+			case secret.roots != nil && !maps[k]:
+				maps[k] = true
+				s.Maps.Set(k.namespace, k.name, secret.roots)
+			case secret.roots == nil && !held[k]:
+				held[k] = true
+				s.Set(k.namespace, k.name, secret.data)
 			}
 		}
 	}
-	for _, k := range s.keys() {
-		if !held[k] {
-			s.Delete(k.namespace, k.name)
-		}
-	}
+	s.keep(held)
+	s.Maps.keep(maps)
 }
 
 var _ Source = (*FileSource)(nil)

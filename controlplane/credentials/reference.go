@@ -16,6 +16,8 @@ const (
 	SchemeKubernetes = "kubernetes"
 	// SchemeGateway names a Secret in the cluster that holds the configuration.
 	SchemeGateway = "kubernetes-gateway"
+	// SchemeConfigMap names the roots in a ConfigMap of that cluster.
+	SchemeConfigMap = "configmap"
 
 	rootsSuffix = "-cacert"
 	maxName     = 253 // maximum length of an object name in bytes
@@ -25,11 +27,12 @@ const (
 type Reference struct {
 	Scheme    string // one of the constants above
 	Namespace string
-	Name      string // includes the suffix -cacert if roots are requested
+	Name      string // includes the suffix -cacert if roots of a Secret are requested
 }
 
-// ParseReference parses kubernetes://[namespace/]name, kubernetes-gateway://namespace/name, or a
-// bare name, which means kubernetes://name. The default namespace is that of the proxy.
+// ParseReference parses kubernetes://[namespace/]name, kubernetes-gateway://namespace/name,
+// configmap://namespace/name-cacert, or a bare name, which means kubernetes://name. The default
+// namespace is that of the proxy.
 func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	ref := Reference{Scheme: SchemeKubernetes, Namespace: proxyNamespace}
 	rest := resource
@@ -39,12 +42,12 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 	namespace, name, both := strings.Cut(rest, "/")
 	switch ref.Scheme {
 	case SchemeKubernetes:
-	case SchemeGateway:
+	case SchemeGateway, SchemeConfigMap:
 		if !both {
-			return Reference{}, fmt.Errorf("credential %q: write kubernetes-gateway://<namespace>/<name>", clip.Cut(resource, maxText))
+			return Reference{}, fmt.Errorf("credential %q: write %s://<namespace>/<name>", clip.Cut(resource, maxText), ref.Scheme)
 		}
 	default:
-		return Reference{}, fmt.Errorf("credential %q: the scheme is neither kubernetes nor kubernetes-gateway", clip.Cut(resource, maxText))
+		return Reference{}, fmt.Errorf("credential %q: the scheme is not one of kubernetes, kubernetes-gateway and configmap", clip.Cut(resource, maxText))
 	}
 	if both {
 		ref.Namespace = namespace
@@ -52,6 +55,9 @@ func ParseReference(resource, proxyNamespace string) (Reference, error) {
 		name = rest
 	}
 	ref.Name = name
+	if ref.Scheme == SchemeConfigMap {
+		ref.Name = strings.TrimSuffix(name, rootsSuffix)
+	}
 	if !isName(ref.Namespace) || !isName(ref.Name) {
 		return Reference{}, fmt.Errorf("credential %q: write kubernetes://[<namespace>/]<name>, with names of a-z, 0-9, '-' and '.'", clip.Cut(resource, maxText))
 	}
@@ -74,7 +80,7 @@ func isName(s string) bool {
 
 // IsRoots reports whether the reference denotes roots, and not a certificate with key.
 func (r Reference) IsRoots() bool {
-	return len(r.Name) > len(rootsSuffix) && strings.HasSuffix(r.Name, rootsSuffix)
+	return r.Scheme == SchemeConfigMap || len(r.Name) > len(rootsSuffix) && strings.HasSuffix(r.Name, rootsSuffix)
 }
 
 // CheckNamespace returns an error for a reference to a namespace other than that of the proxy,

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +19,8 @@ import (
 type Table struct {
 	log    *slog.Logger
 	broken prometheus.Counter
+	// absent returns the error of a credential without an entry.
+	absent func(key) error
 	// handlers must not be modified after the first change.
 	handlers []func(namespace, name string)
 	synced   chan struct{}
@@ -40,7 +44,7 @@ func NewTable(log *slog.Logger, reg prometheus.Registerer) (*Table, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	t := &Table{log: log, entries: map[key]entry{}, synced: make(chan struct{}), broken: prometheus.NewCounter(prometheus.CounterOpts{
+	t := &Table{log: log, absent: noSecret, entries: map[key]entry{}, synced: make(chan struct{}), broken: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "pilot_sds_certificate_errors_total",
 		Help: "Number of credentials that are invalid.",
 	})}
@@ -68,11 +72,15 @@ func (t *Table) Get(namespace, name string) (*Credential, error) {
 	e, ok := t.entries[key{namespace, name}]
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: there is no Secret %s/%s with a certificate", ErrNotFound, namespace, name)
+		return nil, t.absent(key{namespace, name})
 	case e.good == nil:
 		return nil, e.err
 	}
 	return e.good, nil
+}
+
+func noSecret(k key) error {
+	return fmt.Errorf("%w: there is no Secret %s/%s with a certificate", ErrNotFound, k.namespace, k.name)
 }
 
 // OnChange implements Source.
@@ -119,7 +127,7 @@ func (t *Table) put(k key, c *Credential, err error) {
 			t.log.Warn("a credential may be unusable", "namespace", k.namespace, "name", k.name, "reason", w)
 		}
 	}
-	if !known || !before.good.same(next.good) {
+	if !known || !before.good.same(next.good) || next.good == nil && !sameText(err, before.err) {
 		t.tell(k)
 	}
 }
@@ -138,21 +146,34 @@ func (t *Table) Delete(namespace, name string) {
 	}
 }
 
+// Refuse records why a credential cannot be used. Its previous version does not stay in use.
+func (t *Table) Refuse(namespace, name string, err error) {
+	k := key{namespace, name}
+	t.mu.Lock()
+	before, known := t.entries[k]
+	t.entries[k] = entry{err: err}
+	t.mu.Unlock()
+	if !known || before.good != nil || !sameText(err, before.err) {
+		t.tell(k)
+	}
+}
+
 func (t *Table) tell(k key) {
 	for _, f := range t.handlers {
 		f(k.namespace, k.name)
 	}
 }
 
-// keys returns the keys of all entries.
-func (t *Table) keys() []key {
+// keep deletes all entries but those with the given keys.
+func (t *Table) keep(held map[key]bool) {
 	t.mu.RLock()
-	defer t.mu.RUnlock()
-	out := make([]key, 0, len(t.entries))
-	for k := range t.entries {
-		out = append(out, k)
+	keys := slices.Collect(maps.Keys(t.entries))
+	t.mu.RUnlock()
+	for _, k := range keys {
+		if !held[k] {
+			t.Delete(k.namespace, k.name)
+		}
 	}
-	return out
 }
 
 var _ Source = (*Table)(nil)

@@ -154,7 +154,7 @@ func TestSecretRefusals(t *testing.T) {
 		"unauthorised":      {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes://shop", label: "unauthorized", says: "let a Role allow it"},
 		"unauthorised, too": {cfg: secrets.Config{Authorize: deny}, resource: "kubernetes-gateway://default/shop", label: "unauthorized", says: "let a Role allow it"},
 		"of the agent":      {resource: "default", label: "name", says: "from the agent"},
-		"other scheme":      {resource: "file:///etc/passwd", label: "name", says: "the scheme is neither"},
+		"other scheme":      {resource: "file:///etc/passwd", label: "name", says: "the scheme is not one of"},
 		"path":              {resource: "kubernetes://../bank/shop", label: "name", says: "write kubernetes://"},
 		"missing":           {resource: "kubernetes://nobody", label: "missing", says: "there is no Secret default/nobody"},
 		"no roots":          {resource: "kubernetes://shop-cacert", label: "broken", says: "contains neither cacert nor ca.crt"},
@@ -194,6 +194,35 @@ func TestSecretGranted(t *testing.T) {
 		p.subscribe(xds.TypeSecret, "kubernetes-gateway://bank/shop", "kubernetes-gateway://default/shop", "kubernetes://bank/shop")
 		p.wantAck("sds kubernetes-gateway://bank/shop=a")
 		p.quiet()
+	})
+}
+
+// Roots in ConfigMaps are for every proven caller, but only those that an object refers to. That also
+// holds in the namespace of the caller.
+func TestSecretConfigMap(t *testing.T) {
+	maps, err := credentials.NewRootMaps(true, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.SetSynced()
+	for _, name := range []string{"roots", "other"} {
+		for _, namespace := range []string{"bank", "default"} {
+			maps.Set(namespace, name, map[string]string{"ca.crt": string(mint(t, name).chain)})
+		}
+	}
+	deny := func(context.Context, *authn.Caller) error { return errors.New("no") }
+	eachSecret(t, func() secrets.Config {
+		return secrets.Config{ConfigMaps: maps, Authorize: deny, Granted: func(_ *snapshot.Mesh, _ *authn.Caller, r credentials.Reference) bool {
+			return r.Scheme == credentials.SchemeConfigMap && r.Name == "roots"
+		}}
+	}, func(t *testing.T, h *secretHarness, p *peer) {
+		h.secrets.Set("bank", "roots", mint(t, "a").pair())
+		p.subscribe(xds.TypeSecret, "configmap://bank/roots-cacert", "configmap://default/roots-cacert", "configmap://default/other-cacert", "configmap://bank/other-cacert")
+		p.wantAck("sds configmap://bank/roots-cacert:roots configmap://default/roots-cacert:roots")
+		p.quiet()
+		if n := h.refused("namespace"); n != 2 {
+			t.Errorf("%g secrets were refused, want 2", n)
+		}
 	})
 }
 

@@ -23,6 +23,8 @@ type route struct {
 	// unresolved is the first reference of a rule that cannot be resolved. dropped tells which
 	// rules have no effect.
 	unresolved, dropped fault
+	// gateways are the Gateways that the route is attached to.
+	gateways []name
 }
 
 // attachment is a parent at which a route receives requests.
@@ -59,6 +61,9 @@ func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (place
 			var at []attachment
 			at, why = c.attachToGateway(r, g, ref)
 			places = append(places, at...)
+			if len(at) > 0 {
+				r.gateways = append(r.gateways, to)
+			}
 		case (group == "" || group == "core") && kind == kindService:
 			controller = MeshController
 			s := c.service(to)

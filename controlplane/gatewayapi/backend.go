@@ -106,6 +106,14 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 		return astray(), false
 	}
 	port := uint32(deref(ref.Port))
+	if s != nil {
+		if c.reached[s.Hostname] == nil {
+			c.reached[s.Hostname] = map[name]bool{}
+		}
+		for _, g := range r.gateways {
+			c.reached[s.Hostname][g] = true
+		}
+	}
 	switch {
 	case s == nil:
 		r.unresolve(gatewayv1.RouteReasonBackendNotFound, "%s: there is no %s %s/%s", at, kind, to.namespace, to.name)

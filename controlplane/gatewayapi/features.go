@@ -10,6 +10,7 @@ import "slices"
 func Features(deploys bool) []string {
 	out := []string{
 		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "GatewayStaticAddresses", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
+		"BackendTLSPolicy", "BackendTLSPolicySANValidation",
 		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
 		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",

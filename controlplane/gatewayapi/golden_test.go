@@ -55,7 +55,7 @@ func readable(text []byte) (map[model.Kind][]*model.Config, bool) {
 }
 
 // input returns the input for the objects of a text. Every namespace has the label team with its
-// own name. Secrets are valid unless their name starts with "bad".
+// own name. Secrets and ConfigMaps are valid unless their name starts with "bad".
 func input(t testing.TB, text string) Input {
 	t.Helper()
 	all := objects(t, text)
@@ -67,6 +67,12 @@ func input(t testing.TB, text string) Input {
 		Certificate: func(namespace, name string) error {
 			if strings.HasPrefix(name, "bad") {
 				return fmt.Errorf("Secret %s/%s: it holds no certificate", namespace, name)
+			}
+			return nil
+		},
+		Roots: func(namespace, name string) error {
+			if strings.HasPrefix(name, "bad") {
+				return fmt.Errorf("the ConfigMap %s/%s has no key ca.crt", namespace, name)
 			}
 			return nil
 		},

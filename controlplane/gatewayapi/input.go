@@ -5,10 +5,12 @@ package gatewayapi
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
@@ -40,6 +42,8 @@ const (
 	kindGateway  = "Gateway"
 	kindService  = "Service"
 	kindSecret   = "Secret"
+
+	kindConfigMap = "ConfigMap"
 )
 
 // Input contains the input of a conversion.
@@ -58,6 +62,9 @@ type Input struct {
 	// Certificate returns an error if a Secret is not a valid certificate with key. A nil function
 	// means that no Secrets are served.
 	Certificate func(namespace, name string) error
+	// Roots returns an error if a ConfigMap does not contain roots in its key ca.crt. A nil
+	// function means that no ConfigMaps are read.
+	Roots func(namespace, name string) error
 	// Deployed returns why the proxies of a Gateway are not deployed. A nil function means that none
 	// are, because another controller runs them.
 	Deployed func(namespace, name string) Fault
@@ -86,6 +93,8 @@ type Result struct {
 	// labels were used.
 	services, secrets   map[name]bool
 	entries, namespaces bool
+	// configMaps contains the ConfigMaps with roots, and whether an object may use them.
+	configMaps map[name]bool
 	// credentials contains the Secrets of the Gateways of each service account.
 	credentials map[name]map[name]bool
 }
@@ -94,6 +103,20 @@ type Result struct {
 // Gateway with that account refers to it, in the Gateway's namespace or with a ReferenceGrant.
 func (r *Result) Grants(namespace, account, secretNamespace, secret string) bool {
 	return r.credentials[name{namespace, account}][name{secretNamespace, secret}]
+}
+
+// ConfigMaps returns the ConfigMaps with roots that objects refer to, sorted.
+func (r *Result) ConfigMaps() []types.NamespacedName {
+	out := make([]types.NamespacedName, 0, len(r.configMaps))
+	for _, n := range slices.SortedFunc(maps.Keys(r.configMaps), compareNames) {
+		out = append(out, types.NamespacedName{Namespace: n.namespace, Name: n.name})
+	}
+	return out
+}
+
+// RefersTo reports whether an object refers to the roots in a ConfigMap.
+func (r *Result) RefersTo(namespace, configMap string) bool {
+	return r.configMaps[name{namespace, configMap}]
 }
 
 // name identifies an object whose kind is known from the context.
@@ -117,6 +140,8 @@ type converter struct {
 	hosts    map[string]*model.Service // of ServiceEntry objects; nil until first used
 	// secured contains the policies of each service.
 	secured map[name][]*securing
+	// reached contains the Gateways with a route to each host.
+	reached map[string]map[name]bool
 }
 
 // Convert converts all objects.
@@ -125,9 +150,9 @@ func Convert(in Input) *Result {
 	if in.Mesh == nil {
 		in.Mesh = &meshv1alpha1.MeshConfig{}
 	}
-	c := &converter{in: in, gateways: map[name]*gateway{}, groups: map[groupKey]*group{}, secured: map[name][]*securing{}, result: &Result{
+	c := &converter{in: in, gateways: map[name]*gateway{}, groups: map[groupKey]*group{}, secured: map[name][]*securing{}, reached: map[string]map[name]bool{}, result: &Result{
 		Objects: map[model.Kind][]*model.Config{}, Origin: map[model.Key]model.Key{}, Status: map[model.Key]any{},
-		services: map[name]bool{}, secrets: map[name]bool{}, credentials: map[name]map[name]bool{},
+		services: map[name]bool{}, secrets: map[name]bool{}, credentials: map[name]map[name]bool{}, configMaps: map[name]bool{},
 	}}
 	c.readGrants()
 	c.readGateways()

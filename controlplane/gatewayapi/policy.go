@@ -5,8 +5,8 @@ package gatewayapi
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +20,7 @@ type securing struct {
 	object[gatewayv1.BackendTLSPolicySpec]
 	section string // name of a port; empty means all
 	service *model.Service
+	roots   string // credential; empty means those of the proxy's machine
 	// Faults; an empty reason means none.
 	refused, unresolved fault
 }
@@ -45,13 +46,43 @@ func (c *converter) readPolicies() {
 			case slices.ContainsFunc(c.secured[to], func(q *securing) bool { return q.section == p.section }):
 				p.refused = fault{string(gatewayv1.PolicyReasonConflicted), "an older BackendTLSPolicy is for the same target"}
 			case len(v.CACertificateRefs) > 0:
-				p.refused = fault{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "validation.caCertificateRefs: roots from ConfigMaps are not supported in this version; requests of the target receive 500: write wellKnownCACertificates: System"}
-				p.unresolved = fault{string(gatewayv1.BackendTLSPolicyReasonInvalidKind), p.refused.message}
+				p.roots, p.unresolved = c.policyRoots(o)
+				if p.unresolved.is() {
+					p.refused = fault{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), p.unresolved.message}
+				}
 			}
 			c.secured[to] = append(c.secured[to], p)
 		}
 	}
 }
+
+// policyRoots returns the credential of the roots that a policy refers to.
+func (c *converter) policyRoots(o object[gatewayv1.BackendTLSPolicySpec]) (credential string, unresolved fault) {
+	const at, also = "spec.validation.caCertificateRefs", "; requests to the target receive 500 until then"
+	refs := o.spec.Validation.CACertificateRefs
+	if len(refs) > 1 {
+		return "", fault{string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), at + " has several entries: write all roots into one ConfigMap" + also}
+	}
+	if group, kind := string(refs[0].Group), string(refs[0].Kind); group != "" || kind != kindConfigMap {
+		return "", fault{string(gatewayv1.BackendTLSPolicyReasonInvalidKind), fmt.Sprintf("%s[0] names a %s: write the kind ConfigMap and an empty group%s", at, kind, also)}
+	}
+	to := name{o.Namespace, string(refs[0].Name)}
+	if err := c.rootsOf(to); err != nil {
+		return "", fault{string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), fmt.Sprintf("%s[0]: %v%s", at, err, also)}
+	}
+	return configMapCredential(to), fault{}
+}
+
+// rootsOf records that an object uses the roots in a ConfigMap, and returns their error.
+func (c *converter) rootsOf(n name) error {
+	c.result.configMaps[n] = true
+	if c.in.Roots == nil {
+		return fmt.Errorf("the ConfigMap %s/%s: the control plane reads no ConfigMaps (OUTRIGGER_CREDENTIALS)", n.namespace, n.name)
+	}
+	return c.in.Roots(n.namespace, n.name)
+}
+
+func configMapCredential(n name) string { return "configmap://" + n.namespace + "/" + n.name }
 
 // policyOf returns the policy for a port of a service, or nil if there is none.
 func (c *converter) policyOf(n name, s *model.Service, port uint32) *securing {
@@ -77,13 +108,8 @@ func (c *converter) insecure(n name, s *model.Service, port uint32) bool {
 // writePolicies builds a DestinationRule for each service with policies, and sets the status of
 // the policies for each Gateway.
 func (c *converter) writePolicies() {
-	names := make([]name, 0, len(c.secured))
-	for n := range c.secured {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, compareNames)
 	status := map[model.Key]*gatewayv1.PolicyStatus{}
-	for _, n := range names {
+	for _, n := range slices.SortedFunc(maps.Keys(c.secured), compareNames) {
 		list := c.secured[n]
 		policy := &networkingv1alpha3.TrafficPolicy{}
 		var from []*model.Config
@@ -125,7 +151,10 @@ func (c *converter) writePolicies() {
 func (p *securing) settings() *networkingv1alpha3.ClientTLSSettings {
 	v := p.spec.Validation
 	out := &networkingv1alpha3.ClientTLSSettings{
-		Mode: networkingv1alpha3.ClientTLSSettings_SIMPLE, Sni: string(v.Hostname), SubjectAltNames: []string{string(v.Hostname)}, CaCertificates: systemRoots,
+		Mode: networkingv1alpha3.ClientTLSSettings_SIMPLE, Sni: string(v.Hostname), SubjectAltNames: []string{string(v.Hostname)}, CredentialName: p.roots,
+	}
+	if p.roots == "" {
+		out.CaCertificates = systemRoots
 	}
 	if len(v.SubjectAltNames) > 0 {
 		out.SubjectAltNames = nil
@@ -136,8 +165,7 @@ func (p *securing) settings() *networkingv1alpha3.ClientTLSSettings {
 	return out
 }
 
-// say sets the conditions of a policy for each Gateway with a route to its target, as determined
-// by the VirtualServices.
+// say sets the conditions of a policy for each Gateway with a route to its target.
 func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, "the policy is accepted")
 	if p.refused.is() {
@@ -149,30 +177,11 @@ func (p *securing) say(status *gatewayv1.PolicyStatus, c *converter) {
 	}
 	conditions := []metav1.Condition{accepted, resolved}
 	observe(conditions, p.Generation)
-	for _, n := range c.gatewaysOf(p.service.Hostname) {
+	for _, n := range slices.SortedFunc(maps.Keys(c.reached[p.service.Hostname]), compareNames) {
 		group, kind, ns := gatewayv1.Group(groupGateway), gatewayv1.Kind(kindGateway), gatewayv1.Namespace(n.namespace)
 		status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
 			AncestorRef:    gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &ns, Name: gatewayv1.ObjectName(n.name)},
 			ControllerName: Controller, Conditions: slices.Clone(conditions),
 		})
 	}
-}
-
-// gatewaysOf returns the Gateways with a route to a host, sorted.
-func (c *converter) gatewaysOf(host string) []name {
-	var out []name
-	for key, g := range c.groups {
-		if !slices.ContainsFunc(g.entries, func(e entry) bool {
-			return slices.ContainsFunc(e.route.GetRoute(), func(d *networkingv1alpha3.HTTPRouteDestination) bool { return d.GetDestination().GetHost() == host })
-		}) {
-			continue
-		}
-		ns, of, _ := strings.Cut(key.gateway, "/")
-		of, _, _ = strings.Cut(of, "-"+suffix+"-")
-		if n := (name{ns, of}); c.gateways[n] != nil && !slices.Contains(out, n) {
-			out = append(out, n)
-		}
-	}
-	slices.SortFunc(out, compareNames)
-	return out
 }

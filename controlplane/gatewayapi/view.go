@@ -11,11 +11,12 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// KubernetesNamespace and KubernetesSecret are the kinds in a [model.Change] that mean that the
-// labels of a namespace, or a Secret, have changed. They are not configuration objects.
+// The kinds in a [model.Change] that mean that the labels of a namespace, a Secret, or the roots in
+// a ConfigMap have changed. They are not configuration objects.
 const (
 	KubernetesNamespace model.Kind = "Namespace"
 	KubernetesSecret    model.Kind = "Secret"
+	KubernetesConfigMap model.Kind = "ConfigMap"
 )
 
 // View caches the newest conversion. Update and Get must be called from one goroutine.
@@ -81,6 +82,10 @@ func (r *Result) dependsOn(change model.Change) bool {
 			}
 		case KubernetesSecret:
 			if r.secrets[n] {
+				return true
+			}
+		case KubernetesConfigMap:
+			if _, used := r.configMaps[n]; used {
 				return true
 			}
 		case model.ServiceEntry:

@@ -155,6 +155,8 @@ func TestOriginatedTLS(t *testing.T) {
 		{"revoked", open, "mode: SIMPLE, caCertificates: " + good.file + ", caCrl: " + good.revoke(t, server.Leaf), refused},
 		{"a client certificate", closed, "mode: MUTUAL, caCertificates: " + good.file + client, "200 web.example.com/client"},
 		{"no client certificate", closed, "mode: SIMPLE, caCertificates: " + good.file, refused},
+		{"roots in a ConfigMap", open, "mode: SIMPLE, credentialName: 'configmap://" + good.file + "'", "200 web.example.com/nobody"},
+		{"other roots in a ConfigMap", open, "mode: SIMPLE, credentialName: 'configmap://" + other.file + "'", refused},
 		{"plaintext to TLS", open, "mode: DISABLE", "400 "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -141,6 +141,9 @@ func secretOf(t testing.TB, name string) map[string]any {
 	t.Helper()
 	file := func(path string) map[string]any { return map[string]any{"filename": path} }
 	out := map[string]any{"@type": xds.TypeSecret, "name": name}
+	if roots, ok := strings.CutPrefix(name, snapshot.ConfigMapScheme); ok {
+		name = "file-root:" + strings.TrimSuffix(roots, "-cacert") // the file contains what the ConfigMap does
+	}
 	if roots, ok := strings.CutPrefix(name, "file-root:"); ok {
 		if roots == "system" {
 			roots = "/etc/ssl/certs/ca-certificates.crt"

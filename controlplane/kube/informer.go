@@ -29,6 +29,7 @@ type selected[T metaObject, L runtime.Object] struct {
 	strip          cache.TransformFunc // reduces an object to what is kept; nil keeps all of it
 	set            func(T)             // called for each object that is new or changed
 	gone           func(T)             // called with the last known state of a removed object
+	fault          func(error)         // called for each failed watch; nil for nothing
 	indexers       cache.Indexers
 }
 
@@ -59,7 +60,7 @@ func (s selected[T, L]) follow(ctx context.Context, running *sync.WaitGroup, log
 			call(s.gone, o)
 		},
 	})
-	err = errors.Join(err, i.SetTransform(s.strip), i.SetWatchErrorHandlerWithContext(watchFault(log, s.kind)))
+	err = errors.Join(err, i.SetTransform(s.strip), i.SetWatchErrorHandlerWithContext(s.watchFault(log)))
 	if err != nil {
 		return i, nil, fmt.Errorf("watch %s: %w", s.kind, err)
 	}
@@ -93,12 +94,15 @@ func (i informer[T]) all() []T {
 
 // watchFault returns a handler that logs why objects cannot be watched. The library retries with
 // increasing delays.
-func watchFault(log *slog.Logger, kind string) cache.WatchErrorHandlerWithContext {
+func (s selected[T, L]) watchFault(log *slog.Logger) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, _ *cache.Reflector, err error) {
 		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return // the end, or a new watch
 		}
-		log.Warn("objects cannot be watched; known objects stay in force", "kind", kind, "err", err)
+		log.Warn("objects cannot be watched; known objects stay in force", "kind", s.kind, "err", err)
+		if s.fault != nil {
+			s.fault(err)
+		}
 	}
 }
 

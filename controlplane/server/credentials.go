@@ -25,12 +25,16 @@ type credentialSource interface {
 	Run(ctx context.Context) error
 }
 
-// newCredentials creates the source of gateway certificates.
+// rootSource is the Source of roots in ConfigMaps.
+type rootSource interface{ credentials.Source }
+
+// newCredentials creates the sources of gateway certificates and of roots in ConfigMaps.
 func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer) (config secrets.Config, err error) {
 	scheme, dir, _ := strings.Cut(cfg.Source, "://")
 	dir, parameters, _ := strings.Cut(dir, "?")
 	query, _ := url.ParseQuery(parameters)
 	links, fault := filetree.Links(query)
+	log := s.log.With("component", "credentials")
 	switch {
 	case cfg.Source == "":
 		return config, nil
@@ -40,20 +44,30 @@ func (s *Server) newCredentials(cfg CredentialsConfig, reg prometheus.Registerer
 		if len(cfg.Readers) == 0 {
 			return config, errors.New("environment variable OUTRIGGER_CREDENTIAL_READERS is not set: no gateway could read the Secrets of OUTRIGGER_CREDENTIALS; name the accounts of the gateways, such as istio-system/gateway")
 		}
-		s.objects.credentials, err = credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: s.log.With("component", "credentials"), Registerer: reg})
+		files, err := credentials.NewFileSource(credentials.FileConfig{Dir: dir, Links: links, Logger: log, Registerer: reg})
+		if err != nil {
+			return config, err
+		}
+		s.objects.credentials, s.objects.roots = files, files.Maps
 		config.Authorize = cfg.authorize
 	case scheme == "k8s" && dir == "" && s.kube == nil:
 		return config, errors.New("environment variable OUTRIGGER_CREDENTIALS is k8s://, but no cluster is used: see OUTRIGGER_KUBERNETES and --kubeconfig")
 	case scheme == "k8s" && dir == "":
-		s.objects.credentials, err = kube.NewSecrets(kube.SecretsConfig{Client: s.kube, Logger: s.log.With("component", "credentials"), Registerer: reg})
+		if s.objects.credentials, err = kube.NewSecrets(kube.SecretsConfig{Client: s.kube, Logger: log, Registerer: reg}); err != nil {
+			return config, err
+		}
+		if s.objects.rootMaps, err = kube.NewRootMaps(s.kube, log, reg); err != nil {
+			return config, err
+		}
+		s.objects.roots = s.objects.rootMaps
 		config.Authorize = func(ctx context.Context, caller *authn.Caller) error {
 			return s.kube.MayReadSecrets(ctx, caller.ID.Namespace, caller.ID.ServiceAccount)
 		}
 	default:
 		return config, fmt.Errorf("environment variable OUTRIGGER_CREDENTIALS is %q; it must be fs:///directory or k8s://", cfg.Source)
 	}
-	config.Source, config.Granted = s.objects.credentials, s.objects.granted
-	return config, err
+	config.Source, config.ConfigMaps, config.Granted = s.objects.credentials, s.objects.roots, s.objects.granted
+	return config, nil
 }
 
 // authorize returns an error unless the caller's account is in the list.

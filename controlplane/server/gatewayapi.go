@@ -58,6 +58,11 @@ func (s *Server) newGatewayAPI(cfg Config) (err error) {
 			s.reconvert(model.Key{Kind: gatewayapi.KubernetesSecret, Namespace: namespace, Name: name})
 		})
 	}
+	if s.objects.roots != nil {
+		s.objects.roots.OnChange(func(namespace, name string) {
+			s.reconvert(model.Key{Kind: gatewayapi.KubernetesConfigMap, Namespace: namespace, Name: name})
+		})
+	}
 	s.objects.conversion = c
 	if c.lead, err = s.leader(cfg, gatewayStatusLease); err != nil {
 		return err
@@ -138,7 +143,32 @@ func (s *Server) convert(change model.Change) model.Change {
 	if s.objects.credentials != nil {
 		in.Certificate = s.objects.certificate
 	}
-	return s.objects.conversion.view.Update(in, change)
+	if s.objects.roots != nil {
+		in.Roots = s.objects.rootsFault
+	}
+	before := s.objects.conversion.view.Result()
+	change = s.objects.conversion.view.Update(in, change)
+	if result := s.objects.conversion.view.Result(); s.objects.rootMaps != nil && result != before {
+		s.objects.rootMaps.Follow(result.ConfigMaps())
+	}
+	return change
+}
+
+// rootsFault returns the error of the roots in a ConfigMap. It returns nil until the ConfigMap
+// has been read, so that a restart changes no status.
+func (o *objects) rootsFault(namespace, name string) error {
+	_, err := credentials.RootsOf(o.roots, credentials.Reference{Scheme: credentials.SchemeConfigMap, Namespace: namespace, Name: name})
+	if errors.Is(err, credentials.ErrLoading) {
+		return nil
+	}
+	if errors.Is(err, credentials.ErrNotFound) {
+		select {
+		case <-o.roots.Synced():
+		default:
+			return nil
+		}
+	}
+	return err
 }
 
 // certificate returns the error of a Secret as the certificate of a listener. It
@@ -158,14 +188,20 @@ func (o *objects) certificate(namespace, name string) error {
 	return nil
 }
 
-// granted reports whether the service account of a Gateway may read a Secret that one
-// of its listeners refers to.
+// granted reports whether the service account of a Gateway may read a Secret that one of its
+// listeners refers to. Every caller may read the roots that an object of the Gateway API refers to.
 func (o *objects) granted(_ *snapshot.Mesh, caller *authn.Caller, ref credentials.Reference) bool {
-	if o.conversion == nil || ref.Scheme != credentials.SchemeGateway {
+	if o.conversion == nil || o.conversion.view.Result() == nil {
 		return false
 	}
 	result := o.conversion.view.Result()
-	return result != nil && result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
+	switch ref.Scheme {
+	case credentials.SchemeGateway:
+		return result.Grants(caller.ID.Namespace, caller.ID.ServiceAccount, ref.Namespace, ref.Name)
+	case credentials.SchemeConfigMap:
+		return result.RefersTo(ref.Namespace, ref.Name)
+	}
+	return false
 }
 
 // list returns the stored and converted objects of a kind.

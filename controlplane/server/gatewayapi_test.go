@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
@@ -144,6 +145,74 @@ func TestGatewayAccount(t *testing.T) {
 	if as("shop", "nobody") || as("shop", "edge") || as("other", "edge-istio") {
 		t.Error("another service account may read the Secret of the Gateway")
 	}
+}
+
+// TestPolicyRootsFromFiles checks that a BackendTLSPolicy uses the roots in a ConfigMap in a file,
+// refuses requests while there is none, and that its status follows.
+func TestPolicyRootsFromFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, map[string][]byte{
+		filepath.Join(dir, "edge.yaml"): []byte(gatewayAPIFile), filepath.Join(dir, "route.yaml"): routeFile("cart"),
+		filepath.Join(dir, "policy.yaml"): []byte(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: cart, namespace: shop}
+spec:
+  targetRefs: [{group: "", kind: Service, name: cart}]
+  validation: {hostname: cart.example.com, caCertificateRefs: [{group: "", kind: ConfigMap, name: roots}]}
+`),
+	})
+	s := serve(t, func(c *Config) {
+		c.ConfigDir, c.Credentials.Source, c.Credentials.Readers = dir, "fs://"+dir, []string{"other/account"}
+	})
+	credential := func() string {
+		for _, r := range s.objects.list(model.DestinationRule) {
+			if spec, ok := r.Spec.(*networkingv1alpha3.DestinationRule); ok {
+				return spec.GetTrafficPolicy().GetTls().GetCredentialName()
+			}
+		}
+		return ""
+	}
+	accepted := func() string {
+		c := s.objects.store.Get(model.Key{Kind: model.BackendTLSPolicy, Namespace: "shop", Name: "cart"})
+		if c == nil {
+			return ""
+		}
+		if status, _ := c.Status.(*gatewayv1.PolicyStatus); status != nil && len(status.Ancestors) == 1 {
+			return status.Ancestors[0].Conditions[0].Reason
+		}
+		return ""
+	}
+	ref := credentials.Reference{Scheme: credentials.SchemeConfigMap, Namespace: "shop", Name: "roots"}
+	caller := &authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: "any", ServiceAccount: "one"}}
+	waitUntil(t, "the status reports the missing ConfigMap", func() bool { return accepted() == "NoValidCACertificate" && credential() == "" })
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll("\n"+strings.TrimSpace(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))), "\n", "\n    ")
+	write(t, map[string][]byte{filepath.Join(dir, "roots.yaml"): []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: roots, namespace: shop}\ndata:\n  ca.crt: |" + text + "\n")})
+	waitUntil(t, "the roots are used", func() bool { return accepted() == "Accepted" && credential() == "configmap://shop/roots" })
+	if !s.objects.granted(nil, caller, ref) {
+		t.Error("a proxy may not read the roots of a policy")
+	}
+	ref.Name = "other"
+	if s.objects.granted(nil, caller, ref) {
+		t.Error("a proxy may read a ConfigMap that no object names")
+	}
+	for _, p := range s.objects.store.Problems() {
+		t.Errorf("the ConfigMap in the directory of objects: %s", p)
+	}
+	if err := os.Remove(filepath.Join(dir, "roots.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the target is closed without the ConfigMap", func() bool { return accepted() == "NoValidCACertificate" && credential() == "" })
 }
 
 func TestGatewayAPIOff(t *testing.T) {

@@ -70,6 +70,10 @@ type objects struct {
 	platform *kube.Registry // nil if services are not read from a cluster
 	// credentials are the certificates of gateways; nil if there are none.
 	credentials credentialSource
+	// roots are those in ConfigMaps; nil if there are none. rootMaps are the same if they are read
+	// from a cluster.
+	roots    rootSource
+	rootMaps *kube.RootMaps
 	// conversion is of the Gateway API and of Ingresses; nil if it is off.
 	conversion *conversion
 	// denyList is nil without a deny list.
@@ -90,6 +94,9 @@ func (o *objects) run(ctx context.Context) error {
 	}
 	if o.credentials != nil {
 		g.Go(func() error { return o.credentials.Run(ctx) }) // reads Secrets, wakes the streams that use them
+	}
+	if o.rootMaps != nil {
+		g.Go(func() error { return o.rootMaps.Run(ctx) }) // reads ConfigMaps, feeds changes, wakes streams
 	}
 	if o.denyList != nil {
 		g.Go(func() error { return o.denyList.Run(ctx) }) // reads the deny list, feeds changes

@@ -103,6 +103,13 @@ func (c *checker) portPolicy(obj *model.Config, at string, p portPolicy, selecte
 		c.report(obj, "%s.tls.%s: requests to the host are answered with 503 until then, and never sent as plaintext", at, fault)
 		return
 	}
+	if strings.HasPrefix(tls.GetCredentialName(), ConfigMapScheme) {
+		if !ofGatewayAPI(obj) {
+			c.warn(obj, "%s.tls.credentialName: roots in ConfigMaps are for BackendTLSPolicies: proxies may not read them for this rule, requests to the host are answered with 503, "+
+				"and never sent as plaintext; write a BackendTLSPolicy, or the name of a Secret", at)
+		}
+		return
+	}
 	if OriginatesTLS(tls) && tls.GetCredentialName() != "" && !selected {
 		c.warn(obj, "%s.tls.credentialName: sidecars use it only from a rule with a workloadSelector: their requests to the host are answered with 503, and never sent as plaintext; "+
 			"write spec.workloadSelector, or use files", at)
@@ -124,6 +131,9 @@ func (c *checker) keepalive(obj *model.Config, at string, k *networkingv1alpha3.
 	}
 }
 
+// ConfigMapScheme names the roots in a ConfigMap, which only objects of the Gateway API can use.
+const ConfigMapScheme = "configmap://"
+
 // OriginatesTLS reports whether the settings originate TLS other than mesh mutual TLS.
 func OriginatesTLS(tls *networkingv1alpha3.ClientTLSSettings) bool {
 	return tls.GetMode() == networkingv1alpha3.ClientTLSSettings_SIMPLE || tls.GetMode() == networkingv1alpha3.ClientTLSSettings_MUTUAL
@@ -139,7 +149,7 @@ func TLSFault(tls *networkingv1alpha3.ClientTLSSettings) string {
 		return ""
 	}
 	if name := tls.GetCredentialName(); name != "" {
-		if scheme, _, ok := strings.Cut(name, "://"); ok && scheme != "kubernetes" && scheme != "kubernetes-gateway" {
+		if scheme, _, ok := strings.Cut(name, "://"); ok && scheme != "kubernetes" && scheme != "kubernetes-gateway" && scheme+"://" != ConfigMapScheme {
 			return fmt.Sprintf("credentialName: no secrets are served for %s://; write the name of a Secret", scheme)
 		}
 		return ""

@@ -70,6 +70,11 @@ func TestDestinationRuleProblems(t *testing.T) {
 			[]*model.Config{webRule("a", 0, withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple, CredentialName: "x"}))},
 			[]string{"spec.trafficPolicy.tls.credentialName: sidecars use it only from a rule with a workloadSelector"},
 		},
+		{
+			"roots in a ConfigMap without a policy",
+			[]*model.Config{webRule("a", 0, withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple, CredentialName: "configmap://a/x"}))},
+			[]string{"spec.trafficPolicy.tls.credentialName: roots in ConfigMaps are for BackendTLSPolicies"},
+		},
 		{"secret with a selector", []*model.Config{webRule("a", 0, func(spec *networkingv1alpha3.DestinationRule) {
 			withTLS(&networkingv1alpha3.ClientTLSSettings{Mode: simple, CredentialName: "x"})(spec)
 			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "x"}}

@@ -199,6 +199,8 @@ func (d *decoder) object(n *yaml.Node) {
 	case d.skips && h.apiVersion != "" && !schema.OfMesh(h.apiVersion):
 		d.skipped++
 		return
+	case h.kind == "ConfigMap" && h.apiVersion == "v1":
+		return // the same, with roots
 	default:
 		reason := "kind " + field.Quote(h.kind) + " is unknown"
 		if d.unnamed < field.MaxListed { // else nobody reads the hint

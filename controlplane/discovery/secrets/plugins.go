@@ -274,7 +274,7 @@ func (v *Plugins) pullSecret(ref credentials.Reference) (*credentials.Docker, re
 	switch {
 	case err == nil:
 		return docker, refusal{}
-	case errors.Is(err, errLoading):
+	case errors.Is(err, credentials.ErrLoading):
 		return nil, refusal{refusedLoading, err.Error()}
 	case errors.Is(err, credentials.ErrNotFound):
 		return nil, refusal{refusedMissing, fmt.Sprintf("there is no Secret %s/%s with .dockerconfigjson", ref.Namespace, ref.Name)}

@@ -6,6 +6,7 @@ package secrets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -26,6 +27,9 @@ type Config struct {
 	Source credentials.Source
 	// Gateway resolves kubernetes-gateway:// names; nil means Source.
 	Gateway credentials.Source
+	// ConfigMaps resolves configmap:// names, to any proven caller that Granted allows; nil
+	// disables them.
+	ConfigMaps credentials.Source
 	// Granted reports whether a caller may read a Secret of any namespace because an object of a
 	// snapshot assigns it to the caller's identity. A nil function grants nothing. It must not
 	// block.
@@ -102,6 +106,9 @@ func (s *Server) OnChange(f func(namespace, name string)) {
 	if s.cfg.Gateway != s.cfg.Source {
 		s.cfg.Gateway.OnChange(changed)
 	}
+	if s.cfg.ConfigMaps != nil {
+		s.cfg.ConfigMaps.OnChange(changed)
+	}
 }
 
 // forget drops the resources of a Secret, so that its key does not stay in memory.
@@ -117,24 +124,27 @@ func (s *Server) forget(namespace, name string) {
 
 // source returns the source that resolves a reference.
 func (s *Server) source(ref credentials.Reference) credentials.Source {
-	if ref.Scheme == credentials.SchemeGateway {
+	switch ref.Scheme {
+	case credentials.SchemeGateway:
 		return s.cfg.Gateway
+	case credentials.SchemeConfigMap:
+		return s.cfg.ConfigMaps
 	}
 	return s.cfg.Source
 }
 
-// errLoading means that not all Secrets have been read yet.
-var errLoading = errors.New("the Secrets are still being read")
-
 // get returns the resource of a reference.
 func (s *Server) get(name string, ref credentials.Reference) (*xds.Resource, error) {
 	source := s.source(ref)
+	if source == nil {
+		return nil, fmt.Errorf("%w: this control plane reads no ConfigMaps", credentials.ErrNotFound)
+	}
 	res, err := s.read(source, secretKey{name, ref})
 	if errors.Is(err, credentials.ErrNotFound) {
 		select {
 		case <-source.Synced():
 		default:
-			return nil, errLoading
+			return nil, credentials.ErrLoading
 		}
 	}
 	return res, err
@@ -176,7 +186,7 @@ func (s *Server) docker(ref credentials.Reference) (*credentials.Docker, error) 
 		select {
 		case <-s.cfg.Source.Synced():
 		default:
-			return nil, errLoading
+			return nil, credentials.ErrLoading
 		}
 	}
 	return docker, err

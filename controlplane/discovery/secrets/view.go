@@ -234,6 +234,9 @@ func (v *View) secret(r secretRef) (*xds.Resource, refusal) {
 	if r.err != nil {
 		return nil, refusal{refusedName, r.err.Error()}
 	}
+	if r.ref.Scheme == credentials.SchemeConfigMap && !v.granted(r.ref) {
+		return nil, refusal{refusedNamespace, fmt.Sprintf("no BackendTLSPolicy or Gateway names the ConfigMap %s/%s", r.ref.Namespace, r.ref.Name)}
+	}
 	if err := r.ref.CheckNamespace(v.client.Namespace, v.granted); err != nil {
 		return nil, refusal{refusedNamespace, err.Error() + v.cure(r.ref)}
 	}
@@ -244,7 +247,7 @@ func (v *View) secret(r secretRef) (*xds.Resource, refusal) {
 	switch {
 	case err == nil:
 		return res, refusal{}
-	case errors.Is(err, errLoading):
+	case errors.Is(err, credentials.ErrLoading):
 		return nil, refusal{refusedLoading, err.Error()}
 	case errors.Is(err, credentials.ErrNotFound):
 		return nil, refusal{refusedMissing, err.Error()}

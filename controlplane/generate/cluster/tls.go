@@ -35,7 +35,7 @@ func (p Policy) Serves(v Viewer) bool {
 	if v.Proxyless {
 		return false // gRPC supports neither files nor secrets other than those of the mesh
 	}
-	return p.TLS.GetCredentialName() == "" || v.Router || p.selected
+	return p.TLS.GetCredentialName() == "" || v.Router || p.selected || strings.HasPrefix(p.TLS.GetCredentialName(), snapshot.ConfigMapScheme)
 }
 
 // applyTLS sets how connections to the endpoints are secured: as the rule requires, otherwise with

@@ -90,6 +90,25 @@ func (r *release) powers(revision string, secrets bool) error {
 	return errors.Join(problems...)
 }
 
+// readsRoots returns an error until the ConfigMap that the BackendTLSPolicy names is followed, and
+// for watches of all ConfigMaps but the roots of the mesh.
+func (r *release) readsRoots(revision string) error {
+	found := false
+	for _, q := range r.requests(revision) {
+		if q.Ref.Resource != "configmaps" || q.Verb != "watch" && q.Verb != "list" {
+			continue
+		}
+		if q.Ref.Name == "" {
+			return errors.New("all ConfigMaps are read")
+		}
+		found = found || q.Ref.Name == "backend-roots"
+	}
+	if !found {
+		return errors.New("the ConfigMap is not followed")
+	}
+	return nil
+}
+
 // seldom are the rights, as verb, group and resource or a part of that, that this test need not use,
 // and what uses them.
 var seldom = map[string]string{
@@ -213,6 +232,7 @@ func TestRights(t *testing.T) {
 				})
 			}
 			if revision == "much" {
+				eventually(t, "only the ConfigMap that a policy names is read", func() error { return r.readsRoots(revision) })
 				eventually(t, "rights are used", func() error { return r.unused(revision) })
 			}
 			requests := r.requests(revision)
@@ -250,6 +270,18 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: front, labels: {istio.io/rev: much}}
 spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: backend-roots}
+data: {ca.crt: none}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: front, labels: {istio.io/rev: much}}
+spec:
+  targetRefs: [{group: "", kind: Service, name: istiod-much}]
+  validation: {hostname: istiod.example.com, caCertificateRefs: [{group: "", kind: ConfigMap, name: backend-roots}]}
 ---
 apiVersion: networking.k8s.io/v1
 kind: Ingress
