@@ -11,6 +11,7 @@ func Features(deploys bool) []string {
 	out := []string{
 		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "GatewayStaticAddresses", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
 		"BackendTLSPolicy", "BackendTLSPolicySANValidation",
+		"GatewayFrontendClientCertificateValidation", "GatewayFrontendClientCertificateValidationInsecureFallback",
 		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
 		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",

@@ -71,6 +71,8 @@ type listener struct {
 	kinds []gatewayv1.RouteGroupKind
 	// credentials are the certificates with which TLS is terminated.
 	credentials []string
+	// clients is how client certificates are verified; nil means not at all.
+	clients *clientValidation
 	// ended contains the hosts of TLSRoutes whose TLS the listener terminates. Each has its own
 	// Istio Gateway, because connections cannot be distinguished after TLS is terminated.
 	ended map[string]bool
@@ -352,25 +354,6 @@ func (c *converter) certificate(n name) error {
 		return fmt.Errorf("the Secret %s/%s: the control plane reads no Secrets (OUTRIGGER_CREDENTIALS)", n.namespace, n.name)
 	}
 	return c.in.Certificate(n.namespace, n.name)
-}
-
-// frontend closes a listener with frontend validation, which is not supported: the listener must
-// not accept clients without verifying their certificates.
-func (c *converter) frontend(l *listener) {
-	if l.Protocol != gatewayv1.HTTPSProtocolType || l.of.spec.TLS == nil || l.of.spec.TLS.Frontend == nil {
-		return
-	}
-	f := l.of.spec.TLS.Frontend
-	validation := f.Default.Validation
-	for _, p := range f.PerPort {
-		if p.Port == l.Port {
-			validation = p.TLS.Validation
-		}
-	}
-	if validation != nil {
-		l.credentials = nil
-		l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCACertificateKind), "spec.tls.frontend: client certificates are not verified in this version, so the listener is closed"}
-	}
 }
 
 // conflicts marks listeners of the same port that cannot be distinguished.

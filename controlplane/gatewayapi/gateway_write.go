@@ -121,10 +121,13 @@ func (l *listener) serverTLS() *networkingv1alpha3.ServerTLSSettings {
 		return nil
 	case tlsMode(l.Listener) == gatewayv1.TLSModePassthrough:
 		return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_PASSTHROUGH}
-	case len(l.credentials) == 1:
-		return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialName: l.credentials[0]}
 	}
-	return &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialNames: l.credentials}
+	tls := &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_SIMPLE, CredentialNames: l.credentials}
+	if len(l.credentials) == 1 {
+		tls.CredentialName, tls.CredentialNames = l.credentials[0], nil
+	}
+	l.clients.verify(tls)
+	return tls
 }
 
 // status returns the status of a Gateway.
@@ -160,6 +163,10 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 			fmt.Sprintf("no address is known: there is no Service %s or %s with one; name a Service or an address in spec.addresses", DeploymentName(g.Config, g.spec), g.Name))
 	}
 	out.Conditions = []metav1.Condition{accepted, programmed}
+	if g.insecureFallback() {
+		out.Conditions = append(out.Conditions, condition(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true, gatewayv1.GatewayReasonConfigurationChanged,
+			"spec.tls.frontend: AllowInsecureFallback accepts every client certificate, so identities of clients prove nothing at these listeners"))
+	}
 	observe(out.Conditions, g.Generation)
 	return out
 }

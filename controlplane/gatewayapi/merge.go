@@ -85,7 +85,10 @@ func copyOf[T any](there any) *T {
 func mergeGateway(old, want *gatewayv1.GatewayStatus, now metav1.Time) *gatewayv1.GatewayStatus {
 	next := *old
 	next.Addresses = want.Addresses
-	next.Conditions = mergeConditions(old.Conditions, want.Conditions, now)
+	// This condition must go when it does not hold.
+	const insecure = string(gatewayv1.GatewayConditionInsecureFrontendValidationMode)
+	kept := slices.DeleteFunc(slices.Clone(old.Conditions), func(c metav1.Condition) bool { return c.Type == insecure && !gatewayHas(want, insecure) })
+	next.Conditions = mergeConditions(kept, want.Conditions, now)
 	next.Listeners = nil
 	for _, l := range want.Listeners {
 		i := slices.IndexFunc(old.Listeners, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.Name })
@@ -97,6 +100,10 @@ func mergeGateway(old, want *gatewayv1.GatewayStatus, now metav1.Time) *gatewayv
 		next.Listeners = append(next.Listeners, l)
 	}
 	return &next
+}
+
+func gatewayHas(s *gatewayv1.GatewayStatus, condition string) bool {
+	return slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.Type == condition })
 }
 
 func ours(c gatewayv1.GatewayController) bool { return c == Controller || c == MeshController }

@@ -93,3 +93,19 @@ func TestMergeNothing(t *testing.T) {
 		t.Error("an address does not differ from no status")
 	}
 }
+
+// TestMergeInsecure checks that the condition of a Gateway that accepts all client certificates goes
+// when it does not hold, and that conditions of others stay.
+func TestMergeInsecure(t *testing.T) {
+	t.Parallel()
+	insecure := condition(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true, gatewayv1.GatewayReasonConfigurationChanged, "")
+	foreign := metav1.Condition{Type: "example.com/Other", Status: metav1.ConditionTrue}
+	there := &gatewayv1.GatewayStatus{Conditions: []metav1.Condition{insecure, foreign}}
+	for _, want := range []*gatewayv1.GatewayStatus{{Conditions: []metav1.Condition{insecure}}, {}} {
+		got, _ := Merge(there, want, time.Now())
+		merged, ok := got.(*gatewayv1.GatewayStatus)
+		if !ok || len(merged.Conditions) != 1+len(want.Conditions) || merged.Conditions[len(want.Conditions)].Type != foreign.Type {
+			t.Errorf("merged %v into %v: got %v", want, there, got)
+		}
+	}
+}

@@ -175,6 +175,12 @@ func (c *checker) serverTLS(tls *networkingv1alpha3.ServerTLSSettings, path stri
 		needed = 3
 	}
 	c.certificateSources(tls, path)
+	if strings.HasPrefix(tls.GetCaCertCredentialName(), "configmap://") {
+		c.warnf(path+".caCertCredentialName", "names a ConfigMap: proxies may read only those that objects of the Gateway API name; write the name of a Secret")
+	}
+	if tls.GetInsecureSkipVerify().GetValue() && needed != 3 {
+		c.warnf(path+".insecureSkipVerify", "has no effect with mode %s: remove it, or write mode MUTUAL or OPTIONAL_MUTUAL", tls.GetMode())
+	}
 	for i, f := range files[:needed] {
 		if f.value == "" && !named && !(listed && i < 2) && !(i == 2 && tls.GetCaCertCredentialName() != "") {
 			c.errorf(path+"."+f.name, "is missing: mode %s needs it, or credentialName", tls.GetMode())

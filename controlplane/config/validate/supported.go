@@ -160,7 +160,7 @@ var supportedTable = map[protoreflect.FullName]string{
 	"istio.networking.v1alpha3.Gateway":                          "servers selector",
 	"istio.networking.v1alpha3.Server":                           "port bind hosts tls name",
 	"istio.networking.v1alpha3.Port":                             "number protocol name",
-	"istio.networking.v1alpha3.ServerTLSSettings":                "httpsRedirect mode serverCertificate privateKey caCertificates caCrl credentialName credentialNames caCertCredentialName tlsCertificates subjectAltNames verifyCertificateSpki verifyCertificateHash minProtocolVersion maxProtocolVersion cipherSuites",
+	"istio.networking.v1alpha3.ServerTLSSettings":                "httpsRedirect mode serverCertificate privateKey caCertificates caCrl credentialName credentialNames caCertCredentialName tlsCertificates insecureSkipVerify subjectAltNames verifyCertificateSpki verifyCertificateHash minProtocolVersion maxProtocolVersion cipherSuites",
 	"istio.networking.v1alpha3.ServerTLSSettings.TLSCertificate": "serverCertificate privateKey",
 
 	// The injector applies it to pods.

@@ -29,6 +29,7 @@ const (
 	credentialScheme = "kubernetes://"
 	gatewayScheme    = "kubernetes-gateway://"
 	builtinScheme    = "builtin://"
+	configMapScheme  = "configmap://"
 	rootsSuffix      = "-cacert"
 )
 
@@ -84,6 +85,9 @@ func serverValidation(tls *networkingv1alpha3.ServerTLSSettings, roots *tlsv3.Sd
 		VerifyCertificateHash:     tls.GetVerifyCertificateHash(),
 		MatchTypedSubjectAltNames: SubjectAltNames(tls.GetSubjectAltNames()),
 	}
+	if tls.GetInsecureSkipVerify().GetValue() {
+		rules.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
 	if path := tls.GetCaCrl(); path != "" {
 		rules.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 	}
@@ -137,6 +141,8 @@ func serverSecrets(tls *networkingv1alpha3.ServerTLSSettings) (certificates []*t
 		return certificates, nil, nil
 	}
 	switch {
+	case strings.HasPrefix(tls.GetCaCertCredentialName(), configMapScheme):
+		roots = ControlSecret(tls.GetCaCertCredentialName() + rootsSuffix)
 	case tls.GetCaCertCredentialName() != "":
 		roots, err = credential(strings.TrimSuffix(tls.GetCaCertCredentialName(), rootsSuffix) + rootsSuffix)
 	case len(names) > 0:
