@@ -100,7 +100,59 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 		c.errorf(path+"."+got, "is not allowed with applyTo: %s: write %s instead", p.GetApplyTo(), want)
 		return
 	}
+	for _, part := range unread(p.GetApplyTo(), m) {
+		c.warnf(path+"."+part, "has no effect with applyTo: %s: remove it", p.GetApplyTo())
+	}
+	switch operation := p.GetPatch().GetOperation(); operation {
+	case networkingv1alpha3.EnvoyFilter_Patch_ADD, networkingv1alpha3.EnvoyFilter_Patch_INSERT_FIRST:
+		if part := neighbour(p.GetApplyTo(), m.GetListener()); part != "" {
+			c.warnf(path+".listener."+part, "has no effect with operation: %s, which adds in any case: remove it, or write INSERT_BEFORE", operation)
+		}
+	}
 	c.listenerMatch(p, m.GetListener(), path+".listener")
+}
+
+// neighbour returns the part of a match that names another filter, whose place only some operations
+// depend on.
+func neighbour(kind networkingv1alpha3.EnvoyFilter_ApplyTo, l *networkingv1alpha3.EnvoyFilter_ListenerMatch) string {
+	f := l.GetFilterChain().GetFilter()
+	switch {
+	case kind == networkingv1alpha3.EnvoyFilter_NETWORK_FILTER && f != nil:
+		return "filterChain.filter"
+	case kind == networkingv1alpha3.EnvoyFilter_HTTP_FILTER && f.GetSubFilter() != nil:
+		return "filterChain.filter.subFilter"
+	case kind == networkingv1alpha3.EnvoyFilter_LISTENER_FILTER && l.GetListenerFilter() != "":
+		return "listenerFilter"
+	}
+	return ""
+}
+
+// unread returns the parts of a match that a kind of configuration does not have, which Istio ignores,
+// too.
+func unread(kind networkingv1alpha3.EnvoyFilter_ApplyTo, m *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch) (parts []string) {
+	add := func(has bool, part string) {
+		if has {
+			parts = append(parts, part)
+		}
+	}
+	l, r := m.GetListener(), m.GetRouteConfiguration()
+	switch kind {
+	case networkingv1alpha3.EnvoyFilter_BOOTSTRAP, networkingv1alpha3.EnvoyFilter_EXTENSION_CONFIG:
+		add(l != nil, "listener")
+		add(r != nil, "routeConfiguration")
+		add(m.GetCluster() != nil, "cluster")
+		return parts
+	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
+		add(l.GetFilterChain() != nil, "listener.filterChain")
+	case networkingv1alpha3.EnvoyFilter_FILTER_CHAIN:
+		add(l.GetFilterChain().GetFilter() != nil, "listener.filterChain.filter")
+	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION:
+		add(r.GetVhost() != nil, "routeConfiguration.vhost")
+	case networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST:
+		add(r.GetVhost().GetRoute() != nil, "routeConfiguration.vhost.route")
+	}
+	add(l.GetListenerFilter() != "" && kind != networkingv1alpha3.EnvoyFilter_LISTENER_FILTER, "listener.listenerFilter")
+	return parts
 }
 
 func (c *checker) listenerMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m *networkingv1alpha3.EnvoyFilter_ListenerMatch, path string) {
@@ -110,10 +162,6 @@ func (c *checker) listenerMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObj
 		return
 	}
 	path += ".filterChain.filter"
-	switch p.GetApplyTo() {
-	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_FILTER_CHAIN:
-		c.warnf(path, "has no effect with applyTo: %s: remove it", p.GetApplyTo())
-	}
 	c.filterName(f.GetName(), path+".name")
 	if f.GetName() == "" {
 		c.errorf(path+".name", "is missing: write the name of the network filter")
