@@ -46,9 +46,9 @@ func newDashboardCommand(cfg Config) *cobra.Command {
 		Short: "Serve a page that shows the running mesh",
 		Long: `Serve a page that shows the running mesh to the browsers of this machine, until
 Ctrl-C: proxies with their state and how long they last in an outage, a picture of
-who calls whom with rates, success and latency, findings, the last changes, and a
-form that explains a request. It shows what status, top, analyze, history and
-explain request print.
+who calls whom with rates, success and latency, findings, the last changes and what
+they changed, and a form that explains a request. It shows what status, top, analyze,
+history, diff and explain request print.
 
 The page changes nothing, and loads nothing from elsewhere. While a tab shows it,
 the mesh is asked once in each interval, for all tabs together; otherwise it is not
@@ -115,6 +115,7 @@ func (f *dashboardFlags) handler(ctx context.Context) http.Handler {
 		mux.HandleFunc("GET /api/"+name, func(w http.ResponseWriter, _ *http.Request) { send(w, p.answer(ctx)) })
 	}
 	mux.HandleFunc("GET /api/explain", f.explain())
+	mux.HandleFunc("GET /api/difference", f.difference())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
 			"Content-Security-Policy":      "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",

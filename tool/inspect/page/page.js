@@ -341,10 +341,33 @@ function showChanges(data, message) {
   fill('changes', [
     ['Object', 'name', v => [soft(object(v)), el('span', { class: 'sub' }, place(v.source))]],
     ['Change', 'fixed', v => v.change],
-    ['Revision', 'fixed', v => el('code', {}, (v.revision ?? '–').slice(0, 8))],
+    ['Revision', 'fixed', v => [el('code', {}, (v.revision || '–').slice(0, 8)), ' ', differs(v)]],
     ['Time', 'fixed', v => [clock(v.at), v.unseen ? sub('or before, while it was down') : '']],
   ], list, v => [object(v), v.change], 'None.');
   if (data.omitted) note(message, `${plural(data.omitted, 'older version', 'older versions')}: outrigger history --all`);
+}
+
+// differs returns a button that shows what a version changed.
+function differs(v) {
+  const b = el('button', { type: 'button', class: 'link', 'data-key': object(v) + v.at, 'aria-label': `What ${v.change} ${object(v)} at ${v.at}` }, 'Diff');
+  b.addEventListener('click', () => difference(v));
+  return b;
+}
+
+async function difference(v) {
+  const query = new URLSearchParams({ kind: v.kind, namespace: v.namespace ?? '', name: v.name, at: v.at });
+  const place = id('difference'), title = place.querySelector('.verdict'), text = place.querySelector('pre');
+  let lines;
+  try {
+    const response = await fetch('api/difference?' + query, { signal: AbortSignal.timeout(120_000) });
+    lines = response.ok ? (await response.json()).text : await response.text();
+  } catch {
+    lines = 'The dashboard does not answer.';
+  }
+  title.textContent = object(v);
+  text.replaceChildren(...lines.trimEnd().split('\n').map(line => el('span', { class: { '+': 'good', '-': 'bad' }[line[0]] ?? '' }, line + '\n')));
+  place.hidden = false;
+  place.scrollIntoView({ block: 'nearest' });
 }
 
 // ---- one request explained
