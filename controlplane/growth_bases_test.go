@@ -84,6 +84,9 @@ exportTo: ["*"]`,
 workloadSelector: {labels: {app: web}}
 ingress: [{port: {number: 80, name: http, protocol: HTTP}, defaultEndpoint: 127.0.0.1:8080}]
 egress: [{port: {number: 8081, name: http, protocol: HTTP}, bind: 127.0.0.1, hosts: ["*/a.example.com"]}, {hosts: ["*/*"]}]`,
+	model.ListenerSet: `
+parentRef: {name: front, namespace: default}
+listeners: [{name: a, port: 8080, protocol: HTTP, hostname: a.example.com, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {a: b}}}}}]`,
 	model.TCPRoute: `
 parentRefs: [{name: front, sectionName: tcp}]
 rules: [{backendRefs: [{name: web, port: 9000}]}]`,

@@ -64,6 +64,8 @@ type Config struct {
 	Mine func(namespace string) bool
 	// Injector returns the injector in force, nil if there is none yet.
 	Injector func() *inject.Injector
+	// Added returns the listeners that ListenerSets add to a Gateway, and whether they are known.
+	Added func(namespace, gateway string) ([]gatewayv1.Listener, bool)
 	// OnFault is called after the result of Fault changed.
 	OnFault func(model.Key)
 	Logger  *slog.Logger
@@ -84,7 +86,7 @@ type Controller struct {
 
 // New returns a Controller. It does nothing until Run is called.
 func New(cfg Config) (*Controller, error) {
-	if cfg.Store == nil || cfg.Cluster == nil || cfg.Follow == nil || cfg.Owned == nil || cfg.Fingerprint == nil || cfg.Mine == nil || cfg.Injector == nil || cfg.OnFault == nil {
+	if cfg.Store == nil || cfg.Cluster == nil || cfg.Follow == nil || cfg.Owned == nil || cfg.Fingerprint == nil || cfg.Mine == nil || cfg.Injector == nil || cfg.Added == nil || cfg.OnFault == nil {
 		return nil, errors.New("deployment of gateways: it needs objects, a cluster, an injector, and a receiver of faults")
 	}
 	if cfg.Logger == nil {
@@ -129,6 +131,9 @@ func (c *Controller) Check(namespace string) {
 		c.check(o.Key)
 	}
 }
+
+// CheckOne checks one Gateway.
+func (c *Controller) CheckOne(namespace, name string) { c.check(keyOf(namespace, name)) }
 
 func (c *Controller) check(key model.Key) {
 	c.mu.Lock()

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
@@ -147,7 +148,8 @@ func deploying(t *testing.T, cluster *fakeCluster) *Controller {
 			<-ctx.Done()
 			return nil
 		},
-		Mine: func(string) bool { return true }, Injector: func() *inject.Injector { return in }, OnFault: func(model.Key) {},
+		Mine: func(string) bool { return true }, Injector: func() *inject.Injector { return in },
+		Added: func(string, string) ([]gatewayv1.Listener, bool) { return nil, true }, OnFault: func(model.Key) {},
 	})
 	if err != nil {
 		t.Fatal(err)

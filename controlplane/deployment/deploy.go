@@ -36,11 +36,15 @@ func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv
 	if injector == nil {
 		return errors.New("the configuration of the injector, which has the image of the proxies, has not been read yet")
 	}
+	added, known := c.cfg.Added(g.Namespace, g.Name)
+	if !known {
+		return errors.New("the ListenerSets of the Gateway have not been read yet")
+	}
 	overlays, err := c.parameters(ctx, g, spec)
 	if err != nil {
 		return err
 	}
-	want, err := Render(Input{Gateway: g, Pod: injector.Managed, Overlays: overlays})
+	want, err := Render(Input{Gateway: g, Pod: injector.Managed, Overlays: overlays, Added: added})
 	if err != nil {
 		return &wrongError{err, true}
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,8 @@ type Input struct {
 	Gateway *model.Config // with a *gatewayv1.GatewaySpec
 	// Pod completes the Pod of a Deployment: containers and volumes are those of the proxy.
 	Pod func(pod *corev1.Pod, namespace, deployment string) (*corev1.Pod, error)
+	// Added are the listeners that ListenerSets add to the Gateway.
+	Added []gatewayv1.Listener
 	// Overlays is the data of the ConfigMap in spec.infrastructure.parametersRef, or nil.
 	Overlays map[string]string
 }
@@ -206,7 +209,7 @@ func (r *renderer) ports() []any {
 		out = append(out, object{"name": name, "port": number, "protocol": "TCP", "appProtocol": protocol})
 	}
 	add("status-port", readyPort, "tcp")
-	for _, l := range r.spec.Listeners {
+	for _, l := range append(slices.Clip(r.spec.Listeners), r.Added...) {
 		switch l.Protocol {
 		case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType, gatewayv1.TCPProtocolType:
 			add(strings.ReplaceAll(string(l.Name), ".", "-"), int64(l.Port), strings.ToLower(string(l.Protocol)))

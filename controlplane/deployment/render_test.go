@@ -5,12 +5,15 @@ package deployment
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -124,6 +127,35 @@ func TestRenderRefuses(t *testing.T) {
 				t.Errorf("got %d objects, error %v; want an error with %q", len(got), err, c.want)
 			}
 		})
+	}
+}
+
+// TestAddedPorts checks that the Service has the ports of ListenerSets, each once.
+func TestAddedPorts(t *testing.T) {
+	t.Parallel()
+	in := inputOf(t, edge)
+	in.Added = []gatewayv1.Listener{
+		{Name: "http", Port: 8443, Protocol: gatewayv1.HTTPSProtocolType},
+		{Name: "again", Port: 80, Protocol: gatewayv1.HTTPProtocolType},
+		{Name: "http", Port: 9000, Protocol: gatewayv1.TCPProtocolType},
+	}
+	objects, err := Render(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range objects {
+		if o.GetKind() != "Service" {
+			continue
+		}
+		ports, _, _ := unstructured.NestedSlice(o.Object, "spec", "ports")
+		for _, p := range ports {
+			port, _ := p.(map[string]any)
+			got = append(got, fmt.Sprint(port["name"], " ", port["port"]))
+		}
+	}
+	if want := "status-port 15021,http 80,http-8443 8443,http-9000 9000"; strings.Join(got, ",") != want {
+		t.Errorf("the ports are %v, want %s", got, want)
 	}
 }
 

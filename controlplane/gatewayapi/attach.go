@@ -59,11 +59,18 @@ func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (place
 				continue // belongs to another controller, or to none
 			}
 			var at []attachment
-			at, why = c.attachToGateway(r, g, ref)
+			at, why = c.attachTo(r, g.own(), "Gateway", ref)
 			places = append(places, at...)
-			if len(at) > 0 {
-				r.gateways = append(r.gateways, to)
+			r.reaches(g, at)
+		case group == groupGateway && kind == kindSet:
+			set := c.sets[to]
+			if set == nil {
+				continue // the same
 			}
+			var at []attachment
+			at, why = c.attachTo(r, set.listeners, "ListenerSet", ref)
+			places = append(places, at...)
+			r.reaches(set.of, at)
 		case (group == "" || group == "core") && kind == kindService:
 			controller = MeshController
 			s := c.service(to)
@@ -88,10 +95,17 @@ func (c *converter) attach(r *route, parents []gatewayv1.ParentReference) (place
 	return places, status
 }
 
-// attachToGateway returns the listeners that a parentRef selects.
-func (c *converter) attachToGateway(r *route, g *gateway, ref gatewayv1.ParentReference) (places []attachment, why fault) {
+// reaches records that a route is attached to a Gateway, unless at is empty.
+func (r *route) reaches(g *gateway, at []attachment) {
+	if n := (name{g.Namespace, g.Name}); len(at) > 0 && !slices.Contains(r.gateways, n) {
+		r.gateways = append(r.gateways, n)
+	}
+}
+
+// attachTo returns those of the listeners of a parent that a parentRef selects.
+func (c *converter) attachTo(r *route, listeners []*listener, parent string, ref gatewayv1.ParentReference) (places []attachment, why fault) {
 	named, allowed := false, false
-	for _, l := range g.listeners {
+	for _, l := range listeners {
 		if ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port {
 			continue
 		}
@@ -115,7 +129,7 @@ func (c *converter) attachToGateway(r *route, g *gateway, ref gatewayv1.ParentRe
 	case len(places) > 0:
 		return places, fault{}
 	case !named:
-		return nil, fault{string(gatewayv1.RouteReasonNoMatchingParent), "the Gateway has no listener of that name and port"}
+		return nil, fault{string(gatewayv1.RouteReasonNoMatchingParent), "the " + parent + " has no listener of that name and port"}
 	case !allowed:
 		return nil, fault{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("no listener allows a %s of namespace %s", r.Kind, r.Namespace)}
 	}
@@ -139,7 +153,7 @@ func (c *converter) admits(l *listener, namespace string) bool {
 		selector, err := metav1.LabelSelectorAsSelector(l.AllowedRoutes.Namespaces.Selector)
 		return err == nil && selector.Matches(labels.Set(c.labelsOf(namespace)))
 	}
-	return namespace == l.of.Namespace
+	return namespace == l.owner().Namespace
 }
 
 func (c *converter) labelsOf(namespace string) map[string]string {

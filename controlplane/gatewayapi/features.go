@@ -10,7 +10,7 @@ import "slices"
 func Features(deploys bool) []string {
 	out := []string{
 		"Gateway", "GatewayAddressEmpty", "GatewayHTTPListenerIsolation", "GatewayPort8080", "GatewayStaticAddresses", "TCPRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "HTTPRoute", "GRPCRoute", "TLSRoute", "ReferenceGrant",
-		"BackendTLSPolicy", "BackendTLSPolicySANValidation",
+		"ListenerSet", "BackendTLSPolicy", "BackendTLSPolicySANValidation",
 		"GatewayFrontendClientCertificateValidation", "GatewayFrontendClientCertificateValidationInsecureFallback",
 		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
 		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",

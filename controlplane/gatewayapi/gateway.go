@@ -18,7 +18,9 @@ import (
 // gateway is a Gateway of one of the supported classes.
 type gateway struct {
 	object[gatewayv1.GatewaySpec]
+	// listeners are those of the Gateway, then those of its ListenerSets.
 	listeners []*listener
+	sets      []*listenerSet // oldest first
 	// services are the hosts of the services in spec.addresses. selector is the selector of the
 	// first one.
 	services  []string
@@ -66,7 +68,8 @@ func DeploymentName(g *model.Config, spec *gatewayv1.GatewaySpec) string {
 // listener is a listener of a Gateway.
 type listener struct {
 	gatewayv1.Listener
-	of *gateway
+	of  *gateway
+	set *listenerSet // nil for a listener of the Gateway itself
 	// kinds are the kinds of routes that may attach.
 	kinds []gatewayv1.RouteGroupKind
 	// credentials are the certificates with which TLS is terminated.
@@ -96,7 +99,26 @@ func (l *listener) serves() bool {
 
 // gatewayName returns the name of the Istio Gateway of a listener.
 func (l *listener) gatewayName() string {
+	if l.set != nil { // no name contains "_", so that no other listener has the name
+		return l.of.Name + "-" + suffix + "-" + l.set.Namespace + "_" + l.set.Name + "_" + string(l.Name)
+	}
 	return l.of.Name + "-" + suffix + "-" + string(l.Name)
+}
+
+// kind returns the kind of the object that the listener is in.
+func (l *listener) kind() string {
+	if l.set != nil {
+		return kindSet
+	}
+	return kindGateway
+}
+
+// owner returns the object that the listener is in.
+func (l *listener) owner() *model.Config {
+	if l.set != nil {
+		return l.set.Config
+	}
+	return l.of.Config
 }
 
 // hostGatewayName returns the name of the Istio Gateway of a host in ended.
@@ -124,10 +146,9 @@ func (c *converter) readGateways() {
 			// The API server rejects listeners with duplicate names. Their status entries would be
 			// indistinguishable, and the status would be rewritten forever.
 			if !slices.ContainsFunc(g.listeners, func(m *listener) bool { return m.Name == l.Name }) {
-				g.listeners = append(g.listeners, c.readListener(g, l))
+				g.listeners = append(g.listeners, c.readListener(g, nil, l))
 			}
 		}
-		conflicts(g.listeners)
 		switch {
 		case !accepted:
 			g.reject(gatewayv1.GatewayReasonInvalidParameters, "the GatewayClass %s has parameters, which are not supported", o.spec.GatewayClassName)
@@ -279,8 +300,8 @@ func tlsMode(l gatewayv1.Listener) gatewayv1.TLSModeType {
 }
 
 // readListener converts a listener and checks it by itself.
-func (c *converter) readListener(g *gateway, in gatewayv1.Listener) *listener {
-	l := &listener{Listener: in, of: g, namespaces: map[string]bool{}, ended: map[string]bool{}}
+func (c *converter) readListener(g *gateway, set *listenerSet, in gatewayv1.Listener) *listener {
+	l := &listener{Listener: in, of: g, set: set, namespaces: map[string]bool{}, ended: map[string]bool{}}
 	kinds, served := protocolKinds(in)
 	if !served {
 		l.refused = fault{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("the protocol %s is not supported: write HTTP, HTTPS, TLS or TCP", in.Protocol)}
@@ -323,15 +344,16 @@ func (c *converter) certificates(l *listener) {
 		l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCertificateRef), "tls.certificateRefs is empty: name a Secret of the type kubernetes.io/tls"}
 		return
 	}
+	owner := l.owner()
 	for _, ref := range l.TLS.CertificateRefs {
-		to := name{string(orElse(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), string(ref.Name)}
+		to := name{string(orElse(ref.Namespace, gatewayv1.Namespace(owner.Namespace))), string(ref.Name)}
 		switch group, kind := string(deref(ref.Group)), string(orElse(ref.Kind, kindSecret)); {
 		case group != "" || kind != kindSecret:
 			l.unresolved = fault{string(gatewayv1.ListenerReasonInvalidCertificateRef), fmt.Sprintf("tls.certificateRefs names a %s/%s: only Secrets are supported", group, kind)}
-		case !c.allowed(reference{kind: model.KubernetesGateway, namespace: l.of.Namespace, toKind: kindSecret, to: to}):
+		case !c.allowed(reference{kind: owner.Kind, namespace: owner.Namespace, toKind: kindSecret, to: to}):
 			l.unresolved = fault{
 				string(gatewayv1.ListenerReasonRefNotPermitted),
-				fmt.Sprintf("no ReferenceGrant of namespace %s allows a Gateway of namespace %s the Secret %s", to.namespace, l.of.Namespace, to.name),
+				fmt.Sprintf("no ReferenceGrant of namespace %s allows a %s of namespace %s the Secret %s", to.namespace, l.kind(), owner.Namespace, to.name),
 			}
 		default:
 			if err := c.certificate(to); err != nil {
@@ -356,8 +378,28 @@ func (c *converter) certificate(n name) error {
 	return c.in.Certificate(n.namespace, n.name)
 }
 
-// conflicts marks listeners of the same port that cannot be distinguished.
+// conflicts marks listeners of the same port that cannot be distinguished. Of those in ListenerSets
+// the first remains; of those of the Gateway none does.
 func conflicts(all []*listener) {
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.Port != b.Port || a.refused.is() || b.refused.is() || b.conflict.is() && b.set != nil || a.conflict.is() && a.set != nil {
+				continue
+			}
+			why := conflict(a, b)
+			if !why.is() {
+				continue
+			}
+			b.conflict = why
+			if b.set == nil {
+				a.conflict = why
+			}
+		}
+	}
+}
+
+// conflict returns why two listeners of the same port cannot be distinguished.
+func conflict(a, b *listener) fault {
 	class := func(l *listener) string {
 		switch l.Protocol {
 		case gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType:
@@ -365,23 +407,17 @@ func conflicts(all []*listener) {
 		}
 		return string(l.Protocol)
 	}
-	for i, a := range all {
-		for _, b := range all[i+1:] {
-			if a.Port != b.Port || a.refused.is() || b.refused.is() {
-				continue
-			}
-			var why fault
-			switch {
-			case class(a) != class(b):
-				why = fault{string(gatewayv1.ListenerReasonProtocolConflict), fmt.Sprintf("listeners of port %d have the protocols %s and %s", a.Port, a.Protocol, b.Protocol)}
-			case a.Protocol == gatewayv1.TCPProtocolType, deref(a.Hostname) == deref(b.Hostname):
-				why = fault{string(gatewayv1.ListenerReasonHostnameConflict), fmt.Sprintf("the listeners %s and %s of port %d have the same host", a.Name, b.Name, a.Port)}
-			default:
-				continue
-			}
-			a.conflict, b.conflict = why, why
-		}
+	others := fmt.Sprintf("the listeners %s and %s", a.Name, b.Name)
+	if b.set != nil { // its owner need not see those of others
+		others = "the listener and an earlier one of the Gateway or of its ListenerSets"
 	}
+	switch {
+	case class(a) != class(b):
+		return fault{string(gatewayv1.ListenerReasonProtocolConflict), fmt.Sprintf("%s have different protocols at port %d", others, a.Port)}
+	case a.Protocol == gatewayv1.TCPProtocolType, deref(a.Hostname) == deref(b.Hostname):
+		return fault{string(gatewayv1.ListenerReasonHostnameConflict), fmt.Sprintf("%s have the same host at port %d", others, a.Port)}
+	}
+	return fault{}
 }
 
 func classStatus(o object[gatewayv1.GatewayClassSpec], deploys bool) *gatewayv1.GatewayClassStatus {

@@ -31,9 +31,12 @@ func (c *converter) writeGateways() {
 			if !l.serves() {
 				continue
 			}
+			if l.set != nil {
+				c.result.added[n] = append(c.result.added[n], l.Listener)
+			}
 			whole := c.istioGateway(l)
 			if len(l.ended) == 0 {
-				c.add(model.Gateway, g.Config, whole)
+				c.add(model.Gateway, l.owner(), whole)
 			}
 			for _, host := range slices.Sorted(maps.Keys(l.ended)) {
 				one := whole.Clone()
@@ -41,10 +44,14 @@ func (c *converter) writeGateways() {
 				if spec, ok := one.Spec.(*networkingv1alpha3.Gateway); ok {
 					spec.Servers[0].Hosts = l.serverHosts(host)
 				}
-				c.add(model.Gateway, g.Config, one)
+				c.add(model.Gateway, l.owner(), one)
 			}
 		}
-		c.result.Status[g.Key] = g.status()
+		status := g.status()
+		c.result.Status[g.Key] = status
+		for _, set := range g.sets {
+			c.result.Status[set.Key] = set.status(status)
+		}
 	}
 }
 
@@ -55,7 +62,7 @@ func compareNames(a, b name) int {
 func (c *converter) istioGateway(l *listener) *model.Config {
 	g := l.of
 	annotations := map[string]string{
-		parentsAnnotation:   fmt.Sprintf("%s/%s/%s.%s", kindGateway, g.Name, l.Name, g.Namespace),
+		parentsAnnotation:   fmt.Sprintf("%s/%s/%s.%s", l.kind(), l.owner().Name, l.Name, l.owner().Namespace),
 		semanticsAnnotation: "gateway",
 	}
 	spec := &networkingv1alpha3.Gateway{Selector: map[string]string{NameLabel: g.Name}}
@@ -104,15 +111,16 @@ func (l *listener) serverHosts(host string) []string {
 	case gatewayv1.NamespacesFromAll:
 		return []string{"*/" + host}
 	case gatewayv1.NamespacesFromSelector:
-		out := []string{l.of.Namespace + "/" + host} // a server needs a host; nothing attaches to this one
+		own := l.owner().Namespace
+		out := []string{own + "/" + host} // a server needs a host; nothing attaches to this one
 		for _, ns := range slices.Sorted(maps.Keys(l.namespaces)) {
-			if ns != l.of.Namespace {
+			if ns != own {
 				out = append(out, ns+"/"+host)
 			}
 		}
 		return out
 	}
-	return []string{l.of.Namespace + "/" + host}
+	return []string{l.owner().Namespace + "/" + host}
 }
 
 func (l *listener) serverTLS() *networkingv1alpha3.ServerTLSSettings {
@@ -135,9 +143,18 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 	out := &gatewayv1.GatewayStatus{Addresses: g.addresses, Listeners: []gatewayv1.ListenerStatus{}}
 	valid, serving := 0, 0
 	for _, l := range g.listeners {
+		serving += b2i(l.serves())
+	}
+	for _, l := range g.own() {
 		out.Listeners = append(out.Listeners, l.status())
 		valid += b2i(!l.refused.is() && !l.conflict.is())
-		serving += b2i(l.serves())
+	}
+	if allowed := g.spec.AllowedListeners; allowed != nil || len(g.sets) > 0 {
+		attached := int32(0)
+		for _, set := range g.sets {
+			attached += int32(b2i(set.accepted()))
+		}
+		out.AttachedListenerSets = &attached
 	}
 	accepted := condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonAccepted, "the Gateway is accepted")
 	switch {
@@ -145,7 +162,7 @@ func (g *gateway) status() *gatewayv1.GatewayStatus {
 		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.reason, g.message)
 	case g.fault.Parameters:
 		accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonInvalidParameters, g.fault.Message)
-	case valid < len(g.listeners):
+	case valid < len(g.own()):
 		accepted = condition(gatewayv1.GatewayConditionAccepted, valid > 0, gatewayv1.GatewayReasonListenersNotValid, "not all listeners are accepted: see their conditions")
 	}
 	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed, "proxies with the label "+NameLabel+"="+g.Name+" receive the listeners")
@@ -196,12 +213,14 @@ func (l *listener) status() gatewayv1.ListenerStatus {
 		programmed = condition(gatewayv1.ListenerConditionProgrammed, l.serves(), gatewayv1.ListenerReasonInvalid, "the listener is not fully valid: see the other conditions")
 		if l.serves() {
 			programmed.Reason = string(gatewayv1.ListenerReasonProgrammed)
+		} else if l.set != nil && l.conflict.is() {
+			programmed.Reason = l.conflict.reason
 		}
 	}
 	out := gatewayv1.ListenerStatus{
 		Name: l.Name, SupportedKinds: l.kinds, AttachedRoutes: l.attached,
 		Conditions: []metav1.Condition{accepted, conflicted, programmed, resolved},
 	}
-	observe(out.Conditions, l.of.Generation)
+	observe(out.Conditions, l.owner().Generation)
 	return out
 }

@@ -40,6 +40,7 @@ const (
 
 	groupGateway = gatewayv1.GroupName
 	kindGateway  = "Gateway"
+	kindSet      = "ListenerSet"
 	kindService  = "Service"
 	kindSecret   = "Secret"
 
@@ -93,10 +94,37 @@ type Result struct {
 	// labels were used.
 	services, secrets   map[name]bool
 	entries, namespaces bool
-	// configMaps contains the ConfigMaps with roots, and whether an object may use them.
+	// configMaps contains the ConfigMaps with roots that objects may use.
 	configMaps map[name]bool
 	// credentials contains the Secrets of the Gateways of each service account.
 	credentials map[name]map[name]bool
+	// added contains the listeners that ListenerSets add to each Gateway.
+	added map[name][]gatewayv1.Listener
+}
+
+// AddedListeners returns the listeners that ListenerSets add to a Gateway. Their names need not be
+// unique.
+func (r *Result) AddedListeners(namespace, gateway string) []gatewayv1.Listener {
+	return r.added[name{namespace, gateway}]
+}
+
+// AddedDiffer returns the Gateways whose AddedListeners differ from those of an older result, which
+// may be nil.
+func (r *Result) AddedDiffer(old *Result) []types.NamespacedName {
+	if old == nil {
+		old = &Result{}
+	}
+	both := maps.Clone(r.added)
+	maps.Copy(both, old.added)
+	var out []types.NamespacedName
+	for n := range both {
+		if !slices.EqualFunc(r.added[n], old.added[n], func(a, b gatewayv1.Listener) bool {
+			return a.Name == b.Name && a.Port == b.Port && a.Protocol == b.Protocol
+		}) {
+			out = append(out, types.NamespacedName{Namespace: n.namespace, Name: n.name})
+		}
+	}
+	return out
 }
 
 // Grants reports whether the workloads of a service account may read a Secret: a listener of a
@@ -126,7 +154,7 @@ type name struct{ namespace, name string }
 func Kinds() []model.Kind {
 	return []model.Kind{
 		model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
-		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass,
+		model.ListenerSet, model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass,
 	}
 }
 
@@ -136,6 +164,7 @@ type converter struct {
 	result   *Result
 	grants   []grant
 	gateways map[name]*gateway
+	sets     map[name]*listenerSet
 	groups   map[groupKey]*group
 	hosts    map[string]*model.Service // of ServiceEntry objects; nil until first used
 	// secured contains the policies of each service.
@@ -150,12 +179,14 @@ func Convert(in Input) *Result {
 	if in.Mesh == nil {
 		in.Mesh = &meshv1alpha1.MeshConfig{}
 	}
-	c := &converter{in: in, gateways: map[name]*gateway{}, groups: map[groupKey]*group{}, secured: map[name][]*securing{}, reached: map[string]map[name]bool{}, result: &Result{
+	c := &converter{in: in, gateways: map[name]*gateway{}, sets: map[name]*listenerSet{}, groups: map[groupKey]*group{}, secured: map[name][]*securing{}, reached: map[string]map[name]bool{}, result: &Result{
 		Objects: map[model.Kind][]*model.Config{}, Origin: map[model.Key]model.Key{}, Status: map[model.Key]any{},
 		services: map[name]bool{}, secrets: map[name]bool{}, credentials: map[name]map[name]bool{}, configMaps: map[name]bool{},
+		added: map[name][]gatewayv1.Listener{},
 	}}
 	c.readGrants()
 	c.readGateways()
+	c.readListenerSets()
 	c.readPolicies()
 	c.httpRoutes()
 	c.grpcRoutes()

@@ -29,6 +29,8 @@ func Merge(there, want any, now time.Time) (status any, differs bool) {
 		status = &next
 	case *gatewayv1.GatewayStatus:
 		status = mergeGateway(copyOf[gatewayv1.GatewayStatus](there), want, at)
+	case *gatewayv1.ListenerSetStatus:
+		status = mergeSet(copyOf[gatewayv1.ListenerSetStatus](there), want, at)
 	case *gatewayv1.HTTPRouteStatus:
 		status = &gatewayv1.HTTPRouteStatus{RouteStatus: mergeRoute(copyOf[gatewayv1.HTTPRouteStatus](there).RouteStatus, want.RouteStatus, at)}
 	case *gatewayv1.GRPCRouteStatus:
@@ -89,6 +91,7 @@ func mergeGateway(old, want *gatewayv1.GatewayStatus, now metav1.Time) *gatewayv
 	const insecure = string(gatewayv1.GatewayConditionInsecureFrontendValidationMode)
 	kept := slices.DeleteFunc(slices.Clone(old.Conditions), func(c metav1.Condition) bool { return c.Type == insecure && !gatewayHas(want, insecure) })
 	next.Conditions = mergeConditions(kept, want.Conditions, now)
+	next.AttachedListenerSets = want.AttachedListenerSets
 	next.Listeners = nil
 	for _, l := range want.Listeners {
 		i := slices.IndexFunc(old.Listeners, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.Name })
@@ -100,6 +103,20 @@ func mergeGateway(old, want *gatewayv1.GatewayStatus, now metav1.Time) *gatewayv
 		next.Listeners = append(next.Listeners, l)
 	}
 	return &next
+}
+
+func mergeSet(old, want *gatewayv1.ListenerSetStatus, now metav1.Time) *gatewayv1.ListenerSetStatus {
+	next := &gatewayv1.ListenerSetStatus{Conditions: mergeConditions(old.Conditions, want.Conditions, now)}
+	for _, l := range want.Listeners {
+		i := slices.IndexFunc(old.Listeners, func(o gatewayv1.ListenerEntryStatus) bool { return o.Name == l.Name })
+		var before []metav1.Condition
+		if i >= 0 {
+			before = old.Listeners[i].Conditions
+		}
+		l.Conditions = mergeConditions(before, l.Conditions, now)
+		next.Listeners = append(next.Listeners, l)
+	}
+	return next
 }
 
 func gatewayHas(s *gatewayv1.GatewayStatus, condition string) bool {

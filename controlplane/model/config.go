@@ -46,6 +46,7 @@ const (
 	IngressClass      Kind = "IngressClass"
 	KubernetesGateway Kind = "KubernetesGateway"
 	ReferenceGrant    Kind = "ReferenceGrant"
+	ListenerSet       Kind = "ListenerSet"
 	TCPRoute          Kind = "TCPRoute"
 	TLSRoute          Kind = "TLSRoute"
 	UDPRoute          Kind = "UDPRoute"

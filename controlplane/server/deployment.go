@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"golang.org/x/sync/errgroup"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/deployment"
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
@@ -51,6 +52,12 @@ func (s *Server) newDeployment(cfg Config, log *slog.Logger) error {
 				return nil // there is no authority, and no webhook
 			}
 			return s.injection.injector()
+		},
+		Added: func(namespace, gateway string) ([]gatewayv1.Listener, bool) {
+			if result := c.view.Result(); result != nil {
+				return result.AddedListeners(namespace, gateway), true
+			}
+			return nil, false
 		},
 		OnFault: func(key model.Key) { s.reconvert(key) }, Logger: log,
 	})

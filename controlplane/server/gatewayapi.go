@@ -148,10 +148,24 @@ func (s *Server) convert(change model.Change) model.Change {
 	}
 	before := s.objects.conversion.view.Result()
 	change = s.objects.conversion.view.Update(in, change)
-	if result := s.objects.conversion.view.Result(); s.objects.rootMaps != nil && result != before {
+	s.converted(before)
+	return change
+}
+
+// converted passes a new result of the conversion on to those that need more than its objects.
+func (s *Server) converted(before *gatewayapi.Result) {
+	result := s.objects.conversion.view.Result()
+	if result == before {
+		return
+	}
+	if s.objects.rootMaps != nil {
 		s.objects.rootMaps.Follow(result.ConfigMaps())
 	}
-	return change
+	if d := s.objects.conversion.deployment; d != nil {
+		for _, g := range result.AddedDiffer(before) {
+			d.CheckOne(g.Namespace, g.Name)
+		}
+	}
 }
 
 // rootsFault returns the error of the roots in a ConfigMap. It returns nil until the ConfigMap

@@ -21,7 +21,7 @@ func InForce(kind model.Kind) bool {
 		model.WasmPlugin, model.AuthorizationPolicy, model.RequestAuthentication, model.Telemetry, model.EnvoyFilter:
 		return true
 	case model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
-		model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // through the objects that they are converted to
+		model.ListenerSet, model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // through the objects that they are converted to
 		return true
 	}
 	return false

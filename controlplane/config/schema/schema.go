@@ -156,6 +156,10 @@ var schemas = sortedSchemas(
 		Versions: networkingVersions, spec: (*networkingv1alpha3.Sidecar)(nil), status: istioStatus,
 	},
 	Schema{
+		Kind: model.ListenerSet, Group: GroupGateway, Plural: "listenersets", Short: "lset",
+		Versions: []string{"v1"}, spec: (*gatewayv1.ListenerSetSpec)(nil), status: (*gatewayv1.ListenerSetStatus)(nil),
+	},
+	Schema{
 		Kind: model.TCPRoute, Group: GroupGateway, Plural: "tcproutes",
 		Versions: []string{"v1", "v1alpha2"}, spec: (*gatewayv1.TCPRouteSpec)(nil), status: (*gatewayv1.TCPRouteStatus)(nil),
 	},

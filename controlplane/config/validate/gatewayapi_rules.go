@@ -23,6 +23,8 @@ var gatewayRules = map[reflect.Type]gatewayCheck{
 	reflect.TypeFor[gatewayv1.GatewayInfrastructure]():  gatewayRule((*checker).gatewayInfrastructure),
 	reflect.TypeFor[gatewayv1.Listener]():               gatewayRule((*checker).gatewayListener),
 	reflect.TypeFor[[]gatewayv1.Listener]():             gatewayRule((*checker).gatewayListeners),
+	reflect.TypeFor[gatewayv1.ListenerEntry]():          gatewayRule((*checker).listenerEntry),
+	reflect.TypeFor[[]gatewayv1.ListenerEntry]():        gatewayRule((*checker).listenerEntries),
 	reflect.TypeFor[gatewayv1.ListenerTLSConfig]():      gatewayRule((*checker).gatewayListenerTLS),
 	reflect.TypeFor[gatewayv1.BackendTLSPolicySpec]():   gatewayRule((*checker).policyTargets),
 	reflect.TypeFor[gatewayv1.SubjectAltName]():         gatewayRule((*checker).subjectAltName),
@@ -146,6 +148,18 @@ func (c *checker) gatewayListeners(list []gatewayv1.Listener, path string) {
 		}
 		seen[key] = i
 	}
+}
+
+func (c *checker) listenerEntry(l gatewayv1.ListenerEntry, path string) {
+	c.gatewayListener(gatewayv1.Listener(l), path)
+}
+
+func (c *checker) listenerEntries(list []gatewayv1.ListenerEntry, path string) {
+	listeners := make([]gatewayv1.Listener, len(list))
+	for i, l := range list {
+		listeners[i] = gatewayv1.Listener(l)
+	}
+	c.gatewayListeners(listeners, path)
 }
 
 func (c *checker) gatewayListenerTLS(t gatewayv1.ListenerTLSConfig, path string) {

@@ -25,6 +25,7 @@ var kindRules = map[model.Kind]func(*checker, *model.Config){
 	model.RequestAuthentication: validateRequestAuthentication,
 	model.ServiceEntry:          validateServiceEntry,
 	model.Sidecar:               validateSidecar,
+	model.ListenerSet:           validateGatewayAPI,
 	model.TCPRoute:              validateGatewayAPI,
 	model.Telemetry:             validateTelemetry,
 	model.TLSRoute:              validateGatewayAPI,

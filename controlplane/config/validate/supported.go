@@ -41,7 +41,7 @@ func (c *checker) withoutEffect(spec any, sch schema.Schema) {
 // is never written to. What of them has no effect the conversion says.
 var convertedKinds = map[model.Kind]bool{
 	model.BackendTLSPolicy: true, model.GatewayClass: true, model.GRPCRoute: true, model.HTTPRoute: true, model.KubernetesGateway: true,
-	model.ReferenceGrant: true, model.TCPRoute: true, model.TLSRoute: true, model.Ingress: true, model.IngressClass: true,
+	model.ListenerSet: true, model.ReferenceGrant: true, model.TCPRoute: true, model.TLSRoute: true, model.Ingress: true, model.IngressClass: true,
 }
 
 // supportedFields names, for each message that a spec can contain, the
