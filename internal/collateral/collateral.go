@@ -38,7 +38,7 @@ func New() *cobra.Command {
 	fs.BoolVar(&o.markdown, "markdown", false, "write a Markdown file for each command")
 	fs.BoolVar(&o.bash, "bash", false, "write a completion for bash")
 	fs.BoolVar(&o.zsh, "zsh", false, "write a completion for zsh")
-	fs.BoolVar(&o.man, "man", false, "not supported")
+	fs.BoolVar(&o.man, "man", false, "write a man page for each command")
 	fs.BoolVar(&o.yaml, "yaml", false, "not supported")
 	fs.BoolVar(&o.html, "html_fragment_with_front_matter", false, "not supported")
 	return cmd
@@ -47,10 +47,10 @@ func New() *cobra.Command {
 // write writes the chosen files about root and its commands.
 func (o *options) write(root *cobra.Command) error {
 	switch {
-	case o.man || o.yaml || o.html:
-		return errors.New("collateral writes no man pages, YAML or HTML: use --markdown")
-	case !(o.all || o.markdown || o.bash || o.zsh):
-		return errors.New("collateral needs a format: --markdown, --bash, --zsh, or --all for all of them")
+	case o.yaml || o.html:
+		return errors.New("collateral writes no YAML or HTML: use --markdown")
+	case !(o.all || o.markdown || o.man || o.bash || o.zsh):
+		return errors.New("collateral needs a format: --markdown, --man, --bash, --zsh, or --all for all of them")
 	}
 	if info, err := os.Stat(o.dir); err != nil {
 		return fmt.Errorf("--outputDir: %w", err)
@@ -59,6 +59,11 @@ func (o *options) write(root *cobra.Command) error {
 	}
 	if o.all || o.markdown {
 		if err := o.writeMarkdown(root); err != nil {
+			return err
+		}
+	}
+	if o.all || o.man {
+		if err := o.writeMan(root); err != nil {
 			return err
 		}
 	}

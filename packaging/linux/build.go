@@ -163,6 +163,20 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 				return nil, err
 			}
 		}
+		pages := filepath.Join(b.dir, k.program+".man")
+		if err := os.MkdirAll(pages, 0o755); err != nil {
+			return nil, err
+		}
+		if out, err := exec.CommandContext(ctx, filepath.Join(b.native, k.program), "collateral", "--man", "--outputDir", pages).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("man pages of %s: %w: %s", k.program, err, out)
+		}
+		entries, err := os.ReadDir(pages)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			found["/usr/share/man/man1/"+e.Name()] = source{filepath.Join(pages, e.Name()), 0o644}
+		}
 		zsh := "/usr/share/zsh/vendor-completions/_"
 		if format == "rpm" {
 			zsh = "/usr/share/zsh/site-functions/_"

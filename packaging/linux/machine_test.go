@@ -92,6 +92,7 @@ func install(m *machine) {
 	}
 	for _, program := range []string{"outrigger", "outrigger-agent", "outrigger-control"} {
 		m.run("bash", "-n", "/usr/share/bash-completion/completions/"+program)
+		m.run("test", "-s", "/usr/share/man/man1/"+program+".1")
 	}
 }
 

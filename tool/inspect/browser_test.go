@@ -78,6 +78,14 @@ func startBrowser(t *testing.T, page string) *browser {
 // call calls a method of the DevTools protocol.
 func (b *browser) call(method string, params, result any) {
 	b.t.Helper()
+	if err := b.try(method, params, result); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// try calls a method that the browser may refuse.
+func (b *browser) try(method string, params, result any) error {
+	b.t.Helper()
 	b.last++
 	request := map[string]any{"id": b.last, "method": method, "params": params}
 	if b.session != "" {
@@ -107,14 +115,12 @@ func (b *browser) call(method string, params, result any) {
 			continue
 		}
 		if answer.Error != nil {
-			b.t.Fatalf("%s: %s", method, answer.Error.Message)
+			return fmt.Errorf("%s: %s", method, answer.Error.Message)
 		}
 		if result != nil {
-			if err := json.Unmarshal(answer.Result, result); err != nil {
-				b.t.Fatal(err)
-			}
+			return json.Unmarshal(answer.Result, result)
 		}
-		return
+		return nil
 	}
 }
 
@@ -138,7 +144,11 @@ func eval[T any](b *browser, expression string) (value T) {
 // until waits until an expression is true in the page.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for began := time.Now(); !eval[bool](b, expression); time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		var answer struct{ Result struct{ Value any } }
+		if b.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &answer) == nil && answer.Result.Value == true {
+			return // before the page has loaded, there is nothing to evaluate in
+		}
 		if time.Since(began) > 2*time.Minute {
 			b.t.Fatalf("never true: %s; the page is\n%s", expression, eval[string](b, "document.body.innerText"))
 		}

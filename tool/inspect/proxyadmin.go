@@ -129,7 +129,8 @@ func newSecretsCommand(cfg Config) *cobra.Command {
 		Aliases: []string{"secret", "s"},
 		Short:   "Print the certificates and roots of an Envoy",
 		Long: `Print the certificates and roots that an Envoy has, and until when they are valid.
-Private keys are not printed. ` + reachLong + `
+Private keys are not printed.
+` + reachLong + `
 
 STATUS is ACTIVE, WARMING for a secret that Envoy waits for, EXPIRED, or EARLY for
 a certificate that is not valid yet. The exit code is 0, or 1 if one is not ACTIVE.`,

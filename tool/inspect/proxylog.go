@@ -41,7 +41,8 @@ func newLogCommand(cfg Config) *cobra.Command {
 		Short: "Print or change the log levels of an Envoy or its agent",
 		Long: `Print the log levels of an Envoy, or change them until it ends: one level for all
 loggers, or levels of single loggers. With --agent they are those of the agent, and
-PROXY may be HOST:PORT of its status port. ` + reachLong + `
+PROXY may be HOST:PORT of its status port.
+` + reachLong + `
 
 --reset sets the levels that an agent starts Envoy with by default, warning, and error
 of the logger misc; those of an agent are the ones of its flags.`,

@@ -35,7 +35,8 @@ when.
   NOT SENT   no resource of this type exists, or the proxy did not ask for it
 
 With PROXY, as name.namespace or the beginning of it, print the details of one proxy,
-and the expiry of its certificate, for which its agent is asked. ` + reachLong + `
+and the expiry of its certificate, for which its agent is asked.
+` + reachLong + `
 
 With --agent, print how long a workload keeps working while control plane,
 certificate authority and token issuers stay away. The agent answers, so this also
