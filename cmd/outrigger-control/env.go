@@ -92,6 +92,7 @@ func variables() []variable {
 		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes is sent to one proxy of each group first, and to the others once it has accepted it, or after a second; what it rejects is not sent to the others", boolean(func(e *environment) *bool { return &e.CanaryPush })},
 		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select only proxies in their own namespace", boolean(func(e *environment) *bool { return &e.Generate.GatewaysOwnNamespace })},
 		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router receive only the clusters that their routes refer to", boolean(func(e *environment) *bool { return &e.Generate.FilterGatewayClusters })},
+		{"PILOT_ENABLE_QUIC_LISTENERS", "false", "gateways also serve HTTP/3, at the UDP ports of servers with the protocol HTTPS and the mode SIMPLE", boolean(func(e *environment) *bool { return &e.Generate.HTTP3 })},
 		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s means no timeout", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
 		{"OUTRIGGER_VHDS", "true", "sends virtual hosts as separate resources to Envoys with delta xDS; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "idle time after which a connection is probed; --keepaliveInterval overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},

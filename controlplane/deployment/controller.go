@@ -66,6 +66,8 @@ type Config struct {
 	Injector func() *inject.Injector
 	// Added returns the listeners that ListenerSets add to a Gateway, and whether they are known.
 	Added func(namespace, gateway string) ([]gatewayv1.Listener, bool)
+	// HTTP3 is true if gateways serve HTTP/3.
+	HTTP3 bool
 	// OnFault is called after the result of Fault changed.
 	OnFault func(model.Key)
 	Logger  *slog.Logger

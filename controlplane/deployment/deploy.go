@@ -44,7 +44,7 @@ func (c *Controller) deploy(ctx context.Context, g *model.Config, spec *gatewayv
 	if err != nil {
 		return err
 	}
-	want, err := Render(Input{Gateway: g, Pod: injector.Managed, Overlays: overlays, Added: added})
+	want, err := Render(Input{Gateway: g, Pod: injector.Managed, Overlays: overlays, Added: added, HTTP3: c.cfg.HTTP3})
 	if err != nil {
 		return &wrongError{err, true}
 	}

@@ -40,6 +40,8 @@ type Input struct {
 	Pod func(pod *corev1.Pod, namespace, deployment string) (*corev1.Pod, error)
 	// Added are the listeners that ListenerSets add to the Gateway.
 	Added []gatewayv1.Listener
+	// HTTP3 adds the UDP ports of HTTP/3 to the Service.
+	HTTP3 bool
 	// Overlays is the data of the ConfigMap in spec.infrastructure.parametersRef, or nil.
 	Overlays map[string]string
 }
@@ -209,7 +211,12 @@ func (r *renderer) ports() []any {
 		out = append(out, object{"name": name, "port": number, "protocol": "TCP", "appProtocol": protocol})
 	}
 	add("status-port", readyPort, "tcp")
+	quic := map[int64]bool{}
 	for _, l := range append(slices.Clip(r.spec.Listeners), r.Added...) {
+		if number := int64(l.Port); r.HTTP3 && l.Protocol == gatewayv1.HTTPSProtocolType && !quic[number] {
+			quic[number] = true
+			out = append(out, object{"name": fmt.Sprintf("http3-%d", number), "port": number, "protocol": "UDP"})
+		}
 		switch l.Protocol {
 		case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType, gatewayv1.TCPProtocolType:
 			add(strings.ReplaceAll(string(l.Name), ".", "-"), int64(l.Port), strings.ToLower(string(l.Protocol)))

@@ -159,6 +159,23 @@ func TestAddedPorts(t *testing.T) {
 	}
 }
 
+// TestHTTP3Ports checks that the Service has a UDP port for each port of HTTPS.
+func TestHTTP3Ports(t *testing.T) {
+	t.Parallel()
+	in := inputOf(t, edge)
+	in.HTTP3 = true
+	in.Added = []gatewayv1.Listener{{Name: "a", Port: 443, Protocol: gatewayv1.HTTPSProtocolType}, {Name: "b", Port: 443, Protocol: gatewayv1.HTTPSProtocolType}}
+	r := &renderer{Input: in, spec: in.Gateway.Spec.(*gatewayv1.GatewaySpec)}
+	var got []string
+	for _, p := range r.ports() {
+		port, _ := p.(object)
+		got = append(got, fmt.Sprint(port["name"], " ", port["port"], "/", port["protocol"]))
+	}
+	if want := "status-port 15021/TCP,http 80/TCP,http3-443 443/UDP,a 443/TCP"; strings.Join(got, ",") != want {
+		t.Errorf("the ports are %v, want %s", got, want)
+	}
+}
+
 // FuzzOverlay checks that no overlay causes a panic or changes the identity or owner of an object.
 func FuzzOverlay(f *testing.F) {
 	f.Add("spec: {replicas: 2}")

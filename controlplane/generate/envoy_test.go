@@ -52,7 +52,12 @@ func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *
 	t.Helper()
 	known := *proxy
 	known.Envoy = "1." + strconv.Itoa(envoyMinor(t)) + ".0"
-	config := staticBootstrap(t, mesh, &known)
+	validateConfig(t, binary, staticBootstrap(t, mesh, &known))
+}
+
+// validateConfig does the same for a static configuration.
+func validateConfig(t *testing.T, binary string, config []byte) {
+	t.Helper()
 	for _, f := range newFields {
 		if envoyMinor(t) < f.since {
 			config = f.field.ReplaceAll(config, nil)
@@ -110,7 +115,12 @@ func envoyMinor(t testing.TB) int {
 // staticBootstrap returns a static configuration with all resources.
 func staticBootstrap(t testing.TB, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
 	t.Helper()
-	g := New(Config{})
+	return staticBootstrapOf(t, New(Config{}), mesh, proxy)
+}
+
+// staticBootstrapOf does the same with the settings of a generator.
+func staticBootstrapOf(t testing.TB, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) []byte {
+	t.Helper()
 	b, err := xds.Static(func(typeURL string) *xds.Set { return g.Generate(mesh, proxy, typeURL) }, func(r *xds.Resource) (*anypb.Any, error) {
 		return inlinePlugin(t, r), nil
 	})

@@ -27,6 +27,8 @@ type Config struct {
 	HTTP10 bool
 	// DeniedBy adds a header to requests that policies deny, which names the rule.
 	DeniedBy bool
+	// HTTP3 makes gateways also serve HTTP/3 at ports of HTTPS.
+	HTTP3 bool
 	// RequestTimeout is the timeout of requests on routes that set none; 0 means no timeout.
 	RequestTimeout time.Duration
 }

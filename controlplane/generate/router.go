@@ -44,6 +44,7 @@ type router struct {
 	view   *view
 	// timeout is the RequestTimeout of [Config].
 	timeout time.Duration
+	http3   bool // the HTTP3 of [Config]
 }
 
 // router returns the resources of a gateway.
@@ -67,7 +68,7 @@ func (g *Generator) router(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL stri
 }
 
 func (g *Generator) newRouter(mesh *snapshot.Mesh, proxy *model.Proxy) *router {
-	r := &router{target: g.target(mesh, proxy), timeout: g.cfg.RequestTimeout}
+	r := &router{target: g.target(mesh, proxy), timeout: g.cfg.RequestTimeout, http3: g.cfg.HTTP3}
 	r.key = routerKey{
 		labels: project(slices.Sorted(maps.Keys(proxy.Labels)), proxy.Labels), namespace: proxy.Namespace,
 		wildcard: familiesOf(proxy).wildcards()[0],
@@ -116,6 +117,7 @@ func (r *router) source() *gateway.Source {
 	in := &gateway.Source{
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service:  func(host string) *model.Service { return r.view.byHost[host] },
+		HTTP3:    r.http3,
 		Timeout:  r.timeout,
 		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(), DelimitedStats: r.settings.DelimitsStats(),
 		Labelled: r.recorded.Labelled, LabelledBy: r.recorded.LabelledBy,

@@ -59,6 +59,7 @@ func (s *Server) newDeployment(cfg Config, log *slog.Logger) error {
 			}
 			return nil, false
 		},
+		HTTP3:   cfg.Generate.HTTP3,
 		OnFault: func(key model.Key) { s.reconvert(key) }, Logger: log,
 	})
 	if err != nil {

@@ -36,7 +36,8 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 	inbound := !gateway && l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND
 	// A listener that only hands connections to other listeners is skipped: connections are
 	// balanced by the listener that processes them.
-	if inbound && s.InboundBalance || !inbound && s.OutboundBalance && !l.GetUseOriginalDst().GetValue() {
+	tcp := l.GetUdpListenerConfig() == nil
+	if tcp && (inbound && s.InboundBalance || !inbound && s.OutboundBalance && !l.GetUseOriginalDst().GetValue()) {
 		l.ConnectionBalanceConfig = &listenerv3.Listener_ConnectionBalanceConfig{BalanceType: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance_{
 			ExactBalance: &listenerv3.Listener_ConnectionBalanceConfig_ExactBalance{},
 		}}

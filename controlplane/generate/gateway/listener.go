@@ -41,6 +41,9 @@ func (m *Merged) Listeners(in *Source) ([]Listener, []model.Problem) {
 		if len(b.list) > 0 {
 			out = append(out, Listener{b.message(), b.sources})
 		}
+		if len(b.quic) > 0 {
+			out = append(out, Listener{b.udp(), b.sources})
+		}
 	}
 	return out, once(problems)
 }
@@ -60,7 +63,8 @@ type chains struct {
 	*Source
 	*listener
 	list     []*listenerv3.FilterChain
-	taken    map[string]owner // by the match of a chain
+	quic     []*listenerv3.FilterChain // of HTTP/3
+	taken    map[string]owner          // by the match of a chain
 	sources  xds.Sources
 	problems []model.Problem
 }
@@ -125,8 +129,9 @@ func (b *chains) build() {
 
 func (s *server) owner() owner { return owner{s.gateway.Config, s.at()} }
 
-// add appends a chain, unless it is invalid or another one has the same match.
-func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) {
+// add appends a chain, unless it is invalid or another one has the same match. It reports whether
+// it did.
+func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) bool {
 	err := chain.Validate()
 	if err == nil {
 		_, err = proto.Marshal(chain)
@@ -135,19 +140,20 @@ func (b *chains) add(chain *listenerv3.FilterChain, of owner, from xds.Sources) 
 		p := envoyconf.Left(of.object.Key, fmt.Errorf("%s: %w", of.at, err))
 		p.Source = of.object.Source
 		b.problems = append(b.problems, p)
-		return
+		return false
 	}
 	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
 		if first, ok := b.taken[key]; ok {
 			b.problems = append(b.problems, of.problem("its connections to port %d are already routed by %s, which wins: %s; remove one of them",
 				b.port, first, strings.ReplaceAll(key, "|", " ")))
-			return
+			return false
 		}
 	}
 	for _, key := range matchKeys(chain.GetFilterChainMatch()) {
 		b.taken[key] = of
 	}
 	b.list, b.sources = append(b.list, chain), append(b.sources, from...)
+	return true
 }
 
 // matchKeys returns each combination of values that a chain matches, as Envoy does to detect
@@ -183,6 +189,12 @@ func cidrs(ranges []*corev3.CidrRange) []string {
 
 // http returns the filter that serves the requests of servers that share routes.
 func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
+	hcm, from := b.manager(servers)
+	return envoyconf.HTTPFilter(hcm), from
+}
+
+// manager returns the configuration of that filter.
+func (b *chains) manager(servers []*server) (*hcmv3.HttpConnectionManager, xds.Sources) {
 	from := slices.Concat(b.Authentication.Sources, b.Authorization.Sources, b.Recorded)
 	for _, s := range servers {
 		from = append(from, s.sources...)
@@ -199,7 +211,7 @@ func (b *chains) http(servers []*server) (*listenerv3.Filter, xds.Sources) {
 		AccessLog: slices.Concat(b.Authorization.HTTPLog, b.UnknownKeys), NamesRules: b.NamesRules, Records: b.Records, Observed: b.Observed,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: b.routeName(first.route)}}
-	return envoyconf.HTTPFilter(hcm), from
+	return hcm, from
 }
 
 func (in *Source) routeName(name string) string {
@@ -226,7 +238,9 @@ func (b *chains) terminated(s *server) {
 	if len(names) > 0 {
 		chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: names}
 	}
-	b.add(chain, s.owner(), from)
+	if b.add(chain, s.owner(), from) && b.servesHTTP3(s) {
+		b.addHTTP3(s, chain)
+	}
 }
 
 // serverNames returns the names for a match. An empty result matches all names, as does "*".

@@ -156,6 +156,9 @@ func (b *routes) at(host string, s *server, of *model.Config) *virtualHost {
 		h = &virtualHost{of: of.Key, VirtualHost: &routev3.VirtualHost{
 			Name: envoyconf.HostPort(host, s.number()), Domains: []string{domain(host)}, IncludeRequestAttemptCount: true,
 		}}
+		if b.servesHTTP3(s) {
+			offerHTTP3(h.VirtualHost, s.number())
+		}
 		b.hosts[host] = h
 	}
 	h.sources = append(h.sources, s.sources...)

@@ -29,6 +29,8 @@ type Source struct {
 	// Services are the services that the proxy sees. Service returns the one with a host, or nil.
 	Services []*model.Service
 	Service  func(host string) *model.Service
+	// HTTP3 also serves HTTP/3 at servers that can have it.
+	HTTP3 bool
 	// Timeout is the timeout of requests on routes that set none; 0 means no timeout.
 	Timeout time.Duration
 	// RouteName returns the name under which the proxy requests routes; nil means the name itself.

@@ -93,6 +93,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("Ingress", w.ingress)
+	t.Run("HTTP3", w.http3)
 }
 
 func newScheme(t *testing.T) *runtime.Scheme {

@@ -234,7 +234,7 @@ func (w *world) install() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.run("control", filepath.Join(w.dir, "control"), []string{"POD_NAME=control-1", "OUTRIGGER_CREDENTIALS=k8s://", "CLUSTER_ID=Kubernetes"}, "outrigger-control",
+	w.run("control", filepath.Join(w.dir, "control"), []string{"POD_NAME=control-1", "OUTRIGGER_CREDENTIALS=k8s://", "CLUSTER_ID=Kubernetes", "PILOT_ENABLE_QUIC_LISTENERS=true"}, "outrigger-control",
 		"discovery", "--kubeconfig", kubeconfig, "--grpcAddr", "", "--monitoringAddr", "", "--secureGRPCAddr", control+":15012",
 		"--httpAddr", control+":8080", "--httpsAddr", control+":15017", "--log_output_level", "debug")
 	w.soon(w.t, "the control plane", func() error {
