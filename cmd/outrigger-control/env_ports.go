@@ -13,9 +13,10 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 )
 
-// debugVariables are the rows of the table about debug questions.
+// debugVariables are the rows of the table about questions and requests of administrators.
 func debugVariables() []variable {
 	return []variable{
+		{"OUTRIGGER_ADMIN_SOCKET", "", "path of a Unix socket on which root and the user of the control plane can create join tokens of machines (outrigger join create); empty serves none", text(func(e *environment) *string { return &e.Listen.Admin })},
 		{"ENABLE_DEBUG_ON_HTTP", "true", "serves debug queries at /debug of httpAddr and monitoringAddr, to callers on this machine and to authenticated callers", boolean(func(e *environment) *bool { return &e.DebugHTTP })},
 	}
 }

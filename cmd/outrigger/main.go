@@ -18,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/internal/collateral"
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
 	"github.com/outrigger-mesh/outrigger/tool/install"
+	"github.com/outrigger-mesh/outrigger/tool/machine"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
@@ -70,8 +71,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		Long: "outrigger is the command line tool: it runs a mesh on this machine, and reads and\n" +
 			"writes the configuration of any mesh.\n" +
 			"Its counterparts outrigger-agent and outrigger-control run a mesh in production.\n\n" +
-			"The exit code is 0; 1 if a command fails or finds what is wrong; 2 for a wrong\n" +
-			"command line.",
+			"The exit code is 0; 1 if a command fails or finds what is wrong; 2 for a wrong command line.",
 		Example: "  outrigger up -f examples/shop/mesh.yaml\n  outrigger validate -f config/\n" +
 			"  outrigger apply -f route.yaml\n  outrigger get virtualservices -A\n" +
 			"  outrigger status\n  outrigger explain vs/catalog",
@@ -79,7 +79,7 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), collateral.NewVersion(version), collateral.New())
+	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), collateral.NewVersion(version), collateral.New())
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	questions := inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),

@@ -40,6 +40,7 @@ const (
 	MethodJWT               = "jwt"
 	MethodKubernetes        = "kubernetes"
 	MethodClientCertificate = "client_certificate"
+	MethodJoinToken         = "join_token"
 )
 
 // Authenticator authenticates the caller of the gRPC call that ctx belongs to.

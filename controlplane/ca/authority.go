@@ -5,6 +5,9 @@ package ca
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -160,6 +163,16 @@ func (a *Authority) CRLPEM() []byte { return a.state.Load().crl.pem() }
 // Changed returns a channel that is closed when the roots, the revocation lists or the signer
 // change. To miss no change, get the channel before the value.
 func (a *Authority) Changed() <-chan struct{} { return a.state.Load().changed }
+
+// DerivedKey returns a key for a purpose that all authorities with the same private key derive. It
+// changes when another key signs.
+func (a *Authority) DerivedKey(purpose string) ([]byte, error) {
+	secret, err := x509.MarshalPKCS8PrivateKey(a.state.Load().signer.key)
+	if err != nil {
+		return nil, fmt.Errorf("deriving a key from that of the authority: %w", err)
+	}
+	return hkdf.Key(sha256.New, secret, nil, purpose, sha256.Size)
+}
 
 // Reload asks Run to read the store and the plugged-in files immediately. It does not wait.
 func (a *Authority) Reload() {

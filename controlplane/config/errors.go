@@ -31,6 +31,8 @@ var (
 	ErrMalformed = errors.New("the stored document is invalid and would be lost: correct or remove it first")
 	// ErrInvalid means that the object breaks a rule; see [InvalidError].
 	ErrInvalid = errors.New("it is invalid")
+	// ErrFull means that a [Depository] accepts no more values.
+	ErrFull = errors.New("too many are stored: wait until some expire")
 )
 
 // StatusCode returns the HTTP status of an error of a [Store] as in Kubernetes: 404, 409

@@ -5,6 +5,7 @@ package config
 
 import (
 	"context"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -110,4 +111,27 @@ func ElectorOf(s Store) Elector {
 	}
 	e, _ := s.(Elector)
 	return e
+}
+
+// MaxDeposits is the maximum number of values in a [Depository].
+const MaxDeposits = 1000
+
+// Depository is a store with values that can be read once, by any of the control planes that share
+// the store.
+type Depository interface {
+	// Deposit stores a value for a time. It fails with [ErrFull] if there are too many.
+	Deposit(ctx context.Context, name string, value []byte, life time.Duration) error
+	// Withdraw removes a value and returns it, or nil if there is none. Of several concurrent calls
+	// one returns it.
+	Withdraw(ctx context.Context, name string) ([]byte, error)
+}
+
+// DepositoryOf returns the depository among the stores that a control plane writes to, or nil if it
+// has none.
+func DepositoryOf(s Store) Depository {
+	if a, ok := s.(*Aggregate); ok {
+		s = a.writer
+	}
+	d, _ := s.(Depository)
+	return d
 }

@@ -112,7 +112,7 @@ func (s *Server) registerCertificates(server *grpc.Server, cfg Config, auth auth
 		return nil
 	}
 	to := ca.ServiceConfig{
-		Authority: s.identity.authority, Authenticate: auth.Authenticate,
+		Authority: s.identity.authority, Authenticate: trusting{s.accepting(auth)}.Authenticate,
 		DefaultTTL: cfg.CA.DefaultTTL, MaxTTL: cfg.CA.MaxTTL,
 		Denied:      s.deniedIdentity,
 		Nodes:       ca.NodeAccounts{Trusted: cfg.CA.NodeAccounts},

@@ -75,6 +75,7 @@ type MeshConfig struct {
 // its HTTP paths move to HTTP.
 type ListenConfig struct {
 	Plaintext, Secure, HTTP, Webhooks, Monitoring string
+	Admin                                         string // path of a socket for administrators
 }
 
 // KeepaliveConfig configures the keepalive of connections.

@@ -84,13 +84,14 @@ type ports struct {
 	linger, shutdown time.Duration
 	hurry            <-chan struct{}
 	http, monitoring *http.Server // monitoring is nil when merged into http
+	admin            *http.Server // serves administrators on a socket; nil when off
 	webhooks         *http.Server // serves the API server on a separate port; nil without a cluster
 	listeners        listeners
 }
 
 // listeners are bound before anything runs, so that a port in use ends the program.
 type listeners struct {
-	secure, plaintext, http, webhooks, monitoring net.Listener
+	secure, plaintext, http, webhooks, monitoring, admin net.Listener
 }
 
 // run serves on all ports until ctx is done; drain stops the gRPC servers.
@@ -101,6 +102,7 @@ func (p *ports) run(ctx context.Context) error {
 	p.serveHTTP(ctx, g, "http", p.http, p.listeners.http)
 	p.serveHTTP(ctx, g, webhooksPort, p.webhooks, p.listeners.webhooks)
 	p.serveHTTP(ctx, g, "monitoring", p.monitoring, p.listeners.monitoring)
+	p.serveHTTP(ctx, g, "admin", p.admin, p.listeners.admin)
 	return g.Wait()
 }
 
@@ -224,6 +226,16 @@ func (l *listeners) bind(cfg Config) error {
 		bound = append(bound, listener)
 		*p.to = listener
 	}
+	if cfg.Listen.Admin != "" {
+		listener, err := listenAdmin(cfg.Listen.Admin)
+		if err != nil {
+			for _, b := range bound {
+				_ = b.Close() // as above
+			}
+			return err
+		}
+		l.admin = listener
+	}
 	return nil
 }
 
@@ -233,7 +245,7 @@ func (l *listeners) String() string {
 	for _, p := range []struct {
 		name string
 		net.Listener
-	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"webhooks", l.webhooks}, {"monitoring", l.monitoring}} {
+	}{{"secure", l.secure}, {"plaintext", l.plaintext}, {"http", l.http}, {"webhooks", l.webhooks}, {"monitoring", l.monitoring}, {"admin", l.admin}} {
 		if p.Listener != nil {
 			out = append(out, p.name+"="+p.Addr().String())
 		}

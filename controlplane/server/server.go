@@ -57,6 +57,7 @@ type Server struct {
 	revisions *revisions.Log     // versions of objects
 	services  *revisions.Log     // versions of services of clusters; nil without clusters
 	identity  identity           // certificates and authentication
+	joining   *joining           // tokens of machines; nil without the TLS server
 	replicas  *replicas.Balancer // nil if no others are configured
 	webhooks  *http.ServeMux     // serves the API server; nil without a cluster
 	injection *injection         // nil if it is off
@@ -195,6 +196,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	s.newDebug(cfg, reg)
 	s.newHTTP(cfg, reg)
+	s.newAdmin(cfg)
 	return s, s.ports.listeners.bind(cfg)
 }
 
@@ -388,6 +390,7 @@ func (s *Server) newGRPC(ctx context.Context, cfg Config, reg *prometheus.Regist
 	}
 	s.ports.secure = s.ports.newGRPCServer(cfg, credentials.NewTLS(tlsConfig), &s.ports.drains.secure)
 	s.discovery.Register(s.ports.secure, auth)
+	s.joining = s.newJoining(cfg, tlsConfig)
 	if err := s.registerCertificates(s.ports.secure, cfg, auth, reg); err != nil {
 		return err
 	}

@@ -31,11 +31,14 @@ const patience = 3 * time.Minute
 // A machine runs Debian with systemd as process 1, in namespaces of its own.
 type machine struct {
 	t    *testing.T
+	name string // in the name of its cgroup
 	root string // directory of its files
 	pid  string // of its systemd
 	// parent is the cgroup that the machine's is made in, halt ends the machine.
 	parent string
 	halt   func()
+	// connect makes its network.
+	connect func(*machine)
 }
 
 // stage1 enters a cgroup of its own, for systemd to manage, and starts stage2 in namespaces.
@@ -82,7 +85,7 @@ func newMachine(t *testing.T) *machine {
 			leaveOut(t, "no machine is booted: %v", err)
 		}
 	}
-	m := &machine{t: t, root: filepath.Join(t.TempDir(), "root"), halt: func() {}}
+	m := &machine{t: t, name: "machine", root: filepath.Join(t.TempDir(), "root"), halt: func() {}, connect: alone}
 	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
 			m.parent = dir
@@ -104,16 +107,21 @@ func (m *machine) boot(packages string) {
 		t.Fatal(err)
 	}
 	m.host("cp", "--recursive", packages+"/.", filepath.Join(m.root, "packages"))
+	m.launch()
+}
+
+// launch starts the machine.
+func (m *machine) launch() {
 	// The thread that starts the machine must outlive it, because the machine ends with it.
 	runtime.LockOSThread()
-	t.Cleanup(func() { m.halt() })
+	m.t.Cleanup(func() { m.halt() })
 	m.start()
 }
 
-// start boots the machine and connects it to a network without other machines.
+// start boots the machine and connects it.
 func (m *machine) start() {
 	t := m.t
-	cgroup := filepath.Join(m.parent, cgroupPrefix+strconv.Itoa(os.Getpid()))
+	cgroup := filepath.Join(m.parent, cgroupPrefix+strconv.Itoa(os.Getpid())+"-"+m.name)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-e", "-c", stage1)
 	cmd.Env = append(os.Environ(), "CGROUP="+cgroup, "ROOT="+m.root, "STAGE2="+stage2)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -148,14 +156,24 @@ func (m *machine) start() {
 		state, _ := m.try("systemctl", "is-system-running") // fails while it is not running
 		return state == "running" || state == "degraded"
 	})
-	for _, arguments := range []string{
-		"link add eth0 type veth peer name eth1", "link set eth0 up", "link set eth1 up", "address add 10.99.0.2/24 dev eth0", "route add default dev eth0",
-	} {
+	m.connect(m)
+}
+
+// alone connects a machine to a network without other machines.
+func alone(m *machine) {
+	m.ip("link add eth0 type veth peer name eth1", "link set eth0 up", "link set eth1 up", "address add 10.99.0.2/24 dev eth0", "route add default dev eth0")
+}
+
+// ip runs commands of ip in the network of the machine.
+func (m *machine) ip(commands ...string) {
+	m.t.Helper()
+	for _, arguments := range commands {
 		m.host("nsenter", append([]string{"--target", m.pid, "--net", "ip"}, strings.Fields(arguments)...)...)
 	}
 }
 
-// cgroupPrefix begins the name of a machine's cgroup; the id of the test process follows.
+// cgroupPrefix begins the name of a machine's cgroup; the id of the test process and the
+// name of the machine follow.
 const cgroupPrefix = "outrigger-packages-"
 
 // sweep removes the cgroups of tests that were killed.
@@ -165,7 +183,8 @@ func (m *machine) sweep() {
 		m.t.Fatal(err)
 	}
 	for _, cgroup := range left {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(cgroup), cgroupPrefix))
+		id, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(cgroup), cgroupPrefix), "-")
+		pid, err := strconv.Atoi(id)
 		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			m.remove(cgroup)
 		}

@@ -80,9 +80,6 @@ func (b *builder) info(ctx context.Context, k kind, arch, format string) (*nfpm.
 		source := files[path]
 		info.Contents = append(info.Contents, &contents.Content{Source: source.path, Destination: path, Type: kind, FileInfo: b.fileInfo(source.mode)})
 	}
-	for _, dir := range k.dirs {
-		info.Contents = append(info.Contents, &contents.Content{Destination: dir, Type: contents.TypeDir, FileInfo: b.fileInfo(0o755)})
-	}
 	scripts, err := k.scripts()
 	if err != nil {
 		return nil, err

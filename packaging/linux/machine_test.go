@@ -76,7 +76,7 @@ func install(m *machine) {
 	}
 	for path, want := range map[string]string{
 		"/etc/certs": "istio-proxy 755", "/etc/istio/proxy": "istio-proxy 755", "/etc/istio/config": "root 755", "/run/secrets/tokens": "istio-proxy 750",
-		"/etc/outrigger/agent.env": "root 644", "/etc/outrigger/control.env": "root 644", "/etc/outrigger/config": "root 755",
+		"/etc/outrigger/agent.env": "root 644", "/etc/outrigger/control.env": "root 644", "/etc/outrigger/config": "outrigger-control 755",
 	} {
 		if got := m.run("stat", "--format", "%U %a", path); got != want {
 			m.t.Errorf("%s is of %s, want %s", path, got, want)
@@ -189,7 +189,7 @@ TRUST_DOMAIN='cluster.local'
 DRY_RUN_FILE_PATH='/root/written-by-rules'
 a line without meaning
 `)
-	status := m.run("sh", "-e", "-c", "cd /root/files; sudo() { \"$@\"; }; "+documented(m.t))
+	status := m.run("sh", "-e", "-c", "cd /root/files; sudo() { \"$@\"; }; "+documented(m.t, "install-on-a-machine.md", "enable --now outrigger-agent"))
 	if !strings.Contains(status, "Status: \"ready; control plane: connected") {
 		m.t.Errorf("the commands of the document print\n%s", status)
 	}
@@ -215,20 +215,20 @@ a line without meaning
 	}
 }
 
-// documented returns the commands of the document that join a machine to a mesh.
-func documented(t *testing.T) string {
+// documented returns the block of commands of a page among the tasks that contains a text.
+func documented(t *testing.T, page, with string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/tasks/install-on-a-machine.md")
+	text, err := os.ReadFile("../../docs/tasks/" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, blocks, _ := strings.Cut(string(text), "```sh\n")
-	_, commands, _ := strings.Cut(blocks, "```sh\n")
-	commands, _, found := strings.Cut(commands, "```")
-	if !found || !strings.Contains(commands, "enable --now outrigger-agent") {
-		t.Fatalf("the document has no second block of commands that starts the agent, but %q", commands)
+	for _, block := range strings.Split(string(text), "\n```")[1:] {
+		if _, commands, _ := strings.Cut(block, "\n"); strings.Contains(commands, with) {
+			return commands
+		}
 	}
-	return commands
+	t.Fatalf("%s has no block with %q", page, with)
+	return ""
 }
 
 // confined looks at what the processes of the services may do.

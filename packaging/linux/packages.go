@@ -24,7 +24,6 @@ type kind struct {
 	contents map[string]string
 	// settings are the paths that are not replaced if they were changed.
 	settings []string
-	dirs     []string
 	// restart are the commands of a shell after an upgrade of a running service, state is the
 	// directory that a purge removes. Without them the package has no service.
 	restart, state string
@@ -69,11 +68,11 @@ var kinds = []kind{
 		contents: map[string]string{
 			"/usr/lib/systemd/system/outrigger-control.service": "outrigger-control.service",
 			"/usr/lib/sysusers.d/outrigger-control.conf":        "outrigger-control.sysusers",
+			"/usr/lib/tmpfiles.d/outrigger-control.conf":        "outrigger-control.tmpfiles",
 			"/etc/outrigger/control.env":                        "control.env",
 			"/etc/outrigger/mesh.yaml":                          "mesh.yaml",
 		},
 		settings: []string{"/etc/outrigger/control.env", "/etc/outrigger/mesh.yaml"},
-		dirs:     []string{"/etc/outrigger/config"},
 		// Proxies keep their configuration meanwhile. A cluster or etcd may be away for long.
 		restart: "systemctl --no-block try-restart outrigger-control.service",
 		state:   "/var/lib/outrigger-control",

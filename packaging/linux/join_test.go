@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// roleVariable makes the test program an application on a machine: serve, or load.
+const roleVariable = "OUTRIGGER_TEST_ROLE"
+
+const (
+	ordersURL = "http://orders.shop.svc.cluster.local/"
+	stopFile  = "/root/stop"
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Getenv(roleVariable) {
+	case "serve":
+		err = serveClient()
+	case "load":
+		err = load(context.Background())
+	default:
+		os.Exit(m.Run())
+	}
+	fmt.Println(err)
+	os.Exit(1)
+}
+
+// serveClient answers with the identity of the client, as Envoy passes it on.
+func serveClient() error {
+	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, uri, _ := strings.Cut(r.Header.Get("X-Forwarded-Client-Cert"), "URI=")
+		_, _ = fmt.Fprintf(w, "hello %s", uri) // a client that has gone
+	})}
+	return server.ListenAndServe()
+}
+
+// get requests the service of orders.
+func get(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, ordersURL, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// load sends requests until the file is there, at least one, and ends with an error that counts them.
+func load(ctx context.Context) error {
+	sent, failed := 0, 0
+	for {
+		sent++
+		body, err := get(ctx)
+		if err != nil || !strings.HasPrefix(body, "hello spiffe://cluster.local/ns/shop/sa/web") {
+			failed++
+			fmt.Printf("request %d: %q %v\n", sent, body, err)
+		}
+		if _, err := os.Stat(stopFile); err == nil {
+			return fmt.Errorf("%d of %d requests failed", failed, sent)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// fleet are machines that are connected.
+type fleet struct{ control, orders, web *machine }
+
+func (f *fleet) all() []*machine { return []*machine{f.control, f.orders, f.web} }
+
+// TestJoinMachines boots three machines, does what the page about joining says, and sends requests
+// with mutual TLS and interception from one to another: also after a reboot, while Envoy and control
+// plane are upgraded, and until one leaves.
+func TestJoinMachines(t *testing.T) {
+	f := bootFleet(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T, *fleet)
+	}{
+		{"join", joinFleet}, {"traffic", traffic}, {"reboot", rebootOrders}, {"upgrade", upgradeFleet}, {"leave", leaveFleet},
+	} {
+		// Each step needs the one before.
+		if !t.Run(step.name, func(t *testing.T) {
+			for _, m := range f.all() {
+				m.t = t
+			}
+			step.run(t, f)
+		}) {
+			break
+		}
+	}
+	for _, m := range f.all() {
+		m.t = t
+	}
+}
+
+func bootFleet(t *testing.T) *fleet {
+	packages := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.0.0", "--envoy-version", *envoyVersion, "--format", "deb")
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{newMachine(t), newMachine(t), newMachine(t)}
+	for i, name := range []string{"control", "orders", "web"} {
+		m := f.all()[i]
+		m.name = name
+		address := fmt.Sprintf("10.99.1.%d/24", i+1)
+		m.connect = func(m *machine) {
+			if m == f.control {
+				m.ip("link add mesh type bridge", "link set mesh up", "address add "+address+" dev mesh")
+				return
+			}
+			f.control.t = m.t
+			f.control.ip("link add "+name+" type veth peer name eth0 netns "+m.pid, "link set "+name+" master mesh up")
+			m.ip("link set lo up", "link set eth0 up", "address add "+address+" dev eth0", "route add default via 10.99.1.1")
+		}
+		m.boot(packages)
+		m.host("cp", program, filepath.Join("/proc", m.pid, "root/root/app"))
+		m.run("sh", "-c", "echo 10.99.1.1 mesh.example.com >> /etc/hosts; echo nameserver 10.99.1.1 > /etc/resolv.conf")
+	}
+	f.orders.write("/etc/systemd/system/app.service", "[Service]\nExecStart=/root/app\nEnvironment="+roleVariable+"=serve\nRestart=always\n[Install]\nWantedBy=multi-user.target\n")
+	f.orders.run("systemctl", "enable", "--now", "app")
+	return f
+}
+
+// follow runs commands of the page on a machine, in the directory of the packages.
+func (m *machine) follow(commands string) string {
+	m.t.Helper()
+	return m.run("bash", "-e", "-c", "cd /packages; sudo() { \"$@\"; }; "+commands)
+}
+
+func joinFleet(t *testing.T, f *fleet) {
+	const page = "join-machines.md"
+	f.control.write("/packages/shop.yaml", documented(t, page, "kind: WorkloadGroup"))
+	install := documented(t, page, "outrigger join create")
+	printed := f.control.follow(install)
+	line := lastLine(printed)
+	if !strings.HasPrefix(line, "echo outrigger1.") || !strings.HasSuffix(line, " | sudo outrigger join -") {
+		t.Fatalf("join create prints\n%s", printed)
+	}
+	commands := documented(t, page, "sudo outrigger join -")
+	placeholder := lastLine(strings.TrimSpace(commands))
+	output := f.orders.follow(strings.Replace(commands, placeholder, line, 1))
+	t.Logf("orders joins:\n%s", output)
+	if !strings.Contains(output, "this machine is part of the mesh") {
+		t.Errorf("orders:\n%s", output)
+	}
+	// The line works once.
+	f.web.follow(strings.Replace(commands, placeholder, "true", 1))
+	if output, err := f.web.try("bash", "-c", "sudo() { \"$@\"; }; "+line); err == nil || !strings.Contains(output, "the join token was used") || f.web.has("/etc/certs/key.pem") {
+		t.Errorf("the second use of a line: %v\n%s", err, output)
+	}
+	again := strings.TrimSpace(install[strings.Index(install, "sudo outrigger join create"):])
+	line = lastLine(f.control.follow(strings.Replace(again, "account orders", "account web", 1)))
+	if output := f.web.follow(line); !strings.Contains(output, "this machine is part of the mesh") {
+		t.Errorf("web:\n%s", output)
+	}
+	if output, err := f.web.try("bash", "-c", "sudo() { \"$@\"; }; "+line); err == nil || !strings.Contains(output, "run outrigger leave first") {
+		t.Errorf("joining twice: %v\n%s", err, output)
+	}
+	for _, m := range f.all() {
+		if journal := m.run("journalctl", "--no-pager"); strings.Contains(journal, "outrigger1.") || strings.Contains(journal, "outrigger-join-") {
+			t.Errorf("the journal of %s has a token", m.name)
+		}
+	}
+	for path, want := range map[string]string{"/run/outrigger-control": "outrigger-control 700", "/run/outrigger-control/admin": "outrigger-control 600", "/var/lib/outrigger-control/join": "outrigger-control 700"} {
+		if got := f.control.run("stat", "--format", "%U %a", path); got != want {
+			t.Errorf("%s is of %s, want %s", path, got, want)
+		}
+	}
+	if output, err := f.control.try("setpriv", "--reuid", "65534", "--clear-groups", "outrigger", "join", "create", "--service-account", "x"); err == nil || strings.Contains(output, "outrigger1.") {
+		t.Errorf("another user creates a token: %v\n%s", err, output)
+	}
+}
+
+// traffic waits until web reaches orders, whose application sees the identity of web.
+func traffic(t *testing.T, f *fleet) {
+	var output string
+	defer func() {
+		if t.Failed() {
+			t.Logf("the last answer: %s\n%s\n%s", output, f.web.run("sh", "-c", "getent hosts orders.shop.svc.cluster.local; cat /etc/resolv.conf; ip route; journalctl --no-pager -n 20 -u outrigger-agent; outrigger-agent request GET clusters | grep orders"), f.control.run("sh", "-c", "ls -R /etc/outrigger; cat /etc/outrigger/config/shop/*; journalctl --no-pager -n 30 -u outrigger-control"))
+		}
+	}()
+	f.web.until("orders answers web", func() bool {
+		output, _ = f.web.try("env", roleVariable+"=load", "sh", "-c", "touch "+stopFile+"; /root/app") // its last line counts
+		return strings.Contains(output, "0 of 1 requests failed")
+	})
+	// STRICT: plaintext from the control plane's machine, which has no agent, is refused.
+	if output, err := f.control.try("timeout", "10", "bash", "-c", `exec 3<>/dev/tcp/10.99.1.2/8080; printf 'GET / HTTP/1.0\r\n\r\n' >&3; cat <&3`); strings.Contains(output, "hello") {
+		t.Errorf("plaintext is served: %v\n%s", err, output)
+	}
+	if entries := f.control.run("sh", "-c", "cat /etc/outrigger/config/shop/*"); !strings.Contains(entries, "kind: WorkloadEntry") || !strings.Contains(entries, "10.99.1.2") {
+		t.Errorf("the entries are\n%s", entries)
+	}
+}
+
+// rebootOrders kills all processes of a machine and boots it again.
+func rebootOrders(t *testing.T, f *fleet) {
+	serial := func() string { return f.orders.run("sha256sum", "/etc/certs/root-cert.pem") }
+	before := serial()
+	f.orders.halt()
+	f.orders.start()
+	f.orders.run("sh", "-c", "echo nameserver 10.99.1.1 > /etc/resolv.conf")
+	f.orders.until("the agent is ready", func() bool { return f.orders.property(agentUnit, "ActiveState") == "active" })
+	traffic(t, f)
+	if after := serial(); after != before {
+		t.Errorf("the roots were %s and are %s", before, after)
+	}
+}
+
+// upgradeFleet replaces Envoy and the control plane while requests are sent.
+func upgradeFleet(t *testing.T, f *fleet) {
+	newer := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.1.0", "--envoy-version", *envoyVersion+".1", "--format", "deb")
+	for _, m := range f.all() {
+		m.copy(newer, "/newer")
+	}
+	f.web.run("rm", stopFile)
+	result := make(chan string, 1)
+	go func() {
+		output, _ := f.web.try("env", roleVariable+"=load", "/root/app") // its last line counts
+		result <- output
+	}()
+	control := f.control.property(controlUnit, "MainPID")
+	f.control.run("sh", "-c", "dpkg --install /newer/outrigger-control_*.deb")
+	f.control.until("the control plane has restarted", func() bool {
+		return f.control.property(controlUnit, "MainPID") != control && f.control.property(controlUnit, "ActiveState") == "active"
+	})
+	for _, m := range []*machine{f.orders, f.web} {
+		before := m.hotRestarts()
+		m.run("sh", "-c", "dpkg --install /newer/outrigger-envoy_*.deb")
+		m.until("the agent of "+m.name+" has replaced Envoy", func() bool { return m.hotRestarts() != before })
+	}
+	f.web.run("touch", stopFile)
+	if output := <-result; !strings.Contains(lastLine(output), "0 of ") {
+		t.Errorf("requests failed:\n%s", output)
+	} else {
+		t.Log(lastLine(output))
+	}
+}
+
+func leaveFleet(t *testing.T, f *fleet) {
+	f.orders.run("outrigger", "leave")
+	for _, path := range []string{"/etc/certs/key.pem", "/etc/istio/config/mesh", clusterFile, "/run/secrets/workload-spiffe-uds"} {
+		if f.orders.has(path) {
+			t.Errorf("%s is left", path)
+		}
+	}
+	if got := f.orders.property(agentUnit, "ActiveState") + " " + f.orders.property(agentUnit, "UnitFileState"); got != "inactive disabled" {
+		t.Errorf("the agent is %s", got)
+	}
+	f.control.until("the entry is removed", func() bool {
+		output, err := f.control.try("grep", "--recursive", "10.99.1.2", "/etc/outrigger/config")
+		return err != nil && output == ""
+	})
+	if _, err := f.orders.try("outrigger", "leave"); err == nil {
+		t.Error("a machine leaves twice")
+	}
+}
