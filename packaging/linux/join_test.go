@@ -100,7 +100,7 @@ func TestJoinMachines(t *testing.T) {
 		name string
 		run  func(*testing.T, *fleet)
 	}{
-		{"join", joinFleet}, {"traffic", traffic}, {"reboot", rebootOrders}, {"upgrade", upgradeFleet}, {"leave", leaveFleet},
+		{"join", joinFleet}, {"traffic", traffic}, {"reboot", rebootOrders}, {"upgrade", upgradeFleet}, {"backup", restoreControl}, {"leave", leaveFleet},
 	} {
 		// Each step needs the one before.
 		if !t.Run(step.name, func(t *testing.T) {
@@ -259,6 +259,33 @@ func upgradeFleet(t *testing.T, f *fleet) {
 	} else {
 		t.Log(lastLine(output))
 	}
+}
+
+// restoreControl loses the state of the control plane and restores it. The machines keep their
+// identities, and are refused by nobody.
+func restoreControl(t *testing.T, f *fleet) {
+	const state = "/var/lib/outrigger-control"
+	f.control.run("outrigger", "backup", "save", "/root/mesh.tar.gz")
+	if output, err := f.control.try("outrigger", "backup", "restore", "/root/mesh.tar.gz"); err == nil || !strings.Contains(output, "the control plane runs") {
+		t.Errorf("a restore while the control plane runs: %v\n%s", err, output)
+	}
+	roots := f.control.run("sha256sum", state+"/ca/root-cert.pem")
+	f.control.run("systemctl", "stop", controlUnit)
+	f.control.run("rm", "-r", state, "/etc/outrigger/config/shop", "/etc/outrigger/config/shop.yaml", "/etc/outrigger/mesh.yaml")
+	f.control.run("outrigger", "backup", "restore", "/root/mesh.tar.gz")
+	f.control.run("systemctl", "start", controlUnit)
+	if after := f.control.run("sha256sum", state+"/ca/root-cert.pem"); after != roots {
+		t.Errorf("the roots were %s and are %s", roots, after)
+	}
+	if got := f.control.run("stat", "--format", "%U %a", state+"/ca/ca-key.pem"); got != "outrigger-control 600" {
+		t.Errorf("the key is of %s", got)
+	}
+	f.web.run("systemctl", "restart", agentUnit) // its certificate must be accepted
+	f.web.until("web is connected", func() bool {
+		got, err := f.web.try("outrigger-agent", "request", "GET", "healthz/ready", "--debug-port", "15020")
+		return err == nil && strings.Contains(got, "control plane: connected")
+	})
+	traffic(t, f)
 }
 
 func leaveFleet(t *testing.T, f *fleet) {

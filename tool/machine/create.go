@@ -79,6 +79,12 @@ func newCreateCommand() *cobra.Command {
 	return cmd
 }
 
+// dialAdmin connects to an admin socket.
+func dialAdmin(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", socket)
+}
+
 // create asks the control plane for a token.
 func create(ctx context.Context, socket string, request join.Request) (answer join.Answer, err error) {
 	body, err := json.Marshal(request)
@@ -89,10 +95,7 @@ func create(ctx context.Context, socket string, request join.Request) (answer jo
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		},
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dialAdmin(ctx, socket) },
 	}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+join.Path, bytes.NewReader(body))
 	if err != nil {
