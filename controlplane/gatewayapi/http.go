@@ -124,7 +124,7 @@ func (c *converter) httpRule(r *route, in *gatewayv1.HTTPRouteRule, position int
 		timeouts(base, in.Timeouts, in.Retry)
 	}
 	if in.SessionPersistence != nil {
-		c.problem(r.Config, fmt.Sprintf("spec.rules[%d].sessionPersistence has no effect in this version: use the label istio.io/persistent-session of the Service", position))
+		c.problem(r.Config, fmt.Sprintf("spec.rules[%d].sessionPersistence has no effect in this version: use consistentHash.httpCookie of a DestinationRule", position))
 	}
 	out := &rule{make: func(m match, port uint32, scheme string) *networkingv1alpha3.HTTPRoute {
 		made, _ := proto.Clone(base).(*networkingv1alpha3.HTTPRoute)

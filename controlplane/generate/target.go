@@ -277,6 +277,7 @@ func (c clusterRef) source(s *target) cluster.Source {
 		Service: c.service, Port: c.port, Subset: c.subset, Rule: c.rule,
 		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Compliance: s.mesh.Compliance, Denied: s.mesh.Denied, Viewer: s.viewer,
 		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller, Delimited: s.settings.DelimitsStats(),
+		OfRouter: s.viewer.Router && c.port.Protocol.Sniffed(), // else the cluster is that of sidecars
 	}
 	if !c.found.ByName() {
 		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies

@@ -35,6 +35,8 @@ type Source struct {
 	Compliance tlspolicy.Policy // of TLS
 	Denied     *denylist.List   // identities of servers that are refused; may be nil
 	Viewer     Viewer
+	// OfRouter is true for the clusters of gateways for ports of unknown protocol.
+	OfRouter bool
 	// Secured is true if the service uses the original destination address and all of its
 	// endpoints are known to support mutual TLS of the mesh. EDS endpoints carry this information
 	// themselves.
@@ -48,7 +50,11 @@ type Source struct {
 }
 
 // Policy returns the policy of the rule for the port and the subset.
-func (src Source) Policy() Policy { return PolicyOf(src.Rule, src.Subset, src.Port.Number) }
+func (src Source) Policy() Policy {
+	p := PolicyOf(src.Rule, src.Subset, src.Port.Number)
+	p.router = src.OfRouter
+	return p
+}
 
 // Sources returns the objects that the cluster is built from, without those of endpoints.
 func (src Source) Sources() xds.Sources {

@@ -124,12 +124,14 @@ func (p Policy) errorCodes() *httpv3.HttpProtocolOptions_OutlierDetection {
 	}}
 }
 
-// asClient reports whether requests are forwarded with the HTTP version of the client.
+// asClient reports whether requests are forwarded with the HTTP version of the client. Gateways
+// forward them to ports of unknown protocol as HTTP/1.1: they offer HTTP/2 to all clients, which says
+// nothing about the servers.
 func (p Policy) asClient(protocol model.Protocol) bool {
 	pool := p.Pool.GetHttp()
 	// A setting for the whole mesh does not apply to ports of unknown protocol.
 	upgrade := pool.GetH2UpgradePolicy() == networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE
-	return pool.GetUseClientProtocol() || protocol.Sniffed() && !upgrade
+	return pool.GetUseClientProtocol() || protocol.Sniffed() && !upgrade && !p.router
 }
 
 // speaksHTTP2 reports whether requests are always forwarded as HTTP/2.
@@ -147,5 +149,5 @@ func (p Policy) speaksHTTP2(protocol model.Protocol, mesh *meshv1alpha1.MeshConf
 		return false
 	case networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_DEFAULT:
 	}
-	return mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
+	return !protocol.Sniffed() && mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
 }

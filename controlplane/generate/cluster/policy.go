@@ -28,6 +28,8 @@ type Policy struct {
 	Retries *networkingv1alpha3.TrafficPolicy_RetryBudget
 	// selected is true if the rule applies to selected workloads only.
 	selected bool
+	// router is true for the clusters of gateways.
+	router bool
 }
 
 // PolicyOf merges the policy of the subset into that of the rule. In each of them, the settings of

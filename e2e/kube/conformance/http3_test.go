@@ -36,19 +36,14 @@ spec:
   - {name: https, port: 443, protocol: HTTPS, hostname: quic.example.com, tls: {certificateRefs: [{name: http3}]}}
   - {name: clients, port: 8443, protocol: HTTPS, hostname: quic.example.com, tls: {certificateRefs: [{name: http3}]}}
 ---
-apiVersion: v1
-kind: Service
-metadata: {name: http3-backend, namespace: gateway-conformance-infra}
-spec: {selector: {app: infra-backend-v1}, ports: [{name: http, port: 8080, targetPort: 3000}]}
----
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: http3, namespace: gateway-conformance-infra}
-spec: {parentRefs: [{name: http3}], rules: [{backendRefs: [{name: http3-backend, port: 8080}]}]}
+spec: {parentRefs: [{name: http3}], rules: [{backendRefs: [{name: infra-backend-v1, port: 8080}]}]}
 `
 
-// http3 checks that a client of HTTP/3 reaches a backend through a Gateway, that responses over TCP
-// offer it, that the Service has the UDP port, and that listeners that verify clients have no HTTP/3.
+// http3 checks that a client of HTTP/3 reaches a backend through a Gateway, though the backend only
+// has HTTP/1.1, that responses over TCP offer it, that the Service has the UDP port, and that listeners that verify clients have no HTTP/3.
 func (w *world) http3(t *testing.T) {
 	ctx := t.Context()
 	const namespace = "gateway-conformance-infra"
@@ -90,13 +85,14 @@ func (w *world) http3(t *testing.T) {
 		return quic.DialAddr(ctx, net.JoinHostPort(address, port), c, q)
 	}}
 	defer func() { _ = over3.Close() }() // the test has ended
-	over2 := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (net.Conn, error) {
+	over2 := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DialContext: func(ctx context.Context, network, at string) (net.Conn, error) {
 		_, port, _ := net.SplitHostPort(at) // the same
 		var d net.Dialer
 		return d.DialContext(ctx, network, net.JoinHostPort(address, port))
 	}}
 	w.soon(t, "HTTP/3", func() error { return exchange(ctx, over3, "https://quic.example.com/", 3, "") })
-	w.soon(t, "HTTPS", func() error { return exchange(ctx, over2, "https://quic.example.com/", 1, `h3=":443"; ma=86400`) })
+	w.soon(t, "HTTP/2", func() error { return exchange(ctx, over2, "https://quic.example.com/", 2, `h3=":443"; ma=86400`) })
+	over2.CloseIdleConnections()
 	if err := exchange(ctx, over3, "https://quic.example.com:8443/", 3, ""); err == nil {
 		t.Error("a client without certificate uses HTTP/3 at a port where clients are verified")
 	}
