@@ -60,13 +60,6 @@ func (c *checker) serviceHosts(se *networkingv1alpha3.ServiceEntry) {
 // found.
 func (c *checker) resolution(se *networkingv1alpha3.ServiceEntry, labels map[string]string) {
 	r := se.GetResolution()
-	switch r {
-	case networkingv1alpha3.ServiceEntry_NONE:
-		c.warnf("spec.resolution", "is NONE, or missing, which is the same, and has no effect in this version: requests to the hosts are answered with 503; write STATIC with endpoints, or DNS")
-	case networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN, networkingv1alpha3.ServiceEntry_DYNAMIC_DNS:
-		c.warnf("spec.resolution", "is %s, which has no effect in this version: only endpoints with IP addresses are reached; write DNS", r)
-	case networkingv1alpha3.ServiceEntry_STATIC, networkingv1alpha3.ServiceEntry_DNS:
-	}
 	if r == networkingv1alpha3.ServiceEntry_DYNAMIC_DNS {
 		c.dynamic(se, labels)
 	}
@@ -246,13 +239,11 @@ func validateWorkloadEntry(c *checker, cfg *model.Config) {
 // workload checks a workload entry, alone or as an endpoint.
 func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 	switch a := w.GetAddress(); {
-	case a == "" && w.GetNetwork() != "":
-		c.warnf(path+".address", "is missing, and in this version networks have no effect: the workload is unreachable; write its IP address")
+	case a == "" && w.GetNetwork() != "": // reached through a gateway of its network
 	case a == "":
 		c.errorf(path+".address", "is missing: write the IP address of the workload")
 	case strings.HasPrefix(a, unixScheme):
 		c.fault(path+".address", unixSocketFault(a))
-		c.warnf(path+".address", "is %s: a socket has no effect in this version; write an IP address", field.Quote(a))
 		if len(w.GetPorts()) > 0 {
 			c.errorf(path+".ports", "is not allowed with the socket %s: remove it", field.Quote(a))
 		}
