@@ -223,9 +223,9 @@ func TestRights(t *testing.T) {
 				return err
 			})
 			if revision == "much" {
-				eventually(t, "the Gateway has a status", func() error {
+				eventually(t, "the Gateway is accepted", func() error {
 					text, err := r.cluster.Admin().Discovery().RESTClient().Get().AbsPath("/apis/gateway.networking.k8s.io/v1/namespaces", r.namespace, "gateways/front").DoRaw(t.Context())
-					if err == nil && !bytes.Contains(text, []byte(`"conditions"`)) {
+					if err == nil && !bytes.Contains(text, []byte(`"reason":"Accepted"`)) {
 						err = fmt.Errorf("it is %s", text)
 					}
 					return err
