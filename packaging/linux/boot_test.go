@@ -118,7 +118,7 @@ func (m *machine) launch() {
 	m.start()
 }
 
-// start boots the machine and connects it.
+// start connects the machine and boots it.
 func (m *machine) start() {
 	t := m.t
 	cgroup := filepath.Join(m.parent, cgroupPrefix+strconv.Itoa(os.Getpid())+"-"+m.name)
@@ -140,7 +140,7 @@ func (m *machine) start() {
 		<-ended
 		m.remove(cgroup)
 	}
-	m.until("the machine has booted", func() bool {
+	m.until("the machine has a first process", func() bool {
 		select {
 		case <-ended:
 			if strings.Contains(output.String(), "not permitted") {
@@ -150,13 +150,19 @@ func (m *machine) start() {
 		default:
 		}
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
-		if m.pid = strings.TrimSpace(string(children)); err != nil || m.pid == "" {
-			return false
+		m.pid = strings.TrimSpace(string(children))
+		return err == nil && m.pid != ""
+	})
+	m.connect(m) // services that start at boot find their addresses
+	m.until("the machine has booted", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("the machine has ended:\n%s", &output)
+		default:
 		}
 		state, _ := m.try("systemctl", "is-system-running") // fails while it is not running
 		return state == "running" || state == "degraded"
 	})
-	m.connect(m)
 }
 
 // alone connects a machine to a network without other machines.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -134,6 +135,9 @@ func bootFleet(t *testing.T) *fleet {
 				return
 			}
 			f.control.t = m.t
+			f.control.until("the link of the last boot is gone", func() bool {
+				return exec.CommandContext(t.Context(), "nsenter", "--target", f.control.pid, "--net", "ip", "link", "show", name).Run() != nil
+			})
 			f.control.ip("link add "+name+" type veth peer name eth0 netns "+m.pid, "link set "+name+" master mesh up")
 			m.ip("link set lo up", "link set eth0 up", "address add "+address+" dev eth0", "route add default via 10.99.1.1")
 		}
