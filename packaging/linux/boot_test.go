@@ -140,6 +140,10 @@ func (m *machine) start() {
 		<-ended
 		m.remove(cgroup)
 	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.until("the machine has a first process", func() bool {
 		select {
 		case <-ended:
@@ -149,9 +153,10 @@ func (m *machine) start() {
 			t.Fatalf("the machine has ended:\n%s", &output)
 		default:
 		}
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid)) // as if there were none
 		m.pid = strings.TrimSpace(string(children))
-		return err == nil && m.pid != ""
+		network, err := os.Readlink("/proc/" + m.pid + "/ns/net")
+		return err == nil && m.pid != "" && network != own // else it is a program of stage1
 	})
 	m.connect(m) // services that start at boot find their addresses
 	m.until("the machine has booted", func() bool {
