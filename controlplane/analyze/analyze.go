@@ -142,9 +142,8 @@ type analysis struct {
 	// providers is true if objects name extension providers.
 	providers bool
 	// Indexes that are made when they are first needed.
-	httpRouted  map[hostPort]bool
-	streamPorts map[string][]workloadPort
-	targetsOf   map[string]targetPorts
+	httpRouted map[hostPort]bool
+	ports      map[string][]workloadPort
 	// steps counts the entries of indexes that the checks looked at.
 	steps int
 }

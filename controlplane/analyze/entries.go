@@ -52,7 +52,7 @@ func (a *analysis) tokenPorts() {
 			return // for whole namespaces, which have other workloads too
 		}
 		for _, w := range a.selected(a.scope(c), labels) {
-			for _, p := range a.streams()[w.Namespace+"/"+w.Name] {
+			for _, p := range a.streams(w) {
 				a.report("IST0119", c, fmt.Sprintf("No token is read at the port %d of the service %q, which the object selects: the port is %s, not HTTP.", p.port.Number, p.service.Hostname, p.port.Protocol),
 					"Begin the name of the port with http-, or correct the selector.")
 				return

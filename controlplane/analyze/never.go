@@ -17,38 +17,44 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
-// targetPorts are the ports of a workload that services lead to: the target port by the port of the
-// service.
-type targetPorts map[uint32]uint32
+// workloadPort is a port of a service, with the number that it has at a workload.
+type workloadPort struct {
+	service *model.Service
+	port    model.Port
+	target  uint32
+}
 
-// targets returns the ports of workloads that services lead to, by namespace/name.
-func (a *analysis) portsOfWorkloads() map[string]targetPorts {
-	if a.targetsOf == nil {
-		a.targetsOf = map[string]targetPorts{}
+// portsOf returns the ports of a workload that services lead to.
+func (a *analysis) portsOf(w *Workload) []workloadPort {
+	if a.ports == nil {
+		a.ports = map[string][]workloadPort{}
 		for _, svc := range a.Mesh.Services.Sorted {
 			for _, ep := range a.endpoints(svc) {
 				key := ep.Namespace + "/" + ep.Workload
-				if a.targetsOf[key] == nil {
-					a.targetsOf[key] = targetPorts{}
+				i := slices.IndexFunc(svc.Ports, func(p model.Port) bool { return p.Number == ep.ServicePort })
+				if i < 0 {
+					continue
 				}
-				a.targetsOf[key][ep.ServicePort] = ep.Port
+				if one := (workloadPort{svc, svc.Ports[i], ep.Port}); !slices.Contains(a.ports[key], one) {
+					a.ports[key] = append(a.ports[key], one)
+				}
 			}
 		}
 	}
-	return a.targetsOf
+	return a.ports[w.Namespace+"/"+w.Name]
 }
 
 // servicePort returns the port of the workloads behind a port of their services, if one was written
 // where the port of the workload belongs.
 func (a *analysis) servicePort(workloads []*Workload, port uint32) (target uint32, mistaken bool) {
 	for _, w := range workloads {
-		for of, to := range a.portsOfWorkloads()[w.Namespace+"/"+w.Name] {
+		for _, p := range a.portsOf(w) {
 			a.steps++
-			if to == port {
+			if p.target == port {
 				return 0, false
 			}
-			if of == port {
-				target, mistaken = to, true
+			if p.port.Number == port {
+				target, mistaken = p.target, true
 			}
 		}
 	}
@@ -95,13 +101,13 @@ func needsIdentity(s *securityv1beta1.Source) bool {
 // provesIdentities reports whether a port of the workloads accepts mutual TLS.
 func (a *analysis) provesIdentities(workloads []*Workload) bool {
 	return slices.ContainsFunc(workloads, func(w *Workload) bool {
-		ports := a.portsOfWorkloads()[w.Namespace+"/"+w.Name]
+		ports := a.portsOf(w)
 		if len(ports) == 0 {
-			ports = targetPorts{0: 0}
+			ports = []workloadPort{{}}
 		}
-		for _, port := range ports {
+		for _, p := range ports {
 			a.steps++
-			if a.Mesh.PeerAuthentications.Mode(w.Namespace, w.Labels, port) != snapshot.MutualTLSDisabled {
+			if a.Mesh.PeerAuthentications.Mode(w.Namespace, w.Labels, p.target) != snapshot.MutualTLSDisabled {
 				return true
 			}
 		}

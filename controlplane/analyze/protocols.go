@@ -200,30 +200,9 @@ func (a *analysis) plaintext(c *model.Config, spec *networkingv1alpha3.ServiceEn
 	}
 }
 
-// streams returns the ports of workloads that services name as a protocol other than HTTP.
-func (a *analysis) streams() map[string][]workloadPort {
-	if a.streamPorts == nil {
-		a.streamPorts = map[string][]workloadPort{}
-		for _, svc := range a.Mesh.Services.Sorted {
-			for _, ep := range a.endpoints(svc) {
-				i := slices.IndexFunc(svc.Ports, func(p model.Port) bool { return p.Number == ep.ServicePort })
-				if i >= 0 && !svc.Ports[i].Protocol.IsHTTP() && !svc.Ports[i].Protocol.Sniffed() {
-					key := ep.Namespace + "/" + ep.Workload
-					if one := (workloadPort{svc, svc.Ports[i], ep.Port}); !slices.Contains(a.streamPorts[key], one) {
-						a.streamPorts[key] = append(a.streamPorts[key], one)
-					}
-				}
-			}
-		}
-	}
-	return a.streamPorts
-}
-
-// workloadPort is a port of a service, with the number that it has at a workload.
-type workloadPort struct {
-	service *model.Service
-	port    model.Port
-	target  uint32
+// streams returns the ports of a workload that services name as a protocol other than HTTP.
+func (a *analysis) streams(w *Workload) []workloadPort {
+	return slices.DeleteFunc(slices.Clone(a.portsOf(w)), func(p workloadPort) bool { return p.port.Protocol.IsHTTP() || p.port.Protocol.Sniffed() })
 }
 
 // unreadRules finds rules about requests at ports where requests are not read.
@@ -238,7 +217,7 @@ func (a *analysis) unreadRules(c *model.Config, spec *securityv1beta1.Authorizat
 		return
 	}
 	for _, w := range workloads {
-		for _, p := range a.streams()[w.Namespace+"/"+w.Name] {
+		for _, p := range a.streams(w) {
 			a.report("OUT0014", c, fmt.Sprintf("spec.rules[%d] is about requests, but the port %d of the service %q is for %s: there it %s.", i, p.port.Number, p.service.Hostname, p.port.Protocol, effect),
 				"Write the ports of the workload that the rule is for in to.operation.ports, and a rule for the others.")
 			return

@@ -27,8 +27,8 @@ const Replaceable = "outrigger.mesh/replaceable"
 const ReplacesIt = " replaces it"
 
 // Aggregate combines several stores into one. If two of them have the same object,
-// that of the first store is effective, unless it is [Replaceable]. Writes go to one of them. If a store fails, the
-// others are unaffected and its objects stay in force.
+// that of the first store is effective, unless it is [Replaceable]. Writes go to one of
+// them. If a store fails, the others are unaffected and its objects stay in force.
 type Aggregate struct {
 	stores []Store
 	writer Store

@@ -378,48 +378,6 @@ func (c *converter) certificate(n name) error {
 	return c.in.Certificate(n.namespace, n.name)
 }
 
-// conflicts marks listeners of the same port that cannot be distinguished. Of those in ListenerSets
-// the first remains; of those of the Gateway none does.
-func conflicts(all []*listener) {
-	for i, a := range all {
-		for _, b := range all[i+1:] {
-			if a.Port != b.Port || a.refused.is() || b.refused.is() || b.conflict.is() && b.set != nil || a.conflict.is() && a.set != nil {
-				continue
-			}
-			why := conflict(a, b)
-			if !why.is() {
-				continue
-			}
-			b.conflict = why
-			if b.set == nil {
-				a.conflict = why
-			}
-		}
-	}
-}
-
-// conflict returns why two listeners of the same port cannot be distinguished.
-func conflict(a, b *listener) fault {
-	class := func(l *listener) string {
-		switch l.Protocol {
-		case gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType:
-			return "TLS"
-		}
-		return string(l.Protocol)
-	}
-	others := fmt.Sprintf("the listeners %s and %s", a.Name, b.Name)
-	if b.set != nil { // its owner need not see those of others
-		others = "the listener and an earlier one of the Gateway or of its ListenerSets"
-	}
-	switch {
-	case class(a) != class(b):
-		return fault{string(gatewayv1.ListenerReasonProtocolConflict), fmt.Sprintf("%s have different protocols at port %d", others, a.Port)}
-	case a.Protocol == gatewayv1.TCPProtocolType, deref(a.Hostname) == deref(b.Hostname):
-		return fault{string(gatewayv1.ListenerReasonHostnameConflict), fmt.Sprintf("%s have the same host at port %d", others, a.Port)}
-	}
-	return fault{}
-}
-
 func classStatus(o object[gatewayv1.GatewayClassSpec], deploys bool) *gatewayv1.GatewayClassStatus {
 	accepted := condition(gatewayv1.GatewayClassConditionStatusAccepted, true, gatewayv1.GatewayClassReasonAccepted, "the class is served")
 	if o.spec.ParametersRef != nil {

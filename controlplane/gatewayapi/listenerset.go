@@ -4,6 +4,7 @@
 package gatewayapi
 
 import (
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,8 +52,81 @@ func (c *converter) readListenerSets() {
 		g.listeners = append(g.listeners, set.listeners...)
 	}
 	for _, g := range c.gateways {
-		conflicts(g.listeners)
+		g.conflicts()
 	}
+}
+
+// conflicts marks listeners of the same port that cannot be distinguished. Of those in ListenerSets,
+// whose number has no limit, the first remains; of those of the Gateway none does.
+func (g *gateway) conflicts() {
+	own := g.own()
+	for i, a := range own {
+		for _, b := range own[i+1:] {
+			if a.Port != b.Port || a.refused.is() || b.refused.is() {
+				continue
+			}
+			if why := conflict(a, b); why.is() {
+				a.conflict, b.conflict = why, why
+			}
+		}
+	}
+	type slot struct {
+		port        gatewayv1.PortNumber
+		class, host string
+	}
+	served := map[slot]*listener{}                             // the first one of each host
+	classes := map[gatewayv1.PortNumber]map[string]*listener{} // the first one of each class
+	for i, l := range g.listeners {
+		if l.refused.is() {
+			continue
+		}
+		here := slot{l.Port, l.class(), string(deref(l.Hostname))}
+		if l.Protocol == gatewayv1.TCPProtocolType {
+			here.host = "" // the host has no effect
+		}
+		if i >= len(own) {
+			before := served[here]
+			for class, other := range classes[l.Port] {
+				if class != here.class {
+					before = other
+				}
+			}
+			if before != nil {
+				l.conflict = conflict(before, l)
+				continue
+			}
+		}
+		if classes[l.Port] == nil {
+			classes[l.Port] = map[string]*listener{}
+		}
+		if served[here] == nil {
+			served[here], classes[l.Port][here.class] = l, l
+		}
+	}
+}
+
+// class returns what listeners of one port must have in common.
+func (l *listener) class() string {
+	switch l.Protocol {
+	case gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType:
+		return "TLS"
+	}
+	return string(l.Protocol)
+}
+
+// conflict returns why two listeners of the same port cannot be distinguished.
+func conflict(a, b *listener) fault {
+	others := fmt.Sprintf("the listeners %s and %s", a.Name, b.Name)
+	if b.set != nil { // its owner need not see those of others
+		others = "the listener and an earlier one of the Gateway or of its ListenerSets"
+	}
+	switch {
+	case a.class() != b.class():
+		return fault{string(gatewayv1.ListenerReasonProtocolConflict), fmt.Sprintf("%s have different protocols at port %d", others, a.Port)}
+	case a.Protocol == gatewayv1.TCPProtocolType, deref(a.Hostname) == deref(b.Hostname):
+		return fault{string(gatewayv1.ListenerReasonHostnameConflict), fmt.Sprintf("%s have the same host at port %d", others, a.Port)}
+	}
+	return fault{}
 }
 
 // allowsSet reports whether ListenerSets of a namespace may add listeners to a Gateway.

@@ -30,6 +30,7 @@ type RootMaps struct {
 	credentials.RootMaps
 
 	client *Client
+	most   int // that are followed
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
 
@@ -51,7 +52,7 @@ func NewRootMaps(client *Client, log *slog.Logger, reg prometheus.Registerer) (*
 		return nil, err
 	}
 	maps.SetSynced() // Get says of each ConfigMap whether it has been read
-	return &RootMaps{RootMaps: maps, client: client, log: log, wake: make(chan struct{}, 1)}, nil
+	return &RootMaps{RootMaps: maps, client: client, most: maxRootMaps, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
 // Follow replaces the ConfigMaps that are followed. It does not block.
@@ -82,16 +83,8 @@ func (r *RootMaps) Run(ctx context.Context) error {
 		wanted := r.wanted
 		r.mu.Unlock()
 		held := make(map[types.NamespacedName]bool, len(wanted))
-		for i, n := range wanted {
+		for _, n := range wanted {
 			held[n] = true
-			if _, ok := followed[n]; !ok && i < maxRootMaps {
-				one, end := context.WithCancel(ctx)
-				followed[n] = end
-				r.Delete(n.Namespace, n.Name) // what a watch that has ended stored last
-				running.Go(func() { r.follow(one, n) })
-			} else if !ok {
-				r.Refuse(n.Namespace, n.Name, fmt.Errorf("the ConfigMap %s is not read: objects name more than %d ConfigMaps", n, maxRootMaps))
-			}
 		}
 		for n, end := range followed {
 			if !held[n] {
@@ -99,6 +92,19 @@ func (r *RootMaps) Run(ctx context.Context) error {
 				delete(followed, n)
 				r.Delete(n.Namespace, n.Name)
 			}
+		}
+		for _, n := range wanted {
+			if _, ok := followed[n]; ok {
+				continue
+			}
+			if len(followed) == r.most {
+				r.Refuse(n.Namespace, n.Name, fmt.Errorf("the ConfigMap %s is not read: objects name more than %d ConfigMaps", n, r.most))
+				continue
+			}
+			one, end := context.WithCancel(ctx)
+			followed[n] = end
+			r.Delete(n.Namespace, n.Name) // what a watch that has ended stored last
+			running.Go(func() { r.follow(one, n) })
 		}
 	}
 }

@@ -37,6 +37,7 @@ func TestRootMaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.most = 3
 	told := make(chan struct{}, 100)
 	r.OnChange(func(string, string) { told <- struct{}{} })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,6 +59,9 @@ func TestRootMaps(t *testing.T) {
 	says("closed", "it", "grant the service account")
 	r.Follow(names[1:])
 	says("ns", "there", "still being read")
+	r.Follow(append([]types.NamespacedName{{Namespace: "a", Name: "first"}, {Namespace: "a", Name: "second"}}, names[1:]...))
+	says("a", "first", "there is no ConfigMap a/first")
+	says("a", "second", "more than 3 ConfigMaps")
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -368,98 +367,4 @@ func plain(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// proxies prints the details of the selected proxies.
-func (v view) proxies(answers []answer[report.Replica]) error {
-	for _, a := range answers {
-		for _, p := range a.value.Proxies {
-			if err := v.proxy(p); err != nil {
-				return err
-			}
-			v.say("\nIts objects: outrigger explain %s\nIts configuration: http://%s/debug/config_dump?pretty&proxyID=%s\n", p.Name, a.address, url.QueryEscape(p.Name))
-			for _, agent := range proxiesOf([]answer[report.Replica]{{address: a.address, value: report.Replica{Proxies: []report.Proxy{p}}}}) {
-				v.say("What lasts in an outage: outrigger status --agent %s\n", agent.agent)
-			}
-		}
-	}
-	return nil
-}
-
-// proxy prints the details of one proxy.
-func (v view) proxy(p report.Proxy) error {
-	w := v.tabs()
-	for _, row := range [][2]string{
-		{"Name", p.Name},
-		{"Namespace", p.Namespace},
-		{"Cluster", p.Cluster},
-		{"Role", p.Role},
-		{"Addresses", strings.Join(p.Addresses, ", ")},
-		{"Identity", p.Identity},
-		{"Versions", versions(p)},
-		{"Certificate", v.certificate()},
-		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
-	} {
-		if row[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], oneLine(row[1])) // Flush returns the error
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	v.say("\n")
-	w = v.tabs()
-	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES\tREASON") // see above
-	for _, t := range p.Types {
-		resources := "-"
-		if t.Resources > 0 {
-			resources = fmt.Sprint(t.Resources)
-		}
-		reason := shorten(reasonOf(p, t), v.flags.width()-reasonAt)
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources, reason) // see above
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	v.rejected([]report.Proxy{p})
-	return nil
-}
-
-// reasonAt is the greatest width of the columns before the reason of a state.
-const reasonAt = len("VHDS   HELD BACK   1234d   RESOURCES   ")
-
-// reasonOf returns why a type has its state.
-func reasonOf(p report.Proxy, t report.Type) string {
-	switch t.State {
-	case report.Synced:
-		return "acknowledged"
-	case report.Stale:
-		return "no answer to the last response"
-	case report.Rejected:
-		return "Envoy says: " + oneLine(t.Reason)
-	case report.HeldBack:
-		for _, h := range p.Held {
-			if h.Type == t.Name {
-				return oneLine(h.By) + " rejected " + oneLine(h.Name)
-			}
-		}
-		return "another proxy rejected it"
-	case report.NotSent:
-		if t.Name == "lds" && starting(p) {
-			return "not requested: clusters are incomplete"
-		}
-		return "none exists, or none was requested"
-	}
-	return "-"
-}
-
-func versions(p report.Proxy) string {
-	var words []string
-	if p.Agent != "" {
-		words = append(words, "agent "+p.Agent)
-	}
-	if p.Envoy != "" {
-		words = append(words, "Envoy "+p.Envoy)
-	}
-	return strings.Join(words, ", ")
 }

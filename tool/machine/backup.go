@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -182,14 +183,7 @@ func (m *manifest) write() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-func (m *manifest) names() []string {
-	names := make([]string, 0, len(m.Files))
-	for name := range m.Files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (m *manifest) names() []string { return slices.Sorted(maps.Keys(m.Files)) }
 
 // readBackup reads an archive and checks all of it.
 func readBackup(in io.Reader) (*manifest, error) {
