@@ -218,7 +218,7 @@ func TestDebugMore(t *testing.T) {
 		"list": `"explain"`, "syncz": `"proxy":"shop.default"`, "connections": `"totalClients":1`, "adsz": `"watches":{"cds":6}`,
 		"adsz?push=true": `{"pushed":1}`, "proxies": `"name":"shop.default"`, explainWeb: `"VirtualService"`, "config_dump?proxyID=shop.default": `"web.default.svc.cluster.local"`,
 		"resourcesz?proxyID=shop.default": `"inbound|8080||"`, "sidecarz?proxyID=shop.default": `"sidecar":"default/shop"`,
-		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9",
+		"instancesz": `"shop.default":[]`, "ndsz?proxyID=shop.default": "a.example.com", "edsz?proxyID=shop.default": "127.77.51.9", "ecdsz?proxyID=shop.default": "[]", "clusterz": "[]",
 		"config_distribution?resource=VirtualService/default/web": `"proxy":"shop.default"`, "registryz": "a.example.com", "endpointz": "127.77.54.9",
 		"request?from=none&to=shop.default&port=8080": `"decided_by"`, "replay?to=shop.default&policies=" + policy: `"flips":[]`, "whatif?objects=" + policy: `"action":"created"`, "history?name=web": `"versions":[]`, "changes?from=2026-01-01T00:00:00Z": `"objects":[]`, "analyze": `"objects":`, "configz?kind=Sidecar": `"kind":"Sidecar"`, "push_status": "[]", "pushcontext": `"services":2`, "mesh": `"proxyHttpPort":15080`,
 	} {

@@ -141,7 +141,7 @@ func TestDebugSyncz(t *testing.T) {
 			}
 			return strings.Join(words, " ")
 		}
-		const others = " eds=NOT_SENT lds=NOT_SENT rds=NOT_SENT"
+		const others = " eds=NOT_SENT ecds=NOT_SENT lds=NOT_SENT rds=NOT_SENT"
 		if got := status(); got != "cds=STALE"+others {
 			t.Errorf("before the answer: %s", got)
 		}
@@ -215,7 +215,7 @@ func TestDebugAccess(t *testing.T) {
 			"config_dump?proxyID=vault.bank": "no proxy", "ndsz?proxyID=vault.bank": "no proxy", "edsz?proxyID=vault.bank": "no proxy",
 			"registryz": "for callers of the namespace istio-system", "mesh": "istio-system", "configz": "istio-system", "endpointz": "istio-system",
 			"adsz?push=true": "a push is for callers", "explain?kind=VirtualService&namespace=bank&name=x": "the object is in the namespace", "explain?proxyID=vault.bank": "no proxy", "push_status": "istio-system",
-			"nonsense": "it must be one of: adsz, analyze, changes, config_distribution", "": "it must be one of", "%zz": "cannot be read",
+			"nonsense": "it must be one of: adsz, analyze, changes, clusterz, config_distribution", "": "it must be one of", "%zz": "cannot be read",
 			strings.Repeat("x", 1<<10+1): "at most 1024 are allowed",
 		} {
 			if got := p.body(name); !strings.Contains(got, `"error": `) || !strings.Contains(got, want) {

@@ -398,7 +398,7 @@ func TestPullSecretIsNotShown(t *testing.T) {
 	p := h.subject(t, false)
 	p.subscribe(xds.TypeExtension, "default.a")
 	p.wantAck("ecds default.a=r.example/a:v1/" + dockerConfig)
-	for _, question := range []string{"config_dump", "syncz", "configz", "push_status", "edsz"} {
+	for _, question := range []string{"config_dump", "syncz", "configz", "push_status", "edsz", "ecdsz"} {
 		p.subscribe(debug.Type, question)
 		for m := range p.got {
 			r, ok := m.(*discoveryv3.DiscoveryResponse)
@@ -408,6 +408,12 @@ func TestPullSecretIsNotShown(t *testing.T) {
 			for _, res := range r.GetResources() {
 				if bytes.Contains(res.GetValue(), []byte("c2VjcmV0")) {
 					t.Errorf("the answer to %s contains a secret", question)
+				}
+				if question == "ecdsz" && !bytes.Contains(res.GetValue(), []byte("oci://r.example/a:v1")) {
+					t.Errorf("the answer to %s lacks the plugin: %s", question, res.GetValue())
+				}
+				if question == "syncz" && !bytes.Contains(res.GetValue(), []byte("extensionconfig_acked")) {
+					t.Errorf("the answer to %s lacks the state of plugins: %s", question, res.GetValue())
 				}
 			}
 			break

@@ -52,7 +52,7 @@ type Registry struct {
 	synced  chan struct{}
 	remotes remotes
 
-	mu sync.Mutex // guards the fields below and remotes.wanted
+	mu sync.Mutex // guards the fields below, and wanted and known of remotes
 	// members are the clusters by name.
 	members map[string]*member
 	// merged caches the merged services until they change.
@@ -76,7 +76,7 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	cfg.Domain = cmp.Or(cfg.Domain, "cluster.local")
 	r := &Registry{
 		cfg: cfg, log: cfg.Logger, synced: make(chan struct{}),
-		remotes: remotes{wake: make(chan struct{}, 1), wanted: map[types.NamespacedName]*secretRecord{}, running: map[string]*remote{}},
+		remotes: remotes{wake: make(chan struct{}, 1), wanted: map[types.NamespacedName]*secretRecord{}, known: map[string]knownCluster{}, running: map[string]*remote{}},
 		members: map[string]*member{}, merged: map[types.NamespacedName]*registry.PlatformService{}, pending: map[model.Key]struct{}{},
 	}
 	var err error
@@ -92,6 +92,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	local := r.join(r.cfg.Cluster)
 	local.secrets = r.cfg.Remote.On
+	r.mu.Lock()
+	r.remotes.known[r.cfg.Cluster] = knownCluster{following: local}
+	r.mu.Unlock()
 	opened := make(chan struct{})
 	g.Go(func() error { r.follow(ctx, local, r.cfg.Client); return nil }) // reads the cluster, feeds the change handler
 	g.Go(func() error { return r.followRemotes(ctx, local, opened) })     // reads Secrets, starts and stops other clusters

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,8 +53,9 @@ type RemoteConfig struct {
 // remotes are the clusters defined by Secrets.
 type remotes struct {
 	wake chan struct{} // capacity 1; a token means that wanted changed
-	// wanted is guarded by the registry's mutex.
+	// wanted and known are guarded by the registry's mutex; known are the clusters by name.
 	wanted map[types.NamespacedName]*secretRecord
+	known  map[string]knownCluster
 	// running is used by a single goroutine.
 	running map[string]*remote
 }
@@ -71,6 +73,51 @@ type remote struct {
 	following  *following
 	stop       context.CancelFunc
 	done       chan struct{}
+}
+
+// knownCluster is a cluster that is being followed, or that a Secret names. Its following is nil if
+// it never could be, for the reason refused.
+type knownCluster struct {
+	secret    string
+	following *following
+	refused   string
+}
+
+// ClusterState is a cluster. Secret is "namespace/name" of its kubeconfig, empty for the own cluster;
+// Status is "synced" or "syncing", or why the cluster or a kind of its objects cannot be read.
+type ClusterState struct{ ID, Secret, Status string }
+
+// Clusters lists the clusters by name; the own one is the first.
+func (r *Registry) Clusters() []ClusterState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]ClusterState, 0, len(r.remotes.known))
+	for id, one := range r.remotes.known {
+		status := one.refused
+		if status == "" {
+			status = one.following.status()
+		}
+		list = append(list, ClusterState{ID: id, Secret: one.secret, Status: status})
+	}
+	slices.SortFunc(list, func(a, b ClusterState) int {
+		return cmp.Or(cmp.Compare(min(1, len(a.Secret)), min(1, len(b.Secret))), strings.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// status returns the status of [ClusterState]. The caller holds the mutex.
+func (f *following) status() string {
+	for _, kind := range slices.Sorted(maps.Keys(f.faults)) {
+		if reason := f.faults[kind]; reason != "" {
+			return kind + ": " + reason
+		}
+	}
+	select {
+	case <-f.synced:
+		return "synced"
+	default:
+		return "syncing"
+	}
 }
 
 // followSecrets creates the reflector for the Secrets.
@@ -161,6 +208,7 @@ func (r *Registry) reconcile(ctx context.Context) {
 		}
 	}
 	r.mu.Unlock()
+	refused := map[string]string{}
 	for id, one := range r.remotes.running {
 		if _, ok := wanted[id]; !ok {
 			one.stop()
@@ -176,6 +224,7 @@ func (r *Registry) reconcile(ctx context.Context) {
 		}
 		client, err := r.remoteClient(kubeconfig)
 		if err != nil {
+			refused[id] = err.Error()
 			r.log.Error("a kubeconfig cannot be used; an older one of the cluster stays in use", "source", id, "namespace", from[id].Namespace, "name", from[id].Name, "err", err)
 			continue
 		}
@@ -184,6 +233,16 @@ func (r *Registry) reconcile(ctx context.Context) {
 			<-one.done
 		}
 		r.run(ctx, id, kubeconfig, client)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.remotes.known, func(id string, _ knownCluster) bool { return id != r.cfg.Cluster })
+	for id, secret := range from {
+		one := knownCluster{secret: secret.String(), refused: refused[id]}
+		if running := r.remotes.running[id]; running != nil {
+			one.following = running.following
+		}
+		r.remotes.known[id] = one
 	}
 }
 

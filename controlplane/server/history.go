@@ -28,9 +28,10 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	dir, log := filepath.Join(filepath.Dir(cfg.stateDir()), "history"), s.log.With("component", "config")
 	s.revisions = revisions.New(revisions.Config{Dir: dir, Source: revisions.Objects(s.objects.store), Logger: log})
 	var services debug.Past
+	var clusters func() []debug.ClusterState
 	if s.objects.platform != nil {
 		s.services = revisions.New(revisions.Config{Dir: filepath.Join(dir, "services"), FileSize: 16 << 20, Source: revisions.Services(s.objects.platform), Logger: log})
-		services = s.services
+		services, clusters = s.services, s.clusters
 	}
 	var credential func(namespace, name string) error
 	if s.objects.credentials != nil {
@@ -49,8 +50,17 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 			}
 			return ""
 		},
-		Registerer: reg, GatewaysOwnNamespace: cfg.Generate.GatewaysOwnNamespace,
+		Clusters: clusters, Registerer: reg, GatewaysOwnNamespace: cfg.Generate.GatewaysOwnNamespace,
 	})
+}
+
+// clusters lists the Kubernetes clusters.
+func (s *Server) clusters() []debug.ClusterState {
+	var out []debug.ClusterState
+	for _, c := range s.objects.platform.Clusters() {
+		out = append(out, debug.ClusterState(c))
+	}
+	return out
 }
 
 // note records the objects and services that a change affects.

@@ -73,8 +73,16 @@ func TestRegistryOfTwoClusters(t *testing.T) {
 			return err == nil && strings.Contains(string(data), text)
 		}
 	}
+	clusters := func(want string) func() bool {
+		return func() bool {
+			return strings.Contains(plane.body(t, "/debug/clusterz"), want)
+		}
+	}
+	state := `{"id":"second","secretName":"` + meshNamespace + `/second","syncStatus":`
+	eventually(t, ctx, "the state of both clusters", clusters(`[{"id":"Kubernetes","secretName":"","syncStatus":"synced"},`+state+`"synced"}]`))
 	write("users: [{name: u, user: {tokenFile: /etc/passwd}}]\n")
 	eventually(t, ctx, "a kubeconfig that reads files is refused", logs("uses tokenFile, which is refused"))
+	eventually(t, ctx, "the state names the reason", clusters(state+`"the kubeconfig uses tokenFile`))
 	write("no: [kubeconfig")
 	eventually(t, ctx, "what is no kubeconfig is refused", logs("the value is not a kubeconfig"))
 	two.slice("shop", "catalog-x", "catalog", more)
@@ -82,9 +90,12 @@ func TestRegistryOfTwoClusters(t *testing.T) {
 	write(string(good) + "\n# signed again\n")
 	two.slice("shop", "catalog-x", "catalog", pods[1])
 	eventually(t, ctx, "the second is followed with the new one", v.has(catalog, "10.1.0.1:8080", "10.2.0.1:8080"))
+	eventually(t, ctx, "the state of the new one", clusters(state+`"synced"`))
 	second.APIServer.Kill()
 	one.slice("shop", "catalog-x", "catalog")
 	eventually(t, ctx, "the second stays without its API server", v.has(catalog, "10.2.0.1:8080"))
+	eventually(t, ctx, "the state names what cannot be read", clusters(state+`"EndpointSlice: unreachable"`))
 	one.must(secrets.Delete(ctx, "second", metav1.DeleteOptions{}))
 	eventually(t, ctx, "the second is gone", v.has(catalog))
+	eventually(t, ctx, "the own cluster alone", clusters(`[{"id":"Kubernetes","secretName":"","syncStatus":"synced"}]`))
 }

@@ -4,8 +4,8 @@
 package kube
 
 import (
-	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -188,12 +188,12 @@ func (c *control) endpoints(t *testing.T, cluster string) string {
 	return strings.Join(addresses, " ")
 }
 
-// value returns the sum of the samples of a metric with the given prefix.
-func (c *control) value(t *testing.T, line string) (sum float64) {
+// body returns the response to GET on the HTTP port.
+func (c *control) body(t *testing.T, path string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+":8080/metrics", nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+":8080"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,8 +202,18 @@ func (c *control) value(t *testing.T, line string) (sum float64) {
 		t.Fatal(err)
 	}
 	defer func() { _ = answer.Body.Close() }() // the body was read completely
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		text := lines.Text()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// value returns the sum of the samples of a metric with the given prefix.
+func (c *control) value(t *testing.T, line string) (sum float64) {
+	t.Helper()
+	for text := range strings.Lines(c.body(t, "/metrics")) {
+		text = strings.TrimSuffix(text, "\n")
 		if at := strings.LastIndexByte(text, ' '); strings.HasPrefix(text, line) && at > 0 {
 			n, err := strconv.ParseFloat(text[at+1:], 64)
 			if err != nil {

@@ -32,6 +32,7 @@ type syncStatus struct {
 	ClusterID     string `json:"cluster_id,omitempty"`
 	Proxy         string `json:"proxy"`
 	ProxyType     string `json:"proxy_type"`
+	AgentVersion  string `json:"istio_version,omitempty"` // as the proxy claims
 	ClusterSent   string `json:"cluster_sent,omitempty"`
 	ClusterAcked  string `json:"cluster_acked,omitempty"`
 	ListenerSent  string `json:"listener_sent,omitempty"`
@@ -40,6 +41,8 @@ type syncStatus struct {
 	RouteAcked    string `json:"route_acked,omitempty"`
 	EndpointSent  string `json:"endpoint_sent,omitempty"`
 	EndpointAcked string `json:"endpoint_acked,omitempty"`
+	PluginSent    string `json:"extensionconfig_sent,omitempty"`
+	PluginAcked   string `json:"extensionconfig_acked,omitempty"`
 	// Rejected are the proxy's reasons, by type, where it rejects what it was
 	// sent last.
 	Rejected map[string]string `json:"rejected,omitempty"`
@@ -53,10 +56,11 @@ func (d debugger) syncz() (answerOf, error) {
 		c := &statusv3.ClientConfig{Node: &corev3.Node{Id: st.Proxy.ID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"CLUSTER_ID": structpb.NewStringValue(st.Proxy.ClusterID), "NAMESPACE": structpb.NewStringValue(st.Proxy.Namespace),
 		}}}}
-		s := syncStatus{ClusterID: st.Proxy.ClusterID, Proxy: st.Proxy.ID, ProxyType: st.Proxy.Role}
+		s := syncStatus{ClusterID: st.Proxy.ClusterID, Proxy: st.Proxy.ID, ProxyType: st.Proxy.Role, AgentVersion: st.Proxy.Agent}
 		nonces := map[string][2]*string{
 			xds.TypeCluster: {&s.ClusterSent, &s.ClusterAcked}, xds.TypeListener: {&s.ListenerSent, &s.ListenerAcked},
 			xds.TypeRoute: {&s.RouteSent, &s.RouteAcked}, xds.TypeEndpoint: {&s.EndpointSent, &s.EndpointAcked},
+			xds.TypeExtension: {&s.PluginSent, &s.PluginAcked},
 		}
 		for _, p := range st.Types {
 			typeURL := p.TypeURL
@@ -117,21 +121,31 @@ func (d debugger) ndsz() (answerOf, error) {
 	return answerOf{json: table}, nil
 }
 
-// edsz are the endpoints that a proxy may ask for.
-func (d debugger) edsz() (answerOf, error) {
+// requestable returns the resources of a type that a proxy may request by name, without Secrets.
+func (d debugger) requestable(typeURL string, empty proto.Message) (answerOf, error) {
 	proxy, err := d.proxy()
 	if err != nil {
 		return answerOf{}, err
 	}
 	list := []asJSON{}
-	for _, r := range d.source.Generate(d.mesh, proxy, xds.TypeEndpoint).Resources {
-		cla := &endpointv3.ClusterLoadAssignment{}
-		if err := r.UnmarshalTo(cla); err != nil {
+	for _, r := range d.source.Generate(d.mesh, proxy, typeURL).Resources {
+		m := proto.Clone(empty)
+		if err := r.UnmarshalTo(m); err != nil {
 			return answerOf{}, err
 		}
-		list = append(list, asJSON{cla})
+		list = append(list, asJSON{m})
 	}
 	return answerOf{json: list}, nil
+}
+
+// edsz returns the endpoints that a proxy may request.
+func (d debugger) edsz() (answerOf, error) {
+	return d.requestable(xds.TypeEndpoint, &endpointv3.ClusterLoadAssignment{})
+}
+
+// ecdsz returns the WasmPlugins and other filters that a proxy may request.
+func (d debugger) ecdsz() (answerOf, error) {
+	return d.requestable(xds.TypeExtension, &corev3.TypedExtensionConfig{})
 }
 
 func (t TypeState) status() statusv3.ConfigStatus {

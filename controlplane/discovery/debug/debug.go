@@ -94,6 +94,8 @@ func answers() map[string]answerer {
 		"instancesz":          {false, debugger.instancesz, "the services that each proxy belongs to"},
 		"ndsz":                {false, debugger.ndsz, "the name table of a proxy; ?proxyID="},
 		"edsz":                {false, debugger.edsz, "the endpoints that a proxy may request; ?proxyID="},
+		"ecdsz":               {false, debugger.ecdsz, "the filters that a proxy may request, WasmPlugins for example; ?proxyID="},
+		"clusterz":            {true, debugger.clusterz, "the Kubernetes clusters that services are read from"},
 		"config_distribution": {true, debugger.distribution, "the version of an object that each proxy has acknowledged; ?resource=KIND/NAMESPACE/NAME"},
 		"registryz":           {true, func(d debugger) (answerOf, error) { return answerOf{json: d.mesh.Services.Sorted}, nil }, "the services"},
 		"endpointz":           {true, debugger.endpointz, "the endpoints of all services"},

@@ -170,6 +170,15 @@ func (d debugger) configz() (answerOf, error) {
 	return answerOf{json: list}, nil
 }
 
+// clusterz returns the Kubernetes clusters, in the form that istioctl reads.
+func (d debugger) clusterz() (answerOf, error) {
+	list := []ClusterState{}
+	if d.cfg.Clusters != nil {
+		list = append(list, d.cfg.Clusters()...)
+	}
+	return answerOf{json: list}, nil
+}
+
 // pushContext returns the newest snapshot in numbers.
 func (d debugger) pushContext() (answerOf, error) {
 	m := d.mesh

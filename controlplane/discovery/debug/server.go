@@ -50,6 +50,8 @@ type Config struct {
 	// Past is the versions of objects, and PastServices those of services of clusters; nil if they are
 	// not recorded.
 	Past, PastServices Past
+	// Clusters lists the Kubernetes clusters that services are read from.
+	Clusters func() []ClusterState
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
 }
@@ -59,6 +61,15 @@ type StoredObjects interface {
 	Schemas() []schema.Schema
 	Get(key model.Key) *model.Config
 	List(kind model.Kind, namespace string) []*model.Config
+}
+
+// ClusterState is a Kubernetes cluster. Secret is "namespace/name" of the Secret that has its
+// kubeconfig, empty for the cluster of the control plane.
+type ClusterState struct {
+	ID     string `json:"id"`
+	Secret string `json:"secretName"`
+	// Status is "synced" or "syncing", or why the cluster cannot be read.
+	Status string `json:"syncStatus"`
 }
 
 // KnownProblem is a problem with the time at which it was seen first.
