@@ -71,6 +71,14 @@ packages: build image-programs ## build .deb and .rpm packages to bin/linux-pack
 	@bin=$(abspath $(BIN)); cd packaging/linux && go run . --programs "$$bin" --native "$$bin" --repository ../.. --out "$$bin/linux-packages" \
 	  --arch "$$(tr ' ' , <<< '$(IMAGE_ARCHES)')" --version '$(VERSION)' --envoy-version $(IMAGE_ENVOY) --created $(IMAGE_DATE) $(PACKAGEFLAGS)
 
+# A release is made from a commit with a tag, or with VERSION=v1.2.3. KEY names the private key that
+# signs it.
+.PHONY: release
+release: images packages ## build all files of a release to bin/release
+	@bin=$(abspath $(BIN)); cd packaging/release && go run . --repository ../.. --programs "$$bin" --images "$$bin/images" --packages "$$bin/linux-packages" \
+	  --out "$$bin/release" --arch "$$(tr ' ' , <<< '$(IMAGE_ARCHES)')" --version '$(VERSION)' --envoy-version $(IMAGE_ENVOY) --created $(IMAGE_DATE) \
+	  $(if $(KEY),--key '$(abspath $(KEY))') $(RELEASEFLAGS)
+
 .PHONY: images-lock
 images-lock: ## pin the newest Debian packages for the images
 	@cd packaging/images && for lock in debian.lock ../linux/debian.lock ../../e2e/node/debian.lock; do go run . --update-lock --lock $$lock; done
@@ -169,7 +177,8 @@ test-images: ## build the images for this machine and test them
 	@code=0; cd packaging/images; '$(abspath $(BIN))/packages/images' --download --arch "$$(go env GOARCH)" --cache '$(abspath $(BIN))/packages' --lock debian.lock || code=$$?; \
 	if [ "$$code" = 3 ]; then echo "== images: left out, the Debian packages cannot be downloaded"; exit 0; fi; [ "$$code" = 0 ] && \
 	$(MAKE) -C ../.. --no-print-directory images IMAGE_ARCHES="$$(go env GOARCH)" && \
-	CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY)
+	CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) && \
+	cd ../release && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))'
 
 # Packages are installed on a machine that systemd boots in namespaces.
 .PHONY: test-machine
@@ -195,8 +204,8 @@ lint: ## gofumpt, vet, staticcheck, errcheck, go mod tidy -diff, misspell; chang
 	go tool staticcheck ./...
 	go tool errcheck ./...
 	git ls-files '*.go' '*.md' ':!*/testdata/*' | xargs go tool misspell -error -i adress
-	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
-	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux; do (cd $$dir; go mod tidy -diff); done
+	staticcheck=$$(go tool -n staticcheck); errcheck=$$(go tool -n errcheck); for dir in e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux packaging/release; do (cd $$dir; go vet ./...; $$staticcheck ./...; $$errcheck ./...); done
+	for dir in . e2e/kube e2e/kube/chart e2e/kube/prober e2e/kube/conformance e2e/kube/parts/etcd e2e/kube/parts/kubernetes e2e/node e2e/otel e2e/ratelimit packaging/images packaging/linux packaging/release; do (cd $$dir; go mod tidy -diff); done
 
 .PHONY: fmt
 fmt: ## format the source
@@ -242,7 +251,7 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 
 .PHONY: clean
 clean: ## remove what make built; Envoy stays
-	rm -rf $(PROGRAMS) $(BIN)/.version $(BIN)/docs $(BIN)/site $(BIN)/images $(BIN)/linux-*
+	rm -rf $(PROGRAMS) $(BIN)/.version $(BIN)/docs $(BIN)/site $(BIN)/images $(BIN)/release $(BIN)/linux-*
 
 .PHONY: help
 help: ## show this help

@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -25,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/outrigger-mesh/outrigger/packaging/images/debian"
+	"github.com/outrigger-mesh/outrigger/packaging/images/sbom"
 )
 
 // A built image is one row of the table.
@@ -225,4 +227,30 @@ func sizes(image v1.Image) (unpacked, compressed int64, err error) {
 		unpacked += n
 	}
 	return unpacked, compressed, nil
+}
+
+// partsList returns what an image contains, in SPDX: its programs with the Go
+// modules in them, Envoy, and the Debian packages.
+func partsList(o options, k kind, arch string, pinned []debian.Package) ([]byte, error) {
+	document := sbom.New(o.prefix+"/"+k.name+":"+o.version+" "+arch, "make images", o.created)
+	image := document.Add(document.ID, sbom.Package{Name: k.name, Version: o.version})
+	for _, name := range k.programs {
+		if err := document.AddProgram(image, o.programPath(arch, name), o.version); err != nil {
+			return nil, err
+		}
+	}
+	if k.envoy {
+		if err := document.AddEnvoy(image, o.programPath(arch, "envoy"), o.envoyVersion); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range pinned {
+		if p.Arch == arch && (k.envoy || p.Name != "libc6") {
+			document.Add(image, sbom.Package{
+				Name: p.Name, Version: p.Version, Checksums: []sbom.Checksum{{Algorithm: "SHA256", Value: p.SHA256}},
+				Refs: sbom.URL(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", p.Name, strings.ReplaceAll(p.Version, "+", "%2B"), arch)),
+			})
+		}
+	}
+	return document.Encode(k.name)
 }
