@@ -82,17 +82,15 @@ func variables() []variable {
 				e.PushWorkers = runtime.GOMAXPROCS(0)
 				return nil
 			}
-			n, err := strconv.Atoi(s)
-			if err != nil || n < 1 {
-				return fmt.Errorf("%q is not a number of connections: write 1 or more", s)
-			}
-			e.PushWorkers = n
-			return nil
+			return count(func(e *environment) *int { return &e.PushWorkers })(e, s)
 		}},
 		{"PILOT_CANARY_PUSH", "true", "a change of listeners, clusters or routes is sent to one proxy of each group first, and to the others once it has accepted it, or after a second; what it rejects is not sent to the others", boolean(func(e *environment) *bool { return &e.CanaryPush })},
 		{"PILOT_SCOPE_GATEWAY_TO_NAMESPACE", "false", "Gateways select only proxies in their own namespace", boolean(func(e *environment) *bool { return &e.Generate.GatewaysOwnNamespace })},
 		{"PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "false", "proxies with the role router receive only the clusters that their routes refer to", boolean(func(e *environment) *bool { return &e.Generate.FilterGatewayClusters })},
 		{"PILOT_ENABLE_QUIC_LISTENERS", "false", "gateways also serve HTTP/3, at the UDP ports of servers with the protocol HTTPS and the mode SIMPLE", boolean(func(e *environment) *bool { return &e.Generate.HTTP3 })},
+		{"PILOT_ENABLE_MONGO_FILTER", "true", "Envoy counts the operations on ports of the protocol Mongo", negated(func(e *environment) *bool { return &e.Generate.Protocols.PlainMongo })},
+		{"PILOT_ENABLE_REDIS_FILTER", "false", "Envoy sends each command on outbound ports of the protocol Redis to the endpoint that the hash of its key selects", boolean(func(e *environment) *bool { return &e.Generate.Protocols.Redis })},
+		{"PILOT_ENABLE_MYSQL_FILTER", "false", "stock Envoy has no filter for MySQL: true reports the ports of the protocol MySQL, which are forwarded as TCP", boolean(func(e *environment) *bool { return &e.Generate.Protocols.MySQL })},
 		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s means no timeout", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
 		{"OUTRIGGER_VHDS", "true", "sends virtual hosts as separate resources to Envoys with delta xDS; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "idle time after which a connection is probed; --keepaliveInterval overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -35,14 +34,7 @@ func managerVariables() []variable {
 // limitVariables are the rows of the table about limits.
 func limitVariables() []variable {
 	return []variable{
-		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(server.DefaultConnectionsPerAddress), "limit of connections of one address to each gRPC port. 100 per second may be new, or proportionally more above 512. Raise it for proxies that share an address behind a NAT; the limit of streams of one identity rises with it. A /64 network of IPv6 may have 16 times as many. Addresses of this machine have no limit", func(e *environment, s string) error {
-			n, err := strconv.Atoi(s)
-			if err != nil || n < 1 {
-				return fmt.Errorf("%q is not a number of connections: write for example %d", s, server.DefaultConnectionsPerAddress)
-			}
-			e.ConnectionsPerAddress = n
-			return nil
-		}},
+		{"OUTRIGGER_CONNECTIONS_PER_ADDRESS", strconv.Itoa(server.DefaultConnectionsPerAddress), "limit of connections of one address to each gRPC port. 100 per second may be new, or proportionally more above 512. Raise it for proxies that share an address behind a NAT; the limit of streams of one identity rises with it. A /64 network of IPv6 may have 16 times as many. Addresses of this machine have no limit", count(func(e *environment) *int { return &e.ConnectionsPerAddress })},
 	}
 }
 

@@ -30,7 +30,7 @@ func TestEnvoyAccepts(t *testing.T) {
 	for _, c := range testCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			validateWithEnvoy(t, binary, c.build(), c.proxy)
+			validateOf(t, binary, New(c.settings), c.build(), c.proxy)
 		})
 	}
 }
@@ -50,9 +50,15 @@ var newFields = []struct {
 // warnings.
 func validateWithEnvoy(t *testing.T, binary string, mesh *snapshot.Mesh, proxy *model.Proxy) {
 	t.Helper()
+	validateOf(t, binary, New(Config{}), mesh, proxy)
+}
+
+// validateOf does the same with the settings of a generator.
+func validateOf(t *testing.T, binary string, g *Generator, mesh *snapshot.Mesh, proxy *model.Proxy) {
+	t.Helper()
 	known := *proxy
 	known.Envoy = "1." + strconv.Itoa(envoyMinor(t)) + ".0"
-	validateConfig(t, binary, staticBootstrap(t, mesh, &known))
+	validateConfig(t, binary, staticBootstrapOf(t, g, mesh, &known))
 }
 
 // validateConfig does the same for a static configuration.

@@ -29,6 +29,8 @@ type Config struct {
 	DeniedBy bool
 	// HTTP3 makes gateways also serve HTTP/3 at ports of HTTPS.
 	HTTP3 bool
+	// Protocols are the protocols of databases that Envoy reads.
+	Protocols envoyconf.Protocols
 	// RequestTimeout is the timeout of requests on routes that set none; 0 means no timeout.
 	RequestTimeout time.Duration
 }

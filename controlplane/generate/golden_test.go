@@ -46,13 +46,15 @@ var goldenFiles = map[string]string{
 const goldenProblems = "want.problems.txt"
 
 // testCase is a folder of testdata: in.yaml contains the user objects, mesh.yaml the differences
-// from the default settings, and proxy.yaml those from the default proxy.
+// from the default settings, proxy.yaml those from the default proxy, and generator.yaml the settings
+// of the generator.
 type testCase struct {
-	name    string
-	dir     string
-	objects []*model.Config
-	mesh    *meshv1alpha1.MeshConfig
-	proxy   *model.Proxy
+	name     string
+	dir      string
+	objects  []*model.Config
+	mesh     *meshv1alpha1.MeshConfig
+	proxy    *model.Proxy
+	settings Config
 }
 
 func testCases(t *testing.T) []testCase {
@@ -87,6 +89,9 @@ func loadCase(t *testing.T, dir string) testCase {
 		Interception: model.InterceptionNone,
 	}
 	if err := yaml.UnmarshalStrict(read(t, filepath.Join(dir, "proxy.yaml")), c.proxy); err != nil {
+		t.Fatalf("%s: %v", dir, err)
+	}
+	if err := yaml.UnmarshalStrict(read(t, filepath.Join(dir, "generator.yaml")), &c.settings); err != nil {
 		t.Fatalf("%s: %v", dir, err)
 	}
 	return c
@@ -163,7 +168,7 @@ func TestGolden(t *testing.T) {
 	for _, c := range testCases(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			mesh, g := c.build(), New(Config{})
+			mesh, g := c.build(), New(c.settings)
 			got := make(map[string]string)
 			problems := mesh.Problems
 			for _, typeURL := range slices.Concat(xds.Types, []string{xds.TypeExtension}) {

@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -91,8 +92,9 @@ func (g *guard) listener(l *listenerv3.Listener) {
 	l.StatPrefix, l.AccessLog = "", nil
 	for _, chain := range append(slices.Clip(l.GetFilterChains()), l.GetDefaultFilterChain()) {
 		for _, f := range chain.GetFilters() {
-			if strings.HasSuffix(f.GetTypedConfig().GetTypeUrl(), ".TcpProxy") {
-				f.ConfigType = nil // a destination
+			switch path.Ext(f.GetTypedConfig().GetTypeUrl()) {
+			case ".TcpProxy", ".RedisProxy", ".MongoProxy":
+				f.ConfigType = nil // a destination, or the name of its counters
 				continue
 			}
 			h := &hcmv3.HttpConnectionManager{}

@@ -167,8 +167,8 @@ type inboundTarget struct {
 	// name.
 	operation   string
 	servicePort uint32
-	// grpcWeb is true if browsers call the application with gRPC-Web.
-	grpcWeb bool
+	// protocol is that of the port; empty if unknown.
+	protocol model.Protocol
 	// validated are the filters that validate tokens, and enforced those that decide who may connect,
 	// and which requests are accepted.
 	validated *authentication.Filters
@@ -188,7 +188,7 @@ func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.F
 	if e.host != "" {
 		to.operation, to.servicePort = envoyconf.HostPort(e.host, e.servicePort)+"/*", e.servicePort
 	}
-	to.grpcWeb, to.service = e.protocol == model.ProtocolGRPCWeb, e.service
+	to.protocol, to.service = e.protocol, e.service
 	if to.service == nil {
 		to.service = e.shown
 	}
@@ -278,17 +278,19 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 	if http {
 		*to.from = append(*to.from, to.validated.Sources...)
 		hcm := envoyconf.InboundHTTP(s.mesh.Config, s.statName("inbound_"+to.stat), envoyconf.Filters{
-			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.grpcWeb,
+			Plugins: s.plugins.HTTP(extension.Server, to.port, to.from), GRPCWeb: to.protocol == model.ProtocolGRPCWeb,
 			Authentication: to.validated.HTTP, External: to.enforced.External, Authorization: to.enforced.HTTP,
 			AccessLog: slices.Concat(to.enforced.HTTPLog, s.unknownKeys(to.validated)), NamesRules: s.settings.NamesRules(), Records: s.settings.Recorded(), Observed: observed,
 		})
 		hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(to)}
 		return []*listenerv3.Filter{envoyconf.HTTPFilter(hcm)}
 	}
-	return append(slices.Clone(to.enforced.Stream), envoyconf.TCPProxy(envoyconf.Stream{
+	// Servers of Redis also receive commands that Envoy does not know, such as those of replicas.
+	read := envoyconf.Protocols{PlainMongo: s.protocols.PlainMongo}
+	return append(slices.Clone(to.enforced.Stream), read.Forward(to.protocol, envoyconf.Stream{
 		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
 		AccessLog: slices.Concat(observed.StreamLog, to.enforced.StreamLog, envoyconf.RecordConnections(s.settings.Recorded())),
-	}))
+	})...)
 }
 
 // server describes the chain for what is recorded about its requests.

@@ -107,7 +107,7 @@ func (s *target) outboundListener(in *outboundListener, from *xds.Sources) *list
 	named := false
 	for _, c := range in.chains {
 		c.stream.AccessLog = s.client.StreamLog
-		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{envoyconf.TCPProxy(c.stream)}}
+		chain := &listenerv3.FilterChain{Filters: s.protocols.Forward(c.protocol, c.stream)}
 		if c.byName {
 			chain.Filters = slices.Insert(chain.Filters, 0, lookUp(cluster.NameCache(s.mesh.Config, s.viewer), in.port))
 		}

@@ -81,6 +81,7 @@ type streamChain struct {
 	serverNames []string
 	prefixes    []netip.Prefix
 	stream      envoyconf.Stream
+	protocol    model.Protocol
 	// byName is true if Envoy resolves the SNI of the connection.
 	byName bool
 	// detect is true if requests to these addresses are detected.

@@ -116,9 +116,9 @@ func (r *router) targets() []targetPort {
 func (r *router) source() *gateway.Source {
 	in := &gateway.Source{
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
-		Service:  func(host string) *model.Service { return r.view.byHost[host] },
-		HTTP3:    r.http3,
-		Timeout:  r.timeout,
+		Service: func(host string) *model.Service { return r.view.byHost[host] },
+		HTTP3:   r.http3,
+		Timeout: r.timeout, Protocols: r.protocols,
 		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(), DelimitedStats: r.settings.DelimitsStats(),
 		Labelled: r.recorded.Labelled, LabelledBy: r.recorded.LabelledBy,
 	}

@@ -50,6 +50,10 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		if chain.byName && len(chain.serverNames) == 0 {
 			continue // requests use separate chains
 		}
+		if fault := p.protocols.Fault(port.Protocol, chain.stream); fault != "" {
+			p.plan.problems = append(p.plan.problems, model.Problem{Object: chain.from, Warning: true, Reason: fmt.Sprintf("port %d of %s: %s", port.Number, svc.Hostname, fault)})
+		}
+		chain.protocol = port.Protocol
 		p.add(l, chain)
 	}
 }

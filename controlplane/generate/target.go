@@ -42,6 +42,7 @@ type target struct {
 	validated *authentication.Filters
 	enforced  *authorization.Filters
 	settings  *model.ProxySettings // of the proxy itself; may be nil
+	protocols envoyconf.Protocols  // of [Config]
 }
 
 // outboundKey determines which services and rules a proxy sees: its Sidecar scope.
@@ -95,6 +96,7 @@ func (g *Generator) target(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 		return s
 	}
 	s := newTarget(mesh, proxy)
+	s.protocols = g.cfg.Protocols
 	if !proxy.Proxyless {
 		s.settings = g.over(s.settings)
 	}
@@ -278,6 +280,7 @@ func (c clusterRef) source(s *target) cluster.Source {
 		Accounts: s.mesh.Accounts.Of(c.service.ServiceKey), Config: s.mesh.Config, Compliance: s.mesh.Compliance, Denied: s.mesh.Denied, Viewer: s.viewer,
 		Labelled: s.outbound.labelled, LabelledBy: s.outbound.labeller, Delimited: s.settings.DelimitsStats(),
 		OfRouter: s.viewer.Router && c.port.Protocol.Sniffed(), // else the cluster is that of sidecars
+		Hashed:   s.protocols.SplitsCommands(c.port.Protocol),
 	}
 	if !c.found.ByName() {
 		src.Viewer = cluster.Viewer{Dialled: s.viewer.Dialled} // shared by all kinds of proxies

@@ -201,7 +201,7 @@ func checkStructure(m proto.Message) error {
 // ends reports whether a network filter handles a connection itself, which no filter can follow.
 func ends(f *listenerv3.Filter) bool {
 	url := f.GetTypedConfig().GetTypeUrl()
-	return strings.HasSuffix(url, ".HttpConnectionManager") || strings.HasSuffix(url, ".TcpProxy")
+	return strings.HasSuffix(url, ".HttpConnectionManager") || strings.HasSuffix(url, ".TcpProxy") || strings.HasSuffix(url, ".RedisProxy")
 }
 
 func checkFilters(filters []*hcmv3.HttpFilter) error {

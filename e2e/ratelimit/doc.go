@@ -2,5 +2,6 @@
 // Copyright The Outrigger Authors
 
 // Package ratelimit tests examples/limits/global.yaml with the reference service of Envoy's rate
-// limit protocol. It is a module of its own because of the dependencies of that service.
+// limit protocol, and Envoy's filter of Redis with a server and a client. It is a module of its own
+// because of their dependencies.
 package ratelimit

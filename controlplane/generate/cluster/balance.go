@@ -33,6 +33,9 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 		networkingv1alpha3.LoadBalancerSettings_LEAST_CONN,
 		networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH: // see Source.Resolution
 	}
+	if src.Hashed && p.Balancer.GetConsistentHash() == nil {
+		c.LbPolicy = clusterv3.Cluster_MAGLEV // any other would look for keys where they are not
+	}
 	if start := warmup(p.Balancer); start != nil {
 		switch c.GetLbPolicy() {
 		case clusterv3.Cluster_ROUND_ROBIN:

@@ -37,6 +37,8 @@ type Source struct {
 	Viewer     Viewer
 	// OfRouter is true for the clusters of gateways for ports of unknown protocol.
 	OfRouter bool
+	// Hashed is true if Envoy chooses the endpoint by a hash, also without a rule.
+	Hashed bool
 	// Secured is true if the service uses the original destination address and all of its
 	// endpoints are known to support mutual TLS of the mesh. EDS endpoints carry this information
 	// themselves.

@@ -154,7 +154,7 @@ func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 // harmless reports whether a filter decides nothing about who may send a request.
 func harmless(config *anypb.Any) bool {
 	return slices.ContainsFunc([]string{
-		".Router", ".Cors", ".HTTPFault", ".grpc_stats.v3.FilterConfig", ".GrpcWeb", ".set_filter_state.v3.Config", ".TcpProxy",
+		".Router", ".Cors", ".HTTPFault", ".grpc_stats.v3.FilterConfig", ".GrpcWeb", ".set_filter_state.v3.Config", ".TcpProxy", ".MongoProxy", ".RedisProxy",
 		".sni_dynamic_forward_proxy.v3.FilterConfig", ".header_to_metadata.v3.Config",
 	}, func(suffix string) bool { return strings.HasSuffix(config.GetTypeUrl(), suffix) })
 }

@@ -15,6 +15,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	redisv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/redis_proxy/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
@@ -68,12 +69,15 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 		return out, nil
 	}
 	for _, f := range chain.GetFilters() {
-		hcm, tcp := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}
+		hcm, tcp, redis := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}, &redisv3.RedisProxy{}
 		switch packed := f.GetTypedConfig(); {
 		case packed.MessageIs(hcm) && packed.UnmarshalTo(hcm) == nil:
 			return out, e.route(&out, hcm, r, routes)
 		case packed.MessageIs(tcp) && packed.UnmarshalTo(tcp) == nil:
 			out.Clusters = sharesOf(tcp)
+			return out, nil
+		case packed.MessageIs(redis) && packed.UnmarshalTo(redis) == nil:
+			out.Clusters = []Share{{redis.GetPrefixRoutes().GetCatchAllRoute().GetCluster(), 100}}
 			return out, nil
 		}
 	}

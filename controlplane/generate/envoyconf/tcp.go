@@ -60,7 +60,7 @@ func TCPProxy(s Stream) *listenerv3.Filter {
 	if s.BySource {
 		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
 	}
-	return &listenerv3.Filter{Name: "envoy.filters.network.tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(out)}}
+	return networkFilter("envoy.filters.network.tcp_proxy", out)
 }
 
 // TLSInspector returns the listener filter that detects TLS and reads its SNI and ALPN.

@@ -31,6 +31,8 @@ type Source struct {
 	Service  func(host string) *model.Service
 	// HTTP3 also serves HTTP/3 at servers that can have it.
 	HTTP3 bool
+	// Protocols are the protocols of databases that Envoy reads.
+	Protocols envoyconf.Protocols
 	// Timeout is the timeout of requests on routes that set none; 0 means no timeout.
 	Timeout time.Duration
 	// RouteName returns the name under which the proxy requests routes; nil means the name itself.

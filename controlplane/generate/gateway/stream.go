@@ -13,6 +13,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -60,13 +61,18 @@ func (b *chains) streamFilters(of owner, vs *snapshot.VirtualService, s *server,
 	if !ok {
 		b.problems = append(b.problems, of.problem("all destinations of the route have the weight 0, so connections are ended: give one of them a weight"))
 	}
-	return b.stream(stream), slices.Concat(s.sources, builder.TakeSources(), b.Authorization.Sources, b.Recorded)
+	if fault := b.Protocols.Fault(s.protocol, stream); fault != "" {
+		problem := of.problem("%s", fault)
+		problem.Warning = true
+		b.problems = append(b.problems, problem)
+	}
+	return b.stream(s.protocol, stream), slices.Concat(s.sources, builder.TakeSources(), b.Authorization.Sources, b.Recorded)
 }
 
-// stream returns the filters that forward accepted connections.
-func (b *chains) stream(to envoyconf.Stream) []*listenerv3.Filter {
+// stream returns the filters that forward accepted connections of a protocol.
+func (b *chains) stream(protocol model.Protocol, to envoyconf.Stream) []*listenerv3.Filter {
 	to.AccessLog = slices.Concat(b.Observed.StreamLog, b.Authorization.StreamLog, envoyconf.RecordConnections(b.Records))
-	return append(slices.Clone(b.Authorization.Stream), envoyconf.TCPProxy(to))
+	return append(slices.Clone(b.Authorization.Stream), b.Protocols.Forward(protocol, to)...)
 }
 
 // match returns the match of a chain, or nil if it matches all connections. It returns false if
@@ -184,7 +190,7 @@ func (b *chains) automatic(s *server) {
 		}
 		b.add(&listenerv3.FilterChain{
 			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: envoyconf.MeshALPN()},
-			Filters:          b.stream(envoyconf.Stream{StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}}}),
+			Filters:          b.stream(model.ProtocolTLS, envoyconf.Stream{StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}}}),
 		}, s.owner(), slices.Concat(p.sources(), s.sources, b.Authorization.Sources))
 	}
 }
