@@ -4,11 +4,14 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // proxyAddresses returns the addresses of the proxy, at least one. It leaves out those
@@ -63,8 +66,48 @@ func proxyAddresses(src sources, exclude string, warn func(string, ...any)) ([]s
 // networkInterface is an interface with its addresses, except loopback and link-local
 // ones.
 type networkInterface struct {
-	name string
-	ips  []string
+	name     string
+	loopback bool
+	ips      []string
+}
+
+// How long a machine that boots may take to get an address, and the interval of checks.
+const (
+	addressWait  = 30 * time.Second
+	addressEvery = 100 * time.Millisecond
+)
+
+// awaitAddress returns a function that returns the interfaces. While none of them has an address but
+// one other than the loopback interface is up, it waits, until ctx is done or addressWait is over: an
+// address that a proxy lacks at its start is missing until it is restarted.
+func awaitAddress(ctx context.Context, log *slog.Logger, read func() []networkInterface) func() []networkInterface {
+	return func() []networkInterface {
+		interfaces := read()
+		if !addressComes(interfaces) {
+			return interfaces
+		}
+		log.Info("no network interface has an address yet; waiting for one", "duration", addressWait)
+		ctx, cancel := context.WithTimeout(ctx, addressWait)
+		defer cancel()
+		every := time.NewTicker(addressEvery)
+		defer every.Stop()
+		for addressComes(interfaces) {
+			select {
+			case <-ctx.Done():
+				log.Warn("no network interface has an address; the proxy serves this machine only, until it is restarted")
+				return interfaces
+			case <-every.C:
+				interfaces = read()
+			}
+		}
+		return interfaces
+	}
+}
+
+// addressComes reports whether an interface that others can reach may still get its first address.
+func addressComes(interfaces []networkInterface) bool {
+	return slices.ContainsFunc(interfaces, func(i networkInterface) bool { return !i.loopback }) &&
+		!slices.ContainsFunc(interfaces, func(i networkInterface) bool { return len(i.ips) > 0 })
 }
 
 // hostInterfaces returns the interfaces that are up.
@@ -84,7 +127,7 @@ func addressesOf(interfaces []net.Interface, of func(net.Interface) ([]net.Addr,
 		if err != nil {
 			continue // the interface was removed meanwhile
 		}
-		n := networkInterface{name: i.Name}
+		n := networkInterface{name: i.Name, loopback: i.Flags&net.FlagLoopback != 0}
 		for _, addr := range addrs {
 			if ipNet, ok := addr.(*net.IPNet); ok && !ipNet.IP.IsLoopback() && !ipNet.IP.IsLinkLocalUnicast() && !ipNet.IP.IsLinkLocalMulticast() {
 				n.ips = append(n.ips, ipNet.IP.String())

@@ -4,7 +4,9 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -38,9 +40,40 @@ func TestAddressesOf(t *testing.T) {
 		}
 		return addrs, nil
 	})
-	want := []networkInterface{{name: "lo"}, {name: "eth0", ips: []string{"10.0.0.7", "fd00::7"}}}
+	want := []networkInterface{{name: "lo", loopback: true}, {name: "eth0", ips: []string{"10.0.0.7", "fd00::7"}}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(networkInterface{})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestAwaitAddress checks that the first address of an interface is awaited, but not on a machine
+// that has one already, or no network.
+func TestAwaitAddress(t *testing.T) {
+	t.Parallel()
+	lo, up, ready := networkInterface{name: "lo", loopback: true}, networkInterface{name: "eth0"}, networkInterface{name: "eth0", ips: []string{"10.0.0.7"}}
+	for name, c := range map[string]struct {
+		seen  [][]networkInterface // by call; the last one stays
+		reads int
+	}{
+		"comes":      {[][]networkInterface{{lo, up}, {lo, up}, {lo, ready}}, 3},
+		"there":      {[][]networkInterface{{lo, up, ready}}, 1},
+		"no network": {[][]networkInterface{{lo}}, 1},
+		"goes down":  {[][]networkInterface{{lo, up}, {lo}}, 2},
+	} {
+		n := 0
+		read := func() []networkInterface {
+			n++
+			return c.seen[min(n, len(c.seen))-1]
+		}
+		got := awaitAddress(t.Context(), slog.New(slog.DiscardHandler), read)()
+		if diff := cmp.Diff(c.seen[len(c.seen)-1], got, cmp.AllowUnexported(networkInterface{})); diff != "" || n != c.reads {
+			t.Errorf("%s: %d reads, want %d; %s", name, n, c.reads, diff)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got := awaitAddress(ended, slog.New(slog.DiscardHandler), func() []networkInterface { return []networkInterface{lo, up} })(); len(got) != 2 {
+		t.Errorf("after the end: %v", got)
 	}
 }
 

@@ -58,10 +58,15 @@ type Agent struct {
 }
 
 // New resolves the configuration. It starts and binds nothing, but detects the
-// machine's cloud and looks up the address of statsd, until ctx is done.
+// machine's cloud, looks up the address of statsd, and waits for an address of a network
+// interface if none has one, until ctx is done.
 func New(ctx context.Context, c Config) (*Agent, error) {
+	interfaces := hostInterfaces
+	if c.Environ.Workload.InstanceIP == "" {
+		interfaces = awaitAddress(ctx, c.Logger, hostInterfaces)
+	}
 	cfg, warnings, err := resolve(ctx, sources{
-		Config: c, read: os.ReadFile, interfaces: hostInterfaces, lookup: net.DefaultResolver.LookupHost, platform: detector(ctx, c.Environ.Cloud, c.Logger),
+		Config: c, read: os.ReadFile, interfaces: interfaces, lookup: net.DefaultResolver.LookupHost, platform: detector(ctx, c.Environ.Cloud, c.Logger),
 	})
 	for _, warning := range warnings {
 		c.Logger.Warn("unused setting in the configuration", "reason", warning)
