@@ -141,6 +141,9 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 		}
 		found[path] = source{kept, mode}
 	}
+	for path, name := range k.sources {
+		found[path] = source{filepath.Join(b.repository, name), 0o644}
+	}
 	terms, err := b.terms(k, format)
 	if err != nil {
 		return nil, err

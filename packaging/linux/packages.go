@@ -22,6 +22,8 @@ type kind struct {
 	depends []dependency
 	// contents are the files from directory files by their paths.
 	contents map[string]string
+	// sources are files of the repository by their paths.
+	sources map[string]string
 	// settings are the paths that are not replaced if they were changed.
 	settings []string
 	// restart are the commands of a shell after an upgrade of a running service, state is the
@@ -72,6 +74,7 @@ var kinds = []kind{
 			"/etc/outrigger/control.env":                        "control.env",
 			"/etc/outrigger/mesh.yaml":                          "mesh.yaml",
 		},
+		sources:  map[string]string{"/usr/share/outrigger-control/outrigger.rules.yaml": "packaging/prometheus/outrigger.rules.yaml"},
 		settings: []string{"/etc/outrigger/control.env", "/etc/outrigger/mesh.yaml"},
 		// Proxies keep their configuration meanwhile. A cluster or etcd may be away for long.
 		restart: "systemctl --no-block try-restart outrigger-control.service",

@@ -191,6 +191,11 @@ func TestRPM(t *testing.T) {
 		if !strings.HasPrefix(found[k.path], script("amd64", k)) {
 			t.Errorf("%s has another file at %s; there are %q", k.name, k.path, slices.Sorted(maps.Keys(found)))
 		}
+		for path, name := range k.sources {
+			if want, err := os.ReadFile(filepath.Join("../..", name)); err != nil || found[path] != string(want) {
+				t.Errorf("%s has %d bytes at %s, want %s, %v", k.name, len(found[path]), path, name, err)
+			}
+		}
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
