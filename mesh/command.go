@@ -106,14 +106,14 @@ func (w whileRead) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// NewDisplay determines whether the output of a host is a terminal, and its height.
+// NewDisplay determines whether the output of a host is a terminal, and its size.
 func NewDisplay(host Host) Display {
 	d := Display{Out: host.Out}
 	if f, ok := host.Out.(*os.File); ok {
 		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 		d.Terminal = err == nil && !host.Dumb
 		if d.Terminal {
-			d.Height = int(size.Row)
+			d.Height, d.Width = int(size.Row), int(size.Col)
 		}
 	}
 	d.Color = d.Terminal && !host.NoColor

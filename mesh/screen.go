@@ -18,8 +18,8 @@ type Display struct {
 	Out io.Writer
 	// Terminal enables progress lines that are updated in place.
 	Terminal bool
-	// Height is the number of lines of the terminal, 0 if unknown.
-	Height int
+	// Height and Width are the lines and columns of the terminal, 0 if unknown.
+	Height, Width int
 	// Color enables colours.
 	Color bool
 }

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,7 @@ const outLog = "log"
 // analyzeFlags are the flags of analyze.
 type analyzeFlags struct {
 	askFlags
+	watchFlags
 	files                   []string
 	namespace               string
 	everywhere              bool
@@ -64,7 +66,9 @@ with files and --use-kube or --control, its objects with those of the files, whi
 replace objects of their names.
 
 What cannot be checked, because the input has no Service, workload or Secret, is
-named. The exit code is 0, 1 for a finding of the failure threshold, or 2 for a wrong
+named. With --watch, the analysis is repeated, and printed again when it changes.
+
+The exit code is 0, 1 for a finding of the failure threshold, or 2 for a wrong
 command line.`,
 		Example: "  outrigger analyze config/\n" +
 			"  outrigger analyze --mesh examples/shop/mesh.yaml\n" +
@@ -91,6 +95,7 @@ command line.`,
 	flags.BoolVarP(&f.list, "list-analyzers", "L", false, "print the table of all codes")
 	flags.BoolVarP(&f.recursed, "recursive", "R", true, "read subdirectories")
 	f.addAsked(cmd, outTable, outYAML, outJSON, outLog)
+	f.addWatch(cmd)
 	return cmd
 }
 
@@ -102,9 +107,24 @@ func (f *analyzeFlags) run(cmd *cobra.Command) error {
 		_, err := io.WriteString(cmd.OutOrStdout(), analyze.Document())
 		return err
 	}
-	result, err := f.analyze(cmd)
+	if f.watch {
+		return newWatcher(cmd, &f.askFlags, f.watchFlags, false).run(cmd.Context(), func(ctx context.Context) (frame, error) { return f.frame(ctx, nil) })
+	}
+	one, err := f.frame(cmd.Context(), cmd.InOrStdin())
+	if err == nil {
+		err = one.page(view{out: cmd.OutOrStdout()})
+	}
+	if err == nil && one.failed {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return err
+}
+
+// frame returns what the analysis finds now.
+func (f *analyzeFlags) frame(ctx context.Context, in io.Reader) (frame, error) {
+	result, err := f.analyze(ctx, in)
 	if err != nil {
-		return err
+		return frame{}, err
 	}
 	failed := false
 	result.Findings = slices.DeleteFunc(result.Findings, func(n analyze.Finding) bool {
@@ -114,20 +134,19 @@ func (f *analyzeFlags) run(cmd *cobra.Command) error {
 		failed = failed || n.Severity.Rank() <= analyze.Severity(f.failure).Rank()
 		return n.Severity.Rank() > analyze.Severity(f.threshold).Rank()
 	})
-	if f.output == outTable || f.output == outLog {
-		f.print(cmd.OutOrStdout(), result)
-	} else if err := f.write(cmd.OutOrStdout(), result); err != nil {
-		return err
-	}
-	if failed {
-		return f.cfg.Exit(exitFailed, nil)
-	}
-	return nil
+	same, err := json.Marshal(result)
+	return frame{failed: failed, same: string(same), page: func(v view) error {
+		if f.output == outTable || f.output == outLog {
+			f.print(v.out, result)
+			return nil
+		}
+		return f.write(v.out, result)
+	}}, err
 }
 
 // check checks the values of flags.
 func (f *analyzeFlags) check(cmd *cobra.Command) error {
-	if err := f.known(); err != nil {
+	if err := errors.Join(f.known(), f.checkInterval()); err != nil {
 		return err
 	}
 	for _, of := range []struct{ name, value string }{{"failure-threshold", f.failure}, {"output-threshold", f.threshold}} {
@@ -150,6 +169,8 @@ func (f *analyzeFlags) check(cmd *cobra.Command) error {
 	f.running = f.running || len(f.controls) > 0 || len(f.files) == 0 && f.mesh == "" && !cmd.Flags().Changed("use-kube")
 	switch {
 	case f.list:
+	case f.watch && slices.Contains(f.files, "-"):
+		return errors.New("--watch reads files again, but not standard input: name files")
 	case f.running && (f.mesh != "" || f.meshConfig != ""):
 		return errors.New("the running control plane has its own mesh config: write --mesh and --meshConfigFile for files only")
 	case !f.running && len(f.files) == 0 && f.mesh == "":
@@ -169,15 +190,15 @@ func (f *analyzeFlags) shows(n analyze.Finding) bool {
 }
 
 // analyze returns the result of the files, or of the running control plane.
-func (f *analyzeFlags) analyze(cmd *cobra.Command) (analyze.Result, error) {
-	files, err := f.read(cmd.InOrStdin(), f.files)
+func (f *analyzeFlags) analyze(ctx context.Context, in io.Reader) (analyze.Result, error) {
+	files, err := f.read(in, f.files)
 	if err != nil {
 		return analyze.Result{}, f.cfg.Exit(exitUsage, err)
 	}
 	if f.running {
-		return f.ask(cmd.Context(), files)
+		return f.ask(ctx, files)
 	}
-	result, err := f.local(cmd.Context(), files)
+	result, err := f.local(ctx, files)
 	if err != nil {
 		return result, f.cfg.Exit(exitUsage, err)
 	}

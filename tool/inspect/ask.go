@@ -27,6 +27,10 @@ type answer[T any] struct {
 	address string
 	value   T
 	err     error
+	// stale is set if the value is an earlier one, because the control plane does not answer since
+	// a time.
+	stale error
+	since time.Time
 }
 
 // question is a question to control planes.

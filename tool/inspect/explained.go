@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -97,17 +98,16 @@ func (v view) resources(o report.Object) error {
 		return nil
 	}
 	v.say("\nIt has a part in %s:\n", count(len(o.Resources), "resource", "resources"))
-	w := v.tabs()
-	_, _ = fmt.Fprintln(w, "  TYPE\tNAME\tPROXIES\tHELD BACK") // Flush tells
+	rows := [][]string{{"TYPE", "NAME", "PROXIES", "HELD BACK"}}
 	shown, left := cut(v.flags, o.Resources)
 	for _, r := range shown {
 		back := "-"
 		if r.HeldBack > 0 {
 			back = fmt.Sprint(r.HeldBack)
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", strings.ToUpper(oneLine(r.Type)), oneLine(r.Name), r.Proxies, back) // as above
+		rows = append(rows, []string{strings.ToUpper(r.Type), r.Name, strconv.Itoa(r.Proxies), back})
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := v.indented().columns(rows, "NAME"); err != nil {
 		return err
 	}
 	v.more(left)
@@ -145,13 +145,12 @@ func (v view) standings(o report.Object) error {
 	if len(behind) == 0 {
 		return nil
 	}
-	w := v.tabs()
-	_, _ = fmt.Fprintln(w, "  PROXY\tSTATE\tSINCE\tWHAT") // Flush tells
+	rows := [][]string{{"PROXY", "STATE", "SINCE", "WHAT"}}
 	shown, left := cut(v.flags, behind)
 	for _, s := range shown {
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", oneLine(s.Proxy), oneLine(string(s.State)), age(s.Since, v.now), cmp.Or(oneLine(s.What), "-")) // as above
+		rows = append(rows, []string{s.Proxy, string(s.State), age(s.Since, v.now), s.What})
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := v.indented().columns(rows, "WHAT"); err != nil {
 		return err
 	}
 	v.more(left)
@@ -206,8 +205,7 @@ func (v view) decided(d report.Decided) error {
 		return nil
 	}
 	v.say("\n%s what it has:\n", decides(len(d.Objects)))
-	w := v.tabs()
-	_, _ = fmt.Fprintln(w, "  OBJECT\tPART IN") // Flush tells
+	rows := [][]string{{"OBJECT", "PART IN"}}
 	shown, left := cut(v.flags, d.Objects)
 	for _, p := range shown {
 		var words []string
@@ -222,9 +220,9 @@ func (v view) decided(d report.Decided) error {
 		if p.Role != "" {
 			words = append(words, p.Role)
 		}
-		_, _ = fmt.Fprintf(w, "  %s\t%s\n", oneLine(named(p.Ref)), oneLine(strings.Join(words, ", "))) // as above
+		rows = append(rows, []string{named(p.Ref), strings.Join(words, ", ")})
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := v.indented().columns(rows, ""); err != nil {
 		return err
 	}
 	v.more(left)

@@ -8,9 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +31,7 @@ const revisionWidth = 8
 // historyFlags are the flags of history.
 type historyFlags struct {
 	askFlags
+	watchFlags
 	namespace, since, revision string
 }
 
@@ -47,9 +50,11 @@ A control plane keeps 64 MiB of versions of objects, and 32 MiB of services, bes
 its state directory, also over a restart. A change that it found at its start is
 marked with *.
 
+With --watch, print the versions that follow as they come, until Ctrl-C.
+
 To compare two moments, use outrigger diff --from TIME; to restore a version,
 outrigger rollback.`,
-		Example: "  outrigger history --since 2h\n  outrigger history vs/catalog.shop\n" +
+		Example: "  outrigger history --since 2h\n  outrigger history --watch\n  outrigger history vs/catalog.shop\n" +
 			"  outrigger history service --since 14:00\n  outrigger history svc/catalog.shop\n" +
 			"  outrigger history vs/catalog.shop --revision 1f3a\n" +
 			"  outrigger history --since 14:00 -o json",
@@ -65,6 +70,7 @@ outrigger rollback.`,
 	cmd.Flags().StringVar(&f.since, "since", "", "only versions since then: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	cmd.Flags().StringVar(&f.revision, "revision", "", "print the objects with this revision, or with one that begins like this")
 	f.add(cmd, outTable, outYAML, outJSON)
+	f.addWatch(cmd)
 	f.complete(cmd, completeObject(&f.askFlags, false))
 	return cmd
 }
@@ -87,15 +93,15 @@ func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 		}
 		fields.Set("since", since.Format(time.RFC3339Nano))
 	}
-	var h report.History
-	for _, ref := range refs {
-		var err error
-		if h, err = f.history(cmd.Context(), ref, fields); err != nil {
-			return f.cfg.Exit(exitFailed, err)
-		}
-		if len(h.Versions) > 0 {
-			break
-		}
+	if err := f.checkInterval(); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	if f.watch {
+		return f.follow(cmd, refs, fields)
+	}
+	h, err := f.versions(cmd.Context(), refs, fields)
+	if err != nil {
+		return err
 	}
 	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
 	switch {
@@ -106,6 +112,71 @@ func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	return v.history(h)
 }
+
+// versions returns the versions of the first object that has some.
+func (f *historyFlags) versions(ctx context.Context, refs []report.Ref, fields url.Values) (h report.History, err error) {
+	for _, ref := range refs {
+		if h, err = f.history(ctx, ref, fields); err != nil {
+			return h, f.cfg.Exit(exitFailed, err)
+		}
+		if len(h.Versions) > 0 {
+			break
+		}
+	}
+	return h, nil
+}
+
+// follow prints versions, and then those that are new.
+func (f *historyFlags) follow(cmd *cobra.Command, refs []report.Ref, fields url.Values) error {
+	w := newWatcher(cmd, &f.askFlags, f.watchFlags, true)
+	var before report.History
+	return w.run(cmd.Context(), func(ctx context.Context) (frame, error) {
+		if n := len(before.Versions); n > 0 {
+			fields.Set("since", before.Versions[n-1].At.Format(time.RFC3339Nano))
+		}
+		h, err := f.versions(ctx, refs, fields)
+		if err != nil {
+			return frame{}, err
+		}
+		all, known := h, len(before.Versions)
+		h.Versions = slices.DeleteFunc(slices.Clone(h.Versions), func(one report.Version) bool {
+			return slices.ContainsFunc(before.Versions, func(b report.Version) bool {
+				return b.Ref == one.Ref && b.At.Equal(one.At) && b.Revision == one.Revision
+			})
+		})
+		next := frame{same: w.last.same, page: func(v view) error {
+			if f.output != outTable {
+				return f.write(v.out, h)
+			}
+			return v.history(h)
+		}}
+		if len(h.Versions) == 0 {
+			return next, nil
+		}
+		if len(h.Versions) < len(all.Versions) {
+			h.Omitted = 0 // they were printed
+		}
+		next.same = all.Versions[len(all.Versions)-1].At.String() + h.Versions[len(h.Versions)-1].Revision + strconv.Itoa(len(all.Versions))
+		// What stays are the versions that align the next ones, and those that the next answer repeats.
+		shown := slices.Concat(before.Versions, h.Versions)
+		before = report.History{Versions: shown[max(0, len(shown)-maxAligned-len(h.Versions)):]}
+		if f.output == outTable && known > 0 {
+			next.changes = func(v view) error {
+				rows, last := v.historyRows(shown)
+				lines, _, _ := v.lines(rows, last)
+				if h.Omitted > 0 {
+					v.say("%s before; choose with --since.\n", count(h.Omitted, "older version", "older versions"))
+				}
+				_, err := io.WriteString(v.out, strings.Join(lines[len(lines)-len(h.Versions):], ""))
+				return err
+			}
+		}
+		return next, nil
+	})
+}
+
+// maxAligned is how many versions decide about the columns of those that follow.
+const maxAligned = 20
 
 // history returns the versions that a control plane knows; of several ones, the one whose history
 // reaches back farthest.
@@ -141,30 +212,12 @@ func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Va
 
 // history prints versions as a table.
 func (v view) history(h report.History) error {
-	dir, _ := os.Getwd() // without it, sources are not shortened
-	last := "SOURCE"
-	if len(h.Versions) > 0 && h.Versions[0].Kind == string(model.KubernetesService) {
-		last = "ADDRESSES"
-	}
-	rows := [][]string{{"TIME", "OBJECT", "CHANGE", "REVISION", last}}
 	shown, left := h.Versions, 0
 	if most := 20; !v.flags.all && len(shown) > most { // the newest ones count
 		left = len(shown) - most
 		shown = shown[left:]
 	}
-	for _, one := range shown {
-		change, source := one.Change, strings.TrimPrefix(one.Source, dir+string(filepath.Separator))
-		if one.Endpoints != nil {
-			source = strconv.Itoa(*one.Endpoints)
-		}
-		if one.Unseen {
-			change += "*"
-		}
-		rows = append(rows, []string{
-			v.clock(one.At), briefly(one.Ref), change, cmp.Or(one.Revision[:min(revisionWidth, len(one.Revision))], "-"),
-			cmp.Or(source, "-"),
-		})
-	}
+	rows, last := v.historyRows(shown)
 	if len(shown) == 0 {
 		v.say("Nothing has changed since then.\n")
 	} else if _, err := v.columns(rows, last); err != nil {
@@ -175,6 +228,29 @@ func (v view) history(h report.History) error {
 	}
 	v.say("The history begins at %s.\n", v.clock(h.Begins))
 	return nil
+}
+
+// historyRows returns the header and the rows of versions, and the column to shorten.
+func (v view) historyRows(versions []report.Version) (rows [][]string, last string) {
+	dir, _ := os.Getwd() // without it, sources are not shortened
+	last = "SOURCE"
+	if len(versions) > 0 && versions[0].Kind == string(model.KubernetesService) {
+		last = "ADDRESSES"
+	}
+	rows = [][]string{{"TIME", "OBJECT", "CHANGE", "REVISION", last}}
+	for _, one := range versions {
+		change, source := one.Change, strings.TrimPrefix(one.Source, dir+string(filepath.Separator))
+		if one.Endpoints != nil {
+			source = strconv.Itoa(*one.Endpoints)
+		}
+		if one.Unseen {
+			change += "*"
+		}
+		rows = append(rows, []string{
+			v.clock(one.At), briefly(one.Ref), change, one.Revision[:min(revisionWidth, len(one.Revision))], source,
+		})
+	}
+	return rows, last
 }
 
 // briefly returns the name of an object with the short name of its kind.

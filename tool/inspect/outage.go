@@ -87,19 +87,13 @@ type lasting struct {
 }
 
 // outage prints how long the workloads of agents last. It asks no control plane.
-func (f *reachFlags) outage(cmd *cobra.Command, args []string) error {
-	if err := f.known(); err != nil {
-		return f.cfg.Exit(exitUsage, err)
-	}
-	if len(args) > 0 {
-		return f.cfg.Exit(exitUsage, errors.New("--agent names the proxies: leave out PROXY"))
-	}
+func (f *reachFlags) outage(cmd *cobra.Command) error {
 	proxies, _, err := f.find(cmd.Context(), cmd.ErrOrStderr(), "")
 	if err != nil {
 		return err
 	}
 	list := outagesOf(cmd.Context(), proxies, f.timeout)
-	if f.output == outYAML || f.output == outJSON {
+	if !f.forReaders() {
 		err = f.write(cmd.OutOrStdout(), list)
 	} else {
 		err = view{out: cmd.OutOrStdout(), flags: &f.askFlags}.outages(list)
@@ -107,17 +101,21 @@ func (f *reachFlags) outage(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	failed := false
-	for _, o := range list {
-		if o.Error != "" {
-			failed = true
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "error: agent %s: %s. %s\n", o.Agent, oneLine(o.Error), reachCure) // the terminal may be closed
-		}
-	}
-	if failed {
+	if complainAbout(cmd.ErrOrStderr(), list) {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
+}
+
+// complainAbout prints the agents that did not answer, and reports whether there are any.
+func complainAbout(out io.Writer, list []outage) (failed bool) {
+	for _, o := range list {
+		if o.Error != "" {
+			failed = true
+			_, _ = fmt.Fprintf(out, "error: agent %s: %s. %s\n", o.Agent, oneLine(o.Error), reachCure) // the terminal may be closed
+		}
+	}
+	return failed
 }
 
 // outagesOf asks the agents of proxies. The answers are in the order of the proxies.
@@ -183,13 +181,12 @@ func (v view) outages(list []outage) error {
 			link = "has not reached a control plane yet"
 		}
 		v.say("The agent at %s %s.\nWithout control plane, certificate authority and token issuers:\n\n", o.Agent, link)
-		w := v.tabs()
-		_, _ = fmt.Fprintln(w, "WHAT\tLASTS\tUNTIL\tTHEN") // Flush returns the error
+		rows := [][]string{{"WHAT", "LASTS", "UNTIL", "THEN"}}
 		for _, p := range o.Parts {
 			lasts, until := p.lasts(o.Now)
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(p.What), lasts, until, oneLine(p.Then)) // see above
+			rows = append(rows, []string{p.What, lasts, until, p.Then})
 		}
-		if err := w.Flush(); err != nil {
+		if _, err := v.columns(rows, "THEN"); err != nil {
 			return err
 		}
 	}

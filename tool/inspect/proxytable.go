@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,6 +21,9 @@ import (
 const (
 	// minColumn is how many characters of a column remain at least if a table is too wide.
 	minColumn = 10
+	// leastColumns is how many columns a table keeps on a narrow terminal, and minShortened how many
+	// characters of these remain.
+	leastColumns, minShortened = 2, 3
 	// commonDomain is the end of most names of services, which is left out first.
 	commonDomain = ".svc.cluster.local"
 )
@@ -79,36 +83,61 @@ func without(rows [][]string, column string) [][]string {
 }
 
 // columns prints rows as a table, and reports whether it shortened any text. If the table is too
-// wide, it shortens the column with the given name first.
+// wide, it shortens the column with the given name first, then the widest ones, and then leaves
+// out columns, the last one first.
 func (v view) columns(rows [][]string, first string) (shortened bool, err error) {
-	for n, r := range rows {
-		line := make([]string, len(r)) // headers are shared
-		for i, cell := range r {
-			if line[i] = oneLine(cell); line[i] == "" {
-				line[i] = "-"
-			}
+	lines, missing, shortened := v.lines(rows, first)
+	for _, line := range lines {
+		if _, err := io.WriteString(v.out, line); err != nil {
+			return shortened, err
 		}
-		rows[n] = line
 	}
-	widths, full := widthsOf(rows), v.flags.output == outWide
-	if !full && total(widths) > v.flags.width() {
-		for _, r := range rows {
+	if missing != "" {
+		v.say("%sThe terminal is too narrow for %s.\n", v.indent, missing)
+	}
+	return shortened, nil
+}
+
+// indented returns a view that prints tables as parts of a list.
+func (v view) indented() view {
+	v.indent = "  "
+	return v
+}
+
+// lines returns the lines of a table, the names of the columns that it leaves out, and whether it
+// shortened any text.
+func (v view) lines(rows [][]string, first string) (lines []string, missing string, shortened bool) {
+	table := make([][]string, len(rows)) // headers are shared
+	for n, r := range rows {
+		table[n] = make([]string, len(r))
+		for i, cell := range r {
+			table[n][i] = cmp.Or(oneLine(cell), "-")
+		}
+	}
+	width := v.flags.width() - utf8.RuneCountInString(v.indent)
+	widths := widthsOf(table)
+	if v.flags.output != outWide && total(widths) > width {
+		for _, r := range table {
 			for i := range r {
 				r[i] = strings.ReplaceAll(r[i], commonDomain, "…")
 			}
 		}
 		shortened = true // or the columns are
-		widths = widthsOf(rows)
-		fit(rows[0], widths, first, v.flags.width())
+		var kept int
+		widths, kept = fit(table[0], widthsOf(table), first, width)
+		missing = strings.Join(table[0][kept:], ", ")
 	}
-	w := v.tabs()
-	for _, r := range rows {
-		for i, cell := range r {
-			r[i] = shorten(cell, widths[i])
+	for _, r := range table {
+		var b strings.Builder
+		space := v.indent
+		for i, most := range widths {
+			cell := shorten(r[i], most)
+			b.WriteString(space + cell)
+			space = strings.Repeat(" ", gap+most-utf8.RuneCountInString(cell))
 		}
-		_, _ = fmt.Fprintln(w, strings.Join(r, "\t")) // Flush returns the error
+		lines = append(lines, b.String()+"\n")
 	}
-	return shortened, w.Flush()
+	return lines, missing, shortened
 }
 
 // widthsOf returns the widths of columns, in characters.
@@ -131,29 +160,39 @@ func total(widths []int) int {
 	return sum
 }
 
-// fit reduces the first column to shorten, and then the widest ones, until a line has at most
-// most characters. Headers stay.
-func fit(header []string, widths []int, first string, most int) {
-	least := make([]int, len(widths))
-	for i := range widths {
-		widths[i] = min(widths[i], most)
-		least[i] = max(minColumn, utf8.RuneCountInString(header[i]))
-	}
+// fit returns the widths of columns so that a line has at most most characters, and how many columns
+// remain. It reduces the column with the given name and then the widest ones, but not to less than
+// their headers or minColumn; then it leaves out the last column. Two columns remain: they may have
+// less than their headers.
+func fit(header []string, natural []int, first string, most int) (widths []int, kept int) {
 	before := slices.Index(header, first)
-	for sum := total(widths); sum > most; sum-- {
-		reduced := -1
-		for i, n := range widths {
-			if n > least[i] && (reduced < 0 || n > widths[reduced]) {
-				reduced = i
+	for kept = len(header); ; kept-- {
+		widths = slices.Clone(natural[:kept])
+		least := make([]int, kept)
+		for i := range widths {
+			widths[i] = min(widths[i], most)
+			if least[i] = max(minColumn, utf8.RuneCountInString(header[i])); kept <= leastColumns {
+				least[i] = minShortened
 			}
 		}
-		if before >= 0 && widths[before] > least[before] {
-			reduced = before
+		for sum := total(widths); sum > most; sum-- {
+			reduced := -1
+			for i, n := range widths {
+				if n > least[i] && (reduced < 0 || n > widths[reduced]) {
+					reduced = i
+				}
+			}
+			if before >= 0 && before < kept && widths[before] > least[before] {
+				reduced = before
+			}
+			if reduced < 0 {
+				break
+			}
+			widths[reduced]--
 		}
-		if reduced < 0 {
-			return
+		if total(widths) <= most || kept <= leastColumns {
+			return widths, kept
 		}
-		widths[reduced]--
 	}
 }
 

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,7 +20,7 @@ import (
 )
 
 func newStatusCommand(cfg Config) *cobra.Command {
-	f := reachFlags{askFlags: askFlags{cfg: cfg}}
+	f := statusFlags{reachFlags: reachFlags{askFlags: askFlags{cfg: cfg}}}
 	cmd := &cobra.Command{
 		Use:     "status [PROXY]",
 		Aliases: []string{"ps", "proxy-status"},
@@ -47,6 +48,15 @@ certificate, or a control plane does not answer; 2 for a wrong command line.
 A proxy has a row for each of its states, with the types in it. With -o wide it has
 one row, with a column for each type, its cluster, control plane and versions.
 
+With --watch on a terminal, print everything again every --interval. Elsewhere print
+everything once, then the rows of proxies that change, with the state GONE for one
+that left; with -o json or yaml, a document for each change. A control plane that
+stops answering, or answers again, is named. Ctrl-C ends, with the exit code of the
+last state.
+
+Tables fit the terminal: names are shortened, then columns are left out, the last
+first, and named below the table.
+
 A control plane knows the proxies that are connected to it. With several replicas
 name each with --control, or all of them separated by commas. In Kubernetes forward
 a port to each, because it answers without a token only on its own machine:
@@ -54,7 +64,7 @@ a port to each, because it answers without a token only on its own machine:
   kubectl -n istio-system port-forward POD-1 15014 &
   kubectl -n istio-system port-forward POD-2 15114:15014 &
   outrigger status --control 127.0.0.1:15014,127.0.0.1:15114`,
-		Example: "  outrigger status\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
+		Example: "  outrigger status\n  outrigger status --watch\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014\n  outrigger status --agent 127.0.0.1:15020",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -63,16 +73,35 @@ a port to each, because it answers without a token only on its own machine:
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(f.agents) > 0 {
-				return f.outage(cmd, args)
-			}
-			return f.status(cmd, args)
+			return f.run(cmd, args)
 		},
 	}
 	f.add(cmd, outTable, outWide, outYAML, outJSON)
 	f.addAgents(cmd)
+	f.addWatch(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
+}
+
+// statusFlags are the flags of status.
+type statusFlags struct {
+	reachFlags
+	watchFlags
+}
+
+func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
+	if err := errors.Join(f.known(), f.checkInterval()); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	switch {
+	case len(f.agents) > 0 && len(args) > 0:
+		return f.cfg.Exit(exitUsage, errors.New("--agent names the proxies: leave out PROXY"))
+	case f.watch:
+		return f.watchStatus(cmd, strings.Join(args, ""))
+	case len(f.agents) > 0:
+		return f.outage(cmd)
+	}
+	return f.status(cmd, args)
 }
 
 // asked is a control plane in the JSON and YAML output.
@@ -84,14 +113,17 @@ type asked struct {
 	*report.Replica
 }
 
-func askedOf(answers []answer[report.Replica]) []asked {
+// askedOf returns the answers of control planes with those of the agents of their proxies.
+func askedOf(answers []answer[report.Replica], agents []outage) []asked {
 	list := []asked{}
 	for _, a := range answers {
+		one := asked{Address: a.address, Replica: &a.value}
 		if a.err != nil {
-			list = append(list, asked{Address: a.address, Error: a.err.Error()})
-		} else {
-			list = append(list, asked{Address: a.address, Replica: &a.value})
+			one = asked{Address: a.address, Error: a.err.Error()}
+		} else if len(a.value.Proxies) > 0 {
+			one.Agents = agents
 		}
+		list = append(list, one)
 	}
 	return list
 }
@@ -112,15 +144,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	}
 	switch {
 	case f.output != outTable && f.output != outWide:
-		list := askedOf(answers)
-		if len(v.agents) > 0 {
-			for i, a := range list {
-				if a.Replica != nil && len(a.Proxies) > 0 {
-					list[i].Agents = v.agents
-				}
-			}
-		}
-		err = f.write(cmd.OutOrStdout(), list)
+		err = f.write(cmd.OutOrStdout(), askedOf(answers, v.agents))
 	case len(args) == 1:
 		err = v.proxies(answers)
 	default:
@@ -222,6 +246,7 @@ type view struct {
 	now    time.Time
 	flags  *askFlags
 	agents []outage // of the proxy whose details are printed; may be nil
+	indent string   // before the lines of tables
 }
 
 // say prints a sentence. Texts from proxies and control planes are kept on one line.
@@ -303,6 +328,10 @@ func (v view) asked(answers []answer[report.Replica]) {
 	for _, a := range answers {
 		if a.err != nil {
 			v.say("Control plane at %s did not respond: its proxies are missing here.\n", a.address)
+			continue
+		}
+		if a.stale != nil {
+			v.say("Control plane at %s has not answered for %s (%s): its proxies are shown as they were then.\n", a.address, age(a.since, v.now), oneLine(a.stale.Error()))
 			continue
 		}
 		r := a.value

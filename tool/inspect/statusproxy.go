@@ -50,25 +50,20 @@ func (v view) proxy(p report.Proxy) error {
 		return err
 	}
 	v.say("\n")
-	w = v.tabs()
-	_, _ = fmt.Fprintln(w, "TYPE\tSTATE\tSINCE\tRESOURCES\tREASON") // see above
+	rows := [][]string{{"TYPE", "STATE", "SINCE", "RESOURCES", "REASON"}}
 	for _, t := range p.Types {
 		resources := "-"
 		if t.Resources > 0 {
 			resources = fmt.Sprint(t.Resources)
 		}
-		reason := shorten(reasonOf(p, t), v.flags.width()-reasonAt)
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", strings.ToUpper(oneLine(t.Name)), oneLine(string(t.State)), age(t.Since, v.now), resources, reason) // see above
+		rows = append(rows, []string{strings.ToUpper(t.Name), string(t.State), age(t.Since, v.now), resources, reasonOf(p, t)})
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := v.columns(rows, "REASON"); err != nil {
 		return err
 	}
 	v.rejected([]report.Proxy{p})
 	return nil
 }
-
-// reasonAt is the greatest width of the columns before the reason of a state.
-const reasonAt = len("VHDS   HELD BACK   1234d   RESOURCES   ")
 
 // reasonOf returns why a type has its state.
 func reasonOf(p report.Proxy, t report.Type) string {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -18,23 +17,15 @@ import (
 // Limits of the table, in characters. The longest list of types is that of all types.
 const (
 	tableWidth = 80
-	leastWidth = 60 // also for narrower terminals
+	leastWidth = 20 // also for narrower terminals
 	typesWidth = len("CDS EDS LDS RDS VHDS ECDS SDS NDS PCDS")
 )
 
 // table prints all proxies.
 func (v view) table(answers []answer[report.Replica]) error {
-	var proxies []report.Proxy
-	for _, a := range answers {
-		proxies = append(proxies, a.value.Proxies...)
-	}
-	slices.SortStableFunc(proxies, func(a, b report.Proxy) int { return strings.Compare(a.Name, b.Name) })
+	proxies := proxiesIn(answers)
 	if len(proxies) > 0 {
-		show := v.narrow
-		if v.flags.output == outWide {
-			show = v.wide
-		}
-		if err := show(proxies); err != nil {
+		if err := v.statusTable(proxies); err != nil {
 			return err
 		}
 		v.say("\n")
@@ -45,34 +36,52 @@ func (v view) table(answers []answer[report.Replica]) error {
 	return nil
 }
 
-// narrow prints a row for each proxy and state, in lines that fit the terminal. It
-// shortens names that are too long.
-func (v view) narrow(proxies []report.Proxy) error {
-	rows := [][]string{{"NAME", "STATE", "SINCE", "TYPES"}}
+// proxiesIn returns the proxies in answers by name.
+func proxiesIn(answers []answer[report.Replica]) (proxies []report.Proxy) {
+	for _, a := range answers {
+		proxies = append(proxies, a.value.Proxies...)
+	}
+	slices.SortStableFunc(proxies, func(a, b report.Proxy) int { return strings.Compare(a.Name, b.Name) })
+	return proxies
+}
+
+// statusTable prints the rows of proxies, in lines that fit the terminal. It shortens names that are
+// too long.
+func (v view) statusTable(proxies []report.Proxy) error {
+	table := v.tableOf(proxies)
+	rows := [][]string{table.header}
 	for _, p := range proxies {
-		rows = append(rows, v.rows(p)...)
+		rows = append(rows, table.rows(p)...)
 	}
-	width := v.flags.width()
-	for column := 1; column < 4; column++ {
-		longest := 0
-		for _, r := range rows {
-			longest = max(longest, utf8.RuneCountInString(r[column]))
-		}
-		width -= gap + longest
-	}
-	w, shortened := v.tabs(), false
-	for _, r := range rows {
-		name := shorten(r[0], width)
-		shortened = shortened || name != r[0]
-		_, _ = fmt.Fprintln(w, name+"\t"+strings.Join(r[1:], "\t")) // Flush returns the error
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if shortened {
+	shortened, err := v.columns(rows, table.header[0])
+	if err == nil && shortened {
 		v.say("\n… stands for a part of a name: -o wide shows names in full.\n")
 	}
-	return nil
+	return err
+}
+
+// statusTable is the form of a table of proxies.
+type statusTable struct {
+	header []string
+	state  int // the column with the first state
+	rows   func(report.Proxy) [][]string
+}
+
+// tableOf returns the table of proxies: a row for each proxy and state, or in the wide form a row for each
+// proxy with a column for each type.
+func (v view) tableOf(proxies []report.Proxy) statusTable {
+	if v.flags.output != outWide {
+		return statusTable{[]string{"NAME", "STATE", "SINCE", "TYPES"}, 1, v.rows}
+	}
+	types := columns(proxies)
+	header := slices.Concat([]string{"NAME", "CLUSTER"}, strings.Split(strings.ToUpper(strings.Join(types, " ")), " "), []string{"ISTIOD", "VERSION", "ENVOY"})
+	return statusTable{header, 2, func(p report.Proxy) [][]string {
+		cells := []string{p.Name, p.Cluster}
+		for _, name := range types {
+			cells = append(cells, v.cell(p, name))
+		}
+		return [][]string{append(cells, p.Replica, p.Agent, p.Envoy)}
+	}}
 }
 
 // rows returns the rows of a proxy in the narrow table, the worst state first. Types that were not
@@ -96,7 +105,7 @@ func (v view) rows(p report.Proxy) (rows [][]string) {
 		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(a, b))
 	})
 	for _, s := range states {
-		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), shorten(strings.Join(types[s], " "), min(typesWidth, v.flags.width()/2-2))})
+		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), shorten(strings.Join(types[s], " "), typesWidth)})
 	}
 	return rows
 }
@@ -110,21 +119,6 @@ func shorten(s string, n int) string {
 	}
 	n = max(n, 3) - 1 // without the ellipsis
 	return string(r[:n/3]) + "…" + string(r[len(r)-(n-n/3):])
-}
-
-// wide prints a row for each proxy with a column for each type.
-func (v view) wide(proxies []report.Proxy) error {
-	types, w := columns(proxies), v.tabs()
-	_, _ = fmt.Fprintf(w, "NAME\tCLUSTER\t%s\tISTIOD\tVERSION\tENVOY\n", strings.ToUpper(strings.Join(types, "\t"))) // Flush returns the error
-	for _, p := range proxies {
-		cells := []string{oneLine(p.Name), cmp.Or(oneLine(p.Cluster), "-")}
-		for _, name := range types {
-			cells = append(cells, v.cell(p, name))
-		}
-		cells = append(cells, cmp.Or(oneLine(p.Replica), "-"), cmp.Or(oneLine(p.Agent), "-"), cmp.Or(oneLine(p.Envoy), "-"))
-		_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // see above
-	}
-	return w.Flush()
 }
 
 // columns returns the types shown in the table, named like istioctl's columns: four types that

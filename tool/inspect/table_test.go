@@ -34,13 +34,16 @@ func TestTableWidth(t *testing.T) {
 			if len(want) == 0 {
 				want[report.NotSent] = true
 			}
-			for _, terminal := range []int{0, 20, 66} { // columns
+			for _, terminal := range []int{0, 5, 20, 41, 66} { // columns
 				v := view{out: &bytes.Buffer{}, now: now, flags: &askFlags{cfg: Config{Width: terminal}}}
-				if err := v.narrow([]report.Proxy{{Name: name, Types: list}}); err != nil {
+				if err := v.statusTable([]report.Proxy{{Name: name, Types: list}}); err != nil {
 					t.Fatal(err)
 				}
 				rows, _, _ := strings.Cut(v.out.(*bytes.Buffer).String(), "\n\n")
 				for line := range strings.Lines(rows) {
+					if strings.HasPrefix(line, "The terminal is too narrow") {
+						continue
+					}
 					if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > v.flags.width() {
 						t.Errorf("a line has %d characters on a terminal with %d: %s", n, terminal, line)
 					}
@@ -48,7 +51,7 @@ func TestTableWidth(t *testing.T) {
 			}
 			var out bytes.Buffer
 			v := view{out: &out, now: now, flags: &askFlags{}}
-			if err := v.narrow([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
+			if err := v.statusTable([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
 				t.Fatal(err)
 			}
 			for line := range strings.Lines(out.String()) {
@@ -71,7 +74,7 @@ func TestTableWidth(t *testing.T) {
 func TestProxyWithoutTypesHasRow(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := (view{out: &out, now: now, flags: &askFlags{}}).narrow([]report.Proxy{{Name: "web.shop"}}); err != nil {
+	if err := (view{out: &out, now: now, flags: &askFlags{}}).statusTable([]report.Proxy{{Name: "web.shop"}}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "web.shop   NOT SENT   -") {
@@ -98,31 +101,60 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestNarrowTerminal checks that rows of other tables fit a narrow terminal too.
+// TestNarrowTerminal checks that the rows of all tables fit narrow terminals, and that a table says
+// which columns are missing.
 func TestNarrowTerminal(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("name-", 30)
-	var out bytes.Buffer
-	flags := askFlags{cfg: Config{Width: leastWidth}}
-	success := 0.5
-	(&topFlags{reachFlags: reachFlags{askFlags: flags}}).tables(&out, traffic{Workloads: []flow{{Destination: long, Requests: 1, Success: &success}}, Edges: []flow{{Source: long, Destination: long, Requests: 1}}}, 0)
-	for _, several := range []bool{false, true} {
-		tapping := &tap{out: &out, several: several, width: flags.width()}
-		tapping.head()
-		if err := tapping.row(proxy{name: long, namespace: "shop"}, tapped{Source: long, Method: "GET", Path: "/" + long, Status: 503, Flags: "UF,URX", Duration: 1e9, Sent: 1e9}); err != nil {
+	long, success := strings.Repeat("name-", 30), 0.5
+	object := virtualService()
+	object.Resources = []report.Resource{{Type: "rds", Name: long}}
+	proxies := []report.Proxy{{Name: long, Types: types(report.Type{Name: "lds", State: report.HeldBack, Since: ago(time.Hour)})}}
+	for _, width := range []int{leastWidth, 33, 47, 59, 60} {
+		var out bytes.Buffer
+		flags := askFlags{cfg: Config{Width: width}}
+		(&topFlags{reachFlags: reachFlags{askFlags: flags}}).tables(&out, traffic{Workloads: []flow{{Destination: long, Requests: 1, Success: &success}}, Edges: []flow{{Source: long, Destination: long, Requests: 1}}}, 0)
+		for _, several := range []bool{false, true} {
+			tapping := &tap{out: &out, several: several, width: flags.width()}
+			tapping.head()
+			if err := tapping.row(proxy{name: long, namespace: "shop"}, tapped{Source: long, Method: "GET", Path: "/" + long, Status: 503, Flags: "UF,URX", Duration: 1e9, Sent: 1e9}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v := view{out: &out, now: now, flags: &flags}
+		narrow := func(print func(view) error) { // the sentences around a table may be longer
+			var page bytes.Buffer
+			v := v
+			v.out = &page
+			if err := print(v); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(page.String()) {
+				if strings.Contains(line, "   ") && !strings.HasPrefix(line, "    ") {
+					out.WriteString(line)
+				}
+			}
+		}
+		narrow(func(v view) error { return v.decision(requests()[1]) })
+		narrow(func(v view) error { return v.statusTable(proxies) })
+		narrow(func(v view) error { return v.resources(object) })
+		narrow(func(v view) error { return v.standings(object) })
+		narrow(func(v view) error { return v.outages(testOutages()[:1]) })
+		narrow(func(v view) error { return v.affected(change().Proxies) })
+		narrow(func(v view) error { return v.history(past()) })
+		for line := range strings.Lines(out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+				t.Errorf("a line has %d characters, want at most %d: %s", n, width, line)
+			}
+		}
+		var page bytes.Buffer
+		v.out = &page
+		if err := v.statusTable(proxies); err != nil {
 			t.Fatal(err)
 		}
-	}
-	v := view{out: &out, now: now, flags: &flags}
-	if err := v.decision(requests()[1]); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := v.columns([][]string{{"A", "B", "C"}, {long, long, long}}, "B"); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > leastWidth {
-			t.Errorf("a line has %d characters, want at most %d: %s", n, leastWidth, line)
+		for _, column := range []string{"STATE", "SINCE", "TYPES"} {
+			if text := page.String(); !strings.Contains(text, column) {
+				t.Errorf("on a terminal with %d columns, %s is missing without a word:\n%s", width, column, text)
+			}
 		}
 	}
 }

@@ -238,16 +238,39 @@ func (t *tap) row(from proxy, r tapped) error {
 	return t.cells(r.Time.Local().Format("15:04:05"), direction, name, peer, r.Method+" "+r.Path, status, strings.TrimSuffix(millis(&duration), "ms"), size(float64(r.Sent)))
 }
 
-// cells prints a row of that fits the terminal. There is a column for the proxy if there are
-// several. The wide output shortens nothing.
+// tapColumns are the widths of the columns, in characters, and the order in which narrow terminals
+// do without them; 0 for a column that stays.
+func tapColumns() (widths, dropped []int) {
+	return []int{8, 3, 12, 16, 13, 10, 6, 5}, []int{3, 5, 4, 0, 0, 0, 2, 1}
+}
+
+// cells prints a row that fits the terminal. There is a column for the proxy if there are several.
+// The wide output shortens nothing.
 func (t *tap) cells(cells ...string) error {
-	widths := []int{8, 3, 12, 16, 13, 10, 6, 5}
-	for less, i := tableWidth-t.width, 0; less > 0; less, i = less-1, i+1 {
-		widths[2+i%4]-- // of names, requests and states
+	widths, dropped := tapColumns()
+	drop := func(i int) {
+		cells, widths, dropped = slices.Delete(cells, i, i+1), slices.Delete(widths, i, i+1), slices.Delete(dropped, i, i+1)
 	}
+	less := tableWidth - t.width
 	if !t.several {
 		widths[4] += widths[2] + 1
-		cells, widths = slices.Delete(cells, 2, 3), slices.Delete(widths, 2, 3)
+		drop(2)
+	}
+	const spare = 23 // characters by which texts can be shortened before columns are missing
+	for next := 1; less > spare && next <= 5; next++ {
+		if i := slices.Index(dropped, next); i >= 0 {
+			less -= widths[i] + 1
+			drop(i)
+		}
+	}
+	for ; less > 0; less-- {
+		widest := -1
+		for i, n := range widths {
+			if (dropped[i] == 0 || dropped[i] == 4) && (widest < 0 || n > widths[widest]) {
+				widest = i
+			}
+		}
+		widths[widest]--
 	}
 	for i, cell := range cells {
 		cell = oneLine(cell)
@@ -255,10 +278,10 @@ func (t *tap) cells(cells ...string) error {
 			cell = shorten(cell, widths[i])
 		}
 		space := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell)))
-		if cells[i] = cell + space; i >= len(cells)-2 { // numbers
+		if cells[i] = cell + space; dropped[i] == 1 || dropped[i] == 2 { // numbers
 			cells[i] = space + cell
 		}
 	}
-	_, err := fmt.Fprintln(t.out, strings.Join(cells, " "))
+	_, err := fmt.Fprintln(t.out, strings.TrimRight(strings.Join(cells, " "), " "))
 	return err
 }

@@ -117,12 +117,11 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 		if once {
 			return f.last(cmd, t)
 		}
-		page.WriteString("\x1b[H\x1b[2J")
 		f.tables(&page, t, (display.Height-8)/2)
 		for _, text := range t.Errors {
 			_, _ = fmt.Fprintln(&page, "error:", text) // cannot fail
 		}
-		if _, err := cmd.OutOrStdout().Write(page.Bytes()); err != nil {
+		if err := repaint(cmd.OutOrStdout(), page.String(), f.cfg.Dumb); err != nil {
 			return err
 		}
 	}
@@ -211,11 +210,9 @@ func (f *topFlags) choose(ctx context.Context, complaints io.Writer, name string
 	return proxies, others, nil
 }
 
-// Columns of the tables, in characters.
-const (
-	numbersFormat = " %7s %7s %6s %6s %6s %6s\n"
-	numbersWidth  = 44
-)
+// numberWidths are the widths of the columns with numbers, in characters, each with a space before
+// it. It is never written to.
+var numberWidths = []int{8, 8, 7, 7, 7, 7}
 
 // tables prints the tables of workloads and edges, with at most most rows each if most is positive.
 func (f *topFlags) tables(out io.Writer, t traffic, most int) {
@@ -252,9 +249,10 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 			shown, left = list[:most], len(list)-most
 		}
 		for _, one := range shown {
-			name := shorten(full(one.Destination, one.DestinationNamespace), v.namesWidth())
+			width, _ := v.namesWidth()
+			name := shorten(full(one.Destination, one.DestinationNamespace), width)
 			if one.Source != "" {
-				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace), v.namesWidth())
+				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace), width)
 			}
 			success, moved := "-", "-"
 			if one.Bytes > 0 {
@@ -271,13 +269,25 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 	v.say("%s in %.1f s.\n", count(t.Proxies, "proxy", "proxies"), t.Seconds)
 }
 
-func (v view) row(name string, cells ...any) {
-	v.say("%s"+strings.Repeat(" ", max(0, v.namesWidth()-utf8.RuneCountInString(name))), name)
-	_, _ = fmt.Fprintf(v.out, numbersFormat, cells...) // the terminal may be closed
+// row prints the columns that the terminal has space for.
+func (v view) row(name string, cells ...string) {
+	width, numbers := v.namesWidth()
+	text := name + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(name)))
+	for i, cell := range cells[:numbers] {
+		text += fmt.Sprintf("%*s", numberWidths[i], cell)
+	}
+	v.say("%s\n", text)
 }
 
-// namesWidth returns the width of the column of names.
-func (v view) namesWidth() int { return max(v.flags.width()-numbersWidth, minColumn) }
+// namesWidth returns the width of the column of names, and the number of columns behind it.
+func (v view) namesWidth() (width, numbers int) {
+	width = v.flags.width()
+	for numbers < len(numberWidths) && width-numberWidths[numbers] >= minColumn {
+		width -= numberWidths[numbers]
+		numbers++
+	}
+	return width, numbers
+}
 
 // between returns the names of an edge in a width. It shortens the longer one, or both.
 func between(from, to string, width int) string {

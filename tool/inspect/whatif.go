@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -322,24 +323,13 @@ func (v view) whatIf(w report.WhatIf) error {
 func (v view) affected(proxies []report.Affected) error {
 	v.say("\n")
 	shown, left := cut(v.flags, proxies)
-	rows, width := [][]string{{"PROXY", "TYPE", "ADDED", "CHANGED", "REMOVED", "BYTES"}}, 0
+	rows := [][]string{{"PROXY", "TYPE", "ADDED", "CHANGED", "REMOVED", "BYTES"}}
 	for _, p := range shown {
-		for i, t := range p.Types {
-			name := ""
-			if i == 0 {
-				name = oneLine(p.Proxy)
-			}
-			rows = append(rows, []string{name, strings.ToUpper(oneLine(t.Type)), fmt.Sprint(t.Added), fmt.Sprint(t.Changed), fmt.Sprint(t.Removed), fmt.Sprint(t.Bytes)})
+		for _, t := range p.Types {
+			rows = append(rows, []string{p.Proxy, strings.ToUpper(t.Type), strconv.Itoa(t.Added), strconv.Itoa(t.Changed), strconv.Itoa(t.Removed), strconv.Itoa(t.Bytes)})
 		}
 	}
-	for _, r := range rows {
-		width = max(width, len(strings.Join(r[1:], "   ")))
-	}
-	w := v.tabs()
-	for _, r := range rows {
-		_, _ = fmt.Fprintln(w, shorten(r[0], v.flags.width()-width-2*gap)+"\t"+strings.Join(r[1:], "\t")) // Flush returns the error
-	}
-	if err := w.Flush(); err != nil {
+	if _, err := v.columns(rows, "PROXY"); err != nil {
 		return err
 	}
 	v.more(left)
