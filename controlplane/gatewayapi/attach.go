@@ -20,9 +20,11 @@ type route struct {
 	hostnames []string
 	// byHost is true if requests contain the name of their host.
 	byHost bool
-	// unresolved is the first reference of a rule that cannot be resolved. dropped tells which
-	// rules have no effect.
-	unresolved, dropped fault
+	// mesh means that the rules are converted for parents that are Services. Clients in the mesh reach
+	// the backends without the route, too, so references to them need no ReferenceGrant.
+	mesh bool
+	// unresolved is the first reference of a rule that cannot be resolved.
+	unresolved fault
 	// gateways are the Gateways that the route is attached to.
 	gateways []name
 }
@@ -166,22 +168,37 @@ func (c *converter) labelsOf(namespace string) map[string]string {
 	return map[string]string{"kubernetes.io/metadata.name": namespace}
 }
 
-// finish adds the faults of the rules to the status of each parent.
-func (r *route) finish(status []gatewayv1.RouteParentStatus) gatewayv1.RouteStatus {
-	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "all references of the route are resolved")
-	if r.unresolved.is() {
-		resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, r.unresolved.reason, r.unresolved.message)
-	}
-	for i := range status {
-		s := &status[i]
-		s.Conditions = append(s.Conditions, resolved)
-		if r.dropped.is() && s.Conditions[0].Status == metav1.ConditionTrue {
-			s.Conditions = append(s.Conditions, condition(gatewayv1.RouteConditionPartiallyInvalid, true, r.dropped.reason, r.dropped.message))
+// convert resolves the parents of a route and calls do for those that are Gateways or ListenerSets
+// and for those that are Services, unless there are none. It returns the status of the route.
+func (c *converter) convert(r *route, parents []gatewayv1.ParentReference, do func(*route, []attachment)) gatewayv1.RouteStatus {
+	places, status := c.attach(r, parents)
+	for _, mesh := range []bool{false, true} {
+		if !slices.ContainsFunc(status, func(s gatewayv1.RouteParentStatus) bool { return (s.ControllerName == MeshController) == mesh }) {
+			continue
 		}
-		observe(s.Conditions, r.Generation)
+		side := *r
+		if side.mesh = mesh; mesh {
+			side.gateways = nil
+		}
+		do(&side, slices.DeleteFunc(slices.Clone(places), func(at attachment) bool { return (at.service != nil) != mesh }))
+		side.finish(status)
 	}
 	if status == nil {
 		status = []gatewayv1.RouteParentStatus{}
 	}
 	return gatewayv1.RouteStatus{Parents: status}
+}
+
+// finish adds the faults of the rules to the status of the parents for which they were converted.
+func (r *route) finish(status []gatewayv1.RouteParentStatus) {
+	resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs, "all references of the route are resolved")
+	if r.unresolved.is() {
+		resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, r.unresolved.reason, r.unresolved.message)
+	}
+	for i := range status {
+		if s := &status[i]; (s.ControllerName == MeshController) == r.mesh {
+			s.Conditions = append(s.Conditions, resolved)
+			observe(s.Conditions, r.Generation)
+		}
+	}
 }

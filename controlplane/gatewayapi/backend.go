@@ -85,7 +85,7 @@ func astray() *networkingv1alpha3.Destination {
 func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, at string) (*networkingv1alpha3.Destination, bool) {
 	to := name{string(orElse(ref.Namespace, gatewayv1.Namespace(r.Namespace))), string(ref.Name)}
 	group, kind := string(deref(ref.Group)), string(orElse(ref.Kind, kindService))
-	if !c.allowed(reference{kind: r.Kind, namespace: r.Namespace, group: group, toKind: kind, to: to}) {
+	if !r.mesh && !c.allowed(reference{kind: r.Kind, namespace: r.Namespace, group: group, toKind: kind, to: to}) {
 		r.unresolve(gatewayv1.RouteReasonRefNotPermitted, "%s: no ReferenceGrant of namespace %s allows a %s of namespace %s the %s %s", at, to.namespace, r.Kind, r.Namespace, kind, to.name)
 		return astray(), false
 	}

@@ -18,7 +18,7 @@ import (
 func (c *converter) grpcRoutes() {
 	for _, o := range specs[gatewayv1.GRPCRouteSpec](c, model.GRPCRoute) {
 		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}
-		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(i int) *rule { return c.grpcRule(r, &o.spec.Rules[i], i) })
+		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(r *route, i int) *rule { return c.grpcRule(r, &o.spec.Rules[i], i) })
 		c.result.Status[o.Key] = &gatewayv1.GRPCRouteStatus{RouteStatus: status}
 	}
 }

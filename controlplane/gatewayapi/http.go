@@ -34,26 +34,23 @@ func texts[T ~string](list []T) []string {
 func (c *converter) httpRoutes() {
 	for _, o := range specs[gatewayv1.HTTPRouteSpec](c, model.HTTPRoute) {
 		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}
-		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(i int) *rule { return c.httpRule(r, &o.spec.Rules[i], i) })
+		status := c.requests(r, o.spec.ParentRefs, len(o.spec.Rules), func(r *route, i int) *rule { return c.httpRule(r, &o.spec.Rules[i], i) })
 		c.result.Status[o.Key] = &gatewayv1.HTTPRouteStatus{RouteStatus: status}
 	}
 }
 
 // requests converts the rules of an HTTP or gRPC route for all its parents, and returns its
 // status.
-func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, count int, convert func(i int) *rule) gatewayv1.RouteStatus {
-	places, status := c.attach(r, parents)
-	if len(status) == 0 {
-		return r.finish(nil)
-	}
-	var rules []*rule
-	for i := range count {
-		rules = append(rules, convert(i))
-	}
-	for _, at := range places {
-		c.join(r, at, layerHTTP, entriesOf(rules, at))
-	}
-	return r.finish(status)
+func (c *converter) requests(r *route, parents []gatewayv1.ParentReference, count int, convert func(r *route, i int) *rule) gatewayv1.RouteStatus {
+	return c.convert(r, parents, func(r *route, places []attachment) {
+		var rules []*rule
+		for i := range count {
+			rules = append(rules, convert(r, i))
+		}
+		for _, at := range places {
+			c.join(r, at, layerHTTP, entriesOf(rules, at))
+		}
+	})
 }
 
 // rule is a rule of an HTTPRoute or GRPCRoute with its matches.

@@ -13,9 +13,10 @@ import (
 // tlsRoutes converts each TLSRoute to routes that match the SNI.
 func (c *converter) tlsRoutes() {
 	for _, o := range specs[gatewayv1.TLSRouteSpec](c, model.TLSRoute) {
-		r := &route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}
-		places, status := c.attach(r, o.spec.ParentRefs)
-		if len(status) > 0 && len(o.spec.Rules) > 0 {
+		status := c.convert(&route{Config: o.Config, hostnames: texts(o.spec.Hostnames), byHost: true}, o.spec.ParentRefs, func(r *route, places []attachment) {
+			if len(o.spec.Rules) == 0 {
+				return
+			}
 			to := c.streams(r, o.spec.Rules[0].BackendRefs, "spec.rules[0].backendRefs")
 			for _, at := range places {
 				for _, host := range at.hosts {
@@ -30,17 +31,18 @@ func (c *converter) tlsRoutes() {
 					c.join(r, one, layerTLS, []entry{{tls: &networkingv1alpha3.TLSRoute{Match: []*networkingv1alpha3.TLSMatchAttributes{match}, Route: to}}})
 				}
 			}
-		}
-		c.result.Status[o.Key] = &gatewayv1.TLSRouteStatus{RouteStatus: r.finish(status)}
+		})
+		c.result.Status[o.Key] = &gatewayv1.TLSRouteStatus{RouteStatus: status}
 	}
 }
 
 // tcpRoutes converts each TCPRoute.
 func (c *converter) tcpRoutes() {
 	for _, o := range specs[gatewayv1.TCPRouteSpec](c, model.TCPRoute) {
-		r := &route{Config: o.Config}
-		places, status := c.attach(r, o.spec.ParentRefs)
-		if len(status) > 0 && len(o.spec.Rules) > 0 {
+		status := c.convert(&route{Config: o.Config}, o.spec.ParentRefs, func(r *route, places []attachment) {
+			if len(o.spec.Rules) == 0 {
+				return
+			}
 			to := c.streams(r, o.spec.Rules[0].BackendRefs, "spec.rules[0].backendRefs")
 			for _, at := range places {
 				made := &networkingv1alpha3.TCPRoute{Route: to}
@@ -49,7 +51,7 @@ func (c *converter) tcpRoutes() {
 				}
 				c.join(r, at, layerTCP, []entry{{tcp: made}})
 			}
-		}
-		c.result.Status[o.Key] = &gatewayv1.TCPRouteStatus{RouteStatus: r.finish(status)}
+		})
+		c.result.Status[o.Key] = &gatewayv1.TCPRouteStatus{RouteStatus: status}
 	}
 }
