@@ -13,7 +13,8 @@
 //
 // The programs of Kubernetes are built by package parts of e2e/kube. Package debian of
 // packaging/images fetches the pinned packages in debian.lock, and `make images` the images of
-// Outrigger. On a machine that allows no namespaces, Main prints a line and runs nothing.
+// Outrigger. The conformance tests of the Gateway API run in Pods with Istio's echo program, which is
+// built from its module. On a machine that allows no namespaces, Main prints a line and runs nothing.
 //
 // The mesh is installed by `outrigger install`. Injected Pods have an init container that redirects
 // their connections, or with a second revision a CNI plugin does, so the tests see what a user of the

@@ -38,28 +38,41 @@ func (n *Node) importImages(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the images of the tests: %w", err)
 	}
-	archives := n.files.Images
 	for image, command := range map[string][]string{appImage: {"/app"}, pauseImage: {"/app", "pause"}} {
-		archive := filepath.Join(os.TempDir(), strings.NewReplacer("/", "-", ":", "-").Replace(image)+".tar")
-		if err := writeImage(archive, image, layer, command); err != nil {
-			return fmt.Errorf("make the image %s: %w", image, err)
+		if err := importImage(ctx, image, layer, command); err != nil {
+			return err
 		}
-		archives = append(archives, archive)
 	}
-	for _, archive := range archives {
-		out, err := exec.CommandContext(ctx, "ctr", "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", archive).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("import %s: %w: %s", archive, err, out)
+	for _, archive := range n.files.Images {
+		if err := importArchive(ctx, archive); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// layerOf returns a layer with programs in its root.
-func layerOf(programs map[string]string) (v1.Layer, error) {
+// importImage makes an image of one layer and imports it.
+func importImage(ctx context.Context, image string, layer v1.Layer, command []string) error {
+	archive := filepath.Join(os.TempDir(), strings.NewReplacer("/", "-", ":", "-").Replace(image)+".tar")
+	if err := writeImage(archive, image, layer, command); err != nil {
+		return fmt.Errorf("make the image %s: %w", image, err)
+	}
+	return importArchive(ctx, archive)
+}
+
+func importArchive(ctx context.Context, archive string) error {
+	out, err := exec.CommandContext(ctx, "ctr", "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", archive).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("import %s: %w: %s", archive, err, out)
+	}
+	return nil
+}
+
+// layerOf returns a layer with files, by their paths in the image.
+func layerOf(files map[string]string) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)
-	for name, path := range programs {
+	for name, path := range files {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err

@@ -60,6 +60,8 @@ func prepare(ctx context.Context) (f files, err error) {
 		{"go", "-C", f.Repository, "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("bookinfo"), "./examples/bookinfo"},
 		{"go", "-C", f.Repository, "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("outrigger"), "./cmd/outrigger"},
 		{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", f.program("app"), "./app"},
+		{"go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("echo-server"), "istio.io/istio/pkg/test/echo/cmd/server"},
+		{"go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", f.program("echo-client"), "istio.io/istio/pkg/test/echo/cmd/client"},
 	} {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		// The jobs of a make that runs the tests are not for this one.
