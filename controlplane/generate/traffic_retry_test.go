@@ -31,15 +31,20 @@ func timeoutRules() []routing {
   timeout: 0.3s
   route: [{destination: {host: grpc}}]
 - route: [{destination: {host: grpc}}]`, requests: []request{
-			// The deadline of the client applies, up to the timeout of the route.
+			// The timeout of a route applies also to requests with a deadline; without one, the deadline.
 			{
 				send: "POST /own", header: "content-type: application/grpc; grpc-timeout: 300m; x-test-wait: 20s", to: "grpc",
 				answer: "Grpc-Status: 4", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second,
 			},
 			{
 				send: "POST /bounded", header: "content-type: application/grpc; grpc-timeout: 20S; x-test-wait: 20s", to: "grpc",
-				answer: "Grpc-Status: 4", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second,
+				answer: "Grpc-Status: 14", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second,
 			},
+			{
+				send: "POST /bounded", header: "content-type: application/grpc; x-test-wait: 20s", to: "grpc",
+				answer: "Grpc-Status: 14", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second,
+			},
+			{send: "POST /bounded", header: "x-test-wait: 20s", status: 504, to: "grpc", atLeast: 250 * time.Millisecond, atMost: 10 * time.Second},
 			{send: "POST /", header: "content-type: application/grpc; grpc-timeout: 20S; x-test-wait: 400ms", to: "grpc", atLeast: 400 * time.Millisecond},
 		}},
 	}

@@ -75,8 +75,8 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	}
 }
 
-// applyTimeout sets the timeout of a route; 0 means none. The deadline of a gRPC client also
-// applies, up to the timeout.
+// applyTimeout sets the timeout of a route; 0 means none. Without one, the deadline of a gRPC client
+// applies. Envoy ignores the timeout of a route that also has the duration of a stream.
 func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.Duration, http2 bool) {
 	action.Timeout = durationpb.New(0)
 	if timeout == nil && b.Timeout > 0 {
@@ -84,7 +84,7 @@ func (b *Builder) applyTimeout(action *routev3.RouteAction, timeout *durationpb.
 	} else if d, ok := envoyconf.Positive(timeout); ok {
 		action.Timeout = d
 	}
-	if http2 {
+	if http2 && action.Timeout.AsDuration() == 0 {
 		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: action.Timeout}
 	}
 }
