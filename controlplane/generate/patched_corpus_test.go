@@ -9,13 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
-	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // typesOfCorpus are the types in the comments of the corpus.
@@ -45,16 +46,19 @@ func corpus(t *testing.T) map[string]corpusCase {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := corpusCase{filter: decode(t, string(b))[0]}
+		text := corpusAddresses.Replace(string(b))
+		c := corpusCase{filter: decode(t, text)[0]}
 		var comments []string
-		for line := range strings.Lines(string(b)) {
-			if text, ok := strings.CutPrefix(line, "# "); ok {
-				comments = append(comments, strings.TrimSpace(text))
+		for line := range strings.Lines(text) {
+			if comment, ok := strings.CutPrefix(line, "# "); ok {
+				comments = append(comments, strings.TrimSpace(comment))
 			}
 		}
 		world := "testdata/patch-" + strings.TrimPrefix(comments[1], "proxy ")
 		if _, ok := worlds[world]; !ok {
 			w := loadCase(t, world)
+			w.objects = decode(t, corpusAddresses.Replace(string(read(t, filepath.Join(world, "in.yaml")))+"---\n"+strings.TrimSpace(corpusServices[world])))
+			w.proxy.IPs[0], w.mesh.ConnectTimeout = corpusAddresses.Replace(w.proxy.IPs[0]), durationpb.New(time.Hour)
 			w.objects = slices.DeleteFunc(w.objects, func(o *model.Config) bool { return o.Kind == model.EnvoyFilter })
 			w.proxy.Agent, w.proxy.Metadata = "1.18.2", map[string]string{"OWN": "yes"}
 			worlds[world] = w
@@ -77,8 +81,8 @@ func jsonOf(t testing.TB, set *xds.Set, name string) string {
 	return b.String()
 }
 
-// TestEnvoyFilterCorpus applies each EnvoyFilter of the corpus: each of its patches has an effect,
-// the one that its comment says, and the real Envoy accepts the result.
+// TestEnvoyFilterCorpus applies each EnvoyFilter of the corpus: each of its patches has an effect on
+// the configuration, the one that its comment says. TestEnvoyFilterEffects has the effect in Envoy.
 func TestEnvoyFilterCorpus(t *testing.T) {
 	t.Parallel()
 	for name, c := range corpus(t) {
@@ -115,7 +119,6 @@ func TestEnvoyFilterCorpus(t *testing.T) {
 			if n := len(c.filter.Spec.(*networkingv1alpha3.EnvoyFilter).GetConfigPatches()); n == 0 || len(hit) != n {
 				t.Errorf("%d of %d patches have an effect", len(hit), n)
 			}
-			validateWithEnvoy(t, envoytest.Binary(t), after, c.proxy)
 		})
 	}
 }

@@ -196,10 +196,11 @@ func (w *traffic) listen(t *testing.T, name string) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// upgrades serves WebSocket requests by echoing the received bytes.
+// upgrades serves upgraded connections, such as WebSockets, by echoing the received bytes.
 func upgrades(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		protocol := r.Header.Get("Upgrade")
+		if protocol == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -209,7 +210,7 @@ func upgrades(next http.Handler) http.Handler {
 			return
 		}
 		defer func() { _ = conn.Close() }() // the client detects missing data
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		_, _ = fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n\r\n", protocol)
 		_ = rw.Flush()
 		_, _ = io.Copy(conn, rw)
 	})
