@@ -10,7 +10,10 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
 
@@ -76,8 +79,9 @@ func (r *run) cluster(c *clusterv3.Cluster) bool {
 func mergeCluster(c *clusterv3.Cluster, p *Patch) (ok bool, err error) {
 	want := p.value.(*clusterv3.Cluster).GetTransportSocket()
 	if want == nil {
+		had := c.GetClusterType().GetTypedConfig()
 		p.into(c)
-		return true, nil
+		return true, mergeDNS(c, had)
 	}
 	var has *corev3.TransportSocket
 	if list := c.GetTransportSocketMatches(); len(list) > 0 {
@@ -96,4 +100,56 @@ func mergeCluster(c *clusterv3.Cluster, p *Patch) (ok bool, err error) {
 		return true, nil
 	}
 	return true, mergeSocket(has, want, p)
+}
+
+// mergeDNS moves the settings of DNS that a patch has set in a cluster into the configuration of the
+// type that resolves its names, because Envoy reads no others of such a cluster. It also keeps that
+// type where a patch names the one that Envoy had before.
+func mergeDNS(c *clusterv3.Cluster, had *anypb.Any) error {
+	dns := &dnsv3.DnsCluster{}
+	if !had.MessageIs(dns) {
+		return nil
+	}
+	if err := had.UnmarshalTo(dns); err != nil {
+		return err
+	}
+	switch t := c.GetClusterDiscoveryType().(type) {
+	case *clusterv3.Cluster_Type:
+		if t.Type != clusterv3.Cluster_STRICT_DNS && t.Type != clusterv3.Cluster_LOGICAL_DNS {
+			return nil
+		}
+		dns.AllAddressesInSingleEndpoint = t.Type == clusterv3.Cluster_LOGICAL_DNS
+	case *clusterv3.Cluster_ClusterType:
+		if !proto.Equal(t.ClusterType.GetTypedConfig(), had) {
+			return nil
+		}
+	}
+	from, to := c.ProtoReflect(), dns.ProtoReflect()
+	for i := range to.Descriptor().Fields().Len() {
+		f := to.Descriptor().Fields().Get(i)
+		old := from.Descriptor().Fields().ByName(f.Name())
+		if old == nil || !from.Has(old) {
+			continue
+		}
+		switch v := from.Get(old); {
+		case f.Enum() != nil: // which has no value for none in clusters
+			to.Set(f, protoreflect.ValueOfEnum(v.Enum()+1))
+		case f.Message() != nil: // of the same fields
+			b, err := proto.Marshal(v.Message().Interface())
+			if err == nil {
+				m := to.NewField(f)
+				err = proto.Unmarshal(b, m.Message().Interface())
+				to.Set(f, m)
+			}
+			if err != nil {
+				return err
+			}
+		default:
+			to.Set(f, v)
+		}
+		from.Clear(old)
+	}
+	packed := &anypb.Any{}
+	c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.clusters.dns", TypedConfig: packed}}
+	return anypb.MarshalFrom(packed, dns, proto.MarshalOptions{Deterministic: true})
 }

@@ -352,3 +352,24 @@ func TestMergeValues(t *testing.T) {
 		t.Errorf("%d thresholds, want only the new one", n)
 	}
 }
+
+// TestMergeDNS checks that the settings of DNS in a cluster reach the type that resolves its names.
+func TestMergeDNS(t *testing.T) {
+	t.Parallel()
+	const has = `{name: a, connect_timeout: 1s, cluster_type: {name: envoy.clusters.dns, typed_config: {"@type": type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster, dns_refresh_rate: 60s, dns_lookup_family: V4_ONLY}}}`
+	for value, want := range map[string]string{
+		"dns_lookup_family: V6_ONLY, dns_refresh_rate: 7s": `"dnsRefreshRate":"7s","dnsLookupFamily":"V6_ONLY"`,
+		"dns_failure_refresh_rate: {base_interval: 2s}":    `"dnsFailureRefreshRate":{"baseInterval":"2s"}`,
+		"type: LOGICAL_DNS":                       `"dnsLookupFamily":"V4_ONLY","allAddressesInSingleEndpoint":true`,
+		"type: STATIC":                            `"type":"STATIC"`,
+		"connect_timeout: 2s":                     `"dnsRefreshRate":"60s","dnsLookupFamily":"V4_ONLY"`,
+		"type: STRICT_DNS, respect_dns_ttl: true": `"respectDnsTtl":true`,
+		"dns_lookup_family: ALL, typed_dns_resolver_config: {name: own, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig}}": `"dnsLookupFamily":"ALL"`,
+	} {
+		o := of(t, "- {applyTo: CLUSTER, patch: {operation: MERGE, value: {"+value+"}}}").Cluster(message(t, &clusterv3.Cluster{}, has), Place{})
+		text := strings.ReplaceAll(protojson.MarshalOptions{}.Format(o.Message), " ", "")
+		if !strings.Contains(text, want) || strings.Count(text, "dnsLookupFamily") > 1 || len(o.Problems) > 0 {
+			t.Errorf("%s: got %s, problems %v", value, text, o.Problems)
+		}
+	}
+}
