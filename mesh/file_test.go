@@ -242,11 +242,11 @@ func TestIsolated(t *testing.T) {
 	t.Parallel()
 	const command = "command: [sh], port: 9000"
 	for name, c := range map[string]struct{ text, isolated, shared string }{
-		"TCP":          {"workloads:\n- {name: a, " + command + ", protocol: TCP}\n", "", "protocol TCP needs redirected connections"},
+		"TCP":          {"workloads:\n- {name: a, " + command + ", protocol: TCP}\n", "", ""},
 		"address":      {"workloads:\n- {name: a, " + command + ", address: 127.9.0.2}\n", "address 127.9.0.2 is outside of network 127.1.0.0/24", ""},
 		"port":         {"workloads:\n- {name: a, " + command + ", servicePort: 15006}\n", "servicePort 15006 is Envoy's port for inbound connections", ""},
 		"ports of all": {"mesh: {proxyListenPort: 15101}\nworkloads:\n- {name: a, " + command + "}\n", "proxyListenPort is set by outrigger with --isolate=netns", ""},
-		"protocol":     {"workloads:\n- {name: a, " + command + ", protocol: UDP}\n", "use one of HTTP, HTTP2, GRPC, or with --isolate=netns TCP", "or with --isolate=netns TCP"},
+		"protocol":     {"workloads:\n- {name: a, " + command + ", protocol: UDP}\n", "use one of HTTP, HTTP2, GRPC, TCP", "use one of HTTP, HTTP2, GRPC, TCP"},
 	} {
 		for isolated, want := range map[bool]string{true: c.isolated, false: c.shared} {
 			_, problems := load(write(t, c.text), isolated)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/outrigger-mesh/outrigger/mesh/isolation"
 )
@@ -121,10 +122,17 @@ func (u *Mesh) publish(w *workload) error {
 	)
 }
 
+// lastPrivilegedPort is the last port that needs privileges, unless the system is configured otherwise.
+const lastPrivilegedPort = 1023
+
 // interception returns the environment of an agent that says how connections reach Envoy.
 func (m *meshFile) interception(w *workload) []variable {
 	if !m.isolated {
-		return []variable{{"ISTIO_META_INTERCEPTION_MODE", "NONE"}, {"OUTRIGGER_BIND_ADDRESS", w.address.String()}}
+		out := []variable{{"ISTIO_META_INTERCEPTION_MODE", "NONE"}, {"OUTRIGGER_BIND_ADDRESS", w.address.String()}}
+		if errors.Is(tryListen(hostPort(w.address, lastPrivilegedPort)), syscall.EACCES) {
+			out = append(out, variable{"ISTIO_META_UNPRIVILEGED_POD", "true"})
+		}
+		return out
 	}
 	return []variable{
 		{"ISTIO_META_INTERCEPTION_MODE", "REDIRECT"},

@@ -14,6 +14,9 @@ import (
 	"time"
 )
 
+// maxStreams is how many lines the table of TCP services has.
+const maxStreams = 30
+
 // certWait is how long the table waits for an Envoy to report its certificate.
 const certWait = 2 * time.Second
 
@@ -154,14 +157,22 @@ func (u *Mesh) announce(ctx context.Context, began time.Time, parts []*part) err
 	rows := [][]string{{"WORKLOAD", "ADDRESS", "ENVOY", "IDENTITY", "CERTIFICATE EXPIRES"}}
 	certs, cancel := context.WithTimeout(ctx, certWait)
 	defer cancel()
+	streams := [][]string{{"WORKLOAD", "TCP SERVICE", "AT"}}
 	for _, w := range u.mesh.workloads {
 		rows = append(rows, u.describe(certs, w))
+		streams = append(streams, u.streamsOf(certs, w)...)
 	}
 	u.screen.settle()
 	if ctx.Err() != nil {
 		return nil
 	}
 	u.screen.table(rows)
+	if len(streams) > 1 {
+		u.screen.table(streams[:min(len(streams), maxStreams)])
+	}
+	if n := len(streams) - maxStreams; n > 0 {
+		u.screen.say("", "and %d more", n)
+	}
 	u.screen.say(colorGreen, "ready in %s; Ctrl-C ends it", seconds(took))
 	u.screen.say("", "\ntry:\n%s", strings.Join(u.tries(ctx), "\n"))
 	return nil
@@ -212,6 +223,21 @@ func (u *Mesh) describe(ctx context.Context, w *workload) []string {
 		return []string{w.name, w.address.String(), "ready", "none yet", "-"}
 	}
 	return []string{w.name, w.address.String(), "ready", cert.identity, cert.expires.Local().Format("2006-01-02 15:04")}
+}
+
+// streamsOf returns the TCP services that a workload reaches at its own address, and where.
+func (u *Mesh) streamsOf(ctx context.Context, w *workload) (rows [][]string) {
+	if u.mesh.isolated {
+		return nil // at the addresses of the services
+	}
+	list, err := askStreams(ctx, u.client, hostPort(w.address, adminPort))
+	if err != nil {
+		u.screen.say(colorYellow, "outrigger: %s: %v", w.name, err)
+	}
+	for _, s := range list {
+		rows = append(rows, []string{w.name, s.service, s.address})
+	}
+	return rows
 }
 
 // tries returns commands for the user to try: a request through the Envoys of the first workload

@@ -32,10 +32,7 @@ var (
 
 // protocols are the valid protocols of a workload. The port of the service has the same name in
 // lower case.
-var protocols = []string{"HTTP", "HTTP2", "GRPC"}
-
-// protocolTCP is valid, too, if connections are redirected.
-const protocolTCP = "TCP"
+var protocols = []string{"HTTP", "HTTP2", "GRPC", "TCP"}
 
 // ownSettings maps the fields of MeshConfig that outrigger sets itself to a hint for the user.
 var ownSettings = map[string]string{
@@ -162,7 +159,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 	if w.labels == nil {
 		w.labels = map[string]string{}
 	}
-	w.check(r, m.isolated)
+	w.check(r)
 	if app, ok := w.labels[appLabel]; ok && app != w.service {
 		r.add(w.lineOf("labels"), "%s: label app is %q, but outrigger sets it to the service, %q: remove the label or set service: %s",
 			w.where, app, w.service, app)
@@ -172,7 +169,7 @@ func (m *meshFile) completeWorkload(r *reader, w *workload) {
 }
 
 // check returns the problems of a single workload.
-func (w *workload) check(r *reader, isolated bool) {
+func (w *workload) check(r *reader) {
 	at := func(field string) int { return w.lineOf(field) }
 	if _, given := w.lines["name"]; !given {
 		r.add(w.line, "a workload has no name: add name: with a DNS label, for example name: frontend")
@@ -201,14 +198,8 @@ func (w *workload) check(r *reader, isolated bool) {
 			r.add(at(field), "%s: the port is missing: add port: with the port on which the application listens on 127.0.0.1, or remove %s", w.where, field)
 		}
 	}
-	switch {
-	case slices.Contains(protocols, w.protocol), isolated && w.protocol == protocolTCP:
-	case w.protocol == protocolTCP:
-		r.add(at("protocol"), "%s: protocol TCP needs redirected connections: run outrigger up with --isolate=netns, as root, or use one of %s",
-			w.where, strings.Join(protocols, ", "))
-	default:
-		r.add(at("protocol"), "%s: protocol %q is not supported in a mesh on one machine: use one of %s, or with --isolate=netns %s",
-			w.where, w.protocol, strings.Join(protocols, ", "), protocolTCP)
+	if !slices.Contains(protocols, w.protocol) {
+		r.add(at("protocol"), "%s: protocol %q is not supported in a mesh on one machine: use one of %s", w.where, w.protocol, strings.Join(protocols, ", "))
 	}
 	if w.readyPath != "" && !strings.HasPrefix(w.readyPath, "/") {
 		r.add(at("path"), "%s: ready: path %q must begin with /", w.where, w.readyPath)

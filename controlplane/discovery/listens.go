@@ -4,6 +4,9 @@
 package discovery
 
 import (
+	"cmp"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,4 +47,34 @@ func (s *stream) listens(q *request) {
 	next.Listens = all
 	s.labels.seen.Store(&next)
 	s.given.Undecided = true // more is generated for it now
+}
+
+// unbound matches the address at which Envoy could not listen, in its message about a listener.
+var unbound = regexp.MustCompile(`cannot bind '([^']+)'`)
+
+// occupied records the ports of the proxy's own loopback address at which it could not listen, so that
+// listeners of TCP services at them are omitted: an Envoy whose first response has one is never ready.
+// It reports whether there are new ones.
+func (s *stream) occupied(q *request) bool {
+	known := s.view()
+	own, err := netip.ParseAddr(known.IPs[0])
+	if q.typeURL != xds.TypeListener || err != nil || !own.IsLoopback() {
+		return false
+	}
+	all := slices.Clone(known.Occupied)
+	for _, m := range unbound.FindAllStringSubmatch(cmp.Or(q.message, q.rejected), maxListens) {
+		at, err := netip.ParseAddrPort(m[1])
+		if err == nil && at.Addr() == own && len(all) < maxListens && !slices.Contains(all, uint32(at.Port())) {
+			all = append(all, uint32(at.Port()))
+		}
+	}
+	if len(all) == len(known.Occupied) {
+		return false
+	}
+	slices.Sort(all)
+	next := *known
+	next.Occupied = all
+	s.labels.seen.Store(&next)
+	s.given.Undecided = true // less is generated for it now
+	return true
 }

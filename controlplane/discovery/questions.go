@@ -63,7 +63,7 @@ func (s *stream) answerDebug(q *request) error {
 func (s *stream) state() *debug.Stream {
 	standing, follows := s.acks.standing()
 	out := &debug.Stream{
-		ID: s.id(), Number: s.number, Proxy: s.proxy, Caller: s.caller, Secure: s.secure, Delta: s.delta, Connected: s.connected,
+		ID: s.id(), Number: s.number, Proxy: s.view(), Caller: s.caller, Secure: s.secure, Delta: s.delta, Connected: s.connected,
 		Objects: s.objects != nil, Follows: follows, Settled: standing.Settled, Given: s.acks.gives.Load(), Withheld: s.member.Withheld,
 		Types: make([]debug.TypeState, len(order)),
 	}

@@ -142,10 +142,11 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 	if r.Type < 0 || s.member == nil {
 		return
 	}
+	occupied := s.occupied(q)
 	switch {
 	case !s.member.Rejected(r):
-		if sub.typeURL == xds.TypeVirtualHost {
-			sub.resendLast(last) // Envoy takes all of a response or nothing
+		if occupied || sub.typeURL == xds.TypeVirtualHost { // Envoy takes all virtual hosts of a response or none
+			sub.resendLast(last)
 		}
 		sub.previous = previous{}
 		return

@@ -151,3 +151,72 @@ spec:
 		}
 	}
 }
+
+// TestStreamsOfOwnAddress checks which TCP services have a listener at the loopback address of a
+// workload, and that the others have a problem with a cure, or none where requests reach them otherwise.
+func TestStreamsOfOwnAddress(t *testing.T) {
+	t.Parallel()
+	const objects = `
+kind: ServiceEntry
+metadata: {name: a, namespace: default}
+spec:
+  hosts: [a.test]
+  resolution: STATIC
+  ports: [{number: 443, name: tls}, {number: 5432, name: tcp-a}, {number: 6379, name: redis}, {number: 7000, name: any}, {number: 8000, name: http}, {number: 9000, name: udp}]
+  endpoints: [{address: 10.0.0.1}]
+---
+kind: ServiceEntry
+metadata: {name: b, namespace: default}
+spec:
+  hosts: [b.test]
+  resolution: STATIC
+  ports: [{number: 443, name: tls}, {number: 5432, name: tcp-b}]
+  endpoints: [{address: 10.0.0.2}]
+---
+kind: ServiceEntry
+metadata: {name: own, namespace: default}
+spec:
+  hosts: [own.test]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 4000, name: tcp}]
+  endpoints: [{address: 127.1.0.2}]
+---
+kind: Sidecar
+metadata: {name: own, namespace: default}
+spec:
+  ingress: [{port: {number: 4000, protocol: TCP, name: tcp}, bind: 127.1.0.2, defaultEndpoint: "127.0.0.1:4000"}]
+`
+	mesh := snapshot.Build(nil, inputOf(decode(t, objects), meshconfig.Default()), model.Change{All: true})
+	for name, tc := range map[string]struct {
+		change    func(*model.Proxy)
+		listeners string
+		problem   string // of the last object
+	}{
+		"all ports":    {func(*model.Proxy) {}, "127.1.0.2_443 127.1.0.2_5432 127.1.0.2_6379", "give the port another number"},
+		"unprivileged": {func(p *model.Proxy) { p.Settings = model.ProxySettings{Unprivileged: true}.Keyed() }, "127.1.0.2_5432 127.1.0.2_6379", "port 5432 of the address of each workload"},
+		"taken":        {func(p *model.Proxy) { p.Occupied = []uint32{443, 5432, 6379} }, "", "the proxy cannot listen at 127.1.0.2:5432"},
+		"no own address": {func(p *model.Proxy) {
+			p.IPs = []string{"10.0.0.9"}
+		}, "", ""},
+		"a gateway": {func(p *model.Proxy) { p.Role = "router" }, "", ""},
+	} {
+		proxy := proxyAt("127.1.0.2")
+		proxy.HTTPProxyPort = 15080
+		tc.change(proxy)
+		validateWithEnvoy(t, envoytest.Binary(t), mesh, proxy)
+		set := New(Config{}).Generate(mesh, proxy, xds.TypeListener)
+		var names []string
+		for _, r := range set.Resources {
+			if r.Name != "127.1.0.2_15080" && r.Name != "127.0.0.1_15080" && r.Name != "127.1.0.2_4000" {
+				names = append(names, r.Name)
+			}
+		}
+		if got := strings.Join(names, " "); got != tc.listeners {
+			t.Errorf("%s: listeners %s, want %s", name, got, tc.listeners)
+		}
+		if n := len(set.Problems); (n == 0) != (tc.problem == "") || n > 0 && !strings.Contains(set.Problems[n-1].Reason, tc.problem) {
+			t.Errorf("%s: problems %v, want %q", name, set.Problems, tc.problem)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package generate
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,6 +35,10 @@ type planKey struct {
 	sidecar model.Key
 	// loopback is the address of listeners that the application connects to directly.
 	loopback string
+	// unprivileged is true if such listeners cannot have ports below 1024, occupied are further
+	// ports that they cannot have.
+	unprivileged bool
+	occupied     string
 	// own is the address of the proxy if it is an endpoint of a headless service.
 	own string
 }
@@ -65,6 +70,8 @@ type outboundListener struct {
 	grpcWeb bool
 	// locked is true for a listener that the Sidecar names. No other service is added to it.
 	locked bool
+	// local is true for a listener at the loopback address of a workload, see [target.ownLoopback].
+	local  bool
 	chains []streamChain
 	taken  map[streamMatch]int // chains by their match
 	// from is the object that the listener is built for, the first one if there are several.
@@ -106,12 +113,13 @@ type listenerKey struct {
 }
 
 // planOf returns the outbound listeners of a proxy. Without interception, these are the listeners
-// that its Sidecar names; all other traffic uses the HTTP proxy.
+// that its Sidecar names and those of TCP services at its own loopback address; all other traffic uses
+// the HTTP proxy.
 func (g *Generator) planOf(s *target) *plan {
 	v := g.view(s)
 	key := planKey{outbound: s.outbound, route: s.routeKey()}
-	explicit := s.namesListeners()
-	if !s.intercepts() && !explicit {
+	explicit, local := s.namesListeners(), s.ownLoopback() && v.streams
+	if !s.intercepts() && !explicit && !local {
 		return &noPlan
 	}
 	from := inputs{v, s.mesh.VirtualServices, nil, s.mesh.DestinationRules}
@@ -119,6 +127,10 @@ func (g *Generator) planOf(s *target) *plan {
 		// Of other Sidecars only the imports matter, which target contains: two Sidecars with
 		// equal imports share a plan.
 		key.sidecar, key.loopback, from[2] = s.sidecar.Config.Key, httpProxyAddress(s), s.sidecar
+	}
+	if local {
+		key.loopback, key.unprivileged, key.occupied = httpProxyAddress(s), s.unprivileged(), fmt.Sprint(s.proxy.Occupied)
+		from[4] = s.mesh.Instances
 	}
 	if v.headless && s.intercepts() {
 		key.own = s.headlessAddress()
@@ -153,16 +165,21 @@ func (p *planner) make(own string) *plan {
 	for _, e := range p.egress() {
 		for _, svc := range e.services {
 			for _, port := range svc.Ports {
-				if e.spec != nil {
+				switch {
+				case e.spec != nil:
 					p.named(e, svc, port)
-				} else if p.intercepts() {
+				case p.intercepts():
 					p.anywhere(svc, port, own)
+				case p.ownLoopback() && port.Protocol.IsTCP():
+					p.local(svc, port)
 				}
 			}
 		}
 	}
 	for _, l := range p.byKey {
-		p.plan.listeners = append(p.plan.listeners, l)
+		if !l.bound || l.routes != "" || len(l.chains) > 0 { // else it could only refuse connections
+			p.plan.listeners = append(p.plan.listeners, l)
+		}
 	}
 	slices.SortFunc(p.plan.listeners, func(a, b *outboundListener) int {
 		return cmp.Or(strings.Compare(a.bind, b.bind), cmp.Compare(a.port, b.port))
@@ -238,6 +255,40 @@ func (p *planner) named(e egress, svc *model.Service, port model.Port) {
 		l.serve(routes, "", svc)
 		p.stream(l, svc, port, nil)
 	default:
+		p.stream(l, svc, port, nil)
+	}
+}
+
+// ownLoopback reports whether the proxy has a loopback address for itself, as several workloads on
+// one machine do whose connections are not intercepted.
+func (s *target) ownLoopback() bool {
+	return !s.intercepts() && httpProxyPort(s) != 0 && httpProxyAddress(s) == s.proxy.IPs[0]
+}
+
+// anotherNumber is the cure for a port that is in use at the address of a workload.
+const anotherNumber = "give the port another number (spec.ports.number), with the port of the server in targetPort"
+
+// unprivileged reports whether the proxy must not listen on ports below 1024.
+func (s *target) unprivileged() bool { return s.settings != nil && s.settings.Unprivileged }
+
+// local adds a port of a service to the listener of that port at the loopback address of the
+// workload. TLS services share a port, as the SNI distinguishes them.
+func (p *planner) local(svc *model.Service, port model.Port) {
+	if port.Number < envoyconf.FirstFreePort && p.unprivileged() {
+		return // CONNECT requests reach it
+	}
+	if slices.ContainsFunc(p.instances(), func(i snapshot.Instance) bool { return i.Service.ServiceKey == svc.ServiceKey }) {
+		return // the port is that of its own inbound listener
+	}
+	if slices.Contains(p.proxy.Occupied, port.Number) {
+		p.plan.problems = append(p.plan.problems, model.Problem{
+			Object: svc.Source, Warning: true,
+			Reason: fmt.Sprintf("spec.ports: the proxy cannot listen at %s, where another program of its machine does or which it has no right to: "+anotherNumber, envoyconf.HostPort(httpProxyAddress(p.target), port.Number)),
+		})
+		return
+	}
+	if l := p.open(httpProxyAddress(p.target), port.Number, svc); l != nil {
+		l.bound, l.local = true, true
 		p.stream(l, svc, port, nil)
 	}
 }

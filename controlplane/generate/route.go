@@ -15,6 +15,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -298,7 +299,27 @@ func (b *routeBuilder) httpProxy() []madeHost {
 	}
 	tunnel.Name = rest.GetRoutes()[0].GetName()
 	rest.Routes = append([]*routev3.Route{tunnel}, rest.Routes...)
+	if to == cluster.ForwardName {
+		rest.Routes = append(toItself(httpProxyPort(b.target)), rest.Routes...)
+	}
 	return b.virtualHosts(hosts, madeHost{rest, append(from, b.hidePeer(rest)...)})
+}
+
+// toItself returns the routes of requests for the port of the HTTP proxy at any unknown host. The
+// proxy would receive the requests that it forwards to itself, without end.
+func toItself(port uint32) []*routev3.Route {
+	tunnel, request := route.Connect(), blockAll().GetRoutes()[0]
+	tunnel.Action = request.GetAction()
+	for _, r := range []*routev3.Route{tunnel, request} {
+		r.Name = "block_itself"
+		r.Match.Headers = []*routev3.HeaderMatcher{{
+			Name: ":authority",
+			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: ":" + envoyconf.Number(port)},
+			}},
+		}}
+	}
+	return []*routev3.Route{tunnel, request}
 }
 
 // virtualHosts builds the virtual hosts that have a domain, sorted by name, followed by rest, the

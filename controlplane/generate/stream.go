@@ -38,7 +38,7 @@ func (p *planner) stream(l *outboundListener, svc *model.Service, port model.Por
 		}
 		chain.stream, chain.sources = p.routes.StreamTo(svc, port.Number), p.routes.TakeSources()
 		ok := true
-		if port.Protocol.IsTLS() && l.bind == anyAddress && len(ranges) == 0 {
+		if port.Protocol.IsTLS() && (l.bind == anyAddress || l.local) && len(ranges) == 0 {
 			// Only the SNI distinguishes it from other services on the port.
 			chain.serverNames, ok = serverNames([]string{svc.Hostname})
 		}
@@ -70,11 +70,14 @@ func (p *planner) conflict(l *outboundListener, lost, won streamChain) {
 	if lost.from.Kind == model.KubernetesService && won.from.Kind == model.KubernetesService {
 		return // the addresses were not chosen by a user
 	}
-	where := cmp.Or(l.bind, "every address")
+	where, cure := cmp.Or(l.bind, "every address"), "give one of them its own address (spec.addresses) or another port"
+	if l.local {
+		where, cure = "the address of each workload", anotherNumber
+	}
 	p.plan.problems = append(p.plan.problems, model.Problem{
 		Object: lost.from, Warning: true, Code: model.ConflictOutbound,
 		Reason: "port " + envoyconf.Number(l.port) + " of " + where + " is already used by " + won.from.String() +
-			", and connections to both are indistinguishable: give one of them its own address (spec.addresses) or another port",
+			", and connections to both are indistinguishable: " + cure,
 	})
 }
 

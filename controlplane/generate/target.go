@@ -256,6 +256,8 @@ type view struct {
 	passthrough bool
 	// headless is true if a service is headless.
 	headless bool
+	// streams is true if a port of a service serves TCP.
+	streams bool
 }
 
 // clusterRef describes the cluster of a port and subset of a service.
@@ -296,6 +298,7 @@ func newView(s *target) *view {
 		v.headless = v.headless || isHeadless(svc)
 		rule := s.mesh.DestinationRules.For(svc.ServiceKey, s.proxy.Namespace, s.proxy.Labels)
 		for _, port := range svc.Ports {
+			v.streams = v.streams || port.Protocol.IsTCP()
 			v.add(s, svc, port, rule, "")
 			if rule == nil {
 				continue

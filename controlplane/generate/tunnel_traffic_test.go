@@ -5,10 +5,15 @@ package generate
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,7 +22,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// tunnels are services behind the HTTP proxy. PORT_A and PORT_B are ports of applications.
+// tunnels are services behind the HTTP proxy. PORT_A, PORT_B and SECURE are ports of applications, and
+// LOCAL_TCP and LOCAL_TLS ports of the sidecar.
 const tunnels = `
 kind: ServiceEntry
 metadata: {name: direct, namespace: default}
@@ -72,6 +78,24 @@ spec:
   location: MESH_EXTERNAL
   resolution: DYNAMIC_DNS
   ports: [{number: PORT_A, name: tls, protocol: TLS}]
+---
+kind: ServiceEntry
+metadata: {name: local, namespace: default}
+spec:
+  hosts: [local.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: LOCAL_TCP, targetPort: PORT_A, name: tcp, protocol: TCP}, {number: LOCAL_TLS, targetPort: SECURE, name: tls, protocol: TLS}]
+  endpoints: [{address: 127.0.0.1}]
+---
+kind: ServiceEntry
+metadata: {name: second, namespace: default}
+spec:
+  hosts: [example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: LOCAL_TCP, targetPort: PORT_B, name: tcp, protocol: TCP}, {number: LOCAL_TLS, targetPort: OTHER, name: tls, protocol: TLS}]
+  endpoints: [{address: 127.0.0.1}]
 `
 
 // TestEnvoyTunnels opens tunnels through the HTTP proxy with CONNECT, and sends requests without a
@@ -79,7 +103,8 @@ spec:
 func TestEnvoyTunnels(t *testing.T) {
 	t.Parallel()
 	a, b := backend(t, "a"), backend(t, "b")
-	objects := strings.NewReplacer("PORT_A", a, "PORT_B", b).Replace(tunnels)
+	secure, other := encrypted(t, "secure"), encrypted(t, "other")
+	objects := strings.NewReplacer("PORT_A", a, "PORT_B", b, "SECURE", portOf(t, secure.Listener.Addr()), "OTHER", portOf(t, other.Listener.Addr())).Replace(tunnels)
 	const only = `
 ---
 kind: Sidecar
@@ -91,26 +116,55 @@ spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
 		name, address, objects string
 		asks                   map[string]string // by authority: the status of CONNECT, and who answers through the tunnel
 		requests               map[string]string // by host: the status of a request without a tunnel, and who answers
+		stream, known, unknown string            // who answers over TCP at the sidecar, and over HTTPS through a tunnel
 	}{
 		{"any", "127.77.56.90", objects, map[string]string{
 			"direct.example.com:443": "200 a", "direct.example.com:5432": "200 a", "direct.example.com:80": "404", // requests of HTTP need no tunnel
 			"moved.example.com:443": "200 b", "moved.example.com:5432": "200 b",
 			"some.localhost:" + a: "200 a", "localhost:" + b: "200 b", "127.0.0.1:" + b: "200 b", "nobody.invalid:443": "502",
-		}, map[string]string{"direct.example.com": "200 a", "127.0.0.1:" + b: "200 b"}},
+		}, map[string]string{"direct.example.com": "200 a", "127.0.0.1:" + b: "200 b"}, "b", "secure", "other"},
 		{"registry only", "127.77.56.91", objects + only, map[string]string{
 			"direct.example.com:443": "200 a", "moved.example.com:443": "200 b", "some.localhost:" + a: "200 a",
 			"localhost:" + b: "403", "127.0.0.1:" + b: "403",
-		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "200 b", "127.0.0.1:" + b: "502", "localhost:" + b: "502"}},
+		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "200 b", "127.0.0.1:" + b: "502", "localhost:" + b: "502"}, "b", "secure", "Forbidden"},
 		{"imported hosts only", "127.77.56.92", objects + narrow, map[string]string{
 			"direct.example.com:443": "200 a", "direct.example.com:5432": "200 a", "moved.example.com:443": "403", "other.example.com:5432": "403",
 			"some.localhost:" + a: "403", "127.0.0.1:" + b: "403",
-		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "502", "127.0.0.1:" + b: "502"}},
+		}, map[string]string{"direct.example.com": "200 a", "visible.example.com": "502", "127.0.0.1:" + b: "502"}, "", "Forbidden", "Forbidden"},
 	} {
 		t.Run(world.name, func(t *testing.T) {
-			proxy := ""
-			through := newBalancing(t, world.address, world.objects, func(p *model.Proxy) {
+			proxy, ports := "", freePorts(t, world.address, 2)
+			at := strings.NewReplacer("LOCAL_TCP", ports[0], "LOCAL_TLS", ports[1])
+			through := newBalancing(t, world.address, at.Replace(world.objects), func(p *model.Proxy) {
 				proxy = net.JoinHostPort(world.address, strconv.Itoa(int(p.HTTPProxyPort)))
+				p.Settings = model.ProxySettings{Unprivileged: true}.Keyed() // the other ports of TLS are 443
 			})
+			for _, itself := range []string{proxy, strings.Replace(proxy, world.address, "localhost", 1)} {
+				if got := throughTunnel(t, proxy, itself); got != "403" {
+					t.Errorf("a tunnel to the proxy itself, %s: %s, want 403", itself, got)
+				}
+				if status, _ := through.get(t, "http://"+itself+"/", ""); status != http.StatusBadGateway {
+					t.Errorf("a request to the proxy itself, %s: %d, want 502", itself, status)
+				}
+			}
+			if got := answering(t, http.DefaultClient, "http://"+net.JoinHostPort(world.address, ports[0])); got != world.stream {
+				t.Errorf("at port %s answers %q, want %q", ports[0], got, world.stream)
+			}
+			for name, want := range map[string]string{"local.example.com": world.stream, "example.com": world.stream, "unknown.example.com": ""} {
+				if want != "" {
+					want = map[string]string{"local.example.com": "secure", "example.com": "other"}[name]
+				}
+				direct := secureClient(secure, name, nil)
+				if got := answering(t, direct, "https://"+net.JoinHostPort(world.address, ports[1])); got != want {
+					t.Errorf("at port %s answers %q for the SNI %s, want %q", ports[1], got, name, want)
+				}
+			}
+			tunnelled := secureClient(secure, "example.com", &url.URL{Scheme: "http", Host: proxy})
+			for authority, want := range map[string]string{"local.example.com:" + ports[1]: world.known, other.Listener.Addr().String(): world.unknown} {
+				if got := answering(t, tunnelled, "https://"+authority); got != want {
+					t.Errorf("HTTPS to %s answers %q, want %q", authority, got, want)
+				}
+			}
 			for authority, want := range world.asks {
 				if got := throughTunnel(t, proxy, authority); got != want {
 					t.Errorf("%s: %s, want %s", authority, got, want)
@@ -123,6 +177,45 @@ spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
 			}
 		})
 	}
+}
+
+// encrypted is an application that answers over HTTPS with its name.
+func encrypted(t *testing.T, name string) *httptest.Server {
+	t.Helper()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// secureClient returns a client of servers whose certificate is that of s, with an SNI and a proxy.
+func secureClient(s *httptest.Server, sni string, proxy *url.URL) *http.Client {
+	roots := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	return &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyURL(proxy), DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: sni, InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: "example.com"})
+			return err
+		}},
+	}}
+}
+
+// answering returns the first word of a response, the reason why a proxy opens no tunnel, or nothing if
+// the connection fails.
+func answering(t *testing.T, client *http.Client, target string) string {
+	t.Helper()
+	resp, err := client.Get(target)
+	if err != nil {
+		if strings.HasSuffix(err.Error(), "Forbidden") {
+			return "Forbidden"
+		}
+		return ""
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	word, _, _ := strings.Cut(string(body), " ")
+	return word
 }
 
 // TestEnvoyStreams connects to TCP listeners that a Sidecar names: each has the destination of its

@@ -69,6 +69,8 @@ type Proxy struct {
 	// Listens are the addresses, "host:port", of a proxyless server; sorted,
 	// without duplicates.
 	Listens []string
+	// Occupied are ports of its own loopback address at which it could not listen; sorted.
+	Occupied []uint32
 	// Metadata are the values of its node metadata that are text, which EnvoyFilters match.
 	Metadata map[string]string
 	// Settings are its own settings; nil means none.

@@ -19,8 +19,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// firstFreePort is the first unprivileged port.
-const firstFreePort = 1024
+// FirstFreePort is the first unprivileged port.
+const FirstFreePort = 1024
 
 // ApplyListener applies the settings of a proxy to a listener that was built for all proxies of
 // its kind. The listeners of a gateway serve clients outside the mesh, whatever their traffic
@@ -30,8 +30,8 @@ func ApplyListener(l *listenerv3.Listener, s *model.ProxySettings, gateway bool)
 		return nil
 	}
 	bound := l.GetBindToPort() == nil || l.GetBindToPort().GetValue()
-	if port := l.GetAddress().GetSocketAddress().GetPortValue(); s.Unprivileged && bound && port > 0 && port < firstFreePort {
-		return fmt.Errorf("the proxy is in an unprivileged pod (UNPRIVILEGED_POD) and cannot listen at port %d: choose a port from %d", port, firstFreePort)
+	if port := l.GetAddress().GetSocketAddress().GetPortValue(); s.Unprivileged && bound && port > 0 && port < FirstFreePort {
+		return fmt.Errorf("the proxy is in an unprivileged pod (UNPRIVILEGED_POD) and cannot listen at port %d: choose a port from %d", port, FirstFreePort)
 	}
 	inbound := !gateway && l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND
 	// A listener that only hands connections to other listeners is skipped: connections are
