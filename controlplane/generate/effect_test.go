@@ -190,7 +190,7 @@ func claims(kind model.Kind, spec proto.Message, claimed map[string]bool) {
 // withoutEffect are the warnings that a field has no effect at all; other warnings concern related
 // fields.
 var withoutEffect = []string{
-	"has no effect in this version", "has no effect on a sidecar: remove it", "has no effect on a gateway: remove it",
+	"has no effect in this version",
 	"is the form of older versions and has no effect: write consecutive5xxErrors or consecutiveGatewayErrors",
 }
 

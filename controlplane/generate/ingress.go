@@ -183,12 +183,14 @@ func (in *ingress) named() {
 		if tls != nil {
 			from = append(from, in.peers...) // without them the port would not exist
 		}
+		protocol := model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName()))
+		if tls != nil && protocol == model.ProtocolHTTPS {
+			protocol = model.ProtocolHTTP // inside the TLS that ends here
+		}
 		shown := in.shown(port, &from)
 		in.entries = append(in.entries, ingressEntry{
 			from: from, bind: bind, port: port, target: target, bound: bound,
-			protocol: model.ParseProtocol(cmp.Or(l.GetPort().GetProtocol(), l.GetPort().GetName())),
-			mode:     in.mode(port),
-			tls:      tls, pool: l.GetConnectionPool(), shown: shown,
+			protocol: protocol, mode: in.mode(port), tls: tls, pool: l.GetConnectionPool(), shown: shown,
 		})
 	}
 }

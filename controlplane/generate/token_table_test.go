@@ -33,6 +33,12 @@ func tokenVerdicts() []verdict {
 			200 OPTIONS / | Origin: http://x | Access-Control-Request-Method: GET | Authorization: Bearer <expired>
 			401 OPTIONS / | Authorization: Bearer <expired>
 		`},
+		{"a header that no request has", tokenRules("one", `{issuer: "`+issuerA+`", jwks: 'KEYS_A', fromHeaders: [{name: a b}]}`) + "---\n" +
+			policy("p", `{rules: [{to: [{operation: {paths: [/open]}}]}, {from: [{source: {requestPrincipals: ["*"]}}]}]}`), `
+			200 GET /open | Authorization: Bearer <expired>
+			403 GET / | Authorization: Bearer <ann>
+			403 GET /?access_token=<ann>
+		`},
 		{"audiences", tokenRules("aud", `{issuer: "`+issuerA+`", jwks: 'KEYS_A', audiences: [api, web]}`), `
 			200 GET / | Authorization: Bearer <web>
 			200 GET / | Authorization: Bearer <lists>

@@ -76,6 +76,15 @@ func callerVerdicts() []verdict {
 			403 GET / | as default/api
 			403 GET /
 		`},
+		{"names that no service account has", policy("n", `{rules: [{from: [{source: {serviceAccounts: [A_b, "a b", A/b]}}]}]}`), `
+			403 GET / | as default/a
+			403 GET /
+			0 GET / | port tcp | as default/a
+		`},
+		{"denied names that no service account has", policy("n", `{action: DENY, rules: [{from: [{source: {serviceAccounts: [A_b, "a b", A/b]}}]}]}`), `
+			200 GET / | as default/a
+			200 GET / | port tcp
+		`},
 		{"addresses", policy("i", `{rules: [{from: [{source: {ipBlocks: [127.0.0.0/8], notIpBlocks: ["10.0.0.1"]}}]}]}`), `
 			200 GET /
 			200 GET / | port tcp

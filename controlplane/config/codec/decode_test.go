@@ -89,3 +89,31 @@ func TestSecretsAreSkipped(t *testing.T) {
 		t.Errorf("problems of a Secret of version v2: got %v, want 1", problems)
 	}
 }
+
+// TestEmptyValuesOfClusters checks that empty texts and numbers, which today's definitions refuse, are
+// read where a cluster still holds them; empty lists of a policy never are.
+func TestEmptyValuesOfClusters(t *testing.T) {
+	t.Parallel()
+	const text = `apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: a}
+spec: {jwtRules: [{issuer: a, jwksUri: ""}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: b}
+spec: {hosts: [b.example.com], ports: [{number: 80, name: http, protocol: HTTP, targetPort: 0}], resolution: DNS}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: c}
+spec: {rules: [{from: []}]}
+`
+	if objects, problems := Decode("x", []byte(text)); len(objects) != 0 || len(problems) != 3 {
+		t.Errorf("Decode = %v, %v; want no object and 3 problems", objects, problems)
+	}
+	objects, problems := DecodeForeign("x", []byte(text))
+	if len(objects) != 2 || len(problems) != 1 || problems[0].Object.Name != "c" {
+		t.Errorf("DecodeForeign = %v, %v; want the first two objects and the problem of the third", objects, problems)
+	}
+}

@@ -23,6 +23,9 @@ import (
 var refusedPaths = map[string]string{
 	"spec.http.fault.delay.exponentialDelay":             "not supported by any proxy",
 	"spec.http.fault.abort.http2Error":                   "not supported by any proxy",
+	"spec.servers.port.targetPort":                       "of services only",
+	"spec.ingress.port.targetPort":                       "of services only",
+	"spec.egress.port.targetPort":                        "of services only",
 	"spec.ingress.tls.httpsRedirect":                     "of gateways only",
 	"spec.ingress.tls.credentialName":                    "of gateways only",
 	"spec.ingress.tls.subjectAltNames":                   "of gateways only",

@@ -282,18 +282,32 @@ func (b *builder) anything(n *yaml.Node, path string) any {
 	return n.Value
 }
 
-// neverEmpty are the lists and mappings of protobuf that may be left out and
-// may not be empty: a person who writes "from: []" means the opposite of
-// what leaving it out means. It is never written to.
+// neverEmpty are the fields of protobuf that may be left out and may not be
+// empty, which messages cannot distinguish: a person who writes "from: []" means
+// the opposite of what leaving it out means. It is never written to.
 var neverEmpty = map[protoreflect.FullName]string{
-	"istio.security.v1beta1.Rule.from":                          "write a source, or remove it to mean all clients",
-	"istio.security.v1beta1.Rule.to":                            "write an operation, or remove it to mean everything",
-	"istio.security.v1beta1.PeerAuthentication.port_level_mtls": "write a port, or remove it",
+	"istio.extensions.v1alpha1.WasmPlugin.image_pull_secret":          "write the name of a Secret, or remove it",
+	"istio.extensions.v1alpha1.WasmPlugin.plugin_name":                "write a name, or remove it",
+	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.port_number": "write a port between 1 and 65535, or remove it",
+	"istio.networking.v1alpha3.HTTPBody.bytes":                        "write the body in base64",
+	"istio.networking.v1alpha3.ServerTLSSettings.tls_certificates":    "write a certificate, or remove it",
+	"istio.networking.v1alpha3.ServicePort.target_port":               "write a port between 1 and 65535, or remove it",
+	"istio.security.v1beta1.JWTRule.jwks_uri":                         "write the URL of the keys, or remove it",
+	"istio.security.v1beta1.Rule.from":                                "write a source, or remove it to mean all clients",
+	"istio.security.v1beta1.Rule.to":                                  "write an operation, or remove it to mean everything",
+	"istio.security.v1beta1.PeerAuthentication.port_level_mtls":       "write a port, or remove it",
+	"istio.telemetry.v1alpha1.MetricsOverrides.TagOverride.value":     "write an expression, or remove it",
 }
 
-// emptyFault refuses an empty list or mapping where it means nothing.
+// emptyFault refuses an empty list, mapping or value where it means nothing. A
+// cluster may hold values from a time before its definitions refused them.
 func (b *builder) emptyFault(n *yaml.Node, fd protoreflect.FieldDescriptor, path string) {
-	if cure, ok := neverEmpty[fd.FullName()]; ok && len(n.Content) == 0 {
+	cure, ok := neverEmpty[fd.FullName()]
+	switch {
+	case !ok || len(n.Content) > 0 || b.lenient && n.Kind == yaml.ScalarNode:
+	case n.Kind == yaml.ScalarNode && n.Value == "0":
+		b.errorf(n, "%s is 0: %s", path, cure)
+	case n.Kind != yaml.ScalarNode || n.Value == "":
 		b.errorf(n, "%s is empty: %s", path, cure)
 	}
 }

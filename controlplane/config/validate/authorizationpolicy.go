@@ -83,7 +83,7 @@ func (c *checker) policyRule(r *securityv1beta1.Rule, action securityv1beta1.Aut
 	for i, w := range r.GetWhen() {
 		at := field.Index(path+".when", i)
 		c.condition(w, at)
-		if custom && strings.HasPrefix(w.GetKey(), "request.auth.") {
+		if custom && (strings.HasPrefix(w.GetKey(), "request.auth.") || strings.HasPrefix(w.GetKey(), "source.") && w.GetKey() != "source.ip") {
 			c.errorf(at+".key", "is %s, which is not yet known when the action CUSTOM decides: remove the condition", field.Quote(w.GetKey()))
 		}
 	}
@@ -171,8 +171,10 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 	}
 	for name, domains := range field.Sorted(map[string][]string{"trustDomains": s.GetTrustDomains(), "notTrustDomains": s.GetNotTrustDomains()}) {
 		for i, d := range domains {
+			at := field.Index(path+"."+name, i)
+			c.oneWildcard(d, at)
 			if strings.Contains(d, "/") {
-				c.errorf(field.Index(path+"."+name, i), "is %s: a trust domain has no \"/\"; for whole identities write principals", field.Quote(d))
+				c.errorf(at, "is %s: a trust domain has no \"/\"; for whole identities write principals", field.Quote(d))
 			}
 		}
 	}
@@ -184,18 +186,30 @@ func (c *checker) policySource(s *securityv1beta1.Source, path string) {
 	c.serviceAccounts(s.GetNotServiceAccounts(), path+".notServiceAccounts")
 }
 
+// oneWildcard checks a value that may begin or end with a wildcard.
+func (c *checker) oneWildcard(s, path string) {
+	if n := strings.Count(s, "*"); n > 1 || n == 1 && s[0] != '*' && s[len(s)-1] != '*' {
+		c.errorf(path, "is %s: one \"*\" is allowed, at the start or the end", field.Quote(s))
+	}
+}
+
 func (c *checker) serviceAccounts(list []string, path string) {
 	const most = 16
 	if len(list) > most {
 		c.errorf(path, "has %d entries: at most %d are allowed", len(list), most)
 	}
+	const longest = 320
 	for i, s := range list {
 		namespace, name, both := strings.Cut(s, "/")
 		if !both {
 			name = namespace
 		}
-		if s != "" && (both && DNSLabelFault(namespace) != "" || SubdomainFault(name) != "") {
-			c.errorf(field.Index(path, i), "is %s: write the name of a service account, or namespace/name; wildcards are not allowed", field.Quote(s))
+		switch at := field.Index(path, i); {
+		case s == "":
+		case namespace == "" || name == "" || strings.Contains(name, "/") || strings.Contains(s, "*") || len(s) > longest:
+			c.errorf(at, "is %s: write the name of a service account, or namespace/name; wildcards are not allowed", field.Quote(s))
+		case both && DNSLabelFault(namespace) != "" || SubdomainFault(name) != "":
+			c.warnf(at, "is %s, which is not the name of a service account and matches no identity of Kubernetes: write a name, or namespace/name", field.Quote(s))
 		}
 	}
 }
@@ -301,11 +315,18 @@ func (c *checker) condition(w *securityv1beta1.Condition, path string) {
 		c.errorf(path, "has neither values nor notValues: write one of them")
 	}
 	for _, a := range []attribute{{name: "values", values: w.GetValues()}, {name: "notValues", values: w.GetNotValues()}} {
+		if w.GetKey() == "source.serviceAccount" {
+			c.serviceAccounts(a.values, path+"."+a.name)
+		}
 		for i, v := range a.values {
 			at := field.Index(path+"."+a.name, i)
 			switch {
 			case v == "":
 				c.errorf(at, "is empty: write a value, or remove it")
+			case w.GetKey() == "source.trustDomain":
+				if c.oneWildcard(v, at); strings.Contains(v, "/") {
+					c.warnf(at, "is %s, which no identity has: a trust domain has no \"/\"; for whole identities write source.principal", field.Quote(v))
+				}
 			case w.GetKey() == "destination.port":
 				c.portTexts([]string{v}, path+"."+a.name)
 			case strings.HasSuffix(w.GetKey(), ".ip"):
@@ -341,6 +362,8 @@ type targets struct {
 	selector *typev1beta1.WorkloadSelector
 	ref      *typev1beta1.PolicyTargetReference
 	refs     []*typev1beta1.PolicyTargetReference
+	// anyKind means that other kinds than those of [targetKinds] have no effect, and are no error.
+	anyKind bool
 }
 
 // targets checks the selector and the references of a policy, of which there
@@ -361,10 +384,10 @@ func (c *checker) targets(t targets) {
 		c.errorf("spec.targetRefs", "has %d entries: at most %d are allowed", len(t.refs), most)
 	}
 	if t.ref != nil {
-		c.targetRef(t.ref, "spec.targetRef")
+		c.targetRef(t.ref, false, "spec.targetRef")
 	}
 	for i, r := range t.refs {
-		c.targetRef(r, field.Index("spec.targetRefs", i))
+		c.targetRef(r, t.anyKind, field.Index("spec.targetRefs", i))
 	}
 }
 
@@ -374,12 +397,16 @@ var targetKinds = map[string]bool{
 	"/Service": true, "core/Service": true, "networking.istio.io/ServiceEntry": true,
 }
 
-func (c *checker) targetRef(r *typev1beta1.PolicyTargetReference, path string) {
+func (c *checker) targetRef(r *typev1beta1.PolicyTargetReference, anyKind bool, path string) {
 	c.fault(path+".group", typeRule[gatewayv1.Group]().fault(r.GetGroup()))
 	c.fault(path+".kind", typeRule[gatewayv1.Kind]().fault(r.GetKind()))
 	c.fault(path+".name", typeRule[gatewayv1.ObjectName]().fault(r.GetName()))
 	if !targetKinds[r.GetGroup()+"/"+r.GetKind()] {
-		c.errorf(path, "is of the kind %s of the group %s: a policy is for a Gateway or GatewayClass of gateway.networking.k8s.io, a Service, or a ServiceEntry of networking.istio.io",
+		report := c.errorf
+		if anyKind {
+			report = c.warnf
+		}
+		report(path, "is of the kind %s of the group %s: a policy is for a Gateway or GatewayClass of gateway.networking.k8s.io, a Service, or a ServiceEntry of networking.istio.io",
 			field.Quote(r.GetKind()), field.Quote(r.GetGroup()))
 	}
 	if ns := r.GetNamespace(); ns != "" {
@@ -393,10 +420,5 @@ func (c *checker) workloads(s *typev1beta1.WorkloadSelector) {
 	c.selector(s != nil, s.GetMatchLabels(), path)
 	if n := len(s.GetMatchLabels()); n > most {
 		c.errorf(path, "has %d entries: at most %d are allowed", n, most)
-	}
-	for k, v := range field.Sorted(s.GetMatchLabels()) {
-		if len(v) > maxLabel {
-			c.errorf(field.Key(path, k), "has %d characters: a label value has at most %d", len(v), maxLabel)
-		}
 	}
 }

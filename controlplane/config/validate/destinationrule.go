@@ -19,6 +19,7 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 	}
 	c.fault("spec.host", hostFault(dr.GetHost(), anyWildcard))
 	c.exportTo(cfg.Namespace, dr.GetExportTo(), "spec.exportTo")
+	c.notToNone(dr.GetExportTo(), "spec.exportTo")
 	if dr.GetWorkloadSelector() != nil {
 		c.selector(true, dr.GetWorkloadSelector().GetMatchLabels(), "spec.workloadSelector.matchLabels")
 		if to := dr.GetExportTo(); len(to) > 1 || len(to) == 1 && to[0] != "." && to[0] != cfg.Namespace {
@@ -36,7 +37,7 @@ func validateDestinationRule(c *checker, cfg *model.Config) {
 		} else {
 			names[s.GetName()] = i
 		}
-		c.labels(s.GetLabels(), path+".labels")
+		c.longLabels(s.GetLabels(), path+".labels")
 		c.trafficPolicy(s.GetTrafficPolicy(), path+".trafficPolicy")
 	}
 }

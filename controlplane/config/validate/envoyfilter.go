@@ -26,12 +26,7 @@ func validateEnvoyFilter(c *checker, cfg *model.Config) {
 	if n := len(selector.GetLabels()); n > most {
 		c.errorf("spec.workloadSelector.labels", "has %d entries: at most %d are allowed", n, most)
 	}
-	for k, v := range field.Sorted(selector.GetLabels()) {
-		if len(v) > maxLabel {
-			c.errorf("spec.workloadSelector.labels["+k+"]", "has %d characters: a label value has at most %d", len(v), maxLabel)
-		}
-	}
-	c.targets(targets{refs: f.GetTargetRefs()})
+	c.targets(targets{refs: f.GetTargetRefs(), anyKind: true})
 	if selector != nil && len(f.GetTargetRefs()) > 0 {
 		c.errorf("spec", "has workloadSelector and targetRefs: keep one of them")
 	}
@@ -41,6 +36,10 @@ func validateEnvoyFilter(c *checker, cfg *model.Config) {
 }
 
 func (c *checker) configPatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, path string) {
+	if c.waypointMatch(p.GetMatch(), path+".match") {
+		c.warnf(path+".match.context", "is WAYPOINT, and this mesh has no waypoints, so the patch has no effect: write SIDECAR_INBOUND, SIDECAR_OUTBOUND or GATEWAY")
+		return
+	}
 	if p.GetApplyTo() == networkingv1alpha3.EnvoyFilter_INVALID {
 		c.errorf(path+".applyTo", "is missing: write what to change, such as HTTP_FILTER or CLUSTER")
 	}
@@ -60,14 +59,8 @@ func (c *checker) configPatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjec
 	}
 }
 
-// patchMatch checks that the match fits what is to be changed.
-func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, path string) {
-	m := p.GetMatch()
-	if v := m.GetProxy().GetProxyVersion(); v != "" {
-		if _, err := regexp.Compile(v); err != nil {
-			c.errorf(path+".proxy.proxyVersion", "is %s: it is not a regular expression: %v", field.Quote(v), err)
-		}
-	}
+// waypointMatch checks the match of a waypoint. It reports whether the patch is for waypoints.
+func (c *checker) waypointMatch(m *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectMatch, path string) bool {
 	waypoint := m.GetContext() == networkingv1alpha3.EnvoyFilter_WAYPOINT
 	if waypoint != (m.GetWaypoint() != nil) {
 		c.errorf(path+".waypoint", "is only allowed with context: WAYPOINT, which requires it: write both, or neither")
@@ -75,7 +68,21 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 	if w := m.GetWaypoint(); w.GetPortNumber() != 0 {
 		c.port(w.GetPortNumber(), path+".waypoint.portNumber")
 	}
-	if m.GetObjectTypes() == nil || m.GetWaypoint() != nil {
+	return waypoint
+}
+
+// patchMatch checks that the match fits what is to be changed.
+func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, path string) {
+	m := p.GetMatch()
+	if v := m.GetProxy().GetProxyVersion(); v != "" {
+		switch _, err := regexp.Compile(v); {
+		case err != nil && len(v) > maxRegex:
+			c.warnf(path+".proxy.proxyVersion", "is %s: it is not a regular expression, so the patch has no effect: %v", field.Quote(v), err)
+		case err != nil:
+			c.errorf(path+".proxy.proxyVersion", "is %s: it is not a regular expression: %v", field.Quote(v), err)
+		}
+	}
+	if m.GetObjectTypes() == nil {
 		return
 	}
 	want := map[networkingv1alpha3.EnvoyFilter_ApplyTo]string{
@@ -83,7 +90,6 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 		networkingv1alpha3.EnvoyFilter_FILTER_CHAIN:        "listener",
 		networkingv1alpha3.EnvoyFilter_NETWORK_FILTER:      "listener",
 		networkingv1alpha3.EnvoyFilter_HTTP_FILTER:         "listener",
-		networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:     "listener",
 		networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION: "routeConfiguration",
 		networkingv1alpha3.EnvoyFilter_VIRTUAL_HOST:        "routeConfiguration",
 		networkingv1alpha3.EnvoyFilter_HTTP_ROUTE:          "routeConfiguration",
@@ -109,7 +115,10 @@ func (c *checker) patchMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 			c.warnf(path+".listener."+part, "has no effect with operation: %s, which adds in any case: remove it, or write INSERT_BEFORE", operation)
 		}
 	}
-	c.listenerMatch(p, m.GetListener(), path+".listener")
+	c.filterName(m.GetListener().GetListenerFilter(), path+".listener.listenerFilter")
+	if want == "listener" {
+		c.listenerMatch(p, m.GetListener(), path+".listener")
+	}
 }
 
 // neighbour returns the part of a match that names another filter, whose place only some operations
@@ -144,6 +153,8 @@ func unread(kind networkingv1alpha3.EnvoyFilter_ApplyTo, m *networkingv1alpha3.E
 		return parts
 	case networkingv1alpha3.EnvoyFilter_LISTENER, networkingv1alpha3.EnvoyFilter_LISTENER_FILTER:
 		add(l.GetFilterChain() != nil, "listener.filterChain")
+		add(r != nil, "routeConfiguration")
+		add(m.GetCluster() != nil, "cluster")
 	case networkingv1alpha3.EnvoyFilter_FILTER_CHAIN:
 		add(l.GetFilterChain().GetFilter() != nil, "listener.filterChain.filter")
 	case networkingv1alpha3.EnvoyFilter_ROUTE_CONFIGURATION:
@@ -156,7 +167,6 @@ func unread(kind networkingv1alpha3.EnvoyFilter_ApplyTo, m *networkingv1alpha3.E
 }
 
 func (c *checker) listenerMatch(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, m *networkingv1alpha3.EnvoyFilter_ListenerMatch, path string) {
-	c.filterName(m.GetListenerFilter(), path+".listenerFilter")
 	f := m.GetFilterChain().GetFilter()
 	if f == nil {
 		return

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 )
@@ -123,26 +124,65 @@ func (c *checker) patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObject
 	if !ok {
 		return // a missing applyTo, which has its own fault
 	}
-	types := &typeWalk{checker: c}
+	m, err := PatchMessage(p.GetApplyTo(), p.GetPatch().GetValue())
+	types := &typeWalk{checker: c, report: c.errorf}
+	if err == nil {
+		types.report = c.warnf // unknown types are inside unknown fields only
+	}
 	root := &structpb.Value{Kind: &structpb.Value_StructValue{StructValue: p.GetPatch().GetValue()}}
 	types.visit(root, path)
-	if types.unknown {
-		return // what cannot be found cannot be decoded
-	}
 	name := kind.ProtoReflect().Descriptor().FullName()
-	m, err := PatchMessage(p.GetApplyTo(), p.GetPatch().GetValue())
-	if err != nil {
+	switch {
+	case err != nil && types.unknown:
+		return // what cannot be found cannot be decoded
+	case err != nil:
 		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), JSONReason(err))
 		return
 	}
 	if _, err := patchMessage(p.GetApplyTo(), p.GetPatch().GetValue(), protojson.UnmarshalOptions{}); err != nil && (strings.Contains(err.Error(), "invalid value for enum") || strings.Contains(err.Error(), `missing "@type" field`)) {
 		c.errorf(path, "is not a %s, which applyTo: %s requires: %s", name, p.GetApplyTo(), JSONReason(err))
-	} else if err != nil {
-		c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, JSONReason(err))
+	} else {
+		if err != nil {
+			c.warnf(path, "has fields that %s does not have; they are ignored: %s", name, JSONReason(err))
+		}
+		c.untyped(m.ProtoReflect(), path)
 	}
 	if adds(p.GetPatch().GetOperation()) {
 		c.filtersWithoutType(m.ProtoReflect(), path)
 	}
+}
+
+// untyped refuses an Any without @type.
+func (c *checker) untyped(m protoreflect.Message, path string) {
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		inner, err := packed.UnmarshalNew()
+		if packed.GetTypeUrl() == "" {
+			c.errorf(path, "has no @type: write the type of the configuration")
+		} else if err == nil {
+			c.untyped(inner.ProtoReflect(), path)
+		}
+		return
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		at := path + "." + fd.TextName()
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+					c.untyped(v.Message(), field.Key(at, k.String()))
+					return true
+				})
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				c.untyped(v.List().Get(i).Message(), field.Index(at, i))
+			}
+		default:
+			c.untyped(v.Message(), at)
+		}
+		return true
+	})
 }
 
 // adds reports whether a value stands for itself, not for a part of what is
@@ -165,6 +205,8 @@ func JSONReason(err error) string {
 // typeWalk looks up the @type of each object in a value.
 type typeWalk struct {
 	*checker
+	// report takes the types that are unknown.
+	report  func(path, format string, args ...any)
 	unknown bool
 }
 
@@ -200,8 +242,12 @@ func (w *typeWalk) typeURL(url, path string) {
 	message, err := protoregistry.GlobalTypes.FindMessageByURL(url)
 	if err != nil || !strings.Contains(url, "/") {
 		w.unknown = true
+		report := w.report
+		if err == nil {
+			report = w.errorf // JSON takes the name alone, Envoy does not
+		}
 		if oldAPI(url) {
-			w.errorf(path, "is %s, of Envoy's API v2, which no supported Envoy reads: write the type of API v3", field.Quote(url))
+			report(path, "is %s, of Envoy's API v2, which no supported Envoy reads: write the type of API v3", field.Quote(url))
 			return
 		}
 		hint := ""
@@ -210,7 +256,7 @@ func (w *typeWalk) typeURL(url, path string) {
 		} else if !w.full() {
 			hint = nearestType(url)
 		}
-		w.errorf(path, "is %s, which is not a type of Envoy's API%s", field.Quote(url), hint)
+		report(path, "is %s, which is not a type of Envoy's API%s", field.Quote(url), hint)
 		return
 	}
 	options, ok := message.Descriptor().Options().(*descriptorpb.MessageOptions)

@@ -21,7 +21,11 @@ func validateGateway(c *checker, cfg *model.Config) {
 	if fault := labelNameFault(cfg.Name); fault != "" && cfg.Name != "" {
 		c.errorf("metadata.name", "%s; hosts and VirtualServices could not refer to the gateway", fault)
 	}
-	c.selector(false, gw.GetSelector(), "spec.selector")
+	for k, v := range field.Sorted(gw.GetSelector()) {
+		if fault := LabelFault(k, v); fault != "" {
+			c.warnf(field.Key("spec.selector", k), "%s; as written, it selects no workload", fault)
+		}
+	}
 	if len(gw.GetServers()) == 0 {
 		c.errorf("spec.servers", "is empty: write at least one server with port and hosts")
 	}
@@ -113,7 +117,7 @@ func (c *checker) serverPort(s *networkingv1alpha3.Server, path string) {
 	}
 	//lint:ignore SA1019 users still write it
 	if p.GetTargetPort() != 0 {
-		c.warnf(path+".port.targetPort", "has no effect on a gateway: remove it")
+		c.errorf(path+".port.targetPort", "has no effect on a gateway: remove it")
 	}
 }
 
@@ -132,7 +136,7 @@ func (c *checker) bind(s string, port uint32, path string) {
 
 // onlyRedirects reports whether TLS settings hold nothing but a redirect.
 func onlyRedirects(tls *networkingv1alpha3.ServerTLSSettings) bool {
-	return tls.GetMode() == networkingv1alpha3.ServerTLSSettings_PASSTHROUGH &&
+	return (tls.GetMode() == networkingv1alpha3.ServerTLSSettings_PASSTHROUGH || tls.GetMode() == networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH) &&
 		tls.GetServerCertificate() == "" && tls.GetPrivateKey() == "" && tls.GetCaCertificates() == ""
 }
 
@@ -163,12 +167,17 @@ func (c *checker) serverTLS(tls *networkingv1alpha3.ServerTLSSettings, path stri
 			}
 		}
 	case networkingv1alpha3.ServerTLSSettings_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH:
+		if tls.GetCaCrl() != "" && tls.GetCredentialName() != "" {
+			c.errorf(path+".caCrl", "and credentialName exclude each other: write the list into the Secret, or remove it")
+		}
 		if named || listed || slices.ContainsFunc(files, func(f struct{ name, value string }) bool { return f.value != "" }) || tls.GetCaCrl() != "" {
 			c.warnf(path, "has certificates, which mode %s does not use: remove them, or write mode SIMPLE or MUTUAL", mode)
 		}
 	case networkingv1alpha3.ServerTLSSettings_SIMPLE:
 		needed = 2
-		if tls.GetCaCrl() != "" {
+		if tls.GetCaCrl() != "" && named {
+			c.warnf(path+".caCrl", "has no effect with mode SIMPLE, in which clients have no certificates: remove it, or write mode MUTUAL")
+		} else if tls.GetCaCrl() != "" {
 			c.errorf(path+".caCrl", "is not allowed with mode SIMPLE, in which clients have no certificates: remove it, or write mode MUTUAL")
 		}
 	case networkingv1alpha3.ServerTLSSettings_MUTUAL, networkingv1alpha3.ServerTLSSettings_OPTIONAL_MUTUAL:

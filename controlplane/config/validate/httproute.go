@@ -26,9 +26,12 @@ func (c *checker) httpRoute(r *networkingv1alpha3.HTTPRoute, path string) {
 	}
 	c.directResponse(r.GetDirectResponse(), path+".directResponse")
 	if d := r.GetDelegate(); d != nil {
-		c.fault(path+".delegate.name", SubdomainFault(d.GetName()))
-		if ns := d.GetNamespace(); ns != "" {
-			c.fault(path+".delegate.namespace", labelNameFault(ns))
+		const effect = "; as written, no object has it, and the route answers 503"
+		if fault := SubdomainFault(d.GetName()); fault != "" {
+			c.warnf(path+".delegate.name", "%s", fault+effect)
+		}
+		if ns := d.GetNamespace(); ns != "" && DNSLabelFault(ns) != "" {
+			c.warnf(path+".delegate.namespace", "%s", DNSLabelFault(ns)+effect)
 		}
 	}
 	c.duration(r.GetTimeout(), path+".timeout")
@@ -110,7 +113,7 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 		c.presentOrMatch(match, path+".queryParams["+name+"]")
 	}
 	c.optionalPort(m.GetPort(), path+".port")
-	c.labels(m.GetSourceLabels(), path+".sourceLabels")
+	c.longLabels(m.GetSourceLabels(), path+".sourceLabels")
 	c.gatewayNames(m.GetGateways(), path+".gateways")
 	if ns := m.GetSourceNamespace(); ns != "" {
 		c.fault(path+".sourceNamespace", labelNameFault(ns))
@@ -119,14 +122,17 @@ func (c *checker) httpMatch(m *networkingv1alpha3.HTTPMatchRequest, path string)
 
 // matchedHeader checks the name of a header that a match looks at.
 func (c *checker) matchedHeader(name, path string) {
-	if name == ":authority" {
-		return
+	switch name {
+	case ":method", ":scheme", ":authority", ":path":
+	case ":status":
+		c.warnf(path, "names a pseudo-header that no request has: remove it")
+	default:
+		if strings.HasPrefix(name, ":") {
+			c.errorf(path, "names a pseudo-header: use uri, method, authority or scheme instead")
+			return
+		}
+		c.headerName(name, path)
 	}
-	if strings.HasPrefix(name, ":") {
-		c.errorf(path, "names a pseudo-header: use uri, method, authority or scheme instead")
-		return
-	}
-	c.headerName(name, path)
 }
 
 func (c *checker) headerName(name, path string) {

@@ -24,7 +24,7 @@ func (c *checker) l4Match(m l4Match, path string) {
 		c.ipRange(s, field.Index(path+".destinationSubnets", i))
 	}
 	c.optionalPort(m.GetPort(), path+".port")
-	c.labels(m.GetSourceLabels(), path+".sourceLabels")
+	c.longLabels(m.GetSourceLabels(), path+".sourceLabels")
 	c.gatewayNames(m.GetGateways(), path+".gateways")
 	if ns := m.GetSourceNamespace(); ns != "" {
 		c.fault(path+".sourceNamespace", labelNameFault(ns))

@@ -33,7 +33,7 @@ func (c *checker) loadBalancer(lb *networkingv1alpha3.LoadBalancerSettings, outl
 	c.duration(lb.GetWarmupDurationSecs(), path+".warmupDurationSecs")
 	w := lb.GetWarmup()
 	if w != nil && lb.GetWarmupDurationSecs() != nil {
-		c.errorf(path+".warmupDurationSecs", "and warmup exclude each other: remove warmupDurationSecs, the form of older versions")
+		c.warnf(path+".warmupDurationSecs", "has no effect beside warmup: remove it, the form of older versions")
 	}
 	if w != nil && w.GetDuration() == nil {
 		c.errorf(path+".warmup.duration", "is missing: write how long new endpoints get fewer requests, for example 60s")

@@ -19,7 +19,7 @@ var (
 	hostLabel  = regexp.MustCompile("^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
 	labelValue = regexp.MustCompile("^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
 	labelName  = regexp.MustCompile("^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-	headerName = regexp.MustCompile("^[-!#$%&'*+.^_|~0-9A-Za-z]+$")
+	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 	digits     = regexp.MustCompile("^[0-9]+$")
 )
 

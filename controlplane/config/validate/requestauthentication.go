@@ -32,7 +32,7 @@ func validateRequestAuthentication(c *checker, cfg *model.Config) {
 	}
 }
 
-// claimHeader is what Istio takes as the name of a header that gets a claim, and of one of a probe.
+// claimHeader is what Istio takes as the name of a header that gets a claim.
 var claimHeader = regexp.MustCompile(`^[-_A-Za-z0-9]+$`)
 
 func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
@@ -61,7 +61,7 @@ func (c *checker) jwtRule(r *securityv1beta1.JWTRule, path string) {
 		if h.GetName() == "" {
 			c.errorf(at, "is missing: write the header that carries the token, such as Authorization")
 		} else if !headerName.MatchString(h.GetName()) {
-			c.errorf(at, "is %s: it is not the name of a header", field.Quote(h.GetName()))
+			c.warnf(at, "is %s, which is not the name of a header: no request carries a token there; write a name such as Authorization", field.Quote(h.GetName()))
 		}
 	}
 	switch h := r.GetOutputPayloadToHeader(); {

@@ -127,7 +127,7 @@ func (c *checker) headers(h *networkingv1alpha3.Headers, path string) {
 				if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 					c.errorf(where, "is %s: a header has no control characters; remove them", field.Quote(value))
 				}
-				if _, _, err := expression.Header(value); err != nil && !isAuthority(name) {
+				if _, _, err := expression.Header(value); err != nil {
 					c.errorf(where, "is %s: %s", field.Quote(value), err)
 				}
 			}
@@ -144,6 +144,8 @@ func (c *checker) operationName(name, path string) {
 		c.errorf(path, "is a pseudo-header: use rewrite instead")
 	case strings.EqualFold(name, "host"):
 		c.errorf(path, "cannot change the host: use headers.request.set or rewrite.authority")
+	case name != "" && !headerName.MatchString(name):
+		c.warnf(path, "is not a header name, so the operation is left out: write letters, digits and \"-\"")
 	default:
 		c.headerName(name, path)
 	}
@@ -161,8 +163,12 @@ func (c *checker) retries(r *networkingv1alpha3.HTTPRetry, path string) {
 	if r.GetAttempts() < 0 {
 		c.errorf(path+".attempts", "is %d: write 0 for no retries, or their maximum", r.GetAttempts())
 	}
-	if r.GetAttempts() == 0 && hasAny(r) {
+	switch set := r.GetPerTryTimeout() != nil || r.GetRetryOn() != "" || r.GetRetryRemoteLocalities() != nil; {
+	case r.GetAttempts() != 0 || !hasAny(r):
+	case set:
 		c.errorf(path, "has no attempts, so the other fields have no effect: write attempts or remove them")
+	default:
+		c.warnf(path, "has no attempts, so the other fields have no effect: write attempts or remove them")
 	}
 	c.duration(r.GetBackoff(), path+".backoff")
 	c.duration(r.GetPerTryTimeout(), path+".perTryTimeout")

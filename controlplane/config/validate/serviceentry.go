@@ -193,6 +193,7 @@ func isTLS(protocol string) bool {
 func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
 	endpoints, selector, r := se.GetEndpoints(), se.GetWorkloadSelector(), se.GetResolution()
 	static := r == networkingv1alpha3.ServiceEntry_STATIC
+	resolved := r == networkingv1alpha3.ServiceEntry_DNS || r == networkingv1alpha3.ServiceEntry_DNS_ROUND_ROBIN
 	switch {
 	case len(endpoints) > 0 && selector != nil:
 		c.errorf("spec.endpoints", "and spec.workloadSelector exclude each other: remove one")
@@ -215,6 +216,8 @@ func (c *checker) serviceEndpoints(se *networkingv1alpha3.ServiceEntry) {
 		c.workload(e, path)
 		unix := strings.HasPrefix(e.GetAddress(), unixScheme)
 		switch {
+		case e.GetAddress() == "" && e.GetNetwork() != "" && resolved:
+			c.errorf(path+".address", "is missing: resolution %s needs the name of a host", r)
 		case unix && !static:
 			c.errorf(path+".address", "is %s: only resolution STATIC allows sockets; write an IP address or a host name", field.Quote(e.GetAddress()))
 		case unix && len(se.GetPorts()) != 1:
@@ -244,6 +247,9 @@ func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 		c.errorf(path+".address", "is missing: write the IP address of the workload")
 	case strings.HasPrefix(a, unixScheme):
 		c.fault(path+".address", unixSocketFault(a))
+		if strings.HasPrefix(a, unixScheme+"@") && strings.HasSuffix(a, "/") {
+			c.errorf(path+".address", "is %s: the name of a socket does not end with \"/\"; remove it", field.Quote(a))
+		}
 		if len(w.GetPorts()) > 0 {
 			c.errorf(path+".ports", "is not allowed with the socket %s: remove it", field.Quote(a))
 		}
@@ -254,15 +260,24 @@ func (c *checker) workload(w *networkingv1alpha3.WorkloadEntry, path string) {
 		c.fault(path+".ports["+name+"]", portKeyFault(name))
 		c.port(n, path+".ports["+name+"]")
 	}
-	c.labels(w.GetLabels(), path+".labels")
+	c.longLabels(w.GetLabels(), path+".labels")
 	if l := w.GetLocality(); l != "" {
 		parts := strings.Split(l, "/")
 		if len(parts) > 3 || parts[0] == "" {
 			c.warnf(path+".locality", "is %s: write region, region/zone or region/zone/subzone", field.Quote(l))
 		}
 	}
-	if sa := w.GetServiceAccount(); sa != "" && SubdomainFault(sa) != "" {
-		c.warnf(path+".serviceAccount", "%s; as written, it matches no identity", SubdomainFault(sa))
+	c.account(w.GetServiceAccount(), path+".serviceAccount")
+}
+
+// account checks the service account of a workload, which may be missing.
+func (c *checker) account(s, path string) {
+	switch fault := SubdomainFault(s); {
+	case s == "" || fault == "":
+	case len(s) > maxName:
+		c.fault(path, fault)
+	default:
+		c.warnf(path, "%s; as written, it matches no identity", fault)
 	}
 }
 

@@ -66,7 +66,7 @@ func (c *checker) sidecarPort(p *networkingv1alpha3.SidecarPort, path string) {
 	}
 	//lint:ignore SA1019 users still write it
 	if p.GetTargetPort() != 0 {
-		c.warnf(path+".targetPort", "has no effect on a sidecar: remove it")
+		c.errorf(path+".targetPort", "has no effect on a sidecar: remove it")
 	}
 }
 
@@ -82,7 +82,8 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 	}
 	c.defaultEndpoint(in.GetDefaultEndpoint(), path+".defaultEndpoint")
 	c.connectionPool(in.GetConnectionPool(), path+".connectionPool")
-	if in.GetConnectionPool().GetHttp() != nil && !isHTTP(in.GetPort().GetProtocol()) {
+	terminated := in.GetTls() != nil && strings.EqualFold(in.GetPort().GetProtocol(), "HTTPS")
+	if in.GetConnectionPool().GetHttp() != nil && !isHTTP(in.GetPort().GetProtocol()) && !terminated {
 		c.warnf(path+".connectionPool.http", "has no effect on a port whose protocol is %s: write the protocol HTTP, or remove it", field.Quote(in.GetPort().GetProtocol()))
 	}
 	tls := in.GetTls()
@@ -108,8 +109,8 @@ func (c *checker) ingress(in *networkingv1alpha3.IstioIngressListener, path stri
 			c.errorf(path+".tls."+f.name, "is not allowed in a Sidecar: remove it")
 		}
 	}
-	if p := strings.ToUpper(in.GetPort().GetProtocol()); p != "" && protocolFault(p) == "" && !isTLS(p) && !isHTTP(p) {
-		c.errorf(path+".tls", "is not allowed on a port of %s: remove it, or write the protocol TLS, HTTPS or HTTP", p)
+	if p := in.GetPort().GetProtocol(); in.GetPort() != nil && !isTLS(p) {
+		c.errorf(path+".tls", "is not allowed on a port whose protocol is %s: remove it, or write the protocol TLS or HTTPS", field.Quote(p))
 	}
 	c.serverTLS(tls, path+".tls")
 }

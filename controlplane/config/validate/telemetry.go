@@ -79,7 +79,7 @@ func (c *checker) tracing(t *telemetryv1alpha1.Tracing, path string) {
 				c.errorf(at+".formatter.value", "is %s: tags do not have the command REQ_WITHOUT_QUERY: use %%PATH(NQ)%%", field.Quote(v.Formatter.GetValue()))
 			}
 		default:
-			c.errorf(at, "is empty: write literal, environment, header or formatter")
+			c.warnf(at, "is empty, so the tag is left out: write literal, environment, header or formatter")
 		}
 	}
 }
@@ -100,9 +100,8 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 	default:
 	}
 	for name, tag := range field.Sorted(o.GetTagOverrides()) {
-		if name == "" { // an Envoy would refuse the listener
-			c.errorf(path+".tagOverrides", "has an empty key: write the name of a tag")
-			continue
+		if name == "" {
+			c.warnf(path+".tagOverrides", "has an empty key, so the tag is left out: write the name of a tag")
 		}
 		at := path + ".tagOverrides[" + name + "].value"
 		switch remove := tag.GetOperation() == telemetryv1alpha1.MetricsOverrides_TagOverride_REMOVE; {
@@ -111,7 +110,9 @@ func (c *checker) metricOverride(o *telemetryv1alpha1.MetricsOverrides, path str
 		case !remove && tag.GetValue() == "":
 			c.errorf(at, "is missing: the operation UPSERT needs an expression, such as request.host")
 		case !remove:
-			c.expression(tag.GetValue(), at, inFormat)
+			if err := inFormat(tag.GetValue()); err != nil {
+				c.warnf(at, "is %s: it is %v; the tag has its standard value, or is left out", field.Quote(tag.GetValue()), err)
+			}
 		}
 	}
 }

@@ -129,8 +129,12 @@ func (c *checker) exportTo(namespace string, values []string, path string) {
 		if v == "." && namespace != "" {
 			name = namespace
 		}
-		if v != "*" && v != "." && v != "~" && DNSLabelFault(v) != "" {
+		switch {
+		case v == "*" || v == "." || v == "~":
+		case labelNameFault(v) != "":
 			c.errorf(at, "is %s: write \"*\" (all namespaces), \".\" (its own), \"~\" (none) or the name of a namespace", field.Quote(v))
+		case DNSLabelFault(v) != "":
+			c.warnf(at, "is %s, and no namespace has capital letters: write %s", field.Quote(v), field.Quote(strings.ToLower(v)))
 		}
 		if first, ok := seen[name]; ok {
 			c.errorf(at, "is %s, which %s already includes: remove one", field.Quote(v), field.Index(path, first))
@@ -143,9 +147,30 @@ func (c *checker) exportTo(namespace string, values []string, path string) {
 	}
 }
 
+// notToNone refuses "~", which only services have.
+func (c *checker) notToNone(values []string, path string) {
+	for i, v := range values {
+		if v == "~" && len(values) == 1 {
+			c.errorf(field.Index(path, i), "is \"~\", so nobody would use the object: write \".\" (its own namespace), or delete the object")
+		}
+	}
+}
+
 // labels checks a set of labels.
 func (c *checker) labels(m map[string]string, path string) {
 	for k, v := range field.Sorted(m) {
+		c.fault(field.Key(path, k), LabelFault(k, v))
+	}
+}
+
+// longLabels is labels for a set that no object of Kubernetes has to have: a value may be longer
+// than Kubernetes allows.
+func (c *checker) longLabels(m map[string]string, path string) {
+	for k, v := range field.Sorted(m) {
+		if len(v) > maxLabel && labelValue.MatchString(v) && LabelFault(k, "") == "" {
+			c.warnf(field.Key(path, k), "has %d characters, and no Pod has a label with more than %d: shorten it", len(v), maxLabel)
+			continue
+		}
 		c.fault(field.Key(path, k), LabelFault(k, v))
 	}
 }
@@ -163,6 +188,8 @@ func (c *checker) selector(present bool, m map[string]string, path string) {
 			c.errorf(path, "has an empty key: write the name of a label")
 		case strings.Contains(k, "*") || strings.Contains(v, "*"):
 			c.errorf(at, "is %s: a selector has no wildcards; write the exact key and value", field.Quote(v))
+		case len(v) > maxLabel:
+			c.errorf(at, "has %d characters: a label value has at most %d", len(v), maxLabel)
 		case LabelFault(k, v) != "":
 			c.warnf(at, "%s; as written, it selects no workload", LabelFault(k, v))
 		}

@@ -49,6 +49,7 @@ func validateVirtualService(c *checker, cfg *model.Config) {
 	c.product(maxRoutes, "spec.hosts and the routes", "routes", len(vs.GetHosts()), routes)
 	c.gatewayNames(vs.GetGateways(), "spec.gateways")
 	c.exportTo(cfg.Namespace, vs.GetExportTo(), "spec.exportTo")
+	c.notToNone(vs.GetExportTo(), "spec.exportTo")
 	if len(vs.GetHttp()) == 0 && len(vs.GetTcp()) == 0 && len(vs.GetTls()) == 0 {
 		c.errorf("spec.http", "is empty, as tls and tcp are: write at least one route")
 	}

@@ -4,6 +4,8 @@
 package validate
 
 import (
+	"regexp"
+
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
@@ -21,13 +23,18 @@ func validateWorkloadGroup(c *checker, cfg *model.Config) {
 		c.errorf("spec.template", "is missing: write the common properties of the workloads, or {}")
 	}
 	for name, port := range field.Sorted(wg.GetTemplate().GetPorts()) {
+		c.fault("spec.template.ports["+name+"]", portKeyFault(name))
 		c.port(port, "spec.template.ports["+name+"]")
 	}
+	c.account(wg.GetTemplate().GetServiceAccount(), "spec.template.serviceAccount")
 	c.labels(wg.GetMetadata().GetLabels(), "spec.metadata.labels")
 	if wg.GetProbe() != nil {
 		c.probe(wg.GetProbe(), "spec.probe")
 	}
 }
+
+// probeHeader matches the names of headers that Kubernetes allows in probes.
+var probeHeader = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
 func (c *checker) probe(p *networkingv1alpha3.ReadinessProbe, path string) {
 	for _, f := range []struct {
@@ -51,8 +58,8 @@ func (c *checker) probe(p *networkingv1alpha3.ReadinessProbe, path string) {
 			c.errorf(path+".httpGet.scheme", "is %s: write HTTP or HTTPS", field.Quote(s))
 		}
 		for i, h := range m.HttpGet.GetHttpHeaders() {
-			if at := field.Index(path+".httpGet.httpHeaders", i) + ".name"; !claimHeader.MatchString(h.GetName()) {
-				c.errorf(at, "is %s: write letters, digits, \"-\" and \"_\"", field.Quote(h.GetName()))
+			if at := field.Index(path+".httpGet.httpHeaders", i) + ".name"; !probeHeader.MatchString(h.GetName()) {
+				c.errorf(at, "is %s: write letters, digits and \"-\"", field.Quote(h.GetName()))
 			}
 		}
 	case *networkingv1alpha3.ReadinessProbe_TcpSocket:

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/net/http/httpguts"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/expression"
@@ -23,12 +24,13 @@ type headerChange struct {
 
 // headerOperations converts header operations: added headers first, each group sorted by name.
 // Operations on the host are left to [authority], those on other pseudo-headers are dropped, because
-// Envoy rejects them, and so are values with commands that the proxy's Envoy lacks.
+// Envoy rejects them, and so are names that servers reject, and values with commands that the proxy's
+// Envoy lacks.
 func (b *Builder) headerOperations(in *networkingv1alpha3.Headers_HeaderOperations) headerChange {
 	var out headerChange
 	option := func(name, value string, action corev3.HeaderValueOption_HeaderAppendAction) {
 		switch lower := strings.ToLower(name); {
-		case lower == "host" || strings.HasPrefix(lower, ":"):
+		case lower == "host" || !httpguts.ValidHeaderFieldName(name):
 		default:
 			value, newest, since := headerValue(value)
 			if since > b.Proxy.EnvoyMinor() {
@@ -47,7 +49,7 @@ func (b *Builder) headerOperations(in *networkingv1alpha3.Headers_HeaderOperatio
 		option(name, in.GetSet()[name], corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD)
 	}
 	for _, name := range in.GetRemove() {
-		if lower := strings.ToLower(name); lower != "host" && !strings.HasPrefix(lower, ":") {
+		if !strings.EqualFold(name, "host") && httpguts.ValidHeaderFieldName(name) {
 			out.remove = append(out.remove, name)
 		}
 	}

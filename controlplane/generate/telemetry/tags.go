@@ -152,7 +152,6 @@ func change(tags []tag, changes map[string]string) []tag {
 		if _, ok := lost[name]; ok {
 			continue
 		}
-		// The snapshot does not have objects with an invalid expression.
 		if format, err := expression.Format(changes[name]); !standard[name] && changes[name] != "" && err == nil {
 			out = append(out, tag{name, format})
 		}
@@ -186,8 +185,10 @@ func losers(changes map[string]string) map[string]string {
 	for _, name := range slices.Sorted(maps.Keys(changes)) {
 		l := label(name)
 		switch winner, taken := winners[l]; {
+		case l == "":
+			out[name] = "its name is empty"
 		case changes[name] == "" || winner == name:
-		case l == "" || l == "le" || l == "quantile" || strings.HasPrefix(l, "__") || l[:1] >= "0" && l[:1] <= "9":
+		case l == "le" || l == "quantile" || strings.HasPrefix(l, "__") || l[:1] >= "0" && l[:1] <= "9":
 			out[name] = "Prometheus reserves its label " + l
 		case taken:
 			out[name] = "its label " + l + " is that of the tag " + winner
