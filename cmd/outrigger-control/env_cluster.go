@@ -81,6 +81,11 @@ func remoteVariables() []variable {
 		{"OUTRIGGER_REMOTE_CLUSTERS", "true", "with Kubernetes: also reads services from remote clusters, whose kubeconfigs are in Secrets of the control plane's namespace with the label istio/multiCluster=true, under the name of the cluster; false does not read these Secrets", boolean(func(e *environment) *bool { return &e.Remotes.On })},
 		{"PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS", "", "insecure options that are allowed in these kubeconfigs although they read local files or run programs, comma-separated: exec, tokenFile, clientCertificate, clientKey, certificateAuthority, or the name of an auth provider", text(func(e *environment) *string { return &e.Remotes.Allowed })},
 		{"PILOT_REMOTE_CLUSTER_TIMEOUT", "30s", "how long the start waits for these clusters", duration(func(e *environment) *time.Duration { return &e.Remotes.Wait })},
+		{"ENABLE_MCS_SERVICE_DISCOVERY", "false", "with Kubernetes: reads the ServiceExports of the Multi-Cluster Services API in all clusters; only clients of the same cluster receive endpoints of a service that their cluster does not export", boolean(func(e *environment) *bool { return &e.MCS.Discovery })},
+		{"ENABLE_MCS_HOST", "false", "serves <service>.<namespace>.svc.clusterset.local at the addresses of ServiceImports; needs ENABLE_MCS_SERVICE_DISCOVERY", boolean(func(e *environment) *bool { return &e.MCS.Host })},
+		{"ENABLE_MCS_CLUSTER_LOCAL", "false", "keeps requests for <service>.<namespace>.svc.cluster.local in the cluster of the client; needs ENABLE_MCS_HOST", boolean(func(e *environment) *bool { return &e.MCS.ClusterLocal })},
+		{"MCS_API_GROUP", "multicluster.x-k8s.io", "group of ServiceExports and ServiceImports", text(func(e *environment) *string { return &e.MCS.Group })},
+		{"MCS_API_VERSION", "v1alpha1", "version of ServiceExports and ServiceImports", text(func(e *environment) *string { return &e.MCS.Version })},
 	}
 }
 

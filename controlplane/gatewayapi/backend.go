@@ -4,6 +4,7 @@
 package gatewayapi
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -93,6 +94,10 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 	switch {
 	case group == "" && kind == kindService:
 		s = c.service(to)
+	case group == groupMCS && kind == "ServiceImport":
+		if s = c.service(to); c.in.Service != nil {
+			s = cmp.Or(c.in.Service(to.namespace, to.name+model.ClusterSetSuffix), s)
+		}
 	case group == "networking.istio.io" && kind == "Hostname":
 		s = c.entry(to.name)
 		if s == nil { // a service of the cluster that is referenced by its host
@@ -102,7 +107,7 @@ func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, 
 			}
 		}
 	default:
-		r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s: the kind %s/%s is not supported: write a Service, or a Hostname of networking.istio.io", at, group, kind)
+		r.unresolve(gatewayv1.RouteReasonInvalidKind, "%s: the kind %s/%s is not supported: write a Service, a ServiceImport, or a Hostname of networking.istio.io", at, group, kind)
 		return astray(), false
 	}
 	port := uint32(deref(ref.Port))

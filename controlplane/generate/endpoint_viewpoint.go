@@ -30,6 +30,8 @@ type viewpoint struct {
 
 	// clusterLocal and nodeLocal exclude endpoints of other clusters and nodes.
 	clusterLocal, nodeLocal bool
+	// exported excludes endpoints that only clients of their cluster discover.
+	exported bool
 	// networks is nil if all endpoints of the service are in the network of the proxy. secure
 	// reports whether connections use mutual TLS, without which a gateway cannot tell their
 	// destination.
@@ -80,7 +82,8 @@ func (v viewpoint) String() string {
 // be nil.
 func (v viewpoint) of(s *target, ref clusterRef, set *snapshot.EndpointSet) viewpoint {
 	out := viewpoint{clusterLocal: v.cluster != "" && s.mesh.ClusterLocal.Has(ref.service.Hostname), nodeLocal: ref.service.NodeLocal}
-	if out.clusterLocal {
+	out.exported = v.cluster != "" && set != nil && set.Unexported
+	if out.clusterLocal || out.exported {
 		out.cluster = v.cluster
 	}
 	if out.nodeLocal {
@@ -107,13 +110,14 @@ func securesTo(s *target, ref clusterRef) bool {
 
 // seen returns the endpoints that the proxy uses.
 func (v viewpoint) seen(list []*model.Endpoint) []*model.Endpoint {
-	if !v.clusterLocal && !v.nodeLocal && v.visible == "" {
+	if !v.clusterLocal && !v.nodeLocal && !v.exported && v.visible == "" {
 		return list
 	}
 	out := make([]*model.Endpoint, 0, len(list))
 	for _, ep := range list {
 		switch {
 		case v.clusterLocal && ep.Cluster != "" && ep.Cluster != v.cluster:
+		case v.exported && ep.HiddenFrom(v.cluster):
 		case v.nodeLocal && (v.node == "" || ep.Node != v.node):
 		case v.visible != "" && ep.Network != "" && !strings.Contains(v.visible, ","+ep.Network+","):
 		default:

@@ -92,6 +92,12 @@ func showEndpoints(t *testing.T, set *xds.Set, name string) string {
 	return strings.Join(out, " ")
 }
 
+// unexported returns an endpoint that only clients of its cluster discover.
+func unexported(e *model.Endpoint) *model.Endpoint {
+	e.Unexported = true
+	return e
+}
+
 func networkAt(address string, port uint32) *meshv1alpha1.Network {
 	return &meshv1alpha1.Network{Gateways: []*meshv1alpha1.Network_IstioNetworkGateway{
 		{Port: port, Gw: &meshv1alpha1.Network_IstioNetworkGateway_Address{Address: address}},
@@ -139,6 +145,18 @@ func TestEndpointsByPlace(t *testing.T) {
 		"own cluster": {
 			services: clusters{serving(web, nil, at("10.0.0.1", "c1", ""), at("10.0.0.2", "c2", ""), at("10.0.0.3", "", ""))},
 			config:   `serviceSettings: [{settings: {clusterLocal: true}, hosts: ["*.shop.svc.cluster.local"]}]`, want: "10.0.0.1 10.0.0.3",
+		},
+		"exported endpoints": {
+			services: clusters{serving(web, nil, unexported(at("10.0.0.1", "c1", "")), at("10.0.0.2", "c2", ""), unexported(at("10.0.0.3", "c3", "")), unexported(at("10.0.0.4", "", "")))},
+			want:     "10.0.0.1 10.0.0.2 10.0.0.4",
+		},
+		"exported endpoints, elsewhere": {
+			services: clusters{serving(web, nil, unexported(at("10.0.0.1", "c1", "")), at("10.0.0.2", "c2", ""), unexported(at("10.0.0.3", "c3", "")))},
+			proxy:    func(p *model.Proxy) { p.ClusterID = "c3" }, want: "10.0.0.2 10.0.0.3",
+		},
+		"exported endpoints, somewhere": {
+			services: clusters{serving(web, nil, unexported(at("10.0.0.1", "c1", "")), at("10.0.0.2", "c2", ""))},
+			proxy:    func(p *model.Proxy) { p.ClusterID = "" }, want: "10.0.0.1 10.0.0.2",
 		},
 		"no gateway":       {services: clusters{serving(web, nil, remote()...)}, proxy: func(p *model.Proxy) { p.Network = "east" }, want: "10.0.0.1 10.0.0.1 10.0.0.2*2 10.0.0.3 plain 10.0.0.4 10.0.0.5"},
 		"through gateways": {services: clusters{serving(web, nil, remote()...)}, gateways: map[string]*meshv1alpha1.Network{"west": networkAt("192.0.2.1", 15443)}, proxy: func(p *model.Proxy) { p.Network = "east" }, want: "10.0.0.1 10.0.0.4 10.0.0.5 192.0.2.1:15443*3"},

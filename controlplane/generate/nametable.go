@@ -95,7 +95,7 @@ func podsOf(t *nds.Table, proxy *model.Proxy, svc *model.Service, set *snapshot.
 	own := map[string]bool{} // names of pods in the cluster of the proxy
 	var all []string
 	for _, ep := range set.List {
-		if !envoyconf.IsIP(ep.Address) || ep.Draining || ep.Network != "" && proxy.Network != "" && ep.Network != proxy.Network {
+		if !envoyconf.IsIP(ep.Address) || ep.Draining || ep.HiddenFrom(proxy.ClusterID) || ep.Network != "" && proxy.Network != "" && ep.Network != proxy.Network {
 			continue
 		}
 		all = append(all, ep.Address)

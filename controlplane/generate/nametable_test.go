@@ -38,6 +38,13 @@ func TestHostOf(t *testing.T) {
 			[]*model.Service{kubeService("reviews.shop.svc.clusterset.local", "shop", "10.0.0.7")},
 			map[string]nds.Host{"reviews.shop.svc.clusterset.local": {IPs: []string{"10.0.0.7"}, Registry: registry}},
 		},
+		"cluster set, by cluster": {
+			[]*model.Service{{
+				ServiceKey: model.ServiceKey{Hostname: "reviews.shop.svc.clusterset.local", Namespace: "shop"}, Registry: model.RegistryKubernetes,
+				Addresses: []string{"10.0.0.7"}, ClusterAddresses: map[string][]string{"far": {"10.0.0.7"}, "": {"10.0.0.8"}},
+			}},
+			map[string]nds.Host{"reviews.shop.svc.clusterset.local": {IPs: []string{"10.0.0.8"}, Registry: registry}},
+		},
 		"external": {
 			[]*model.Service{{ServiceKey: model.ServiceKey{Hostname: "*.example.com", Namespace: "shop"}, Addresses: []string{"10.0.0.0/8", "240.0.0.1"}}},
 			map[string]nds.Host{"*.example.com": {IPs: []string{"240.0.0.1"}, Registry: "External"}},
@@ -70,7 +77,10 @@ func TestHeadless(t *testing.T) {
 		pod("10.1.0.1", "mysql-0.mysql", 81), pod("10.1.0.2", "mysql-1.mysql", 81),
 	}}
 	table := &nds.Table{Hosts: map[string]nds.Host{"mysql-1.mysql.shop.svc.cluster.local": {IPs: []string{"192.0.2.1"}, Registry: "External"}}}
-	ips := podsOf(table, &model.Proxy{}, svc, set)
+	hidden := pod("10.2.0.1", "mysql-2.mysql", 80)
+	hidden.Cluster, hidden.Unexported = "far", true
+	set.List = append(set.List, hidden)
+	ips := podsOf(table, &model.Proxy{ClusterID: "own"}, svc, set)
 	if diff := cmp.Diff([]string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, ips); diff != "" {
 		t.Errorf("addresses of the service (-want +got):\n%s", diff)
 	}

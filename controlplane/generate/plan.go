@@ -356,7 +356,7 @@ const maxHeadless = 1000
 func (p *planner) headless(svc *model.Service, port model.Port, own string) []string {
 	var out []string
 	for _, ep := range p.mesh.Endpoints.Of(svc.ServiceKey).OfPort(port.Number) {
-		if ep.Address != own && envoyconf.IsIP(ep.Address) {
+		if ep.Address != own && envoyconf.IsIP(ep.Address) && !ep.HiddenFrom(p.proxy.ClusterID) {
 			out = append(out, ep.Address)
 		}
 	}

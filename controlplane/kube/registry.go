@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,7 @@ type RegistryConfig struct {
 	SelectsPods func(namespace string) bool
 	// Remote configures the Secrets of other clusters.
 	Remote     RemoteConfig
+	MCS        MCSConfig
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil means no metrics
 }
@@ -113,6 +115,7 @@ func (r *Registry) Run(ctx context.Context) error {
 // cluster with the same name remains in use.
 func (r *Registry) join(id string) *following {
 	m := newMember(id)
+	m.mcs = r.cfg.MCS
 	m.service = func(n types.NamespacedName) { r.mark(m, model.KubernetesService, n) }
 	m.endpoints = func(n types.NamespacedName) { r.mark(m, model.KubernetesEndpoints, n) }
 	m.pod = func(n types.NamespacedName) bool {
@@ -130,8 +133,16 @@ func (r *Registry) mark(m *member, kind model.Kind, n types.NamespacedName) {
 	if kind != model.KubernetesPod {
 		delete(r.merged, n)
 	}
-	if m.ready && m.selected(n.Namespace) {
+	counts := m.ready && m.selected(n.Namespace)
+	if counts {
 		r.pending[model.Key{Kind: kind, Namespace: n.Namespace, Name: n.Name}] = struct{}{}
+	}
+	if kind == model.KubernetesPod || !r.cfg.MCS.setHost() {
+		return
+	}
+	set := setName(n)
+	if delete(r.merged, set); counts && kind == model.KubernetesEndpoints {
+		r.pending[model.Key{Kind: kind, Namespace: set.Namespace, Name: set.Name}] = struct{}{}
 	}
 }
 
@@ -177,6 +188,12 @@ func (r *Registry) Services() []*registry.PlatformService {
 	out := make([]*registry.PlatformService, 0, len(names))
 	for n := range names {
 		out = append(out, r.merge(n))
+		if !r.cfg.MCS.setHost() {
+			continue
+		}
+		if set := r.mergeSet(n); set != nil {
+			out = append(out, set)
+		}
 	}
 	return out
 }
@@ -185,6 +202,9 @@ func (r *Registry) Services() []*registry.PlatformService {
 func (r *Registry) Service(namespace, name string) *registry.PlatformService {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if of, ok := strings.CutSuffix(name, model.ClusterSetSuffix); ok {
+		return r.mergeSet(types.NamespacedName{Namespace: namespace, Name: of})
+	}
 	return r.merge(types.NamespacedName{Namespace: namespace, Name: name})
 }
 

@@ -43,6 +43,10 @@ type member struct {
 	// name it, by its address.
 	users     map[user]map[types.NamespacedName]bool
 	byAddress map[string][]types.NamespacedName
+	// exports and imports are empty unless mcs reads them.
+	mcs     MCSConfig
+	exports map[types.NamespacedName]*exportRecord
+	imports map[types.NamespacedName]*importRecord
 }
 
 // user identifies a pod by name or by address.
@@ -63,6 +67,7 @@ func newMember(id string) *member {
 		pods: map[types.NamespacedName]*podRecord{}, nodes: map[string]*nodeRecord{}, namespaces: map[string]*namespaceRecord{},
 		shards: map[types.NamespacedName]map[types.NamespacedName][]*model.Endpoint{},
 		users:  map[user]map[types.NamespacedName]bool{}, byAddress: map[string][]types.NamespacedName{},
+		exports: map[types.NamespacedName]*exportRecord{}, imports: map[types.NamespacedName]*importRecord{},
 	}
 }
 
@@ -284,7 +289,7 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	if service.external() {
 		return nil
 	}
-	persistent := service.service.Persistent()
+	persistent, unexported := service.service.Persistent(), m.mcs.clusterLocal() || m.unexported(of)
 	type servedPort struct{ service, number uint32 }
 	var ports []servedPort
 	for _, p := range service.service.Ports {
@@ -301,7 +306,7 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 		if !ok || e.draining && !persistent {
 			continue
 		}
-		base.Draining = e.draining
+		base.Draining, base.Unexported = e.draining, unexported
 		if e.hostname != "" && service.service.Headless {
 			base.Hostname = e.hostname + "." + of.Name
 		}
@@ -430,5 +435,5 @@ func sameEndpoint(a, b *model.Endpoint) bool {
 	return a.Address == b.Address && a.Port == b.Port && a.ServicePort == b.ServicePort && a.Namespace == b.Namespace &&
 		a.ServiceAccount == b.ServiceAccount && a.Workload == b.Workload && a.Hostname == b.Hostname && a.Locality == b.Locality &&
 		a.Cluster == b.Cluster && a.Network == b.Network && a.Node == b.Node && a.Weight == b.Weight && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining &&
-		maps.Equal(a.Labels, b.Labels)
+		a.Unexported == b.Unexported && maps.Equal(a.Labels, b.Labels)
 }

@@ -43,7 +43,10 @@ type record[R any] interface {
 
 // kind defines how the objects of one kind are followed.
 type kind[O runtime.Object, R any, P record[R]] struct {
-	name  string
+	name string
+	// optional is true if the definition of the kind may be missing.
+	optional bool
+
 	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	trim  func(O)
@@ -90,6 +93,7 @@ func (r *Registry) follow(ctx context.Context, f *following, client *Client) {
 	if f.secrets {
 		r.followSecrets(f, client)
 	}
+	r.followMCS(f, client)
 	var running sync.WaitGroup
 	for _, reflector := range f.reflectors {
 		running.Go(func() { reflector.RunWithContext(ctx) })
@@ -107,7 +111,7 @@ func follow[O runtime.Object, R any, P record[R]](f *following, k *kind[O, R, P]
 	k.following, k.held = f, map[types.NamespacedName]*R{}
 	f.missing[k.name] = true
 	report := func(ctx context.Context, err error) {
-		if ctx.Err() == nil && !expired(err) {
+		if ctx.Err() == nil && !expired(err) && !(k.optional && apierrors.IsNotFound(err)) {
 			f.fault(k.name, err)
 		}
 	}

@@ -299,7 +299,13 @@ func (r *Registry) remoteClient(kubeconfig []byte) (*Client, error) {
 	if err != nil {
 		return nil, errUnusable
 	}
-	return &Client{api: api, log: r.log}, nil
+	client := &Client{api: api, log: r.log}
+	if r.cfg.MCS.Discovery {
+		if client.objects, err = untyped(restConfig, transport, cmp.Or(r.cfg.Remote.QPS, defaultQPS), cmp.Or(r.cfg.Remote.Burst, defaultBurst)); err != nil {
+			return nil, errUnusable
+		}
+	}
+	return client, nil
 }
 
 var errUnusable = errors.New("no connection can be made with the kubeconfig: check its server, certificates and auth provider")

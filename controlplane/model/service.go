@@ -53,6 +53,10 @@ const (
 	RegistryKubernetes Registry = "Kubernetes"
 )
 
+// ClusterSetSuffix is the suffix of the name, on its platform, of the service of a cluster set (the
+// Multi-Cluster Services API) that belongs to a Service. No Service has a dot in its name.
+const ClusterSetSuffix = ".clusterset"
+
 // ServiceKey names a service. The same host may exist in several namespaces.
 type ServiceKey struct {
 	Hostname  string
@@ -254,6 +258,14 @@ type Endpoint struct {
 	// Draining is true for an endpoint that is terminating. It receives only requests of clients
 	// with a persistent session to it.
 	Draining bool
+	// Unexported is true for an endpoint that only clients of its own cluster discover.
+	Unexported bool
+}
+
+// HiddenFrom reports whether clients of a cluster do not discover the endpoint. Clients of an unknown
+// cluster discover all endpoints.
+func (e *Endpoint) HiddenFrom(cluster string) bool {
+	return e.Unexported && cluster != "" && e.Cluster != "" && e.Cluster != cluster
 }
 
 // WorkloadName returns the name of the workload that an endpoint belongs to, as far as its own name

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/kube"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 	"github.com/outrigger-mesh/outrigger/internal/tlspolicy"
@@ -29,6 +30,7 @@ type Config struct {
 	Mesh      MeshConfig
 	Cluster   ClusterConfig
 	Remotes   RemotesConfig
+	MCS       kube.MCSConfig
 
 	Listen                ListenConfig
 	TLS                   TLSConfig

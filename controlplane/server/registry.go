@@ -33,7 +33,7 @@ func (s *Server) newPlatform(cfg Config, reg prometheus.Registerer) (err error) 
 			On: cfg.Remotes.On, Allowed: strings.FieldsFunc(cfg.Remotes.Allowed, func(c rune) bool { return c == ',' || c == ' ' }),
 			Wait: cfg.Remotes.Wait, QPS: cfg.Cluster.QPS, Burst: cfg.Cluster.Burst,
 		},
-		Logger: s.log.With("component", "kube"), Registerer: reg,
+		MCS: cfg.MCS, Logger: s.log.With("component", "kube"), Registerer: reg,
 	})
 	return err
 }

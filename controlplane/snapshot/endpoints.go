@@ -16,6 +16,8 @@ type EndpointSet struct {
 	List []*model.Endpoint
 	// Networks is true if at least one endpoint names its network.
 	Networks bool
+	// Unexported is true if at least one endpoint is for clients of its own cluster only.
+	Unexported bool
 	// from is the slice that the registry returned. The same slice yields the same set.
 	from []*model.Endpoint
 	// ports groups List by service port; nil if all endpoints have the same port.
@@ -116,7 +118,8 @@ func newSet(prev *EndpointSet, from []*model.Endpoint) *EndpointSet {
 		return prev
 	}
 	networks := slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.Network != "" })
-	return &EndpointSet{List: list, Networks: networks, from: from, ports: byPort(list)}
+	unexported := slices.ContainsFunc(list, func(e *model.Endpoint) bool { return e.Unexported })
+	return &EndpointSet{List: list, Networks: networks, Unexported: unexported, from: from, ports: byPort(list)}
 }
 
 // inService returns a copy of a list without the unhealthy endpoints.
@@ -247,5 +250,5 @@ func compareEndpoints(a, b *model.Endpoint) int {
 }
 
 func sameEndpoint(a, b *model.Endpoint) bool {
-	return compareEndpoints(a, b) == 0 && a.Entry == b.Entry && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining && maps.Equal(a.Labels, b.Labels)
+	return compareEndpoints(a, b) == 0 && a.Entry == b.Entry && a.MutualTLS == b.MutualTLS && a.Draining == b.Draining && a.Unexported == b.Unexported && maps.Equal(a.Labels, b.Labels)
 }
