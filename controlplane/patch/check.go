@@ -6,6 +6,7 @@ package patch
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/validate"
@@ -189,6 +191,12 @@ func checkStructure(m proto.Message) error {
 		}
 	case *routev3.RouteConfiguration:
 		return checkDomains(m)
+	case interface {
+		GetTableSize() *wrapperspb.UInt64Value
+	}: // of Maglev; Envoy crashes with 1
+		if n := m.GetTableSize(); n != nil && !new(big.Int).SetUint64(n.GetValue()).ProbablyPrime(0) {
+			return fmt.Errorf("table_size is %d: write a prime number, for example 65537", n.GetValue())
+		}
 	case *tlsv3.DownstreamTlsContext:
 		c := m.GetCommonTlsContext()
 		if len(c.GetTlsCertificates())+len(c.GetTlsCertificateSdsSecretConfigs()) == 0 && c.GetTlsCertificateProviderInstance() == nil && c.GetCustomTlsCertificateSelector() == nil {

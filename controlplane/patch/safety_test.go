@@ -90,3 +90,25 @@ func TestDisabledFeatures(t *testing.T) {
 		}
 	}
 }
+
+// TestMaglevTables checks that no patch sets the size of a table to a number that is not prime. Envoy
+// refuses most of them, and crashes with 1.
+func TestMaglevTables(t *testing.T) {
+	t.Parallel()
+	c := &clusterv3.Cluster{Name: "outbound|80||x", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
+	for _, form := range []string{
+		"{lb_policy: MAGLEV, maglev_lb_config: {table_size: %d}}",
+		`{load_balancing_policy: {policies: [{typed_extension_config: {name: a, typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.maglev.v3.Maglev, table_size: %d}}}]}}`,
+	} {
+		for size, want := range map[int]bool{1: false, 4: false, 65537: true} {
+			f, problems := parse(t, "a", "- {applyTo: CLUSTER, patch: {operation: MERGE, value: "+fmt.Sprintf(form, size)+"}}\n")
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			out := Of([]*Filter{f}, "istio-system", &model.Proxy{}).Cluster(c, Place{})
+			if got := len(out.Problems) == 0; got != want || proto.Equal(out.Message, c) == want {
+				t.Errorf(form+": problems %v, message %v", size, out.Problems, out.Message)
+			}
+		}
+	}
+}
