@@ -42,6 +42,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 			return nil, err
 		}
 	}
+	b.registry.MustRegister(outageCollector{b.holdings})
 	b.parts.manager, b.parts.state = b.cfg.env.Manager, b.state
 	if b.socks.status == nil {
 		return b.parts, nil

@@ -5,8 +5,12 @@ package agent
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
@@ -47,18 +51,59 @@ type holdings struct {
 // outageHandler serves how long the workload keeps working in an outage.
 func (b *builder) outageHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		h := holdings{external: b.parts.workload == nil, relay: b.parts.relay.Status()}
-		if !h.external {
-			h.identity, h.revocation = b.parts.workload.End(), b.parts.workload.RevocationEnd()
-		}
-		if store := b.parts.lastGood; store != nil && store.Usable() == nil {
-			h.lastGood = store.From().Add(b.cfg.env.LastGood.MaxAge)
-		}
-		h.names = b.parts.dns != nil && b.parts.dns.Ready()
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_ = json.NewEncoder(w).Encode(h.outage(time.Now())) // a disconnected peer needs no answer
+		_ = json.NewEncoder(w).Encode(b.holdings().outage(time.Now())) // a disconnected peer needs no answer
 	})
+}
+
+// holdings returns the facts of now.
+func (b *builder) holdings() holdings {
+	h := b.kept()
+	h.relay = b.parts.relay.Status()
+	h.names = b.parts.dns != nil && b.parts.dns.Ready()
+	return h
+}
+
+// kept returns the facts about what expires.
+func (b *builder) kept() holdings {
+	h := holdings{external: b.parts.workload == nil}
+	if !h.external {
+		h.identity, h.revocation = b.parts.workload.End(), b.parts.workload.RevocationEnd()
+	}
+	if store := b.parts.lastGood; store != nil && !store.From().IsZero() {
+		end := store.From().Add(b.cfg.env.LastGood.MaxAge)
+		if store.Usable() == nil || end.Before(time.Now()) {
+			h.lastGood = end
+		}
+	}
+	return h
+}
+
+// outageCollector collects how long the workload keeps working in an outage.
+type outageCollector struct{ holdings func() holdings }
+
+func outageDesc() *prometheus.Desc {
+	return prometheus.NewDesc("outrigger_agent_outage_left_seconds",
+		"How long a part of the workload lasts if control plane, certificate authority and token issuers stay away from now on, in seconds: +Inf without a limit, negative once it has ended, absent while there is none.",
+		[]string{"part"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c outageCollector) Describe(ch chan<- *prometheus.Desc) { ch <- outageDesc() }
+
+// Collect implements prometheus.Collector.
+func (c outageCollector) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, p := range c.holdings().outage(now).Parts {
+		left := math.Inf(1)
+		if !p.Until.IsZero() {
+			left = p.Until.Sub(now).Seconds()
+		}
+		if !p.Missing {
+			ch <- prometheus.MustNewConstMetric(outageDesc(), prometheus.GaugeValue, left, strings.ReplaceAll(p.What, " ", "_"))
+		}
+	}
 }
 
 // outage returns what lasts how long. Envoy has no time limit for configuration, which
