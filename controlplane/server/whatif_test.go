@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,17 +24,46 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
 // received are the resources that a delta client received: by type, "+" or "-" and the name, with
-// the size.
-type received map[string]map[string]int
+// the bytes.
+type received map[string]map[string]string
+
+// recorder records what a generator returns for the only proxy, by type.
+type recorder struct {
+	debug.Generator
+	mu   sync.Mutex
+	sets map[string]*xds.Set
+}
+
+func (r *recorder) Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set {
+	set := r.Generator.Generate(mesh, proxy, typeURL)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sets[typeURL] = set
+	return set
+}
+
+// record lets what-if use a generator that a test can look into.
+func (s *Server) record(cfg generate.Config) *recorder {
+	r := &recorder{sets: map[string]*xds.Set{}}
+	s.discovery.Debug(debug.Config{Objects: s.objects.store, Propose: s.propose, Preview: func() debug.Generator {
+		r.Generator = generate.New(cfg)
+		return r
+	}})
+	return r
+}
 
 // deltaProxy returns the responses of a delta stream, one type each. It subscribes to the endpoints
-// of all clusters and to the given routes.
+// of all clusters, to the given routes, and to an extension.
 func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	t.Helper()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, s.ports.listeners.plaintext.Addr().String())).DeltaAggregatedResources(t.Context())
@@ -53,6 +83,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.TypeCluster})
 	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeListener})
 	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResourceNamesSubscribe: routes})
+	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeExtension, ResourceNamesSubscribe: []string{"shop.count"}})
 	out, subscribed := make(chan received), map[string]bool{}
 	go func() {
 		for {
@@ -62,7 +93,11 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 			}
 			got, added := received{r.GetTypeUrl(): {}}, []string(nil)
 			for _, item := range r.GetResources() {
-				got[r.GetTypeUrl()]["+"+item.GetName()] = proto.Size(item.GetResource())
+				raw, err := proto.Marshal(item.GetResource())
+				if err != nil {
+					t.Error(err)
+				}
+				got[r.GetTypeUrl()]["+"+item.GetName()] = string(raw)
 				c := &clusterv3.Cluster{}
 				if r.GetTypeUrl() == xds.TypeCluster && item.GetResource().UnmarshalTo(c) == nil && c.GetType() == clusterv3.Cluster_EDS {
 					if !subscribed[item.GetName()] {
@@ -72,7 +107,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 				}
 			}
 			for _, name := range r.GetRemovedResources() {
-				got[r.GetTypeUrl()]["-"+name] = 0
+				got[r.GetTypeUrl()]["-"+name] = ""
 			}
 			send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()})
 			if added != nil {
@@ -120,11 +155,11 @@ func predictionOf(a report.Affected) prediction {
 	p := prediction{received{}, map[string]int{}}
 	for _, d := range a.Types {
 		typeURL := typesByName[d.Type]
-		p.sizes[typeURL], p.names[typeURL] = d.Bytes, map[string]int{}
+		p.sizes[typeURL], p.names[typeURL] = d.Bytes, map[string]string{}
 		for _, name := range d.Names {
 			name = strings.Replace(name, "~", "+", 1)
 			if typeURL != xds.TypeEndpoint || name[0] == '+' { // endpoints are removed with their cluster
-				p.names[typeURL][name] = 0
+				p.names[typeURL][name] = ""
 			}
 		}
 	}
@@ -143,15 +178,24 @@ func (p prediction) arrived(all received) bool {
 	return true
 }
 
-// compare reports resources that a client received although they were not predicted.
-func (p prediction) compare(t *testing.T, what string, all received) {
+// compare reports resources that a client received although they were not predicted, or whose bytes
+// differ from those of the prediction.
+func (p prediction) compare(t *testing.T, what string, all received, by *recorder) {
 	t.Helper()
 	for typeURL, names := range all {
 		size := 0
-		for name, n := range names {
-			size += n
+		for name, raw := range names {
+			if size += len(raw); typeURL == xds.TypeEndpoint && name[0] == '-' {
+				continue // see predictionOf
+			}
+			by.mu.Lock()
+			set := by.sets[typeURL]
+			by.mu.Unlock()
+			if r := set.Get(name[1:]); (r == nil) != (name[0] == '-') || r != nil && string(r.Any) != raw {
+				t.Errorf("%s: the proxy received %s %s with other bytes than predicted", what, typeURL, name)
+			}
 			_, repeated := p.names[xds.TypeCluster][name]
-			if _, ok := p.names[typeURL][name]; !ok && !repeated && (typeURL != xds.TypeEndpoint || name[0] == '+') {
+			if _, ok := p.names[typeURL][name]; !ok && !repeated {
 				t.Errorf("%s: the proxy received %s %s, want %v", what, typeURL, name, slices.Sorted(maps.Keys(p.names[typeURL])))
 			}
 		}
@@ -161,13 +205,43 @@ func (p prediction) compare(t *testing.T, what string, all received) {
 	}
 }
 
+// clientService is the service of the proxy.
+const clientService = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: client, namespace: shop}
+spec:
+  hosts: [client.shop.svc.cluster.local]
+  resolution: STATIC
+  ports: [{number: 80, targetPort: 8080, name: http, protocol: HTTP}]
+  endpoints: [{address: 127.77.62.111}]
+`
+
+// clientSidecar is the Sidecar with the inbound port of the proxy.
+const clientSidecar = `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  ingress: [{port: {number: 8080, name: http, protocol: HTTP}, defaultEndpoint: 127.0.0.1:8081}]
+  egress: [{hosts: ["*/*"]}]
+`
+
+// security returns an object of the security API.
+func security(kind, spec string) string {
+	return "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
+}
+
 // TestWhatIf compares predictions with what a proxy receives after the change.
 func TestWhatIf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21")})
-	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
+	write(t, map[string][]byte{filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "1.yaml"): machineFile("21"), filepath.Join(dir, "client.yaml"): []byte(clientService), filepath.Join(dir, "sidecar.yaml"): []byte(clientSidecar)})
+	var settings generate.Config
+	s := serve(t, func(c *Config) {
+		c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false
+		settings = c.Generate
+	})
 	waitFor(t, "the control plane is ready", s.discovery.Ready)
+	by := s.record(settings)
 	responses := deltaProxy(t, s, []string{"http_proxy"})
 	all := received{}
 	receive := func() {
@@ -175,7 +249,7 @@ func TestWhatIf(t *testing.T) {
 		case r := <-responses:
 			for typeURL, names := range r {
 				if all[typeURL] == nil {
-					all[typeURL] = map[string]int{}
+					all[typeURL] = map[string]string{}
 				}
 				maps.Copy(all[typeURL], names)
 			}
@@ -208,6 +282,14 @@ spec:
     match: {context: SIDECAR_OUTBOUND}
     patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 4711}}
 `, drained: true},
+		{name: "deny.yaml", text: security("AuthorizationPolicy", "{action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}"), problem: "attributes of HTTP only"},
+		{name: "strict.yaml", text: security("PeerAuthentication", "{mtls: {mode: STRICT}}"), drained: true},
+		{name: "tokens.yaml", text: security("RequestAuthentication", `{jwtRules: [{issuer: tests, jwks: '{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}'}]}`)},
+		{name: "spans.yaml", text: "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: a, namespace: shop}\nspec: {accessLogging: [{providers: [{name: envoy}]}]}\n", drained: true},
+		{name: "count.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: count, namespace: shop}\nspec: {url: 'https://modules.test/a.wasm'}\n"},
+		{name: "other.yaml", text: strings.ReplaceAll(strings.ReplaceAll(shopService, "web", "other"), "number: 80,", "number: 81,")},
+		{name: "sidecar.yaml", text: strings.Replace(clientSidecar, "*/*", "./web.shop.svc.cluster.local", 1)},
+		{name: "sidecar.yaml", drained: true},
 		{name: "route.yaml"},
 		{name: "rule.yaml"},
 	} {
@@ -222,7 +304,7 @@ spec:
 		}
 		code, text, got := s.whatIf(t, fields)
 		if code != http.StatusOK || len(got.Proxies) != 1 || got.All != 1 || len(got.Objects) != 1 || (got.Skipped == 1) != (step.text != "") {
-			t.Fatalf("%s: got %d %s", step.name, code, text)
+			t.Fatalf("%s: got %d %.600s", step.name, code, text)
 		}
 		if problems := len(got.Problems); problems > 1 || (problems == 1) != (step.problem != "") || problems == 1 && !strings.Contains(got.Problems[0].Reason, step.problem) {
 			t.Errorf("%s: problems: got %v, want %q", step.name, got.Problems, step.problem)
@@ -242,7 +324,7 @@ spec:
 		for !want.arrived(all) {
 			receive()
 		}
-		want.compare(t, step.name, all)
+		want.compare(t, step.name, all, by)
 		validateStatic(t, got.Static)
 	}
 	s.refusedChanges(t, rule)
@@ -263,7 +345,7 @@ func (s *Server) refusedChanges(t *testing.T, absent string) {
 	}
 }
 
-var typesByName = map[string]string{"cds": xds.TypeCluster, "eds": xds.TypeEndpoint, "lds": xds.TypeListener, "rds": xds.TypeRoute}
+var typesByName = map[string]string{"ecds": xds.TypeExtension, "cds": xds.TypeCluster, "eds": xds.TypeEndpoint, "lds": xds.TypeListener, "rds": xds.TypeRoute}
 
 // validateStatic reports an error unless Envoy accepts a configuration.
 func validateStatic(t *testing.T, static []byte) {
