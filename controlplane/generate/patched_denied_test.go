@@ -54,9 +54,20 @@ var patchesOfProtection = map[string]string{
     match: {cluster: {service: far.default.svc.cluster.local}}
     patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {combined_validation_context: {default_validation_context: {match_typed_subject_alt_names: [{san_type: URI, matcher: {exact: "spiffe://cluster.local/ns/default/sa/far"}}]}}}}}}}
 `,
+	"names in a TypedStruct": `
+  - applyTo: FILTER_CHAIN
+    match: {context: SIDECAR_INBOUND, listener: {filterChain: {transportProtocol: tls}}}
+    patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/udpa.type.v1.TypedStruct, type_url: type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext, value: {common_tls_context: {combined_validation_context: {default_validation_context: {match_typed_subject_alt_names: [{san_type: URI, matcher: {prefix: "spiffe://"}}]}}}}}}}}
+  - applyTo: CLUSTER
+    match: {cluster: {service: far.default.svc.cluster.local}}
+    patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, value: {common_tls_context: {combined_validation_context: {default_validation_context: {match_typed_subject_alt_names: [{san_type: URI, matcher: {exact: "spiffe://cluster.local/ns/default/sa/far"}}]}}}}}}}}
+`,
 	"chain and listener": `
   - {applyTo: FILTER_CHAIN, patch: {operation: ADD, value: OWN}}
   - {applyTo: LISTENER, patch: {operation: ADD, value: {name: own, address: {socket_address: {address: 127.0.0.1, port_value: 9}}, filter_chains: [OWN]}}}
+`,
+	"chain with a TypedStruct": `
+  - {applyTo: FILTER_CHAIN, patch: {operation: ADD, value: OWN_STRUCT}}
 `,
 }
 
@@ -67,7 +78,10 @@ const ownChain = `{name: own, filter_chain_match: {server_names: [own.example.co
 	` combined_validation_context: {default_validation_context: {}, validation_context_sds_secret_config: {name: ROOTCA, sds_config: {ads: {}}}}}}}}`
 
 func protectionPatch(name string) string {
-	return "kind: EnvoyFilter\nmetadata: {name: hostile, namespace: default}\nspec:\n  configPatches:" + strings.ReplaceAll(patchesOfProtection[name], "OWN", ownChain)
+	const tls = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext,"
+	asStruct := strings.TrimSuffix(strings.Replace(ownChain, tls, "type.googleapis.com/xds.type.v3.TypedStruct, type_url: "+tls+" value: {", 1), "}}}") + "}}}}"
+	return "kind: EnvoyFilter\nmetadata: {name: hostile, namespace: default}\nspec:\n  configPatches:" +
+		strings.NewReplacer("OWN_STRUCT", asStruct, "OWN", ownChain).Replace(patchesOfProtection[name])
 }
 
 // TestEnvoyDeniesWithPatches checks that patches of EnvoyFilters do not let denied peers in.
@@ -81,7 +95,7 @@ func TestEnvoyDeniesWithPatches(t *testing.T) {
 	list := denyList(t, fmt.Sprintf("spiffe://cluster.local/ns/evil/sa/mallory\nspiffe://cluster.local/ns/default/sa/far\nserial %X\n", one.Leaf.SerialNumber))
 	plain := s.objects
 	for name := range patchesOfProtection {
-		if name == "chain and listener" {
+		if strings.HasPrefix(name, "chain ") {
 			continue // needs secrets over ADS
 		}
 		s.objects = plain + "---\n" + protectionPatch(name)
@@ -162,8 +176,11 @@ func TestDeniedWithPatches(t *testing.T) {
 						if verified(t, chain) && !startsWith(t, chain, filters) {
 							t.Errorf("%s: listener %s, chain %s does not check the deny list first", name, l.GetName(), chain.GetName())
 						}
-						if verified(t, chain) && chain.GetName() == "own" {
+						if chain.GetName() == "own" {
 							own++
+							if !verified(t, chain) {
+								t.Errorf("%s: listener %s has a chain whose TLS settings are not readable", name, l.GetName())
+							}
 						}
 					}
 				}

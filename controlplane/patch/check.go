@@ -14,7 +14,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -120,16 +119,11 @@ func checkValue(value proto.Message, limits Limits) error {
 				return fmt.Errorf("%s.regex is %s: %w", path, field.Quote(text("regex")), err)
 			}
 		case "udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct":
-			url := text("type_url")
-			inner, err := (&anypb.Any{TypeUrl: url}).UnmarshalNew()
-			if err != nil {
-				return fmt.Errorf("%s: %s", path, unknownType(url))
+			inner, err := describedBy(m)
+			if inner == nil {
+				return fmt.Errorf("%s: %s", path, unknownType(text("type_url")))
 			}
 			if limits.NoLua || limits.NoFiles {
-				text, err := protojson.Marshal(m.Get(m.Descriptor().Fields().ByName("value")).Message().Interface())
-				if err == nil {
-					err = protojson.Unmarshal(text, inner)
-				}
 				if err != nil {
 					return fmt.Errorf("%s.value is not a %s: %w", path, inner.ProtoReflect().Descriptor().FullName(), err)
 				}

@@ -230,6 +230,9 @@ func (p *Patch) parse(c *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, 
 		return fmt.Errorf(".patch.value is not a %s: %s: correct it", p.ApplyTo, validate.JSONReason(err))
 	}
 	p.value = value
+	if err := typed(value); err != nil {
+		return fmt.Errorf(".patch.value%w", err)
+	}
 	if err := checkValue(value, limits); err != nil {
 		return fmt.Errorf(".patch.value%w", err)
 	}

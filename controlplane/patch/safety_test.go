@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -112,3 +113,40 @@ func TestMaglevTables(t *testing.T) {
 		}
 	}
 }
+
+// TestTypedStructs checks that a TypedStruct is used as the message that it describes: it merges with
+// one, its values are checked, and one that cannot be read is no transport socket.
+func TestTypedStructs(t *testing.T) {
+	t.Parallel()
+	const of, kind = `"@type": type.googleapis.com/`, `TypedStruct, type_url: type.googleapis.com/envoy.extensions.`
+	cluster := message(t, &clusterv3.Cluster{}, `{name: a, connect_timeout: 1s, transport_socket: {name: tls, typed_config: {`+of+`envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, max_session_keys: 3}}}`)
+	for value, want := range map[string]string{
+		`xds.type.v3.` + kind + `transport_sockets.tls.v3.UpstreamTlsContext, value: {sni: new}`:          `"sni":"new","maxSessionKeys":3`,
+		`udpa.type.v1.` + kind + `transport_sockets.tls.v3.UpstreamTlsContext, value: {sni: new}`:         `"sni":"new","maxSessionKeys":3`,
+		`xds.type.v3.` + kind + `transport_sockets.tls.v3.UpstreamTlsContext, value: {none: 1}`:           "is not the configuration of a transport socket",
+		`xds.type.v3.` + kind + `transport_sockets.tls.v3.UpstreamTlsContext, value: {sni: ` + long + `}`: "value length must be at most 255",
+		`xds.type.v3.` + kind + `none.v3.None, value: {sni: new}`:                                         "is not one of a stock Envoy",
+	} {
+		filter, problems := parse(t, "a", "- {applyTo: CLUSTER, patch: {operation: MERGE, value: {transport_socket: {name: tls, typed_config: {"+of+value+"}}}}}")
+		o := Of([]*Filter{filter}, "istio-system", &model.Proxy{}).Cluster(cluster, Place{})
+		got := strings.ReplaceAll(protojson.MarshalOptions{}.Format(o.Message), ": ", ":") + fmt.Sprint(problems, o.Problems)
+		if !strings.Contains(strings.ReplaceAll(got, ", ", ","), want) && !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s in it", value, got, want)
+		}
+	}
+	// Filters, also inside others.
+	inner := `{` + of + `udpa.type.v1.` + kind + `filters.http.buffer.v3.Buffer, value: {max_request_bytes: 7}}`
+	outer := `{` + of + `xds.type.v3.` + kind + `filters.http.composite.v3.ExecuteFilterAction, value: {typed_config: {name: own, typed_config: ` + inner + `}}}`
+	for _, config := range []string{inner, outer} {
+		filter, problems := parse(t, "a", "- {applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: x, typed_config: "+config+"}}}")
+		if len(problems) > 0 || len(filter.Patches) != 1 {
+			t.Fatalf("%s: problems %v", config, problems)
+		}
+		got := protojson.MarshalOptions{}.Format(filter.Patches[0].value)
+		if strings.Contains(got, "TypedStruct") || !strings.Contains(got, "maxRequestBytes") {
+			t.Errorf("%s: got %s", config, got)
+		}
+	}
+}
+
+var long = strings.Repeat("a", 256)
