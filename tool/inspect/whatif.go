@@ -55,7 +55,7 @@ its name.
 
 With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
-and what only traffic shows are not validated.
+and what only traffic shows are not validated. Lua is compiled, but does not run.
 
 Objects of other API groups, such as Deployments, are skipped; those of the Gateway
 API are not supported. The exit code is 0, or 1 if a problem

@@ -66,7 +66,11 @@ func (d debugger) whatIf() (answerOf, error) {
 		out.All++
 		after := c.proxy(st, &out)
 		if id := d.query.Get("proxyID"); id == st.Proxy.ID && out.Static == nil {
-			if out.Static, err = xds.Static(after, withoutModules); err != nil {
+			static, err := xds.Static(after, withoutModules)
+			if err == nil {
+				out.Static, err = xds.WithoutScripts(static)
+			}
+			if err != nil {
 				return answerOf{}, err
 			}
 		}
