@@ -19,7 +19,7 @@ func (s *Server) newWebhooks(cfg Config, reg prometheus.Registerer) error {
 	if s.kube == nil || s.identity.authority == nil {
 		return nil
 	}
-	validator, err := webhook.NewValidator(webhook.Config{Logger: s.log.With("component", "webhook"), Registerer: reg})
+	validator, err := webhook.NewValidator(webhook.Config{Logger: s.log.With("component", "webhook"), Registerer: reg, Patches: cfg.Patches})
 	if err != nil {
 		return err
 	}

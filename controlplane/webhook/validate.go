@@ -9,21 +9,25 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 )
 
 // Config configures a Validator.
 type Config struct {
 	Logger     *slog.Logger          // nil means slog.Default()
 	Registerer prometheus.Registerer // nil disables metrics
+	Patches    patch.Limits          // what EnvoyFilters may contain
 }
 
 // mostWarnings is the maximum number of warnings in a response; Kubernetes truncates further.
@@ -32,6 +36,7 @@ const mostWarnings = 32
 // Validator is the webhook that validates objects when they are created and updated. It allows all
 // other operations and objects of unknown kinds.
 type Validator struct {
+	patches        patch.Limits
 	front          *front
 	passed, failed *prometheus.CounterVec
 }
@@ -40,6 +45,7 @@ type Validator struct {
 func NewValidator(cfg Config) (*Validator, error) {
 	labels := []string{"group", "version", "resource"}
 	v := &Validator{
+		patches: cfg.Patches,
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "galley_validation_passed", Help: "Objects that the validating webhook accepted.",
 		}, labels),
@@ -74,10 +80,11 @@ func (v *Validator) answer(ctx context.Context, _ string, r *admissionv1.Admissi
 	if leaving(r.Object.Raw) {
 		return &admissionv1.AdmissionResponse{Allowed: true}, nil
 	}
-	_, problems, err := codec.DecodeWritten(ctx, "object", r.Object.Raw, r.Namespace)
+	objects, problems, err := codec.DecodeWritten(ctx, "object", r.Object.Raw, r.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("check the object: %w", err)
 	}
+	problems = append(problems, v.ofPatches(objects, problems)...)
 	out := &admissionv1.AdmissionResponse{Allowed: true}
 	var causes []metav1.StatusCause
 	for _, p := range problems {
@@ -103,6 +110,27 @@ func (v *Validator) answer(ctx context.Context, _ string, r *admissionv1.Admissi
 		Details: &metav1.StatusDetails{Group: sch.Group, Kind: sch.Name, Name: r.Name, Causes: causes},
 	}
 	return out, nil
+}
+
+// ofPatches returns warnings about the patches of EnvoyFilters that will not be applied, as Envoy would
+// refuse them or an operator has forbidden them. They are no errors, because the other patches of an
+// object are applied, and what a patch is merged into is not known here.
+func (v *Validator) ofPatches(objects []*model.Config, known []model.Problem) (out []model.Problem) {
+	for _, c := range objects {
+		spec, ok := c.Spec.(*networkingv1alpha3.EnvoyFilter)
+		if !ok {
+			continue
+		}
+		_, problems := patch.Parse(c, spec, v.patches, nil)
+		for _, p := range problems {
+			at, _, _ := strings.Cut(p.Reason, "]")
+			if !slices.ContainsFunc(known, func(k model.Problem) bool { return strings.HasPrefix(k.Reason, at+"]") }) {
+				p.Warning = true
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }
 
 // leaving reports whether an object is being deleted. Such an object is not validated, because its

@@ -48,6 +48,10 @@ func entry(spec string) string {
 	return `{"apiVersion":"networking.istio.io/v1","kind":"WorkloadEntry","metadata":{"name":"x","namespace":"shop","managedFields":[{}]},"spec":` + spec + `}`
 }
 
+func filter(patch string) string {
+	return `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","patch":{"operation":` + patch + `}}]}}`
+}
+
 func TestReviews(t *testing.T) {
 	t.Parallel()
 	const group = "networking.istio.io"
@@ -70,6 +74,9 @@ func TestReviews(t *testing.T) {
 		"Gateway API":       {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
 		"without effect":    {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","match":{"listener":{"portName":"http"}},"patch":{"operation":"REMOVE"}}]}}`, true, "", "has no effect in this version"},
 		"no object at all":  {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
+		"patch":             {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer","max_request_bytes":0}}`), true, "", "spec.configPatches[0].patch.value would be refused by Envoy: "},
+		"good patch":        {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer","max_request_bytes":9}}`), true, "", ""},
+		"known problem":     {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/stats.PluginConfig"}}`), false, "use a Telemetry object", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1"} {
 			t.Run(name+" "+version, func(t *testing.T) {
