@@ -165,7 +165,7 @@ func apply[M proto.Message](base M, place Place, patches Patches, kinds []ApplyT
 			wrong.wrong.Store(true)
 			refused[wrong], version[wrong] = reason, wrong.before
 		} else {
-			version[wrong] = nil // nor is its last valid version valid here
+			version[wrong] = version[wrong].before // nor is its last version valid here
 		}
 		if out, r, err = attempt(using(left)); err == nil {
 			out.Problems = r.problems()

@@ -49,3 +49,20 @@ func TestLastValidVersion(t *testing.T) {
 		last = f
 	}
 }
+
+// TestLastValidOfSeveral applies a patch whose earlier versions were never applied, as after a start:
+// the newest valid one is in force.
+func TestLastValidOfSeveral(t *testing.T) {
+	t.Parallel()
+	var last *Filter
+	for _, value := range []string{"alt_stat_name: one", "alt_stat_name: two", "alt_stat_name: three, connect_timeout: 0s", "alt_stat_name: four, connect_timeout: 0s", "alt_stat_name: four, connect_timeout: 0s"} {
+		spec := message(t, &networkingv1alpha3.EnvoyFilter{}, "configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {"+value+"}}}]")
+		key := model.Key{Kind: model.EnvoyFilter, Namespace: "default", Name: "f"}
+		last, _ = Parse(&model.Config{Key: key, Spec: spec}, spec, Limits{}, last)
+	}
+	c := &clusterv3.Cluster{Name: "outbound|80||x", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}}
+	out := Of([]*Filter{last}, "istio-system", &model.Proxy{}).Cluster(c, Place{Context: networkingv1alpha3.EnvoyFilter_SIDECAR_OUTBOUND})
+	if out.Message.GetAltStatName() != "two" || len(out.Problems) != 1 || !strings.Contains(out.Problems[0].Reason, "its last valid version stays in force: ") {
+		t.Errorf("in force: got %q, problems %v", out.Message.GetAltStatName(), out.Problems)
+	}
+}

@@ -98,8 +98,8 @@ func (p *Patch) problem(reason string) model.Problem {
 
 // valid returns the newest version of the patch that no proxy refused; nil if there is none.
 func (p *Patch) valid() *Patch {
-	if p != nil && p.wrong.Load() {
-		return p.before
+	for p != nil && p.wrong.Load() {
+		p = p.before
 	}
 	return p
 }
@@ -176,7 +176,7 @@ func Parse(obj *model.Config, spec *networkingv1alpha3.EnvoyFilter, limits Limit
 		if before != nil && before.same(p) {
 			before = before.before
 		}
-		if p.before = before.as(p); before != nil {
+		if p.before = before.as(p, maxBefore); before != nil {
 			_, _ = digest.WriteString(prev.version) // so that the same object may have other results
 		}
 		for _, hint := range p.hints() {
@@ -195,13 +195,17 @@ func (p *Patch) same(o *Patch) bool {
 	return p.Operation == o.Operation && p.class == o.class && proto.Equal(p.value, o.value)
 }
 
-// as returns the patch as a part of the object of another one; nil if it is nil.
-func (p *Patch) as(other *Patch) *Patch {
-	if p == nil {
+// maxBefore is how many earlier versions a patch keeps: after a start, more than one may be invalid.
+const maxBefore = 4
+
+// as returns the patch as a part of the object of another one, with most-1 versions before it; nil if
+// it is nil.
+func (p *Patch) as(other *Patch, most int) *Patch {
+	if p == nil || most == 0 {
 		return nil
 	}
 	out := *p
-	out.Filter, out.Index, out.before = other.Filter, other.Index, nil
+	out.Filter, out.Index, out.before = other.Filter, other.Index, p.before.as(other, most-1)
 	return &out
 }
 

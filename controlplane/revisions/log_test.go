@@ -341,3 +341,31 @@ func TestCannotRecord(t *testing.T) {
 		r.stop()
 	})
 }
+
+// TestEarlier checks which versions a control plane finds at its start: the newest ones of the objects
+// that exist, also those of an older file.
+func TestEarlier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1000)
+		for _, host := range []string{"one", "two", "two", "three", "four"} {
+			r.change("a", host)
+		}
+		r.change("gone", "five")
+		r.change("gone", "")
+		r.stop()
+		found, err := New(Config{Dir: r.dir}).Earlier(model.VirtualService, 3)
+		var got []string
+		for key, list := range found {
+			for _, c := range list {
+				got = append(got, key.Name+" "+c.Spec.(*networkingv1alpha3.VirtualService).GetHosts()[0])
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, "earlier versions", got, []string{"a two", "a three", "a four"})
+		if other, err := New(Config{Dir: r.dir}).Earlier(model.EnvoyFilter, 3); err != nil || len(other) > 0 {
+			t.Errorf("Earlier of another kind = %v, %v", other, err)
+		}
+	})
+}

@@ -136,6 +136,33 @@ func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
 	return out, err
 }
 
+// Earlier returns the newest versions of the objects of a kind, at most n of each, the oldest first.
+// It may be called before [Log.Run], and then returns those of earlier runs.
+func (l *Log) Earlier(kind model.Kind, n int) (map[model.Key][]*model.Config, error) {
+	found := map[model.Key][]report.Version{}
+	_, err := l.scan(func(v report.Version, object []byte) {
+		key := keyOf(v.Ref)
+		list := found[key]
+		switch {
+		case key.Kind != kind:
+		case v.Change == report.Deleted:
+			delete(found, key)
+		case len(list) == 0 || list[len(list)-1].Revision != v.Revision: // a new file repeats the newest versions
+			v.Object = bytes.Clone(object)
+			found[key] = append(list[max(0, len(list)-n+1):], v)
+		}
+	})
+	out := make(map[model.Key][]*model.Config, len(found))
+	for key, list := range found {
+		for _, v := range list {
+			if c, err := Object(v); err == nil { // else it was valid for another version of the control plane
+				out[key] = append(out[key], c)
+			}
+		}
+	}
+	return out, err
+}
+
 // scan calls visit with each version in the files, the oldest first, and returns when the history
 // begins. The object is valid during the call.
 func (l *Log) scan(visit func(v report.Version, object []byte)) (start time.Time, err error) {

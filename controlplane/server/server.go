@@ -118,6 +118,10 @@ type snapshots struct {
 	networks *meshv1alpha1.MeshNetworks
 }
 
+// earlierVersions is how many versions of each EnvoyFilter are read at the start: patches that Envoy
+// would refuse are replaced by those of the newest valid one.
+const earlierVersions = 4
+
 // giveBackAfter are the times after which the memory of the start is returned to the
 // system: once the server is ready, and once many proxies have connected.
 var giveBackAfter = []time.Duration{2 * time.Second, 30 * time.Second}
@@ -277,7 +281,14 @@ func (s *Server) build(change model.Change) {
 	if s.machines.reported && change.Touches(model.WorkloadEntry) {
 		s.machines.health.Update(s.objects.list(model.WorkloadEntry))
 	}
-	next := snapshot.Build(s.snapshots.built, s.input(settings), change)
+	in := s.input(settings)
+	if s.snapshots.built == nil && len(s.objects.list(model.EnvoyFilter)) > 0 {
+		var err error
+		if in.Earlier, err = s.revisions.Earlier(model.EnvoyFilter, earlierVersions); err != nil {
+			s.log.Warn("versions of EnvoyFilters cannot be read; patches that Envoy would refuse have no valid one", "component", "control", "err", err)
+		}
+	}
+	next := snapshot.Build(s.snapshots.built, in, change)
 	next.Problems = model.LimitProblems(append(next.Problems, s.uninjected()...))
 	s.history.built(next, change, time.Since(start))
 	s.note(change, start)

@@ -35,6 +35,21 @@ func (e *EnvoyFilters) objects() []*model.Config {
 	return e.all
 }
 
+// earlierFilters returns an index of the versions before the present ones, without objects.
+func earlierFilters(earlier map[model.Key][]*model.Config, set settings) *EnvoyFilters {
+	e := &EnvoyFilters{byKey: make(map[model.Key]parsedFilter, len(earlier))}
+	for key, versions := range earlier {
+		var last *patch.Filter
+		for _, c := range versions {
+			if spec, ok := c.Spec.(*networkingv1alpha3.EnvoyFilter); ok {
+				last, _ = patch.Parse(c, spec, set.patches, last)
+			}
+		}
+		e.byKey[key] = parsedFilter{filter: last}
+	}
+	return e
+}
+
 func newEnvoyFilters(old *EnvoyFilters, objs []*model.Config, set settings) *EnvoyFilters {
 	e := &EnvoyFilters{index: policyIndex[*patch.Filter]{root: set.root}, byKey: make(map[model.Key]parsedFilter, len(objs)), all: objs}
 	for _, obj := range objs {

@@ -46,6 +46,9 @@ type Input struct {
 	Unhealthy map[model.Key]struct{}
 	// Patches restrict what EnvoyFilters may contain.
 	Patches patch.Limits
+	// Earlier are versions of EnvoyFilters before the present ones, the oldest first, for the first
+	// Build: their patches stay in force in place of invalid ones.
+	Earlier map[model.Key][]*model.Config
 	// Compliance restricts TLS of proxies. It is the same in all builds.
 	Compliance tlspolicy.Policy
 	// Keys are the keys of token issuers that were fetched; nil means none. When they change, the
@@ -164,7 +167,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
 	m.RequestAuthentications = rebuildRequestAuthentications(old.RequestAuthentications, st)
 	m.Telemetries = rebuild(old.Telemetries, st, model.Telemetry, newTelemetries)
-	m.EnvoyFilters = rebuild(old.EnvoyFilters, st, model.EnvoyFilter, newEnvoyFilters)
+	m.EnvoyFilters = rebuild(cmp.Or(old.EnvoyFilters, earlierFilters(in.Earlier, set)), st, model.EnvoyFilter, newEnvoyFilters)
 	m.Trust = newTrust(old.Trust, in.Roots)
 	m.Denied = denied(prev, in.Denied)
 	m.collectProblems(old)
