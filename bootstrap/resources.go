@@ -65,6 +65,9 @@ func rawText(m *node.Metadata, key string) (string, bool) {
 // clusterManager returns the settings of Envoy's cluster manager.
 func clusterManager(m *node.Metadata) (object, error) {
 	manager := object{}
+	if m.SelfDiscovery {
+		manager["local_cluster_name"] = node.LocalCluster
+	}
 	if m.OutlierLogPath != "" {
 		manager["outlier_detection"] = object{"event_log_path": m.OutlierLogPath}
 	}
@@ -122,12 +125,19 @@ func clusters(in Input, addrs addresses) []any {
 	pc := in.ProxyConfig
 	// path.Join drops the "./" of a relative path; Envoy accepts both forms.
 	xdsSocket := path.Join(pc.GetConfigPath(), XDSSocketName)
-	return []any{
+	all := []any{
 		limited(staticCluster(PrometheusCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxStatsReaders, maxStatsWaiting),
 		limited(staticCluster(AgentCluster, "0.250s", socketAddress(addrs.local, int(pc.GetStatusPort())), false), maxReadinessConnections, maxReadinessWaiting),
 		staticCluster(SDSCluster, "1s", object{"pipe": object{"path": SDSDir + "/" + in.sdsSocketName()}}, true),
 		staticCluster(XDSCluster, "1s", object{"pipe": object{"path": xdsSocket}}, true),
 	}
+	if in.Metadata.SelfDiscovery {
+		all = append(all, object{
+			"name": node.LocalCluster, "type": "EDS", "connect_timeout": "1s", "lb_policy": "ROUND_ROBIN",
+			"eds_cluster_config": object{"eds_config": object{"ads": object{}, "resource_api_version": "V3"}},
+		})
+	}
+	return all
 }
 
 func staticCluster(name, connectTimeout string, address object, http2 bool) object {

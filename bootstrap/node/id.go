@@ -32,6 +32,9 @@ const (
 	PeerSerial     = "outrigger.peer_serial"
 )
 
+// LocalCluster is the static cluster with the endpoints of the proxy's own workload, under Istio's name.
+const LocalCluster = "local_cluster"
+
 // XDSCluster is the static cluster of the agent's XDS socket. It also receives access logs: RecordLog
 // of the requests to the workload, or to a gateway, and RecordSentLog of those that the workload
 // sends. Each has the name of a runtime key, which is the percentage of requests that Envoy writes; 0

@@ -67,10 +67,12 @@ type Metadata struct {
 	// Denies is true if the bootstrap requests the filter DeniedPeers.
 	Denies Bool `json:"DENIED_PEERS,omitempty"`
 	// DelimitedStats is true if the bootstrap splits the names of stats at a semicolon.
-	DelimitedStats               Bool `json:"DELIMITED_STATS,omitempty"`
-	DNSCapture                   Bool `json:"DNS_CAPTURE,omitempty"`
-	DNSAutoAllocate              Bool `json:"DNS_AUTO_ALLOCATE,omitempty"`
-	EnableHBONE                  Bool `json:"ENABLE_HBONE,omitempty"`
+	DelimitedStats  Bool `json:"DELIMITED_STATS,omitempty"`
+	DNSCapture      Bool `json:"DNS_CAPTURE,omitempty"`
+	DNSAutoAllocate Bool `json:"DNS_AUTO_ALLOCATE,omitempty"`
+	EnableHBONE     Bool `json:"ENABLE_HBONE,omitempty"`
+	// SelfDiscovery is true if the bootstrap requests the endpoints of LocalCluster.
+	SelfDiscovery                Bool `json:"ENABLE_SELF_DISCOVERY,omitempty"`
 	ExitOnZeroActiveConnections  Bool `json:"EXIT_ON_ZERO_ACTIVE_CONNECTIONS,omitempty"`
 	InboundListenerExactBalance  Bool `json:"INBOUND_LISTENER_EXACT_BALANCE,omitempty"`
 	OutboundListenerExactBalance Bool `json:"OUTBOUND_LISTENER_EXACT_BALANCE,omitempty"`

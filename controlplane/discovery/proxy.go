@@ -56,8 +56,8 @@ func proxyOf(n *corev3.Node) (*model.Proxy, error) {
 		Agent:     meta.IstioVersion, Envoy: envoyVersion(n),
 		Node: cmp.Or(meta.NodeName, meta.Labels["kubernetes.io/hostname"]), NetworkView: meta.RequestedNetworkView,
 		AutoAllocate: bool(meta.DNSCapture) && bool(meta.DNSAutoAllocate),
-		Denies:       bool(meta.Denies),
-		Metadata:     textsOf(n),
+		Denies:       bool(meta.Denies), SelfDiscovery: bool(meta.SelfDiscovery),
+		Metadata: textsOf(n),
 	}
 	if p.Namespace == "" {
 		p.Namespace = id.Namespace()

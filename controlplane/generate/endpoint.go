@@ -73,11 +73,12 @@ func (src endpointSource) list() ([]*model.Endpoint, *snapshot.PeerAuthenticatio
 func (g *Generator) endpoints(s *target) *xds.Set {
 	v := g.view(s)
 	at := viewpointOf(s)
-	key := setKey{typeURL: xds.TypeEndpoint, outbound: s.outbound}
+	key := setKey{typeURL: xds.TypeEndpoint, outbound: s.outbound, own: s.ownWorkload()}
 	key.outbound.rules += at.String()
 	from := inputs{v, s.mesh.Endpoints, s.mesh.NamedEndpoints, s.mesh.PeerAuthentications, s.mesh.Networks, s.mesh.Config}
 	return g.sets.get(key, s.mesh.Sequence, from, func(prev *xds.Set) *xds.Set {
-		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters))}
+		p := &part{resources: make([]*xds.Resource, 0, len(v.clusters)+1), problems: v.withoutZones(s)}
+		g.ownEndpoints(s, key.own, p)
 		for _, ref := range v.clusters {
 			if ref.found != model.ResolutionStatic {
 				continue

@@ -80,6 +80,7 @@ type setKey struct {
 	policies  string    // the RequestAuthentications and AuthorizationPolicies, or the part that the type depends on
 	settings  string    // of the proxy itself
 	delimited bool      // see [model.ProxySettings]; in settings, too
+	own       ownWorkload
 }
 
 // New returns a Generator with an empty cache.

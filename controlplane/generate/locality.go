@@ -31,8 +31,8 @@ func kindOf(v cluster.Viewer) string {
 // "" if none does, so that proxies at different locations share results. The returned proxy also
 // has the location that only its endpoints specify.
 func locate(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
-	setting := mesh.Config.GetLocalityLbSetting()
-	if !mesh.DestinationRules.UsesLocality && len(mesh.Services.Distributions) == 0 && len(setting.GetDistribute()) == 0 {
+	setting, zones := mesh.Config.GetLocalityLbSetting(), mesh.Config.GetZoneAwareLbSetting()
+	if !mesh.DestinationRules.UsesLocality && len(mesh.Services.Distributions) == 0 && len(setting.GetDistribute()) == 0 && zones == nil {
 		return "", p
 	}
 	for _, at := range mesh.Instances.At(p.IPs) {
@@ -47,7 +47,7 @@ func locate(mesh *snapshot.Mesh, p *model.Proxy) (string, *model.Proxy) {
 		break
 	}
 	keys := slices.Clone(mesh.DestinationRules.LocalityLabels)
-	for _, label := range setting.GetFailoverPriority() {
+	for _, label := range append(slices.Clip(setting.GetFailoverPriority()), zones.GetFailoverPriority()...) {
 		key, _, _ := strings.Cut(label, "=")
 		keys = append(keys, key)
 	}

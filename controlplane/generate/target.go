@@ -258,6 +258,8 @@ type view struct {
 	headless bool
 	// streams is true if a port of a service serves TCP.
 	streams bool
+	// zones are the rules by which Envoy chooses between zones.
+	zones []model.Key
 }
 
 // clusterRef describes the cluster of a port and subset of a service.
@@ -329,6 +331,9 @@ func (v *view) add(s *target, svc *model.Service, port model.Port, rule *snapsho
 	}
 	ref.found = cluster.Source{Service: svc, Port: port, Subset: subset, Rule: rule, Viewer: s.viewer}.Resolution()
 	v.passthrough = v.passthrough || ref.found == model.ResolutionPassthrough
+	if rule != nil && cluster.ZonesEnabled(ref.policy().Balancer.GetZoneAwareLbSetting()) && !slices.Contains(v.zones, rule.From[0].Key) {
+		v.zones = append(v.zones, rule.From[0].Key)
+	}
 	v.clusters = append(v.clusters, ref)
 }
 

@@ -27,6 +27,7 @@ var servedFields = []string{
 	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
 	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
+	"zoneAwareLbSetting",
 }
 
 // withoutEffect returns the fields whose value was changed from the default in

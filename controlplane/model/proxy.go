@@ -60,6 +60,8 @@ type Proxy struct {
 	AutoAllocate bool
 	// Denies is true if listeners of its bootstrap request the filter that refuses denied peers.
 	Denies bool
+	// SelfDiscovery is true if its bootstrap requests the endpoints of its own workload.
+	SelfDiscovery bool
 	// HTTPProxyPort overrides proxyHttpPort of the mesh config if it is not 0.
 	HTTPProxyPort uint32
 	// VHDS is true if it receives virtual hosts as separate resources.

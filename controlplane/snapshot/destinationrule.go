@@ -176,9 +176,9 @@ func (d *DestinationRules) place(spec *networkingv1alpha3.DestinationRule) {
 			all = append(all, at)
 		}
 		for _, b := range all {
-			setting := b.GetLoadBalancer().GetLocalityLbSetting()
-			d.UsesLocality = d.UsesLocality || setting != nil || b.GetOutlierDetection() != nil
-			for _, label := range setting.GetFailoverPriority() {
+			setting, zones := b.GetLoadBalancer().GetLocalityLbSetting(), b.GetLoadBalancer().GetZoneAwareLbSetting()
+			d.UsesLocality = d.UsesLocality || setting != nil || zones != nil || b.GetOutlierDetection() != nil
+			for _, label := range append(slices.Clip(setting.GetFailoverPriority()), zones.GetFailoverPriority()...) {
 				key, _, _ := strings.Cut(label, "=")
 				d.LocalityLabels = append(d.LocalityLabels, key)
 			}

@@ -136,6 +136,9 @@ func (c *checker) zoneAware(lb *networkingv1alpha3.LoadBalancerSettings, path st
 	if lb.GetLocalityLbSetting() != nil {
 		c.errorf(path, "and localityLbSetting exclude each other: remove one")
 	}
+	if lb.GetConsistentHash() != nil {
+		c.warnf(path, "chooses no zones together with consistentHash, only regions: remove one")
+	}
 	failover(c, z.GetFailover(), path+".failover")
 	for i, label := range z.GetFailoverPriority() {
 		if slices.Contains(topologyLabels, label) {

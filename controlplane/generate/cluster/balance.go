@@ -51,7 +51,23 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 				LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
 			},
 		}
+	} else if z := p.Zones(src.Service, src.Config); z != nil {
+		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
+			LocalityConfigSpecifier: &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig_{ZoneAwareLbConfig: zoneAware(z)},
+		}
 	}
+}
+
+// zoneAware returns the configuration by which Envoy chooses between the zones of its region.
+func zoneAware(z *networkingv1alpha3.ZoneAwareLoadBalancerSetting) *clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig {
+	out := &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig{}
+	if n := z.GetMinClusterSize(); n != nil {
+		out.MinClusterSize = wrapperspb.UInt64(uint64(n.GetValue()))
+	}
+	if !ZonesEnabled(z) {
+		out.RoutingEnabled = &typev3.Percent{} // Envoy's default is 100
+	}
+	return out
 }
 
 // consistent sets the consistent hash policy. The routes define what is hashed.

@@ -40,7 +40,9 @@ var distributions = map[model.Distribution]*networkingv1alpha3.LocalityLoadBalan
 // The zero value has no preference.
 type Locality struct {
 	setting *networkingv1alpha3.LocalityLoadBalancerSetting
-	// place is the region/zone/subzone of the proxy.
+	// zones is set instead of setting if Envoy chooses between the zones of the proxy's region.
+	zones *networkingv1alpha3.ZoneAwareLoadBalancerSetting
+	// place is the region/zone/subzone of the proxy, or the region.
 	place string
 	// wants are the values of the failoverPriority labels, separated by 0 bytes.
 	wants string
@@ -48,8 +50,11 @@ type Locality struct {
 
 // localities returns the locality setting of a service: that of the rule, otherwise that of the
 // service, otherwise that of the mesh. It returns nil if the location of endpoints does not
-// matter.
+// matter, or Zones returns a setting.
 func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *networkingv1alpha3.LocalityLoadBalancerSetting {
+	if p.Zones(svc, mesh) != nil {
+		return nil
+	}
 	if own := p.Balancer.GetLocalityLbSetting(); own != nil {
 		if own.GetEnabled() != nil && !own.GetEnabled().GetValue() {
 			return nil
@@ -66,10 +71,31 @@ func (p Policy) localities(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *n
 	return whole
 }
 
+// Zones returns the setting by which Envoy chooses between the zones of its region, or nil. The
+// setting may disable that.
+func (p Policy) Zones(svc *model.Service, mesh *meshv1alpha1.MeshConfig) *networkingv1alpha3.ZoneAwareLoadBalancerSetting {
+	own := p.Balancer.GetZoneAwareLbSetting()
+	if own != nil || p.Balancer.GetLocalityLbSetting() != nil || distributions[svc.Distribution] != nil {
+		return own
+	}
+	return mesh.GetZoneAwareLbSetting()
+}
+
+// ZonesEnabled reports whether a setting makes Envoy choose between zones.
+func ZonesEnabled(z *networkingv1alpha3.ZoneAwareLoadBalancerSetting) bool {
+	return z != nil && (z.GetEnabled() == nil || z.GetEnabled().GetValue())
+}
+
 // Locality returns which endpoints of a service a proxy prefers. Proxies with the same preference
 // have equal values. The order of preference applies only with outlier detection or if the service
 // requests it, because it has an effect only when endpoints fail.
 func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, proxy *model.Proxy) Locality {
+	if z := p.Zones(svc, mesh); ZonesEnabled(z) {
+		if proxy.Locality == "" && len(z.GetFailoverPriority()) == 0 {
+			return Locality{} // every region is the same to it
+		}
+		return Locality{zones: z, place: parseLocality(proxy.Locality).GetRegion(), wants: wants(z.GetFailoverPriority(), proxy)}
+	}
 	setting := p.localities(svc, mesh)
 	switch {
 	case setting == nil:
@@ -84,20 +110,24 @@ func (p Policy) Locality(svc *model.Service, mesh *meshv1alpha1.MeshConfig, prox
 		}
 		return Locality{setting: setting, place: proxy.Locality}
 	}
-	l := Locality{setting: setting}
+	l := Locality{setting: setting, wants: wants(setting.GetFailoverPriority(), proxy)}
 	if len(setting.GetFailover()) > 0 {
 		l.place = proxy.Locality
 	}
-	wants := make([]string, 0, len(setting.GetFailoverPriority()))
-	for _, label := range setting.GetFailoverPriority() {
+	return l
+}
+
+// wants returns the values of labels that a proxy prefers, separated by 0 bytes.
+func wants(labels []string, proxy *model.Proxy) string {
+	values := make([]string, 0, len(labels))
+	for _, label := range labels {
 		key, value, given := strings.Cut(label, "=")
 		if !given {
 			value = PlaceLabel(proxy, key)
 		}
-		wants = append(wants, value)
+		values = append(values, value)
 	}
-	l.wants = strings.Join(wants, "\x00")
-	return l
+	return strings.Join(values, "\x00")
 }
 
 // DistributionLabels returns the labels that a trafficDistribution compares.
@@ -153,15 +183,16 @@ func parseLocality(s string) *corev3.Locality {
 // preference of a proxy. The map contains the endpoint of each Envoy endpoint; it is needed for
 // labels only.
 func ApplyLocality(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint, l Locality) {
+	labels := append(slices.Clip(l.setting.GetFailoverPriority()), l.zones.GetFailoverPriority()...)
 	switch {
-	case l.setting == nil || cla == nil:
+	case l.setting == nil && l.zones == nil || cla == nil:
 	case len(l.setting.GetDistribute()) > 0:
 		l.distribute(cla)
 	default:
-		if len(l.setting.GetFailoverPriority()) > 0 {
-			l.byLabels(cla, behind)
+		if len(labels) > 0 {
+			l.byLabels(cla, behind, labels)
 		}
-		if len(l.setting.GetFailoverPriority()) == 0 || len(l.setting.GetFailover()) > 0 {
+		if len(labels) == 0 || len(l.setting.GetFailover()) > 0 || l.zones != nil && l.place != "" {
 			l.byDistance(cla)
 		}
 		compact(cla)
@@ -224,23 +255,39 @@ func covers(pattern string, l *corev3.Locality) bool {
 	return match(want.GetRegion(), l.GetRegion()) && match(want.GetZone(), l.GetZone()) && match(want.GetSubZone(), l.GetSubZone())
 }
 
+// failover returns the region that replaces a region, or "".
+func (l Locality) failover(region string) string {
+	for _, f := range l.setting.GetFailover() {
+		if f.GetFrom() == region {
+			return f.GetTo()
+		}
+	}
+	for _, f := range l.zones.GetFailover() {
+		if f.GetFrom() == region {
+			return f.GetTo()
+		}
+	}
+	return ""
+}
+
 // byDistance lowers the priority of more distant localities within each existing priority. The
-// order is: same subzone, same zone, same region, the failover region, all others.
+// order is: same subzone, same zone, same region, the failover region, all others. If Envoy chooses
+// between the zones of its region, they have the same priority.
 func (l Locality) byDistance(cla *endpointv3.ClusterLoadAssignment) {
 	const distances = 5
 	own := parseLocality(l.place)
 	region := own.GetRegion()
-	i := slices.IndexFunc(l.setting.GetFailover(), func(f *networkingv1alpha3.LocalityLoadBalancerSetting_Failover) bool {
-		return f.GetFrom() == region
-	})
+	next := l.failover(region)
 	for _, g := range cla.GetEndpoints() {
 		at := g.GetLocality()
 		distance := uint32(3)
 		switch {
 		case at.GetRegion() != region:
-			if i >= 0 && at.GetRegion() != l.setting.GetFailover()[i].GetTo() {
+			if next != "" && at.GetRegion() != next {
 				distance = 4
 			}
+		case l.zones != nil:
+			distance = 0
 		case at.GetZone() != own.GetZone():
 			distance = 2
 		case at.GetSubZone() != own.GetSubZone():
@@ -254,9 +301,8 @@ func (l Locality) byDistance(cla *endpointv3.ClusterLoadAssignment) {
 
 // byLabels sets the priority of each endpoint to the number of labels that remain from the first
 // one that does not match. A locality whose endpoints have different priorities is divided.
-func (l Locality) byLabels(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint) {
+func (l Locality) byLabels(cla *endpointv3.ClusterLoadAssignment, behind map[*endpointv3.LbEndpoint]*model.Endpoint, labels []string) {
 	wants := strings.Split(l.wants, "\x00")
-	labels := l.setting.GetFailoverPriority()
 	var out []*endpointv3.LocalityLbEndpoints
 	for _, g := range cla.GetEndpoints() {
 		levels := make([]*endpointv3.LocalityLbEndpoints, len(labels)+1)
