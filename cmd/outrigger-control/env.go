@@ -91,6 +91,7 @@ func variables() []variable {
 		{"PILOT_ENABLE_MONGO_FILTER", "true", "Envoy counts the operations on ports of the protocol Mongo", negated(func(e *environment) *bool { return &e.Generate.Protocols.PlainMongo })},
 		{"PILOT_ENABLE_REDIS_FILTER", "false", "Envoy sends each command on outbound ports of the protocol Redis to the endpoint that the hash of its key selects", boolean(func(e *environment) *bool { return &e.Generate.Protocols.Redis })},
 		{"PILOT_ENABLE_MYSQL_FILTER", "false", "stock Envoy has no filter for MySQL: true reports the ports of the protocol MySQL, which are forwarded as TCP", boolean(func(e *environment) *bool { return &e.Generate.Protocols.MySQL })},
+		{"PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "false", "the labels istio.io/persistent-session and istio.io/persistent-session-header of services keep the requests of a client at one endpoint", boolean(func(e *environment) *bool { return &e.Generate.Sessions })},
 		{"ISTIO_DEFAULT_REQUEST_TIMEOUT", "0s", "timeout of requests whose route sets none; 0s means no timeout", duration(func(e *environment) *time.Duration { return &e.Generate.RequestTimeout })},
 		{"OUTRIGGER_VHDS", "true", "sends virtual hosts as separate resources to Envoys with delta xDS; false sends them inside the routes", boolean(func(e *environment) *bool { return &e.VHDS })},
 		{"GRPC_KEEPALIVE_INTERVAL", "30s", "idle time after which a connection is probed; --keepaliveInterval overrides it", duration(func(e *environment) *time.Duration { return &e.Keepalive.Interval })},

@@ -36,6 +36,12 @@ type balancing struct {
 // of the mesh is disabled.
 func newBalancing(t *testing.T, address, text string, change func(*model.Proxy)) *balancing {
 	t.Helper()
+	return newBalancingOf(t, New(Config{}), address, text, change)
+}
+
+// newBalancingOf does the same with the settings of a generator.
+func newBalancingOf(t *testing.T, g *Generator, address, text string, change func(*model.Proxy)) *balancing {
+	t.Helper()
 	binary := envoytest.Binary(t)
 	settings := meshconfig.Default()
 	settings.EnableAutoMtls = wrapperspb.Bool(false)
@@ -55,7 +61,7 @@ func newBalancing(t *testing.T, address, text string, change func(*model.Proxy))
 	if change != nil {
 		change(proxy)
 	}
-	runEnvoy(t, binary, secretsFromFiles(t, staticBootstrap(t, mesh, proxy)), address+":"+at)
+	runEnvoy(t, binary, secretsFromFiles(t, staticBootstrapOf(t, g, mesh, proxy)), address+":"+at)
 	return &balancing{client: &http.Client{Transport: &http.Transport{
 		Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: address + ":" + at}), MaxIdleConnsPerHost: 64,
 	}}}

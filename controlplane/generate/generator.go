@@ -31,6 +31,8 @@ type Config struct {
 	HTTP3 bool
 	// Protocols are the protocols of databases that Envoy reads.
 	Protocols envoyconf.Protocols
+	// Sessions makes the labels of services for persistent sessions effective.
+	Sessions bool
 	// RequestTimeout is the timeout of requests on routes that set none; 0 means no timeout.
 	RequestTimeout time.Duration
 }

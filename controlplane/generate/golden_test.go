@@ -109,6 +109,7 @@ func decode(t testing.TB, text string) []*model.Config {
 				Name, Namespace   string
 				CreationTimestamp time.Time
 				Annotations       map[string]string
+				Labels            map[string]string
 			}
 			Spec json.RawMessage
 		}
@@ -128,7 +129,7 @@ func decode(t testing.TB, text string) []*model.Config {
 		}
 		out = append(out, &model.Config{
 			Key:     model.Key{Kind: object.Kind, Namespace: object.Metadata.Namespace, Name: object.Metadata.Name},
-			Created: object.Metadata.CreationTimestamp, Source: fmt.Sprintf("in.yaml:%d", line), Spec: spec, Annotations: object.Metadata.Annotations,
+			Created: object.Metadata.CreationTimestamp, Source: fmt.Sprintf("in.yaml:%d", line), Spec: spec, Annotations: object.Metadata.Annotations, Labels: object.Metadata.Labels,
 		})
 		line += strings.Count(doc, "\n") + 1
 	}

@@ -159,7 +159,8 @@ func (g *guard) filters(settings map[string]*anypb.Any, parent proto.Message) {
 // harmless reports whether an HTTP filter cannot refuse a request because of its sender.
 func harmless(settings *anypb.Any) bool {
 	switch strings.TrimPrefix(settings.GetTypeUrl(), "type.googleapis.com/envoy.extensions.filters.http.") {
-	case "router.v3.Router", "fault.v3.HTTPFault", "grpc_stats.v3.FilterConfig", "grpc_web.v3.GrpcWeb", "compressor.v3.Compressor":
+	case "router.v3.Router", "fault.v3.HTTPFault", "grpc_stats.v3.FilterConfig", "grpc_web.v3.GrpcWeb", "compressor.v3.Compressor",
+		"stateful_session.v3.StatefulSession", "stateful_session.v3.StatefulSessionPerRoute":
 		return true
 	case "cors.v3.Cors", "cors.v3.CorsPolicy": // enforced by the browser, not by the server
 		return true

@@ -108,7 +108,9 @@ func httpProxyListener(s *target, port uint32) ownListener {
 	from := slices.Clone(s.recorded.ClientSources)
 	address := httpProxyAddress(s)
 	name := address + "_" + envoyconf.Number(port)
-	hcm := envoyconf.OutboundHTTP(s.mesh.Config, s.statName("outbound_"+name), envoyconf.Filters{Plugins: s.plugins.HTTP(extension.Client, port, &from), Records: s.settings.Recorded(), Observed: s.client})
+	hcm := envoyconf.OutboundHTTP(s.mesh.Config, s.statName("outbound_"+name), envoyconf.Filters{
+		Plugins: s.plugins.HTTP(extension.Client, port, &from), Sessions: s.sessions, Records: s.settings.Recorded(), Observed: s.client,
+	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: configuration{name: httpProxyRoute}.fullName(s.proxy.VHDS)}}
 	to, unknown := s.forwarded()
 	if to == cluster.ForwardName {

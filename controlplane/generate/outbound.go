@@ -181,7 +181,7 @@ func cidrs(prefixes []netip.Prefix) []*corev3.CidrRange {
 // outboundHTTP returns the filter that serves the requests of a listener.
 func (s *target) outboundHTTP(in *outboundListener, name string, from *xds.Sources) *listenerv3.Filter {
 	hcm := envoyconf.OutboundHTTP(s.mesh.Config, s.statName("outbound_"+name), envoyconf.Filters{
-		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "", Records: s.settings.Recorded(), Observed: s.client,
+		Plugins: s.plugins.HTTP(extension.Client, in.port, from), GRPCWeb: in.grpcWeb, OffersHTTP: in.host != "", Sessions: s.sessions, Records: s.settings.Recorded(), Observed: s.client,
 	})
 	hcm.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: envoyconf.OverADS(), RouteConfigName: s.routesName(in)}}
 	return envoyconf.HTTPFilter(hcm)

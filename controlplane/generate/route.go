@@ -246,7 +246,7 @@ type routeBuilder struct {
 
 func (g *Generator) newRouteBuilder(s *target, v *view) *routeBuilder {
 	return &routeBuilder{target: s, view: v, Builder: route.Builder{
-		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Timeout: g.cfg.RequestTimeout, Service: func(host string) *model.Service { return v.byHost[host] },
+		Mesh: s.mesh, Proxy: s.proxy, Gateway: route.Sidecars, Timeout: g.cfg.RequestTimeout, Sessions: g.cfg.Sessions, Service: func(host string) *model.Service { return v.byHost[host] },
 	}}
 }
 

@@ -118,7 +118,7 @@ func (r *router) source() *gateway.Source {
 		Mesh: r.mesh, Proxy: r.proxy, Services: r.view.services,
 		Service: func(host string) *model.Service { return r.view.byHost[host] },
 		HTTP3:   r.http3,
-		Timeout: r.timeout, Protocols: r.protocols,
+		Timeout: r.timeout, Protocols: r.protocols, Sessions: r.sessions,
 		Topology: r.settings.GatewayTopology(), NamesRules: r.settings.NamesRules(), Records: r.settings.Recorded(), DelimitedStats: r.settings.DelimitsStats(),
 		Labelled: r.recorded.Labelled, LabelledBy: r.recorded.LabelledBy,
 	}

@@ -43,6 +43,7 @@ type target struct {
 	enforced  *authorization.Filters
 	settings  *model.ProxySettings // of the proxy itself; may be nil
 	protocols envoyconf.Protocols  // of [Config]
+	sessions  bool                 // of [Config]
 }
 
 // outboundKey determines which services and rules a proxy sees: its Sidecar scope.
@@ -96,7 +97,7 @@ func (g *Generator) target(mesh *snapshot.Mesh, proxy *model.Proxy) *target {
 		return s
 	}
 	s := newTarget(mesh, proxy)
-	s.protocols = g.cfg.Protocols
+	s.protocols, s.sessions = g.cfg.Protocols, g.cfg.Sessions
 	if !proxy.Proxyless {
 		s.settings = g.over(s.settings)
 	}

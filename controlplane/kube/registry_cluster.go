@@ -303,10 +303,11 @@ func (m *member) shard(of types.NamespacedName, service *serviceRecord, slice *s
 	for i := range slice.endpoints {
 		e := &slice.endpoints[i]
 		base, ok := m.endpoint(of.Namespace, e)
-		if !ok || e.draining && !persistent {
+		base.Draining = e.draining || base.Labels[model.DrainingLabel] != ""
+		if !ok || base.Draining && !persistent {
 			continue
 		}
-		base.Draining, base.Unexported = e.draining, unexported
+		base.Unexported = unexported
 		if e.hostname != "" && service.service.Headless {
 			base.Hostname = e.hostname + "." + of.Name
 		}

@@ -147,10 +147,13 @@ func TestNetworkOfNamespace(t *testing.T) {
 	}
 }
 
-// TestDraining checks that a terminating endpoint remains for clients with a persistent session.
+// TestDraining checks that a terminating endpoint, and a pod with the label, remain for clients with a
+// persistent session.
 func TestDraining(t *testing.T) {
 	t.Parallel()
-	for labels, want := range map[string]string{"": "10.0.0.1", model.PersistentSessionLabel: "10.0.0.1 10.0.0.2 draining", model.PersistentSessionHeaderLabel: "10.0.0.1 10.0.0.2 draining"} {
+	for labels, want := range map[string]string{
+		"": "10.0.0.1", model.PersistentSessionLabel: "10.0.0.1 10.0.0.2 draining 10.0.0.3 draining", model.PersistentSessionHeaderLabel: "10.0.0.1 10.0.0.2 draining 10.0.0.3 draining",
+	} {
 		m := newMember("c")
 		said := listen(m)
 		m.start()
@@ -158,8 +161,9 @@ func TestDraining(t *testing.T) {
 		slice := &sliceRecord{service: "a", ports: []slicePort{{"http", 8080}}, endpoints: []sliceEndpoint{{address: "10.0.0.1"}, {address: "10.0.0.2"}}}
 		m.setSlice(n, slice)
 		m.setService(n, &serviceRecord{service: &model.Service{Labels: map[string]string{labels: "x"}, Ports: []model.Port{{Name: "http", Number: 80}}}})
+		m.setPod(types.NamespacedName{Namespace: "shop", Name: "p"}, &podRecord{labels: map[string]string{model.DrainingLabel: "true"}})
 		ending := *slice
-		ending.endpoints = []sliceEndpoint{{address: "10.0.0.1"}, {address: "10.0.0.2", draining: true}}
+		ending.endpoints = []sliceEndpoint{{address: "10.0.0.1"}, {address: "10.0.0.2", draining: true}, {address: "10.0.0.3", pod: "p"}}
 		if slice.equal(&ending) || !m.setSlice(n, &ending) || said.endpoints[n] != 2 {
 			t.Errorf("%q: the change of an endpoint to terminating was not reported", labels)
 		}

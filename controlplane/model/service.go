@@ -154,6 +154,9 @@ const (
 	PersistentSessionHeaderLabel = "istio.io/persistent-session-header"
 )
 
+// DrainingLabel is the label of workloads that receive no requests except those of persistent sessions.
+const DrainingLabel = "istio.io/draining"
+
 // Persistent reports whether the service has persistent sessions. If so, a draining endpoint still
 // receives the requests of its clients.
 func (s *Service) Persistent() bool {
@@ -255,7 +258,7 @@ type Endpoint struct {
 	// Unhealthy is true for an endpoint that receives no requests because its agent reports that
 	// the application does not answer. Its identity still counts as an identity of the service.
 	Unhealthy bool
-	// Draining is true for an endpoint that is terminating. It receives only requests of clients
+	// Draining is true for an endpoint that is terminating, or has the label. It receives only requests of clients
 	// with a persistent session to it.
 	Draining bool
 	// Unexported is true for an endpoint that only clients of its own cluster discover.

@@ -134,10 +134,11 @@ func (b *builder) make(d *definition, p *PlatformService) made {
 // endpoints returns the endpoints of a ServiceEntry.
 func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 	c, resolution := d.config, resolutionOf(d.entry)
+	persistent := (&model.Service{Labels: c.Labels}).Persistent()
 	// A single allocation for all endpoints, because a mesh has many of them.
 	all := make([]model.Endpoint, 0, len(targets)*len(d.ports))
 	for _, w := range targets {
-		base, reason := b.endpoint(w, resolution)
+		base, reason := b.endpoint(w, resolution, persistent)
 		if reason == "" && resolution == model.ResolutionDNSRoundRobin && len(all) > 0 {
 			reason = "resolution DNS_ROUND_ROBIN allows one endpoint, and there is one already; write resolution: DNS"
 		}
@@ -178,8 +179,8 @@ func (b *builder) endpoints(d *definition, targets []*Workload) (m made) {
 }
 
 // endpoint returns the fields that all endpoints of a workload have in common, or the reason why it
-// has none.
-func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.Endpoint, reason string) {
+// has none. A service with persistent sessions keeps workloads that are draining.
+func (b *builder) endpoint(w *Workload, resolution model.Resolution, persistent bool) (e model.Endpoint, reason string) {
 	address := w.Address
 	if ip, err := netip.ParseAddr(address); err == nil && ip.Zone() == "" {
 		address = ip.String()
@@ -189,10 +190,11 @@ func (b *builder) endpoint(w *Workload, resolution model.Resolution) (e model.En
 		return e, reason
 	}
 	_, unhealthy := b.in.Unhealthy[w.Object]
+	draining := w.Labels[model.DrainingLabel] != ""
 	return model.Endpoint{
 		Address: address, Labels: w.Labels, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount,
 		Workload: w.Object.Name, Entry: w.Object.Kind == model.WorkloadEntry, Locality: w.Locality, Cluster: w.Cluster, Network: cmp.Or(w.Network, b.out.shape.networks.of(w.Cluster, address)), Node: w.Node,
-		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy,
+		Weight: max(w.Weight, 1), MutualTLS: w.MutualTLS, Unhealthy: unhealthy || draining && !persistent, Draining: draining,
 	}, ""
 }
 
@@ -205,7 +207,7 @@ func (b *builder) platformEndpoints(p *PlatformService, targets []*Workload, sel
 	}
 	all := slices.Clone(m.endpoints)
 	for _, w := range targets {
-		base, reason := b.endpoint(w, model.ResolutionStatic)
+		base, reason := b.endpoint(w, model.ResolutionStatic, p.Service.Persistent())
 		if reason != "" {
 			m.problems = append(m.problems, model.Problem{
 				Object: w.Object, Source: w.Source, Reason: fmt.Sprintf("the address %q cannot serve %s: %s", w.Address, p.Service.Source, reason),

@@ -58,6 +58,19 @@ func (p Policy) applyBalancer(c *clusterv3.Cluster, src Source) {
 	}
 }
 
+// admitDraining makes the sessions of a service continue at endpoints that are terminating.
+func admitDraining(c *clusterv3.Cluster, src Source) {
+	if !src.Service.Persistent() || c.GetLbPolicy() == clusterv3.Cluster_CLUSTER_PROVIDED {
+		return
+	}
+	if c.CommonLbConfig == nil {
+		c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{}
+	}
+	c.CommonLbConfig.OverrideHostStatus = &corev3.HealthStatusSet{Statuses: []corev3.HealthStatus{
+		corev3.HealthStatus_HEALTHY, corev3.HealthStatus_DRAINING, corev3.HealthStatus_UNKNOWN, corev3.HealthStatus_DEGRADED,
+	}}
+}
+
 // zoneAware returns the configuration by which Envoy chooses between the zones of its region.
 func zoneAware(z *networkingv1alpha3.ZoneAwareLoadBalancerSetting) *clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig {
 	out := &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig{}

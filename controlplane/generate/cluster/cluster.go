@@ -83,6 +83,7 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	}
 	p.applyBalancer(c, src)
 	discover(c, src, endpoints)
+	admitDraining(c, src)
 	p.applyConnections(c, src.Config)
 	p.ApplyOutlier(c)
 	http := p.httpOptions(src.Port.Protocol, src.Config)

@@ -155,7 +155,7 @@ func (e *Envoy) httpFilter(c *chain, name string, config *anypb.Any) error {
 func harmless(config *anypb.Any) bool {
 	return slices.ContainsFunc([]string{
 		".Router", ".Cors", ".HTTPFault", ".grpc_stats.v3.FilterConfig", ".GrpcWeb", ".set_filter_state.v3.Config", ".TcpProxy", ".MongoProxy", ".RedisProxy",
-		".sni_dynamic_forward_proxy.v3.FilterConfig", ".header_to_metadata.v3.Config",
+		".sni_dynamic_forward_proxy.v3.FilterConfig", ".header_to_metadata.v3.Config", ".StatefulSession",
 	}, func(suffix string) bool { return strings.HasSuffix(config.GetTypeUrl(), suffix) })
 }
 

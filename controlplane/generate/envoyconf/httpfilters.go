@@ -13,6 +13,7 @@ import (
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	httpsetfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
+	sessionv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/stateful_session/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -69,6 +70,8 @@ type Filters struct {
 	Observed Observed
 	// Records are the headers that the agent can record; nil means that it records no requests.
 	Records []string
+	// Sessions keeps the requests of a client at one endpoint if the route says so.
+	Sessions bool
 	// Library is set for applications without an Envoy.
 	Library library
 }
@@ -103,6 +106,7 @@ func (f Filters) table() []filterRow {
 		{name: FaultFilter, config: &faultv3.HTTPFault{}, on: f.Library != LibraryServer, optional: !envoy, reason: "acts as the upstream, so behind what counts requests; idle unless the route names a fault"},
 		{name: CORSFilter, config: &corsv3.Cors{}, on: envoy, reason: "answers preflight requests that no fault hit; idle unless the route has a policy"},
 		{name: "envoy.filters.http.set_filter_state", config: offersHTTP(), on: envoy && f.OffersHTTP, reason: "only for requests that are sent to the upstream"},
+		{name: SessionFilter, config: &sessionv3.StatefulSession{}, on: envoy && f.Sessions, reason: "chooses the endpoint of requests that are sent; idle unless the route names a session"},
 		{name: "envoy.filters.http.router", config: &routerv3.Router{}, on: true, reason: "terminal: sends the request, so nothing can follow"},
 	}
 }

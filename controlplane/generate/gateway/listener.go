@@ -206,7 +206,7 @@ func (b *chains) manager(servers []*server) (*hcmv3.HttpConnectionManager, xds.S
 	}
 	grpcWeb := slices.ContainsFunc(servers, func(s *server) bool { return s.protocol == model.ProtocolGRPCWeb })
 	hcm := envoyconf.GatewayHTTP(b.Mesh.Config, prefix, b.Topology, envoyconf.Filters{
-		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb,
+		Plugins: b.Plugins(b.port, &from), GRPCWeb: grpcWeb, Sessions: b.Sessions,
 		Authentication: b.Authentication.HTTP, External: b.Authorization.External, Authorization: b.Authorization.HTTP,
 		AccessLog: slices.Concat(b.Authorization.HTTPLog, b.UnknownKeys), NamesRules: b.NamesRules, Records: b.Records, Observed: b.Observed,
 	})

@@ -31,6 +31,8 @@ type Source struct {
 	Service  func(host string) *model.Service
 	// HTTP3 also serves HTTP/3 at servers that can have it.
 	HTTP3 bool
+	// Sessions makes the labels of services for persistent sessions effective.
+	Sessions bool
 	// Protocols are the protocols of databases that Envoy reads.
 	Protocols envoyconf.Protocols
 	// Timeout is the timeout of requests on routes that set none; 0 means no timeout.
@@ -74,7 +76,7 @@ func (in *Source) virtualServices(gateway *snapshot.Gateway) []*snapshot.Virtual
 
 // builder returns the builder of a server's routes.
 func (in *Source) builder(s *server) *route.Builder {
-	return &route.Builder{Mesh: in.Mesh, Proxy: in.Proxy, Gateway: s.gateway.Name, Timeout: in.Timeout, TLS: s.terminates(), Service: in.Service}
+	return &route.Builder{Mesh: in.Mesh, Proxy: in.Proxy, Gateway: s.gateway.Name, Timeout: in.Timeout, Sessions: in.Sessions, TLS: s.terminates(), Service: in.Service}
 }
 
 // Passthrough is a service port, or a subset of it, that mutual TLS reaches through the proxy

@@ -41,9 +41,10 @@ func (b *Builder) forward(route *routev3.Route, h *Host, in *networkingv1alpha3.
 	case 1:
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: targets[0].cluster()}
 		b.applyHeaders(route, dests[0].GetHeaders())
+		route.TypedPerFilterConfig = b.session(targets[0].service, h.Service)
 		host = cmp.Or(authority(dests[0].GetHeaders().GetRequest()), host)
 	default:
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: b.split(dests, targets)}
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: b.split(dests, targets, h)}
 	}
 	b.applyTimeout(action, in.GetTimeout(), b.servesHTTP2(h.Service, h.Port) || slices.ContainsFunc(targets, func(t target) bool { return b.servesHTTP2(t.service, t.port) }))
 	if host != "" {
@@ -73,13 +74,14 @@ func weighted(dests []*networkingv1alpha3.HTTPRouteDestination) []*networkingv1a
 }
 
 // split divides requests among destinations by weight.
-func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target) *routev3.WeightedCluster {
+func (b *Builder) split(dests []*networkingv1alpha3.HTTPRouteDestination, targets []target, h *Host) *routev3.WeightedCluster {
 	out := &routev3.WeightedCluster{}
 	for i, d := range dests {
 		request, response := b.headerOperations(d.GetHeaders().GetRequest()), b.headerOperations(d.GetHeaders().GetResponse())
 		c := &routev3.WeightedCluster_ClusterWeight{
 			Name:                    targets[i].cluster(),
 			Weight:                  wrapperspb.UInt32(uint32(d.GetWeight())),
+			TypedPerFilterConfig:    b.session(targets[i].service, h.Service),
 			RequestHeadersToAdd:     request.add,
 			RequestHeadersToRemove:  request.remove,
 			ResponseHeadersToAdd:    response.add,

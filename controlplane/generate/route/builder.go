@@ -35,6 +35,8 @@ type Builder struct {
 	Service func(host string) *model.Service
 	// Timeout is the timeout of routes that set none; 0 means no timeout.
 	Timeout time.Duration
+	// Sessions makes the labels of services for persistent sessions effective.
+	Sessions bool
 	// Problems are the problems of the objects that were used.
 	Problems []model.Problem
 
@@ -68,6 +70,8 @@ func (b *Builder) Default(h *Host) *routev3.Route {
 	}
 	b.applyTimeout(action, nil, b.servesHTTP2(h.Service, h.Port))
 	return &routev3.Route{
+		TypedPerFilterConfig: b.session(h.Service),
+
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 		Decorator: &routev3.Decorator{Operation: envoyconf.HostPort(h.Name, h.Port) + "/*"},

@@ -21,6 +21,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // applyFilters sets the route's configuration of the HTTP filters of the listener.
@@ -36,12 +37,38 @@ func applyFilters(route *routev3.Route, in *networkingv1alpha3.HTTPRoute) error 
 	if fault == nil && cors == nil {
 		return nil
 	}
-	route.TypedPerFilterConfig = make(map[string]*anypb.Any)
+	if route.TypedPerFilterConfig == nil {
+		route.TypedPerFilterConfig = make(map[string]*anypb.Any)
+	}
 	if fault != nil {
 		route.TypedPerFilterConfig[envoyconf.FaultFilter] = envoyconf.Pack(fault)
 	}
 	if cors != nil {
 		route.TypedPerFilterConfig[envoyconf.CORSFilter] = envoyconf.Pack(cors)
+	}
+	return nil
+}
+
+// session returns the configuration that keeps the requests of a client at one endpoint of a service, or
+// of another service if the first has no persistent sessions.
+func (b *Builder) session(services ...*model.Service) map[string]*anypb.Any {
+	if b.Proxy.Proxyless {
+		return nil
+	}
+	for _, svc := range services {
+		config, err := envoyconf.Session(svc)
+		switch {
+		case config == nil && err == nil:
+			continue
+		case !b.Sessions:
+			b.report(model.Problem{Object: svc.Source, Warning: true, Reason: "the label of persistent sessions has no effect without PILOT_ENABLE_PERSISTENT_SESSION_FILTER=true at the control plane"})
+			return nil
+		case err != nil:
+			b.report(model.Problem{Object: svc.Source, Warning: true, Reason: err.Error()})
+			return nil
+		}
+		b.sources.Add(svc.Source)
+		return map[string]*anypb.Any{envoyconf.SessionFilter: config}
 	}
 	return nil
 }
