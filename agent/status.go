@@ -47,6 +47,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 		Registerer:    b.registry,
 
 		MetricsLocalOnly: cfg.env.Metrics.LocalOnly,
+		PlainMetrics:     cfg.proxyConfig.GetStatsCompression() != nil && !cfg.proxyConfig.GetStatsCompression().GetValue(),
 	}
 	if proxy != nil {
 		c.Draining = func() bool { return ctx.Err() != nil || proxy.Draining() }

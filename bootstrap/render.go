@@ -152,8 +152,10 @@ func Render(in Input) ([]byte, error) {
 		}},
 		"stats_config":            statsConfig(pc, in.Metadata, reporting.buckets),
 		"stats_eviction_interval": seconds(reporting.evictionInterval()),
-		"admin":                   object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
-		"dynamic_resources":       dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
+		// Of clusters without traffic; saves 3 kB each.
+		"deferred_stat_options": object{"enable_deferred_creation_stats": true},
+		"admin":                 object{"profile_path": "/var/lib/istio/data/envoy.prof", "address": socketAddress(addrs.local, int(pc.GetProxyAdminPort()))},
+		"dynamic_resources":     dynamicResources(in.StateOfTheWorld && in.Node.Role != node.Waypoint),
 		"static_resources": object{
 			"clusters":  append(clusters(in, addrs), telemetry.clusters...),
 			"listeners": listeners(in, addrs),

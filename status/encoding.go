@@ -17,9 +17,10 @@ import (
 // repeat themselves within a few lines.
 const zstdWindow = 128 << 10
 
-// compressed returns the writer for the answer, and a function that ends it.
-func compressed(w http.ResponseWriter, r *http.Request) (out io.Writer, end func() error) {
-	encoding := chooseEncoding(r.Header.Get("Accept-Encoding"))
+// compressed returns the writer for the answer to a peer that accepts encodings, and a function that
+// ends it.
+func compressed(w http.ResponseWriter, accept string) (out io.Writer, end func() error) {
+	encoding := chooseEncoding(accept)
 	var zipped io.WriteCloser
 	switch encoding {
 	case "zstd":

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestChooseEncoding(t *testing.T) {
@@ -74,5 +75,9 @@ func TestCompressedMetrics(t *testing.T) {
 		if encoding != "" && len(body) > len(all)/10 {
 			t.Errorf("%q: got %d compressed bytes of %d, want at most a tenth", encoding, len(body), len(all))
 		}
+	}
+	_, plain := serve(t, func(c *Config) { c.Gatherer, c.PlainMetrics = prometheus.NewRegistry(), true })
+	if code, _, got := do(t, http.MethodGet, plain, "/metrics", http.Header{"Accept-Encoding": {"gzip, zstd"}}); code != http.StatusOK || got.Get("Content-Encoding") != "" {
+		t.Errorf("without compression: status %d, headers %v", code, got)
 	}
 }

@@ -91,7 +91,11 @@ func (s *Server) serveSources(w http.ResponseWriter, r *http.Request, sources []
 	}
 	w.Header().Set("Content-Type", format.ContentType())
 	w.Header().Add("Vary", "Accept, Accept-Encoding")
-	out, end := compressed(w, r)
+	accept := r.Header.Get("Accept-Encoding")
+	if s.cfg.PlainMetrics {
+		accept = ""
+	}
+	out, end := compressed(w, accept)
 	merger := exposition.NewMerger(out, format)
 	if err := s.writeOwn(merger, envoyOnly); err != nil {
 		s.metrics.failures.WithLabelValues("agent").Inc()

@@ -42,6 +42,8 @@ type Config struct {
 	Notes func() []string
 	// MetricsLocalOnly serves metrics only to peers on this machine.
 	MetricsLocalOnly bool
+	// PlainMetrics serves metrics without compression.
+	PlainMetrics bool
 	// EnvoyMetricsURL is Envoy's metrics endpoint; "" means none. It is never
 	// ENVOY_PROMETHEUS_PORT: that port forwards requests to /stats/envoy.
 	EnvoyMetricsURL string
