@@ -4,6 +4,7 @@
 package generate
 
 import (
+	"cmp"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -160,7 +161,9 @@ func isHTTPChain(chain *listenerv3.FilterChain) bool {
 // inboundTarget is the destination of inbound filter chains.
 type inboundTarget struct {
 	cluster string
-	port    uint32 // port of the workload; 0 means any unknown port
+	// clusterStat is the name of the cluster in the counters of connections; empty means cluster.
+	clusterStat string
+	port        uint32 // port of the workload; 0 means any unknown port
 	// stat is a part of the counter names; route is the name of the routes.
 	stat, route string
 	// operation is the name of the spans of requests; servicePort is a part of the virtual host
@@ -182,7 +185,7 @@ type inboundTarget struct {
 // inboundChains returns the filter chains of a port according to its mutual TLS mode.
 func inboundChains(s *target, e ingressEntry, from *xds.Sources) []*listenerv3.FilterChain {
 	to := inboundTarget{
-		from: from, validated: e.validated, enforced: e.enforced, port: e.port, cluster: inboundName(e.port), stat: e.statName(s), route: inboundName(e.port),
+		from: from, validated: e.validated, enforced: e.enforced, port: e.port, cluster: inboundName(e.port), clusterStat: e.clusterStatName(s.mesh.Config), stat: e.statName(s), route: inboundName(e.port),
 		operation: "inbound:" + envoyconf.Number(e.port) + "/*", servicePort: e.port,
 	}
 	if e.host != "" {
@@ -288,7 +291,7 @@ func (to inboundTarget) filters(s *target, http, mutualTLS bool) []*listenerv3.F
 	// Servers of Redis also receive commands that Envoy does not know, such as those of replicas.
 	read := envoyconf.Protocols{PlainMongo: s.protocols.PlainMongo}
 	return append(slices.Clone(to.enforced.Stream), read.Forward(to.protocol, envoyconf.Stream{
-		StatPrefix: to.cluster, Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
+		StatPrefix: cmp.Or(to.clusterStat, to.cluster), Targets: []envoyconf.Target{{Cluster: to.cluster, Weight: 1}},
 		AccessLog: slices.Concat(observed.StreamLog, to.enforced.StreamLog, envoyconf.RecordConnections(s.settings.Recorded())),
 	})...)
 }

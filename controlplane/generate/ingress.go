@@ -90,6 +90,15 @@ func (e ingressEntry) statName(s *target) string {
 	return listenerName(familiesOf(s.proxy).wildcards()[0], e.port)
 }
 
+// clusterStatName returns the name of the cluster of the port in the names of stats.
+func (e ingressEntry) clusterStatName(mesh *meshv1alpha1.MeshConfig) string {
+	pattern, svc := mesh.GetInboundClusterStatName(), cmp.Or(e.service, e.shown)
+	if pattern == "" || svc == nil {
+		return inboundName(e.port)
+	}
+	return envoyconf.ClusterStatName(pattern, svc, cmp.Or(e.servicePort, e.port), "", e.port)
+}
+
 // ingressOf returns the inbound ports of the workload: those that its Sidecar names, otherwise
 // those of its services if traffic is redirected.
 func ingressOf(s *target) *ingress {
@@ -288,7 +297,7 @@ func (in *ingress) clusterKey() inboundKey {
 		key.address = in.target.proxy.IPs[0]
 	}
 	for _, e := range in.entries {
-		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q/%s", e.port, e.protocol, e.mixed, e.servicePort, e.host, e.from)
+		key.modes += fmt.Sprintf(";%d/%s/%t/%d/%q/%s/%q", e.port, e.protocol, e.mixed, e.servicePort, e.host, e.from, e.clusterStatName(in.target.mesh.Config))
 	}
 	return key
 }
@@ -323,7 +332,7 @@ func (in *ingress) listenerKey() inboundKey {
 		if e.shown != nil {
 			key.modes += e.shown.Hostname + "@" + e.shown.Namespace
 		}
-		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x/%x", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key, in.tokens(e).Key)
+		key.modes += fmt.Sprintf(";%d/%d/%d/%s/%q/%s/%x/%x/%q", e.mode, e.port, e.servicePort, e.protocol, e.host, e.from, in.policies(e).Key, in.tokens(e).Key, e.clusterStatName(s.mesh.Config))
 	}
 	key.modes += fmt.Sprint(in.refused, in.peers)
 	for _, f := range in.fallback {
@@ -403,11 +412,14 @@ func (in *ingress) clusters(mesh *meshv1alpha1.MeshConfig) []inboundCluster {
 		}
 		from := slices.Clone(e.from)
 		own := in.policy(e, &from)
-		if e.target == nil {
-			add(cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh, own), from)
-		} else {
-			add(cluster.Inbound(name, e.target, protocol, mesh, own), from)
+		c := cluster.InboundOriginal(name, protocol, family.four || !family.six, family.six, mesh, own)
+		if e.target != nil {
+			c = cluster.Inbound(name, e.target, protocol, mesh, own)
 		}
+		if stat := e.clusterStatName(mesh); stat != name {
+			c.AltStatName = stat
+		}
+		add(c, from)
 	}
 	unknown := func(c *clusterv3.Cluster, from xds.Sources) {
 		if in.target.recorded.Labelled {

@@ -24,8 +24,8 @@ var servedFields = []string{
 	"defaultDestinationRuleExportTo", "defaultHttpRetryPolicy", "defaultProviders", "defaultServiceExportTo", "defaultVirtualServiceExportTo",
 	"disableEnvoyListenerLog", "discoverySelectors", "dnsRefreshRate", "enableAutoMtls", "enableEnvoyAccessLogService", "enablePrometheusMerge",
 	"enableTracing", providersField, "h2UpgradePolicy",
-	"ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
-	"outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
+	"inboundClusterStatName", "ingressClass", "ingressControllerMode", "ingressSelector", "ingressService", "localityLbSetting", "meshMTLS",
+	"outboundClusterStatName", "outboundTrafficPolicy", "pathNormalization", "protocolDetectionTimeout", "proxyHttpPort", "proxyInboundListenPort",
 	"proxyListenPort", "rootNamespace", "serviceSettings", "tcpKeepalive", "tlsDefaults", "trustDomain", "trustDomainAliases",
 	"zoneAwareLbSetting",
 }

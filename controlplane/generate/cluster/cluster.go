@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -93,6 +94,9 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 	}
 	setHTTP(c, http)
 	p.applyProxyProtocol(c)
+	if pattern := src.Config.GetOutboundClusterStatName(); pattern != "" {
+		c.AltStatName = envoyconf.ClusterStatName(pattern, src.Service, src.Port.Number, src.Subset, 0)
+	}
 	if src.Delimited {
 		Delimit(c)
 	}
@@ -100,7 +104,9 @@ func Outbound(name string, src Source, endpoints *endpointv3.ClusterLoadAssignme
 }
 
 // Delimit ends the name of the cluster's stats with a semicolon.
-func Delimit(c *clusterv3.Cluster) { c.AltStatName = envoyconf.StatName(c.GetName(), true) }
+func Delimit(c *clusterv3.Cluster) {
+	c.AltStatName = envoyconf.StatName(cmp.Or(c.GetAltStatName(), c.GetName()), true)
+}
 
 // BlackHole returns the cluster without endpoints.
 func BlackHole() *clusterv3.Cluster {

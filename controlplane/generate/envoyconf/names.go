@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 const (
@@ -36,6 +38,24 @@ func StatName(name string, delimited bool) string {
 		return name + ";"
 	}
 	return name
+}
+
+// ClusterStatName returns the name of the cluster of a service port in the names of stats, by a pattern
+// of the mesh config. Target is the port of the application, 0 for outbound clusters.
+func ClusterStatName(pattern string, svc *model.Service, port uint32, subset string, target uint32) string {
+	short, name := svc.Hostname, ""
+	if svc.Registry == model.RegistryKubernetes {
+		short = svc.ShortName() + "." + svc.Namespace
+	}
+	for _, p := range svc.Ports {
+		if p.Number == port {
+			name = p.Name
+		}
+	}
+	return strings.NewReplacer(
+		"%SERVICE%", short, "%SERVICE_NAME%", svc.ShortName(), "%SERVICE_FQDN%", svc.Hostname, "%SUBSET_NAME%", subset,
+		"%TARGET_PORT%", Number(target), "%SERVICE_PORT%", Number(port), "%SERVICE_PORT_NAME%", name,
+	).Replace(pattern)
 }
 
 // HostPort joins a host and a port as in a URL.

@@ -16,10 +16,10 @@ import (
 // Opaque converts the cluster of a port into one that forwards mutual TLS unchanged: it has the
 // same endpoints and limits, but neither TLS nor HTTP settings.
 func (p Passthrough) Opaque(c *clusterv3.Cluster) *clusterv3.Cluster {
-	c.Name = p.Name
-	if c.GetAltStatName() != "" {
+	if c.GetAltStatName() == envoyconf.StatName(c.GetName(), true) {
 		c.AltStatName = envoyconf.StatName(p.Name, true)
 	}
+	c.Name = p.Name
 	c.TransportSocket, c.TransportSocketMatches = nil, nil
 	c.TypedExtensionProtocolOptions = nil
 	if c.GetEdsClusterConfig() != nil {

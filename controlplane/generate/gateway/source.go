@@ -102,6 +102,14 @@ func (p Passthrough) sources() xds.Sources {
 	return from
 }
 
+// statName returns the name of the port in the counters of connections.
+func (p Passthrough) statName(mesh *meshv1alpha1.MeshConfig) string {
+	if pattern := mesh.GetOutboundClusterStatName(); pattern != "" {
+		return envoyconf.ClusterStatName(pattern, p.Service, p.Port.Number, p.Subset, 0)
+	}
+	return p.Name
+}
+
 // Passthroughs returns the ports that AUTO_PASSTHROUGH servers lead to, sorted and without
 // duplicates.
 func (m *Merged) Passthroughs(in *Source) []Passthrough {

@@ -190,7 +190,7 @@ func (b *chains) automatic(s *server) {
 		}
 		b.add(&listenerv3.FilterChain{
 			FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{p.Name}, ApplicationProtocols: envoyconf.MeshALPN()},
-			Filters:          b.stream(model.ProtocolTLS, envoyconf.Stream{StatPrefix: p.Name, Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}}}),
+			Filters:          b.stream(model.ProtocolTLS, envoyconf.Stream{StatPrefix: p.statName(b.Mesh.Config), Targets: []envoyconf.Target{{Cluster: p.Name, Weight: 1}}}),
 		}, s.owner(), slices.Concat(p.sources(), s.sources, b.Authorization.Sources))
 	}
 }

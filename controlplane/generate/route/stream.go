@@ -37,6 +37,7 @@ func (b *Builder) TakesStream(m StreamMatch, port uint32, namespace string) bool
 // all weights are 0, so that connections are closed.
 func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*networkingv1alpha3.RouteDestination) (envoyconf.Stream, bool) {
 	var out envoyconf.Stream
+	var first target
 	b.sources.AddConfigs(vs.Config)
 	for _, d := range dests {
 		if d.GetWeight() <= 0 && len(dests) > 1 {
@@ -44,6 +45,7 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 		}
 		t := b.target(d.GetDestination(), &Host{Port: port, Rules: vs})
 		if len(out.Targets) == 0 {
+			first = t
 			// The connection settings of the first destination apply to all.
 			out = b.connections(t)
 		}
@@ -53,7 +55,7 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 	case 0:
 		return envoyconf.BlackHole(nil), false
 	case 1:
-		out.StatPrefix = out.Targets[0].Cluster
+		out.StatPrefix = b.statName(first)
 	default:
 		out.StatPrefix = vs.Config.Name + "." + vs.Config.Namespace
 	}
@@ -64,8 +66,18 @@ func (b *Builder) Stream(vs *snapshot.VirtualService, port uint32, dests []*netw
 func (b *Builder) StreamTo(svc *model.Service, port uint32) envoyconf.Stream {
 	t := target{host: svc.Hostname, port: port, service: svc}
 	out := b.connections(t)
-	out.StatPrefix, out.Targets = t.cluster(), []envoyconf.Target{{Cluster: t.cluster(), Weight: 1}}
+	out.StatPrefix, out.Targets = b.statName(t), []envoyconf.Target{{Cluster: t.cluster(), Weight: 1}}
 	return out
+}
+
+// statName returns the name of a target in the counters of connections.
+func (b *Builder) statName(t target) string {
+	pattern := b.Mesh.Config.GetOutboundClusterStatName()
+	if pattern == "" || t.service == nil {
+		return t.cluster()
+	}
+	b.sources.Add(t.service.Source)
+	return envoyconf.ClusterStatName(pattern, t.service, t.port, t.subset, 0)
 }
 
 // connections returns the connection settings of a target's DestinationRule.
