@@ -50,32 +50,55 @@ func (m Manager) Run(ctx context.Context, stopping <-chan struct{}, log *slog.Lo
 	if m.Socket == "" {
 		return
 	}
-	var ready bool
-	var last string
-	for {
-		status, now := check(ctx)
-		var lines []string
-		if now && !ready {
-			ready = true
-			lines = append(lines, "READY=1")
-		}
-		if status != last {
-			last = status
-			lines = append(lines, "STATUS="+oneLine(status))
-		}
-		if m.Watchdog > 0 {
-			lines = append(lines, "WATCHDOG=1")
-		}
-		m.report(ctx, log, lines)
-		select {
-		case <-ctx.Done():
-			return
-		case <-stopping:
-			stopping = nil
-			m.report(ctx, log, []string{"STOPPING=1"})
-		case <-time.After(m.pause(ready)):
+	var now, known state // known is what the manager has received
+	tell := func() {
+		if m.report(ctx, log, m.lines(now, known)) {
+			known = now
 		}
 	}
+	for {
+		status, ready := check(ctx)
+		now.status, now.ready = status, now.ready || ready
+		tell()
+		select {
+		case <-ctx.Done():
+			select {
+			case <-stopping:
+				now.stopping = true
+				tell()
+			default:
+			}
+			return
+		case <-stopping:
+			stopping, now.stopping = nil, true
+			tell()
+		case <-time.After(m.pause(now.ready)):
+		}
+	}
+}
+
+// state is what the manager is notified of.
+type state struct {
+	ready, stopping bool
+	status          string
+}
+
+// lines returns the lines of a message that brings a manager from one state to another.
+func (m Manager) lines(now, known state) []string {
+	var lines []string
+	if now.ready && !known.ready {
+		lines = append(lines, "READY=1")
+	}
+	if now.stopping && !known.stopping {
+		lines = append(lines, "STOPPING=1")
+	}
+	if now.status != known.status {
+		lines = append(lines, "STATUS="+oneLine(now.status))
+	}
+	if m.Watchdog > 0 {
+		lines = append(lines, "WATCHDOG=1")
+	}
+	return lines
 }
 
 // pause returns the time between two checks. The manager must hear of the program twice in the time
@@ -91,14 +114,16 @@ func (m Manager) pause(ready bool) time.Duration {
 	return pause
 }
 
-// report sends lines to the manager in one message.
-func (m Manager) report(ctx context.Context, log *slog.Logger, lines []string) {
+// report sends lines to the manager in one message, and reports whether it received them.
+func (m Manager) report(ctx context.Context, log *slog.Logger, lines []string) bool {
 	if len(lines) == 0 {
-		return
+		return true
 	}
 	if err := m.send(ctx, strings.Join(lines, "\n")); err != nil {
 		log.Warn("the service manager cannot be notified; check NOTIFY_SOCKET", "path", m.Socket, "err", err)
+		return false
 	}
+	return true
 }
 
 // send sends a message. It connects each time, because a manager that restarts binds its socket

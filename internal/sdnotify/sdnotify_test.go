@@ -146,6 +146,41 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestRestartedManager checks that a manager that was away is notified of what it missed, and of the
+// end of a program whose context ends with it.
+func TestRestartedManager(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	stopping, ended := make(chan struct{}), make(chan struct{})
+	path, checked, back := filepath.Join(t.TempDir(), "notify"), make(chan struct{}), make(chan struct{})
+	checks := 0
+	go func() {
+		defer close(ended)
+		Manager{Socket: path, Watchdog: time.Millisecond}.Run(ctx, stopping, slog.New(slog.DiscardHandler), func(context.Context) (string, bool) {
+			if checks++; checks == 2 { // the message of the first one is lost
+				close(checked)
+				<-back
+			}
+			return "serves", true
+		})
+	}()
+	<-checked
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	m := &manager{t: t, path: path, conn: conn}
+	close(back)
+	if got, want := m.await("READY=1"), []string{"READY=1", "STATUS=serves", "WATCHDOG=1"}; !slices.Equal(got, want) {
+		t.Errorf("after the restart: got %q, want %q", got, want)
+	}
+	close(stopping)
+	cancel()
+	m.await("STOPPING=1")
+	<-ended
+}
+
 func TestLongStatus(t *testing.T) {
 	t.Parallel()
 	if got := oneLine(strings.Repeat("x", 5000) + "\n"); len(got) > 2*maxStatus || strings.Contains(got, "\n") {
