@@ -60,10 +60,41 @@ func TestWithoutPrivilegesOrNetwork(t *testing.T) {
 	s.wantNothingLeft(t)
 }
 
-// TestKilledUpLeavesNoProcess kills outrigger up itself: its processes are killed with it, and the
-// next start removes its files.
-func TestKilledUpLeavesNoProcess(t *testing.T) {
-	s := startShop(t)
+// fork makes the application of a workload of the shop start a process in its own session: "sleep 4711",
+// and the application itself if all is true. exec replaces the shell.
+func (s *shop) fork(all bool) {
+	s.t.Helper()
+	file := filepath.Join(s.dir, "mesh.yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	const plain = `command: [../../bin/shop, orders, --listen, "127.0.0.1:$(PORT)"]`
+	how := map[bool]string{false: "exec", true: "setsid"}[all]
+	forking := strings.Replace(string(b), plain, `command: [sh, -c, "setsid sleep 4711 & `+how+` ../../bin/shop orders --listen 127.0.0.1:$(PORT)"]`, 1)
+	if forking == string(b) {
+		s.t.Fatalf("mesh.yaml has no line %q", plain)
+	}
+	if err := os.WriteFile(file, []byte(forking), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestKilledUp kills outrigger up itself: its processes are killed with it, and the next start ends those
+// that an application moved out of reach, one of which has a port, and removes the files. It then opens the
+// dashboard, and shows a mistake that is made while the mesh runs.
+func TestKilledUp(t *testing.T) {
+	s := newShop(t)
+	s.fork(true)
+	opened := filepath.Join(s.tmp, "opened")
+	browser := "#!/bin/sh\necho \"$1\" > " + opened + "~ && mv " + opened + "~ " + opened + "\n"
+	if err := os.WriteFile(filepath.Join(s.bin, "xdg-open"), []byte(browser), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", s.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("DISPLAY", ":4711")
+	s.start()
+	s.waitFor("Ctrl-C ends it", time.Minute)
 	family := s.processes()
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -72,17 +103,36 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 		t.Error("outrigger up was killed and ended with 0")
 	}
 	s.exited <- nil // for the cleanup
+	own := func(p process) bool { return p.args == "sleep 4711 " || strings.Contains(p.args, "shop orders") }
 	eventually(t, 2*time.Minute, func() string {
 		for _, p := range family {
-			if !gone(p) {
+			if !gone(p) && !own(p) {
 				return p.name + " is still there"
 			}
 		}
 		return ""
 	})
+	s.flags = append(s.flags, "--open")
 	s.start()
+	s.waitFor("an outrigger up that was killed had left something: 2 processes ended, ", time.Minute)
 	s.waitFor("Ctrl-C ends it", time.Minute)
+	s.waitFor("the dashboard is at http://127.0.0.1:", time.Minute)
+	s.write("nobody.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: nobody, namespace: default}\nspec: {selector: {matchLabels: {app: nobody}}}\n")
+	s.waitFor("config/nobody.yaml:1: AuthorizationPolicy default/nobody: ", time.Minute)
+	eventually(t, 2*time.Minute, func() string {
+		page, err := os.ReadFile(opened)
+		if err != nil {
+			return err.Error()
+		}
+		if body, err := fetch(t, strings.TrimSpace(string(page))); err != nil || !strings.Contains(body, "<title>Outrigger</title>") {
+			return fmt.Sprintf("the browser would show %q, %v", body, err)
+		}
+		return ""
+	})
 	s.interrupt(2 * time.Minute)
+	if err := os.Remove(opened); err != nil {
+		t.Error(err)
+	}
 	s.wantNothingLeft(t)
 }
 
@@ -90,19 +140,7 @@ func TestKilledUpLeavesNoProcess(t *testing.T) {
 // their own session.
 func TestForkedProcessesEnd(t *testing.T) {
 	s := newShop(t)
-	file := filepath.Join(s.dir, "mesh.yaml")
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const plain = `command: [../../bin/shop, orders, --listen, "127.0.0.1:$(PORT)"]`
-	forking := strings.Replace(string(b), plain, `command: [sh, -c, "setsid sleep 4711 & exec ../../bin/shop orders --listen 127.0.0.1:$(PORT)"]`, 1)
-	if forking == string(b) {
-		t.Fatalf("mesh.yaml has no line %q", plain)
-	}
-	if err := os.WriteFile(file, []byte(forking), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.fork(false)
 	s.start()
 	s.waitFor("Ctrl-C ends it", time.Minute)
 	var forked []process

@@ -57,7 +57,8 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 		cfg.Problems = []Problem{{Text: err.Error()}}
 	}
 	isolated, notes, problems := isolates(ctx, host.Isolate)
-	cfg.Isolated, cfg.Notes, cfg.Problems = isolated, notes, append(cfg.Problems, problems...)
+	// A process that was left may have a port, so this is done before the ports are checked.
+	cfg.Isolated, cfg.Notes, cfg.Problems = isolated, append(clearLeft(cfg.StateDir, os.TempDir()), notes...), append(cfg.Problems, problems...)
 	m, err := New(cfg)
 	if err != nil {
 		return err
@@ -110,10 +111,18 @@ func (w whileRead) Write(p []byte) (int, error) {
 func NewDisplay(host Host) Display {
 	d := Display{Out: host.Out}
 	if f, ok := host.Out.(*os.File); ok {
-		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		fd := int(f.Fd())
+		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		d.Terminal = err == nil && !host.Dumb
 		if d.Terminal {
 			d.Height, d.Width = int(size.Row), int(size.Col)
+			d.size = func() (lines, columns int) {
+				size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+				if err != nil {
+					return 0, 0
+				}
+				return int(size.Row), int(size.Col)
+			}
 		}
 	}
 	d.Color = d.Terminal && !host.NoColor

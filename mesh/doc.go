@@ -11,6 +11,7 @@
 // other commands of the same user find running meshes.
 //
 // New validates everything and starts nothing. Run owns all goroutines: one for each process, one
-// that refreshes tokens, and one that waits until everything is ready. The package never speaks
-// xDS, never signs a certificate and never changes the user's files.
+// that refreshes tokens, and one that waits until everything is ready and then shows what an [Observer]
+// sees, beside the dashboard that it may serve. The package never speaks xDS, never signs a
+// certificate and never changes the user's files.
 package mesh

@@ -21,18 +21,21 @@ const leftWait = 2 * time.Second
 
 // killLeft kills processes that the applications of a mesh started in another session, where
 // signals to the process group do not reach them. It does not find processes with a cleared
-// environment or of another user.
-func killLeft(stateDir string) {
+// environment or of another user. It returns their number.
+func killLeft(stateDir string) int {
+	killed := map[int]bool{}
 	mark := []byte(markVariable + "=" + stateDir + "\x00")
 	for deadline := time.Now().Add(leftWait); time.Now().Before(deadline); {
 		left := marked(mark)
 		if len(left) == 0 {
-			return
+			break
 		}
 		for _, pid := range left {
+			killed[pid] = true
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have exited already
 		}
 	}
+	return len(killed)
 }
 
 // marked returns the processes whose environment contains the mark. Processes that have exited have

@@ -51,6 +51,12 @@ type Config struct {
 	Notes []string
 	// WorkDir is the directory relative to which paths are displayed.
 	WorkDir string
+	// Observe returns what watches the running mesh. Optional.
+	Observe func(Watched) Observer
+	// Open opens the dashboard of the mesh in a browser. It needs Observe.
+	Open bool
+
+	observeEvery time.Duration // 0 means observeEvery
 }
 
 // Mesh is a mesh on this machine.
@@ -63,6 +69,7 @@ type Mesh struct {
 	// network is that of isolated workloads; it is set while the mesh runs.
 	network *isolation.Network
 	sayRoot sync.Once // says that applications run as root
+	live    live
 }
 
 // New reads the mesh file and validates the file and the machine. It returns an [Invalid] that
@@ -79,7 +86,7 @@ func New(cfg Config) (*Mesh, error) {
 		}
 	}
 	if m != nil {
-		problems = append(problems, m.checkPorts()...)
+		problems = append(problems, m.checkPorts(os.TempDir())...)
 	}
 	if problems = append(slices.Clip(cfg.Problems), problems...); len(problems) > 0 {
 		return nil, &Invalid{File: cfg.File, Problems: problems}
@@ -115,7 +122,7 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	if u.mesh.configDir != "" {
 		store = fileURL(u.mesh.configDir)
 	}
-	withdraw, err := announce(os.TempDir(), store, hostPort(u.mesh.controlAddress(), controlMonitorPort), s.path("control", "config"), u.isolation())
+	withdraw, err := announce(os.TempDir(), store, hostPort(u.mesh.controlAddress(), controlMonitorPort), s.path("control", "config"), u.isolation(), u.mesh.file, itoa(os.Getpid()))
 	if err != nil {
 		return err
 	}
@@ -148,12 +155,18 @@ func (u *Mesh) Run(ctx context.Context) (err error) {
 	group.Go(func() error { running.Wait(); stopControl(); return nil })
 	// The tokens: refreshed at half of their lifetime.
 	group.Go(func() error { return u.refreshTokens(ctx, s) })
-	// The output: waits until everything is ready and shows the table.
-	group.Go(func() error { return u.announce(ctx, began, append([]*part{control}, workloads...)) })
+	// The output: waits until everything is ready, shows the table, and then what happens.
+	group.Go(func() error {
+		if err := u.announce(ctx, began, append([]*part{control}, workloads...)); err != nil || ctx.Err() != nil {
+			return err
+		}
+		return u.watch(ctx, s)
+	})
 	// The end: reports shutdown as soon as it begins.
 	group.Go(func() error {
 		<-ctx.Done()
 		u.screen.settle()
+		u.screen.end()
 		u.screen.say(colorCyan, "outrigger: stopping")
 		return nil
 	})

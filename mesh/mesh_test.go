@@ -250,7 +250,7 @@ func TestScreenInPlace(t *testing.T) {
 	s.settle()
 	s.say(colorRed, "end")
 	want := "  web        application \x1b[32mready in 0.10 s\x1b[0m  agent waiting       \n" +
-		"\x1b[1A\x1b[J\x1b[90mweb       | \x1b[0m\x1b[31moops\x1b[0m\n" +
+		"\r\x1b[1A\x1b[J\x1b[90mweb       | \x1b[0m\x1b[31moops\x1b[0m\n" +
 		"  web        application \x1b[32mready in 0.10 s\x1b[0m  agent waiting       \n" +
 		"\x1b[31mend\x1b[0m\n"
 	if got := out.String(); got != want {

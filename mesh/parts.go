@@ -122,6 +122,7 @@ func (u *Mesh) trackParts(control *part, workloads []*part) {
 
 // show displays an event to the user.
 func (u *Mesh) show(p *part, e event) {
+	u.live.part(p, e)
 	switch {
 	case e.kind == eventStarted && e.life == 1:
 		u.screen.progress(p.name, p.role, stateStarting)

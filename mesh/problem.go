@@ -34,21 +34,27 @@ func (u *Mesh) configProblem(s *state, line string) (level, string, bool) {
 	default:
 		return levelNone, "", false
 	}
+	u.live.log(attrs, l == levelInfo)
 	if attrs["kind"] == "Sidecar" && strings.HasSuffix(reason, replacesIt) {
 		reason += "; it needs " + u.mesh.ingressOf(attrs["namespace"], attrs["name"]) + " for the requests to the workload"
 	}
+	return l, u.about(s, attrs) + reason, true
+}
+
+// about returns the beginning of a message about an object: file and line that the user wrote, and the
+// name of the object.
+func (u *Mesh) about(s *state, attrs map[string]string) string {
 	place := u.origin(s, attrs)
-	if rel, err := filepath.Rel(u.cfg.WorkDir, place); err == nil && !strings.HasPrefix(rel, "..") {
+	if rel, err := filepath.Rel(u.cfg.WorkDir, place); place != "" && err == nil && !strings.HasPrefix(rel, "..") {
 		place = rel
 	}
 	if place != "" {
 		place += ": "
 	}
-	object := ""
 	if attrs["name"] != "" && attrs["kind"] != "" {
-		object = attrs["kind"] + " " + attrs["namespace"] + "/" + attrs["name"] + ": "
+		place += attrs["kind"] + " " + attrs["namespace"] + "/" + attrs["name"] + ": "
 	}
-	return l, place + object + reason, true
+	return place
 }
 
 // origin returns the file and line that the user wrote of what a log line is about. What the control

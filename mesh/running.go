@@ -17,10 +17,10 @@ import (
 const runningPrefix = "outrigger-run-"
 
 // announce publishes a running mesh to other commands of this user, in a file that is locked for
-// the lifetime of the process. It contains one line each for the config store (may be empty), the
-// debug address of the control plane, the directory in which the control plane keeps the state of its
-// stores, and how workloads are isolated. withdraw removes the file.
-func announce(temp, store, control, state, isolation string) (withdraw func() error, err error) {
+// the lifetime of the process. Its lines are the config store (may be empty), the debug address of the
+// control plane, the directory in which the control plane keeps the state of its stores, how workloads
+// are isolated, the mesh file, and the process. withdraw removes the file.
+func announce(temp string, lines ...string) (withdraw func() error, err error) {
 	if _, err := Running(temp); err != nil { // removes stale files
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func announce(temp, store, control, state, isolation string) (withdraw func() er
 	withdraw = func() error { return errors.Join(os.Remove(f.Name()), f.Close()) }
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
-		_, err = f.WriteString(store + "\n" + control + "\n" + state + "\n" + isolation + "\n")
+		_, err = f.WriteString(strings.Join(lines, "\n") + "\n")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("announce the mesh to other commands: %w", err), withdraw())
@@ -84,6 +84,16 @@ func RunningLogs(temp, control string) ([]string, error) {
 		}
 	}
 	return list, nil
+}
+
+// RunningFile returns the mesh file of a running mesh and the id of its process, by the debug address of
+// its control plane. It returns "" for other addresses.
+func RunningFile(temp, control string) (file, process string, err error) {
+	if file, err = announcedBeside(temp, 1, control, 4); err != nil {
+		return "", "", err
+	}
+	process, err = announcedBeside(temp, 1, control, 5)
+	return file, process, err
 }
 
 // announcedBeside returns a line of the file that has a value in another line, or "" without one.

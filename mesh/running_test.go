@@ -21,7 +21,7 @@ func TestRunning(t *testing.T) {
 	if err := os.Symlink(stale, filepath.Join(temp, runningPrefix+"link")); err != nil {
 		t.Fatal(err)
 	}
-	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014", "/state/one", IsolateNetns)
+	withdraw, err := announce(temp, "fs:///one", "127.77.51.9:15014", "/state/one", IsolateNetns, "/shop/mesh.yaml", "4711")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +42,11 @@ func TestRunning(t *testing.T) {
 	for control, want := range map[string]string{"127.77.51.9:15014": IsolateNetns, "127.77.51.11:15014": ""} {
 		if got, err := RunningIsolation(temp, control); err != nil || got != want {
 			t.Errorf("the isolation of %s is %q, %v", control, got, err)
+		}
+	}
+	for control, want := range map[string]string{"127.77.51.9:15014": "/shop/mesh.yaml 4711", "127.77.51.11:15014": " "} {
+		if file, process, err := RunningFile(temp, control); err != nil || file+" "+process != want {
+			t.Errorf("the mesh of %s is %q of process %s, %v", control, file, process, err)
 		}
 	}
 	if logs, err := RunningLogs(temp, "127.77.51.11:15014"); err != nil || len(logs) > 0 {

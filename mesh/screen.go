@@ -22,6 +22,8 @@ type Display struct {
 	Height, Width int
 	// Color enables colours.
 	Color bool
+	// size returns the current number of lines and columns of the terminal; nil means that they are unknown.
+	size func() (lines, columns int)
 }
 
 // Terminal colours.
@@ -33,17 +35,27 @@ const (
 	colorGrey   = "90"
 )
 
-// screen shows lines and, while a mesh starts, one progress line for each workload below them. It
-// is safe for concurrent use.
+// redraw is how long the status lines stay away after a line of output, so that much output is not
+// delayed by them.
+const redraw = 50 * time.Millisecond
+
+// screen shows lines, and below them what changes in place on a terminal: one progress line for each
+// workload while a mesh starts, and then the status lines. It is safe for concurrent use.
 type screen struct {
 	display Display
 	width   int // width of the name column
 
-	mu    sync.Mutex // guards the fields below
-	rows  []*row
-	drawn int  // number of progress lines currently on the terminal
-	done  bool // progress lines are no longer shown
+	mu      sync.Mutex // guards the fields below
+	rows    []*row
+	drawn   int  // number of lines that are currently on the terminal and are to be replaced
+	done    bool // progress lines are no longer shown
+	status  []colored
+	waiting bool // the status lines are about to be drawn again
+	ended   bool // status lines are no longer shown
 }
+
+// colored is a line with its colour, "" for none.
+type colored struct{ color, text string }
 
 // row is the progress line of one workload or of the control plane.
 type row struct {
@@ -108,7 +120,19 @@ func (s *screen) settle() {
 	if !s.done && s.inPlace() && s.drawn == 0 {
 		s.draw()
 	}
-	s.done, s.drawn = true, 0
+	if !s.done {
+		s.done, s.drawn = true, 0
+	}
+}
+
+// end removes the status lines, and shows none from now on.
+func (s *screen) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		s.clear()
+	}
+	s.status, s.ended = nil, true
 }
 
 // say shows a line of outrigger itself.
@@ -132,9 +156,63 @@ func (s *screen) line(text string) {
 	defer s.mu.Unlock()
 	s.clear()
 	s.print(text)
-	if s.inPlace() && !s.done && len(s.rows) > 0 {
+	switch {
+	case !s.done && s.inPlace() && len(s.rows) > 0:
 		s.draw()
+	case len(s.status) > 0 && !s.waiting:
+		s.waiting = true
+		time.AfterFunc(redraw, s.drawStatus)
 	}
+}
+
+// setStatus replaces the status lines. Without a terminal, it shows nothing.
+func (s *screen) setStatus(lines []colored) {
+	s.mu.Lock()
+	if s.display.Terminal && !s.ended {
+		s.status = lines
+	}
+	s.mu.Unlock()
+	s.drawStatus()
+}
+
+// drawStatus writes the status lines to the terminal, each cut to its width.
+func (s *screen) drawStatus() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = false
+	if !s.done || s.ended {
+		return
+	}
+	s.clear()
+	if len(s.status) == 0 {
+		return
+	}
+	_, columns := s.size()
+	var b strings.Builder
+	for _, l := range s.status {
+		b.WriteString(s.paint(l.color, shorten(strings.ReplaceAll(l.text, "\n", " "), columns)) + "\n")
+	}
+	s.write(b.String())
+	s.drawn = len(s.status)
+}
+
+// shorten returns at most a number of characters of a text.
+func shorten(text string, most int) string {
+	if all := []rune(text); len(all) > most {
+		return string(all[:most-1]) + "…"
+	}
+	return text
+}
+
+// size returns the number of lines and columns of the terminal.
+func (s *screen) size() (lines, columns int) {
+	lines, columns = 24, 80
+	if s.display.size != nil {
+		if l, c := s.display.size(); l > 0 && c > 1 {
+			lines, columns = l, c
+		}
+	}
+	return lines, columns
 }
 
 // table shows columns below a heading.
@@ -155,10 +233,10 @@ func (s *screen) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// clear removes the progress lines from the terminal. The caller holds mu.
+// clear removes the lines that are to be replaced from the terminal. The caller holds mu.
 func (s *screen) clear() {
 	if s.drawn > 0 {
-		s.write(fmt.Sprintf("\x1b[%dA\x1b[J", s.drawn))
+		s.write(fmt.Sprintf("\r\x1b[%dA\x1b[J", s.drawn))
 		s.drawn = 0
 	}
 }

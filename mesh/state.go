@@ -120,11 +120,12 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // removeStale removes this user's state directories that are not locked, and kills processes that
-// their applications left behind. It ignores failures, which are harmless.
-func removeStale(temp string) {
+// their applications left behind. It ignores failures, which are harmless. It returns the removed
+// directories, and the number of killed processes.
+func removeStale(temp string) (removed []string, killed int) {
 	dirs, err := filepath.Glob(filepath.Join(temp, statePrefix+"*"))
 	if err != nil {
-		return
+		return nil, 0
 	}
 	for _, dir := range dirs {
 		info, err := os.Lstat(dir)
@@ -138,10 +139,39 @@ func removeStale(temp string) {
 		if err != nil {
 			continue
 		}
-		killLeft(dir)
+		killed += killLeft(dir)
 		_ = os.RemoveAll(dir)    // the next run tries again
 		_ = durable.Unlock(lock) // the file has been removed
+		removed = append(removed, dir)
 	}
+	return removed, killed
+}
+
+// clearLeft removes what meshes that were killed have left, and that of a mesh with a state directory, which
+// stays. It returns a line that says so, or none.
+func clearLeft(dir, temp string) []string {
+	temp, err := filepath.Abs(temp) // as in the mark of the processes
+	if err != nil {
+		return nil
+	}
+	removed, killed := removeStale(temp)
+	if abs, err := filepath.Abs(dir); dir != "" && err == nil && ownDir(abs) == nil {
+		if lock, err := lockDir(abs); err == nil { // no mesh has it
+			killed += killLeft(abs)
+			_ = durable.Unlock(lock) // it is locked again for the start
+		}
+	}
+	var what []string
+	if killed > 0 {
+		what = append(what, fmt.Sprintf("%d processes ended", killed))
+	}
+	if len(removed) > 0 {
+		what = append(what, strings.Join(removed, ", ")+" removed")
+	}
+	if len(what) == 0 {
+		return nil
+	}
+	return []string{"an outrigger up that was killed had left something: " + strings.Join(what, ", ")}
 }
 
 // path returns a path below the state directory.

@@ -27,17 +27,23 @@ processes, and the output of the workloads follows. Processes that exit are
 restarted. Ctrl-C stops everything and removes temporary files; a second Ctrl-C does
 so at once.
 
+What goes wrong, and what is resolved, is said once, with the file and the line:
+findings of outrigger analyze, configuration that an Envoy refuses, certificates that
+are not renewed, services whose requests fail. On a terminal the last lines show
+requests a second, success and latency of each service, and what is wrong now.
+
 Envoy 1.36 or newer is taken from --envoy, ENVOY, the directory of this program
 (where make envoy puts it) or PATH, in this order.`
 
 const upExample = `  outrigger up -f examples/shop/mesh.yaml
+  outrigger up -f mesh.yaml --open                # with the dashboard
   outrigger up -f mesh.yaml --verbose
   outrigger up -f mesh.yaml --state-dir ./state   # keep logs, CA and configuration
   sudo outrigger up -f mesh.yaml --isolate=netns  # redirect all connections
   ENVOY=/usr/local/bin/envoy outrigger up -f mesh.yaml`
 
-func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
-	cfg := mesh.Config{Environ: env.all, Kill: kill}
+func newUpCommand(env environment, kill <-chan struct{}, observe func(mesh.Watched) mesh.Observer) *cobra.Command {
+	cfg := mesh.Config{Environ: env.all, Kill: kill, Observe: observe}
 	host := mesh.Host{EnvoyVariable: env.envoy, Dumb: env.dumb, NoColor: env.noColor}
 	cmd := &cobra.Command{
 		Use:     "up -f mesh.yaml",
@@ -55,6 +61,7 @@ func newUpCommand(env environment, kill <-chan struct{}) *cobra.Command {
 	flags.StringVarP(&cfg.File, "file", "f", "mesh.yaml", "the mesh file")
 	flags.StringVar(&host.Isolate, "isolate", mesh.IsolateAuto, "how workloads are separated: netns, none, or auto, which is netns for root")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "keep the state here (default: a temporary directory, removed at the end)")
+	flags.BoolVar(&cfg.Open, "open", false, "open the dashboard in the browser, or print its address")
 	flags.StringVar(&host.EnvoyFlag, "envoy", "", "the Envoy to run")
 	flags.BoolVar(&host.AllowUnsafeEnvoy, "allow-unsafe-envoy", env.allowUnsafeEnvoy, "run an Envoy with known bypasses of authorization policies")
 	flags.DurationVar(&cfg.Timeout, "timeout", time.Minute, "how long the start may take")

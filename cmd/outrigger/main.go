@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/internal/collateral"
+	"github.com/outrigger-mesh/outrigger/mesh"
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
 	"github.com/outrigger-mesh/outrigger/tool/install"
 	"github.com/outrigger-mesh/outrigger/tool/machine"
@@ -79,11 +80,12 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newUpCommand(env, kill), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
 	questions := inspect.Config{
 		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),
 	}
+	observe := func(w mesh.Watched) mesh.Observer { return inspect.Observer(questions, w) }
+	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin),
 		Analyze: func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool) {

@@ -26,7 +26,15 @@ func Controls(named string) ([]string, error) {
 	case err != nil:
 		return nil, err
 	case len(running) > 1:
-		return nil, fmt.Errorf("several meshes run on this machine: choose one with --control %s", strings.Join(running, ", or --control "))
+		var choices []string
+		for _, control := range running {
+			file, process, err := mesh.RunningFile(os.TempDir(), control)
+			if err != nil {
+				return nil, err
+			}
+			choices = append(choices, fmt.Sprintf("--control %s is that of %s, process %s", control, file, process))
+		}
+		return nil, fmt.Errorf("several meshes run on this machine: choose one: %s", strings.Join(choices, "; "))
 	case len(running) == 0:
 		running = []string{localControl}
 	}

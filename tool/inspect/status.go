@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
 func newStatusCommand(cfg Config) *cobra.Command {
@@ -176,6 +177,9 @@ func (f *askFlags) complain(cmd *cobra.Command, answers []answer[report.Replica]
 	return complain(cmd.ErrOrStderr(), answers)
 }
 
+// maxOthers is how many control planes of other users are named.
+const maxOthers = 3
+
 func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 	for _, a := range answers {
 		if a.err != nil {
@@ -185,6 +189,10 @@ func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 	}
 	if n > 0 && n == len(answers) {
 		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control; in Kubernetes: kubectl -n istio-system port-forward deployment/istiod 15014") // see above
+		others := mesh.OtherControls()
+		for _, other := range others[:min(len(others), maxOthers)] {
+			_, _ = fmt.Fprintf(out, "A program of user %s listens at %s: if it is the control plane of outrigger up, use --control %[2]s\n", other[1], other[0]) // see above
+		}
 	}
 	return n
 }
