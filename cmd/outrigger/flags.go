@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
@@ -88,7 +87,7 @@ func newInjectCommand() *cobra.Command {
 		Example: injectExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := readInjector(&in, config, values, mesh); err != nil {
+			if err := in.ReadFiles(config, values, mesh, version); err != nil {
 				return err
 			}
 			var from io.Reader = cmd.InOrStdin()
@@ -113,28 +112,4 @@ func newInjectCommand() *cobra.Command {
 	flags.StringVar(&in.Revision, "revision", "", "revision of the control plane")
 	flags.BoolVar(&in.Native, "native-sidecars", true, "run proxies as native sidecars")
 	return cmd
-}
-
-// readInjector reads the files of an injector; an empty name means the defaults.
-func readInjector(in *inject.Injector, config, values, mesh string) error {
-	var docs [3][]byte
-	for i, name := range []string{config, values, mesh} {
-		if name == "" {
-			continue
-		}
-		doc, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		docs[i] = doc
-	}
-	var err error
-	if in.Config, err = inject.ParseConfig(docs[0]); err != nil {
-		return err
-	}
-	if in.Values, err = inject.ParseValues(docs[1], version); err != nil {
-		return err
-	}
-	in.Mesh, err = meshconfig.Parse(docs[2])
-	return err
 }

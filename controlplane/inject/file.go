@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/internal/aliases"
 )
 
@@ -218,4 +220,29 @@ func (f *file) pod(object map[string]any, name, path string, from owner) (bool, 
 	}
 	_, _, err = Patch(object, pod, result.Pod)
 	return err == nil, err
+}
+
+// ReadFiles reads the configuration, the values and the mesh config of the injector from files; an empty name
+// means the defaults. version is that of the images.
+func (in *Injector) ReadFiles(config, values, mesh, version string) error {
+	var docs [3][]byte
+	for i, name := range []string{config, values, mesh} {
+		if name == "" {
+			continue
+		}
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		docs[i] = doc
+	}
+	var err error
+	if in.Config, err = ParseConfig(docs[0]); err != nil {
+		return err
+	}
+	if in.Values, err = ParseValues(docs[1], version); err != nil {
+		return err
+	}
+	in.Mesh, err = meshconfig.Parse(docs[2])
+	return err
 }
