@@ -143,9 +143,15 @@ function fill(name, columns, rows, words, empty) {
   }
   const last = shown.length > maxRows ? `${shown.length - maxRows} more: filter by name` : shown.length > 0 ? '' : rows.length > 0 ? 'None with this name.' : empty;
   if (last) body.append(el('tr', {}, el('td', { colspan: columns.length, class: 'muted' }, last)));
-  table.querySelectorAll('thead, tbody').forEach(e => e.remove());
-  if (shown.length > 0) table.append(el('thead', {}, head));
-  table.append(body);
+  table.tHead?.remove();
+  if (shown.length > 0) table.caption.after(el('thead', {}, head));
+  const old = table.tBodies[0], lines = [...body.rows];
+  if (!old) table.append(body);
+  else {
+    const before = [...old.rows]; // those that have not changed stay, so that only the others are laid out
+    lines.forEach((row, i) => { if (!before[i]) old.append(row); else if (!before[i].isEqualNode(row)) before[i].replaceWith(row); });
+    before.slice(lines.length).forEach(row => row.remove());
+  }
   if (focus) [...table.querySelectorAll('[data-key]')].find(e => e.dataset.key === focus)?.focus();
 }
 
@@ -265,6 +271,7 @@ function showTraffic(data, message) {
     ...edges.some(e => e.tcp_bytes_per_second > 0) ? [['TCP', 'number extra', e => e.tcp_bytes_per_second > 0 ? bytes(e.tcp_bytes_per_second) + '/s' : '–']] : [],
   ];
   const words = e => [full(e.source ?? '', e.source_namespace), full(e.destination, e.destination_namespace)];
+  picture(edges.filter(e => selected(words(e))), data.workloads, spaces.size > 1, message); // before the tables, whose layout it would wait for
   fill('edges', [
     ['From', 'name', e => soft(words(e)[0])], ['To', 'name', e => soft(words(e)[1])], ...numbers,
     ['Why', 'number extra', e => {
@@ -278,7 +285,6 @@ function showTraffic(data, message) {
   const busy = edges.filter(e => !e.idle && e.requests_per_second > 0), sum = busy.reduce((n, e) => n + e.requests_per_second, 0);
   const failed = busy.reduce((n, e) => n + e.requests_per_second * (1 - (e.success_rate ?? 1)), 0), success = sum > 0 ? 1 - failed / sum : undefined;
   tile('rate', data.proxies > 0 || busy.length > 0 ? rate(sum) + '/s' : '–', sum > 0 ? percent(success) + ' success' : data.proxies > 0 ? 'idle' : data.errors ? 'no agent answers' : 'measuring', level(success));
-  picture(edges.filter(e => selected(words(e))), data.workloads, spaces.size > 1, message);
 }
 
 function picture(edges, workloads, spaced, message) {
@@ -310,7 +316,7 @@ function picture(edges, workloads, spaced, message) {
   links.sort((a, b) => a.from + a.to < b.from + b.to ? -1 : 1); // so that the layout stays the same
   const { scrollLeft, scrollTop } = place;
   place.replaceChildren(draw(list, links, place.clientWidth));
-  place.scrollTo(scrollLeft, scrollTop);
+  if (scrollLeft || scrollTop) place.scrollTo(scrollLeft, scrollTop);
   if (focused) place.focus();
 }
 
@@ -349,7 +355,7 @@ function showChanges(data, message) {
 
 // differs returns a button that shows what a version changed.
 function differs(v) {
-  const b = el('button', { type: 'button', class: 'link', 'data-key': object(v) + v.at, 'aria-label': `What ${v.change} ${object(v)} at ${v.at}` }, 'Diff');
+  const b = el('button', { type: 'button', class: 'link', 'data-key': object(v) + v.at, 'aria-label': `Diff of ${object(v)}, ${v.change} at ${v.at}` }, 'Diff');
   b.addEventListener('click', () => difference(v));
   return b;
 }
