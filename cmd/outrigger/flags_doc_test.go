@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write docs/reference/flags-outrigger.md
 
 func TestFlagsDoc(t *testing.T) {
 	t.Parallel()
-	if err := flagdoc.Check("../../docs/reference/flags-outrigger.md", newRootCommand(environment{}, nil), *update); err != nil {
+	if err := flagdoc.Check("../../docs/reference/flags-outrigger.md", newRootCommand(environment{}, nil, nil), *update); err != nil {
 		t.Error(err)
 	}
 }

@@ -51,7 +51,9 @@ func run(args []string, env environment) int {
 		<-signals
 		close(kill)
 	}()
-	root := newRootCommand(env, kill)
+	cluster := inspect.NewCluster(ctx)
+	defer cluster.Close()
+	root := newRootCommand(env, kill, cluster)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	exit := &objects.ExitError{Code: 1, Err: err}
@@ -65,7 +67,7 @@ func run(args []string, env environment) int {
 	return exit.Code
 }
 
-func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
+func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Cluster) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrigger",
 		Short: "A service mesh with stock Envoy, on one machine or many",
@@ -81,8 +83,11 @@ func newRootCommand(env environment, kill <-chan struct{}) *cobra.Command {
 		SilenceUsage:  true,
 	}
 	stores := objects.Stores{Named: env.store, Kubeconfig: env.kubeconfig, Home: env.home, InPod: env.inPod}
+	if !stores.HasCluster() {
+		cluster = nil
+	}
 	questions := inspect.Config{
-		Default: func() ([]string, error) { return inspect.Controls(env.control) }, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),
+		Default: func() ([]string, error) { return inspect.Controls(env.control, cluster) }, Cluster: cluster, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),
 	}
 	observe := func(w mesh.Watched) mesh.Observer { return inspect.Observer(questions, w) }
 	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())

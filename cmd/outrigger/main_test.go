@@ -107,7 +107,7 @@ func TestCommandLine(t *testing.T) {
 		{args: []string{"up", "extra"}, err: "unknown command"},
 		{args: []string{"upp"}, err: `unknown command "upp"`},
 	} {
-		root := newRootCommand(environment{}, nil)
+		root := newRootCommand(environment{}, nil, nil)
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetArgs(c.args)

@@ -91,6 +91,7 @@ spec:
 		t.Errorf("the server sees the client as %q, want %s", got, identity)
 	}
 
+	n.forwarded(t, pod)
 	if err := n.CreateNamespace(t.Context(), "outside"); err != nil {
 		t.Fatal(err)
 	}
@@ -115,5 +116,23 @@ spec:
 	control := n.Selected(t, "istio-system", "app=istiod", Ready)
 	if log := n.Logs(t.Context(), "istio-system", control.Name, "discovery"); strings.Contains(log, "versions of objects are not recorded") {
 		t.Errorf("the control plane records no versions of objects:\n%s", log)
+	}
+}
+
+// forwarded asks the control plane and the agent of a Pod as from another machine, through kubectl and the
+// kubelet: both answer these questions only in the network namespaces of their Pods.
+func (n *Node) forwarded(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	proxy := pod.Name + "." + pod.Namespace
+	for _, c := range []struct{ args, has string }{
+		{"status " + proxy, " left, until "}, // the certificate
+		{"status", proxy},
+		{"top " + proxy + " --once --interval 1s", "1 proxy"},
+		{"tap " + proxy + " --for 1s", "0 requests, 0 dropped"},
+		{"proxy log " + proxy + " --agent", "xdsproxy"},
+	} {
+		if out, err := n.outrigger(t.Context(), "", strings.Fields(c.args)...); err != nil && c.args != "status" || !strings.Contains(out, c.has) {
+			t.Errorf("outrigger %s: got %v, want %q in\n%s", c.args, err, c.has, out) // other tests have proxies that are not ready
+		}
 	}
 }

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,6 +20,8 @@ import (
 type Config struct {
 	// Default returns the addresses to use without --control, or an error that says what to do.
 	Default func() ([]string, error)
+	// Cluster forwards the ports of agents. Optional.
+	Cluster *Cluster
 	// Exit returns an error with an exit code. A nil err means that the error has been printed
 	// already.
 	Exit func(code int, err error) error
@@ -75,7 +78,7 @@ func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 
 // addControls adds the flags that name control planes.
 func (f *askFlags) addControls(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
+	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014; else the cluster of kubectl)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
 }
 
@@ -109,7 +112,9 @@ func (f *askFlags) addresses() ([]string, error) {
 	list := f.controls
 	if len(list) == 0 {
 		var err error
-		if list, err = f.cfg.Default(); err != nil {
+		if list, err = f.cfg.Default(); errors.Is(err, errCluster) {
+			return nil, f.cfg.Exit(exitFailed, err)
+		} else if err != nil {
 			return nil, f.cfg.Exit(exitUsage, err)
 		}
 	}

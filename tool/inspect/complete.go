@@ -25,6 +25,7 @@ type completed = func(cmd *cobra.Command, args []string, beginning string) ([]st
 // errors.
 func askQuietly[T any](cmd *cobra.Command, f *askFlags, q question) (out []T) {
 	f.output = f.outputs[0]
+	f.cfg.Cluster.hurry(completionTimeout)
 	addresses, err := f.addresses()
 	if err != nil {
 		return nil

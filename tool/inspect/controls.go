@@ -5,8 +5,10 @@ package inspect
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
@@ -16,8 +18,8 @@ import (
 const localControl = "127.0.0.1:15014"
 
 // Controls returns the default control planes: those in named, else that of the only mesh that runs
-// on this machine, else localControl.
-func Controls(named string) ([]string, error) {
+// on this machine, else what listens at localControl, else those of the cluster, which may be nil.
+func Controls(named string, cluster *Cluster) ([]string, error) {
 	if named != "" {
 		return strings.Split(named, ","), nil
 	}
@@ -35,10 +37,22 @@ func Controls(named string) ([]string, error) {
 			choices = append(choices, fmt.Sprintf("--control %s is that of %s, process %s", control, file, process))
 		}
 		return nil, fmt.Errorf("several meshes run on this machine: choose one: %s", strings.Join(choices, "; "))
+	case len(running) == 0 && cluster.usable() && !listens(localControl):
+		return cluster.controls()
 	case len(running) == 0:
 		running = []string{localControl}
 	}
 	return running, nil
+}
+
+// listens reports whether something accepts connections at an address of this machine.
+func listens(address string) bool {
+	conn, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() // nothing was sent
+	return true
 }
 
 // isolated reports whether a control plane is that of a mesh on this machine whose workloads have

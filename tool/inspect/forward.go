@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,15 +55,15 @@ func (p proxy) reach(ctx context.Context, port string, timeout time.Duration) (a
 	if here := whereIs(host); here != "" {
 		return net.JoinHostPort(here, port), func() {}, nil
 	}
-	name, ok := strings.CutSuffix(p.name, "."+p.namespace)
-	if !ok || p.namespace == "" {
+	name, ok := p.pod()
+	if !ok {
 		return "", nil, fmt.Errorf("proxy %s at %s is on another machine, and is no pod by its name", p.name, host)
 	}
-	address, done, err = forward(ctx, timeout, "--namespace="+p.namespace, "--address=127.0.0.1", "pod/"+name, ":"+port)
+	way, err := forward(ctx, timeout, "--namespace="+p.namespace, "--address=127.0.0.1", "pod/"+name, ":"+port)
 	if err != nil {
 		return "", nil, fmt.Errorf("proxy %s at %s is on another machine: forward its port %s: %w", p.name, host, port, err)
 	}
-	return address, done, nil
+	return way.address, way.done, nil
 }
 
 // whereIs returns the address for local ports of a proxy on this machine, or "".
@@ -89,11 +90,36 @@ func whereIs(host string) string {
 	return ""
 }
 
-// forward runs kubectl port-forward and returns the local address once it accepts connections.
-func forward(ctx context.Context, timeout time.Duration, args ...string) (address string, done func(), err error) {
+// forwarded is a port that kubectl forwards.
+type forwarded struct {
+	address string // local
+	stop    func()
+	exited  chan struct{}
+}
+
+// done ends the forwarding.
+func (f *forwarded) done() {
+	f.stop()
+	<-f.exited
+}
+
+// ended reports whether kubectl has ended, as when its pod is deleted.
+func (f *forwarded) ended() bool {
+	select {
+	case <-f.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// forward runs kubectl port-forward until ctx is done, and returns once it accepts connections.
+func forward(ctx context.Context, timeout time.Duration, args ...string) (*forwarded, error) {
 	ctx, stop := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"port-forward"}, args...)...)
 	cmd.WaitDelay = time.Second
+	// Ctrl-C is for this program, which ends kubectl when it needs the port no longer.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	complaint := &limitedText{}
 	cmd.Stderr = complaint
 	out, err := cmd.StdoutPipe()
@@ -102,21 +128,25 @@ func forward(ctx context.Context, timeout time.Duration, args ...string) (addres
 	}
 	if err != nil {
 		stop()
-		return "", nil, err
+		return nil, err
 	}
-	done = func() {
-		stop()
-		_ = cmd.Wait() // it was killed
-	}
+	f := &forwarded{stop: stop, exited: make(chan struct{})}
 	late := time.AfterFunc(timeout, stop)
-	line, _ := bufio.NewReader(io.LimitReader(out, maxErrText)).ReadString('\n') // without a line there is no address
+	lines := bufio.NewReader(out)
+	line, _ := bufio.NewReader(io.LimitReader(lines, maxErrText)).ReadString('\n') // without a line there is no address
+	go func() {
+		_, _ = io.Copy(io.Discard, lines) // a line for each connection
+		_ = cmd.Wait()                    // it was killed, or its pod has gone
+		close(f.exited)
+	}()
 	if late.Stop() {
 		if words := strings.Fields(line); len(words) > 2 && words[0] == "Forwarding" {
-			return words[2], done, nil
+			f.address = words[2]
+			return f, nil
 		}
 	}
-	done()
-	return "", nil, fmt.Errorf("kubectl port-forward %s: %s", strings.Join(args, " "), cmp.Or(oneLine(complaint.text), oneLine(line), "no answer in "+timeout.String()))
+	f.done()
+	return nil, fmt.Errorf("kubectl port-forward %s: %s", strings.Join(args, " "), cmp.Or(oneLine(complaint.text), oneLine(line), "no answer in "+timeout.String()))
 }
 
 // limitedText keeps the beginning of what is written.

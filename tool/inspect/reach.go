@@ -32,7 +32,7 @@ const (
 	// trailerDropped is the trailer with the number of requests that an agent did not write.
 	trailerDropped = "Outrigger-Dropped"
 	// reachCure is how to reach agents on other machines.
-	reachCure = "Agents on other machines: kubectl port-forward pod/POD 15020, and --agent 127.0.0.1:15020"
+	reachCure = "Agents of pods are asked through kubectl port-forward, others with --agent HOST:15020"
 )
 
 // proxy is a proxy whose agent can be asked.
@@ -79,6 +79,15 @@ func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string
 	}
 	found = proxiesOf(answers)
 	return found, slices.DeleteFunc(all, func(p proxy) bool { return slices.Contains(found, p) }), nil
+}
+
+// reachable returns proxies with addresses of their agents that lead there from this machine.
+func (f *reachFlags) reachable(proxies []proxy, complaints io.Writer) ([]proxy, error) {
+	out, err := f.cfg.Cluster.agents(proxies, f.timeout, complaints)
+	if err != nil {
+		return nil, f.cfg.Exit(exitFailed, err)
+	}
+	return out, nil
 }
 
 // proxiesOf returns the proxies in the answers of control planes.

@@ -38,11 +38,7 @@ form that outrigger policy replay reads. Connections are recorded when they end.
 agent switches on a log of its Envoy for this time, by which no connection is closed.
 
 PROXY is name.namespace or the beginning of it: the requests to all these proxies
-are recorded. Their agents answer only on their own machine; elsewhere forward
-the port of one, and name it:
-
-  kubectl port-forward pod/catalog-1 15020 &
-  outrigger policy record --agent 127.0.0.1:15020 --file requests.log
+are recorded. Their agents answer only on their own machine. ` + reachCure + `.
 
 A record has the method, the path without its query, the host, addresses, the
 identity of the client, the headers that OUTRIGGER_RECORD_HEADERS of the agent
@@ -72,6 +68,9 @@ func (f *recordFlags) run(cmd *cobra.Command) error {
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--for %s must be more than 0 and at most %s", f.length, maxCapture))
 	}
 	proxies, _, err := f.find(cmd.Context(), cmd.ErrOrStderr(), f.to)
+	if err == nil {
+		proxies, err = f.reachable(proxies, cmd.ErrOrStderr())
+	}
 	if err != nil {
 		return err
 	}

@@ -59,12 +59,10 @@ Tables fit the terminal: names are shortened, then columns are left out, the las
 first, and named below the table.
 
 A control plane knows the proxies that are connected to it. With several replicas
-name each with --control, or all of them separated by commas. In Kubernetes forward
-a port to each, because it answers without a token only on its own machine:
-
-  kubectl -n istio-system port-forward POD-1 15014 &
-  kubectl -n istio-system port-forward POD-2 15114:15014 &
-  outrigger status --control 127.0.0.1:15014,127.0.0.1:15114`,
+name each with --control, or all of them separated by commas. Where no control plane
+is named and none runs on this machine, those in the namespace istio-system of the
+kubeconfig's current cluster are asked, through kubectl port-forward: they answer
+without a token only on their own machine.`,
 		Example: "  outrigger status\n  outrigger status --watch\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014\n  outrigger status --agent 127.0.0.1:15020",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -188,7 +186,7 @@ func complain[T any](out io.Writer, answers []answer[T]) (n int) {
 		}
 	}
 	if n > 0 && n == len(answers) {
-		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control; in Kubernetes: kubectl -n istio-system port-forward deployment/istiod 15014") // see above
+		_, _ = fmt.Fprintln(out, "No control plane was reached. Is it running? Name others with --control") // see above
 		others := mesh.OtherControls()
 		for _, other := range others[:min(len(others), maxOthers)] {
 			_, _ = fmt.Fprintf(out, "A program of user %s listens at %s: if it is the control plane of outrigger up, use --control %[2]s\n", other[1], other[0]) // see above

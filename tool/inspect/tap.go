@@ -85,6 +85,9 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 	if len(proxies) > maxTapped {
 		return f.cfg.Exit(exitFailed, fmt.Errorf("%d proxies are more than %d: write more of the name", len(proxies), maxTapped))
 	}
+	if proxies, err = f.reachable(proxies, cmd.ErrOrStderr()); err != nil {
+		return err
+	}
 	query := url.Values{
 		"for": {f.length.String()}, "sample": {strconv.Itoa(f.sample)}, "rate": {strconv.Itoa(f.rate)}, "direction": {f.direction},
 		"method": {f.method}, "path": {f.path}, "status": {f.status}, "source": {f.source},

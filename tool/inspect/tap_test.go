@@ -75,7 +75,7 @@ func TestTap(t *testing.T) {
 		"it ended the recording early": {"--agent", agentOf("", received)},
 		"read a request":               {"--agent", agentOf("0", "hello\n")},
 		"too long":                     {"--agent", agentOf("0", strings.Repeat("x", 2*maxRecord))},
-		"port-forward pod/POD 15020":   {"--agent", listenNowhere(t)},
+		"through kubectl port-forward": {"--agent", listenNowhere(t)},
 		"proxy " + good + ".: ":        {"--agent", good, "--agent", good + "."},
 		"name one with --control":      {"cart"},
 	} {

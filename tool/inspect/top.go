@@ -207,7 +207,8 @@ func (f *topFlags) choose(ctx context.Context, complaints io.Writer, name string
 	if len(proxies) > maxMeasured {
 		return nil, nil, f.cfg.Exit(exitFailed, fmt.Errorf("%d proxies are more than %d: choose some with PROXY or -n NAMESPACE", len(proxies), maxMeasured))
 	}
-	return proxies, others, nil
+	proxies, err = f.reachable(proxies, complaints)
+	return proxies, others, err
 }
 
 // numberWidths are the widths of the columns with numbers, in characters, each with a space before

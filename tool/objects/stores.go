@@ -69,6 +69,12 @@ func (s Stores) kubeconfigPath() (path string, inCluster bool) {
 	return "", s.InPod
 }
 
+// HasCluster reports whether there is a kubeconfig, or a cluster that this program runs in.
+func (s Stores) HasCluster() bool {
+	path, inPod := s.kubeconfigPath()
+	return path != "" || inPod
+}
+
 // Cluster returns an HTTP client for the API server of a context of the user's kubeconfig, and the
 // API server's URL. An empty context means the current one.
 func (s Stores) Cluster(kubeContext string) (*http.Client, string, error) {
