@@ -67,7 +67,7 @@ func TestEnvoyZones(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy.HTTPProxyPort, proxy.Locality, proxy.SelfDiscovery, proxy.VHDS = uint32(port), "eu/a", true, true
+	proxy.HTTPProxyPort, proxy.Locality, proxy.SelfDiscovery = uint32(port), "eu/a", true
 
 	var bootstrap, agents map[string]any
 	for to, from := range map[*map[string]any][]byte{&bootstrap: serveDelta(t, mesh, proxy), &agents: read(t, "../../bootstrap/testdata/locality/want.json")} {
