@@ -35,7 +35,7 @@ func incidents() []incident {
 	}
 	asked := []string{"explain request --from frontend --to catalog"}
 	return []incident{
-		{"503, since a route was changed", route("{route: [{destination: {host: catlog}}]}"), true, asked, []string{"status 503", "no such cluster", "config/catalog.yaml:1"}},
+		{"503, since a route was changed", route("{route: [{destination: {host: catlog}}]}"), true, asked, []string{"status 503", "no such cluster", "config/catalog.yaml:1", "It was allowed until ", "updated  vs/catalog.default, ", "host: catlog"}},
 		{
 			"503, since a version was added", route("{route: [{destination: {host: catalog, subset: v3}}]}") +
 				"---\n" + networkingObject + "DestinationRule\nmetadata: {name: catalog}\nspec: {host: catalog, subsets: [{name: v3, labels: {version: v3}}]}\n",
@@ -51,7 +51,7 @@ func incidents() []incident {
 		{
 			"403 for one client", securityObject + "AuthorizationPolicy\nmetadata: {name: catalog}\nspec: {selector: {matchLabels: {app: catalog}}, rules: [{from: [{source: {principals: [cluster.local/ns/default/sa/frontend]}}]}]}\n", false,
 			[]string{"explain request --from orders --to catalog"},
-			[]string{"status 403", "default/catalog[0]", "config/incident.yaml:1", "principals: spiffe://"},
+			[]string{"status 403", "default/catalog[0]", "config/incident.yaml:1", "principals: spiffe://", "created  ap/catalog.default, ", "Mutual TLS: ", "config/mtls.yaml:3", "sa/orders\n           issued by O=", " left, until "},
 		},
 		{
 			"401 with a token", securityObject + "RequestAuthentication\nmetadata: {name: catalog}\nspec: {selector: {matchLabels: {app: catalog}}, jwtRules: [{issuer: \"https://issuer.example\", jwks: '{\"keys\":[]}'}]}\n", false,
@@ -86,6 +86,7 @@ func incidents() []incident {
 func TestStopwatch(t *testing.T) {
 	s := startShop(t)
 	catalog := s.read("catalog.yaml")
+	_, _ = s.tool("history") // versions are recorded from the first question on, or 5 s after the start
 	var rows strings.Builder
 	rows.WriteString("| seen | typed | time |\n|---|---|---|\n")
 	for _, i := range incidents() {

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
@@ -83,8 +84,52 @@ func TestDebugHop(t *testing.T) {
 	// A connection that no listener accepts bypasses the proxy.
 	for _, query := range []string{"from=cart&to=cart-1&port=8080", "from=shop/web&to=cart&port=80", "from=cart&to=cart&port=90"} {
 		var raw json.RawMessage
-		if debugGet(t, h.server, "request?"+query, &raw); strings.Contains(string(raw), `"client"`) {
+		if debugGet(t, h.server, "request?"+query, &raw); strings.Contains(string(raw), `"client":{"proxy"`) {
 			t.Errorf("%s: %s has a hop of the client, want none", query, raw)
 		}
+	}
+}
+
+// TestDebugSecured checks how connections are secured, and which objects decide.
+func TestDebugSecured(t *testing.T) {
+	t.Parallel()
+	strict := debugtest.Stored(model.PeerAuthentication, "default", "strict", &securityv1beta1.PeerAuthentication{
+		Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_STRICT},
+	})
+	strict.Source = "strict.yaml:1"
+	rule := func(tls networkingv1alpha3.ClientTLSSettings_TLSmode) *model.Config {
+		c := debugtest.Stored(model.DestinationRule, "default", "tls", &networkingv1alpha3.DestinationRule{Host: "cart", TrafficPolicy: &networkingv1alpha3.TrafficPolicy{Tls: &networkingv1alpha3.ClientTLSSettings{Mode: tls}}})
+		c.Source = "tls.yaml:2"
+		return c
+	}
+	const (
+		identity    = `"identity":"spiffe://cluster.local/ns/default/sa/`
+		automatic   = `"tls":{"mutual":true,"reason":"the workload has a proxy that accepts it, so it is automatic","mode":`
+		certificate = `"client":{` + identity + `cart","proxy":"cart-1.default","namespace":"default","address":"127.1.0.2"},"server":{` + identity + `shop","proxy":"cart-1.default","namespace":"default","address":"127.1.0.2"}}`
+		ofRule      = `"objects":[{"kind":"DestinationRule","namespace":"default","name":"tls","source":"tls.yaml:2"}]`
+	)
+	for name, tc := range map[string]struct {
+		query string
+		more  debugtest.Objects
+		want  string
+	}{
+		"automatic":    {"from=cart", nil, automatic + `"PERMISSIVE",` + certificate},
+		"strict":       {"from=cart", debugtest.Objects{strict}, automatic + `"STRICT","mode_objects":[{"kind":"PeerAuthentication","namespace":"default","name":"strict","source":"strict.yaml:1"}],` + certificate},
+		"without one":  {"from=none", nil, `"tls":{"mutual":false,"reason":"the client has no certificate","mode":"PERMISSIVE","server":`},
+		"rule":         {"from=cart", debugtest.Objects{rule(networkingv1alpha3.ClientTLSSettings_ISTIO_MUTUAL)}, `"tls":{"mutual":true,"reason":"a DestinationRule sets TLS",` + ofRule},
+		"switched off": {"from=cart", debugtest.Objects{rule(networkingv1alpha3.ClientTLSSettings_DISABLE)}, `"tls":{"mutual":false,"reason":"a DestinationRule switches TLS off",` + ofRule + `,"mode":"PERMISSIVE","server":`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startDebug(t, true)
+			objects := append(guardedCart(), tc.more...)
+			h.server.Debug(debug.Config{Replica: "one", Objects: objects})
+			h.server.Push(objects.Mesh(nil), model.Change{All: true})
+			h.join(t, "cart-1", "default")
+			var raw json.RawMessage
+			if debugGet(t, h.server, "request?to=cart&port=80&"+tc.query, &raw); !strings.Contains(string(raw), tc.want) {
+				t.Errorf("%s lacks %s", raw, tc.want)
+			}
+		})
 	}
 }

@@ -49,6 +49,38 @@ type Decision struct {
 	// ServicesSince is set if the question names a time for which the services of clusters are not
 	// known: they are those of now. Their history begins at ServicesSince.
 	ServicesSince time.Time `json:"services_since,omitzero"`
+	// TLS is how the connection to the workload is secured; nil if no workload of the mesh receives it.
+	TLS *Security `json:"tls,omitempty"`
+}
+
+// Security is how the connection to a workload is secured.
+type Security struct {
+	// Mutual is true if the workload sees a certificate of the client. Reason says why the client sends
+	// one or none, and Objects are the DestinationRules that decide.
+	Mutual  bool     `json:"mutual"`
+	Reason  string   `json:"reason"`
+	Objects []Origin `json:"objects,omitempty"`
+	// Mode is what the port of the workload accepts: STRICT, PERMISSIVE or DISABLE. Modes has the
+	// PeerAuthentication that decides; nothing for the default.
+	Mode  string   `json:"mode"`
+	Modes []Origin `json:"mode_objects,omitempty"`
+	// Client and Server are the certificates of the two sides; nil for a client without one.
+	Client *Certificate `json:"client,omitempty"`
+	Server *Certificate `json:"server"`
+}
+
+// Certificate is the certificate of a workload.
+type Certificate struct {
+	Identity string `json:"identity"`
+	// Proxy is the proxy of the workload, and Address its address; empty if they are not known.
+	Proxy     string `json:"proxy,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Address   string `json:"address,omitempty"`
+	// Issuer and NotAfter are those of the certificate that the proxy has now. A control plane does not
+	// know them: the command asks the proxy. Error says why it does not answer.
+	Issuer   string    `json:"issuer,omitempty"`
+	NotAfter time.Time `json:"not_after,omitzero"`
+	Error    string    `json:"error,omitempty"`
 }
 
 // Rule is a rule of an AuthorizationPolicy.

@@ -44,7 +44,7 @@ func (f *dashboardFlags) difference() http.HandlerFunc {
 }
 
 // differenceOf compares the version of an object that came at a time with the one before.
-func (f *dashboardFlags) differenceOf(ctx context.Context, of report.Ref, at time.Time) (string, error) {
+func (f *askFlags) differenceOf(ctx context.Context, of report.Ref, at time.Time) (string, error) {
 	h, err := f.history(ctx, of, url.Values{})
 	if err != nil {
 		return "", err
@@ -76,7 +76,7 @@ func (f *dashboardFlags) differenceOf(ctx context.Context, of report.Ref, at tim
 }
 
 // objectOf returns the object of a version as YAML; "" without a revision, as of a deleted object.
-func (f *dashboardFlags) objectOf(ctx context.Context, v report.Version) (string, error) {
+func (f *askFlags) objectOf(ctx context.Context, v report.Version) (string, error) {
 	if v.Revision == "" {
 		return "", nil
 	}

@@ -196,6 +196,8 @@ func TestGolden(t *testing.T) {
 		"request-denied":  func(v view) error { return v.decision(requests()[1]) },
 		"request-no-rule": func(v view) error { return v.decision(requests()[2]) },
 		"request-closed":  func(v view) error { return v.decision(requests()[3]) },
+		"request-tls":     func(v view) error { return v.decision(securedRequest()) },
+		"request-worked":  func(v view) error { return v.printWorked() },
 		"request-replay":  func(v view) error { return v.replay(replays()) },
 	} {
 		var out bytes.Buffer

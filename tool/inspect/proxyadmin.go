@@ -164,6 +164,7 @@ type secret struct {
 	Type      string    `json:"type"` // "Cert Chain" or "CA"
 	Status    string    `json:"status"`
 	Identity  string    `json:"identity,omitempty"`
+	Issuer    string    `json:"issuer,omitempty"`
 	Serial    string    `json:"serial_number,omitempty"`
 	NotBefore time.Time `json:"not_before,omitzero"`
 	NotAfter  time.Time `json:"not_after,omitzero"`
@@ -187,7 +188,7 @@ func secretsOf(d *adminv3.SecretsConfigDump, now time.Time) []secret {
 			list = list[:1]
 		}
 		for _, c := range list {
-			one := secret{Name: name, Type: kind, Status: status, Serial: fmt.Sprintf("%x", c.SerialNumber), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC()}
+			one := secret{Name: name, Type: kind, Status: status, Issuer: c.Issuer.String(), Serial: fmt.Sprintf("%x", c.SerialNumber), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC()}
 			if len(c.URIs) > 0 {
 				one.Identity = c.URIs[0].String()
 			}

@@ -32,6 +32,7 @@ type requestFlags struct {
 	jwt                              string
 	log                              string
 	logged                           *logged // the line of the log; may be nil
+	certificates                     bool
 }
 
 func newExplainRequestCommand(cfg Config) *cobra.Command {
@@ -45,7 +46,11 @@ decide, and which rule of which AuthorizationPolicy allows or denies the request
 at the workload, and by which attributes. If no
 rule that allows requests matches, print these rules, and the first attribute of
 the request that each does not match. The control plane decides by the
-configuration that the proxies have.
+configuration that the proxies have. Also print whether the connection uses mutual
+TLS, and why, with the certificates of both sides, for which their proxies are asked.
+
+If the request is not allowed, print when it was last, and which version of which
+object or service changed that. At most 30 earlier states are tried, for 10 s.
 
 CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
@@ -86,6 +91,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not.`,
 	flags.StringVar(&f.jwt, "jwt", "", "token for the header Authorization, or a file with the token")
 	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
 	flags.StringVar(&f.log, "log", "", "file whose first line is the request, in the form of an access log in JSON, or - for standard input")
+	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates, unless --at is given")
 	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
 	f.add(cmd, outTable, outYAML, outJSON)
 	return cmd
@@ -139,7 +145,25 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return f.print(cmd, d)
+	out := explainedRequest{Decision: d}
+	if d.TLS != nil && f.certificates && f.at == "" {
+		f.addCertificates(cmd.Context(), d.TLS)
+	}
+	if !d.Allowed {
+		fields, err := f.fields()
+		if err != nil {
+			return f.cfg.Exit(exitUsage, err)
+		}
+		out.LastAllowed = f.lastWorked(cmd.Context(), d, fields)
+	}
+	return f.print(cmd, out)
+}
+
+// explainedRequest is a request in the JSON and YAML output.
+type explainedRequest struct {
+	report.Decision
+	// LastAllowed is nil if the request is allowed.
+	LastAllowed *lastWorked `json:"last_allowed,omitempty"`
 }
 
 // decision asks control planes. It prints which ones do not answer if none does.
@@ -173,14 +197,18 @@ func (f *requestFlags) decision(ctx context.Context, complaints io.Writer) (d re
 	return d, f.cfg.Exit(exitFailed, nil)
 }
 
-func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
+func (f *requestFlags) print(cmd *cobra.Command, d explainedRequest) error {
 	var err error
 	if f.output != outTable {
 		err = f.write(cmd.OutOrStdout(), d)
 	} else {
-		shortenToHere(&d)
+		shortenToHere(&d.Decision)
 		v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
-		if err = v.decision(d); err == nil && f.logged != nil {
+		err = v.decision(d.Decision)
+		if d.LastAllowed != nil {
+			v.lastWorked(*d.LastAllowed)
+		}
+		if f.logged != nil {
 			v.say("\n")
 			v.field("logged", f.logged.result())
 		}
@@ -211,6 +239,9 @@ func shortenSources(d *report.Decision, dir string) {
 		rules = append(rules, t.Rule)
 	}
 	objects := [][]report.Origin{d.Objects}
+	if d.TLS != nil {
+		objects = append(objects, d.TLS.Objects, d.TLS.Modes)
+	}
 	if d.Client != nil {
 		objects = append(objects, d.Client.Objects)
 		for _, to := range d.Client.Destinations {
@@ -261,6 +292,9 @@ func (v view) decision(d report.Decision) error {
 	}
 	if d.By != "route" || len(d.Client.Destinations) == 0 { // those have their reasons
 		v.because(d)
+	}
+	if d.TLS != nil {
+		v.secured(*d.TLS)
 	}
 	for _, a := range d.Asked {
 		v.say("\nThe provider %s is asked", a.Provider)

@@ -222,13 +222,7 @@ func (d debugger) client(name string) (client, error) {
 			return client{}, fmt.Errorf("%w; a service account is written NAMESPACE/NAME", err)
 		}
 	}
-	out := client{address: firstAddress(st.Proxy), stream: st}
-	id := certs.ID{TrustDomain: cmp.Or(d.mesh.Config.GetTrustDomain(), "cluster.local"), Namespace: st.Proxy.Namespace, ServiceAccount: st.Proxy.ServiceAccount}
-	if st.Caller != nil {
-		id = st.Caller.ID
-	}
-	out.identity = id.String()
-	return out, nil
+	return client{identity: d.identityOf(st), address: firstAddress(st.Proxy), stream: st}, nil
 }
 
 // workloadOf returns a workload of a service as a client. It returns false if there is none with an

@@ -112,7 +112,7 @@ func (d debugger) decide() (report.Decision, error) {
 		out.Address = r.Peer.String()
 	}
 	d.addRules(&out, v)
-	out.Objects = d.deciding(v, target.stream.Proxy, r)
+	out.Objects, out.TLS = d.deciding(v, target.stream.Proxy, r), d.secured(from, hop, target, r.Identity)
 	if v.By == decision.ByNoRule {
 		d.addUnable(&out, listeners)
 	}
