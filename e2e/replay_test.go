@@ -143,7 +143,7 @@ spec:
 	if out, err = s.tool("what-if", "-f", lua, "--envoy", envoyBinary(s.t)); err == nil {
 		s.t.Errorf("the code of a filter is wrong, and nothing is said:\n%s", out)
 	}
-	wantAll(s.t, "what-if", out, []string{"envoyfilter/lua.default created", "1 proxy of ", "ENVOY REFUSES the configuration of 1 proxy such as orders.default: script load error: [string \"function envoy_on_request(\"]:1"})
+	wantAll(s.t, "what-if", out, []string{"envoyfilter/lua.default created", "1 proxy of ", "ENVOY REFUSES the configuration of 1 proxy such as orders.default: script load error: script:1: "})
 }
 
 // replacedSidecar writes a Sidecar with the name of a workload, which replaces the one of outrigger up.
