@@ -6,6 +6,7 @@
 package node
 
 import (
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,11 +30,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 )
 
+var conforms = flag.Bool("conformance", false, "run the conformance tests for meshes")
+
 // TestMeshConformance runs the conformance tests of the Gateway API for meshes, in injected Pods with
 // the echo program of the suite's own image. One feature is missing: as with VirtualServices, the
 // host of a request selects the Service, not the address.
 func TestMeshConformance(t *testing.T) {
 	t.Parallel()
+	if !*conforms {
+		t.Skip("the suite gives up after ten attempts, however busy the node is: run make test-node NODEFLAGS='-run TestMeshConformance -conformance'")
+	}
 	crlog.SetLogger(logr.Discard())
 	n := mesh.Node(t)
 	if err := n.ApplyCRDs(t.Context(), filepath.Join(n.files.GatewayAPI, "config", "crd", "standard")); err != nil {
