@@ -4,8 +4,10 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -18,7 +20,7 @@ import (
 const localControl = "127.0.0.1:15014"
 
 // Controls returns the default control planes: those in named, else that of the only mesh that runs
-// on this machine, else what listens at localControl, else those of the cluster, which may be nil.
+// on this machine, else the one that listens at localControl, else those of the cluster, which may be nil.
 func Controls(named string, cluster *Cluster) ([]string, error) {
 	if named != "" {
 		return strings.Split(named, ","), nil
@@ -37,7 +39,7 @@ func Controls(named string, cluster *Cluster) ([]string, error) {
 			choices = append(choices, fmt.Sprintf("--control %s is that of %s, process %s", control, file, process))
 		}
 		return nil, fmt.Errorf("several meshes run on this machine: choose one: %s", strings.Join(choices, "; "))
-	case len(running) == 0 && cluster.usable() && !listens(localControl):
+	case len(running) == 0 && cluster.usable() && !maybeControl(localControl):
 		return cluster.controls()
 	case len(running) == 0:
 		running = []string{localControl}
@@ -45,14 +47,17 @@ func Controls(named string, cluster *Cluster) ([]string, error) {
 	return running, nil
 }
 
-// listens reports whether something accepts connections at an address of this machine.
-func listens(address string) bool {
-	conn, err := net.DialTimeout("tcp", address, time.Second)
+// maybeControl reports whether a control plane may listen at an address of this machine. On a node, the
+// metrics of the CNI plugin are at the same port; what has no debug questions is none.
+func maybeControl(address string) bool {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + address + "/debug/list") // the client has a limit
 	if err != nil {
-		return false
+		var failed *net.OpError
+		return !errors.As(err, &failed) || failed.Op != "dial" // it may be busy
 	}
-	_ = conn.Close() // nothing was sent
-	return true
+	_ = resp.Body.Close() // the status is enough
+	return resp.StatusCode != http.StatusNotFound
 }
 
 // isolated reports whether a control plane is that of a mesh on this machine whose workloads have
