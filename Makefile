@@ -186,6 +186,12 @@ test-machine: ## install the packages on a Debian with systemd of its own; needs
 	@$(MAKE) --no-print-directory image-programs IMAGE_ARCHES="$$(go env GOARCH)"
 	@cd packaging/linux && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a machine with systemd' $(GOFLAGS_TEST) -count=1 -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) --
 
+# Upgrades from both older releases, or from the revisions of FROM.
+FROM ?= all
+.PHONY: test-upgrades
+test-upgrades: build envoy ## test upgrades and downgrades with the programs of older revisions
+	@cd e2e && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'upgrades' $(GOFLAGS_TEST) -count=1 -run '^TestUpgrades$$' -v -from '$(FROM)' --
+
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector
 	go test -race $$(go list ./... | grep -v /e2e)
