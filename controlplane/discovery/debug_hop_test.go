@@ -33,13 +33,16 @@ func routedCart() debugtest.Objects {
 			{Name: "away", Match: path("/away"), Redirect: &networkingv1alpha3.HTTPRedirect{Uri: "/there", RedirectCode: 308}},
 			{Name: "teapot", Match: path("/tea"), DirectResponse: &networkingv1alpha3.HTTPDirectResponse{Status: 418}},
 			{Name: "elsewhere", Match: path("/elsewhere"), Route: []*networkingv1alpha3.HTTPRouteDestination{to("nobody", "", 0)}},
+			{Name: "raw", Match: path("/raw"), Route: []*networkingv1alpha3.HTTPRouteDestination{to("cart", "raw", 0)}},
 			{Name: "slow", Match: path("/slow"), Timeout: durationpb.New(3e9), Retries: &networkingv1alpha3.HTTPRetry{Attempts: 7}, Route: []*networkingv1alpha3.HTTPRouteDestination{to("cart", "v1", 0)}},
 			{Name: "split", Match: path("/"), Route: []*networkingv1alpha3.HTTPRouteDestination{to("cart", "v1", 25), to("cart", "v2", 75)}},
 		},
 	})
 	routes.Source = "routes.yaml:1"
 	rule := debugtest.Stored(model.DestinationRule, "default", "subsets", &networkingv1alpha3.DestinationRule{
-		Host: "cart", Subsets: []*networkingv1alpha3.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}, {Name: "v2", Labels: map[string]string{"version": "v2"}}},
+		Host: "cart", Subsets: []*networkingv1alpha3.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}, {Name: "v2", Labels: map[string]string{"version": "v2"}}, {Name: "raw", TrafficPolicy: &networkingv1alpha3.TrafficPolicy{
+			LoadBalancer: &networkingv1alpha3.LoadBalancerSettings{LbPolicy: &networkingv1alpha3.LoadBalancerSettings_Simple{Simple: networkingv1alpha3.LoadBalancerSettings_PASSTHROUGH}},
+		}}},
 	})
 	rule.Source = "rule.yaml:2"
 	objects := append(guardedCart(), routes, rule)
@@ -64,7 +67,7 @@ func TestDebugHop(t *testing.T) {
 			`"decided_by":"no-rule"`, // of the workload, which the request reaches
 		},
 		"port=80&path=/other": {
-			`"route":"split"`, `"cluster":"outbound|80|v1|cart.default.svc.cluster.local","percent":25`, `"cluster":"outbound|80|v2|cart.default.svc.cluster.local","percent":75`, `"reason":"no workload belongs to it"`, `"decided_by":"no-rule"`,
+			`"route":"split"`, `"cluster":"outbound|80|v1|cart.default.svc.cluster.local","percent":25`, `"cluster":"outbound|80|v2|cart.default.svc.cluster.local","percent":75`, `"reason":"no workload belongs to it","lost":true`, `"failing_percent":75`, `"decided_by":"no-rule"`,
 		},
 		"port=80&path=/empty":     {`"allowed":false,"status":503,"decided_by":"route","reason":"no workload belongs to it"`},
 		"port=80&path=/missing":   {`"allowed":false,"status":503,"decided_by":"route","reason":"the proxy has no such cluster`},
@@ -86,6 +89,24 @@ func TestDebugHop(t *testing.T) {
 		var raw json.RawMessage
 		if debugGet(t, h.server, "request?"+query, &raw); strings.Contains(string(raw), `"client":{"proxy"`) {
 			t.Errorf("%s: %s has a hop of the client, want none", query, raw)
+		}
+	}
+}
+
+// TestDebugHopOriginal checks that a workload of the service decides about a request whose address the
+// application chooses.
+func TestDebugHopOriginal(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	objects := routedCart()
+	h.server.Debug(debug.Config{Replica: "one", Objects: objects})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
+	h.joinWith(t, "cart-1", "default", "REDIRECT")
+	var raw json.RawMessage
+	debugGet(t, h.server, "request?from=cart&to=cart&port=80&path=/raw", &raw)
+	for _, want := range []string{`"reason":"the proxy forwards the connection to its original destination"}`, `"port":8080,"client":{`, `"decided_by":"no-rule"`, `"tls":{"mutual":true,"reason":"the proxy of the client uses it for all`} {
+		if !strings.Contains(string(raw), want) {
+			t.Errorf("%s lacks %s", raw, want)
 		}
 	}
 }

@@ -55,9 +55,15 @@ func startDebug(t *testing.T, delta bool) *debugHarness {
 // join connects a proxy of a namespace and waits until it has its clusters.
 func (h *debugHarness) join(t *testing.T, name, namespace string) *peer {
 	t.Helper()
+	return h.joinWith(t, name, namespace, "NONE")
+}
+
+// joinWith is join for a proxy that intercepts connections in a mode.
+func (h *debugHarness) joinWith(t *testing.T, name, namespace, mode string) *peer {
+	t.Helper()
 	h.auth.now.Store(&authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "shop"}})
 	p := h.connect(t, h.delta)
-	p.node = shopNode(t, map[string]any{"NAMESPACE": namespace, "CLUSTER_ID": "here"})
+	p.node = shopNode(t, map[string]any{"NAMESPACE": namespace, "CLUSTER_ID": "here", "INTERCEPTION_MODE": mode})
 	p.node.Id = fmt.Sprintf("sidecar~127.1.0.2~%s.%s~%s.svc.cluster.local", name, namespace, namespace)
 	p.describer = func(*testing.T, *anypb.Any) string { return "" }
 	p.subscribe(xds.TypeCluster)

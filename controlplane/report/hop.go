@@ -21,6 +21,9 @@ type Hop struct {
 	Faults []string `json:"faults,omitempty"`
 	// Destinations receive the request, or a share of such requests.
 	Destinations []Destination `json:"destinations,omitempty"`
+	// Failing is the share of such requests that fail at the proxy, in percent: it aborts them, or they
+	// are for a destination without endpoints.
+	Failing float64 `json:"failing_percent,omitempty"`
 	// Status is that of a response of the proxy itself, Location the target of a redirect.
 	Status   uint32 `json:"status,omitempty"`
 	Location string `json:"location,omitempty"`
@@ -48,6 +51,7 @@ type Destination struct {
 	// true for a cluster whose connections are encrypted by a DestinationRule.
 	MutualTLS int  `json:"mutual_tls"`
 	TLS       bool `json:"tls,omitempty"`
-	// Reason says why no endpoint receives requests.
+	// Reason says why no endpoint receives requests. Lost is true if they fail.
 	Reason string `json:"reason,omitempty"`
+	Lost   bool   `json:"lost,omitempty"`
 }

@@ -30,7 +30,7 @@ const (
 // lastWorked is the newest state in the history of a control plane that allows a request.
 type lastWorked struct {
 	// Until is when the request stopped being allowed; zero if no state that allows it was found, for a
-	// Reason. Changes are the versions that came then.
+	// Reason. Changes are the versions that came then, and later ones of objects that decide about it.
 	Until   time.Time        `json:"until,omitzero"`
 	Changes []report.Version `json:"changes,omitempty"`
 	// Lines are those that differ in the first of these objects, if it was updated, and decides about the
@@ -55,6 +55,7 @@ func (f *requestFlags) lastWorked(ctx context.Context, d report.Decision, fields
 	if at, err := time.Parse(time.RFC3339Nano, fields.Get("at")); err == nil {
 		versions = slices.DeleteFunc(versions, func(v report.Version) bool { return v.At.After(at) })
 	}
+	var later []report.Version
 	for len(versions) > 0 {
 		at := versions[len(versions)-1].At
 		first := slices.IndexFunc(versions, func(v report.Version) bool { return v.At.Equal(at) })
@@ -82,11 +83,12 @@ func (f *requestFlags) lastWorked(ctx context.Context, d report.Decision, fields
 				out.Reason = said.text
 			}
 			return out
-		case before.Allowed:
-			out.Until, out.Changes = at, deciding(d, changes)
+		case succeeds(before):
+			out.Until, out.Changes = at, deciding(d, slices.Concat(changes, later))
 			out.Lines = f.linesOf(ctx, d, out.Changes)
 			return out
 		}
+		later = append(slices.DeleteFunc(slices.Clone(changes), func(v report.Version) bool { return !decidedBy(d, v.Ref) }), later...)
 	}
 	out.Reason = "no state of the history allows it"
 	return out
@@ -199,12 +201,20 @@ func (v view) lastWorked(l lastWorked) {
 		v.say("\nWhen it was allowed last is not known: %s\n", l.Reason)
 		return
 	}
-	v.say("\nIt was allowed until %s, when this changed:\n", v.clock(l.Until))
+	then := ", when this changed"
+	if slices.ContainsFunc(l.Changes, func(c report.Version) bool { return c.At.After(l.Until) }) {
+		then = "; then, and later, this changed"
+	}
+	v.say("\nIt was allowed until %s%s:\n", v.clock(l.Until), then)
 	dir, _ := os.Getwd() // without it, sources are not shortened
 	shown, left := cut(v.flags, l.Changes)
 	for _, one := range shown {
 		one.Source = strings.TrimPrefix(one.Source, dir+string(filepath.Separator))
-		v.field(one.Change, strings.TrimSuffix(briefly(one.Ref)+", "+one.Source, ", "))
+		text := strings.TrimSuffix(briefly(one.Ref)+", "+one.Source, ", ")
+		if one.At.After(l.Until) {
+			text += ", at " + v.clock(one.At)
+		}
+		v.field(one.Change, text)
 	}
 	v.more(left)
 	for _, line := range l.Lines {

@@ -65,14 +65,18 @@ func TestLastWorked(t *testing.T) {
 		missing int    // the workload does not exist before this version
 		want    string
 		tried   int
+		decides int // the version of an object that decides about the request
+		failing float64
 	}{
-		"the last change":              {[][2]int{{5, 40}}, "", 0, "v40.shop", 1},
-		"allowed, denied, allowed":     {[][2]int{{3, 8}, {20, 25}, {30, 38}}, "", 0, "v38.shop", 3},
-		"at an earlier time":           {[][2]int{{3, 8}, {30, 38}}, at(29).Format(time.RFC3339), 0, "v8.shop", 22},
-		"too long ago":                 {[][2]int{{3, 8}}, "", 0, "none of the 30 states before allows it; there are older ones", 30},
-		"never":                        {nil, at(20).Format(time.RFC3339), 0, "no state of the history allows it", 20},
-		"before the workload was gone": {[][2]int{{18, 19}}, at(30).Format(time.RFC3339), 18, "v19.shop", 12},
-		"the workload did not exist":   {nil, at(20).Format(time.RFC3339), 18, "no state of the history allows it", 20},
+		"the last change":              {[][2]int{{5, 40}}, "", 0, "v40.shop", 1, 0, 0},
+		"allowed, denied, allowed":     {[][2]int{{3, 8}, {20, 25}, {30, 38}}, "", 0, "v38.shop", 3, 0, 0},
+		"at an earlier time":           {[][2]int{{3, 8}, {30, 38}}, at(29).Format(time.RFC3339), 0, "v8.shop", 22, 0, 0},
+		"too long ago":                 {[][2]int{{3, 8}}, "", 0, "none of the 30 states before allows it; there are older ones", 30, 0, 0},
+		"never":                        {nil, at(20).Format(time.RFC3339), 0, "no state of the history allows it", 20, 0, 0},
+		"before the workload was gone": {[][2]int{{18, 19}}, at(30).Format(time.RFC3339), 18, "v19.shop", 12, 0, 0},
+		"changed again":                {[][2]int{{5, 38}}, "", 0, "; then, and later, this changed:\n  updated  ap/v39.shop, at ", 3, 39, 0},
+		"some fail":                    {[][2]int{{5, 40}}, "", 0, "Allowed, but 12.5 % of such requests fail at the proxy of the client\n", 1, 0, 12.5},
+		"the workload did not exist":   {nil, at(20).Format(time.RFC3339), 18, "no state of the history allows it", 20, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +108,14 @@ func TestLastWorked(t *testing.T) {
 						http.Error(w, "it is unknown", http.StatusNotFound)
 						return
 					}
-					doc = report.Decision{Proxy: "catalog-1.shop", Host: "catalog.shop.svc.cluster.local", Allowed: allowed(when, tc.spans)}
+					d := report.Decision{Proxy: "catalog-1.shop", Host: "catalog.shop.svc.cluster.local", Allowed: allowed(when, tc.spans)}
+					if d.Client = (&report.Hop{}); !d.Allowed {
+						d.Allowed, d.Client.Failing = tc.failing > 0, tc.failing
+					}
+					if tc.decides > 0 {
+						d.Objects = []report.Origin{{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: fmt.Sprintf("v%d", tc.decides)}}}
+					}
+					doc = d
 				}
 				_ = json.NewEncoder(w).Encode(doc) // see above
 			}))

@@ -49,8 +49,9 @@ the request that each does not match. The control plane decides by the
 configuration that the proxies have. Also print whether the connection uses mutual
 TLS, and why, with the certificates of both sides, for which their proxies are asked.
 
-If the request is not allowed, print when it was last, and which version of which
-object or service changed that. At most 30 earlier states are tried, for 10 s.
+If the request is not allowed, or a share of such requests fails at the proxy of the
+client, print when all were allowed last, and which versions of which objects and
+services changed that. At most 30 earlier states are tried, for 10 s.
 
 CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
@@ -64,7 +65,7 @@ sent it: name the workload with --to. The proxies decide as they do now.
 With --at, the control plane decides by the objects of that time, and by the
 services and endpoints of then, to 30 s; the mesh config is that of now.
 
-The exit code is 0 if the request is allowed, and 1 if it is not.`,
+The exit code is 0 if the request is allowed, and 1 if it is not, or if some fail.`,
 		Example: "  outrigger explain request --from frontend --to catalog\n" +
 			"  outrigger explain request --from shop/orders --to catalog.shop \\\n    --method POST --path /items --header x-team=red\n" +
 			"  outrigger explain request --from none --to catalog-1.shop --port 8080 \\\n    --jwt token.txt\n" +
@@ -149,7 +150,7 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 	if d.TLS != nil && f.certificates && f.at == "" {
 		f.addCertificates(cmd.Context(), d.TLS)
 	}
-	if !d.Allowed {
+	if !succeeds(d) {
 		fields, err := f.fields()
 		if err != nil {
 			return f.cfg.Exit(exitUsage, err)
@@ -159,10 +160,13 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 	return f.print(cmd, out)
 }
 
+// succeeds reports whether all requests like one are allowed.
+func succeeds(d report.Decision) bool { return d.Allowed && (d.Client == nil || d.Client.Failing == 0) }
+
 // explainedRequest is a request in the JSON and YAML output.
 type explainedRequest struct {
 	report.Decision
-	// LastAllowed is nil if the request is allowed.
+	// LastAllowed is nil if all requests are allowed.
 	LastAllowed *lastWorked `json:"last_allowed,omitempty"`
 }
 
@@ -213,7 +217,7 @@ func (f *requestFlags) print(cmd *cobra.Command, d explainedRequest) error {
 			v.field("logged", f.logged.result())
 		}
 	}
-	if err == nil && !d.Allowed {
+	if err == nil && !succeeds(d.Decision) {
 		err = f.cfg.Exit(exitFailed, nil)
 	}
 	return err
@@ -272,6 +276,8 @@ func (v view) decision(d report.Decision) error {
 		verdict = fmt.Sprintf("Denied with status %d", d.Status)
 	case !d.Allowed:
 		verdict = "Denied: the connection is closed"
+	case !succeeds(d):
+		verdict = fmt.Sprintf("Allowed, but %.3g %% of such requests fail at the proxy of the client", d.Client.Failing)
 	case len(d.Asked) > 0:
 		verdict = "Allowed, unless an external authorizer denies it"
 	}

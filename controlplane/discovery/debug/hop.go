@@ -24,6 +24,9 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
+// forwards is the reason of a destination whose endpoint the application chooses.
+const forwards = "the proxy forwards the connection to its original destination"
+
 // maxEndpoints is how many addresses of a cluster an answer contains.
 const maxEndpoints = 5
 
@@ -81,13 +84,18 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 			out.Objects = d.virtualServicesOf(set, routes, routed)
 		}
 	}
+	lost := 0.0
 	for _, share := range routed.Clusters {
 		to, err := d.destination(set, share)
 		if err != nil {
 			return nil, err
 		}
+		if to.Lost {
+			lost += to.Percent
+		}
 		out.Destinations = append(out.Destinations, to)
 	}
+	out.Failing = routed.Aborts + (1-routed.Aborts/100)*lost
 	return out, nil
 }
 
@@ -143,7 +151,7 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 	out := report.Destination{Cluster: share.Cluster, Percent: share.Percent}
 	r, c := set(xds.TypeCluster).Get(share.Cluster), &clusterv3.Cluster{}
 	if r == nil {
-		out.Reason = "the proxy has no such cluster: the host, port or subset is unknown"
+		out.Lost, out.Reason = true, "the proxy has no such cluster: the host, port or subset is unknown"
 		return out, nil
 	}
 	if err := r.UnmarshalTo(c); err != nil {
@@ -169,7 +177,7 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 			}
 		}
 	case clusterv3.Cluster_ORIGINAL_DST:
-		out.Reason = "the proxy forwards the connection to its original destination"
+		out.Reason = forwards
 		return out, nil
 	case clusterv3.Cluster_STATIC, clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
 	}
@@ -193,9 +201,9 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 	}
 	switch {
 	case out.All == 0:
-		out.Reason = "no workload belongs to it"
+		out.Lost, out.Reason = true, "no workload belongs to it"
 	case out.Healthy == 0:
-		out.Reason = "none of its endpoints is healthy"
+		out.Lost, out.Reason = true, "none of its endpoints is healthy"
 	}
 	return out, nil
 }

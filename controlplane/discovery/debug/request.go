@@ -71,6 +71,10 @@ func (d debugger) decide() (report.Decision, error) {
 		}
 		if hop != nil {
 			arrival, ok := d.arrives(hop)
+			if i := slices.IndexFunc(hop.Destinations, func(to report.Destination) bool { return to.Reason == forwards }); !ok && i >= 0 && unreachable == nil {
+				arrival, ok = target, true // one of the addresses that the application may choose
+				arrival.plaintext = !hop.Destinations[i].TLS
+			}
 			if !ok {
 				return d.notReceived(hop, from, target.service, sent), nil
 			}
@@ -129,7 +133,7 @@ func (d debugger) notReceived(hop *report.Hop, from client, svc *model.Service, 
 	if from.address.IsValid() {
 		out.Address = from.address.String()
 	}
-	sent := slices.ContainsFunc(hop.Destinations, func(to report.Destination) bool { return to.Healthy > 0 || to.All == 0 && to.Reason == "" })
+	sent := slices.ContainsFunc(hop.Destinations, func(to report.Destination) bool { return !to.Lost })
 	switch {
 	case len(hop.Destinations) == 0:
 		out.By, out.Status, out.Reason = "route", int(hop.Status), hop.Reason

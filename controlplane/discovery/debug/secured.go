@@ -42,7 +42,11 @@ func (d debugger) secured(from client, hop *report.Hop, to target, identity stri
 	i := slices.IndexFunc(hop.Destinations, func(one report.Destination) bool {
 		return slices.Contains(one.Endpoints, net.JoinHostPort(to.address.String(), strconv.FormatUint(uint64(to.port), 10)))
 	})
-	if i < 0 {
+	if i < 0 { // the application chooses the address
+		out.Reason = "the proxy of the client uses none for addresses that the application chooses"
+		if out.Mutual {
+			out.Reason = "the proxy of the client uses it for all addresses that the application chooses"
+		}
 		return out
 	}
 	switch one := hop.Destinations[i]; {

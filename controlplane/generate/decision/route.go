@@ -36,9 +36,9 @@ type Routed struct {
 	Location string
 	// Action is the action of the route; nil if the route has none.
 	Action *routev3.RouteAction
-	// Faults are those that the route injects. Aborted is true if it aborts every request.
-	Faults  []string
-	Aborted bool
+	// Faults are those that the route injects. Aborts is the share of requests that it aborts, in percent.
+	Faults []string
+	Aborts float64
 	// Reason says why nothing receives the request.
 	Reason string
 }
@@ -169,7 +169,7 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 
 // take reads the faults and the action of the route that matches.
 func (out *Routed) take(r *routev3.Route, f *facts) {
-	if out.inject(r); out.Aborted {
+	if out.inject(r); out.Aborts >= 100 {
 		return
 	}
 	switch action := r.GetAction().(type) {
@@ -223,9 +223,10 @@ func (out *Routed) inject(r *routev3.Route) {
 	if status == 0 {
 		status, what = 200, fmt.Sprintf("gRPC status %d", a.GetGrpcStatus())
 	}
-	out.Faults = append(out.Faults, fmt.Sprintf("abort %g %% with %s", share(a.GetPercentage()), what))
-	if share(a.GetPercentage()) >= 100 {
-		out.Aborted, out.Status, out.Reason = true, status, "the route aborts every request, with "+what
+	out.Aborts = share(a.GetPercentage())
+	out.Faults = append(out.Faults, fmt.Sprintf("abort %g %% with %s", out.Aborts, what))
+	if out.Aborts >= 100 {
+		out.Status, out.Reason = status, "the route aborts every request, with "+what
 	}
 }
 
