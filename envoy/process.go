@@ -57,7 +57,7 @@ type Config struct {
 	// restarts.
 	HotRestart HotRestart
 	// Stdout and Stderr receive Envoy's output. nil discards it. Envoy inherits an *os.File
-	// directly.
+	// directly, unless it could not open it again.
 	Stdout, Stderr io.Writer
 	// Logger is required.
 	Logger *slog.Logger
@@ -369,7 +369,7 @@ func (c *child) end() error {
 func (p *Process) start(line *line, epoch int) (*child, error) {
 	cmd := exec.Command(p.cfg.Binary, slices.Concat(p.cfg.Args, line.args(epoch))...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, append(cmd.Environ(), p.cfg.Env...)
-	cmd.Stdout, cmd.Stderr = p.cfg.Stdout, p.cfg.Stderr
+	cmd.Stdout, cmd.Stderr = inherited(p.cfg.Stdout), inherited(p.cfg.Stderr)
 	cmd.SysProcAttr = childAttributes()
 	cmd.WaitDelay = pipeGrace
 

@@ -4,6 +4,8 @@
 package envoy
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -206,5 +208,47 @@ func TestRealEnvoyRefusesItsBootstrap(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "/nowhere.json") {
 		t.Errorf("envoy's own reason is not in its output: %q", out)
+	}
+}
+
+// TestRealEnvoyLogsToSocket runs Envoy with the standard output of a service of systemd, a socket.
+// Its access log opens /dev/stdout.
+func TestRealEnvoyLogsToSocket(t *testing.T) {
+	t.Parallel()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, journal := os.NewFile(uintptr(pair[0]), "stdout"), os.NewFile(uintptr(pair[1]), "journal")
+	t.Cleanup(func() { _, _ = stdout.Close(), journal.Close() }) // they were read
+	e, cancel, result := startEnvoy(t, func(c *Config) {
+		c.Stdout = stdout
+		path := filepath.Join(c.Dir, "lds.yaml")
+		listeners, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const accessLog = `
+        access_log:
+        - name: file
+          typed_config:
+            "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+            path: /dev/stdout
+            log_format: {text_format_source: {inline_string: "served by %RESPONSE_CODE%\n"}}
+        route_config:`
+		if err := os.WriteFile(path, bytes.ReplaceAll(listeners, []byte("\n        route_config:"), []byte(accessLog)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := e.get(t, 8080); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(journal).ReadString('\n')
+	if err != nil || line != "served by 200\n" {
+		t.Errorf("the journal has %q, %v", line, err)
+	}
+	cancel()
+	if err := <-result; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
 	}
 }
