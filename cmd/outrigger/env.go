@@ -18,6 +18,8 @@ type environment struct {
 	store string
 	// control is OUTRIGGER_CONTROL: the control planes to ask.
 	control string
+	// istioNamespace is ISTIOCTL_ISTIONAMESPACE: the namespace of the control plane in a cluster.
+	istioNamespace string
 	// kubeconfig is KUBECONFIG, home is HOME, inPod is true if
 	// KUBERNETES_SERVICE_HOST is set: they locate the user's cluster.
 	kubeconfig, home string
@@ -37,6 +39,7 @@ func readEnvironment() environment {
 		allowUnsafeEnvoy: allowUnsafe,
 		store:            os.Getenv("OUTRIGGER_STORE"),
 		control:          os.Getenv("OUTRIGGER_CONTROL"),
+		istioNamespace:   os.Getenv("ISTIOCTL_ISTIONAMESPACE"),
 		kubeconfig:       os.Getenv("KUBECONFIG"),
 		home:             os.Getenv("HOME"),
 		inPod:            os.Getenv("KUBERNETES_SERVICE_HOST") != "",

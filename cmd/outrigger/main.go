@@ -51,7 +51,7 @@ func run(args []string, env environment) int {
 		<-signals
 		close(kill)
 	}()
-	cluster := inspect.NewCluster(ctx)
+	cluster := inspect.NewCluster(ctx, env.istioNamespace)
 	defer cluster.Close()
 	root := newRootCommand(env, kill, cluster)
 	root.SetArgs(args)

@@ -20,12 +20,11 @@ import (
 
 // Bounds of what is asked of a cluster.
 const (
-	controlNamespace = "istio-system"
-	controlPort      = "15014"
-	maxReplicas      = 10
-	maxForwards      = 64 // ports of proxies
-	listEvery        = 30 * time.Second
-	retryEvery       = 30 * time.Second
+	controlPort = "15014"
+	maxReplicas = 10
+	maxForwards = 64 // ports of proxies
+	listEvery   = 30 * time.Second
+	retryEvery  = 30 * time.Second
 )
 
 // errCluster is in errors of clusters, which are no mistakes of the command line.
@@ -35,8 +34,10 @@ var errCluster = errors.New("name another control plane with --control")
 type Cluster struct {
 	ctx  context.Context // of the processes of kubectl
 	stop func()
-	// timeout is that of each question about the control plane. It is set before the first one.
-	timeout time.Duration
+	// namespace is that of the control plane, timeout that of each question about it. They are set before
+	// the first one.
+	namespace string
+	timeout   time.Duration
 
 	mu     sync.Mutex // guards the fields below
 	roads  map[string]*road
@@ -52,10 +53,10 @@ type road struct {
 	at  time.Time // of err
 }
 
-// NewCluster returns the cluster of a kubeconfig. The processes of kubectl end with ctx, or with
-// [Cluster.Close].
-func NewCluster(ctx context.Context) *Cluster {
-	c := &Cluster{roads: map[string]*road{}, timeout: defaultTimeout}
+// NewCluster returns the cluster of a kubeconfig whose control plane is in a namespace, "" for
+// istio-system. The processes of kubectl end with ctx, or with [Cluster.Close].
+func NewCluster(ctx context.Context, namespace string) *Cluster {
+	c := &Cluster{roads: map[string]*road{}, namespace: cmp.Or(namespace, defaultNamespace), timeout: defaultTimeout}
 	c.ctx, c.stop = context.WithCancel(ctx)
 	return c
 }
@@ -64,6 +65,21 @@ func NewCluster(ctx context.Context) *Cluster {
 func (c *Cluster) hurry(timeout time.Duration) {
 	if c != nil {
 		c.timeout = timeout
+	}
+}
+
+// controlNamespace returns the namespace of the control plane.
+func (c *Cluster) controlNamespace() string {
+	if c == nil {
+		return defaultNamespace
+	}
+	return c.namespace
+}
+
+// lookIn sets the namespace of the control plane.
+func (c *Cluster) lookIn(namespace string) {
+	if c != nil {
+		c.namespace = namespace
 	}
 }
 
@@ -126,7 +142,7 @@ func (c *Cluster) controls() ([]string, error) {
 	var g errgroup.Group
 	for i, name := range names {
 		g.Go(func() (err error) {
-			out[i], err = c.to(controlNamespace, name, controlPort, c.timeout)
+			out[i], err = c.to(c.namespace, name, controlPort, c.timeout)
 			return err
 		})
 	}
@@ -145,7 +161,7 @@ func (c *Cluster) replicas() ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 	defer cancel()
-	args := []string{"get", "pods", "--namespace=" + controlNamespace, "--selector=app=istiod", "--field-selector=status.phase=Running", "--output=jsonpath={.items[*].metadata.name}"}
+	args := []string{"get", "pods", "--namespace=" + c.namespace, "--selector=app=istiod", "--field-selector=status.phase=Running", "--output=jsonpath={.items[*].metadata.name}"}
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
 	cmd.WaitDelay = time.Second
 	complaint, out := &limitedText{}, &limitedText{}
@@ -155,7 +171,7 @@ func (c *Cluster) replicas() ([]string, error) {
 	}
 	names := strings.Fields(out.text)
 	if len(names) == 0 {
-		return nil, errors.New("no pod with the label app=istiod runs in the namespace " + controlNamespace)
+		return nil, errors.New("no pod with the label app=istiod runs in the namespace " + c.namespace + ": name that of the control plane with --istioNamespace")
 	}
 	c.names, c.listed = names[:min(len(names), maxReplicas)], time.Now()
 	return c.names, nil

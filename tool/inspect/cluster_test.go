@@ -51,14 +51,18 @@ func TestCluster(t *testing.T) {
 	}
 	kubectl("echo istiod-1")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	c := NewCluster(t.Context())
+	c := NewCluster(t.Context(), "")
+	if c.controlNamespace() != "istio-system" {
+		t.Errorf("the default namespace is %s", c.controlNamespace())
+	}
 	c.hurry(time.Minute)
+	c.lookIn("mesh")
 	for range 2 { // the second time from memory
 		if got, err := c.controls(); err != nil || !slices.Equal(got, []string{strings.TrimPrefix(control.URL, "http://")}) {
 			t.Fatalf("control planes %q, %v", got, err)
 		}
 	}
-	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, outputs: []string{outTable}, cfg: Config{
+	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, outputs: []string{outTable}, namespace: "mesh", cfg: Config{
 		Cluster: c, Default: func() ([]string, error) { return c.controls() }, Exit: func(_ int, err error) error { return err },
 	}}}}
 	var complaints bytes.Buffer
@@ -79,7 +83,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("the complaints are %s", text)
 	}
 	calls, err := os.ReadFile(filepath.Join(dir, "calls"))
-	if err != nil || strings.Count(string(calls), "get pods --namespace=istio-system --selector=app=istiod ") != 1 || strings.Count(string(calls), "port-forward") != 3 {
+	if err != nil || strings.Count(string(calls), "get pods --namespace=mesh --selector=app=istiod ") != 1 || strings.Count(string(calls), "port-forward") != 3 {
 		t.Errorf("kubectl was called with\n%s%v", calls, err)
 	}
 	// A forwarding that ended begins again.
@@ -103,12 +107,12 @@ func TestCluster(t *testing.T) {
 	}
 
 	for pods, want := range map[string]string{
-		"true": "in the cluster: no pod with the label app=istiod runs in the namespace istio-system; name another control plane with --control",
+		"true": "in the cluster: no pod with the label app=istiod runs in the namespace mesh: name that of the control plane with --istioNamespace; name another control plane with --control",
 		"echo 'server has no \x1b[1m' >&2; exit 1": "kubectl get pods: server has no  [1m; name another",
-		"echo istiod-2": `that of the cluster is not reached: kubectl port-forward --namespace=istio-system --address=127.0.0.1 pod/istiod-2 :15014: pods "x" not found; name another`,
+		"echo istiod-2": `that of the cluster is not reached: kubectl port-forward --namespace=mesh --address=127.0.0.1 pod/istiod-2 :15014: pods "x" not found; name another`,
 	} {
 		kubectl(pods)
-		c := NewCluster(t.Context())
+		c := NewCluster(t.Context(), "mesh")
 		c.hurry(time.Minute)
 		if _, err := c.controls(); err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, errCluster) {
 			t.Errorf("%s: %v", pods, err)
@@ -116,7 +120,7 @@ func TestCluster(t *testing.T) {
 		c.Close()
 	}
 	t.Setenv("PATH", t.TempDir())
-	if none := (*Cluster)(nil); none.usable() || NewCluster(t.Context()).usable() {
+	if none := (*Cluster)(nil); none.usable() || NewCluster(t.Context(), "mesh").usable() {
 		t.Error("a cluster can be asked without kubectl")
 	}
 }

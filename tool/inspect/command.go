@@ -45,6 +45,9 @@ const (
 	outJSON  = "json"
 )
 
+// defaultNamespace is the namespace of the control plane in a cluster, as with istioctl.
+const defaultNamespace = "istio-system"
+
 // defaultTimeout is the timeout for the response of one control plane.
 const defaultTimeout = 10 * time.Second
 
@@ -55,12 +58,13 @@ func Commands(cfg Config) []*cobra.Command {
 
 // askFlags are the flags common to all commands.
 type askFlags struct {
-	cfg      Config
-	controls []string
-	timeout  time.Duration
-	output   string
-	outputs  []string
-	all      bool
+	cfg       Config
+	controls  []string
+	namespace string // of the control plane
+	timeout   time.Duration
+	output    string
+	outputs   []string
+	all       bool
 }
 
 // add adds the flags to a command with the given output formats, the default first.
@@ -79,7 +83,13 @@ func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 // addControls adds the flags that name control planes.
 func (f *askFlags) addControls(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014; else the cluster of kubectl)")
+	f.addNamespace(cmd)
 	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
+}
+
+// addNamespace adds the flag that says where the control plane of a cluster is.
+func (f *askFlags) addNamespace(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.namespace, "istioNamespace", "i", f.cfg.Cluster.controlNamespace(), "namespace of the control plane in the cluster of kubectl (environment: ISTIOCTL_ISTIONAMESPACE)")
 }
 
 // width returns the greatest width of tables, in characters.
@@ -111,6 +121,9 @@ func (f *askFlags) addresses() ([]string, error) {
 	}
 	list := f.controls
 	if len(list) == 0 {
+		if f.namespace != "" {
+			f.cfg.Cluster.lookIn(f.namespace)
+		}
 		var err error
 		if list, err = f.cfg.Default(); errors.Is(err, errCluster) {
 			return nil, f.cfg.Exit(exitFailed, err)

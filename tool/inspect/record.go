@@ -55,8 +55,7 @@ its owner only.`,
 	f.addAgents(cmd)
 	cmd.Flags().DurationVar(&f.length, "for", time.Minute, "how long to record; at most "+maxCapture.String())
 	cmd.Flags().StringVar(&f.file, "file", "", "new file for the records (default: standard output)")
-	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane that knows the proxies, as host:port of its /debug (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
+	f.addControls(cmd)
 	return cmd
 }
 

@@ -60,9 +60,9 @@ first, and named below the table.
 
 A control plane knows the proxies that are connected to it. With several replicas
 name each with --control, or all of them separated by commas. Where no control plane
-is named and none runs on this machine, those in the namespace istio-system of the
-kubeconfig's current cluster are asked, through kubectl port-forward: they answer
-without a token only on their own machine.`,
+is named and none runs on this machine, those of the kubeconfig's current cluster are
+asked, in the namespace of --istioNamespace and through kubectl port-forward: they
+answer without a token only on their own machine.`,
 		Example: "  outrigger status\n  outrigger status --watch\n  outrigger status catalog-1.shop\n  outrigger status -o wide\n  outrigger status -o json\n" +
 			"  outrigger status --control 10.0.0.1:15014 --control 10.0.0.2:15014\n  outrigger status --agent 127.0.0.1:15020",
 		Args: func(_ *cobra.Command, args []string) error {
