@@ -8,8 +8,9 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // Display configures the output for the user.
@@ -215,15 +216,13 @@ func (s *screen) size() (lines, columns int) {
 	return lines, columns
 }
 
-// table shows columns below a heading.
+// table shows columns below a heading, as wide as the terminal at most.
 func (s *screen) table(rows [][]string) {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	for _, r := range rows {
-		_, _ = fmt.Fprintln(w, strings.Join(r, "\t")) // to a strings.Builder
+	width := columns.Unlimited
+	if s.display.Width > 0 {
+		width = s.display.Width
 	}
-	_ = w.Flush()
-	s.line("\n" + strings.TrimRight(b.String(), "\n") + "\n")
+	s.line("\n" + columns.Fit(rows, "", width).String())
 }
 
 func (s *screen) paint(color, text string) string {

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
@@ -51,18 +53,14 @@ func TestCluster(t *testing.T) {
 	}
 	kubectl("echo istiod-1")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	c := NewCluster(t.Context(), "")
-	if c.controlNamespace() != "istio-system" {
-		t.Errorf("the default namespace is %s", c.controlNamespace())
-	}
+	c := NewCluster(t.Context(), "mesh")
 	c.hurry(time.Minute)
-	c.lookIn("mesh")
 	for range 2 { // the second time from memory
 		if got, err := c.controls(); err != nil || !slices.Equal(got, []string{strings.TrimPrefix(control.URL, "http://")}) {
 			t.Fatalf("control planes %q, %v", got, err)
 		}
 	}
-	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, outputs: []string{outTable}, namespace: "mesh", cfg: Config{
+	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, outputs: []string{outTable}, cfg: Config{
 		Cluster: c, Default: func() ([]string, error) { return c.controls() }, Exit: func(_ int, err error) error { return err },
 	}}}}
 	var complaints bytes.Buffer
@@ -122,5 +120,24 @@ func TestCluster(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if none := (*Cluster)(nil); none.usable() || NewCluster(t.Context(), "mesh").usable() {
 		t.Error("a cluster can be asked without kubectl")
+	}
+}
+
+func TestControlNamespace(t *testing.T) {
+	t.Parallel()
+	for _, c := range []*Cluster{nil, NewCluster(t.Context(), "")} {
+		if got := c.controlNamespace(); got != "istio-system" {
+			t.Errorf("the default namespace is %s", got)
+		}
+	}
+	c := NewCluster(t.Context(), "")
+	f := askFlags{cfg: Config{Cluster: c, Default: func() ([]string, error) { return []string{c.namespace}, nil }}}
+	cmd := &cobra.Command{Use: "status"}
+	f.add(cmd, outTable, outJSON)
+	if err := cmd.ParseFlags([]string{"-i", "mesh"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.addresses(); err != nil || !slices.Equal(got, []string{"mesh"}) {
+		t.Errorf("with -i mesh the control plane is looked for in %q, %v", got, err)
 	}
 }

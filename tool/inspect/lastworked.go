@@ -17,6 +17,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 const (
@@ -218,6 +219,6 @@ func (v view) lastWorked(l lastWorked) {
 	}
 	v.more(left)
 	for _, line := range l.Lines {
-		v.say("    %s\n", shorten(line, v.flags.width()-4))
+		v.say("    %s\n", columns.Shorten(line, v.flags.width()-4))
 	}
 }

@@ -16,17 +16,12 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
-const (
-	// minColumn is how many characters of a column remain at least if a table is too wide.
-	minColumn = 10
-	// leastColumns is how many columns a table keeps on a narrow terminal, and minShortened how many
-	// characters of these remain.
-	leastColumns, minShortened = 2, 3
-	// commonDomain is the end of most names of services, which is left out first.
-	commonDomain = ".svc.cluster.local"
-)
+// commonDomain is the end of most names of services, which is left out first.
+const commonDomain = ".svc.cluster.local"
 
 // configuration prints a table for each part.
 func (v view) configuration(c *configuration, list []part) error {
@@ -115,85 +110,21 @@ func (v view) lines(rows [][]string, first string) (lines []string, missing stri
 		}
 	}
 	width := v.flags.width() - utf8.RuneCountInString(v.indent)
-	widths := widthsOf(table)
-	if v.flags.output != outWide && total(widths) > width {
+	if v.flags.output == outWide {
+		width = columns.Unlimited
+	} else if columns.Width(table) > width {
+		shortened = true
 		for _, r := range table {
 			for i := range r {
 				r[i] = strings.ReplaceAll(r[i], commonDomain, "…")
 			}
 		}
-		shortened = true // or the columns are
-		var kept int
-		widths, kept = fit(table[0], widthsOf(table), first, width)
-		missing = strings.Join(table[0][kept:], ", ")
 	}
-	for _, r := range table {
-		var b strings.Builder
-		space := v.indent
-		for i, most := range widths {
-			cell := shorten(r[i], most)
-			b.WriteString(space + cell)
-			space = strings.Repeat(" ", gap+most-utf8.RuneCountInString(cell))
-		}
-		lines = append(lines, b.String()+"\n")
+	fitted := columns.Fit(table, first, width)
+	for i, line := range fitted.Lines {
+		fitted.Lines[i] = v.indent + line + "\n"
 	}
-	return lines, missing, shortened
-}
-
-// widthsOf returns the widths of columns, in characters.
-func widthsOf(rows [][]string) []int {
-	widths := make([]int, len(rows[0]))
-	for _, r := range rows {
-		for i, cell := range r {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	return widths
-}
-
-// total returns the width of a line of columns.
-func total(widths []int) int {
-	sum := gap * (len(widths) - 1)
-	for _, n := range widths {
-		sum += n
-	}
-	return sum
-}
-
-// fit returns the widths of columns so that a line has at most most characters, and how many columns
-// remain. It reduces the column with the given name and then the widest ones, but not to less than
-// their headers or minColumn; then it leaves out the last column. Two columns remain: they may have
-// less than their headers.
-func fit(header []string, natural []int, first string, most int) (widths []int, kept int) {
-	before := slices.Index(header, first)
-	for kept = len(header); ; kept-- {
-		widths = slices.Clone(natural[:kept])
-		least := make([]int, kept)
-		for i := range widths {
-			widths[i] = min(widths[i], most)
-			if least[i] = max(minColumn, utf8.RuneCountInString(header[i])); kept <= leastColumns {
-				least[i] = minShortened
-			}
-		}
-		for sum := total(widths); sum > most; sum-- {
-			reduced := -1
-			for i, n := range widths {
-				if n > least[i] && (reduced < 0 || n > widths[reduced]) {
-					reduced = i
-				}
-			}
-			if before >= 0 && before < kept && widths[before] > least[before] {
-				reduced = before
-			}
-			if reduced < 0 {
-				break
-			}
-			widths[reduced]--
-		}
-		if total(widths) <= most || kept <= leastColumns {
-			return widths, kept
-		}
-	}
+	return fitted.Lines, strings.Join(fitted.Missing, ", "), shortened || fitted.Shortened
 }
 
 // writeResources prints resources as JSON or YAML: a list, or with several parts a list of each.

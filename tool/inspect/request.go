@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // requestFlags are the flags of the request to explain.
@@ -390,7 +391,7 @@ func (v view) hop(h report.Hop) {
 // field prints a name and its value.
 func (v view) field(name, value string) {
 	const indent = 11
-	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), shorten(oneLine(value), v.flags.width()-indent))
+	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), columns.Shorten(oneLine(value), v.flags.width()-indent))
 }
 
 // because prints what decides.
@@ -457,7 +458,7 @@ func valueText(a report.Attribute) string {
 }
 
 func (v view) candidate(c report.Candidate) {
-	v.say("  %s\n", shorten(oneLine(ruleText(c.Rule)), v.flags.width()-2))
+	v.say("  %s\n", columns.Shorten(oneLine(ruleText(c.Rule)), v.flags.width()-2))
 	const most = 5
 	text := c.Reason
 	if text == "" {
@@ -471,5 +472,5 @@ func (v view) candidate(c report.Candidate) {
 			text += ", not " + strings.Join(c.Wanted, ", ")
 		}
 	}
-	v.say("    %s\n", shorten(oneLine(text), v.flags.width()-4))
+	v.say("    %s\n", columns.Shorten(oneLine(text), v.flags.width()-4))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -265,10 +266,7 @@ func (v view) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be closed
 }
 
-// gap is the number of spaces between the columns of a table.
-const gap = 3
-
-func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, gap, ' ', 0) }
+func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, columns.Gap, ' ', 0) }
 
 // summary prints the state of the proxies in one sentence.
 func (v view) summary(proxies []report.Proxy) {

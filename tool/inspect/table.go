@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // Limits of the table, in characters. The longest list of types is that of all types.
@@ -73,7 +74,7 @@ func (v view) tableOf(proxies []report.Proxy) statusTable {
 	if v.flags.output != outWide {
 		return statusTable{[]string{"NAME", "STATE", "SINCE", "TYPES"}, 1, v.rows}
 	}
-	types := columns(proxies)
+	types := shownTypes(proxies)
 	header := slices.Concat([]string{"NAME", "CLUSTER"}, strings.Split(strings.ToUpper(strings.Join(types, " ")), " "), []string{"ISTIOD", "VERSION", "ENVOY"})
 	return statusTable{header, 2, func(p report.Proxy) [][]string {
 		cells := []string{p.Name, p.Cluster}
@@ -105,25 +106,14 @@ func (v view) rows(p report.Proxy) (rows [][]string) {
 		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(a, b))
 	})
 	for _, s := range states {
-		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), shorten(strings.Join(types[s], " "), typesWidth)})
+		rows = append(rows, []string{oneLine(p.Name), oneLine(string(s)), age(since[s], v.now), columns.Shorten(strings.Join(types[s], " "), typesWidth)})
 	}
 	return rows
 }
 
-// shorten replaces the middle of a text that has more than n characters. More is left of its end,
-// which distinguishes the pods of a deployment.
-func shorten(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	n = max(n, 3) - 1 // without the ellipsis
-	return string(r[:n/3]) + "…" + string(r[len(r)-(n-n/3):])
-}
-
-// columns returns the types shown in the table, named like istioctl's columns: four types that
+// shownTypes returns the types shown in the table, named like istioctl's columns: four types that
 // every Envoy requests, and all others that were sent to any of the proxies.
-func columns(proxies []report.Proxy) []string {
+func shownTypes(proxies []report.Proxy) []string {
 	list := []string{"cds", "lds", "eds", "rds"}
 	for _, p := range proxies {
 		for _, t := range p.Types {

@@ -82,25 +82,6 @@ func TestProxyWithoutTypesHasRow(t *testing.T) {
 	}
 }
 
-func TestShorten(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		text string
-		n    int
-		want string
-	}{
-		{"catalog.shop", 12, "catalog.shop"},
-		{"catalog.shop", 11, "cat…og.shop"},
-		{"ünïcödé.shop", 10, "ünï…é.shop"},
-		{"", 0, ""},
-		{"abcdef", -5, "…ef"},
-	} {
-		if got := shorten(tc.text, tc.n); got != tc.want {
-			t.Errorf("shorten(%q, %d) = %q, want %q", tc.text, tc.n, got, tc.want)
-		}
-	}
-}
-
 // TestNarrowTerminal checks that the rows of all tables fit narrow terminals, and that a table says
 // which columns are missing.
 func TestNarrowTerminal(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // maxTapped is how many proxies are tapped at once.
@@ -278,7 +280,7 @@ func (t *tap) cells(cells ...string) error {
 	for i, cell := range cells {
 		cell = oneLine(cell)
 		if t.output != outWide {
-			cell = shorten(cell, widths[i])
+			cell = columns.Shorten(cell, widths[i])
 		}
 		space := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell)))
 		if cells[i] = cell + space; dropped[i] == 1 || dropped[i] == 2 { // numbers

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -251,7 +252,7 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 		}
 		for _, one := range shown {
 			width, _ := v.namesWidth()
-			name := shorten(full(one.Destination, one.DestinationNamespace), width)
+			name := columns.Shorten(full(one.Destination, one.DestinationNamespace), width)
 			if one.Source != "" {
 				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace), width)
 			}
@@ -283,7 +284,7 @@ func (v view) row(name string, cells ...string) {
 // namesWidth returns the width of the column of names, and the number of columns behind it.
 func (v view) namesWidth() (width, numbers int) {
 	width = v.flags.width()
-	for numbers < len(numberWidths) && width-numberWidths[numbers] >= minColumn {
+	for numbers < len(numberWidths) && width-numberWidths[numbers] >= columns.Least {
 		width -= numberWidths[numbers]
 		numbers++
 	}
@@ -296,7 +297,7 @@ func between(from, to string, width int) string {
 	a, b := utf8.RuneCountInString(from), utf8.RuneCountInString(to)
 	if a+b > width {
 		half := width / 2
-		from, to = shorten(from, max(half, width-b)), shorten(to, max(width-half, width-a))
+		from, to = columns.Shorten(from, max(half, width-b)), columns.Shorten(to, max(width-half, width-a))
 	}
 	return from + " → " + to
 }

@@ -35,6 +35,8 @@ type Config struct {
 	In io.Reader
 	// Terminal is true if In is a terminal.
 	Terminal bool
+	// Width is that of the terminal, in characters; 0 means that the output is none.
+	Width int
 }
 
 // ExitError is an error with an exit code. A nil Err means that the error has been printed already.

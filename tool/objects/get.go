@@ -11,7 +11,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,17 +20,19 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // Output formats.
 const (
 	outTable = "table"
+	outWide  = "wide"
 	outYAML  = "yaml"
 	outJSON  = "json"
 	outName  = "name"
 )
 
-var outputs = []string{outTable, outYAML, outJSON, outName}
+var outputs = []string{outTable, outWide, outYAML, outJSON, outName}
 
 func newGetCommand(cfg Config) *cobra.Command {
 	store, pick := storeFlags{cfg: cfg}, picker{}
@@ -41,7 +42,9 @@ func newGetCommand(cfg Config) *cobra.Command {
 		Short: "Print objects",
 		Long: "Print objects as a table, as YAML or as JSON. KIND is a kind, its plural or its\n" +
 			"short name, several with commas between, or all. Istio's Gateway goes before that\n" +
-			"of the Gateway API, which is gateways.gateway.networking.k8s.io or gtw.",
+			"of the Gateway API, which is gateways.gateway.networking.k8s.io or gtw.\n\n" +
+			"On a terminal a table fits: texts are shortened, then columns are left out, the last\n" +
+			"first, and named below the table.",
 		Example: "  outrigger get virtualservices -A\n  outrigger get vs,dr -n shop\n  outrigger get vs catalog -o yaml\n" +
 			"  outrigger get all -A -l team=web",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +77,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 					return nil
 				}
 				alone := len(args) == 2 && len(found) == 1 || len(args) == 1 && strings.Contains(args[0], "/")
-				if err := write(cmd.OutOrStdout(), found, output, pick.all, alone); err != nil {
+				if err := write(cmd.OutOrStdout(), found, output, pick.all, alone, cfg.Width); err != nil {
 					return err
 				}
 				if r.failed > 0 {
@@ -88,13 +91,13 @@ func newGetCommand(cfg Config) *cobra.Command {
 	pick.add(cmd)
 	store.add(cmd)
 	store.complete(cmd, &pick)
-	cmd.Flags().StringVarP(&output, "output", "o", outTable, "table, yaml, json or name")
+	cmd.Flags().StringVarP(&output, "output", "o", outTable, "table, wide, yaml, json or name")
 	return cmd
 }
 
 // write prints objects in one of the formats. If alone is set, a single object was requested and is
-// not printed as a list.
-func write(out io.Writer, objects []*model.Config, form string, namespaces, alone bool) error {
+// not printed as a list. A table has lines of at most width characters, unless that is 0.
+func write(out io.Writer, objects []*model.Config, form string, namespaces, alone bool, width int) error {
 	switch form {
 	case outName:
 		for _, c := range objects {
@@ -103,8 +106,11 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 			}
 		}
 		return nil
-	case outTable:
-		return writeTables(out, objects, namespaces)
+	case outTable, outWide:
+		if form == outWide || width == 0 {
+			width = columns.Unlimited
+		}
+		return writeTables(out, objects, namespaces, width)
 	}
 	raw, err := list(objects, alone)
 	if err != nil {
@@ -150,42 +156,45 @@ func list(objects []*model.Config, alone bool) ([]byte, error) {
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-// writeTables prints one table per kind.
-func writeTables(out io.Writer, objects []*model.Config, namespaces bool) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	several := len(objects) > 0 && slices.ContainsFunc(objects, func(c *model.Config) bool { return c.Kind != objects[0].Kind })
-	for i, c := range objects {
-		columns := columnsOf(c.Kind)
-		if i == 0 || objects[i-1].Kind != c.Kind {
-			if i > 0 {
-				if err := w.Flush(); err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintln(out); err != nil {
-					return err
-				}
+// writeTables prints one table per kind, in lines of at most width characters.
+func writeTables(out io.Writer, objects []*model.Config, namespaces bool, width int) error {
+	var b strings.Builder
+	several, shortened := len(objects) > 0 && objects[0].Kind != objects[len(objects)-1].Kind, false
+	for first, i := 0, 0; first < len(objects); first = i {
+		kind := objects[first].Kind
+		shown := columnsOf(kind)
+		rows := [][]string{row(namespaces, "NAMESPACE", "NAME", shown, func(c column) string { return c.title })}
+		for i = first; i < len(objects) && objects[i].Kind == kind; i++ {
+			c, name := objects[i], objects[i].Name
+			if several {
+				name = named(c.Key)
 			}
-			row(w, namespaces, "NAMESPACE", "NAME", columns, func(c column) string { return c.title })
+			rows = append(rows, row(namespaces, c.Namespace, name, shown, func(of column) string { return of.value(c) }))
 		}
-		name := c.Name
-		if several {
-			name = named(c.Key)
+		table := columns.Fit(rows, "", width)
+		if first > 0 {
+			b.WriteByte('\n')
 		}
-		row(w, namespaces, c.Namespace, name, columns, func(of column) string { return of.value(c) })
+		b.WriteString(table.String())
+		shortened = shortened || table.Shortened
 	}
-	return w.Flush()
+	if shortened {
+		b.WriteString("\n… stands for a part of a text: -o wide shows texts in full.\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
-func row(w io.Writer, namespaces bool, namespace, name string, columns []column, text func(column) string) {
+func row(namespaces bool, namespace, name string, shown []column, text func(column) string) []string {
 	var cells []string
 	if namespaces {
 		cells = append(cells, namespace)
 	}
 	cells = append(cells, name)
-	for _, c := range columns {
+	for _, c := range shown {
 		cells = append(cells, text(c))
 	}
-	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // Flush returns the error
+	return cells
 }
 
 // age formats a duration as briefly as kubectl does.

@@ -39,6 +39,8 @@ type shell struct {
 	answer string
 	// analyze answers for a running control plane; optional.
 	analyze func(text string) (analyze.Result, bool)
+	// width is that of the terminal; 0 for none.
+	width int
 	// open opens a store; optional.
 	open func(address string) (config.Store, error)
 }
@@ -80,7 +82,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		},
 		Default: func() (string, error) { return "memory://", nil },
 		Past:    s.past,
-		In:      strings.NewReader(s.in + s.answer), Terminal: s.answer != "",
+		In:      strings.NewReader(s.in + s.answer), Terminal: s.answer != "", Width: s.width,
 		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, bool) {
 			if s.analyze == nil || store != "memory://" || given {
 				return analyze.Result{}, false
@@ -423,7 +425,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"apply x.yaml":                   `apply takes no arguments, but got "x.yaml": name files with -f`,
 		"get":                            "no kind is named",
 		"get sirvices":                   `kind "sirvices" is unknown`,
-		"get vs -o xml":                  "-o xml is unknown: write table, yaml, json, name",
+		"get vs -o xml":                  "-o xml is unknown: write table, wide, yaml, json, name",
 		"get vs -l =":                    "-l =: ",
 		"get vs a -A":                    "-A and names exclude each other",
 		"delete":                         "nothing to do",

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestNarrowTerminal checks that the tables of get fit a terminal, and are in full elsewhere.
+func TestNarrowTerminal(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	long := "a." + strings.Repeat("long.", 12) + "example"
+	file := s.file("two.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: outside}\nspec: {hosts: ["+long+"], ports: [{number: 80, name: http}], resolution: DNS}\n---\n"+
+		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: outside}\nspec: {host: "+long+"}\n")
+	if code, _, errs := s.run("apply", "-f", file); code != 0 {
+		t.Fatal(errs)
+	}
+	for _, width := range []int{20, 33, 60, 80} {
+		s.width = width
+		_, out, _ := s.run("get", "all", "-A")
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width && !strings.HasPrefix(line, "…") && !strings.HasPrefix(line, "The terminal") {
+				t.Errorf("a line has %d characters, want at most %d: %s", n, width, line)
+			}
+		}
+		for _, word := range []string{"NAMESPACE", "HOSTS", "RESOLUTION", "AGE", "-o wide"} {
+			if width > 20 && !strings.Contains(out, word) {
+				t.Errorf("of a terminal with %d columns, %s is missing without a word:\n%s", width, word, out)
+			}
+		}
+		if _, out, _ := s.run("get", "all", "-A", "-o", "wide"); strings.Count(out, long) != 2 || strings.Contains(out, "…") {
+			t.Errorf("-o wide prints\n%s", out)
+		}
+	}
+	s.width = 0
+	if _, out, _ := s.run("get", "all", "-A"); strings.Count(out, long) != 2 {
+		t.Errorf("without a terminal get prints\n%s", out)
+	}
+}
