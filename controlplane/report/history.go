@@ -17,6 +17,11 @@ type History struct {
 	// the answer omits.
 	Versions []Version `json:"versions"`
 	Omitted  int       `json:"omitted,omitempty"`
+	// Damaged is the number of lines of the files that cannot be read: versions may be missing.
+	Damaged int `json:"damaged,omitempty"`
+	// Stopped is since when, and Reason why, no versions are recorded; zero if they are.
+	Stopped time.Time `json:"stopped,omitzero"`
+	Reason  string    `json:"reason,omitempty"`
 }
 
 // Version is one version of an object.
@@ -28,8 +33,8 @@ type Version struct {
 	// Revision is a hash of the labels, annotations and spec; empty for a deleted object.
 	Revision string `json:"revision,omitempty"`
 	Source   string `json:"source,omitempty"`
-	// Unseen is true if the object changed while the control plane was not running: At is then when it
-	// started again.
+	// Unseen is true if the object changed while the control plane was not running or could not record:
+	// At is then when it started again.
 	Unseen  bool      `json:"unseen,omitempty"`
 	Created time.Time `json:"created,omitzero"`
 	// Endpoints is the number of addresses of a service that receive requests; nil for an object.

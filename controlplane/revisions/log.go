@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -28,11 +29,16 @@ const (
 	defaultFileSize = 32 << 20
 	// settle is how long a start has the processors for itself: comparing 10,000 objects takes a second.
 	settle = 5 * time.Second
+	// retry is the time between attempts to record after an error.
+	retry = time.Minute
 	// maxLimited is the number of objects whose rate is limited.
 	maxLimited = 4096
 
 	currentFile, previousFile, nextFile, lockFile = "current.jsonl", "previous.jsonl", "next.jsonl", "lock"
 )
+
+// errTaken means that the files are those of another control plane.
+var errTaken = errors.New("another control plane records versions of objects")
 
 // perObject limits how many versions of one object are kept: an object that changes all the time
 // must not displace the versions of the others. Its newest version is always kept in the end.
@@ -51,15 +57,18 @@ type Config struct {
 // Log keeps versions of what a source has. It is safe for concurrent use.
 type Log struct {
 	cfg    Config
+	now    func() time.Time
 	wake   chan struct{}
 	hurry  chan struct{} // somebody asks before the first comparison
-	first  chan struct{} // closed after the first comparison, or if there will be none
+	first  chan struct{} // closed after the first comparison, or an error before it
+	asked  func()        // closes first
 	limits *ratelimit.Keyed[model.Key]
 
 	mu      sync.Mutex // guards the fields below
 	pending map[model.Key]time.Time
 	all     time.Time // when any object may have changed; zero if that is not so
 	fault   error     // why versions are not recorded
+	stopped time.Time // when the fault began
 
 	files sync.Mutex // held while the files are replaced or opened
 
@@ -80,9 +89,10 @@ type state struct {
 // New returns a log. [Log.Run] opens its files.
 func New(cfg Config) *Log {
 	cfg.FileSize = cmp.Or(cfg.FileSize, defaultFileSize)
+	first := make(chan struct{})
 	return &Log{
-		cfg: cfg, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), first: make(chan struct{}), limits: ratelimit.NewKeyed[model.Key](maxLimited),
-		pending: map[model.Key]time.Time{}, known: map[model.Key]state{},
+		cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), first: first, asked: sync.OnceFunc(func() { close(first) }),
+		limits: ratelimit.NewKeyed[model.Key](maxLimited), pending: map[model.Key]time.Time{}, known: map[model.Key]state{},
 	}
 }
 
@@ -90,11 +100,11 @@ func New(cfg Config) *Log {
 func (l *Log) Note(what model.Change, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fault != nil {
-		return
-	}
-	if what.All && l.all.IsZero() {
+	if (what.All || l.fault != nil) && l.all.IsZero() {
 		l.all = at
+	}
+	if l.fault != nil {
+		return // all objects are compared after the fault
 	}
 	for key := range what.Keys {
 		if key, ok := l.cfg.Source.Key(key); ok {
@@ -107,9 +117,37 @@ func (l *Log) Note(what model.Change, at time.Time) {
 	}
 }
 
-// Run writes the versions of changed objects until ctx is done. It returns nil if it cannot write: a
-// control plane whose disk is full or read-only continues.
+// Run writes the versions of changed objects until ctx is done. While it cannot write, for example
+// because the disk is full, it tries again at intervals, and then compares all objects as at a start.
 func (l *Log) Run(ctx context.Context) error {
+	for delay := settle; ; delay = 0 {
+		err := l.record(ctx, delay)
+		if err == nil {
+			return nil
+		}
+		l.mu.Lock()
+		if l.fault == nil {
+			l.stopped = l.now()
+			l.cfg.Logger.Warn("versions of objects are not recorded", "err", err)
+		}
+		l.fault = err
+		l.pending = map[model.Key]time.Time{}
+		l.mu.Unlock()
+		l.asked()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retry):
+		}
+		l.mu.Lock()
+		l.all = l.now()
+		l.mu.Unlock()
+	}
+}
+
+// record opens the files and writes versions until ctx is done, when it returns nil, or until an
+// error. It waits for the delay first.
+func (l *Log) record(ctx context.Context, delay time.Duration) error {
 	lock, err := l.lock()
 	if lock != nil {
 		defer func() { _ = durable.Unlock(lock) }() // the file is empty
@@ -118,9 +156,12 @@ func (l *Log) Run(ctx context.Context) error {
 		err = l.open()
 	}
 	if l.file != nil {
-		defer func() { _ = l.file.Close() }() // each record has been written, or its error is logged
+		defer func() { // each record has been written, or its error is returned
+			_ = l.file.Close()
+			l.file = nil
+		}()
 	}
-	timer := time.NewTimer(settle)
+	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -129,26 +170,21 @@ func (l *Log) Run(ctx context.Context) error {
 	case <-timer.C:
 	}
 	for err == nil {
+		var wait time.Duration
+		if wait, err = l.write(); err != nil {
+			break
+		}
+		if wait > 0 {
+			timer.Reset(wait)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.wake:
 		case <-timer.C:
 		}
-		var wait time.Duration
-		if wait, err = l.write(); wait > 0 {
-			timer.Reset(wait)
-		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.compared {
-		close(l.first)
-	}
-	l.fault = err
-	l.pending, l.all = map[model.Key]time.Time{}, time.Time{}
-	l.cfg.Logger.Warn("versions of objects are not recorded until the control plane restarts", "err", err)
-	return nil
+	return err
 }
 
 // lock creates and locks the directory: replicas on one machine may have the same one.
@@ -161,7 +197,7 @@ func (l *Log) lock() (*os.File, error) {
 		return nil, fmt.Errorf("lock the versions of objects: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another control plane records versions of objects in %s: %w", l.cfg.Dir, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w in %s: %w", errTaken, l.cfg.Dir, err), f.Close())
 	}
 	return f, nil
 }
@@ -180,40 +216,54 @@ func (l *Log) wait() {
 
 // open reads the files of an earlier run and opens the current one.
 func (l *Log) open() error {
-	_, err := l.scan(func(v report.Version, _ []byte) {
-		if v.Change == report.Deleted {
-			delete(l.known, keyOf(v.Ref))
-		} else {
-			l.known[keyOf(v.Ref)] = state{Version: v}
+	l.files.Lock()
+	defer l.files.Unlock()
+	l.known, l.compared = map[model.Key]state{}, false
+	current, previous := filepath.Join(l.cfg.Dir, currentFile), filepath.Join(l.cfg.Dir, previousFile)
+	if info, err := os.Stat(current); err != nil || info.Size() == 0 {
+		// A rotation was interrupted: what follows must have all objects before it.
+		if err := os.Rename(previous, current); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("open the versions of objects: %w", err)
 		}
-	})
+	}
+	var err error
+	if l.file, err = os.OpenFile(current, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
+		return fmt.Errorf("open the versions of objects: %w", err)
+	}
+	files, err := openReader(l.cfg.Dir)
 	if err != nil {
 		return err
 	}
-	l.files.Lock()
-	defer l.files.Unlock()
-	path := filepath.Join(l.cfg.Dir, currentFile)
-	if l.file, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+	defer files.close()
+	if err := files.scan(func(e entry) {
+		if e.Change == report.Deleted {
+			delete(l.known, keyOf(e.Ref))
+		} else {
+			l.known[keyOf(e.Ref)] = state{Version: e.Version}
+		}
+	}); err != nil {
+		return err
+	}
+	l.size = files.complete
+	if err := l.file.Truncate(l.size); err != nil { // a crash or a full disk has cut the last line
 		return fmt.Errorf("open the versions of objects: %w", err)
 	}
-	info, err := l.file.Stat()
-	if err != nil {
-		return fmt.Errorf("read the versions of objects: %w", err)
+	if files.damaged > 0 {
+		l.cfg.Logger.Warn("damaged versions of objects are left out", "path", l.cfg.Dir, "count", files.damaged)
 	}
-	l.begun = time.Now()
-	if l.size = info.Size(); l.size > 0 {
-		return l.append(l.file, []byte("\n")) // ends the last line if a crash has cut it
+	l.begun = l.now()
+	if !files.begins.IsZero() {
+		return nil
 	}
 	return l.begin(l.file)
 }
 
-// begin writes the first line of a file.
+// begin writes a line after which all objects of the moment follow.
 func (l *Log) begin(f *os.File) error {
 	line, err := lineOf(report.Version{At: l.begun, Change: begins}, nil)
 	if err != nil {
 		return err
 	}
-	l.size = 0
 	return l.append(f, line)
 }
 
@@ -242,7 +292,7 @@ func (l *Log) write() (wait time.Duration, err error) {
 		return cmp.Or(pending[a].Compare(pending[b]), a.Compare(b))
 	})
 	for _, key := range keys {
-		due, err := l.record(key, pending[key], first)
+		due, err := l.compare(key, pending[key], first)
 		if err != nil {
 			return 0, err
 		}
@@ -252,11 +302,15 @@ func (l *Log) write() (wait time.Duration, err error) {
 			wait = due
 		}
 	}
+	l.mu.Lock()
 	if !l.compared && !all.IsZero() {
 		l.compared = true
-		close(l.first)
+		l.asked()
+		if l.fault != nil {
+			l.fault, l.stopped = nil, time.Time{}
+			l.cfg.Logger.Info("versions of objects are recorded again")
+		}
 	}
-	l.mu.Lock()
 	maps.Copy(pending, l.pending) // newer times replace those of the objects that are due later
 	l.pending = pending
 	l.mu.Unlock()
@@ -281,15 +335,15 @@ func (l *Log) addAll(pending map[model.Key]time.Time, at time.Time) {
 	}
 }
 
-// record writes the version of an object if it differs from the last one. It returns when the
+// compare writes the version of an object if it differs from the last one. It returns when the
 // version is due if the object changes too often, and 0 otherwise.
-func (l *Log) record(key model.Key, at time.Time, first bool) (due time.Duration, err error) {
+func (l *Log) compare(key model.Key, at time.Time, first bool) (due time.Duration, err error) {
 	now := l.cfg.Source.Get(key)
 	old, existed := l.known[key]
 	if now.is(old.present) && (now != nil || !existed) {
 		return 0, nil
 	}
-	if due, _ := l.limits.Take(key, perObject, time.Now()); due > 0 {
+	if due, _ := l.limits.Take(key, perObject, l.now()); due > 0 {
 		return due, nil
 	}
 	next := state{present: now, Version: report.Version{
@@ -335,7 +389,7 @@ func (l *Log) rotate() error {
 	if err != nil {
 		return fmt.Errorf("write the versions of objects: %w", err)
 	}
-	l.begun = time.Now()
+	l.begun, l.size = l.now(), 0
 	err = l.begin(next)
 	for key, s := range l.known {
 		text, _, failed := s.present.encode()
@@ -356,12 +410,16 @@ func (l *Log) rotate() error {
 	defer l.files.Unlock()
 	current := filepath.Join(l.cfg.Dir, currentFile)
 	if err == nil {
+		err = next.Sync() // a file that is incomplete after a power failure would follow
+	}
+	if err == nil {
 		err = os.Rename(current, filepath.Join(l.cfg.Dir, previousFile))
 	}
 	if err == nil {
 		err = os.Rename(path, current)
 	}
 	if err != nil {
+		_ = os.Remove(path) // it needs space that may be missing
 		return errors.Join(err, next.Close())
 	}
 	_ = l.file.Close() // each record has been written

@@ -305,43 +305,6 @@ func TestAskedAtTheStart(t *testing.T) {
 	})
 }
 
-// TestCutLine checks that a line truncated by a crash does not affect other versions.
-func TestCutLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 0)
-		r.change("a", "one")
-		r.change("b", "one")
-		r.stop()
-		path := filepath.Join(r.dir, currentFile)
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, raw[:len(raw)-10], 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r.start(0)
-		expect(t, "List", r.lines(Filter{}), []string{"a created", "b created unseen"})
-		r.stop()
-	})
-}
-
-// TestCannotRecord checks that responses contain the reason why nothing is recorded.
-func TestCannotRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 0)
-		second := New(r.log.cfg)
-		if err := second.Run(t.Context()); err != nil {
-			t.Errorf("Run = %v, want nil", err)
-		}
-		second.Note(model.NewChange(r.store.set("a", "one")), time.Now())
-		if _, err := second.List(Filter{}); err == nil || !strings.Contains(err.Error(), "another control plane") {
-			t.Errorf("List = %v, want an error about the other control plane", err)
-		}
-		r.stop()
-	})
-}
-
 // TestEarlier checks which versions a control plane finds at its start: the newest ones of the objects
 // that exist, also those of an older file.
 func TestEarlier(t *testing.T) {

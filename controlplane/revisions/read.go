@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,8 +25,8 @@ import (
 const (
 	// begins is the change of the first line of a file.
 	begins = "begins"
-	// maxObject is the size in bytes of the largest object that is recorded.
-	maxObject = 4 << 20
+	// maxObject is the size in bytes of the largest object that is recorded, and maxLine of its line.
+	maxObject, maxLine = 4 << 20, maxObject + 64<<10
 	// maxFound is the maximum number of versions, or of changed objects, in an answer.
 	maxFound = 1000
 )
@@ -59,9 +60,14 @@ func (f Filter) selects(v report.Version) bool {
 func (l *Log) List(f Filter) (report.History, error) {
 	l.wait()
 	out := report.History{Versions: []report.Version{}}
+	files, err := l.read()
+	if err != nil {
+		return out, err
+	}
+	defer files.close()
 	last := map[model.Key]report.Version{}
-	var err error
-	out.Begins, err = l.scan(func(v report.Version, object []byte) {
+	err = files.scan(func(e entry) {
+		v := e.Version
 		if !f.selects(v) {
 			return
 		}
@@ -70,8 +76,12 @@ func (l *Log) List(f Filter) (report.History, error) {
 			return // the first lines of a file repeat the versions of the file before
 		}
 		last[key] = v
-		if f.Revision != "" {
-			v.Object = bytes.Clone(object)
+		if f.Revision != "" && v.Revision != "" {
+			if revisionOf(e.object) != v.Revision {
+				files.damaged++
+				return
+			}
+			v.Object = bytes.Clone(e.object)
 		}
 		if len(out.Versions) == maxFound {
 			out.Versions = out.Versions[1:]
@@ -80,75 +90,88 @@ func (l *Log) List(f Filter) (report.History, error) {
 		out.Versions = append(out.Versions, v)
 	})
 	slices.SortStableFunc(out.Versions, func(a, b report.Version) int { return a.At.Compare(b.At) })
+	out.Begins, out.Damaged = files.begins, files.damaged
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fault != nil {
+		out.Stopped, out.Reason = l.stopped, l.fault.Error()
+	}
 	return out, err
 }
 
 // Changes returns the objects that differ between two moments, with both versions. It returns an
-// error if there are more than 1000, or if the history begins later.
+// error if there are more than 1000, or if the history begins later or has stopped before.
 func (l *Log) Changes(from, to time.Time) ([]report.Changed, error) {
 	l.wait()
-	type pair struct{ before, after string } // revisions
+	l.mu.Lock()
+	fault, stopped := l.fault, l.stopped
+	l.mu.Unlock()
+	if fault != nil && to.After(stopped) {
+		return nil, fmt.Errorf("versions of objects are not recorded since %s: %w", stopped.Format(time.RFC3339), fault)
+	}
+	files, err := l.read()
+	if err != nil {
+		return nil, err
+	}
+	defer files.close()
+	type pair struct{ before, after entry }
 	pairs := map[model.Key]pair{}
-	start, err := l.scan(func(v report.Version, _ []byte) {
-		p := pairs[keyOf(v.Ref)]
-		if !v.At.After(from) {
-			p.before = v.Revision
+	err = files.scan(func(e entry) {
+		key := keyOf(e.Ref)
+		p := pairs[key]
+		if !e.At.After(from) {
+			p.before = e
 		}
-		if !v.At.After(to) {
-			p.after = v.Revision
+		if !e.At.After(to) {
+			p.after = e
 		}
-		pairs[keyOf(v.Ref)] = p
+		pairs[key] = p
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case from.Before(start):
-		return nil, EarlierError{start}
+	case from.Before(files.begins):
+		return nil, EarlierError{files.begins}
 	}
-	differ := map[model.Key]*report.Changed{}
-	for key, p := range pairs {
-		if p.before != p.after {
-			differ[key] = &report.Changed{Ref: report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}}
-		}
+	maps.DeleteFunc(pairs, func(_ model.Key, p pair) bool { return p.before.Revision == p.after.Revision })
+	if len(pairs) > maxFound {
+		return nil, fmt.Errorf("%d objects differ; at most %d can be compared: choose a shorter time", len(pairs), maxFound)
 	}
-	if len(differ) > maxFound {
-		return nil, fmt.Errorf("%d objects differ; at most %d can be compared: choose a shorter time", len(differ), maxFound)
-	}
-	_, err = l.scan(func(v report.Version, object []byte) {
-		key := keyOf(v.Ref)
-		c := differ[key]
-		if c == nil || v.Revision == "" {
-			return
-		}
-		v.Object = bytes.Clone(object)
-		if v.Revision == pairs[key].before && !v.At.After(from) {
-			c.Before = &v
-		}
-		if v.Revision == pairs[key].after && !v.At.After(to) {
-			c.After = &v
-		}
-	})
 	var out []report.Changed
-	for _, c := range differ {
-		out = append(out, *c)
+	for key, p := range pairs {
+		c := report.Changed{Ref: report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}}
+		if c.Before, err = p.before.load(); err != nil {
+			return nil, err
+		}
+		if c.After, err = p.after.load(); err != nil {
+			return nil, err
+		}
+		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b report.Changed) int { return a.Compare(b.Ref) })
-	return out, err
+	return out, nil
 }
 
 // Earlier returns the newest versions of the objects of a kind, at most n of each, the oldest first.
 // It may be called before [Log.Run], and then returns those of earlier runs.
 func (l *Log) Earlier(kind model.Kind, n int) (map[model.Key][]*model.Config, error) {
+	files, err := l.read()
+	if err != nil {
+		return nil, err
+	}
+	defer files.close()
 	found := map[model.Key][]report.Version{}
-	_, err := l.scan(func(v report.Version, object []byte) {
+	err = files.scan(func(e entry) {
+		v := e.Version
 		key := keyOf(v.Ref)
 		list := found[key]
 		switch {
 		case key.Kind != kind:
 		case v.Change == report.Deleted:
 			delete(found, key)
+		case revisionOf(e.object) != v.Revision: // damaged
 		case len(list) == 0 || list[len(list)-1].Revision != v.Revision: // a new file repeats the newest versions
-			v.Object = bytes.Clone(object)
+			v.Object = bytes.Clone(e.object)
 			found[key] = append(list[max(0, len(list)-n+1):], v)
 		}
 	})
@@ -163,57 +186,129 @@ func (l *Log) Earlier(kind model.Kind, n int) (map[model.Key][]*model.Config, er
 	return out, err
 }
 
-// scan calls visit with each version in the files, the oldest first, and returns when the history
-// begins. The object is valid during the call.
-func (l *Log) scan(visit func(v report.Version, object []byte)) (start time.Time, err error) {
+// read opens the files for reading. It returns an error if they are those of another control plane.
+func (l *Log) read() (*reader, error) {
 	l.mu.Lock()
 	fault := l.fault
 	l.mu.Unlock()
-	if fault != nil {
-		return start, fault
+	if errors.Is(fault, errTaken) {
+		return nil, fault
 	}
 	l.files.Lock()
-	var files []*os.File
-	for _, name := range []string{previousFile, currentFile} {
-		f, openErr := os.Open(filepath.Join(l.cfg.Dir, name))
-		if openErr == nil {
-			defer func() { _ = f.Close() }() // read-only: closing cannot lose data
-			files = append(files, f)
-		} else if !errors.Is(openErr, fs.ErrNotExist) {
-			err = openErr
-		}
-	}
-	l.files.Unlock()
-	for _, f := range files {
-		if err == nil {
-			err = scanFile(f, func(v report.Version, object []byte) {
-				switch {
-				case v.Change != begins:
-					visit(v, object)
-				case start.IsZero():
-					start = v.At
-				}
-			})
-		}
-	}
-	if err != nil {
-		return start, fmt.Errorf("read the versions of objects: %w", err)
-	}
-	return start, nil
+	defer l.files.Unlock()
+	return openReader(l.cfg.Dir)
 }
 
-// scanFile calls visit for each complete line of a file.
-func scanFile(f io.Reader, visit func(v report.Version, object []byte)) error {
-	lines := bufio.NewScanner(f)
-	lines.Buffer(make([]byte, 64<<10), maxObject+64<<10)
-	for lines.Scan() {
-		first, object, _ := bytes.Cut(lines.Bytes(), []byte("\t"))
-		var h header
-		if json.Unmarshal(first, &h) == nil && len(object) == h.Size { // else the line is not complete
-			visit(h.Version, object)
+// reader reads the files, also after they have been replaced.
+type reader struct {
+	files []*os.File // the older one first
+
+	// Scan sets the fields below.
+	begins   time.Time // when the history begins; zero if there is none
+	damaged  int       // lines that are no versions
+	complete int64     // size in bytes of the last file, without an incomplete line
+}
+
+func openReader(dir string) (*reader, error) {
+	r := &reader{}
+	for _, name := range []string{previousFile, currentFile} {
+		switch f, err := os.Open(filepath.Join(dir, name)); {
+		case err == nil:
+			r.files = append(r.files, f)
+		case !errors.Is(err, fs.ErrNotExist):
+			r.close()
+			return nil, fmt.Errorf("read the versions of objects: %w", err)
 		}
 	}
-	return lines.Err()
+	return r, nil
+}
+
+func (r *reader) close() {
+	for _, f := range r.files {
+		_ = f.Close() // read-only: closing cannot lose data
+	}
+}
+
+// entry is a version in a file.
+type entry struct {
+	report.Version
+	object []byte // valid while the entry is visited
+
+	file   *os.File
+	offset int64 // of the object
+	size   int   // of the object
+}
+
+// load reads the object of an entry. It returns nil for an object that did not exist.
+func (e entry) load() (*report.Version, error) {
+	if e.Revision == "" {
+		return nil, nil
+	}
+	v := e.Version
+	v.Object = make([]byte, e.size)
+	_, err := e.file.ReadAt(v.Object, e.offset)
+	if err == nil && revisionOf(v.Object) != v.Revision {
+		err = errors.New("it is damaged")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read version %s of %s in %s: %w", v.Revision, keyOf(v.Ref), e.file.Name(), err)
+	}
+	return &v, nil
+}
+
+// scan calls visit with each version, the oldest first. It leaves out damaged lines, and lines whose
+// beginning of the history is missing.
+func (r *reader) scan(visit func(e entry)) error {
+	r.begins, r.damaged = time.Time{}, 0
+	for _, f := range r.files {
+		if err := r.scanFile(f, visit); err != nil {
+			return fmt.Errorf("read the versions of objects: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *reader) scanFile(f *os.File, visit func(e entry)) error {
+	in, line, offset := bufio.NewReaderSize(f, 256<<10), []byte(nil), int64(0)
+	for {
+		length, err := int64(0), error(nil)
+		line, length, err = readLine(in, line[:0])
+		if errors.Is(err, io.EOF) {
+			r.complete = offset
+			return nil // the last line is still being written, or a crash has cut it
+		} else if err != nil {
+			return err
+		}
+		first, object, _ := bytes.Cut(line, []byte("\t"))
+		e := entry{object: object, file: f, offset: offset + int64(len(first)) + 1, size: len(object)}
+		offset += length
+		var h header
+		switch {
+		case len(line) == 0:
+		case json.Unmarshal(first, &h) != nil || len(object) != h.Size:
+			r.damaged++
+		case h.Change == begins && r.begins.IsZero():
+			r.begins = h.At
+		case h.Change != begins && !r.begins.IsZero():
+			e.Version = h.Version
+			visit(e)
+		}
+	}
+}
+
+// readLine appends a line without its end to b, and returns its length in the file. The line is
+// shorter if it is longer than any that is written.
+func readLine(in *bufio.Reader, b []byte) (line []byte, length int64, err error) {
+	for {
+		part, err := in.ReadSlice('\n')
+		length += int64(len(part))
+		if len(b)+len(part) <= maxLine {
+			b = append(b, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSuffix(b, []byte("\n")), length, err
+		}
+	}
 }
 
 // header is the beginning of a line: a version without the object.

@@ -50,8 +50,12 @@ func (p *Present) encode() (text []byte, revision string, err error) {
 	if len(text) > maxObject {
 		return nil, "", fmt.Errorf("it has %d bytes, more than %d", len(text), maxObject)
 	}
+	return text, revisionOf(text), nil
+}
+
+func revisionOf(text []byte) string {
 	sum := sha256.Sum256(text)
-	return text, hex.EncodeToString(sum[:8]), nil
+	return hex.EncodeToString(sum[:8])
 }
 
 // registered is the annotation of WorkloadEntries that a control plane wrote for a machine.

@@ -30,7 +30,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	var services debug.Past
 	var clusters func() []debug.ClusterState
 	if s.objects.platform != nil {
-		s.services = revisions.New(revisions.Config{Dir: filepath.Join(dir, "services"), FileSize: 16 << 20, Source: revisions.Services(s.objects.platform), Logger: log})
+		s.services = revisions.New(revisions.Config{Dir: filepath.Join(dir, "services"), Source: revisions.Services(s.objects.platform), Logger: log})
 		services, clusters = s.services, s.clusters
 	}
 	var credential func(namespace, name string) error

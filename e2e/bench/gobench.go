@@ -55,6 +55,21 @@ func (b *bench) whatIf(ctx context.Context) {
 	b.add(figure{Name: "10,000 objects validated", Unit: seconds, Ours: v.of("Validate ns/op") / 1e9, Target: 1})
 }
 
+// history measures the history of objects and services: a day, and the answers when its files are full.
+func (b *bench) history(ctx context.Context) {
+	b.say("history: 24 hours of 1,000 proxies")
+	d := b.goBench(ctx, "./controlplane/revisions", "Day", "1x")
+	b.add(
+		figure{Name: "history of 24 hours, 1,000 proxies: on disk", Unit: megabytes, Ours: d.of("Day disk-MB") * 1e6, Target: 200e6},
+		figure{Name: "history, full files: on disk", Unit: megabytes, Ours: d.of("Day full-disk-MB") * 1e6, Target: 200e6},
+		figure{Name: "history, full files: memory", Unit: megabytes, Ours: d.of("Day kept-MB") * 1e6})
+	for _, c := range [][2]string{{"history", "history"}, {"history service", "history-service"}, {"diff --from", "diff"}, {"rollback", "rollback"}, {"explain request --at, the past", "at"}} {
+		b.add(
+			figure{Name: "CPU of outrigger " + c[0] + ", 24 hours", Unit: seconds, Ours: d.of("Day "+c[1]+"-ms") / 1e3, Target: 1},
+			figure{Name: "… full files", Unit: seconds, Ours: d.of("Day full-"+c[1]+"-ms") / 1e3, Target: 1})
+	}
+}
+
 // policies measures Envoy's CPU time for requests to a workload with many rules. The reference has
 // the same rules in one filter that compares them one by one.
 func (b *bench) policies(ctx context.Context) {

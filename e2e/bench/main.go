@@ -116,6 +116,7 @@ func parts() []part {
 		{"dns", (*bench).dns, false},
 		{"stores", (*bench).stores, false},
 		{"what-if", (*bench).whatIf, false},
+		{"history", (*bench).history, false},
 		{"policies", (*bench).policies, false},
 		{"telemetry", (*bench).telemetry, false},
 		{"pushcurve", (*bench).pushCurve, true},

@@ -46,9 +46,9 @@ the newest one last. A version with the same content has the same revision.
 With service, print those of all services of clusters, with the number of addresses
 that receive requests. Frequent changes of one service are recorded each 30 s.
 
-A control plane keeps 64 MiB of versions of objects, and 32 MiB of services, beside
-its state directory, also over a restart. A change that it found at its start is
-marked with *.
+A control plane keeps 64 MiB of versions of objects, and 64 MiB of services, beside
+its state directory, also over a restart. A change that it found at its start, or
+after its disk was full, is marked with *.
 
 With --watch, print the versions that follow as they come, until Ctrl-C.
 
@@ -227,6 +227,12 @@ func (v view) history(h report.History) error {
 		v.say("%s before; choose with --since, or show up to 1000 with --all.\n", count(left, "older version", "older versions"))
 	}
 	v.say("The history begins at %s.\n", v.clock(h.Begins))
+	if h.Damaged > 0 {
+		v.say("%s cannot be read: versions may be missing.\n", count(h.Damaged, "damaged line of its files", "damaged lines of its files"))
+	}
+	if !h.Stopped.IsZero() {
+		v.say("Nothing is recorded since %s: %s.\n", v.clock(h.Stopped), oneLine(h.Reason))
+	}
 	return nil
 }
 

@@ -37,9 +37,11 @@ func past() report.History {
 	return h
 }
 
-// pastServices returns a history of services.
+// pastServices returns a history of services, of a control plane whose disk had faults and is full.
 func pastServices() report.History {
-	h := report.History{Begins: ago(time.Hour)}
+	h := report.History{
+		Begins: ago(time.Hour), Damaged: 2, Stopped: ago(30 * time.Second), Reason: "write the versions of objects: no space left on device",
+	}
 	for i, n := range []int{2, 0, 1} {
 		h.Versions = append(h.Versions, report.Version{
 			Ref: report.Ref{Kind: "Service", Namespace: "shop", Name: "catalog"}, At: ago(time.Duration(59-i) * time.Minute), Change: report.Updated,
