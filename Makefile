@@ -223,7 +223,7 @@ generate: ## write generated files anew
 
 # mkdocs runs in an environment of its own below bin.
 .PHONY: docs
-docs: ## build the site of the documents to bin/site
+docs: build ## build the site of the documents to bin/site
 	@[[ $(BIN)/docs/.installed -nt requirements-docs.txt ]] || { \
 	  rm -rf $(BIN)/docs; \
 	  python3 -m venv $(BIN)/docs; \

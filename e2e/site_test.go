@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/html"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 )
 
 // sitePage is a page of the built site.
@@ -43,8 +45,13 @@ func TestSite(t *testing.T) {
 	if len(pages) < 40 {
 		t.Fatalf("the site has %d pages only", len(pages))
 	}
+	for _, c := range analyze.Checks() {
+		if p := pages["reference/codes/"+c.Code+".html"]; p == nil || !strings.Contains(p.text, c.Name) {
+			t.Errorf("the site has no page of %s", c.Code)
+		}
+	}
 	for name, p := range pages {
-		if len(strings.Fields(p.text)) < 20 && name != "404.html" {
+		if len(strings.Fields(p.text)) < 10 && name != "404.html" {
 			t.Errorf("%s has the text %q", name, p.text)
 		}
 		// The address of the page that is missing is unknown, so its references are absolute.

@@ -11,7 +11,7 @@ import (
 // Document returns the page of the codes, in Markdown.
 func Document() string {
 	var b strings.Builder
-	b.WriteString("# Analysis\n\nThe findings of `outrigger analyze`. Made from the program by `make generate`.\n")
+	b.WriteString("# Analysis\n\nThe findings of `outrigger analyze`. `outrigger explain CODE` prints an example of each and its\ncorrection. Made from the program by `make generate`.\n")
 	table := func(title string, row func(Check) (cells string, ok bool), head string) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", title, head)
 		for _, c := range Checks() {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -22,8 +24,8 @@ import (
 func newExplainCommand(cfg Config) *cobra.Command {
 	f, namespace := askFlags{cfg: cfg}, ""
 	cmd := &cobra.Command{
-		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY)",
-		Short: "Print what became of an object, or what decides what a proxy has",
+		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY | CODE)",
+		Short: "Print what became of an object, what decides what a proxy has, or what a code means",
 		Long: `Of an object: which resources of Envoy it has a part in, which proxies have
 acknowledged its last change, which have not yet, which rejected it and with
 Envoy's words, and what is known to be wrong with it, since when.
@@ -31,9 +33,12 @@ Envoy's words, and what is known to be wrong with it, since when.
 Of a proxy, as name.namespace: the objects that decide what it has, what is wrong
 with them, and what it or another proxy of its kind rejected.
 
+Of a code of outrigger analyze, as IST0101: when it is reported, with an example and
+its correction.
+
 KIND is as in outrigger get, and service for those of a cluster.`,
 		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
-			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain request --from frontend --to catalog",
+			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
 				return cfg.Exit(exitUsage, errors.New("no object is named: write one, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
@@ -41,6 +46,10 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if page, ok := analyze.Page(strings.ToUpper(args[0])); ok && len(args) == 1 {
+				_, err := io.WriteString(cmd.OutOrStdout(), page)
+				return err
+			}
 			if len(args) == 1 && !strings.Contains(args[0], "/") {
 				return f.explainProxy(cmd, args[0], namespace)
 			}
