@@ -152,8 +152,7 @@ func metadata(src Source) *corev3.Metadata {
 		}})}}),
 	}
 	if src.Rule != nil {
-		key := src.Rule.From[0].Key
-		fields["config"] = text("/apis/networking.istio.io/v1alpha3/namespaces/" + key.Namespace + "/destination-rule/" + key.Name)
+		fields["config"] = envoyconf.MadeFrom("destination-rule", src.Rule.From[0].Key)
 	}
 	if src.Subset != "" {
 		fields["subset"] = text(src.Subset)

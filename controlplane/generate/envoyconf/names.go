@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -74,4 +76,10 @@ func IsIP(address string) bool {
 // UnixPath returns the path of an address of the form "unix:///path".
 func UnixPath(address string) (string, bool) {
 	return strings.CutPrefix(address, "unix://")
+}
+
+// MadeFrom returns the value of the metadata with the object of a route or cluster, which Istio's tools
+// print. Its kind is written with hyphens.
+func MadeFrom(kind string, key model.Key) *structpb.Value {
+	return structpb.NewStringValue("/apis/networking.istio.io/v1alpha3/namespaces/" + key.Namespace + "/" + kind + "/" + key.Name)
 }

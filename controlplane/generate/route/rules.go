@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -59,6 +61,9 @@ func (b *Builder) Routes(h *Host) []*routev3.Route {
 				b.invalidRule(h, i, err)
 				route = &routev3.Route{Name: "invalid", Match: match, Action: Respond(503, "the route of the VirtualService is not valid\n")}
 			}
+			route.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: map[string]*structpb.Value{
+				"config": envoyconf.MadeFrom("virtual-service", h.Rules.Origin(i).Config.Key),
+			}}}}
 			out = append(out, route)
 			b.sources.AddConfigs(h.Rules.Config, h.Rules.Origin(i).Config)
 			if takesAll(match) {
