@@ -110,7 +110,7 @@ func (w whileRead) Write(p []byte) (int, error) {
 // NewDisplay determines whether the output of a host is a terminal, and its size.
 func NewDisplay(host Host) Display {
 	d := Display{Out: host.Out}
-	if f, ok := host.Out.(*os.File); ok {
+	if f, ok := host.Out.(interface{ Fd() uintptr }); ok {
 		fd := int(f.Fd())
 		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		d.Terminal = err == nil && !host.Dumb

@@ -54,13 +54,18 @@ func run(args []string, env environment) int {
 	cluster := inspect.NewCluster(ctx, env.istioNamespace)
 	defer cluster.Close()
 	root := newRootCommand(env, kill, cluster)
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	out := &objects.Output{File: os.Stdout, End: cancel}
+	root.SetOut(out)
+	err := objects.Execute(ctx, root, args)
+	if err == nil {
+		err = out.Failed()
+	}
 	exit := &objects.ExitError{Code: 1, Err: err}
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit) && exit.Err == nil: // the command has printed it
+	case out.Closed(err):
 	default:
 		fmt.Fprintln(os.Stderr, "outrigger:", err)
 	}
@@ -102,7 +107,7 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 	})...)
 	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)
 	root.AddCommand(inspect.Commands(questions)...)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &objects.ExitError{Code: 2, Err: err} })
+	root.SetFlagErrorFunc(objects.WrongFlag)
 	return root
 }
 

@@ -90,6 +90,55 @@ func TestClosedOutput(t *testing.T) {
 	}
 }
 
+// TestWrongCommandLine checks the exit codes and errors of command lines that are wrong.
+func TestWrongCommandLine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, err string }{
+		{"statu", `unknown command "statu" for "outrigger"`},
+		{"proxy cluster5 frontend", `unknown command "cluster5" for "outrigger proxy": did you mean "clusters"?`},
+		{"completion tcsh", `unknown command "tcsh" for "outrigger completion"`},
+		{"completion bash extra", "unknown command"},
+		{"status --wach", `unknown flag: --wach: did you mean "watch"?`},
+		{"status --nothing-like-it", "unknown flag: --nothing-like-it: outrigger status --help lists the flags"},
+		{"version extra", "unknown command"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
+			cmd, stderr := program(t, nil, strings.Fields(c.args)...)
+			if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 2 || !strings.Contains(stderr.String(), c.err) {
+				t.Errorf("got %v, errors %s; want exit code 2, %q", err, stderr, c.err)
+			}
+		})
+	}
+}
+
+// TestOutputFails checks that a command whose output nobody reads ends without a message, and one whose
+// output cannot be written with the reason.
+func TestOutputFails(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = full.Close() }() // nothing is written
+	r, closed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()                         // that is the test
+	defer func() { _ = closed.Close() }() // as above
+	for _, args := range []string{"version", "--version", "help", "completion bash", "analyze -L", "validate -f ../../examples/shop/config"} {
+		cmd, stderr := program(t, closed, strings.Fields(args)...)
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || strings.Contains(stderr.String(), "outrigger:") {
+			t.Errorf("%s, a closed pipe: got %v, errors %s; want exit code 1 only", args, err, stderr)
+		}
+		cmd, stderr = program(t, full, strings.Fields(args)...)
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%s, a full disk: got %v, errors %s; want exit code 1 and the reason", args, err, stderr)
+		}
+	}
+}
+
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

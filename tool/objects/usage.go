@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+)
+
+// usage returns an error about the command line.
+func usage(err error) error { return &ExitError{exitUsage, err} }
+
+// strict makes wrong arguments of a command and its subcommands errors about the command line.
+func strict(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err, coded := check(cmd, args), (*ExitError)(nil)
+			if err == nil || errors.As(err, &coded) {
+				return err
+			}
+			return usage(err)
+		}
+	}
+	for _, c := range cmd.Commands() {
+		strict(c)
+	}
+}
+
+// Execute executes a command line, whose errors have exit codes. The output of root must be set.
+func Execute(ctx context.Context, root *cobra.Command, args []string) error {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	strict(root)
+	if err := known(root, args); err != nil {
+		return err
+	}
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}
+
+// known returns an error if args name a command that does not exist. Instead of an unknown subcommand,
+// cobra prints the help.
+func known(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	switch {
+	case err != nil && len(args) > 0 && !strings.HasPrefix(args[0], "__"): // not a completion
+		return usage(err)
+	case err != nil || cmd == root || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-"):
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return usage(fmt.Errorf("unknown command %q for %q%s", rest[0], cmd.CommandPath(), field.DidYouMean(rest[0], names)))
+}
+
+// WrongFlag returns the error of a flag, with the nearest name of one that does not exist.
+func WrongFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if hint := field.DidYouMean(unknown.GetSpecifiedName(), names); strings.Contains(hint, "did you mean") {
+			return usage(fmt.Errorf("%w%s", err, hint))
+		}
+		err = fmt.Errorf("%w: %s --help lists the flags", err, cmd.CommandPath())
+	}
+	return usage(err)
+}
