@@ -107,6 +107,7 @@ var checks = [...]Check{
 	{"IST0169", Warning, "UpdateIncompatibility", "", "there are no compatibility versions"},
 	{"IST0170", Warning, "MultiClusterInconsistentService", "", "the control plane reports it as a problem of the Service"},
 	{"IST0171", Warning, "NegativeConditionStatus", "a condition in the status of an object is False", ""},
+	{"IST0172", Warning, "FutureUnsupportedGatewayAPIVersion", "", "it is about definitions of a cluster, not about objects"},
 	{"IST0173", Error, "DestinationRuleSubsetNotSelectPods", "no endpoint of the service has the labels of a subset", ""},
 	{"IST0174", Warning, "UnknownDestinationRuleHost", "no service has the host of a DestinationRule", ""},
 	{"IST0175", Warning, "JwksUriFetchUnrestricted", "", "key sets are fetched from public addresses only"},

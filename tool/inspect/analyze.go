@@ -342,7 +342,7 @@ func (f *analyzeFlags) ask(ctx context.Context, files []analyze.File) (analyze.R
 	}
 	a := ask[analyze.Result](ctx, addresses[:1], question{path: "analyze", fields: fields, form: true}, f.timeout)[0]
 	if a.err != nil {
-		return a.value, f.cfg.Exit(exitFailed, fmt.Errorf("%s: %w", a.address, a.err))
+		return a.value, f.cfg.Exit(exitFailed, noAnswer(a.address, a.err))
 	}
 	return a.value, nil
 }

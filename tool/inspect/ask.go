@@ -6,6 +6,7 @@ package inspect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -82,6 +83,10 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	resp, err := client.Do(req)
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // without the URL, which has the whole question
+	}
 	if err != nil {
 		return err
 	}
@@ -112,3 +117,15 @@ type answerError struct {
 }
 
 func (e *answerError) Error() string { return fmt.Sprintf("it returned %d: %s", e.code, e.text) }
+
+// noAnswer returns the error of a control plane for a command that prints no other one.
+func noAnswer(address string, err error) error {
+	var said *answerError
+	switch {
+	case !errors.As(err, &said):
+		return fmt.Errorf("control plane %s: %w: is it running? Name others with --control", address, err)
+	case said.code == http.StatusBadRequest: // it is about the question
+		return errors.New(said.text)
+	}
+	return fmt.Errorf("control plane %s: %w", address, err)
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -133,9 +134,13 @@ func (f *askFlags) addresses() ([]string, error) {
 	}
 	var out []string
 	for _, address := range list {
-		if address = strings.TrimSpace(address); address != "" && !slices.Contains(out, address) {
-			out = append(out, address)
+		if address = strings.TrimSpace(address); address == "" || slices.Contains(out, address) {
+			continue
 		}
+		if _, _, err := net.SplitHostPort(address); err != nil && !strings.Contains(address, "://") {
+			return nil, f.cfg.Exit(exitUsage, fmt.Errorf("%q is not an address of a control plane: write host:port, as in --control 127.0.0.1:15014", address))
+		}
+		out = append(out, address)
 	}
 	if len(out) == 0 {
 		return nil, f.cfg.Exit(exitUsage, fmt.Errorf("no control plane is named: write --control host:port"))

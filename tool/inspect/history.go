@@ -109,6 +109,10 @@ func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 		return f.write(cmd.OutOrStdout(), h)
 	case f.revision != "":
 		return v.versions(h)
+	case len(h.Versions) == 0 && len(args) > 0 && f.since == "":
+		v.say("No version of %s is known: check its name and namespace.\n", oneLine(strings.Join(args, " ")))
+		v.say("The history begins at %s.\n", v.clock(h.Begins))
+		return nil
 	}
 	return v.history(h)
 }
@@ -199,7 +203,7 @@ func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Va
 		case errors.As(a.err, &said):
 			err = errors.New(said.text)
 		case a.err != nil:
-			err = cmp.Or(err, fmt.Errorf("control plane %s: %w", a.address, a.err))
+			err = cmp.Or(err, noAnswer(a.address, a.err))
 		case !found || begins(a.value).Before(begins(best)):
 			best, found = a.value, true
 		}

@@ -247,7 +247,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"explain", "se/web.shop", "-o", "wide", "--control", one.http}, 2, "write table, yaml or json"},
 		{[]string{"status", "a", "b"}, 2, "one proxy"},
 		{[]string{"status"}, 2, "name one with --control"},
-		{[]string{"status", "--control", "a b"}, 1, "write host:port"},
+		{[]string{"status", "--control", "a b"}, 2, "write host:port"},
 		{append([]string{"explain", "se/web.shop"}, both...), 0, "ServiceEntry web in namespace shop, from shop.yaml:1|3         1|2 of 3 proxies have it in force, 1 has rejected it|cart-1.shop   REJECTED|no such thing"},
 		{append([]string{"explain", "serviceentry", "web", "-n", "shop"}, both...), 0, "ServiceEntry web"},
 		{append([]string{"explain", "dr/a.b"}, both...), 0, "DestinationRule a.b in namespace default"},

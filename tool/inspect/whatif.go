@@ -178,7 +178,7 @@ func (p *proposal) run(ctx context.Context) error {
 	p.at = map[string]string{}
 	for i, a := range ask[report.WhatIf](ctx, p.addresses, question{path: "whatif", fields: p.fields, form: true}, p.flags.timeout) {
 		if a.err != nil {
-			return fmt.Errorf("%s: %w", a.address, a.err)
+			return noAnswer(a.address, a.err)
 		}
 		for _, proxy := range a.value.Proxies {
 			p.at[proxy.Proxy] = a.address
@@ -241,7 +241,7 @@ func (p *proposal) verdict(ctx context.Context, dir, proxy string) (string, erro
 	a := ask[report.WhatIf](ctx, []string{p.at[proxy]}, question{path: "whatif", fields: p.fields, form: true}, p.flags.timeout)[0]
 	switch {
 	case a.err != nil:
-		return "", fmt.Errorf("%s: %w", a.address, a.err)
+		return "", noAnswer(a.address, a.err)
 	case len(a.value.Static) == 0:
 		return "", fmt.Errorf("%s is not connected to %s any more: repeat the command", proxy, a.address)
 	}
