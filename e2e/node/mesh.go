@@ -14,9 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // SharedMesh is the mesh of all tests of a package, on their node. The first test that needs it
@@ -78,8 +75,7 @@ func (n *Node) outrigger(ctx context.Context, input string, args ...string) (str
 func (n *Node) meshed(t testing.TB, namespace string) {
 	t.Helper()
 	t.Cleanup(func() {
-		err := n.Admin().CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := n.end(context.WithoutCancel(t.Context()), namespace); err != nil {
 			t.Error(err)
 		}
 	})

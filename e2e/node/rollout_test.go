@@ -28,6 +28,9 @@ const (
 	writeEvery   = 50 * time.Millisecond
 )
 
+// load is locked by tests that send all the requests that the machine can take.
+var load sync.Mutex
+
 // loader is a Pod that sends requests to the server. The verb is its rate.
 const loader = `
 apiVersion: v1
@@ -47,6 +50,8 @@ type sent struct {
 // request fails, and while the control plane is replaced, no object is refused.
 func TestRollout(t *testing.T) {
 	t.Parallel()
+	load.Lock()
+	defer load.Unlock()
 	n := mesh.Node(t)
 	n.meshed(t, "rollout")
 	n.apply(t, "rollout", strict+"---"+strings.TrimSuffix(fmt.Sprintf(server, "server"), "---\n"))

@@ -184,19 +184,29 @@ func (n *Node) Explain(ctx context.Context, namespace string) string {
 	return all.String()
 }
 
-// Delete deletes a namespace with its objects, and waits until they are gone.
+// Delete deletes a namespace, and waits until its Pods have ended.
 func (n *Node) Delete(ctx context.Context, namespace string) error {
-	namespaces := n.Admin().CoreV1().Namespaces()
-	if err := namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return poll(ctx, func() error {
-		_, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
+		if err := n.end(ctx, namespace); err != nil {
+			return err
 		}
-		return errors.Join(err, errors.New("namespace "+namespace+" is still there"))
+		pods, err := n.Admin().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("Pod %s is still there", pods.Items[0].Name)
+		}
+		return err
 	})
+}
+
+// end starts the deletion of a namespace. Its Pods are killed, because Kubernetes waits half of
+// their longest grace period before it looks at them again.
+func (n *Node) end(ctx context.Context, namespace string) error {
+	err := n.Admin().CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	grace := int64(1)
+	return n.Admin().CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &grace}, metav1.ListOptions{})
 }

@@ -2,5 +2,6 @@
 // Copyright The Outrigger Authors
 
 // Program app runs in the Pods of the tests: a server, a client that sends requests and counts
-// failures, and the process that holds a Pod's namespaces.
+// failures, the process that holds a Pod's namespaces, and under the name client the one of the
+// conformance tests.
 package main
