@@ -17,6 +17,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	tcpstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tcp_stats/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
@@ -249,11 +250,17 @@ func startsWith(t *testing.T, chain *listenerv3.FilterChain, names []string) boo
 // verified reports whether a chain requires or accepts client certificates.
 func verified(t *testing.T, chain *listenerv3.FilterChain) bool {
 	t.Helper()
-	context := &tlsv3.DownstreamTlsContext{}
-	if !chain.GetTransportSocket().GetTypedConfig().MessageIs(context) {
+	config, context, outer := chain.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{}, &tcpstatsv3.Config{}
+	if config.MessageIs(outer) {
+		if err := config.UnmarshalTo(outer); err != nil {
+			t.Fatal(err)
+		}
+		config = outer.GetTransportSocket().GetTypedConfig()
+	}
+	if !config.MessageIs(context) {
 		return false
 	}
-	if err := chain.GetTransportSocket().GetTypedConfig().UnmarshalTo(context); err != nil {
+	if err := config.UnmarshalTo(context); err != nil {
 		t.Fatal(err)
 	}
 	return context.GetCommonTlsContext().GetCombinedValidationContext() != nil

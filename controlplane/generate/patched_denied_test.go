@@ -62,6 +62,18 @@ var patchesOfProtection = map[string]string{
     match: {cluster: {service: far.default.svc.cluster.local}}
     patch: {operation: MERGE, value: {transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, value: {common_tls_context: {combined_validation_context: {default_validation_context: {match_typed_subject_alt_names: [{san_type: URI, matcher: {exact: "spiffe://cluster.local/ns/default/sa/far"}}]}}}}}}}}
 `,
+	"other sockets": `
+  - applyTo: FILTER_CHAIN
+    match: {context: SIDECAR_INBOUND, listener: {filterChain: {transportProtocol: tls}}}
+    patch: {operation: MERGE, value: {transport_socket: {name: own, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tcp_stats.v3.Config, transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext, OWN_CONTEXT}}}}}}
+  - applyTo: CLUSTER
+    match: {cluster: {service: far.default.svc.cluster.local}}
+    patch: {operation: MERGE, value: {transport_socket: {name: own, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.http_11_proxy.v3.Http11ProxyUpstreamTransport, transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/udpa.type.v1.TypedStruct, type_url: type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, value: {common_tls_context: {tls_certificate_sds_secret_configs: [{name: default, sds_config: {ads: {}}}], combined_validation_context: {default_validation_context: {match_typed_subject_alt_names: [{san_type: URI, matcher: {exact: "spiffe://cluster.local/ns/default/sa/far"}}]}, validation_context_sds_secret_config: {name: ROOTCA, sds_config: {ads: {}}}}}}}}}}}}
+---
+kind: DestinationRule
+metadata: {name: far, namespace: default} # for one socket, which a patch can replace
+spec: {host: far.default.svc.cluster.local, trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}}
+`,
 	"chain and listener": `
   - {applyTo: FILTER_CHAIN, patch: {operation: ADD, value: OWN}}
   - {applyTo: LISTENER, patch: {operation: ADD, value: {name: own, address: {socket_address: {address: 127.0.0.1, port_value: 9}}, filter_chains: [OWN]}}}
@@ -71,17 +83,19 @@ var patchesOfProtection = map[string]string{
 `,
 }
 
-// ownChain is a filter chain that verifies clients.
-const ownChain = `{name: own, filter_chain_match: {server_names: [own.example.com]}, filters: [{name: own, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: own, cluster: BlackHoleCluster}}],` +
-	` transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext, require_client_certificate: true, common_tls_context: {` +
+// ownContext verifies clients; ownChain is a filter chain with it.
+const ownContext = `require_client_certificate: true, common_tls_context: {` +
 	`tls_certificate_sds_secret_configs: [{name: default, sds_config: {ads: {}}}],` +
-	` combined_validation_context: {default_validation_context: {}, validation_context_sds_secret_config: {name: ROOTCA, sds_config: {ads: {}}}}}}}}`
+	` combined_validation_context: {default_validation_context: {}, validation_context_sds_secret_config: {name: ROOTCA, sds_config: {ads: {}}}}}`
+
+const ownChain = `{name: own, filter_chain_match: {server_names: [own.example.com]}, filters: [{name: own, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: own, cluster: BlackHoleCluster}}],` +
+	` transport_socket: {name: envoy.transport_sockets.tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext, ` + ownContext + `}}}`
 
 func protectionPatch(name string) string {
 	const tls = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext,"
 	asStruct := strings.TrimSuffix(strings.Replace(ownChain, tls, "type.googleapis.com/xds.type.v3.TypedStruct, type_url: "+tls+" value: {", 1), "}}}") + "}}}}"
 	return "kind: EnvoyFilter\nmetadata: {name: hostile, namespace: default}\nspec:\n  configPatches:" +
-		strings.NewReplacer("OWN_STRUCT", asStruct, "OWN", ownChain).Replace(patchesOfProtection[name])
+		strings.NewReplacer("OWN_STRUCT", asStruct, "OWN_CONTEXT", ownContext, "OWN", ownChain).Replace(patchesOfProtection[name])
 }
 
 // TestEnvoyDeniesWithPatches checks that patches of EnvoyFilters do not let denied peers in.

@@ -11,7 +11,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // connection is what is known of a connection when its filter chain is chosen.
@@ -148,15 +149,20 @@ type handshake struct {
 	names    []func(string) bool
 }
 
+// contextOf returns a copy of the TLS context of a chain, nil for plaintext.
+func contextOf(chain *listenerv3.FilterChain) (context *tlsv3.DownstreamTlsContext) {
+	xds.EditTLS(chain.GetTransportSocket(), func(c *tlsv3.DownstreamTlsContext) bool {
+		context = c
+		return false
+	})
+	return context
+}
+
 // tlsOf returns the TLS settings of a chain, or nil for plaintext.
 func (c *compiler) tlsOf(chain *listenerv3.FilterChain) (*handshake, error) {
-	config := chain.GetTransportSocket().GetTypedConfig()
-	context := &tlsv3.DownstreamTlsContext{}
-	if !config.MessageIs(context) {
+	context := contextOf(chain)
+	if context == nil {
 		return nil, nil
-	}
-	if err := proto.Unmarshal(config.GetValue(), context); err != nil {
-		return nil, err
 	}
 	out := &handshake{required: context.GetRequireClientCertificate().GetValue()}
 	common := context.GetCommonTlsContext()

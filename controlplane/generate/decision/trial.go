@@ -132,13 +132,9 @@ func pack(m proto.Message) *anypb.Any {
 // trialChain returns a chain with the certificates of the trial and the filters that decide.
 func (e *Envoy) trialChain(from *listenerv3.FilterChain) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: from.GetName(), FilterChainMatch: from.GetFilterChainMatch()}
-	context := &tlsv3.DownstreamTlsContext{}
-	if config := from.GetTransportSocket().GetTypedConfig(); config.MessageIs(context) {
-		if err := config.UnmarshalTo(context); err != nil {
-			return nil, err
-		}
+	if context := contextOf(from); context != nil {
 		trialTLS(context)
-		out.TransportSocket = &corev3.TransportSocket{Name: from.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}}
+		out.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}}
 	}
 	answered := false
 	for _, f := range from.GetFilters() {

@@ -20,17 +20,26 @@ import (
 // byte.
 type deniedNames struct{ exact, prefixes []string }
 
-// guard changes the validation of client certificates so that it rejects the names, and reports
-// whether it changed anything. Rules that accept every name are changed only if they use the roots
-// of the mesh.
-func (d *deniedNames) guard(rules *tlsv3.CommonTlsContext_CombinedCertificateValidationContext) bool {
-	if d == nil || rules == nil {
+// verification returns the rules for the certificates of peers, nil without any, and whether they
+// use the roots of the mesh.
+func verification(common *tlsv3.CommonTlsContext) (rules *tlsv3.CertificateValidationContext, mesh bool) {
+	combined := common.GetCombinedValidationContext()
+	if combined == nil {
+		return common.GetValidationContext(), false
+	}
+	return combined.GetDefaultValidationContext(), combined.GetValidationContextSdsSecretConfig().GetName() == SecretRoots
+}
+
+// guard changes the verification of peers so that it rejects the names, and reports whether it
+// changed anything. Rules that accept every name are changed only if they use the roots of the mesh.
+func (d *deniedNames) guard(common *tlsv3.CommonTlsContext) bool {
+	context, mesh := verification(common)
+	if d == nil || context == nil {
 		return false
 	}
-	context := rules.GetDefaultValidationContext()
 	names := context.GetMatchTypedSubjectAltNames()
 	if len(names) == 0 {
-		if context == nil || rules.GetValidationContextSdsSecretConfig().GetName() != SecretRoots {
+		if !mesh {
 			return false
 		}
 		context.MatchTypedSubjectAltNames = []*tlsv3.SubjectAltNameMatcher{{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: d.except("")}}

@@ -32,12 +32,18 @@ func TestDeniedNames(t *testing.T) {
 		"no name is left":               {SubjectAltNames([]string{web}), "other", nobody, true},
 		"anybody of the mesh":           {nil, SecretRoots, "lua ", true},
 		"anybody, of another authority": {nil, "other", "", false},
+		"exact names, roots in place":   {SubjectAltNames([]string{web, api}), "", api, true},
+		"anybody, roots in place":       {nil, "", "", false},
 	} {
 		rules := &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: tc.names},
 			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: tc.roots},
 		}
-		if got := d.guard(rules); got != tc.changed {
+		common := &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{CombinedValidationContext: rules}}
+		if tc.roots == "" {
+			common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: rules.GetDefaultValidationContext()}
+		}
+		if got := d.guard(common); got != tc.changed {
 			t.Errorf("%s: changed %t", name, got)
 		}
 		var got []string
@@ -64,7 +70,7 @@ func TestDeniedNames(t *testing.T) {
 			t.Errorf("%s: the names are %q, want %q", name, got, tc.want)
 		}
 	}
-	if (*deniedNames)(nil).guard(&tlsv3.CommonTlsContext_CombinedCertificateValidationContext{}) {
+	if (*deniedNames)(nil).guard(&tlsv3.CommonTlsContext{}) {
 		t.Error("an empty list changes something")
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
 // Prefixed returns a matcher of values with a prefix.
@@ -181,8 +182,7 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 		chains = append(chains[:len(chains):len(chains)], chain)
 	}
 	for _, chain := range chains {
-		context := verifiesClients(chain)
-		if context == nil {
+		if !verifiesClients(chain) {
 			continue
 		}
 		rest := slices.DeleteFunc(slices.Clone(chain.GetFilters()), d.Owns) // chains may share the slice
@@ -190,10 +190,9 @@ func (d *Denied) Guard(l *listenerv3.Listener) {
 		if last := len(chain.Filters) - 1; d.late {
 			chain.Filters[last] = afterHandshake(chain.Filters[last])
 		}
-		if d.names.guard(context.GetCommonTlsContext().GetCombinedValidationContext()) {
-			chain.TransportSocket = &corev3.TransportSocket{
-				Name: chain.GetTransportSocket().GetName(), ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)},
-			}
+		socket := &corev3.TransportSocket{Name: chain.GetTransportSocket().GetName(), ConfigType: chain.GetTransportSocket().GetConfigType()}
+		if xds.EditTLS(socket, func(context *tlsv3.DownstreamTlsContext) bool { return d.names.guard(context.GetCommonTlsContext()) }) {
+			chain.TransportSocket = socket // chains may share the former one
 		}
 	}
 }
@@ -205,26 +204,20 @@ func (d *Denied) GuardNames(c *clusterv3.Cluster) {
 		sockets = append(sockets, m.GetTransportSocket())
 	}
 	for _, s := range sockets {
-		context := &tlsv3.UpstreamTlsContext{}
-		if !s.GetTypedConfig().MessageIs(context) || s.GetTypedConfig().UnmarshalTo(context) != nil {
-			continue
-		}
-		rules := context.GetCommonTlsContext().GetCombinedValidationContext()
-		if len(rules.GetDefaultValidationContext().GetMatchTypedSubjectAltNames()) > 0 && d.names.guard(rules) {
-			s.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: Pack(context)}
-		}
+		xds.EditTLS(s, func(context *tlsv3.UpstreamTlsContext) bool {
+			rules, _ := verification(context.GetCommonTlsContext())
+			return len(rules.GetMatchTypedSubjectAltNames()) > 0 && d.names.guard(context.GetCommonTlsContext())
+		})
 	}
 }
 
-// verifiesClients returns a copy of the TLS settings of a chain that verifies client certificates,
-// or nil for other chains.
-func verifiesClients(chain *listenerv3.FilterChain) *tlsv3.DownstreamTlsContext {
-	context := &tlsv3.DownstreamTlsContext{}
-	config := chain.GetTransportSocket().GetTypedConfig()
-	if !config.MessageIs(context) || config.UnmarshalTo(context) != nil || context.GetCommonTlsContext().GetValidationContextType() == nil {
-		return nil
-	}
-	return context
+// verifiesClients reports whether a chain verifies client certificates.
+func verifiesClients(chain *listenerv3.FilterChain) (verifies bool) {
+	xds.EditTLS(chain.GetTransportSocket(), func(context *tlsv3.DownstreamTlsContext) bool {
+		verifies = verifies || context.GetCommonTlsContext().GetValidationContextType() != nil
+		return false
+	})
+	return verifies
 }
 
 // nobody is a name that no certificate of a mesh contains: a trust domain does not end with a
