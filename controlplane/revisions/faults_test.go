@@ -82,6 +82,10 @@ func TestDamagedFiles(t *testing.T) {
 				if err != nil || h.Damaged != tc.damaged || h.Begins.IsZero() {
 					t.Errorf("List = %d damaged lines, begins at %s, %v; want %d", h.Damaged, h.Begins, err, tc.damaged)
 				}
+				h, err = r.log.List(Filter{Name: "c"})
+				if err != nil || h.Damaged != tc.damaged || len(h.Versions) != 1 {
+					t.Errorf("List(c) = %+v, %v; want one version and %d damaged lines", h, err, tc.damaged)
+				}
 				expect(t, "Changes", r.hosts(began, end), []string{"c - one"})
 				r.stop()
 				r.start(1) // replaces the files at the next change

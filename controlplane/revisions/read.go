@@ -65,6 +65,13 @@ func (l *Log) List(f Filter) (report.History, error) {
 		return out, err
 	}
 	defer files.close()
+	if f.Name != "" {
+		name, err := json.Marshal(f.Name)
+		if err != nil {
+			return out, err
+		}
+		files.only = append([]byte(`"name":`), name...)
+	}
 	last := map[model.Key]report.Version{}
 	err = files.scan(func(e entry) {
 		v := e.Version
@@ -202,6 +209,7 @@ func (l *Log) read() (*reader, error) {
 // reader reads the files, also after they have been replaced.
 type reader struct {
 	files []*os.File // the older one first
+	only  []byte     // what versions to visit have in common, as they are written; nil means all
 
 	// Scan sets the fields below.
 	begins   time.Time // when the history begins; zero if there is none
@@ -285,6 +293,8 @@ func (r *reader) scanFile(f *os.File, visit func(e entry)) error {
 		var h header
 		switch {
 		case len(line) == 0:
+		case !r.begins.IsZero() && !bytes.Contains(first, r.only) && bytes.HasPrefix(first, []byte("{")) && bytes.HasSuffix(first, []byte("}")):
+			// It is a version of another object.
 		case json.Unmarshal(first, &h) != nil || len(object) != h.Size:
 			r.damaged++
 		case h.Change == begins && r.begins.IsZero():
