@@ -122,6 +122,10 @@ tls:
 tcp:
 - match: [{port: 9000, destinationSubnets: [10.0.0.0/24], sourceLabels: {app: web}}]
   route: [{destination: {host: web.default.svc.cluster.local, port: {number: 9000}}, weight: 1}]`,
+	model.TrafficExtension: `
+targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: a}]
+match: [{mode: CLIENT, ports: [{number: 80}]}]
+lua: {inlineCode: a}`,
 	model.WasmPlugin: `
 selector: {matchLabels: {app: web}}
 url: "https://a.example.com/a.wasm"

@@ -23,7 +23,7 @@ const pluginNetwork = "127.1.14."
 // plugin. The tools must report what the data plane does: with FAIL_OPEN requests pass and the
 // working plugin stays in force, with FAIL_CLOSE they fail; in both cases the broken plugin is
 // rejected. After its deletion nothing is rejected. The same name, applied again, is treated as
-// before, and is in force once its module works.
+// before, and is in force once its module works. A broken script is rejected in the same way.
 func TestEnvoyRejectsPlugin(t *testing.T) {
 	wasmtest.NeedRuntime(t, envoyBinary(t))
 	s := newShop(t)
@@ -44,25 +44,38 @@ func TestEnvoyRejectsPlugin(t *testing.T) {
 
 	p.apply(t, "good", "good", "FAIL_CLOSE")
 	p.answers(t, "200 x-good")
-	p.inForce(t, "good")
+	p.inForce(t, "wasmplugin", "good")
 	p.allWell(t)
 	for _, module := range []string{"text", "binary"} {
 		p.apply(t, "bad", module, "FAIL_OPEN")
-		p.rejected(t, "bad")
+		p.rejected(t, "wasmplugin", "bad")
 		p.answers(t, "200 x-good")
-		p.inForce(t, "good")
+		p.inForce(t, "wasmplugin", "good")
 		p.apply(t, "bad", module, "FAIL_CLOSE")
 		p.fails(t)
-		p.rejected(t, "bad")
-		p.delete(t, "bad")
+		p.rejected(t, "wasmplugin", "bad")
+		p.delete(t, "wasmplugin", "bad")
 		p.answers(t, "200 x-good")
 		p.allWell(t)
 	}
+	p.applyScript(t, "function (")
+	p.fails(t)
+	p.rejected(t, "trafficextension", "script")
+	p.inForce(t, "wasmplugin", "good")
+	p.applyScript(t, `function envoy_on_response(h) h:headers():add("x-other", "1") end`)
+	p.answers(t, "200 x-good x-other")
+	p.inForce(t, "trafficextension", "script")
+	p.applyScript(t, "function (")
+	p.rejected(t, "trafficextension", "script")
+	p.answers(t, "200 x-good x-other") // with the version before
+	p.delete(t, "trafficextension", "script")
+	p.answers(t, "200 x-good")
+	p.allWell(t)
 	p.apply(t, "bad", "binary", "FAIL_CLOSE")
 	p.fails(t)
 	p.apply(t, "bad", "other", "FAIL_CLOSE")
 	p.answers(t, "200 x-good x-other")
-	p.inForce(t, "bad")
+	p.inForce(t, "wasmplugin", "bad")
 	p.allWell(t)
 }
 
@@ -76,26 +89,42 @@ type plugins struct {
 // apply writes a plugin.
 func (p plugins) apply(t *testing.T, name, module, failStrategy string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "plugin.yaml")
-	text := fmt.Sprintf(`apiVersion: extensions.istio.io/v1alpha1
+	p.write(t, fmt.Sprintf(`apiVersion: extensions.istio.io/v1alpha1
 kind: WasmPlugin
 metadata: {name: %s, namespace: default}
 spec:
   selector: {matchLabels: {app: catalog}}
   url: file://%s
   failStrategy: %s
-`, name, filepath.Join(p.modules, module), failStrategy)
+`, name, filepath.Join(p.modules, module), failStrategy))
+}
+
+// applyScript writes a plugin that runs Lua.
+func (p plugins) applyScript(t *testing.T, code string) {
+	t.Helper()
+	p.write(t, fmt.Sprintf(`apiVersion: extensions.istio.io/v1alpha1
+kind: TrafficExtension
+metadata: {name: script, namespace: default}
+spec:
+  selector: {matchLabels: {app: catalog}}
+  lua: {inlineCode: %q}
+`, code))
+}
+
+func (p plugins) write(t *testing.T, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "plugin.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := p.tool("apply", "--store", p.store(), "-f", file); err != nil {
-		t.Fatalf("apply %s: %v\n%s", name, err, out)
+		t.Fatalf("apply: %v\n%s", err, out)
 	}
 }
 
-func (p plugins) delete(t *testing.T, name string) {
+func (p plugins) delete(t *testing.T, kind, name string) {
 	t.Helper()
-	if out, err := p.tool("delete", "wasmplugin", name, "--store", p.store()); err != nil {
+	if out, err := p.tool("delete", kind, name, "--store", p.store()); err != nil {
 		t.Fatalf("delete %s: %v\n%s", name, err, out)
 	}
 }
@@ -152,17 +181,17 @@ func (p plugins) fails(t *testing.T) {
 }
 
 // inForce waits until all tools report a plugin as in force.
-func (p plugins) inForce(t *testing.T, name string) {
+func (p plugins) inForce(t *testing.T, kind, name string) {
 	t.Helper()
-	p.says(t, true, []string{"explain", "wasmplugin/" + name}, "2 of 2 proxies have it in force")
-	p.says(t, true, []string{"describe", "wasmplugin", name, "--store", p.store()}, "reason: Acknowledged")
+	p.says(t, true, []string{"explain", kind + "/" + name}, "2 of 2 proxies have it in force")
+	p.says(t, true, []string{"describe", kind, name, "--store", p.store()}, "reason: Acknowledged")
 }
 
 // rejected waits until all tools report a plugin as rejected.
-func (p plugins) rejected(t *testing.T, name string) {
+func (p plugins) rejected(t *testing.T, kind, name string) {
 	t.Helper()
-	p.says(t, true, []string{"explain", "wasmplugin/" + name}, "0 of 2 proxies have it in force", "2 have rejected it")
-	p.says(t, true, []string{"describe", "wasmplugin", name, "--store", p.store()}, "reason: Rejected")
+	p.says(t, true, []string{"explain", kind + "/" + name}, "0 of 2 proxies have it in force", "2 have rejected it")
+	p.says(t, true, []string{"describe", kind, name, "--store", p.store()}, "reason: Rejected")
 	p.says(t, false, []string{"status"}, "ECDS", "REJECTED", "default."+name)
 }
 

@@ -54,7 +54,7 @@ func meshVariables() []variable {
 	return []variable{
 		{"SHARED_MESH_CONFIG", "", "with Kubernetes: name of a ConfigMap in the namespace of the control plane whose key mesh has defaults for the mesh config, for settings that several revisions share", text(func(e *environment) *string { return &e.Mesh.Shared })},
 		{"OUTRIGGER_DENIED_BY_HEADER", "false", "the response to a request that an AuthorizationPolicy denies has a header x-outrigger-denied-by, which names the rule to any client as namespace/name[rule], or rules that would have allowed it; for a single proxy, set DENIED_BY_HEADER=1 in its node metadata", boolean(func(e *environment) *bool { return &e.Generate.DeniedBy })},
-		{"OUTRIGGER_ENVOYFILTER_LUA", "true", "EnvoyFilters may contain Lua code; false ignores patches that do", negated(func(e *environment) *bool { return &e.Patches.NoLua })},
+		{"OUTRIGGER_ENVOYFILTER_LUA", "true", "EnvoyFilters and TrafficExtensions may contain Lua code; false ignores what does", negated(func(e *environment) *bool { return &e.Patches.NoLua })},
 		{"OUTRIGGER_ENVOYFILTER_FILES", "true", "EnvoyFilters may name files beside the proxy as sources of configuration; false ignores patches that do", negated(func(e *environment) *bool { return &e.Patches.NoFiles })},
 		{"PILOT_HTTP10", "false", "all proxies accept HTTP/1.0 requests; for a single proxy, set HTTP10=1 in its node metadata", boolean(func(e *environment) *bool { return &e.Generate.HTTP10 })},
 	}

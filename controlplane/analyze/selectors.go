@@ -34,6 +34,8 @@ func selectorOf(c *model.Config) (labels map[string]string, ok bool) {
 		return s.GetSelector().GetMatchLabels(), len(s.GetTargetRefs()) == 0 && s.GetTargetRef() == nil
 	case *extensionsv1alpha1.WasmPlugin:
 		return s.GetSelector().GetMatchLabels(), len(s.GetTargetRefs()) == 0 && s.GetTargetRef() == nil
+	case *extensionsv1alpha1.TrafficExtension:
+		return s.GetSelector().GetMatchLabels(), len(s.GetTargetRefs()) == 0
 	case *networkingv1alpha3.ServiceEntry:
 		return s.GetWorkloadSelector().GetLabels(), true
 	}

@@ -35,6 +35,7 @@ import (
 //   - a plugin is added, and its module changes, which changes no listener
 //   - a module is invalid: the previous one stays in force, also in new listeners
 //   - another plugin is added, and both are removed
+//   - scripts and modules of TrafficExtensions change, and one of the scripts is invalid
 func TestEnvoyPlugins(t *testing.T) {
 	t.Parallel()
 	wasmtest.NeedRuntime(t, envoytest.Binary(t))
@@ -103,12 +104,53 @@ func testEnvoyPlugins(t *testing.T, ip, api string, agent bool) {
 	is("200 x-second=1")
 	w.putOne(model.WasmPlugin, "second", nil)
 	is("200")
+	header := func(name, value string) proto.Message {
+		return script(fmt.Sprintf("function envoy_on_response(h)\nh:headers():add(%q, %q)\nend", name, value))
+	}
+	module := func(file string) proto.Message {
+		return &extensionsv1alpha1.TrafficExtension{FilterConfig: &extensionsv1alpha1.TrafficExtension_Wasm{Wasm: &extensionsv1alpha1.WasmConfig{Url: modules + file}}}
+	}
+	w.put(model.TrafficExtension, map[string]proto.Message{"first": header("x-first", "1"), "second": header("x-second", "1"), "third": module("third-1")})
+	is("200 x-first=1 x-second=1 x-third=1")
+	listeners = e.counter("listener_manager.listener_modified")
+	w.put(model.TrafficExtension, map[string]proto.Message{"first": script("function ("), "second": header("x-second", "2"), "third": module("third-2")})
+	is("200 x-first=1 x-second=2 x-third=2") // Envoy stops at the broken one, in an order of its own
+	until(t, "only the broken script is rejected", func() bool { return w.rejectedPlugins() == "default.first~lua" })
+	if now := e.counter("listener_manager.listener_modified"); now != listeners {
+		t.Errorf("another script changes a listener: %s and %s", listeners, now)
+	}
+	w.put(model.TrafficExtension, map[string]proto.Message{"first": nil, "third": header("x-third", "3")}) // a script instead of a module
+	is("200 x-second=2 x-third=3")
 	stop()
+	w.putOne(model.TrafficExtension, "first", script("error('chosen', 0)")) // has no accepted version
+	is("403 x-second=2 x-third=3")                                          // scripts see the response of the filter before them
+	w.putOne(model.TrafficExtension, "first", module("first-1"))
+	is("200 x-first=1 x-second=2 x-third=3")
 	for _, name := range []string{"listener_manager.lds.update_rejected", "listener_manager.listener_create_failure"} {
 		if got := e.counter(name); got != "0" {
 			t.Errorf("%s is %s", name, got)
 		}
 	}
+}
+
+// script returns a TrafficExtension that runs Lua.
+func script(code string) *extensionsv1alpha1.TrafficExtension {
+	return &extensionsv1alpha1.TrafficExtension{FilterConfig: &extensionsv1alpha1.TrafficExtension_Lua{Lua: &extensionsv1alpha1.LuaConfig{InlineCode: code}}}
+}
+
+// rejectedPlugins returns the names of the plugins that the one proxy rejected.
+func (w *wireMesh) rejectedPlugins() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	var names []string
+	for st := range w.server.streams {
+		for _, r := range first(st.acks.standing()).Rejections {
+			names = append(names, r.Names...)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 // Invalid plugins that fail open let requests pass, however many there are; working plugins stay in
@@ -179,7 +221,7 @@ func servePlugins(t *testing.T, ip string, overHTTP bool) string {
 	dir := t.TempDir()
 	for name, module := range map[string][]byte{
 		"first-1": wasmtest.Module("x-first", "1"), "first-2": wasmtest.Module("x-first", "2"), "first-3": wasmtest.Module("x-first", "3"),
-		"second-1": wasmtest.Module("x-second", "1"), "broken": []byte("\x00asm\x01\x00\x00\x00\xff\xff"),
+		"second-1": wasmtest.Module("x-second", "1"), "third-1": wasmtest.Module("x-third", "1"), "third-2": wasmtest.Module("x-third", "2"), "broken": []byte("\x00asm\x01\x00\x00\x00\xff\xff"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), module, 0o600); err != nil {
 			t.Fatal(err)
@@ -240,7 +282,7 @@ func askThrough(client *http.Client) string {
 		return err.Error()
 	}
 	got := fmt.Sprint(resp.StatusCode)
-	for _, h := range []string{"x-first", "x-second"} {
+	for _, h := range []string{"x-first", "x-second", "x-third"} {
 		if v := resp.Header.Get(h); v != "" {
 			got += " " + h + "=" + v
 		}

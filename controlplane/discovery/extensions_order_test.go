@@ -84,6 +84,15 @@ func testEnvoyPluginOrder(t *testing.T, ip, api string) {
 		all[filepath.Base(p.Url)] = p
 	}
 	w.put(model.WasmPlugin, all)
+	extension := func(name string, priority int32, match ...*extensionsv1alpha1.TrafficSelector) *extensionsv1alpha1.TrafficExtension {
+		x := script(fmt.Sprintf("function envoy_on_response(h) h:headers():add('x-order', %q) end", name))
+		x.Phase, x.Priority, x.Match = extensionsv1alpha1.TrafficExtension_AUTHZ, wrapperspb.Int32(priority), match
+		return x
+	}
+	module := extension("l-module", 4)
+	module.FilterConfig = &extensionsv1alpha1.TrafficExtension_Wasm{Wasm: &extensionsv1alpha1.WasmConfig{Url: plugin("l-module", authz, 0).Url}}
+	serverOnly := &extensionsv1alpha1.TrafficSelector{Mode: server}
+	w.put(model.TrafficExtension, map[string]proto.Message{"i": extension("i-script", 6), "k": extension("k-server", 3, serverOnly), "l": module})
 	runWireEnvoy(t, w, api, ip)
 	through := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: net.JoinHostPort(ip, "15080")}),
@@ -99,6 +108,10 @@ func testEnvoyPluginOrder(t *testing.T, ip, api string) {
 			}
 		}
 	}
+	is("200 b-last a-stats l-module f-client i-script c-authz d-low e-high", "200 b-last a-stats k-server l-module g-server i-script c-authz d-low e-high")
+	w.put(model.TrafficExtension, map[string]proto.Message{"i": nil, "k": nil, "l": extension("l-script", 8)})
+	is("200 b-last a-stats f-client c-authz l-script d-low e-high", "200 b-last a-stats g-server c-authz l-script d-low e-high")
+	w.put(model.TrafficExtension, map[string]proto.Message{"l": nil})
 	const out, in = "200 b-last a-stats f-client c-authz d-low e-high", "200 b-last a-stats g-server c-authz d-low e-high"
 	is(out, in)
 	garbage := filepath.Join(dir, "garbage")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -42,7 +43,7 @@ type pluginHarness struct {
 // reference. A filter instead of a plugin is "name=allow" or "name=deny".
 func describePlugin(t *testing.T, res *anypb.Any) string {
 	t.Helper()
-	config, plugin := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}
+	config, plugin, script := &corev3.TypedExtensionConfig{}, &httpwasmv3.Wasm{}, &luav3.Lua{}
 	if res.TypeUrl != xds.TypeExtension {
 		return res.TypeUrl
 	}
@@ -57,6 +58,12 @@ func describePlugin(t *testing.T, res *anypb.Any) string {
 			return config.GetName() + "=allow"
 		}
 		return config.GetName() + "=deny"
+	}
+	if config.GetTypedConfig().MessageIs(script) {
+		if err := config.GetTypedConfig().UnmarshalTo(script); err != nil {
+			t.Fatal(err)
+		}
+		return script.GetDefaultSourceCode().GetInlineString()
 	}
 	if err := config.GetTypedConfig().UnmarshalTo(plugin); err != nil {
 		t.Fatal(err)
@@ -194,6 +201,65 @@ func TestPluginRejected(t *testing.T) {
 		p.quiet()
 		h.put("c", "r.example/c:v1", "")
 		p.wantAck("ecds default.c=r.example/c:v1")
+	})
+}
+
+// Envoy names the first plugin that it rejects, and may not have applied the others of the response.
+// It answers each of several responses.
+func TestPluginRejectedBesideOthers(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		h.put("a", "r.example/a:v1", "")
+		h.put("a-b", "r.example/b:v1", "")
+		p.subscribe(xds.TypeExtension, "default.a")
+		p.want("ecds default.a=r.example/a:v1")
+		unanswered := p.nonce[xds.TypeExtension]
+		p.more(xds.TypeExtension, "default.a-b")
+		p.want("ecds default.a-b=r.example/b:v1")
+		last := p.nonce[xds.TypeExtension]
+		p.nonce[xds.TypeExtension] = unanswered
+		p.ack(xds.TypeExtension)
+		p.nonce[xds.TypeExtension] = last
+		p.ack(xds.TypeExtension)
+		key := func(name string) model.Key {
+			return model.Key{Kind: model.WasmPlugin, Namespace: "default", Name: name}
+		}
+		h.objects["a"] = &model.Config{Key: key("a"), Spec: &extensionsv1alpha1.WasmPlugin{Url: "oci://r.example/a:v2"}}
+		h.put("a-b", "r.example/b:bad", "")
+		p.want("ecds default.a=r.example/a:v2 default.a-b=r.example/b:bad")
+		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a-b") // which contains the name of the other
+		p.want("ecds default.a=r.example/a:v2 default.a-b=r.example/b:v1")
+		p.nack(xds.TypeExtension, "Unable to create Wasm plugin default.a")
+		p.wantAck("ecds default.a=r.example/a:v1 default.a-b=r.example/b:v1")
+		p.quiet()
+	})
+}
+
+// Envoy's message about a script contains the beginning of the script.
+func TestScriptRejected(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, h *pluginHarness, p *peer) {
+		long := "long-" + strings.Repeat("x", 40)
+		put := func(codes ...string) {
+			for i, name := range []string{"a", long, long + "y"} {
+				h.objects[name] = &model.Config{Key: model.Key{Kind: model.TrafficExtension, Namespace: "default", Name: name}, Spec: script(codes[i])}
+			}
+			h.put("m", "r.example/m:"+codes[3], "")
+		}
+		const a, b, c = "--[[default.a~lua]]", "--[[c44af98bbff1355a]]", "--[[acf08491c0717a73]]"
+		said := func(mark, text string) string {
+			return `script load error: [string "` + mark + `function..."]:1: ` + text
+		}
+		put("1", "1", "1", "1")
+		p.subscribe(xds.TypeExtension, "default.a~lua", "default."+long+"~lua", "default."+long+"y~lua", "default.m")
+		p.wantAck("ecds " + a + "1 " + b + "1 " + c + "1 default.m=r.example/m:1")
+		put("2", "2", "2", "2")
+		p.want("ecds " + a + "2 " + b + "2 " + c + "2 default.m=r.example/m:2")
+		p.nack(xds.TypeExtension, said(b, "not default.m, and not "+a))
+		p.want("ecds " + a + "2 " + b + "1 " + c + "2 default.m=r.example/m:2")
+		p.nack(xds.TypeExtension, "script load error: default.m") // chosen by a script
+		p.wantAck("ecds " + a + "1 " + b + "1 " + c + "1 default.m=r.example/m:2")
+		p.quiet()
+		put("3", "3", "3", "2")
+		p.wantAck("ecds " + a + "3 " + b + "3 " + c + "3")
 	})
 }
 

@@ -43,7 +43,7 @@ func (s *stream) send(sub *subscription, set *xds.Set, u update) error {
 	u.mixed = s.wholeAnswers(sub) && s.given.SparesType(slices.Index(xds.Types, sub.typeURL))
 	sub.sent(set, u)
 	if sub.typeURL == xds.TypeExtension {
-		s.plugins.Sent(resources)
+		s.plugins.Sent(r.nonce, resources)
 	}
 	if sub.typeURL == xds.TypeCluster {
 		s.resendEndpoints(u.changed)

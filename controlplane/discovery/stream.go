@@ -165,11 +165,13 @@ func (s *stream) handle(q *request) error {
 	}
 	current := true
 	if sub != nil && q.nonce != "" {
+		if q.typeURL == xds.TypeExtension {
+			sub.resend(s.plugins.Answered(q.nonce, q.rejected, q.message))
+		}
 		if current = q.nonce == sub.ack.nonce(); current {
 			sub.refused = q.rejected != ""
 			reason, names := q.rejected, []string(nil)
 			if q.typeURL == xds.TypeExtension {
-				s.plugins.Answered(q.rejected, q.message)
 				names, reason = s.plugins.Rejected()
 			}
 			s.acks.answered(sub.ack, reason, names)

@@ -110,6 +110,29 @@ spec:
   pluginName: name
   pluginConfig: {a: b}
   vmConfig: {env: [{name: A, value: b}, {name: C, valueFrom: HOST}]}
+---
+kind: TrafficExtension
+metadata: {name: one, namespace: default}
+spec:
+  selector: {matchLabels: {app: other}}
+  lua: {inlineCode: a}
+---
+kind: TrafficExtension
+metadata: {name: two, namespace: default}
+spec:
+  match: [{ports: [{number: 9}]}]
+  wasm:
+    url: oci://registry.test/one:1
+    sha256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+    imagePullPolicy: Always
+    failStrategy: FAIL_OPEN
+    pluginName: name
+    vmConfig: {env: [{name: A, value: b}]}
+---
+kind: TrafficExtension
+metadata: {name: three, namespace: default}
+spec:
+  wasm: {url: "oci://registry.test/one:1", type: NETWORK}
 `
 
 // effectDefault applies to the whole namespace.
@@ -142,4 +165,10 @@ metadata: {name: one, namespace: default}
 spec:
   url: file:///tls/one.wasm
   targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: edge}
+---
+kind: TrafficExtension
+metadata: {name: one, namespace: default}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: other}]
+  lua: {inlineCode: a}
 `

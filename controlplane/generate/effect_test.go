@@ -44,7 +44,7 @@ func TestFieldsHaveEffect(t *testing.T) {
 		model.VirtualService: &networkingv1alpha3.VirtualService{}, model.DestinationRule: &networkingv1alpha3.DestinationRule{},
 		model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 		model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{},
-		model.PeerAuthentication: &securityv1beta1.PeerAuthentication{}, model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{},
+		model.PeerAuthentication: &securityv1beta1.PeerAuthentication{}, model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.TrafficExtension: &extensionsv1alpha1.TrafficExtension{},
 	} {
 		claims(kind, spec, claimed)
 	}

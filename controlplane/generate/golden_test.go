@@ -120,7 +120,7 @@ func decode(t testing.TB, text string) []*model.Config {
 			model.VirtualService: &networkingv1alpha3.VirtualService{}, model.DestinationRule: &networkingv1alpha3.DestinationRule{},
 			model.ServiceEntry: &networkingv1alpha3.ServiceEntry{}, model.WorkloadEntry: &networkingv1alpha3.WorkloadEntry{},
 			model.Sidecar: &networkingv1alpha3.Sidecar{}, model.Gateway: &networkingv1alpha3.Gateway{}, model.PeerAuthentication: &securityv1beta1.PeerAuthentication{},
-			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
+			model.WasmPlugin: &extensionsv1alpha1.WasmPlugin{}, model.TrafficExtension: &extensionsv1alpha1.TrafficExtension{}, model.AuthorizationPolicy: &securityv1beta1.AuthorizationPolicy{},
 			model.RequestAuthentication: &securityv1beta1.RequestAuthentication{}, model.Telemetry: &telemetryv1alpha1.Telemetry{},
 			model.EnvoyFilter: &networkingv1alpha3.EnvoyFilter{},
 		}[object.Kind]

@@ -87,7 +87,7 @@ func TestSourcesAreWhatChanges(t *testing.T) {
 	for _, pair := range []string{
 		"ServiceEntry cds", "ServiceEntry eds", "ServiceEntry lds", "ServiceEntry rds", "WorkloadEntry cds", "WorkloadEntry eds", "DestinationRule cds", "DestinationRule eds",
 		"DestinationRule lds", "DestinationRule rds", "VirtualService lds", "VirtualService rds", "Sidecar cds", "Sidecar lds", "PeerAuthentication lds",
-		"PeerAuthentication eds", "Gateway cds", "Gateway lds", "Gateway rds", "WasmPlugin lds", "WasmPlugin ecds",
+		"PeerAuthentication eds", "Gateway cds", "Gateway lds", "Gateway rds", "WasmPlugin lds", "WasmPlugin ecds", "TrafficExtension lds", "TrafficExtension ecds",
 	} {
 		if !shown[pair] {
 			t.Errorf("no case shows a resource that changes: %s", pair)
@@ -139,7 +139,7 @@ func TestSourcesFollowARename(t *testing.T) {
 	t.Parallel()
 	for _, c := range testCases(t) {
 		for i, o := range c.objects {
-			if o.Kind == model.Gateway || o.Kind == model.WasmPlugin || o.Kind == model.WorkloadEntry {
+			if o.Kind == model.Gateway || o.Kind == model.WasmPlugin || o.Kind == model.TrafficExtension || o.Kind == model.WorkloadEntry {
 				continue // their names are visible in resources or their order
 			}
 			g := New(Config{})

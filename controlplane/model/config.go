@@ -31,6 +31,7 @@ const (
 	Sidecar               Kind = "Sidecar"
 	Telemetry             Kind = "Telemetry"
 	VirtualService        Kind = "VirtualService"
+	TrafficExtension      Kind = "TrafficExtension"
 	WasmPlugin            Kind = "WasmPlugin"
 	WorkloadEntry         Kind = "WorkloadEntry"
 	WorkloadGroup         Kind = "WorkloadGroup"

@@ -132,7 +132,7 @@ func checkValue(value proto.Message, limits Limits) error {
 		}
 		switch {
 		case limits.NoLua && strings.Contains(name, ".lua."):
-			return fmt.Errorf("%s: Lua is switched off by the operator of the control plane", path)
+			return fmt.Errorf("%s: %s", path, LuaOff)
 		case limits.NoFiles && (text("filename") != "" || (name == "envoy.config.core.v3.PathConfigSource" || name == "envoy.config.core.v3.ConfigSource") && text("path") != ""):
 			return fmt.Errorf("%s: files are switched off by the operator of the control plane: write the content inline", path)
 		}

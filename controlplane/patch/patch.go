@@ -55,6 +55,9 @@ type Limits struct {
 	NoFiles bool
 }
 
+// LuaOff says that the operator forbids Lua.
+const LuaOff = "Lua is switched off by the operator of the control plane"
+
 const (
 	// maxValue is the size of a patch in bytes.
 	maxValue = 256 << 10

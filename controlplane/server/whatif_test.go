@@ -83,7 +83,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.TypeCluster})
 	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeListener})
 	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeRoute, ResourceNamesSubscribe: routes})
-	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeExtension, ResourceNamesSubscribe: []string{"shop.count"}})
+	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeExtension, ResourceNamesSubscribe: []string{"shop.count", "shop.count~lua"}})
 	out, subscribed := make(chan received), map[string]bool{}
 	go func() {
 		for {
@@ -157,7 +157,9 @@ func predictionOf(a report.Affected) prediction {
 		typeURL := typesByName[d.Type]
 		p.sizes[typeURL], p.names[typeURL] = d.Bytes, map[string]string{}
 		for _, name := range d.Names {
-			name = strings.Replace(name, "~", "+", 1)
+			if changed, ok := strings.CutPrefix(name, "~"); ok {
+				name = "+" + changed
+			}
 			if typeURL != xds.TypeEndpoint || name[0] == '+' { // endpoints are removed with their cluster
 				p.names[typeURL][name] = ""
 			}
@@ -287,6 +289,7 @@ spec:
 		{name: "tokens.yaml", text: security("RequestAuthentication", `{jwtRules: [{issuer: tests, jwks: '{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}'}]}`)},
 		{name: "spans.yaml", text: "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: a, namespace: shop}\nspec: {accessLogging: [{providers: [{name: envoy}]}]}\n", drained: true},
 		{name: "count.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {name: count, namespace: shop}\nspec: {url: 'https://modules.test/a.wasm'}\n"},
+		{name: "script.yaml", text: "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {name: count, namespace: shop}\nspec: {lua: {inlineCode: 'while true do end'}}\n"},
 		{name: "other.yaml", text: strings.ReplaceAll(strings.ReplaceAll(shopService, "web", "other"), "number: 80,", "number: 81,")},
 		{name: "sidecar.yaml", text: strings.Replace(clientSidecar, "*/*", "./web.shop.svc.cluster.local", 1)},
 		{name: "sidecar.yaml", drained: true},

@@ -18,7 +18,7 @@ import (
 func InForce(kind model.Kind) bool {
 	switch kind {
 	case model.ServiceEntry, model.WorkloadEntry, model.VirtualService, model.DestinationRule, model.PeerAuthentication, model.Sidecar, model.Gateway,
-		model.WasmPlugin, model.AuthorizationPolicy, model.RequestAuthentication, model.Telemetry, model.EnvoyFilter:
+		model.WasmPlugin, model.TrafficExtension, model.AuthorizationPolicy, model.RequestAuthentication, model.Telemetry, model.EnvoyFilter:
 		return true
 	case model.GatewayClass, model.KubernetesGateway, model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute,
 		model.ListenerSet, model.ReferenceGrant, model.BackendTLSPolicy, model.Ingress, model.IngressClass: // through the objects that they are converted to

@@ -163,7 +163,7 @@ func build(prev *Mesh, in Input, change model.Change) *Mesh {
 	m.PeerAuthentications = rebuild(old.PeerAuthentications, st, model.PeerAuthentication, newPeerAuthentications)
 	m.Sidecars = rebuild(old.Sidecars, st, model.Sidecar, newSidecars)
 	m.Gateways = rebuild(old.Gateways, st, model.Gateway, newGateways)
-	m.WasmPlugins = rebuild(old.WasmPlugins, st, model.WasmPlugin, newWasmPlugins)
+	m.WasmPlugins = rebuildOf(old.WasmPlugins, st, newWasmPlugins, model.WasmPlugin, model.TrafficExtension)
 	m.AuthorizationPolicies = rebuild(old.AuthorizationPolicies, st, model.AuthorizationPolicy, newAuthorizationPolicies)
 	m.RequestAuthentications = rebuildRequestAuthentications(old.RequestAuthentications, st)
 	m.Telemetries = rebuild(old.Telemetries, st, model.Telemetry, newTelemetries)
@@ -285,11 +285,20 @@ type index interface{ objects() []*model.Config }
 
 // rebuild returns the index of one kind. It returns the old index if its objects did not change.
 func rebuild[T index](old T, st step, kind model.Kind, build func(old T, objs []*model.Config, set settings) T) T {
+	return rebuildOf(old, st, build, kind)
+}
+
+// rebuildOf does the same for the index of several kinds.
+func rebuildOf[T index](old T, st step, build func(old T, objs []*model.Config, set settings) T, kinds ...model.Kind) T {
 	isNew := old.objects() == nil
-	if !isNew && !st.change.Touches(kind) {
+	if !isNew && !st.change.Touches(kinds...) {
 		return old
 	}
-	objs := canonical(st.in.List(kind))
+	var listed []*model.Config
+	for _, kind := range kinds {
+		listed = append(listed, st.in.List(kind)...)
+	}
+	objs := canonical(listed)
 	if !isNew && slices.EqualFunc(old.objects(), objs, sameConfig) {
 		return old
 	}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -21,13 +22,20 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 )
 
-// WasmPlugin is one valid WasmPlugin object.
+// WasmPlugin is one valid object of the kind WasmPlugin or TrafficExtension.
 type WasmPlugin struct {
 	Config *model.Config
-	Spec   *extensionsv1alpha1.WasmPlugin
-	// Name is namespace.name, the name of the filter in listeners and of its configuration.
+	// Spec is that of the object. A TrafficExtension has the same fields in other places.
+	Spec *extensionsv1alpha1.WasmPlugin
+	// At is the path of the fields of the module in the object.
+	At string
+	// Lua is the code that runs instead of a module; empty for a module.
+	Lua string
+	// Name is the name of the filter in listeners and of its configuration: namespace.name for a
+	// WasmPlugin, namespace.name~lua or namespace.name~wasm for a TrafficExtension.
 	Name string
 	// URL is the location of the module: file://, http://, https:// or oci://.
 	URL string
@@ -61,22 +69,21 @@ func (w *WasmPlugins) objects() []*model.Config {
 func newWasmPlugins(old *WasmPlugins, objs []*model.Config, set settings) *WasmPlugins {
 	w := &WasmPlugins{root: set.root, byNamespace: make(map[string][]*WasmPlugin), byName: make(map[string]*WasmPlugin), all: objs}
 	for _, obj := range objs {
-		spec, ok := obj.Spec.(*extensionsv1alpha1.WasmPlugin)
-		if !ok {
+		plugin := pluginFrom(obj)
+		if plugin == nil {
 			continue
 		}
 		report := func(format string, args ...any) {
 			w.problems = append(w.problems, model.Problem{Object: obj.Key, Source: obj.Source, Reason: fmt.Sprintf(format, args...)})
 		}
-		plugin, err := newWasmPlugin(obj, spec)
-		if err != nil {
+		if err := plugin.complete(set); err != nil {
 			report("%s; the plugin is ignored", err)
 			continue
 		}
 		if old != nil && old.byName[plugin.Name] != nil && sameConfig(old.byName[plugin.Name].Config, obj) {
 			plugin = old.byName[plugin.Name]
 		}
-		for i, ref := range targetRefs(spec) {
+		for i, ref := range targetRefs(plugin.Spec) {
 			if ref.GetGroup() != gatewayAPIGroup || ref.GetKind() != string(kindGateway) {
 				report("spec.targetRefs[%d]: %s %q is not a Gateway of %s, so the plugin has no effect; name a Gateway, or use a selector",
 					i, ref.GetKind(), ref.GetName(), gatewayAPIGroup)
@@ -109,24 +116,57 @@ func inOrder(plugins []*WasmPlugin) []*WasmPlugin {
 	return plugins
 }
 
-// newWasmPlugin returns the plugin of an object. The error is the reason why the plugin cannot be
-// used in Envoy.
-func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*WasmPlugin, error) {
-	p := &WasmPlugin{Config: obj, Spec: spec, Name: obj.Namespace + "." + obj.Name}
+// pluginFrom returns the plugin of an object, without what complete adds; nil if it is none.
+func pluginFrom(obj *model.Config) *WasmPlugin {
+	p := &WasmPlugin{Config: obj, At: "spec", Name: obj.Namespace + "." + obj.Name}
+	switch spec := obj.Spec.(type) {
+	case *extensionsv1alpha1.WasmPlugin:
+		p.Spec = spec
+	case *extensionsv1alpha1.TrafficExtension:
+		w := spec.GetWasm()
+		p.Spec = &extensionsv1alpha1.WasmPlugin{
+			Selector: spec.GetSelector(), TargetRefs: spec.GetTargetRefs(), Phase: extensionsv1alpha1.PluginPhase(spec.GetPhase()), Priority: spec.GetPriority(),
+			Url: w.GetUrl(), Sha256: w.GetSha256(), ImagePullPolicy: w.GetImagePullPolicy(), ImagePullSecret: w.GetImagePullSecret(),
+			PluginConfig: w.GetPluginConfig(), PluginName: w.GetPluginName(), FailStrategy: w.GetFailStrategy(), VmConfig: w.GetVmConfig(), Type: w.GetType(),
+		}
+		for _, m := range spec.GetMatch() {
+			p.Spec.Match = append(p.Spec.Match, &extensionsv1alpha1.WasmPlugin_TrafficSelector{Mode: m.GetMode(), Ports: m.GetPorts()})
+		}
+		p.At, p.Name = "spec.wasm", p.Name+"~wasm"
+		if w == nil {
+			p.At, p.Name, p.Lua = "spec.lua", obj.Namespace+"."+obj.Name+"~lua", spec.GetLua().GetInlineCode()
+		}
+	default:
+		return nil
+	}
+	return p
+}
+
+// complete adds what is derived from the spec. The error is the reason why the plugin cannot be used
+// in Envoy.
+func (p *WasmPlugin) complete(set settings) error {
+	spec := p.Spec
 	if spec.GetType() == extensionsv1alpha1.PluginType_NETWORK {
-		return nil, fmt.Errorf("spec.type is NETWORK, but only HTTP is supported: write HTTP, or remove the object")
+		return fmt.Errorf("%s.type is NETWORK, but only HTTP is supported: write HTTP, or remove the object", p.At)
 	}
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
 	if err != nil {
-		return nil, fmt.Errorf("spec cannot be written: %w", err)
+		return fmt.Errorf("spec cannot be written: %w", err)
 	}
 	p.Version = strconv.FormatUint(xxhash.Sum64(text), 16)
-	if p.URL, err = moduleURL(spec.GetUrl()); err != nil {
-		return nil, err
+	switch {
+	case p.At != "spec.lua":
+		if p.URL, err = moduleURL(spec.GetUrl(), p.At); err != nil {
+			return err
+		}
+	case p.Lua == "":
+		return errors.New("spec.lua.inlineCode is missing: write the code, or a module in spec.wasm")
+	case set.patches.NoLua:
+		return errors.New("spec.lua: " + patch.LuaOff)
 	}
 	if len(spec.GetPluginConfig().GetFields()) > 0 {
 		if p.Settings, err = compactJSON(spec.GetPluginConfig()); err != nil {
-			return nil, fmt.Errorf("spec.pluginConfig cannot be written as JSON: %w", err)
+			return fmt.Errorf("%s.pluginConfig cannot be written as JSON: %w", p.At, err)
 		}
 	}
 	var key strings.Builder
@@ -141,23 +181,23 @@ func newWasmPlugin(obj *model.Config, spec *extensionsv1alpha1.WasmPlugin) (*Was
 		}
 	}
 	p.ListenerKey = key.String()
-	return p, nil
+	return nil
 }
 
-// moduleURL returns the URL of a module. A value without a scheme is an OCI image.
-func moduleURL(text string) (string, error) {
+// moduleURL returns the URL of a module, whose field is at a path. A value without a scheme is an OCI image.
+func moduleURL(text, at string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
 	case text == "":
-		return "", fmt.Errorf("spec.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1")
+		return "", fmt.Errorf("%s.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1", at)
 	case err != nil: // the text of the error may contain a password
-		return "", fmt.Errorf("spec.url is not a URL: write file://, http://, https:// or oci:// before the address")
+		return "", fmt.Errorf("%s.url is not a URL: write file://, http://, https:// or oci:// before the address", at)
 	case u.Scheme == "":
 		return "oci://" + text, nil
 	case !slices.Contains([]string{"file", "http", "https", "oci"}, u.Scheme):
-		return "", fmt.Errorf("spec.url has the scheme %q: write file, http, https or oci", u.Scheme)
+		return "", fmt.Errorf("%s.url has the scheme %q: write file, http, https or oci", at, u.Scheme)
 	case u.Scheme == "file" && len(text) <= len("file://") || u.Scheme == "file" && !strings.HasPrefix(text, "file://"):
-		return "", fmt.Errorf("spec.url names no file: write its path after file://")
+		return "", fmt.Errorf("%s.url names no file: write its path after file://", at)
 	}
 	return text, nil
 }

@@ -16,6 +16,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 )
 
 // pluginOf returns a WasmPlugin. A smaller age means an older object.
@@ -165,5 +166,40 @@ func TestUnchangedWasmPluginsStay(t *testing.T) {
 	}
 	if a.ListenerKey != was.ListenerKey || a.Version == was.Version {
 		t.Errorf("after a change of the module: ListenerKey: got %q, before %q; Version: got %s, before %s", a.ListenerKey, was.ListenerKey, a.Version, was.Version)
+	}
+}
+
+func TestTrafficExtensions(t *testing.T) {
+	t.Parallel()
+	lua := &extensionsv1alpha1.TrafficExtension{FilterConfig: &extensionsv1alpha1.TrafficExtension_Lua{Lua: &extensionsv1alpha1.LuaConfig{InlineCode: "a"}}}
+	for name, test := range map[string]struct {
+		spec    *extensionsv1alpha1.TrafficExtension
+		noLua   bool
+		problem string
+	}{
+		"shop.x~lua":  {spec: lua},
+		"shop.x~wasm": {spec: &extensionsv1alpha1.TrafficExtension{FilterConfig: &extensionsv1alpha1.TrafficExtension_Wasm{Wasm: &extensionsv1alpha1.WasmConfig{Url: "a"}}}},
+		"off":         {spec: lua, noLua: true, problem: "spec.lua: Lua is switched off by the operator of the control plane; the plugin is ignored"},
+		"empty":       {spec: &extensionsv1alpha1.TrafficExtension{}, problem: "spec.lua.inlineCode is missing: write the code, or a module in spec.wasm; the plugin is ignored"},
+		"no URL": {
+			spec:    &extensionsv1alpha1.TrafficExtension{FilterConfig: &extensionsv1alpha1.TrafficExtension_Wasm{Wasm: &extensionsv1alpha1.WasmConfig{}}},
+			problem: "spec.wasm.url is missing: write where the module is, such as oci://registry.example.com/plugin:v1; the plugin is ignored",
+		},
+	} {
+		in := Input{Patches: patch.Limits{NoLua: test.noLua}, List: func(kind model.Kind) []*model.Config {
+			if kind != model.TrafficExtension {
+				return nil
+			}
+			return []*model.Config{{Key: model.Key{Kind: kind, Namespace: "shop", Name: "x"}, Spec: test.spec}}
+		}}
+		m := Build(nil, in, model.Change{All: true})
+		var problems []string
+		for _, p := range m.Problems {
+			problems = append(problems, p.Reason)
+		}
+		plugin := m.WasmPlugins.For("shop", nil)
+		if got := strings.Join(problems, "\n"); got != test.problem || (len(plugin) == 1) != (got == "") || len(plugin) == 1 && plugin[0].Name != name {
+			t.Errorf("%s: %d plugins, problems: %s", name, len(plugin), got)
+		}
 	}
 }

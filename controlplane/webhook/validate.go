@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,11 +113,15 @@ func (v *Validator) answer(ctx context.Context, _ string, r *admissionv1.Admissi
 	return out, nil
 }
 
-// ofPatches returns warnings about the patches of EnvoyFilters that will not be applied, as Envoy would
-// refuse them or an operator has forbidden them. They are no errors, because the other patches of an
-// object are applied, and what a patch is merged into is not known here.
+// ofPatches returns warnings about the patches of EnvoyFilters, and the scripts of TrafficExtensions,
+// that will not be applied, as Envoy would refuse them or an operator has forbidden them. They are no
+// errors, because the other patches of an object are applied, and what a patch is merged into is not
+// known here.
 func (v *Validator) ofPatches(objects []*model.Config, known []model.Problem) (out []model.Problem) {
 	for _, c := range objects {
+		if x, ok := c.Spec.(*extensionsv1alpha1.TrafficExtension); ok && x.GetLua() != nil && v.patches.NoLua {
+			out = append(out, model.Problem{Object: c.Key, Source: c.Source, Reason: "spec.lua: " + patch.LuaOff, Warning: true})
+		}
 		spec, ok := c.Spec.(*networkingv1alpha3.EnvoyFilter)
 		if !ok {
 			continue

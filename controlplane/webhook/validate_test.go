@@ -16,11 +16,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionv1beta1 "k8s.io/api/admission/v1beta1"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 )
 
 func newValidator(t *testing.T) *Validator {
 	t.Helper()
-	v, err := NewValidator(Config{Registerer: prometheus.NewRegistry()})
+	v, err := NewValidator(Config{Registerer: prometheus.NewRegistry(), Patches: patch.Limits{NoLua: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +71,14 @@ func TestReviews(t *testing.T) {
 		"deleted":           {"DELETE", group, "WorkloadEntry", "null", true, "", ""},
 		"connected":         {"CONNECT", group, "WorkloadEntry", "null", true, "", ""},
 		"another API group": {"CREATE", "apps", "Deployment", `{"apiVersion":"apps/v1","kind":"Deployment"}`, true, "", ""},
-		"a later kind":      {"CREATE", group, "TrafficExtension", `{"spec":{"what":"ever"}}`, true, "", ""},
+		"a later kind":      {"CREATE", group, "LaterKind", `{"spec":{"what":"ever"}}`, true, "", ""},
 		"name of a kind":    {"CREATE", "example.com", "Gateway", `{"spec":{"what":"ever"}}`, true, "", ""},
 		"Gateway API":       {"CREATE", "gateway.networking.k8s.io", "GatewayClass", `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"GatewayClass","metadata":{"name":"x"},"spec":{}}`, false, "spec.controllerName", ""},
 		"without effect":    {"CREATE", "networking.istio.io", "EnvoyFilter", `{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","metadata":{"name":"x","namespace":"shop"},"spec":{"configPatches":[{"applyTo":"HTTP_FILTER","match":{"listener":{"portName":"http"}},"patch":{"operation":"REMOVE"}}]}}`, true, "", "has no effect in this version"},
 		"no object at all":  {"CREATE", group, "WorkloadEntry", `"text"`, false, "", ""},
 		"patch":             {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer","max_request_bytes":0}}`), true, "", "spec.configPatches[0].patch.value would be refused by Envoy: "},
 		"good patch":        {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer","max_request_bytes":9}}`), true, "", ""},
+		"script":            {"CREATE", "extensions.istio.io", "TrafficExtension", `{"apiVersion":"extensions.istio.io/v1alpha1","kind":"TrafficExtension","metadata":{"name":"x","namespace":"shop"},"spec":{"lua":{"inlineCode":"a"}}}`, true, "", "spec.lua: Lua is switched off"},
 		"known problem":     {"CREATE", group, "EnvoyFilter", filter(`"INSERT_FIRST","value":{"name":"a","typed_config":{"@type":"type.googleapis.com/stats.PluginConfig"}}`), false, "use a Telemetry object", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1"} {

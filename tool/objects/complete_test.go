@@ -16,6 +16,7 @@ func TestComplete(t *testing.T) {
 	s.want("create -f -", 0, "workloadentry/one created\nworkloadentry/two in shop created\n", "")
 	for line, want := range map[string]string{
 		"get workloade|":        "workloadentry",
+		"get tra|":              "trafficextension",
 		"get w|":                "wasmplugin we wg workloadentry workloadgroup",
 		"get we |":              "one",
 		"describe we o|":        "one",

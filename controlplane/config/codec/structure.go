@@ -286,6 +286,8 @@ func (b *builder) anything(n *yaml.Node, path string) any {
 // empty, which messages cannot distinguish: a person who writes "from: []" means
 // the opposite of what leaving it out means. It is never written to.
 var neverEmpty = map[protoreflect.FullName]string{
+	"istio.extensions.v1alpha1.WasmConfig.image_pull_secret":          "write the name of a Secret, or remove it",
+	"istio.extensions.v1alpha1.WasmConfig.plugin_name":                "write a name, or remove it",
 	"istio.extensions.v1alpha1.WasmPlugin.image_pull_secret":          "write the name of a Secret, or remove it",
 	"istio.extensions.v1alpha1.WasmPlugin.plugin_name":                "write a name, or remove it",
 	"istio.networking.v1alpha3.EnvoyFilter.WaypointMatch.port_number": "write a port between 1 and 65535, or remove it",

@@ -352,6 +352,7 @@ func TestEveryKind(t *testing.T) {
 		model.EnvoyFilter:         {"networking.istio.io/v1alpha3/EnvoyFilter", "networking.istio.io/v1alpha3/EnvoyFilter"},
 		model.AuthorizationPolicy: {"security.istio.io/v1beta1/AuthorizationPolicy", "security.istio.io/v1/AuthorizationPolicy"},
 		model.Telemetry:           {"telemetry.istio.io/v1alpha1/Telemetry", "telemetry.istio.io/v1/Telemetry"},
+		model.TrafficExtension:    {"extensions.istio.io/v1alpha1/TrafficExtension", "extensions.istio.io/v1alpha1/TrafficExtension"},
 		model.WasmPlugin:          {"extensions.istio.io/v1alpha1/WasmPlugin", "extensions.istio.io/v1alpha1/WasmPlugin"},
 		model.HTTPRoute:           {"gateway.networking.k8s.io/v1beta1/HTTPRoute", "gateway.networking.k8s.io/v1beta1/HTTPRoute"},
 		model.KubernetesGateway:   {"gateway.networking.k8s.io/v1beta1/Gateway", "gateway.networking.k8s.io/v1beta1/Gateway"},

@@ -172,6 +172,10 @@ var schemas = sortedSchemas(
 		Versions: []string{"v1", "v1alpha3", "v1alpha2"}, spec: (*gatewayv1.TLSRouteSpec)(nil), status: (*gatewayv1.TLSRouteStatus)(nil),
 	},
 	Schema{
+		Kind: model.TrafficExtension, Group: groupExtensions, Plural: "trafficextensions",
+		Versions: []string{"v1alpha1"}, spec: (*extensionsv1alpha1.TrafficExtension)(nil), status: istioStatus,
+	},
+	Schema{
 		Kind: model.UDPRoute, Group: GroupGateway, Plural: "udproutes",
 		Versions: []string{"v1", "v1alpha2"}, spec: (*gatewayv1.UDPRouteSpec)(nil), status: (*gatewayv1.UDPRouteStatus)(nil),
 	},

@@ -29,6 +29,7 @@ var kindRules = map[model.Kind]func(*checker, *model.Config){
 	model.TCPRoute:              validateGatewayAPI,
 	model.Telemetry:             validateTelemetry,
 	model.TLSRoute:              validateGatewayAPI,
+	model.TrafficExtension:      validateTrafficExtension,
 	model.UDPRoute:              validateGatewayAPI,
 	model.VirtualService:        validateVirtualService,
 	model.WasmPlugin:            validateWasmPlugin,

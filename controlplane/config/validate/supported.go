@@ -190,6 +190,10 @@ var supportedTable = map[protoreflect.FullName]string{
 
 	"istio.extensions.v1alpha1.WasmPlugin":                 "selector targetRef targetRefs url sha256 imagePullPolicy imagePullSecret pluginConfig pluginName phase priority failStrategy vmConfig match type",
 	"istio.extensions.v1alpha1.WasmPlugin.TrafficSelector": "mode ports",
+	"istio.extensions.v1alpha1.TrafficExtension":           "selector targetRefs phase priority match wasm lua",
+	"istio.extensions.v1alpha1.TrafficSelector":            "mode ports",
+	"istio.extensions.v1alpha1.WasmConfig":                 "url sha256 imagePullPolicy imagePullSecret pluginConfig pluginName failStrategy vmConfig type",
+	"istio.extensions.v1alpha1.LuaConfig":                  "inlineCode",
 	"istio.extensions.v1alpha1.VmConfig":                   "env",
 	"istio.extensions.v1alpha1.EnvVar":                     "name valueFrom value",
 }

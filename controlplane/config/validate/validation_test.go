@@ -102,7 +102,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 	for _, kind := range []model.Kind{
 		model.AuthorizationPolicy, model.PeerAuthentication, model.RequestAuthentication, model.EnvoyFilter, model.Telemetry,
-		model.WasmPlugin, model.ProxyConfig, model.BackendTLSPolicy, model.GatewayClass, model.GRPCRoute, model.HTTPRoute,
+		model.WasmPlugin, model.TrafficExtension, model.ProxyConfig, model.BackendTLSPolicy, model.GatewayClass, model.GRPCRoute, model.HTTPRoute,
 		model.KubernetesGateway, model.ListenerSet, model.ReferenceGrant, model.TCPRoute, model.TLSRoute, model.UDPRoute, model.Ingress, model.IngressClass,
 	} {
 		sch, ok := schema.Of(kind)

@@ -272,7 +272,7 @@ func (d debugger) explainProxy() (answerOf, error) {
 // rank orders kinds by how few objects of it a proxy has.
 func rank(kind string) int {
 	kinds := []model.Kind{
-		model.Sidecar, model.Gateway, model.KubernetesGateway, model.ListenerSet, model.PeerAuthentication, model.WasmPlugin,
+		model.Sidecar, model.Gateway, model.KubernetesGateway, model.ListenerSet, model.PeerAuthentication, model.WasmPlugin, model.TrafficExtension,
 		model.HTTPRoute, model.GRPCRoute, model.TLSRoute, model.TCPRoute, model.Ingress, model.VirtualService, model.DestinationRule, model.BackendTLSPolicy,
 	}
 	if i := slices.Index(kinds, model.Kind(kind)); i >= 0 {

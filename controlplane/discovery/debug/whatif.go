@@ -37,7 +37,7 @@ var comparedTypes = append(slices.Clone(xds.Types), xds.TypeExtension)
 var proposedKinds = map[model.Kind]bool{
 	model.AuthorizationPolicy: true, model.DestinationRule: true, model.EnvoyFilter: true, model.Gateway: true,
 	model.PeerAuthentication: true, model.RequestAuthentication: true, model.ServiceEntry: true, model.Sidecar: true,
-	model.Telemetry: true, model.VirtualService: true, model.WasmPlugin: true, model.WorkloadEntry: true,
+	model.Telemetry: true, model.TrafficExtension: true, model.VirtualService: true, model.WasmPlugin: true, model.WorkloadEntry: true,
 }
 
 // whatIf compares the configuration of all proxies with what it would be if objects changed.

@@ -47,15 +47,21 @@ type Plugins struct {
 	problems []model.Problem
 	refused  map[string]refusal
 	again    <-chan time.Time // when to check again; nil for never
-	// pending are unanswered resources. good maps each name to the version that was accepted last,
-	// and bad contains the rejected versions that are still made.
-	pending []*xds.Resource
+	// pending are unanswered responses, oldest first. good maps each name to the version that was
+	// accepted last, and bad contains the rejected versions that are still made.
+	pending []response
 	good    map[string]*xds.Resource
 	bad     map[string]map[uint64]struct{}
 	// rejections contains the last rejections by Envoy or its agent of plugins that are still
 	// made.
 	rejections map[string]rejection
 	watch
+}
+
+// response is what was sent under a nonce.
+type response struct {
+	nonce     string
+	resources []*xds.Resource
 }
 
 // rejection is one version of a plugin that was rejected.
@@ -166,22 +172,37 @@ func (v *Plugins) instead(res *xds.Resource) *xds.Resource {
 	return res
 }
 
-// Sent records the resources that the proxy must answer.
-func (v *Plugins) Sent(resources []*xds.Resource) { v.pending = resources }
+// Sent records the resources of a response that the proxy must answer.
+func (v *Plugins) Sent(nonce string, resources []*xds.Resource) {
+	const most = 1000 // of a client that never answers
+	if len(v.pending) == most {
+		v.pending = v.pending[1:]
+	}
+	v.pending = append(v.pending, response{nonce, resources})
+}
+
+// scriptError begins Envoy's message about a script that it cannot load.
+const scriptError = "script load error: "
 
 // AgentCode is the prefix of rejections by agents. Envoy did not receive what they rejected.
 const AgentCode = "code 0:"
 
-// Answered processes the proxy's answer: the rejection with its code, or "" for an acceptance, and
-// the message in it. The resources that the message names were rejected, or all if it names none.
-// Code 0 is that of the agent. What was sent instead of a rejected plugin changes nothing.
-func (v *Plugins) Answered(rejected, message string) {
-	v.pending = slices.DeleteFunc(slices.Clone(v.pending), extension.IsReplacement)
-	named := func(res *xds.Resource) bool { return strings.Contains(message, res.Name) }
-	some := slices.ContainsFunc(v.pending, named)
-	accepted := func(res *xds.Resource) bool { return rejected == "" || some && !named(res) }
-	for _, res := range v.pending {
-		if !accepted(res) {
+// Answered processes the proxy's answer to a response: the rejection with its code, or "" for an
+// acceptance, and the message in it. It returns the names of resources to send again: Envoy stops at
+// the first one that it rejects, in an order of its own, and may lack the others. Code 0 is that of
+// the agent. What was sent instead of a rejected plugin changes nothing.
+func (v *Plugins) Answered(nonce, rejected, message string) (again []string) {
+	i := slices.IndexFunc(v.pending, func(r response) bool { return r.nonce == nonce })
+	if i < 0 {
+		return nil
+	}
+	answered := slices.DeleteFunc(slices.Clone(v.pending[i].resources), extension.IsReplacement)
+	var bad []*xds.Resource
+	if rejected != "" {
+		bad = v.named(message, answered)
+	}
+	for _, res := range answered {
+		if slices.Contains(bad, res) {
 			if v.rejections == nil {
 				v.rejections = map[string]rejection{}
 			}
@@ -191,15 +212,18 @@ func (v *Plugins) Answered(rejected, message string) {
 		}
 	}
 	if strings.HasPrefix(rejected, AgentCode) {
-		return // the agent retries and answers again
+		return nil // the agent retries and answers again
 	}
-	for _, res := range v.pending {
+	v.pending = slices.Delete(v.pending, 0, i+1)
+	for _, res := range answered {
 		switch {
-		case accepted(res):
+		case rejected == "":
 			if v.good == nil {
 				v.good = map[string]*xds.Resource{}
 			}
 			v.good[res.Name] = res
+		case !slices.Contains(bad, res):
+			again = append(again, res.Name)
 		case v.good[res.Name] == res:
 			delete(v.good, res.Name)
 			fallthrough
@@ -214,7 +238,32 @@ func (v *Plugins) Answered(rejected, message string) {
 			v.made = nil // complete the set again
 		}
 	}
-	v.pending = nil
+	return again
+}
+
+// named returns the resources that the message of a rejection names, or all if it names none. A
+// script can choose a message that does not name it: then it may be any script that was not accepted
+// before.
+func (v *Plugins) named(message string, sent []*xds.Resource) (out []*xds.Resource) {
+	if _, text, ok := strings.Cut(message, scriptError); ok {
+		for _, res := range sent {
+			if strings.HasPrefix(text, `[string "`+extension.Mark(res.Name)) {
+				return []*xds.Resource{res}
+			}
+		}
+		out = slices.DeleteFunc(slices.Clone(sent), func(res *xds.Resource) bool { return v.good[res.Name] == res || !extension.IsScript(res) })
+	} else {
+		// A name may be a part of a longer one.
+		for _, res := range slices.SortedFunc(slices.Values(sent), func(a, b *xds.Resource) int { return len(b.Name) - len(a.Name) }) {
+			if strings.Contains(message, res.Name) {
+				out, message = append(out, res), strings.ReplaceAll(message, res.Name, " ")
+			}
+		}
+	}
+	if len(out) == 0 {
+		return sent
+	}
+	return out
 }
 
 // Rejected returns the names of the plugins that the proxy lacks because Envoy or its agent
@@ -299,7 +348,7 @@ func (v *Plugins) refuse(refused map[string]refusal) {
 		}
 		v.problems = append(v.problems, model.Problem{
 			Object: plugin.Config.Key, Source: plugin.Config.Source,
-			Reason: fmt.Sprintf("spec.imagePullSecret: %s: the image cannot be pulled; create the Secret or correct the name", no.text),
+			Reason: fmt.Sprintf("%s.imagePullSecret: %s: the image cannot be pulled; create the Secret or correct the name", plugin.At, no.text),
 		})
 	}
 	v.refused = refused

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -42,6 +44,10 @@ const (
 // Config builds the configuration of a plugin. The problems describe the parts of the object that
 // are omitted. Old Envoys support only FAIL_OPEN and FAIL_CLOSE.
 func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []model.Problem) {
+	if p.Lua != "" {
+		code := &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: Mark(p.Name) + p.Lua}}
+		return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: envoyconf.Pack(&luav3.Lua{DefaultSourceCode: code})}, nil
+	}
 	vm := &wasmv3.VmConfig{Runtime: runtime, Code: code(p), EnvironmentVariables: &wasmv3.EnvironmentVariables{KeyValues: map[string]string{}}}
 	problems := environment(p, vm.GetEnvironmentVariables())
 	config := &wasmv3.PluginConfig{
@@ -52,6 +58,16 @@ func Config(p *snapshot.WasmPlugin, old bool) (*corev3.TypedExtensionConfig, []m
 	}
 	failStrategy(p, config, old)
 	return &corev3.TypedExtensionConfig{Name: p.Name, TypedConfig: envoyconf.Pack(&httpwasmv3.Wasm{Config: config})}, problems
+}
+
+// Mark returns the comment before the script of a filter. Messages of Lua name a script by the first
+// 45 bytes of its first line, and Envoy adds nothing to them.
+func Mark(name string) string {
+	const most = 45 - len("--[[]]")
+	if len(name) > most {
+		name = strconv.FormatUint(xxhash.Sum64String(name), 16)
+	}
+	return "--[[" + name + "]]"
 }
 
 // code returns the source of the module.
@@ -79,7 +95,7 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 	for i, v := range p.Spec.GetVmConfig().GetEnv() {
 		switch {
 		case strings.HasPrefix(v.GetName(), hintPrefix):
-			report("spec.vmConfig.env[%d].name: %q has no effect: names that begin with %s are for the agent; choose another name", i, v.GetName(), hintPrefix)
+			report("%s.vmConfig.env[%d].name: %q has no effect: names that begin with %s are for the agent; choose another name", p.At, i, v.GetName(), hintPrefix)
 		case v.GetValueFrom() == extensionsv1alpha1.EnvValueSource_HOST:
 			env.HostEnvKeys = append(env.HostEnvKeys, v.GetName())
 		default:
@@ -93,12 +109,12 @@ func environment(p *snapshot.WasmPlugin, env *wasmv3.EnvironmentVariables) []mod
 	switch name := p.Spec.GetImagePullSecret(); {
 	case name == "":
 	case !strings.HasPrefix(p.URL, "oci://"):
-		report("spec.imagePullSecret has no effect: the module is not an image; remove it, or write oci:// in spec.url")
+		report("%s.imagePullSecret has no effect: the module is not an image; remove it, or write oci:// in %[1]s.url", p.At)
 	default:
 		env.KeyValues[hintPullSecret] = noPullSecret
 		ref, err := credentials.ParseReference(name, p.Config.Namespace)
 		if err != nil {
-			report("spec.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", err, p.Config.Namespace)
+			report("%s.imagePullSecret: %s: the image cannot be pulled; name a Secret of the namespace %s", p.At, err, p.Config.Namespace)
 			break
 		}
 		// The namespace is always that of the object, whatever the reference contains.

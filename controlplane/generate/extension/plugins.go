@@ -23,6 +23,7 @@ import (
 // The types that a configuration may have: the plugin, and its replacement if it is not available.
 const (
 	typeWasm = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
+	typeLua  = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
 	typeRBAC = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
 )
 
@@ -107,6 +108,9 @@ func takes(plugin *snapshot.WasmPlugin, side Side, port uint32) bool {
 // regardless of the failure policy.
 func discovered(plugin *snapshot.WasmPlugin) *hcmv3.HttpFilter {
 	source := &corev3.ExtensionConfigSource{ConfigSource: envoyconf.OverADS(), TypeUrls: []string{typeWasm, typeRBAC}}
+	if plugin.Lua != "" {
+		source.TypeUrls[0] = typeLua
+	}
 	if plugin.Spec.GetFailStrategy() == extensionsv1alpha1.FailStrategy_FAIL_OPEN {
 		source.DefaultConfig = envoyconf.Pack(&rbacv3.RBAC{}) // without rules, all requests pass
 	}
@@ -127,6 +131,12 @@ func Replacement(plugin *snapshot.WasmPlugin) (*xds.Resource, error) {
 		r.Sources.AddConfigs(plugin.Config)
 	}
 	return r, err
+}
+
+// IsScript reports whether an ECDS resource is a script.
+func IsScript(r *xds.Resource) bool {
+	config, err := configOf(r)
+	return err == nil && config.GetTypedConfig().GetTypeUrl() == typeLua
 }
 
 // IsReplacement reports whether an ECDS resource was returned by [Replacement].
