@@ -187,10 +187,14 @@ test-machine: ## install the packages on a Debian with systemd of its own; needs
 	@cd packaging/linux && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a machine with systemd' $(GOFLAGS_TEST) -count=1 -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) --
 
 # Upgrades from both older releases, or from the revisions of FROM.
-FROM ?= all
 .PHONY: test-upgrades
-test-upgrades: build envoy ## test upgrades and downgrades with the programs of older revisions
-	@cd e2e && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'upgrades' $(GOFLAGS_TEST) -count=1 -run '^TestUpgrades$$' -v -from '$(FROM)' --
+test-upgrades: build envoy ## test upgrades and downgrades with the programs of older revisions; needs root
+	@$(MAKE) --no-print-directory image-programs IMAGE_ARCHES="$$(go env GOARCH)"
+	@from='$(FROM)'; from=$${from:-$$(scripts/older list | paste -sd,)}; export CGO_ENABLED=0; \
+	(cd e2e && $(CURDIR)/scripts/gotest "upgrades from $$from" $(GOFLAGS_TEST) -count=1 -run '^TestUpgrades$$' -from "$$from" --); \
+	for revision in $${from//,/ }; do \
+	  (cd packaging/linux && $(CURDIR)/scripts/gotest "machines, from $$revision" $(GOFLAGS_TEST) -count=1 -run '^TestJoinMachines$$' -from "$$revision" -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) --); \
+	done
 
 .PHONY: race
 race: build envoy ## run all tests but e2e under the race detector

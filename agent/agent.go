@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,6 +24,8 @@ type Config struct {
 	Role    string // node.Sidecar, node.Router or node.Waypoint
 	Flags   Flags
 	Environ environ.Values
+	// Process is the environment of the process, for an agent that replaces this one.
+	Process []string
 	// JSONLog makes Envoy's log JSON.
 	JSONLog bool
 	// Version is the version of the program, for the log and the debug pages.
@@ -54,6 +57,7 @@ type Flags struct {
 // Agent is the node agent.
 type Agent struct {
 	settings *settings
+	process  []string // Config.Process
 	log      *slog.Logger
 }
 
@@ -77,7 +81,7 @@ func New(ctx context.Context, c Config) (*Agent, error) {
 	c.Logger.Info("configuration resolved", "proxy", cfg.node.String(), "identity", cfg.identity.String(),
 		"address", cfg.xds.address, "path", cfg.proxyConfig.GetBinaryPath(), "version", c.Version)
 	c.Logger.Info("proxy configuration in force", "resource", redacted(cfg))
-	return &Agent{settings: cfg, log: c.Logger}, nil
+	return &Agent{settings: cfg, process: c.Process, log: c.Logger}, nil
 }
 
 // detector returns a function that detects the cloud. Metadata that its service does
@@ -97,7 +101,8 @@ func detector(ctx context.Context, cloud environ.Cloud, log *slog.Logger) func(b
 }
 
 // Run binds the sockets of the agent, builds its components and runs them until ctx
-// is done or a component stops. Envoy drains before Run returns.
+// is done or a component stops. Envoy drains before Run returns. Run does not return if another
+// agent replaces this one.
 func (a *Agent) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // stopped before the start
@@ -126,7 +131,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := writeGRPCBootstrap(cfg, a.log); err != nil {
 		return err
 	}
-	return parts.run(ctx, a.log)
+	if err := parts.run(ctx, a.log); !errors.Is(err, envoy.ErrHandedOver) {
+		return err
+	}
+	return parts.exec(ctx, a.log, a.process)
 }
 
 // TuneRuntime makes the process save memory for a little CPU: the agent allocates

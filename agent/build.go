@@ -36,7 +36,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "istio_build", Help: "The version of the agent, as tag; always 1."}, []string{"component", "tag"})
 	build.WithLabelValues("proxy", b.cfg.version).Set(1)
 	b.registry.MustRegister(build)
-	b.parts = &parts{binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart, limited: !b.cfg.env.GoTuned, unsafe: b.cfg.flags.AllowUnsafeEnvoy || b.cfg.env.AllowUnsafeEnvoy}
+	b.parts = &parts{socks: b.socks, binary: b.cfg.proxyConfig.GetBinaryPath(), hot: b.cfg.flags.HotRestart, limited: !b.cfg.env.GoTuned, unsafe: b.cfg.flags.AllowUnsafeEnvoy || b.cfg.env.AllowUnsafeEnvoy}
 	for _, step := range []func() error{b.lastGood, b.identity, b.dnsProxy, b.wasmCache, b.relay, b.envoy, b.debugPort, b.healthCheck} {
 		if err := step(); err != nil {
 			return nil, err

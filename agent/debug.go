@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/outrigger-mesh/outrigger/agent/environ"
+	"github.com/outrigger-mesh/outrigger/internal/handover"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
@@ -41,11 +42,11 @@ func (b *builder) debugHandlers() map[string]http.Handler {
 }
 
 // bindDebug binds the debug port, for peers on this machine.
-func (s *sockets) bindDebug(cfg *settings) (err error) {
+func (s *sockets) bindDebug(cfg *settings, inherited *handover.Sockets) (err error) {
 	if !cfg.env.Debug.Enabled {
 		return nil
 	}
-	if s.debug, err = net.Listen("tcp", net.JoinHostPort(DebugHost(cfg.local), strconv.Itoa(cfg.env.Debug.Port))); err != nil {
+	if s.debug, err = inherited.Listen(net.JoinHostPort(DebugHost(cfg.local), strconv.Itoa(cfg.env.Debug.Port))); err != nil {
 		return fmt.Errorf("debug port: %w; free it, set PROXY_XDS_DEBUG_VIA_AGENT_PORT, or PROXY_XDS_DEBUG_VIA_AGENT to false", err)
 	}
 	return nil

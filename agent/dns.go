@@ -11,11 +11,12 @@ import (
 	"os"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
+	"github.com/outrigger-mesh/outrigger/internal/handover"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
 
 // bindDNS binds the DNS proxy, if the node's metadata enables it.
-func (s *sockets) bindDNS(cfg *settings) (err error) {
+func (s *sockets) bindDNS(cfg *settings, inherited *handover.Sockets) (err error) {
 	if !bool(cfg.metadata.DNSCapture) || cfg.node.Role != node.Sidecar {
 		return nil
 	}
@@ -28,7 +29,7 @@ func (s *sockets) bindDNS(cfg *settings) (err error) {
 		return fmt.Errorf("DNS proxy: %w", err)
 	}
 	s.upstream.Parallel, s.upstream.Timeout = cfg.env.DNS.Parallel, cfg.env.DNS.Timeout
-	if s.dns, err = dns.Listen(place.Address, s.upstream.Servers); err != nil {
+	if s.dns, err = dns.Listen(place.Address, s.upstream.Servers, inherited); err != nil {
 		return fmt.Errorf("environment variable DNS_PROXY_ADDR is %q: %w", address, err)
 	}
 	return nil

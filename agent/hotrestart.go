@@ -32,9 +32,9 @@ func hotRestart(cfg *settings, connected func() error) envoy.HotRestart {
 	}
 }
 
-// hotRestarts asks for a hot restart at each SIGHUP until ctx is done. Without
-// --hot-restart the signal is left alone: it ends the agent, as it ends any
-// program that does not know it.
+// hotRestarts asks for a hot restart at each SIGHUP until ctx is done, or hands over to
+// the agent's program if that is another one now. Without --hot-restart the signal is left
+// alone: it ends the agent, as it ends any program that does not know it.
 func (p *parts) hotRestarts(ctx context.Context, log *slog.Logger) {
 	if !p.hot {
 		return
@@ -47,6 +47,14 @@ func (p *parts) hotRestarts(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 			return
 		case <-signals:
+			path := replaced()
+			if path != "" {
+				err := p.handOver(ctx, path)
+				if err == nil || ctx.Err() != nil {
+					continue
+				}
+				log.Error("the program of the agent is another one now, but cannot replace this one; restart the agent", "path", path, "err", err)
+			}
 			if !p.envoy.HotRestart("SIGHUP") {
 				log.Warn("hot restart request ignored: another one is pending", "signal", "SIGHUP")
 			}

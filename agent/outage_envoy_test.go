@@ -155,7 +155,7 @@ func newOutageEnvoy(t *testing.T) *outageEnvoy {
 	secrets, err := sds.NewServer(sds.ServerConfig{Listener: socket, Workload: e.peer, Files: files, Logger: discard})
 	must(err)
 	e.run(secrets)
-	sockets, err := dns.Listen("127.0.0.1:0", nil)
+	sockets, err := dns.Listen("127.0.0.1:0", nil, nil)
 	must(err)
 	e.names, err = dns.New(dns.Config{Sockets: sockets, Domain: "default.svc.cluster.local", Namespace: "default", Logger: discard})
 	must(err)

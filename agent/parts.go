@@ -5,14 +5,17 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/internal/footprint"
+	"github.com/outrigger-mesh/outrigger/internal/handover"
 	"github.com/outrigger-mesh/outrigger/internal/sdnotify"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/sds/caclient"
@@ -46,6 +49,10 @@ type parts struct {
 	unsafe   bool // an Envoy with known bypasses of authorization is allowed
 	hot      bool // SIGHUP triggers a hot restart
 	limited  bool // the agent limits its memory: the user has not tuned Go
+
+	socks *sockets
+	// kept are copies of the sockets while another agent replaces this one, else nil.
+	kept atomic.Pointer[handover.Kept]
 }
 
 // run runs the components until ctx is done or one of them stops. Envoy always stops
@@ -58,7 +65,11 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	defer stopHelpers()
 	start := func(name string, run func(context.Context) error) {
 		g.Go(func() error {
-			defer stopEnvoy()
+			defer func() {
+				if p.kept.Load() == nil {
+					stopEnvoy()
+				}
+			}()
 			if err := run(helping); err != nil {
 				log.Error("component stopped unexpectedly; shutting down the agent", "name", name, "err", err)
 				return fmt.Errorf("%s: %w", name, err)
@@ -92,7 +103,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		start("debug", p.debug.Run) // reads debug questions, feeds the control plane
 	}
 	if p.dns != nil {
-		start("dns", p.dns.Run) // reads name tables and the system's resolvers, feeds the application's lookups
+		start("dns", p.serveDNS) // reads name tables and the system's resolvers, feeds the application's lookups
 	}
 	if p.wasm != nil {
 		start("wasm", p.wasm.Run) // reads its clock, deletes modules that nothing uses
@@ -103,20 +114,7 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	if p.status != nil {
 		start("status", p.status.Run) // reads Envoy's admin port, the identity and the application, feeds probes and scrapes
 	}
-	g.Go(func() error { // reads readiness and the relay's status, feeds the service manager
-		p.manager.Run(helping, proxying.Done(), log.With("component", "sdnotify"), p.state)
-		return nil
-	})
-	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
-		footprint.GiveBack(helping, giveBackAfter[:]...)
-		return nil
-	})
-	if p.limited {
-		g.Go(func() error { // reads what garbage collections find, feeds the runtime's memory limit
-			footprint.Limit(helping, memoryFloor)
-			return nil
-		})
-	}
+	p.support(helping, &g, proxying.Done(), log)
 	ended, tooOld := make(chan struct{}), make(chan error, 1)
 	if p.envoy == nil { // the applications speak to the control plane themselves
 		g.Go(func() error {
@@ -141,6 +139,9 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 	g.Go(func() error { // Envoy: reads both sockets, feeds the application; drains before it ends
 		defer stopHelpers()
 		err := p.envoy.Run(proxying)
+		if errors.Is(err, envoy.ErrHandedOver) {
+			err = p.keep()
+		}
 		close(ended)
 		if old := <-tooOld; old != nil {
 			return old
@@ -148,6 +149,34 @@ func (p *parts) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	})
 	return g.Wait()
+}
+
+// support runs what the service manager and the system need until helping is done. stopped is closed
+// when the proxy stops.
+func (p *parts) support(helping context.Context, g *errgroup.Group, stopped <-chan struct{}, log *slog.Logger) {
+	stopping := make(chan struct{}) // not closed for a handover
+	g.Go(func() error {             // reads the end of the proxy, feeds the service manager
+		select {
+		case <-stopped:
+			close(stopping)
+		case <-helping.Done():
+		}
+		return nil
+	})
+	g.Go(func() error { // reads readiness and the relay's status, feeds the service manager
+		p.manager.Run(helping, stopping, log.With("component", "sdnotify"), p.state)
+		return nil
+	})
+	g.Go(func() error { // reads nothing, feeds the system: memory that only the start needed
+		footprint.GiveBack(helping, giveBackAfter[:]...)
+		return nil
+	})
+	if p.limited {
+		g.Go(func() error { // reads what garbage collections find, feeds the runtime's memory limit
+			footprint.Limit(helping, memoryFloor)
+			return nil
+		})
+	}
 }
 
 // versionDelay delays the check of Envoy's version, which briefly starts a second

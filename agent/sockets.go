@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap"
+	"github.com/outrigger-mesh/outrigger/internal/handover"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
 )
@@ -39,6 +40,8 @@ type sockets struct {
 	debug    net.Listener // nil when the debug port is off
 	dns      []dns.Socket // none without a DNS proxy
 	upstream dns.Upstream // of the DNS proxy
+	// inherited reports whether they are those of an agent that this one has replaced.
+	inherited bool
 }
 
 func bind(ctx context.Context, cfg *settings, log *slog.Logger) (*sockets, error) {
@@ -52,7 +55,9 @@ func bind(ctx context.Context, cfg *settings, log *slog.Logger) (*sockets, error
 		}
 		s.external = true
 	}
-	if err := s.bind(ctx, cfg); err != nil {
+	inherited := handover.Inherited()
+	defer inherited.Close()
+	if err := s.bind(ctx, cfg, inherited); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -104,17 +109,24 @@ func checkFiles(cfg *settings) error {
 	return nil
 }
 
-func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
+func (s *sockets) bind(ctx context.Context, cfg *settings, inherited *handover.Sockets) (err error) {
 	dir := cfg.proxyConfig.GetConfigPath()
 	mode := os.FileMode(ownMode)
 	if cfg.env.Envoy.Disabled {
 		mode = sharedMode // applications of any user open it
 	}
-	if s.xds, err = listenUnix(ctx, filepath.Join(dir, bootstrap.XDSSocketName), mode, 0o700); err != nil {
-		return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
+	xds := filepath.Join(dir, bootstrap.XDSSocketName)
+	s.xds = inherited.Unix(xds)
+	if s.inherited = s.xds != nil; !s.inherited {
+		if s.xds, err = listenUnix(ctx, xds, mode, 0o700); err != nil {
+			return fmt.Errorf("ProxyConfig configPath is %q: %w", dir, err)
+		}
 	}
+	const socket = bootstrap.SDSDir + "/" + bootstrap.SDSSocketName
 	if !cfg.env.Envoy.Disabled && !s.external {
-		const socket = bootstrap.SDSDir + "/" + bootstrap.SDSSocketName
+		s.sds = inherited.Unix(socket)
+	}
+	if !cfg.env.Envoy.Disabled && !s.external && s.sds == nil {
 		if s.external, err = sds.Probe(ctx, socket); err != nil {
 			return err
 		}
@@ -129,7 +141,7 @@ func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
 		if cfg.env.BindAddress != "" {
 			address = cfg.address(port)
 		}
-		if s.status, err = net.Listen("tcp", address); err != nil {
+		if s.status, err = inherited.Listen(address); err != nil {
 			cure := "free the port or set statusPort of ProxyConfig"
 			if errors.Is(err, syscall.EADDRNOTAVAIL) {
 				cure = "OUTRIGGER_BIND_ADDRESS must be an address of this host"
@@ -137,10 +149,24 @@ func (s *sockets) bind(ctx context.Context, cfg *settings) (err error) {
 			return fmt.Errorf("status port: %w; %s", err, cure)
 		}
 	}
-	if err := s.bindDebug(cfg); err != nil {
+	if err := s.bindDebug(cfg, inherited); err != nil {
 		return err
 	}
-	return s.bindDNS(cfg)
+	return s.bindDNS(cfg, inherited)
+}
+
+// keep copies the sockets for the next program of this process.
+func (s *sockets) keep() (handover.Kept, error) {
+	var all []any
+	for _, l := range []net.Listener{s.xds, s.sds, s.status, s.debug} {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	for _, d := range s.dns {
+		all = append(all, d.UDP, d.TCP)
+	}
+	return handover.Keep(all...)
 }
 
 // close closes the sockets. It may be called several times.

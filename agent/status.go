@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/agent/logging"
@@ -33,7 +34,7 @@ func (b *builder) status(ctx context.Context) (*status.Server, error) {
 	}
 	c := status.Config{
 		Listener:      b.socks.status,
-		Ready:         readiness(proxy, b.parts.workload, b.namesMissing),
+		Ready:         b.ready(),
 		Draining:      func() bool { return ctx.Err() != nil },
 		Notes:         b.notes,
 		AppScrape:     cfg.appScrape,
@@ -94,6 +95,29 @@ func readiness(proxy *envoy.Process, workload *sds.Workload, namesMissing func()
 			return errors.New("the DNS proxy has received no names from the control plane yet")
 		}
 		return nil
+	}
+}
+
+// handoverPatience is how long a proxy counts as ready that an agent before this one has left.
+const handoverPatience = 10 * time.Second
+
+// ready returns the check of the status port. After a handover Envoy serves, while the components of
+// this agent get what the one before had: the proxy stays ready until it is, for a while.
+func (b *builder) ready() func(context.Context) error {
+	check := readiness(b.parts.envoy, b.parts.workload, b.namesMissing)
+	if !b.socks.inherited {
+		return check
+	}
+	var once atomic.Bool
+	began := time.Now()
+	return func(ctx context.Context) error {
+		err := check(ctx)
+		if err == nil {
+			once.Store(true)
+		} else if !once.Load() && time.Since(began) < handoverPatience {
+			return nil
+		}
+		return err
 	}
 }
 

@@ -218,7 +218,7 @@ func listeners(in Input, addrs addresses) []any {
 	}
 	all := []any{
 		public(staticListener("prometheus", metrics(portOr(m.EnvoyPrometheusPort, DefaultPrometheusPort)), "stats", envoyMetrics(prefixRoute("/stats/prometheus", PrometheusCluster)))),
-		public(staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", prefixRoute("/healthz/ready", AgentCluster))),
+		public(staticListener("status", addrs.listen(portOr(m.EnvoyStatusPort, DefaultStatusPort)), "agent", retried(prefixRoute("/healthz/ready", AgentCluster)))),
 	}
 	if port := in.Metrics.SecurePort; port != 0 {
 		all = append(all, mutual(staticListener("secure_metrics", addrs.listen(port), "secure_stats", envoyMetrics(exactRoute("/stats/prometheus", PrometheusCluster)))))
@@ -234,6 +234,13 @@ func listeners(in Input, addrs addresses) []any {
 // of Istio, which Envoy cannot.
 func envoyMetrics(route object) object {
 	route["route"].(object)["prefix_rewrite"] = "/stats/envoy"
+	return route
+}
+
+// retried has a route repeat requests whose connection ends, as while another agent replaces the one
+// that runs.
+func retried(route object) object {
+	route["route"].(object)["retry_policy"] = object{"retry_on": "connect-failure,reset", "num_retries": 2}
 	return route
 }
 

@@ -22,21 +22,17 @@ import (
 )
 
 // from are the revisions whose programs TestUpgrades builds and mixes with those of this one.
-var from = flag.String("from", "", "revisions for TestUpgrades, separated by commas; the newest older one of scripts/older if empty, all of them if all")
+var from = flag.String("from", "", "revisions for TestUpgrades, separated by commas; the newest older one of scripts/older if empty")
 
 // olderRevisions returns the revisions to upgrade from. It skips the test, and prints why, where the
 // history of the repository is missing.
 func olderRevisions(t *testing.T) []string {
 	t.Helper()
-	if *from != "" && *from != "all" {
+	if *from != "" {
 		return strings.Split(*from, ",")
 	}
-	n := "1"
-	if *from == "all" {
-		n = "2"
-	}
 	var reason bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "scripts", "older"), "list", n)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "scripts", "older"), "list", "1")
 	cmd.Stderr = &reason
 	out, err := cmd.Output()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && failed.ExitCode() == 3 {

@@ -64,14 +64,20 @@ func newLine(sockets string, shutdown time.Duration) (*line, error) {
 			return nil, fmt.Errorf("choose a base id for envoy: %w", err)
 		}
 		// Ten times the base id must be a positive 32-bit number for Envoy.
-		l := &line{sockets: sockets, baseID: binary.NativeEndian.Uint32(random[:]) >> 5, shutdown: shutdown}
-		l.shared = sharedMemory + strconv.Itoa(l.scaled(0))
+		l := lineOf(sockets, binary.NativeEndian.Uint32(random[:])>>5, shutdown)
 		if _, err := os.Lstat(l.shared); errors.Is(err, os.ErrNotExist) {
 			return l, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("choose a base id for envoy: %w", err)
 		}
 	}
+}
+
+// lineOf returns the line with a base id.
+func lineOf(sockets string, baseID uint32, shutdown time.Duration) *line {
+	l := &line{sockets: sockets, baseID: baseID, shutdown: shutdown}
+	l.shared = sharedMemory + strconv.Itoa(l.scaled(0))
+	return l
 }
 
 func (l *line) scaled(epoch int) int { return int(l.baseID)*baseIDScale + epoch%socketRing }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,10 @@ type hotRestarts struct {
 	HotRestart
 	// requests contains the reason of the pending request.
 	requests chan string
+	// handOver contains the pending request to leave Envoy to the next program.
+	handOver chan struct{}
+	// inherited is the Envoy of the program before this one until it is supervised, or nil.
+	inherited *child
 	// next is the Envoy that is starting to take over, or nil.
 	next atomic.Pointer[successor]
 }
@@ -70,7 +75,7 @@ type successor struct {
 }
 
 func newHotRestarts(cfg *Config) (*hotRestarts, error) {
-	h := &hotRestarts{HotRestart: cfg.HotRestart, requests: make(chan string, 1)}
+	h := &hotRestarts{HotRestart: cfg.HotRestart, requests: make(chan string, 1), handOver: make(chan struct{}, 1)}
 	if h.Sockets == "" {
 		return nil, nil
 	}
@@ -94,12 +99,15 @@ func newHotRestarts(cfg *Config) (*hotRestarts, error) {
 	return h, nil
 }
 
-// prepare removes the files of a killed agent and checks Envoy's requirements.
-func (h *hotRestarts) prepare() error {
+// prepare finds the Envoy of the program before this one, or removes the files of a killed agent. It
+// checks Envoy's requirements.
+func (h *hotRestarts) prepare(stdout, stderr io.Writer) error {
 	if info, err := os.Stat("/dev/shm"); err != nil || !info.IsDir() {
 		return errors.New("hot restart needs the directory /dev/shm, in which envoy keeps memory that its processes share: mount one, or remove --hot-restart")
 	}
-	h.clean()
+	if h.inherited = h.inherit(stdout, stderr); h.inherited == nil {
+		h.clean()
+	}
 	return nil
 }
 
@@ -168,19 +176,20 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 	close(retired) // initially there is no old Envoy
 	for {
 		var requests <-chan string
+		var handOver <-chan struct{}
 		var result <-chan outcome
 		var gone <-chan struct{}
 		switch {
 		case under != nil:
 			result = under.result
 		case closed(retired):
-			requests = p.hot.requests
+			requests, handOver = p.hot.requests, p.hot.handOver
 		default:
 			gone = retired
 		}
 		// Events: the serving Envoy exited; the agent shuts down, gracefully or at once; a hot
-		// restart was requested, or is possible now that the old Envoy has exited; a hot restart
-		// completed; it is time to retry after losing the admin port.
+		// restart was requested, or is possible now that the old Envoy has exited; so is a handover;
+		// a hot restart completed; it is time to retry after losing the admin port.
 		select {
 		case <-c.ended:
 			// A successor may have taken over a moment ago without its result having arrived yet.
@@ -198,6 +207,8 @@ func (p *Process) serve(ctx, beside context.Context, c *child) error {
 			return p.stop(ctx, c)
 		case reason := <-requests:
 			under, retry = p.attempt(beside, c, reason), nil
+		case <-handOver:
+			return ErrHandedOver
 		case <-gone:
 		case out := <-result:
 			under = nil

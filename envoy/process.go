@@ -146,8 +146,9 @@ func (p *Process) Started() <-chan struct{} { return p.started }
 
 // Run starts Envoy and returns when it has exited. When ctx is done, Run drains and stops Envoy as
 // configured and returns nil. If Envoy exits by itself, Run restarts it within the budget of
-// Restart, or returns an error that wraps an *ExitError. Run can be called only once.
-func (p *Process) Run(ctx context.Context) error {
+// Restart, or returns an error that wraps an *ExitError. It returns ErrHandedOver after
+// [Process.HandOver]. Run can be called only once.
+func (p *Process) Run(ctx context.Context) (err error) {
 	if p.run.Swap(true) {
 		return errors.New("this envoy process was already run")
 	}
@@ -161,10 +162,14 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 	p.prepare(ctx)
 	if p.hot != nil {
-		if err := p.hot.prepare(); err != nil {
+		if err := p.hot.prepare(p.cfg.Stdout, p.cfg.Stderr); err != nil {
 			return err
 		}
-		defer p.hot.clean() // runs after the wait below, when nothing uses the files any more
+		defer func() { // runs after the wait below, when nothing uses the files any more
+			if !errors.Is(err, ErrHandedOver) {
+				p.hot.clean()
+			}
+		}()
 	}
 	beside, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer p.beside.Wait()
@@ -247,14 +252,7 @@ func (e *startError) Unwrap() error { return e.err }
 // once runs one Envoy from start to exit, or a sequence of Envoys in which each takes over from the
 // previous one.
 func (p *Process) once(ctx, beside context.Context) error {
-	var line *line
-	if p.hot != nil {
-		var err error
-		if line, err = p.hot.newLine(); err != nil {
-			return err
-		}
-	}
-	c, err := p.start(line, 0)
+	c, err := p.first()
 	if err != nil {
 		return err
 	}
@@ -262,7 +260,6 @@ func (p *Process) once(ctx, beside context.Context) error {
 	if before == nil {
 		close(p.started)
 	}
-	p.cfg.Logger.Info("envoy started", "pid", c.process.Pid, "path", p.cfg.Binary)
 	if before != nil && p.Draining() {
 		p.beside.Go(func() { p.drainAgain(beside, c) })
 	}
@@ -277,6 +274,28 @@ func (p *Process) once(ctx, beside context.Context) error {
 	case <-p.cfg.Drain.Now:
 	}
 	return p.stop(ctx, c)
+}
+
+// first returns the Envoy of the program before this one, to be replaced, or starts one.
+func (p *Process) first() (*child, error) {
+	var line *line
+	if p.hot != nil {
+		if c := p.hot.inherited; c != nil {
+			p.hot.inherited = nil
+			p.cfg.Logger.Info("envoy of the agent before this one found", "pid", c.process.Pid)
+			p.HotRestart("this agent has replaced another one")
+			return c, nil
+		}
+		var err error
+		if line, err = p.hot.newLine(); err != nil {
+			return nil, err
+		}
+	}
+	c, err := p.start(line, 0)
+	if err == nil {
+		p.cfg.Logger.Info("envoy started", "pid", c.process.Pid, "path", p.cfg.Binary)
+	}
+	return c, err
 }
 
 // stop stops Envoy in three steps: drain, SIGTERM, SIGKILL. Drain.Now cuts each step short.
@@ -347,6 +366,9 @@ type child struct {
 	line *line // nil without HotRestart
 	// epoch is the number of preceding Envoys in its line.
 	epoch int
+	// thread runs functions on the thread that started it; nil if another program did.
+	thread chan func()
+	output outputs
 
 	// The fields below may be read once ended is closed.
 	ended chan struct{}
@@ -364,16 +386,18 @@ func (c *child) end() error {
 }
 
 // start starts Envoy from a goroutine that stays locked to one thread until Envoy has exited. The
-// kernel sends the parent death signal when the forking thread ends, not the process, and the Go
-// runtime ends idle threads.
+// kernel sends the parent death signal when the forking thread ends, not the process: the Go runtime
+// ends idle threads, and exec ends all other threads than its own.
 func (p *Process) start(line *line, epoch int) (*child, error) {
 	cmd := exec.Command(p.cfg.Binary, slices.Concat(p.cfg.Args, line.args(epoch))...)
 	cmd.Dir, cmd.Env = p.cfg.Dir, append(cmd.Environ(), p.cfg.Env...)
-	cmd.Stdout, cmd.Stderr = inherited(p.cfg.Stdout), inherited(p.cfg.Stderr)
 	cmd.SysProcAttr = childAttributes()
 	cmd.WaitDelay = pipeGrace
 
-	c := &child{ended: make(chan struct{}), line: line, epoch: epoch}
+	c := &child{ended: make(chan struct{}), line: line, epoch: epoch, thread: make(chan func())}
+	var ends [2]*os.File // of Envoy
+	cmd.Stdout, ends[0] = c.output.inherited(p.cfg.Stdout)
+	cmd.Stderr, ends[1] = c.output.inherited(p.cfg.Stderr)
 	if before := p.current.Load(); before != nil && closed(before.ended) {
 		c.previous = before.crash
 	}
@@ -389,12 +413,29 @@ func (p *Process) start(line *line, epoch int) (*child, error) {
 		}
 		c.process = cmd.Process
 		started <- nil
-		err := cmd.Wait()
-		if c.state, c.err = cmd.ProcessState, err; c.state != nil {
-			c.crash = exitError(c.state, oomKills() > oomBefore)
+		waited := make(chan error, 1)
+		go func() { waited <- cmd.Wait() }()
+		for {
+			select {
+			case run := <-c.thread:
+				run()
+			case c.err = <-waited:
+				c.output.close()
+				if c.state = cmd.ProcessState; c.state != nil {
+					c.crash = exitError(c.state, oomKills() > oomBefore)
+				}
+				return
+			}
 		}
 	}()
-	if err := <-started; err != nil {
+	err := <-started
+	for _, end := range ends {
+		if end != nil {
+			_ = end.Close() // Envoy has a copy
+		}
+	}
+	if err != nil {
+		c.output.close()
 		return nil, &startError{binary: p.cfg.Binary, err: err}
 	}
 	return c, nil

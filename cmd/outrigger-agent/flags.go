@@ -60,7 +60,7 @@ func newRootCommand(p process) *cobra.Command {
 	}
 	logs := &logging.Flags{}
 	logs.Add(root.PersistentFlags())
-	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newCaptureCommand(p, logs), newCleanCommand(p, logs), collateral.NewBuildVersion(ownName, version), collateral.New())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newCaptureCommand(p, logs), newCleanCommand(p, logs), newHandoverCommand(), collateral.NewBuildVersion(ownName, version), collateral.New())
 	if p.name != "" {
 		rename(root, p.name)
 	}

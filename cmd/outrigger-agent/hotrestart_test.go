@@ -10,8 +10,11 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -63,8 +66,11 @@ func (a *runningAgent) probe() (stop func() []string) {
 				failure := ""
 				if err != nil {
 					failure = err.Error()
-				} else if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK { // only the code matters
-					failure = url + ": " + resp.Status
+				} else {
+					body, _ := io.ReadAll(resp.Body) // for the message
+					if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+						failure = url + ": " + resp.Status + " " + string(body)
+					}
 				}
 				if failure != "" {
 					mu.Lock()
@@ -109,6 +115,64 @@ func TestProxyHotRestart(t *testing.T) {
 		t.Error("the streams of two Envoys ended each other")
 	}
 	a.hangUp() // the agent stops during a hot restart
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(exitOK)
+	if left, err := filepath.Glob(filepath.Join(a.dir, "etc/istio/proxy", "hr_*")); err != nil || len(left) > 0 {
+		t.Errorf("files remain: %v, error %v", left, err)
+	}
+}
+
+// place puts a copy of the program that is being tested in a directory, as a package does.
+func place(t *testing.T, dir string) {
+	t.Helper()
+	program, err := os.ReadFile(os.Args[0])
+	path := filepath.Join(dir, ownName)
+	if err := errors.Join(err, os.WriteFile(path+".new", program, 0o755), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestProxyHandover checks that on a signal, an agent whose program was replaced is replaced too, in its
+// process and without a failed request, and that the new one replaces Envoy.
+func TestProxyHandover(t *testing.T) {
+	t.Parallel()
+	cp, dir := newControlPlane(t), t.TempDir()
+	place(t, dir)
+	writeIn(t, dir, "var/run/secrets/istio/root-cert.pem", cp.rootPEM())
+	writeIn(t, dir, "var/run/secrets/tokens/istio-token", []byte("the-token\n"))
+	a := startAgentIn(t, dir, "127.77.40.5", `,"drainDuration":"1s","terminationDrainDuration":"1s"`, cp, "--hot-restart")
+	a.waitReady()
+	eventually(t, "the agent is ready", func() bool { code, _ := a.get(15020, "/healthz/ready"); return code == http.StatusOK })
+	stop := a.probe()
+	for round := range 2 {
+		place(t, dir)
+		a.hangUp()
+		eventually(t, "the new agent has replaced Envoy", func() bool { // its metrics begin again
+			return strings.Count(a.out.String(), "envoy of the agent before this one found") == round+1 && a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 1`)
+		})
+	}
+	for _, failure := range stop() {
+		t.Errorf("during the handovers: %s", failure)
+	}
+	// Each is that of an Envoy whose agent is gone.
+	if out := a.out.String(); strings.Count(out, "shutting down admin due to child startup") != 2 {
+		t.Error("what Envoy prints after a handover is lost")
+	}
+	if _, body := a.get(15000, "/stats?filter=server.hot_restart_epoch"); strings.TrimSpace(body) != "server.hot_restart_epoch: 2" {
+		t.Errorf("hot restart epoch: got %q", body)
+	}
+	// A program that does not work changes nothing but Envoy.
+	writeIn(t, dir, "broken", []byte("#!/bin/sh\necho it is broken\nexit 3\n"))
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "broken"), 0o755), os.Rename(filepath.Join(dir, "broken"), filepath.Join(dir, ownName))); err != nil {
+		t.Fatal(err)
+	}
+	a.hangUp()
+	eventually(t, "the agent has replaced Envoy", func() bool { return a.metric(`outrigger_agent_hot_restarts_total{result="ok"} 2`) })
+	if out := a.out.String(); !strings.Contains(out, "it is broken") || strings.Count(out, "another agent replaces this one") != 2 {
+		t.Error("the log does not report what the new program printed")
+	}
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

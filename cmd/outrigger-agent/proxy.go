@@ -28,7 +28,8 @@ status port has drained Envoy before. If Envoy exits unexpectedly, the agent log
 and exits with code 1; after other errors it exits with 255. With
 --envoy-restart=N/duration it restarts a crashed Envoy instead, up to N times in any
 such duration. With --hot-restart, a new Envoy replaces the running one without failed
-requests on SIGHUP and when the Envoy binary changes.
+requests on SIGHUP and when the Envoy binary changes. If the file of this program was
+replaced, SIGHUP first replaces the agent.
 
 The role is sidecar (the default), router, or waypoint. The configuration comes from flags, the
 pod's annotations, the environment (docs/reference/env-agent.md) and the mesh config file, in
@@ -71,6 +72,17 @@ func newProxyCommand(p process, logs *logging.Flags) *cobra.Command {
 	return cmd
 }
 
+// newHandoverCommand returns the command that an agent runs before this program replaces it.
+func newHandoverCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: agent.HandoverCommand, Short: "Print the version of the handover between agents", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), agent.HandoverVersion)
+			return err
+		},
+	}
+}
+
 // proxyRun are the inputs of one run of the proxy command.
 type proxyRun struct {
 	args    []string
@@ -105,7 +117,7 @@ func runProxy(ctx context.Context, log *slog.Logger, r proxyRun) error {
 		return err
 	}
 	a, err := agent.New(ctx, agent.Config{
-		Role: role, Flags: r.flags.Flags, Environ: values, JSONLog: r.logs.JSON, Version: version, Logger: log, LogLevels: r.logs.Levels(), Now: r.process.now,
+		Role: role, Flags: r.flags.Flags, Environ: values, Process: r.process.environ, JSONLog: r.logs.JSON, Version: version, Logger: log, LogLevels: r.logs.Levels(), Now: r.process.now,
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -90,7 +91,11 @@ func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPla
 		t.Skip("no Envoy found: run `make envoy` or set ENVOY")
 	}
 	a := &runningAgent{t: t, dir: dir, address: address, out: &lockedBuffer{}, ended: make(chan struct{})}
-	a.cmd = exec.Command(os.Args[0], "proxy", "sidecar", "--domain", "default.svc.cluster.local")
+	program, service := os.Args[0], false
+	if own := filepath.Join(dir, ownName); exists(own) {
+		program, service = own, true
+	}
+	a.cmd = exec.Command(program, "proxy", "sidecar", "--domain", "default.svc.cluster.local")
 	a.cmd.Dir = a.dir
 	a.cmd.Env = append([]string{
 		"OUTRIGGER_TEST_ROLE=agent", "POD_NAME=shop-1", "POD_NAMESPACE=default", "SERVICE_ACCOUNT=shop", "INSTANCE_IP=" + address,
@@ -104,6 +109,9 @@ func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPla
 		}
 	}
 	a.cmd.Stdout, a.cmd.Stderr = a.out, a.out
+	if service {
+		a.logToSocket()
+	}
 	if err := a.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +127,31 @@ func startAgentIn(t *testing.T, dir, address, proxyConfig string, cp *controlPla
 		}
 	})
 	return a
+}
+
+// logToSocket has the agent print to a socket, as systemd does.
+func (a *runningAgent) logToSocket() {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	output, journal := os.NewFile(uintptr(pair[0]), "output"), os.NewFile(uintptr(pair[1]), "journal")
+	a.cmd.Stdout, a.cmd.Stderr = output, output
+	copied := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(a.out, journal) // until all programs have ended
+		close(copied)
+	}()
+	a.t.Cleanup(func() {
+		_ = output.Close() // it is the agent's
+		<-copied
+		_ = journal.Close() // read to the end
+	})
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func findEnvoy() string {

@@ -143,7 +143,7 @@ func (n *Network) makeHub(ctx context.Context) (err error) {
 			return err
 		}
 		n.egress = l.(*net.TCPListener)
-		n.sockets, err = dns.Listen(net.JoinHostPort(n.Hub().String(), dnsPort), nil)
+		n.sockets, err = dns.Listen(net.JoinHostPort(n.Hub().String(), dnsPort), nil, nil)
 		return err
 	})
 	if err != nil {

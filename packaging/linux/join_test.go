@@ -6,7 +6,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,20 +90,34 @@ func load(ctx context.Context) error {
 }
 
 // fleet are machines that are connected.
-type fleet struct{ control, orders, web *machine }
+type fleet struct {
+	control, orders, web *machine
+	// older is the directory of packages of the older revision, line joins orders by a token of it.
+	older, line string
+}
 
 func (f *fleet) all() []*machine { return []*machine{f.control, f.orders, f.web} }
 
-// TestJoinMachines boots three machines, does what the page about joining says, and sends requests
-// with mutual TLS and interception from one to another: also after a reboot, while Envoy and control
-// plane are upgraded, and until one leaves.
+// TestJoinMachines boots three machines with programs of an older revision, does what the page about
+// joining says, and sends requests with mutual TLS and interception from one to another: also after a
+// reboot and an upgrade, and while agents, Envoys and the control plane are replaced. One machine
+// leaves and joins again by a token of the older revision. At the end, the control plane has the state
+// of a backup of the older revision, and after a downgrade that of one of this revision.
 func TestJoinMachines(t *testing.T) {
 	f := bootFleet(t)
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *fleet)
 	}{
-		{"join", joinFleet}, {"traffic", traffic}, {"reboot", rebootOrders}, {"upgrade", upgradeFleet}, {"backup", restoreControl}, {"leave", leaveFleet},
+		{"join", joinFleet},
+		{"traffic", traffic},
+		{"reboot", rebootOrders},
+		{"from older", fromOlder},
+		{"upgrade", upgradeFleet},
+		{"leave", leaveFleet},
+		{"join again", joinAgain},
+		{"backup", restoreControl},
+		{"downgrade", downgradeFleet},
 	} {
 		// Each step needs the one before.
 		if !t.Run(step.name, func(t *testing.T) {
@@ -119,12 +135,12 @@ func TestJoinMachines(t *testing.T) {
 }
 
 func bootFleet(t *testing.T) *fleet {
-	packages := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.0.0", "--envoy-version", *envoyVersion, "--format", "deb")
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{newMachine(t), newMachine(t), newMachine(t)}
+	f := &fleet{control: newMachine(t), orders: newMachine(t), web: newMachine(t)}
+	f.older = makePackages(t, "--programs", olderPrograms(t), "--arch", runtime.GOARCH, "--version", "v0.9.0", "--envoy-version", *envoyVersion, "--format", "deb")
 	for i, name := range []string{"control", "orders", "web"} {
 		m := f.all()[i]
 		m.name = name
@@ -141,13 +157,44 @@ func bootFleet(t *testing.T) *fleet {
 			f.control.ip("link add "+name+" type veth peer name eth0 netns "+m.pid, "link set "+name+" master mesh up")
 			m.ip("link set lo up", "link set eth0 up", "address add "+address+" dev eth0", "route add default via 10.99.1.1")
 		}
-		m.boot(packages)
+		m.boot(f.older)
 		m.host("cp", program, filepath.Join("/proc", m.pid, "root/root/app"))
 		m.run("sh", "-c", "echo 10.99.1.1 mesh.example.com >> /etc/hosts; echo nameserver 10.99.1.1 > /etc/resolv.conf")
 	}
 	f.orders.write("/etc/systemd/system/app.service", "[Service]\nExecStart=/root/app\nEnvironment="+roleVariable+"=serve\nRestart=always\n[Install]\nWantedBy=multi-user.target\n")
 	f.orders.run("systemctl", "enable", "--now", "app")
 	return f
+}
+
+// olderPrograms builds the programs of an older revision and returns their directory. Where the history
+// is missing, they are those of this one.
+func olderPrograms(t *testing.T) string {
+	t.Helper()
+	const script = "../../scripts/older"
+	revision := *from
+	if revision == "" {
+		var reason bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), script, "list", "1")
+		cmd.Stderr = &reason
+		out, err := cmd.Output()
+		if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && failed.ExitCode() == 3 {
+			fmt.Printf("== packages: %s upgrades from this revision: %s", t.Name(), &reason)
+			return *programs
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, &reason)
+		}
+		revision = strings.TrimSpace(string(out))
+	}
+	dir := t.TempDir()
+	own := filepath.Join(dir, "linux-"+runtime.GOARCH)
+	if out, err := exec.CommandContext(t.Context(), script, "build", revision, own).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", revision, err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(native(t), "envoy"), own).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
 }
 
 // follow runs commands of the page on a machine, in the directory of the packages.
@@ -235,27 +282,55 @@ func rebootOrders(t *testing.T, f *fleet) {
 	}
 }
 
-// upgradeFleet replaces Envoy and the control plane while requests are sent.
-func upgradeFleet(t *testing.T, f *fleet) {
-	newer := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.1.0", "--envoy-version", *envoyVersion+".1", "--format", "deb")
+// fromOlder upgrades the packages of the older revision, whose agents have to be restarted.
+func fromOlder(t *testing.T, f *fleet) {
+	created := f.control.run("outrigger", "join", "create", "--namespace", "shop", "--service-account", "orders", "--address", "mesh.example.com:15012")
+	f.line = lastLine(created)
+	f.control.run("outrigger", "backup", "save", "/root/mesh.tar.gz")
+	packages := makePackages(t, "--programs", *programs, "--arch", runtime.GOARCH, "--version", "v1.0.0", "--envoy-version", *envoyVersion, "--format", "deb")
 	for _, m := range f.all() {
-		m.copy(newer, "/newer")
+		m.copy(packages, "/newer")
 	}
+	f.install("/newer")
+	f.restartAgents()
+	traffic(t, f)
+}
+
+// install does what the page about upgrades says with the packages of a directory.
+func (f *fleet) install(dir string) {
+	const page = "upgrade.md"
+	in := func(m *machine, with string) {
+		m.run("sh", "-e", "-c", "cd "+dir+"; sudo() { \"$@\"; }; "+documented(m.t, page, with))
+	}
+	control := f.control.property(controlUnit, "MainPID")
+	in(f.control, "outrigger-control")
+	f.control.until("the control plane has restarted", func() bool {
+		return f.control.property(controlUnit, "MainPID") != control && f.control.property(controlUnit, "ActiveState") == "active"
+	})
+	for _, m := range []*machine{f.orders, f.web} {
+		in(m, "dpkg --install outrigger_*.deb outrigger-agent")
+	}
+}
+
+// restartAgents does what the page says where an agent cannot be replaced while it runs, as an older one.
+func (f *fleet) restartAgents() {
+	for _, m := range []*machine{f.orders, f.web} {
+		m.follow(documented(m.t, "upgrade.md", "systemctl restart"))
+	}
+}
+
+// upgradeFleet replaces agents, Envoys and the control plane while requests are sent: dpkg installs the
+// packages once more.
+func upgradeFleet(t *testing.T, f *fleet) {
 	f.web.run("rm", stopFile)
 	result := make(chan string, 1)
 	go func() {
 		output, _ := f.web.try("env", roleVariable+"=load", "/root/app") // its last line counts
 		result <- output
 	}()
-	control := f.control.property(controlUnit, "MainPID")
-	f.control.run("sh", "-c", "dpkg --install /newer/outrigger-control_*.deb")
-	f.control.until("the control plane has restarted", func() bool {
-		return f.control.property(controlUnit, "MainPID") != control && f.control.property(controlUnit, "ActiveState") == "active"
-	})
+	f.install("/newer")
 	for _, m := range []*machine{f.orders, f.web} {
-		before := m.hotRestarts()
-		m.run("sh", "-c", "dpkg --install /newer/outrigger-envoy_*.deb")
-		m.until("the agent of "+m.name+" has replaced Envoy", func() bool { return m.hotRestarts() != before })
+		m.until("the agent of "+m.name+" is replaced, and so is Envoy", func() bool { return !m.outdated() && m.hotRestarts() == "1" })
 	}
 	f.web.run("touch", stopFile)
 	if output := <-result; !strings.Contains(lastLine(output), "0 of ") {
@@ -265,11 +340,10 @@ func upgradeFleet(t *testing.T, f *fleet) {
 	}
 }
 
-// restoreControl loses the state of the control plane and restores it. The machines keep their
-// identities, and are refused by nobody.
+// restoreControl loses the state of the control plane and restores that of the older revision. The
+// machines keep their identities, and are refused by nobody.
 func restoreControl(t *testing.T, f *fleet) {
 	const state = "/var/lib/outrigger-control"
-	f.control.run("outrigger", "backup", "save", "/root/mesh.tar.gz")
 	if output, err := f.control.try("outrigger", "backup", "restore", "/root/mesh.tar.gz"); err == nil || !strings.Contains(output, "the control plane runs") {
 		t.Errorf("a restore while the control plane runs: %v\n%s", err, output)
 	}
@@ -295,9 +369,8 @@ func restoreControl(t *testing.T, f *fleet) {
 func leaveFleet(t *testing.T, f *fleet) {
 	f.orders.run("outrigger", "leave")
 	for _, path := range []string{"/etc/certs/key.pem", "/etc/istio/config/mesh", clusterFile, "/run/secrets/workload-spiffe-uds"} {
-		if f.orders.has(path) {
-			t.Errorf("%s is left", path)
-		}
+		// systemd removes its directory just after it has reported that the service is inactive.
+		f.orders.until(path+" is removed", func() bool { return !f.orders.has(path) })
 	}
 	if got := f.orders.property(agentUnit, "ActiveState") + " " + f.orders.property(agentUnit, "UnitFileState"); got != "inactive disabled" {
 		t.Errorf("the agent is %s", got)
@@ -309,4 +382,30 @@ func leaveFleet(t *testing.T, f *fleet) {
 	if _, err := f.orders.try("outrigger", "leave"); err == nil {
 		t.Error("a machine leaves twice")
 	}
+}
+
+// joinAgain joins a machine that has left, by the token of the older revision.
+func joinAgain(t *testing.T, f *fleet) {
+	if output := f.orders.follow(f.line); !strings.Contains(output, "this machine is part of the mesh") {
+		t.Errorf("orders:\n%s", output)
+	}
+	traffic(t, f)
+}
+
+// downgradeFleet installs the packages of the older revision again. It reads a backup of the newer one.
+func downgradeFleet(t *testing.T, f *fleet) {
+	const state = "/var/lib/outrigger-control"
+	f.control.run("outrigger", "backup", "save", "/root/newer.tar.gz")
+	roots := f.control.run("sha256sum", state+"/ca/root-cert.pem")
+	f.install("/packages")
+	f.restartAgents()
+	traffic(t, f)
+	f.control.run("systemctl", "stop", controlUnit)
+	f.control.run("rm", "-r", state, "/etc/outrigger/config/shop", "/etc/outrigger/config/shop.yaml", "/etc/outrigger/mesh.yaml")
+	f.control.run("outrigger", "backup", "restore", "/root/newer.tar.gz")
+	f.control.run("systemctl", "start", controlUnit)
+	if after := f.control.run("sha256sum", state+"/ca/root-cert.pem"); after != roots {
+		t.Errorf("the roots were %s and are %s", roots, after)
+	}
+	traffic(t, f)
 }

@@ -58,8 +58,8 @@ var kinds = []kind{
 			"/etc/outrigger/agent.env":                        "agent.env",
 		},
 		settings: []string{"/etc/outrigger/agent.env"},
-		// A restart would end the connections of the machine. The running agent works on.
-		restart: "! systemctl --quiet is-active outrigger-agent.service || echo 'Restart outrigger-agent when its connections may end: systemctl restart outrigger-agent'",
+		// A restart would end the connections of the machine. The reload replaces the agent, then Envoy.
+		restart: "systemctl --no-block try-reload-or-restart outrigger-agent.service",
 		state:   "/etc/istio/proxy",
 	},
 	{

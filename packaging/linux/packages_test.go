@@ -26,6 +26,7 @@ import (
 var (
 	programs     = flag.String("programs", "../../bin", "directory with the programs for each architecture")
 	envoyVersion = flag.String("envoy-version", "", "version of the envoy among them")
+	from         = flag.String("from", "", "revision that TestJoinMachines upgrades from; the newest older one of scripts/older if empty")
 )
 
 // leaveOut skips a test and prints why, also where go test does not.

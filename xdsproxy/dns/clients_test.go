@@ -83,7 +83,7 @@ func TestLibc(t *testing.T) {
 		t.Skip("only root can bind port 53 and mount over /etc/resolv.conf: run this test as root")
 	}
 	cfg := config(t, upstream(t, outside(t)).Address())
-	sockets, err := Listen("127.77.48.53:53", nil)
+	sockets, err := Listen("127.77.48.53:53", nil, nil)
 	if err != nil {
 		t.Skipf("port 53 cannot be bound here: %v", err)
 	}

@@ -321,7 +321,7 @@ func TestLoop(t *testing.T) {
 	})
 	t.Run("its own address behind any", func(t *testing.T) {
 		t.Parallel()
-		sockets, err := Listen("0.0.0.0:0", nil)
+		sockets, err := Listen("0.0.0.0:0", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, ni
 // config returns a configuration for tests with the given upstream.
 func config(t *testing.T, servers ...string) Config {
 	t.Helper()
-	sockets, err := Listen(listenOn, nil)
+	sockets, err := Listen(listenOn, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

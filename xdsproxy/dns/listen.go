@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"strings"
 	"syscall"
+
+	"github.com/outrigger-mesh/outrigger/internal/handover"
 )
 
 const (
@@ -63,8 +65,8 @@ func (s Socket) Close() error { return errors.Join(s.UDP.Close(), s.TCP.Close())
 
 // Listen opens an address for UDP and TCP. The host localhost means 127.0.0.1 if there are upstream
 // servers with IPv4 addresses, and ::1 if there are some with IPv6 addresses, because redirected
-// requests arrive at either.
-func Listen(address string, servers []string) ([]Socket, error) {
+// requests arrive at either. Inherited sockets are used first.
+func Listen(address string, servers []string, inherited *handover.Sockets) ([]Socket, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("the address of the DNS server, %q, is not an address with a port: %w", address, err)
@@ -75,7 +77,7 @@ func Listen(address string, servers []string) ([]Socket, error) {
 	}
 	var sockets []Socket
 	for _, host := range hosts {
-		socket, err := listen(host, port)
+		socket, err := listen(host, port, inherited)
 		if len(hosts) > 1 && (errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)) {
 			continue // the system does not support this family, so no request can arrive there
 		}
@@ -111,13 +113,13 @@ func localhosts(servers []string) (hosts []string) {
 }
 
 // listen opens both protocols on one port. Port 0 selects a port that is free for both.
-func listen(host, port string) (Socket, error) {
+func listen(host, port string, inherited *handover.Sockets) (Socket, error) {
 	for attempt := 1; ; attempt++ {
-		packets, err := net.ListenPacket("udp", net.JoinHostPort(host, port))
+		packets, err := inherited.ListenPacket(net.JoinHostPort(host, port))
 		if err != nil {
 			return Socket{}, err
 		}
-		l, err := net.Listen("tcp", packets.LocalAddr().String())
+		l, err := inherited.Listen(packets.LocalAddr().String())
 		if err == nil {
 			conn := packets.(*net.UDPConn)
 			_ = conn.SetReadBuffer(receiveBuffer) // the system's default is sufficient

@@ -88,7 +88,7 @@ func TestLocalhosts(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	t.Parallel()
-	sockets, err := Listen("localhost:0", []string{"10.0.0.1:53"})
+	sockets, err := Listen("localhost:0", []string{"10.0.0.1:53"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,14 +97,14 @@ func TestListen(t *testing.T) {
 		t.Errorf("got %v", sockets)
 	}
 	for _, address := range []string{taken, "15053", "192.0.2.1:1", "127.77.48.1:99999"} {
-		if _, err := Listen(address, nil); err == nil || !strings.Contains(err.Error(), address) {
+		if _, err := Listen(address, nil, nil); err == nil || !strings.Contains(err.Error(), address) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
 	if err := sockets[0].Close(); err != nil {
 		t.Error(err)
 	}
-	again, err := Listen(taken, nil)
+	again, err := Listen(taken, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestAnyAddress(t *testing.T) {
 	for _, address := range []string{"0.0.0.0:0", "[::]:0"} {
 		t.Run(address, func(t *testing.T) {
 			t.Parallel()
-			sockets, err := Listen(address, nil)
+			sockets, err := Listen(address, nil, nil)
 			if err != nil {
 				t.Skipf("this system cannot listen on %s: %v", address, err)
 			}
