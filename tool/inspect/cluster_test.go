@@ -131,13 +131,13 @@ func TestControlNamespace(t *testing.T) {
 		}
 	}
 	c := NewCluster(t.Context(), "")
-	f := askFlags{cfg: Config{Cluster: c, Default: func() ([]string, error) { return []string{c.namespace}, nil }}}
+	f := askFlags{cfg: Config{Cluster: c, Default: func() ([]string, error) { return []string{c.namespace + ":15014"}, nil }}}
 	cmd := &cobra.Command{Use: "status"}
 	f.add(cmd, outTable, outJSON)
 	if err := cmd.ParseFlags([]string{"-i", "mesh"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.addresses(); err != nil || !slices.Equal(got, []string{"mesh"}) {
+	if got, err := f.addresses(); err != nil || !slices.Equal(got, []string{"mesh:15014"}) {
 		t.Errorf("with -i mesh the control plane is looked for in %q, %v", got, err)
 	}
 }

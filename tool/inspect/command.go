@@ -93,12 +93,12 @@ func (f *askFlags) addNamespace(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.namespace, "istioNamespace", "i", f.cfg.Cluster.controlNamespace(), "namespace of the control plane in the cluster of kubectl (environment: ISTIOCTL_ISTIONAMESPACE)")
 }
 
-// width returns the greatest width of tables, in characters.
+// width returns the greatest width of tables, in characters: that of the terminal.
 func (f *askFlags) width() int {
 	if f == nil || f.cfg.Width <= 0 {
 		return tableWidth
 	}
-	return min(tableWidth, max(f.cfg.Width, leastWidth))
+	return max(f.cfg.Width, leastWidth)
 }
 
 // oneOf lists alternatives: "a, b or c".

@@ -26,6 +26,8 @@ func TestComplete(t *testing.T) {
 		"history se/w|":             "se/web.shop",
 		"explain nothing/|":         "",
 		"top -n |":                  "shop",
+		"explain request --from |":  "web-1.shop web-2.shop",
+		"explain request --to x|":   "",
 		"explain vs/a vs/b |":       "",
 		"proxy listeners -n s|":     "shop",
 		"history destinationrule/|": "destinationrule/a.b.default",
@@ -34,8 +36,8 @@ func TestComplete(t *testing.T) {
 		words := strings.Split(text, " ")
 		last := words[len(words)-1]
 		args := append([]string{"__complete"}, words[:len(words)-1]...)
-		if words[max(len(words)-2, 0)] == "-n" {
-			args = append(args[:len(args)-1], "--control", c.http, "-n", last)
+		if flag := words[max(len(words)-2, 0)]; strings.HasPrefix(flag, "-") {
+			args = append(args[:len(args)-1], "--control", c.http, flag, last)
 		} else {
 			args = append(args, "--control", c.http, last)
 		}

@@ -96,6 +96,11 @@ The exit code is 0 if the request is allowed, and 1 if it is not, or if some fai
 	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates, unless --at is given")
 	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
 	f.add(cmd, outTable, outYAML, outJSON)
+	for _, name := range []string{"from", "to"} {
+		if err := cmd.RegisterFlagCompletionFunc(name, completeProxy(&f.askFlags)); err != nil {
+			panic(err) // the flag exists, and has no other completion
+		}
+	}
 	return cmd
 }
 

@@ -34,7 +34,7 @@ func TestTableWidth(t *testing.T) {
 			if len(want) == 0 {
 				want[report.NotSent] = true
 			}
-			for _, terminal := range []int{0, 5, 20, 41, 66} { // columns
+			for _, terminal := range []int{0, 5, 20, 41, 66, 120} { // columns
 				v := view{out: &bytes.Buffer{}, now: now, flags: &askFlags{cfg: Config{Width: terminal}}}
 				if err := v.statusTable([]report.Proxy{{Name: name, Types: list}}); err != nil {
 					t.Fatal(err)
@@ -50,7 +50,12 @@ func TestTableWidth(t *testing.T) {
 				}
 			}
 			var out bytes.Buffer
-			v := view{out: &out, now: now, flags: &askFlags{}}
+			v := view{out: &out, now: now, flags: &askFlags{cfg: Config{Width: 1000}}}
+			if err := v.statusTable([]report.Proxy{{Name: name, Types: list}}); err != nil || !strings.Contains(out.String(), name) {
+				t.Errorf("%v: a wide terminal does not show the whole name:\n%s", err, &out)
+			}
+			out.Reset()
+			v.flags = &askFlags{}
 			if err := v.statusTable([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
 				t.Fatal(err)
 			}
