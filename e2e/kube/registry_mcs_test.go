@@ -5,7 +5,6 @@ package kube
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,44 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 )
-
-// mcsDefinitions are the kinds of the Multi-Cluster Services API, as far as they are read.
-const mcsDefinitions = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: serviceexports.multicluster.x-k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, for tests"}
-spec:
-  group: multicluster.x-k8s.io
-  scope: Namespaced
-  names: {plural: serviceexports, singular: serviceexport, kind: ServiceExport}
-  versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: serviceimports.multicluster.x-k8s.io
-  annotations: {api-approved.kubernetes.io: "unapproved, for tests"}
-spec:
-  group: multicluster.x-k8s.io
-  scope: Namespaced
-  names: {plural: serviceimports, singular: serviceimport, kind: ServiceImport}
-  versions:
-  - name: v1alpha1
-    served: true
-    storage: true
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          spec:
-            type: object
-            properties:
-              type: {type: string}
-              ips: {type: array, items: {type: string}}
-              ports: {type: array, items: {type: object, properties: {port: {type: integer}}}}
-`
 
 // TestClusterSet serves a Service of two clusters by the Multi-Cluster Services API, whose kinds are
 // defined after the control plane has started: only exported endpoints of the other cluster are
@@ -86,10 +47,8 @@ func TestClusterSet(t *testing.T) {
 
 	const export, imported = `{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ServiceExport, metadata: {name: catalog, namespace: shop}}`,
 		`{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ServiceImport, metadata: {name: catalog, namespace: shop}, spec: {type: ClusterSetIP, ips: [10.100.0.1], ports: [{port: 80}]}}`
-	folder := t.TempDir()
-	one.must(os.WriteFile(filepath.Join(folder, "mcs.yaml"), []byte(mcsDefinitions), 0o600))
 	for _, c := range []*Cluster{first, second} {
-		one.must(c.ApplyCRDs(ctx, folder))
+		one.must(c.ApplyCRDs(ctx, "testdata/mcs"))
 	}
 	one.must(second.Apply(ctx, []byte(export)))
 	eventually(t, ctx, "an exported endpoint of the other cluster", v.has(catalog, "10.1.0.1:8080", "10.2.0.1:8080"))

@@ -49,7 +49,7 @@ func (s *SharedMesh) Node(t testing.TB) *Node {
 // installValues are values of the chart for a small and busy machine: containers request few
 // resources, and a terminating control plane serves for long.
 const installValues = `
-env: {OUTRIGGER_SHUTDOWN_DELAY: 15s}
+env: {OUTRIGGER_SHUTDOWN_DELAY: 15s, ENABLE_MCS_SERVICE_DISCOVERY: "true", ENABLE_MCS_HOST: "true"}
 terminationGracePeriodSeconds: 60
 image: {hub: ` + imageHub + `, tag: ` + imageTag + `, pullPolicy: Never}
 resources: {requests: {cpu: 10m, memory: 32Mi}}

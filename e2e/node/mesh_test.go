@@ -6,9 +6,11 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +94,7 @@ spec:
 	}
 
 	n.forwarded(t, pod)
+	n.imported(t)
 	if err := n.CreateNamespace(t.Context(), "outside"); err != nil {
 		t.Fatal(err)
 	}
@@ -138,4 +141,33 @@ func (n *Node) forwarded(t *testing.T, pod *corev1.Pod) {
 			t.Errorf("outrigger %s: got %v, want %q in\n%s", c.args, err, c.has, out)
 		}
 	}
+}
+
+// imported checks that a Pod whose agent resolves names reaches the server by its name in the cluster
+// set, of which nobody else knows the address, with mutual TLS.
+func (n *Node) imported(t *testing.T) {
+	t.Helper()
+	if err := n.ApplyCRDs(t.Context(), filepath.Join(n.files.Repository, "e2e", "kube", "testdata", "mcs")); err != nil {
+		t.Fatal(err)
+	}
+	resolves := strings.Replace(asker, "annotations: {", `annotations: {proxy.istio.io/config: '{"proxyMetadata": {"ISTIO_META_DNS_CAPTURE": "true"}}', `, 1)
+	n.apply(t, "strict", resolves+`
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceExport
+metadata: {name: server}
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceImport
+metadata: {name: server}
+spec: {type: ClusterSetIP, ips: [10.250.0.1], ports: [{port: 80}]}
+`)
+	from := n.Pod(t, "strict", "asker", Ready).Status.PodIP
+	n.eventually(t, "strict", func(ctx context.Context) error {
+		headers, err := n.ask(ctx, from, "http://server.strict.svc.clusterset.local/headers")
+		const identity = "URI=spiffe://cluster.local/ns/strict/sa/default"
+		if err == nil && !strings.Contains(headers, identity) {
+			err = fmt.Errorf("the server sees another client than %s: %s", identity, headers)
+		}
+		return err
+	})
 }
