@@ -46,8 +46,16 @@ func TestSite(t *testing.T) {
 		t.Fatalf("the site has %d pages only", len(pages))
 	}
 	for _, c := range analyze.Checks() {
-		if p := pages["reference/codes/"+c.Code+".html"]; p == nil || !strings.Contains(p.text, c.Name) {
+		p := pages["reference/codes/"+c.Code+".html"]
+		if p == nil {
 			t.Errorf("the site has no page of %s", c.Code)
+			continue
+		}
+		e, _ := analyze.Explain(c.Code)
+		for _, part := range []string{e.Name, e.When, e.NotReported, e.Example, e.Findings, e.Corrected} {
+			if want := strings.Join(strings.Fields(part), " "); !strings.Contains(strings.Join(strings.Fields(p.text), " "), want) {
+				t.Errorf("the page of %s does not contain %q", c.Code, want)
+			}
 		}
 	}
 	for name, p := range pages {

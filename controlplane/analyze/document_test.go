@@ -11,18 +11,37 @@ import (
 
 //go:generate go test -run ^TestDocument$ . -update
 
-// TestPages checks that each code has a page, with the mistake, the finding and the correction.
+// TestPages checks that each code has a page, with the mistake, its findings with their cures, and the
+// correction.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
-		page, ok := Page(c.Code)
-		parts := strings.Count(page, ":\n\n    ")
-		if !ok || c.Absent == "" && (parts != 3 || !strings.Contains(page, "\n    "+string(c.Severity)+" "+c.Code+" ")) || c.Absent != "" && !strings.Contains(strings.ReplaceAll(page, "\n", " "), c.Absent) {
+		e, ok := Explain(c.Code)
+		page := e.Page()
+		if c.Absent != "" {
+			if !ok || !strings.Contains(strings.ReplaceAll(page, "\n", " "), c.Absent) {
+				t.Errorf("the page of %s is\n%s", c.Code, page)
+			}
+			continue
+		}
+		if parts := strings.Count(page, ":\n\n    "); !ok || parts != 4 || e.Example == e.Corrected || !strings.Contains(page, "\n    "+string(c.Severity)+" "+c.Code+" ") {
 			t.Errorf("the page of %s is\n%s", c.Code, page)
 		}
+		heads := 0
+		for line := range strings.Lines(e.Findings) {
+			if strings.HasPrefix(line, " ") {
+				continue
+			}
+			if heads++; !strings.HasPrefix(line, string(c.Severity)+" "+c.Code+" ") {
+				t.Errorf("the findings of %s contain %s", c.Code, line)
+			}
+		}
+		if lines := strings.Count(e.Findings, "\n"); lines != 3*heads {
+			t.Errorf("%s has %d findings in %d lines, want the object, the mistake and the cure of each", c.Code, heads, lines)
+		}
 	}
-	if page, ok := Page("IST9999"); ok {
-		t.Errorf("an unknown code has the page\n%s", page)
+	if e, ok := Explain("IST9999"); ok {
+		t.Errorf("an unknown code has the page\n%s", e.Page())
 	}
 }
 

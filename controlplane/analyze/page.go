@@ -10,41 +10,86 @@ import (
 	"strings"
 )
 
-// examples has for each code an object with the mistake, the finding, and the object without it. The
-// tests check them.
+// examples has for each code an object with the mistake, the finding, and the object without it, and
+// base.yaml, which is beside each. The tests check them.
 //
-//go:embed testdata/IST* testdata/OUT*
+//go:embed testdata/base.yaml testdata/IST* testdata/OUT*
 var examples embed.FS
 
 // pageWidth is the width of sentences in pages, in characters.
 const pageWidth = 80
 
-// Page returns what a code means, with an example and its correction, in Markdown. It returns false for
-// an unknown code.
-func Page(code string) (string, bool) {
+// Explanation is what a code means.
+type Explanation struct {
+	Code     string   `json:"code"`
+	Name     string   `json:"name"`
+	Severity Severity `json:"severity"`
+	// When says when the code is reported, NotReported why it never is.
+	When        string `json:"when,omitempty"`
+	NotReported string `json:"notReported,omitempty"`
+	// Example are objects with the mistake, Findings is what an analysis prints about the code, Corrected
+	// are the objects without the mistake, Beside are objects that both need.
+	Example   string `json:"example,omitempty"`
+	Findings  string `json:"findings,omitempty"`
+	Corrected string `json:"corrected,omitempty"`
+	Beside    string `json:"beside,omitempty"`
+}
+
+// Explain returns what a code means. It returns false for an unknown code.
+func Explain(code string) (Explanation, bool) {
 	i := slices.IndexFunc(checks[:], func(c Check) bool { return c.Code == code })
 	if i < 0 {
-		return "", false
+		return Explanation{}, false
 	}
 	c := checks[i]
-	if c.Absent != "" {
-		about := Wrap("A code of istioctl analyze. It is not reported: "+c.Absent+".", "", pageWidth)
-		return fmt.Sprintf("# %s: %s\n\n%s", c.Code, c.Name, about), true
+	e := Explanation{Code: c.Code, Name: c.Name, Severity: c.Severity, When: c.About, NotReported: c.Absent}
+	if c.Absent == "" {
+		e.Example, e.Corrected, e.Beside = example(code+".yaml"), example(code+".healthy.yaml"), example("base.yaml")
+		e.Findings = findingsOf(code, example(code+".golden"))
 	}
+	return e, true
+}
+
+// example returns a file of the examples.
+func example(name string) string {
+	text, err := examples.ReadFile("testdata/" + name)
+	if err != nil {
+		return "" // the tests check that it is there
+	}
+	return string(text)
+}
+
+// findingsOf returns the findings of a code among others: lines with the code, and indented lines.
+func findingsOf(code, all string) string {
 	var b strings.Builder
-	about := Wrap(fmt.Sprintf("Severity: %s. It is reported when %s.", c.Severity, c.About), "", pageWidth)
-	fmt.Fprintf(&b, "# %s: %s\n\n%s", c.Code, c.Name, about)
-	for _, part := range [][2]string{
-		{"With these objects", ".yaml"}, {"outrigger analyze prints", ".golden"}, {"With these it does not", ".healthy.yaml"},
-	} {
-		text, err := examples.ReadFile("testdata/" + code + part[1])
-		if err != nil {
-			continue // the tests check that there is one
+	of := false
+	for line := range strings.Lines(all) {
+		if !strings.HasPrefix(line, " ") {
+			of = strings.Contains(line, " "+code+" ")
 		}
+		if of {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// Page returns the explanation in Markdown.
+func (e Explanation) Page() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s: %s\n\n", e.Code, e.Name)
+	if e.NotReported != "" {
+		b.WriteString(Wrap("A code of istioctl analyze. It is not reported: "+e.NotReported+".", "", pageWidth))
+		return b.String()
+	}
+	b.WriteString(Wrap(fmt.Sprintf("Severity: %s. It is reported when %s.", e.Severity, e.When), "", pageWidth))
+	for _, part := range [][2]string{
+		{"With these objects", e.Example}, {"outrigger analyze prints", e.Findings}, {"With these it does not", e.Corrected}, {"In base.yaml, beside both", e.Beside},
+	} {
 		fmt.Fprintf(&b, "\n%s:\n\n", part[0])
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(part[1]) {
 			b.WriteString(strings.TrimRight("    "+line, " \n") + "\n")
 		}
 	}
-	return b.String(), true
+	return b.String()
 }

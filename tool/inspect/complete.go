@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -74,8 +75,8 @@ func completeNamespace(f *askFlags) completed {
 	}
 }
 
-// completeObject completes KIND/NAME.NAMESPACE, or KIND and then NAME. With proxies it also completes the
-// names of proxies.
+// completeObject completes KIND/NAME.NAMESPACE, or KIND and then NAME. With proxies it also completes
+// codes of findings and the names of proxies.
 func completeObject(f *askFlags, proxies bool) completed {
 	return func(cmd *cobra.Command, args []string, beginning string) ([]string, cobra.ShellCompDirective) {
 		kind, name, slash := strings.Cut(beginning, "/")
@@ -100,6 +101,11 @@ func completeObject(f *askFlags, proxies bool) completed {
 		}
 		out := beginningWith(beginning, kinds)
 		if proxies {
+			for _, c := range analyze.Checks() {
+				if beginning != "" && c.Absent == "" && strings.HasPrefix(c.Code, beginning) {
+					out = append(out, c.Code)
+				}
+			}
 			names, _ := completeProxy(f)(cmd, args, beginning)
 			out = append(out, names...)
 		}

@@ -22,6 +22,7 @@ func TestComplete(t *testing.T) {
 		"explain web|":              "web-1.shop web-2.shop",
 		"explain workloadg|":        "workloadgroup/",
 		"explain se/|":              "se/web.shop",
+		"explain IST014|":           "IST0144 IST0145 IST0146 IST0147 IST0149",
 		"history serviceentry |":    "web",
 		"history se/w|":             "se/web.shop",
 		"explain nothing/|":         "",

@@ -41,14 +41,13 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
-				return cfg.Exit(exitUsage, errors.New("no object is named: write one, as in vs/catalog.shop or vs catalog -n shop, or a proxy, as in catalog-1.shop"))
+				return cfg.Exit(exitUsage, errors.New("no object is named: write one, as in vs/catalog.shop or vs catalog -n shop, a proxy, as in catalog-1.shop, or a code, as in IST0101"))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if page, ok := analyze.Page(strings.ToUpper(args[0])); ok && len(args) == 1 {
-				_, err := io.WriteString(cmd.OutOrStdout(), page)
-				return err
+			if e, ok := analyze.Explain(strings.ToUpper(args[0])); ok && len(args) == 1 {
+				return f.explainCode(cmd, e)
 			}
 			if len(args) == 1 && !strings.Contains(args[0], "/") {
 				return f.explainProxy(cmd, args[0], namespace)
@@ -61,6 +60,17 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 	f.complete(cmd, completeObject(&f, true))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
+}
+
+func (f *askFlags) explainCode(cmd *cobra.Command, e analyze.Explanation) error {
+	if err := f.known(); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	if f.output != outTable {
+		return f.write(cmd.OutOrStdout(), e)
+	}
+	_, err := io.WriteString(cmd.OutOrStdout(), e.Page())
+	return err
 }
 
 // candidates returns the objects that the arguments may refer to, the most likely first. It is
