@@ -191,6 +191,9 @@ func olderPrograms(t *testing.T) string {
 	if out, err := exec.CommandContext(t.Context(), script, "build", revision, own).CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", revision, err, out)
 	}
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(own, "outrigger"), "join", "--help").CombinedOutput(); err != nil {
+		leaveOut(t, "the programs of %s cannot join machines: %s", revision, out)
+	}
 	if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(native(t), "envoy"), own).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
