@@ -5,6 +5,8 @@ package bootstrap
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +190,26 @@ func TestLoadStatsErrors(t *testing.T) {
 		for _, err := range []error{err, alike} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: error %v, want one with %q", text, err, want)
+			}
+		}
+	}
+}
+
+// TestUnsetGuards checks that no bootstrap sets what the comparison with Istio 1.30 says is left out.
+func TestUnsetGuards(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*/want.json")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d bootstraps: %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"coalesce_lb_rebuilds_on_batch_update", "fixed_heap_use_allocated", "enable_deferred_cluster_creation"} {
+			if strings.Contains(string(text), name) {
+				t.Errorf("%s sets %s: correct docs/compatibility.md", file, name)
 			}
 		}
 	}
