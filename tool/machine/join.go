@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/join"
@@ -85,7 +87,7 @@ func (h *host) join(ctx context.Context, t *join.Token, only bool, timeout time.
 	if err != nil {
 		return err
 	}
-	chain, err := enrol(ctx, t, key)
+	chain, err := h.enrol(ctx, t, key)
 	if err != nil {
 		return err
 	}
@@ -112,8 +114,14 @@ func roots(t *join.Token) *x509.CertPool {
 	return pool
 }
 
+// A control plane that ends, one of several perhaps, is asked again.
+const (
+	enrolAttempts = 3
+	enrolPause    = time.Second
+)
+
 // enrol uses the token up and returns the chain of the certificate for a key.
-func enrol(ctx context.Context, t *join.Token, key crypto.Signer) ([]*x509.Certificate, error) {
+func (h *host) enrol(ctx context.Context, t *join.Token, key crypto.Signer) ([]*x509.Certificate, error) {
 	client, err := caclient.New(caclient.Config{
 		Address: t.Address, ClusterID: t.Cluster, Logger: slog.New(slog.DiscardHandler),
 		TLS:   func() (*tls.Config, error) { return &tls.Config{RootCAs: roots(t), MinVersion: tls.VersionTLS12}, nil },
@@ -129,6 +137,15 @@ func enrol(ctx context.Context, t *join.Token, key crypto.Signer) ([]*x509.Certi
 		return nil, err
 	}
 	texts, err := client.Sign(ctx, csr, 0)
+	for attempt := 1; attempt < enrolAttempts && status.Code(err) == codes.Unavailable; attempt++ {
+		h.say("trying again: %v", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(enrolPause):
+		}
+		texts, err = client.Sign(ctx, csr, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("enrolling: %w", err)
 	}

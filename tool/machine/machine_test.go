@@ -19,8 +19,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/ca"
@@ -323,5 +330,63 @@ func TestReadToken(t *testing.T) {
 	}
 	if _, err := readToken("-", strings.NewReader(strings.Repeat("a", 10<<20))); err == nil {
 		t.Error("10 MiB are a token")
+	}
+}
+
+// briefly is a control plane that is unavailable for a number of requests, and signs the others.
+type briefly struct {
+	securityv1alpha1.UnimplementedIstioCertificateServiceServer
+	authority *ca.Authority
+	id        certs.ID
+	left      atomic.Int64
+}
+
+func (b *briefly) CreateCertificate(ctx context.Context, r *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
+	if b.left.Add(-1) >= 0 {
+		return nil, status.Error(codes.Unavailable, "the control plane ends")
+	}
+	issued, err := b.authority.Sign(ctx, []byte(r.GetCsr()), b.id, time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	answer := &securityv1alpha1.IstioCertificateResponse{}
+	for _, text := range append(issued.Chain, b.authority.RootPEM()) {
+		answer.CertChain = append(answer.CertChain, string(text))
+	}
+	return answer, nil
+}
+
+// TestEnrol enrols while control planes end: a machine tries again, a few times.
+func TestEnrol(t *testing.T) {
+	t.Parallel()
+	a, token := authority(t)
+	cfg, err := a.ServerCertificate(nil, []net.IP{net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	control := &briefly{authority: a, id: token.ID}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)))
+	securityv1alpha1.RegisterIstioCertificateServiceServer(server, control)
+	go func() { _ = server.Serve(l) }() // until Stop
+	t.Cleanup(server.Stop)
+	token.Address = l.Addr().String()
+	key, err := certs.NewKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for failures, want := range map[int]string{0: "", enrolAttempts - 1: "", enrolAttempts: "the control plane ends"} {
+		h, out := testHost(t, nil)
+		control.left.Store(int64(failures))
+		chain, err := h.enrol(t.Context(), token, key)
+		if want == "" && (err != nil || len(chain) == 0) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("after %d failures: got %d certificates and error %v, want an error with %q", failures, len(chain), err, want)
+		}
+		if got := strings.Count(out.String(), "trying again"); got != min(failures, enrolAttempts-1) {
+			t.Errorf("after %d failures the output is\n%s", failures, out)
+		}
 	}
 }
