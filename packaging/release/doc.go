@@ -6,5 +6,5 @@
 // for Prometheus, the changes since the last release, checksums, and a statement of provenance
 // (in-toto, SLSA 1.0). With a key it signs checksums and provenance.
 //
-// Two runs with the same inputs write the same bytes, signatures excepted.
+// Two runs with the same inputs write the same bytes.
 package main

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -60,10 +59,11 @@ func readKey(path string) (signer, error) {
 	return nil, fmt.Errorf("%s has no private key of ECDSA or RSA that is not encrypted", path)
 }
 
-// Sign implements [dsse.Signer].
+// Sign implements [dsse.Signer]. Without a source of random numbers, equal data have equal signatures
+// (RFC 6979).
 func (s keySigner) Sign(_ context.Context, data []byte) ([]byte, error) {
 	sum := sha256.Sum256(data)
-	return s.Signer.Sign(rand.Reader, sum[:], crypto.SHA256)
+	return s.Signer.Sign(nil, sum[:], crypto.SHA256)
 }
 
 // KeyID implements [dsse.Signer]: the SHA-256 of the public key in DER.

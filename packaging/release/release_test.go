@@ -12,6 +12,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -137,6 +138,27 @@ func (w *world) key() string {
 	path := filepath.Join(w.t.TempDir(), "key.pem")
 	w.must(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
 	return path
+}
+
+// TestSignatures signs the same bytes twice, with keys of both kinds.
+func TestSignatures(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t}
+	large, err := rsa.GenerateKey(rand.Reader, 2048)
+	w.must(err)
+	pkcs1 := filepath.Join(t.TempDir(), "rsa.pem")
+	w.must(os.WriteFile(pkcs1, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(large)}), 0o600))
+	for _, path := range []string{w.key(), pkcs1} {
+		key, err := readKey(path)
+		w.must(err)
+		first, err := key.Sign(t.Context(), []byte("data"))
+		w.must(err)
+		second, err := key.Sign(t.Context(), []byte("data"))
+		w.must(err)
+		if !bytes.Equal(first, second) {
+			t.Errorf("%s: two signatures of the same bytes differ", path)
+		}
+	}
 }
 
 // TestRelease makes a release twice, the second one signed. Programs that others wrote read its files.
