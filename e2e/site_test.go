@@ -24,7 +24,8 @@ import (
 type sitePage struct {
 	loads, links []string // references: what a browser loads with the page, and what it links to
 	anchors      map[string]bool
-	text         string // of the article, as it is without scripts
+	parts        map[string]bool // what scripts look for
+	text         string          // of the article, as it is without scripts
 }
 
 // styleURL is a reference of a style sheet.
@@ -65,6 +66,12 @@ func TestSite(t *testing.T) {
 		// The address of the page that is missing is unknown, so its references are absolute.
 		if name == "404.html" {
 			continue
+		}
+		// Scripts of the theme ask GitHub about a source, and load what draws diagrams.
+		for _, part := range []string{"component source", "class mermaid"} {
+			if p.parts[part] {
+				t.Errorf("%s has a %s, for which scripts load from elsewhere", name, part)
+			}
 		}
 		for _, ref := range p.loads {
 			if to, _, own := targetOf(name, ref); !own || !files[to] {
@@ -117,7 +124,7 @@ func readSite(t *testing.T, dir string) (files map[string]bool, pages map[string
 			if err != nil {
 				return err
 			}
-			pages[name] = &sitePage{anchors: map[string]bool{}}
+			pages[name] = &sitePage{anchors: map[string]bool{}, parts: map[string]bool{}}
 			pages[name].read(node, false)
 		case path.Ext(name) == ".css":
 			for _, m := range styleURL.FindAllSubmatch(content, -1) {
@@ -142,6 +149,12 @@ func (p *sitePage) read(n *html.Node, article bool) {
 	article = article || n.Data == "article"
 	for _, a := range n.Attr {
 		switch {
+		case a.Key == "data-md-component":
+			p.parts["component "+a.Val] = true
+		case a.Key == "class":
+			for _, class := range strings.Fields(a.Val) {
+				p.parts["class "+class] = true
+			}
 		case a.Key == "id" || a.Key == "name":
 			p.anchors[a.Val] = true
 		case a.Key == "src" || a.Key == "href" && n.Data == "link":

@@ -44,3 +44,8 @@ def on_page_markdown(markdown, page, config, files):
         return f"]({config.repo_url}/{kind}/main/{path}{match[2] or ''})"
 
     return LINK.sub(target, markdown)
+
+
+def on_post_page(output, page, config):
+    # With this attribute, the theme's script asks GitHub about the repository.
+    return output.replace(' data-md-component="source"', "")
