@@ -4,7 +4,10 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -12,12 +15,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // registers the format
 	contents "github.com/goreleaser/nfpm/v2/files"
 	_ "github.com/goreleaser/nfpm/v2/rpm" // registers the format
 )
+
+const maintainer = "The Outrigger Authors <outrigger-mesh@users.noreply.github.com>"
 
 // A builder writes packages. It keeps generated files in a temporary directory.
 type builder struct {
@@ -59,7 +65,7 @@ func (b *builder) info(ctx context.Context, k kind, arch, format string) (*nfpm.
 	}
 	info := &nfpm.Info{
 		Name: k.name, Arch: arch, Platform: "linux", Version: version, VersionSchema: "none",
-		Section: "net", Priority: "optional", Maintainer: "The Outrigger Authors <outrigger-mesh@users.noreply.github.com>",
+		Section: "net", Priority: "optional", Maintainer: maintainer,
 		Description: k.summary + "\n" + k.details, Homepage: "https://github.com/outrigger-mesh/outrigger", License: "Apache-2.0",
 		MTime: b.created, DisableGlobbing: true,
 	}
@@ -149,6 +155,11 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 		return nil, err
 	}
 	found["/usr/share/doc/"+k.name+"/copyright"] = source{terms, 0o644}
+	if format == "deb" {
+		if err := b.forDebian(k, found); err != nil {
+			return nil, err
+		}
+	}
 	if !k.envoy {
 		found["/usr/share/doc/"+k.name+"/THIRD_PARTY_NOTICES"] = source{filepath.Join(b.repository, "THIRD_PARTY_NOTICES"), 0o644}
 	}
@@ -175,7 +186,15 @@ func (b *builder) contents(ctx context.Context, k kind, arch, format string) (ma
 			return nil, err
 		}
 		for _, e := range entries {
-			found["/usr/share/man/man1/"+e.Name()] = source{filepath.Join(pages, e.Name()), 0o644}
+			page, err := os.ReadFile(filepath.Join(pages, e.Name()))
+			if err != nil {
+				return nil, err
+			}
+			path, err := b.keepCompressed(e.Name()+".gz", page)
+			if err != nil {
+				return nil, err
+			}
+			found["/usr/share/man/man1/"+e.Name()+".gz"] = source{path, 0o644}
 		}
 		zsh := "/usr/share/zsh/vendor-completions/_"
 		if format == "rpm" {
@@ -203,6 +222,46 @@ func (b *builder) terms(k kind, format string) (string, error) {
 		text += string(license)
 	}
 	return b.keep(k.name+".copyright", []byte(text))
+}
+
+// forDebian adds what the policy of Debian asks for: a changelog, and the reasons for what lintian
+// reports.
+func (b *builder) forDebian(k kind, found map[string]source) error {
+	version := packageVersion(b.version, b.created)
+	if k.envoy {
+		version = b.envoyVersion
+	}
+	changes := fmt.Sprintf("%s (%s) unstable; urgency=medium\n\n  * See https://github.com/outrigger-mesh/outrigger/releases\n\n -- %s  %s\n",
+		k.name, version, maintainer, b.created.Format(time.RFC1123Z))
+	path, err := b.keepCompressed(k.name+".changelog.gz", []byte(changes))
+	if err != nil {
+		return err
+	}
+	found["/usr/share/doc/"+k.name+"/changelog.gz"] = source{path, 0o644}
+	if k.envoy {
+		return nil
+	}
+	overrides := "# Programs of Go need no libraries.\n" + k.name + ": statically-linked-binary\n"
+	if k.restart != "" {
+		overrides += "# The scripts are those of the package for rpm, too: they use no debhelper.\n" + k.name + ": maintainer-script-calls-systemctl\n"
+	}
+	path, err = b.keep(k.name+".overrides", []byte(overrides))
+	found["/usr/share/lintian/overrides/"+k.name] = source{path, 0o644}
+	return err
+}
+
+// keepCompressed is keep for a file that becomes smaller, with the same bytes each time.
+func (b *builder) keepCompressed(name string, content []byte) (string, error) {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return "", err
+	}
+	_, err = w.Write(content)
+	if err := errors.Join(err, w.Close()); err != nil {
+		return "", err
+	}
+	return b.keep(name, out.Bytes())
 }
 
 // keep writes a file to the temporary directory, and returns its path.

@@ -26,8 +26,8 @@ type kind struct {
 	sources map[string]string
 	// settings are the paths that are not replaced if they were changed.
 	settings []string
-	// restart are the commands of a shell after an upgrade of a running service, state is the
-	// directory that a purge removes. Without them the package has no service.
+	// restart are the commands of a shell after an upgrade of a running service, state are the
+	// directories that a purge removes. Without them the package has no service.
 	restart, state string
 	commands       bool // the program has completions for shells
 	envoy          bool // has Envoy's version and terms
@@ -56,11 +56,12 @@ var kinds = []kind{
 			"/usr/lib/tmpfiles.d/outrigger-agent.conf":        "outrigger-agent.tmpfiles",
 			"/usr/lib/outrigger/machine":                      "machine",
 			"/etc/outrigger/agent.env":                        "agent.env",
+			"/etc/logrotate.d/outrigger-agent":                "outrigger-agent.logrotate",
 		},
-		settings: []string{"/etc/outrigger/agent.env"},
+		settings: []string{"/etc/logrotate.d/outrigger-agent", "/etc/outrigger/agent.env"},
 		// A restart would end the connections of the machine. The reload replaces the agent, then Envoy.
 		restart: "systemctl --no-block try-reload-or-restart outrigger-agent.service",
-		state:   "/etc/istio/proxy",
+		state:   "/etc/istio/proxy /var/log/istio",
 	},
 	{
 		name: "outrigger-control", summary: "Control plane of the Outrigger service mesh",
