@@ -181,10 +181,12 @@ test-images: ## build the images for this machine and test them
 	cd ../release && CGO_ENABLED=0 go test $(GOFLAGS_TEST) -count=1 . -programs '$(abspath $(BIN))'
 
 # Packages are installed on a machine that systemd boots in namespaces.
+# MACHINES=10 also has ten of them join a mesh.
+MACHINES ?= 0
 .PHONY: test-machine
-test-machine: ## install the packages on a Debian with systemd of its own; needs root
+test-machine: ## install the packages on a Debian with systemd of its own, or on MACHINES=10; needs root
 	@$(MAKE) --no-print-directory image-programs IMAGE_ARCHES="$$(go env GOARCH)"
-	@cd packaging/linux && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a machine with systemd' $(GOFLAGS_TEST) -count=1 -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) --
+	@cd packaging/linux && CGO_ENABLED=0 $(CURDIR)/scripts/gotest 'a machine with systemd' $(GOFLAGS_TEST) -count=1 -programs '$(abspath $(BIN))' -envoy-version $(IMAGE_ENVOY) -machines $(MACHINES) --
 
 # Upgrades from both older releases, or from the revisions of FROM.
 .PHONY: test-upgrades

@@ -32,7 +32,8 @@ const patience = 3 * time.Minute
 type machine struct {
 	t    *testing.T
 	name string // in the name of its cgroup
-	root string // directory of its files
+	root string // directory of its files, above those of base
+	base string // directory of the files that it was installed with, which machines share
 	pid  string // of its systemd
 	// parent is the cgroup that the machine's is made in, halt ends the machine.
 	parent string
@@ -49,9 +50,16 @@ exec unshare --mount --pid --fork --kill-child --cgroup --uts --ipc --net sh -e 
 `
 
 // stage2 mounts what a machine has, and becomes systemd. What belongs to the kernel is read-only.
+// Where files cannot be layered, the machine has a copy of the lower ones.
 const stage2 = `
 mount --make-rprivate /
-mount --bind "$ROOT" "$ROOT"
+mkdir -p "$ROOT" "$ROOT.work" "$ROOT.mounted"
+if mount -t overlay -o "lowerdir=$BASE,upperdir=$ROOT,workdir=$ROOT.work" overlay "$ROOT.mounted"; then
+	ROOT=$ROOT.mounted
+else
+	if [ ! -e "$ROOT/usr" ]; then cp --archive "$BASE/." "$ROOT"; fi
+	mount --bind "$ROOT" "$ROOT"
+fi
 cd "$ROOT"
 mkdir -p dev etc/systemd/system old proc root run sys tmp
 mount -t proc proc proc
@@ -102,11 +110,11 @@ func newMachine(t *testing.T) *machine {
 // boot starts the machine with the packages of a directory at /packages.
 func (m *machine) boot(packages string) {
 	t := m.t
-	m.host("cp", "--archive", debianRoot(t), m.root)
-	if err := os.Mkdir(filepath.Join(m.root, "packages"), 0o755); err != nil {
+	m.base = debianRoot(t)
+	if err := os.MkdirAll(m.root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m.host("cp", "--recursive", packages+"/.", filepath.Join(m.root, "packages"))
+	m.host("cp", "--recursive", "--link", packages, filepath.Join(m.root, "packages"))
 	m.launch()
 }
 
@@ -123,7 +131,7 @@ func (m *machine) start() {
 	t := m.t
 	cgroup := filepath.Join(m.parent, cgroupPrefix+strconv.Itoa(os.Getpid())+"-"+m.name)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-e", "-c", stage1)
-	cmd.Env = append(os.Environ(), "CGROUP="+cgroup, "ROOT="+m.root, "STAGE2="+stage2)
+	cmd.Env = append(os.Environ(), "CGROUP="+cgroup, "ROOT="+m.root, "BASE="+m.base, "STAGE2="+stage2)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// roleVariable makes the test program an application on a machine: serve, or load.
+// roleVariable makes the test program an application on a machine: serve, load, or call.
 const roleVariable = "OUTRIGGER_TEST_ROLE"
 
 const (
@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 		err = serveClient()
 	case "load":
 		err = load(context.Background())
+	case "call":
+		err = call(context.Background(), os.Args[1:])
 	default:
 		os.Exit(m.Run())
 	}
@@ -52,11 +54,11 @@ func serveClient() error {
 	return server.ListenAndServe()
 }
 
-// get requests the service of orders.
-func get(ctx context.Context) (string, error) {
+// get requests a service.
+func get(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, ordersURL, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +79,7 @@ func load(ctx context.Context) error {
 	sent, failed := 0, 0
 	for {
 		sent++
-		body, err := get(ctx)
+		body, err := get(ctx, ordersURL)
 		if err != nil || !strings.HasPrefix(body, "hello spiffe://cluster.local/ns/shop/sa/web") {
 			failed++
 			fmt.Printf("request %d: %q %v\n", sent, body, err)
@@ -144,19 +146,7 @@ func bootFleet(t *testing.T) *fleet {
 	for i, name := range []string{"control", "orders", "web"} {
 		m := f.all()[i]
 		m.name = name
-		address := fmt.Sprintf("10.99.1.%d/24", i+1)
-		m.connect = func(m *machine) {
-			if m == f.control {
-				m.ip("link add mesh type bridge", "link set mesh up", "address add "+address+" dev mesh")
-				return
-			}
-			f.control.t = m.t
-			f.control.until("the link of the last boot is gone", func() bool {
-				return exec.CommandContext(t.Context(), "nsenter", "--target", f.control.pid, "--net", "ip", "link", "show", name).Run() != nil
-			})
-			f.control.ip("link add "+name+" type veth peer name eth0 netns "+m.pid, "link set "+name+" master mesh up")
-			m.ip("link set lo up", "link set eth0 up", "address add "+address+" dev eth0", "route add default via 10.99.1.1")
-		}
+		m.connect = onBridge(f.control, i+1)
 		m.boot(f.older)
 		m.host("cp", program, filepath.Join("/proc", m.pid, "root/root/app"))
 		m.run("sh", "-c", "echo 10.99.1.1 mesh.example.com >> /etc/hosts; echo nameserver 10.99.1.1 > /etc/resolv.conf")
@@ -198,6 +188,24 @@ func olderPrograms(t *testing.T) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return dir
+}
+
+// onBridge returns the function that connects the machine with an address to a bridge in the network
+// of the control plane.
+func onBridge(control *machine, number int) func(*machine) {
+	address := fmt.Sprintf("10.99.1.%d/24", number)
+	return func(m *machine) {
+		if m == control {
+			m.ip("link add mesh type bridge", "link set mesh up", "address add "+address+" dev mesh")
+			return
+		}
+		control.t = m.t
+		control.until("the link of the last boot is gone", func() bool {
+			return exec.CommandContext(m.t.Context(), "nsenter", "--target", control.pid, "--net", "ip", "link", "show", m.name).Run() != nil
+		})
+		control.ip("link add "+m.name+" type veth peer name eth0 netns "+m.pid, "link set "+m.name+" master mesh up")
+		m.ip("link set lo up", "link set eth0 up", "address add "+address+" dev eth0", "route add default via 10.99.1.1")
+	}
 }
 
 // follow runs commands of the page on a machine, in the directory of the packages.

@@ -85,3 +85,38 @@ func settings(m *machine) {
 		m.t.Errorf("another command says %q, %v", output, err)
 	}
 }
+
+// logs has the agent and Envoy write to files, which logrotate rotates, and to the journal.
+func logs(m *machine) {
+	const dir, settings = "/var/log/istio/", "/etc/outrigger/mesh.yaml"
+	m.run("cp", "--preserve", ownFile, "/root/agent.env")
+	m.run("cp", "--preserve", settings, "/root/mesh.yaml")
+	m.run("sh", "-c", "echo OUTRIGGER_AGENT_FLAGS=--log_target "+dir+"agent.log --log_target stdout --log_rotate "+dir+"own >> "+ownFile)
+	m.run("sh", "-c", "echo accessLogFile: "+dir+"access.log >> "+settings)
+	m.run("systemctl", "restart", agentUnit)
+	m.run("grep", "envoy started", dir+"agent.log", dir+"own")
+	const (
+		request = `exec 3<>/dev/tcp/10.99.0.7/80; printf 'GET / HTTP/1.1\r\nHost: orders.test\r\n\r\n' >&3; cat <&3`
+		line    = "outbound|80||orders.test" // in the access log of the request
+	)
+	logged := func(where string, show ...string) {
+		m.t.Helper()
+		m.until("a request is logged in "+where, func() bool {
+			_, _ = m.try("timeout", "1", "bash", "-c", request) // nothing answers it
+			got, err := m.try(show...)
+			return err == nil && strings.Contains(got, line) && !strings.Contains(got, "\x00")
+		})
+	}
+	logged("a file", "cat", dir+"access.log")
+	m.run("logrotate", "--force", "--state", "/root/rotated", "/etc/logrotate.d/outrigger-agent")
+	logged("the old file", "zcat", dir+"access.log.1.gz")
+	logged("the new file", "cat", dir+"access.log")
+	m.run("zgrep", "envoy started", dir+"agent.log.1.gz")
+	m.run("grep", "envoy started", dir+"own")
+
+	m.run("sh", "-c", "cp /root/mesh.yaml "+settings+"; echo accessLogFile: /dev/stdout >> "+settings)
+	logged("the journal", "journalctl", "--no-pager", "--unit", agentUnit)
+	m.run("cp", "--preserve", "/root/mesh.yaml", settings)
+	m.run("cp", "--preserve", "/root/agent.env", ownFile)
+	m.run("systemctl", "restart", agentUnit)
+}
