@@ -74,6 +74,8 @@ not request yet are no differences. Of endpoints, the address, weight, locality 
 priority are compared.
 
 Each filter selects in the tables that it belongs to. Names are compared in full.
+OUTLIER CHECK is FAILED for an endpoint that the outlier detection of the Envoy ejected;
+only the Envoy knows it.
 -o json and -o yaml print the selected resources. Columns without values are left
 out. The exit code is 0, or 1 if there are differences or an error.`,
 		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend.shop -o json\n" +
@@ -104,8 +106,10 @@ func (f *proxyConfigFlags) check(args []string) error {
 		return errors.New("write -f or --admin; with --diff, both are compared")
 	case len(args) == 0 && f.file == "" && (f.admin == "" || f.diff):
 		return errors.New("no proxy is named: write one, as in frontend.shop, or -f FILE with a config_dump")
+	case f.diff && f.selection.status != "":
+		return errors.New("--diff does not compare the health of endpoints: leave out --status")
 	}
-	return f.known()
+	return errors.Join(f.known(), f.selection.known())
 }
 
 func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
@@ -131,7 +135,11 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 		defer done()
-		if has, err = askEnvoy(cmd.Context(), f.admin, f.timeout); err != nil {
+		has, err = askEnvoy(cmd.Context(), f.admin, f.timeout)
+		if err == nil && !f.diff && slices.ContainsFunc(f.parts, func(p part) bool { return p.name == "endpoints" }) {
+			err = has.askChecks(cmd.Context(), f.admin, f.timeout)
+		}
+		if err != nil {
 			return f.fail(err)
 		}
 	}

@@ -216,10 +216,19 @@ func TestProxyTables(t *testing.T) {
 	}
 }
 
+// clustersOfEnvoy is what Envoy's admin port returns for /clusters?format=json if 10.0.0.7 is ejected.
+const clustersOfEnvoy = `{"cluster_statuses":[{"name":"web","eds_service_name":"outbound|9080||reviews.shop.svc.cluster.local","new":1,"host_statuses":[
+{"address":{"socket_address":{"address":"10.0.0.7","port_value":9080}},"health_status":{"failed_outlier_check":true,"eds_health_status":"HEALTHY"}},
+{"address":{"socket_address":{"address":"fd00::7","port_value":9080}},"health_status":{"eds_health_status":"HEALTHY"}}]}]}`
+
 // envoyAdmin serves a dump like Envoy's admin port.
 func envoyAdmin(t *testing.T, code int, dump string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/clusters" && r.URL.Query().Get("format") == "json" {
+			_, _ = w.Write([]byte(clustersOfEnvoy)) // as below
+			return
+		}
 		if r.URL.Path != "/config_dump" || !r.URL.Query().Has("include_eds") {
 			code = http.StatusNotFound
 		}
@@ -265,6 +274,16 @@ func TestProxyCommand(t *testing.T) {
 		{append([]string{"l", "web", "--name", "web"}, at...), 0, "Route: 9080", "15006"},
 		{append([]string{"routes", "web", "--name", "9080"}, at...), 0, "reviews.shop", "inbound"},
 		{append([]string{"endpoints", "web", "--cluster", "outbound|9080||reviews.shop.svc.cluster.local", "--address", "fd00::7", "-o", "wide"}, at...), 0, "[fd00::7]:9080   HEALTHY", "10.0.0.7"},
+		{append([]string{"endpoints", "web", "--status", "Healthy", "-o", "wide"}, at...), 0, "10.0.0.7:9080     HEALTHY~example.org:443   -", "OUTLIER"},
+		{append([]string{"endpoints", "web", "--status", "unhealthy"}, at...), 0, "No endpoints.", "CLUSTER"},
+		{append([]string{"endpoints", "web", "--status", "ill"}, at...), 2, "--status ill is unknown: write healthy, degraded, unhealthy, draining or timeout", "CLUSTER"},
+		{append([]string{"endpoints", "web", "--status", "healthy", "--diff"}, at...), 2, "leave out --status", "CLUSTER"},
+		{[]string{"endpoints", "--admin", envoyAdmin(t, http.StatusOK, savedDump()), "-o", "wide"}, 0, "10.0.0.7:9080     HEALTHY   FAILED          outbound|9080||~[fd00::7]:9080    HEALTHY   OK              outbound|9080||~10.0.0.7:9080     HEALTHY   -               outbound|9080|v1|", "\x1b"},
+		{append([]string{"listeners", "web", "--type", "HTTP"}, at...), 0, "Route: 9080", "10.96.0.7"},
+		{append([]string{"listeners", "web", "--type", "tcp"}, at...), 0, "10.96.0.7", "Route: 9080"},
+		{append([]string{"listeners", "web", "--type", "unknown"}, at...), 0, "dns_filter", "10.96.0.7"},
+		{append([]string{"listeners", "web", "--type", "http+tcp"}, at...), 0, "No listeners.", "10.96.0.7"},
+		{append([]string{"listeners", "web", "--type", "udp"}, at...), 2, "--type udp is unknown: write http, tcp, http+tcp or unknown", "10.96.0.7"},
 		{append([]string{"endpoints", "web", "--cluster", "none"}, at...), 0, "No endpoints.", "CLUSTER"},
 		{append([]string{"clusters", "api-1"}, at...), 1, "the configuration of api-1.shop~no proxy", "SERVICE"},
 		{append([]string{"clusters", "none"}, at...), 1, `no proxy "none" is connected`, "SERVICE"},

@@ -4,6 +4,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,8 @@ type resource struct {
 	// static is true for a resource of Envoy's bootstrap, or of another resource, that the control
 	// plane does not send on its own.
 	static bool
+	// checks are the results of the outlier detection of a running Envoy, by the address of an endpoint.
+	checks map[string]string
 }
 
 // configuration is what a dump contains.
@@ -235,6 +238,37 @@ func askEnvoy(ctx context.Context, admin string, timeout time.Duration) (*config
 	}
 	c.from = "the Envoy at " + admin
 	return c, nil
+}
+
+// askChecks asks the admin port of an Envoy for the results of its outlier detection.
+func (c *configuration) askChecks(ctx context.Context, admin string, timeout time.Duration) error {
+	raw, err := askAdmin(ctx, admin, http.MethodGet, "/clusters", "format=json", timeout)
+	if err != nil {
+		return err
+	}
+	list := &adminv3.Clusters{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxNesting}).Unmarshal(raw, list); err != nil {
+		return fmt.Errorf("the list of clusters of %s: %w", admin, err)
+	}
+	checks := map[string]map[string]string{} // by the name of the endpoints
+	for _, cluster := range list.GetClusterStatuses() {
+		name := cmp.Or(cluster.GetEdsServiceName(), cluster.GetName())
+		if checks[name] == nil {
+			checks[name] = map[string]string{}
+		}
+		for _, host := range cluster.GetHostStatuses() {
+			at := joined(host.GetAddress())
+			if host.GetHealthStatus().GetFailedOutlierCheck() {
+				checks[name][at] = "FAILED"
+			} else if checks[name][at] == "" { // another cluster may have the same endpoints
+				checks[name][at] = "OK"
+			}
+		}
+	}
+	for i, r := range c.resources["endpoints"] {
+		c.resources["endpoints"][i].checks = checks[r.name]
+	}
+	return nil
 }
 
 // askAdmin returns the answer of the admin port of an Envoy, or of the status port of an agent.

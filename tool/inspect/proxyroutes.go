@@ -53,6 +53,35 @@ func listenerRows(r resource, all bool) (rows [][]string) {
 	return rows
 }
 
+// blackHole is the cluster of connections that no listener is for.
+const blackHole = "BlackHoleCluster"
+
+// listenerType returns which protocols the filter chains of a listener are for. Chains that close
+// connections do not count.
+func listenerType(l *listenerv3.Listener) string {
+	http, tcp := false, false
+	for _, c := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
+		for _, f := range c.GetFilters() {
+			to := &tcpproxyv3.TcpProxy{}
+			switch packed := f.GetTypedConfig(); {
+			case packed.MessageIs(&hcmv3.HttpConnectionManager{}):
+				http = true
+			case packed.MessageIs(to) && packed.UnmarshalTo(to) == nil && to.GetCluster() != blackHole:
+				tcp = true
+			}
+		}
+	}
+	switch {
+	case http && tcp:
+		return "http+tcp"
+	case http:
+		return "http"
+	case tcp:
+		return "tcp"
+	}
+	return "unknown"
+}
+
 // some joins texts; only the first is shown in full unless all are.
 func some(list []string, all bool) string {
 	if all || len(list) < 2 {

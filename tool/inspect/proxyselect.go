@@ -22,8 +22,8 @@ type part struct {
 	name    string
 	aliases []string
 	header  []string
-	// optional is the column that is left out if it has no values.
-	optional string
+	// optional are the columns that are left out if they have no values.
+	optional []string
 	// short is the column that is shortened first if the table is too wide.
 	short   string
 	filters []string
@@ -40,7 +40,7 @@ func parts() []part {
 			"clusters",
 			[]string{"cluster", "c"},
 			[]string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"},
-			"DESTINATION RULE",
+			[]string{"DESTINATION RULE"},
 			"TYPE",
 			[]string{"direction", "fqdn", "port", "subset"},
 			selection.keepCluster,
@@ -50,9 +50,9 @@ func parts() []part {
 			"listeners",
 			[]string{"listener", "l"},
 			[]string{"ADDRESSES", "PORT", "MATCH", "DESTINATION"},
+			nil,
 			"",
-			"",
-			[]string{"address", "name", "port"},
+			[]string{"address", "name", "port", "type"},
 			selection.keepListener,
 			listenerRows,
 		},
@@ -60,7 +60,7 @@ func parts() []part {
 			"routes",
 			[]string{"route", "r"},
 			[]string{"NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"},
-			"VIRTUAL SERVICE",
+			[]string{"VIRTUAL SERVICE"},
 			"",
 			[]string{"name"},
 			func(s selection, r resource) bool { return s.name == "" || s.name == r.name },
@@ -69,10 +69,10 @@ func parts() []part {
 		{
 			"endpoints",
 			[]string{"endpoint", "ep"},
-			[]string{"ENDPOINT", "STATUS", "CLUSTER"},
-			"STATUS",
+			[]string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"},
+			[]string{"STATUS", "OUTLIER CHECK"},
 			"ENDPOINT",
-			[]string{"address", "cluster", "port"},
+			[]string{"address", "cluster", "port", "status"},
 			selection.keepEndpoints,
 			endpointRows,
 		},
@@ -81,8 +81,8 @@ func parts() []part {
 
 // selection are the filters of resources. An empty one selects all.
 type selection struct {
-	fqdn, subset, direction, name, cluster, address string
-	port                                            uint32
+	fqdn, subset, direction, name, cluster, address, kind, status string
+	port                                                          uint32
 }
 
 // add adds the flags of filters to a command.
@@ -103,8 +103,31 @@ func (s *selection) add(cmd *cobra.Command, filters []string) {
 			cmd.Flags().StringVar(&s.address, name, "", "listeners and endpoints with this address")
 		case "port":
 			cmd.Flags().Uint32Var(&s.port, name, 0, "clusters, listeners and endpoints with this port")
+		case "type":
+			cmd.Flags().StringVar(&s.kind, name, "", "listeners of this type: "+oneOf(listenerTypes()))
+		case "status":
+			cmd.Flags().StringVar(&s.status, name, "", "endpoints with this health: "+oneOf(healths())+"; healthy ones include those of unknown health")
 		}
 	}
+}
+
+// listenerTypes returns the types of listeners, by what their filter chains contain.
+func listenerTypes() []string { return []string{"http", "tcp", "http+tcp", "unknown"} }
+
+// healths returns the values that select endpoints.
+func healths() []string { return []string{"healthy", "degraded", "unhealthy", "draining", "timeout"} }
+
+// known returns an error if a filter has an unknown value.
+func (s selection) known() error {
+	for _, of := range []struct {
+		name, value string
+		values      []string
+	}{{"type", s.kind, listenerTypes()}, {"status", s.status, healths()}} {
+		if of.value != "" && !slices.Contains(of.values, strings.ToLower(of.value)) {
+			return fmt.Errorf("--%s %s is unknown: write %s", of.name, of.value, oneOf(of.values))
+		}
+	}
+	return nil
 }
 
 // keep removes the resources of a part that are not selected, and sorts the others.
@@ -149,8 +172,9 @@ func (s selection) keepCluster(r resource) bool {
 }
 
 func (s selection) keepListener(r resource) bool {
-	at := addressesOf(r.message.(*listenerv3.Listener))
-	return (s.name == "" || s.name == r.name) && slices.ContainsFunc(at, s.keepAddress)
+	l := r.message.(*listenerv3.Listener)
+	return (s.name == "" || s.name == r.name) && slices.ContainsFunc(addressesOf(l), s.keepAddress) &&
+		(s.kind == "" || strings.EqualFold(s.kind, listenerType(l)))
 }
 
 // keepAddress reports whether an address has the selected host and port.
@@ -163,13 +187,17 @@ func (s selection) keepEndpoints(r resource) bool {
 	if s.cluster != "" && s.cluster != r.name {
 		return false
 	}
-	if s.address == "" && s.port == 0 {
+	if s.address == "" && s.port == 0 && s.status == "" {
 		return true
 	}
 	kept := 0
 	for _, l := range r.message.(*endpointv3.ClusterLoadAssignment).GetEndpoints() {
 		l.LbEndpoints = slices.DeleteFunc(l.LbEndpoints, func(e *endpointv3.LbEndpoint) bool {
-			return !s.keepAddress(e.GetEndpoint().GetAddress())
+			health := e.GetHealthStatus()
+			if health == corev3.HealthStatus_UNKNOWN { // which Envoy treats as healthy
+				health = corev3.HealthStatus_HEALTHY
+			}
+			return !s.keepAddress(e.GetEndpoint().GetAddress()) || s.status != "" && !strings.EqualFold(s.status, health.String())
 		})
 		kept += len(l.GetLbEndpoints())
 	}
@@ -234,7 +262,8 @@ func endpointRows(r resource, _ bool) (rows [][]string) {
 			if e.GetHealthStatus() != corev3.HealthStatus_UNKNOWN {
 				status = e.GetHealthStatus().String()
 			}
-			rows = append(rows, []string{joined(e.GetEndpoint().GetAddress()), status, r.name})
+			at := joined(e.GetEndpoint().GetAddress())
+			rows = append(rows, []string{at, status, r.checks[at], r.name})
 		}
 	}
 	return rows

@@ -38,7 +38,7 @@ func (v view) configuration(c *configuration, list []part) error {
 			v.say("No %s.\n", p.name)
 			continue
 		}
-		short, err := v.columns(without(rows, p.optional), p.short)
+		short, err := v.columns(without(rows, p.optional...), p.short)
 		if err != nil {
 			return err
 		}
@@ -64,17 +64,20 @@ func (v view) omissions(c *configuration) {
 	}
 }
 
-// without returns rows without a column that has no values.
-func without(rows [][]string, column string) [][]string {
-	i := slices.Index(rows[0], column)
-	if i < 0 || slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
-		return rows
+// without returns rows without those of some columns that have no values.
+func without(rows [][]string, columns ...string) [][]string {
+	for _, column := range columns {
+		i := slices.Index(rows[0], column)
+		if i < 0 || slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
+			continue
+		}
+		out := make([][]string, len(rows)) // headers are shared
+		for n, r := range rows {
+			out[n] = slices.Concat(r[:i], r[i+1:])
+		}
+		rows = out
 	}
-	out := make([][]string, len(rows))
-	for n, r := range rows {
-		out[n] = slices.Concat(r[:i], r[i+1:])
-	}
-	return out
+	return rows
 }
 
 // columns prints rows as a table, and reports whether it shortened any text. If the table is too
