@@ -180,6 +180,7 @@ func (s *shop) configurations() {
 	for want, args := range map[string][]string{
 		"catalog.default.svc.cluster.local 8080 v1 outbound EDS": {"clusters", "frontend", "-o", "wide"},
 		catalogV1 + " 8080 ALL Cluster: inbound|8080||":          {"listeners", "catalog-v1"},
+		catalogV1 + ":8080 HEALTHY OK outbound|8080|v1|catalog":  {"endpoints", "frontend", "--live", "--status", "healthy", "-o", "wide"},
 		"No clusters.":                  {"clusters", "frontend", "--fqdn", "none"},
 		"default Cert Chain ACTIVE":     {"secrets", "frontend"},
 		"id: sidecar~" + frontend + "~": {"bootstrap", "frontend"},

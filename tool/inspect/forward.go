@@ -57,7 +57,7 @@ func (p proxy) reach(ctx context.Context, port string, timeout time.Duration) (a
 	}
 	name, ok := p.pod()
 	if !ok {
-		return "", nil, fmt.Errorf("proxy %s at %s is on another machine, and is no pod by its name", p.name, host)
+		return "", nil, fmt.Errorf("proxy %s at %s is on another machine, and is no pod by its name: run the command on that machine", p.name, host)
 	}
 	way, err := forward(ctx, timeout, "--namespace="+p.namespace, "--address=127.0.0.1", "pod/"+name, ":"+port)
 	if err != nil {

@@ -20,6 +20,10 @@ import (
 // TestProxyByName asks the Envoys and agents of named proxies, on this machine and in pods.
 func TestProxyByName(t *testing.T) {
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "include_eds" {
+			_, _ = w.Write([]byte(savedDump())) // see below
+			return
+		}
 		_, _ = w.Write([]byte(strings.TrimPrefix(r.Method+" "+r.URL.String(), "POST ") + "\nactive loggers:\n  rbac: info\n  xdsproxy: info\n")) // see savedDump
 	}))
 	t.Cleanup(agent.Close)
@@ -59,6 +63,11 @@ func TestProxyByName(t *testing.T) {
 		{"bootstrap vm", 1, "is on another machine, and is no pod by its name"},
 		{"bootstrap local", 1, "127.77.51.77:15000"},
 		{"clusters local --diff", 1, "config"},
+		{"clusters web-1 --live", 0, "xds-grpc"},
+		{"clusters vm --live", 1, "is on another machine, and is no pod by its name: run the command on that machine"},
+		{"clusters local --live", 1, "; outrigger status local says how the proxy is"},
+		{"clusters --live", 2, "no proxy is named"},
+		{"clusters local --live --diff", 2, "leave out --diff, -f and --admin"},
 	} {
 		out, errs, code := run(t, append(append([]string{"proxy"}, strings.Fields(tc.args)...), "--control", at)...)
 		if code != tc.code || !strings.Contains(out+errs, tc.has) {

@@ -24,7 +24,7 @@ import (
 type proxyConfigFlags struct {
 	askFlags
 	namespace, file, admin string
-	diff                   bool
+	diff, live             bool
 	selection              selection
 	parts                  []part
 	complaints             io.Writer // for what is not the output
@@ -67,18 +67,19 @@ func newPartCommand(cfg Config, name string, aliases, filters []string, selected
 a proxy, which is named as name.namespace or the beginning of it.
 
 With -f, the answer of /debug/config_dump, or of /config_dump of Envoy's admin port,
-is read from a file. With --admin, Envoy itself is asked, and PROXY is not needed.
-With --diff, the names of the resources are printed that only the Envoy or the
+is read from a file. With --live, the Envoy of PROXY is asked instead of the control
+plane; with --admin, the one at that address, without PROXY. With --diff, the names of the resources are printed that only the Envoy or the
 control plane has, or that differ. Resources of Envoy's bootstrap and virtual hosts that Envoy did
 not request yet are no differences. Of endpoints, the address, weight, locality and
 priority are compared.
+` + reachLong + `
 
 Each filter selects in the tables that it belongs to. Names are compared in full.
 OUTLIER CHECK is FAILED for an endpoint that the outlier detection of the Envoy ejected;
 only the Envoy knows it.
 -o json and -o yaml print the selected resources. Columns without values are left
 out. The exit code is 0, or 1 if there are differences or an error.`,
-		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend.shop -o json\n" +
+		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend --live\n  outrigger proxy " + name + " frontend.shop -o json\n" +
 			"  curl -s 127.0.0.1:15000/config_dump?include_eds | outrigger proxy " + name + " -f -\n" +
 			"  outrigger proxy " + name + " frontend --diff",
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
@@ -87,6 +88,7 @@ out. The exit code is 0, or 1 if there are differences or an error.`,
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with a config_dump, or - for standard input, to read instead")
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
+	cmd.Flags().BoolVar(&f.live, "live", false, "print what the Envoy of PROXY has, not what the control plane gave")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of PROXY or --admin has")
 	f.addAsked(cmd, outTable, outWide, outYAML, outJSON)
 	f.complete(cmd, completeProxy(&f.askFlags))
@@ -100,6 +102,8 @@ func (f *proxyConfigFlags) check(args []string) error {
 		return fmt.Errorf("want one proxy, not %d", len(args))
 	case len(args) == 1 && f.file != "":
 		return errors.New("write PROXY or -f FILE, not both")
+	case f.live && (f.diff || f.file != "" || f.admin != ""):
+		return errors.New("--live asks the Envoy of PROXY: leave out --diff, -f and --admin")
 	case f.diff && f.admin == "" && f.file != "":
 		return errors.New("--diff compares with an Envoy: also write --admin HOST:PORT")
 	case f.file != "" && f.admin != "" && !f.diff:
@@ -119,7 +123,7 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 	f.complaints = cmd.ErrOrStderr()
 	var given, has *configuration
 	var err error
-	if f.admin == "" || f.diff {
+	if f.admin == "" && !f.live || f.diff {
 		if f.file != "" {
 			given, err = f.saved(cmd.InOrStdin())
 		} else {
@@ -129,7 +133,8 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	if f.admin != "" || f.diff {
+	if f.admin != "" || f.live || f.diff {
+		named := f.admin == ""
 		done, err := f.envoy(cmd, strings.Join(args, ""))
 		if err != nil {
 			return err
@@ -138,6 +143,9 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 		has, err = askEnvoy(cmd.Context(), f.admin, f.timeout)
 		if err == nil && !f.diff && slices.ContainsFunc(f.parts, func(p part) bool { return p.name == "endpoints" }) {
 			err = has.askChecks(cmd.Context(), f.admin, f.timeout)
+		}
+		if err != nil && named {
+			err = fmt.Errorf("%w; outrigger status %s says how the proxy is, and without --live and --diff the control plane answers", err, args[0])
 		}
 		if err != nil {
 			return f.fail(err)
