@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -98,6 +99,7 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: objects.Columns(os.Stdout),
+		OpenTerminal: func() (io.ReadWriteCloser, error) { return objects.OpenTerminal(os.Stdout) },
 		Analyze: func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool) {
 			if given {
 				return inspect.AnalyzeStore(ctx, "", store, text)

@@ -5,6 +5,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 )
@@ -135,6 +139,41 @@ func TestOutputFails(t *testing.T) {
 		cmd, stderr = program(t, full, strings.Fields(args)...)
 		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%s, a full disk: got %v, errors %s; want exit code 1 and the reason", args, err, stderr)
+		}
+	}
+}
+
+// TestQuestionOnTerminal pipes a policy to apply on a terminal, which asks there.
+func TestQuestionOnTerminal(t *testing.T) {
+	t.Parallel()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminal can be opened: %v", err)
+	}
+	defer func() { _ = master.Close() }() // nothing is left to read
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)); err != nil {
+		t.Skipf("no terminal can be opened: %v", err)
+	}
+	for _, answer := range []string{"n", "y"} {
+		terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+		if err != nil {
+			t.Skipf("no terminal can be opened: %v", err)
+		}
+		dir := t.TempDir()
+		cmd := exec.Command(os.Args[0], "apply", "-f", "-", "--store", "fs://"+dir)
+		cmd.Env = append(os.Environ(), "OUTRIGGER_TEST_ROLE=outrigger")
+		cmd.Stdin = strings.NewReader("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: stop}\nspec: {action: DENY, rules: [{}]}\n")
+		cmd.Stdout = terminal
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
+		if _, err := master.WriteString(answer + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		err = cmd.Run()
+		_ = terminal.Close() // see above
+		files, dirErr := os.ReadDir(dir)
+		if dirErr != nil || (err == nil) != (answer == "y") || (len(files) > 0) != (answer == "y") {
+			t.Errorf("%s: got %v and the files %v, %v", answer, err, files, dirErr)
 		}
 	}
 }

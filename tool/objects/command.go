@@ -35,6 +35,9 @@ type Config struct {
 	In io.Reader
 	// Terminal is true if In is a terminal.
 	Terminal bool
+	// OpenTerminal opens the terminal of the user for questions while In has objects, or returns an error
+	// if there is none. Nil means that there is none.
+	OpenTerminal func() (io.ReadWriteCloser, error)
 	// Width is that of the terminal, in characters; 0 means that the output is none.
 	Width int
 }

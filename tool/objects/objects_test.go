@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,6 +38,8 @@ type shell struct {
 	past   Past
 	// answer is what a user types on the terminal; empty for no terminal.
 	answer string
+	// terminal is the terminal while files are read from standard input; nil for none.
+	terminal *terminal
 	// analyze answers for a running control plane; optional.
 	analyze func(text string) (analyze.Result, bool)
 	// width is that of the terminal; 0 for none.
@@ -44,6 +47,19 @@ type shell struct {
 	// open opens a store; optional.
 	open func(address string) (config.Store, error)
 }
+
+// terminal is one on which a user answers.
+type terminal struct {
+	keys io.Reader
+	bytes.Buffer
+	closed bool
+}
+
+// Read implements [io.Reader].
+func (t *terminal) Read(p []byte) (int, error) { return t.keys.Read(p) }
+
+// Close implements [io.Closer].
+func (t *terminal) Close() error { t.closed = true; return nil }
 
 func newShell(t *testing.T) *shell {
 	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir()}
@@ -83,6 +99,12 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		Default: func() (string, error) { return "memory://", nil },
 		Past:    s.past,
 		In:      strings.NewReader(s.in + s.answer), Terminal: s.answer != "", Width: s.width,
+		OpenTerminal: func() (io.ReadWriteCloser, error) {
+			if s.terminal == nil {
+				return nil, errors.New("no terminal")
+			}
+			return s.terminal, nil
+		},
 		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, bool) {
 			if s.analyze == nil || store != "memory://" || given {
 				return analyze.Result{}, false

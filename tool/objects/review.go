@@ -37,8 +37,8 @@ type review struct {
 	store string // URL
 	given bool   // the user named the store
 	yes   bool
-	// asks is true if questions can be answered.
-	asks bool
+	// piped means that the objects are on the standard input, which then has no answers.
+	piped bool
 }
 
 // run prints the findings that objects bring. Before a change that denies all requests to a workload,
@@ -56,11 +56,23 @@ func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, o
 		}
 		_, _ = io.WriteString(out, f.Text(findingWidth)) // as above
 	}
-	if r.yes || !r.asks || !slices.ContainsFunc(added, analyze.Finding.DeniesAll) {
+	if r.yes || !slices.ContainsFunc(added, analyze.Finding.DeniesAll) {
+		return nil
+	}
+	in := r.cfg.In
+	switch {
+	case r.piped && r.cfg.OpenTerminal != nil:
+		terminal, err := r.cfg.OpenTerminal()
+		if err != nil {
+			return nil //nolint:nilerr // nobody can be asked, as without a terminal below
+		}
+		defer func() { _ = terminal.Close() }() // ends the read, and cannot lose data
+		in, out = terminal, terminal
+	case r.piped || !r.cfg.Terminal:
 		return nil
 	}
 	_, _ = fmt.Fprint(out, "The change denies all requests to a workload. Apply it? [y/N] ") // as above
-	answer, err := readLine(ctx, r.cfg.In)
+	answer, err := readLine(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -148,6 +160,15 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
+}
+
+// OpenTerminal opens the terminal that the process belongs to. It returns an error if there is none, or
+// if out, where a user would follow the command, is none.
+func OpenTerminal(out *os.File) (io.ReadWriteCloser, error) {
+	if !IsTerminal(out) {
+		return nil, fmt.Errorf("%s is no terminal", out.Name())
+	}
+	return os.OpenFile("/dev/tty", os.O_RDWR, 0)
 }
 
 // Columns returns the width of a terminal in characters; 0 for a file that is none, or does not know it.

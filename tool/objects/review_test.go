@@ -58,6 +58,37 @@ func TestApplyAsks(t *testing.T) {
 	}
 }
 
+// TestApplyAsksOnTerminal asks on the terminal while standard input has the objects.
+func TestApplyAsksOnTerminal(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args, answer string
+		code         int
+		asked        string
+	}{
+		"yes":      {"", "yes\n", 0, question},
+		"no":       {"", "\n", 1, question},
+		"closed":   {"", "", 1, question},
+		"the flag": {"--yes", "", 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShell(t)
+			s.in, s.terminal = stop, &terminal{keys: strings.NewReader(c.answer)}
+			code, out, errs := s.run(append([]string{"apply", "-f", "-"}, strings.Fields(c.args)...)...)
+			exists := s.store("memory://").Get(model.Key{Kind: model.AuthorizationPolicy, Namespace: "shop", Name: "stop"}) != nil
+			if asked := s.terminal.String(); code != c.code || exists != (code == 0) || asked != c.asked || s.terminal.closed != (asked != "") || strings.Contains(errs, question) {
+				t.Errorf("code %d, exists: %v, asked %q\n%s%s", code, exists, asked, out, errs)
+			}
+		})
+	}
+	s := newShell(t)
+	s.in = stop
+	if code, _, errs := s.run("apply", "-f", "-"); code != 0 || !strings.Contains(errs, "OUT0002") || strings.Contains(errs, question) {
+		t.Errorf("without a terminal: code %d\n%s", code, errs)
+	}
+}
+
 // unwrapped returns errors with the sources behind the objects, which long paths move to the next line.
 func unwrapped(errs, file string) string { return strings.ReplaceAll(errs, "\n  "+file, "  "+file) }
 

@@ -132,7 +132,7 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes || dryRun, asks: cfg.Terminal}).run(ctx, cmd, s, []*model.Config{c}); err != nil {
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes || dryRun}).run(ctx, cmd, s, []*model.Config{c}); err != nil {
 					return err
 				}
 				if dryRun {

@@ -40,7 +40,8 @@ var (
 			"exist, replace labels, annotations and spec of the others. An object with a\n" +
 			"metadata.resourceVersion is written only if it has not changed since.\n\n" +
 			"Mistakes that the change brings are printed, as outrigger analyze finds them. A\n" +
-			"change that denies all requests to a workload asks first on a terminal.",
+			"change that denies all requests to a workload asks first on a terminal, also with\n" +
+			"-f -. Without a terminal, it is applied.",
 		apply, true,
 	}
 	replaceVerb = verb{
@@ -106,8 +107,8 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					asks := cfg.Terminal && !slices.Contains(files.files, "-")
-					if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, asks: asks}).run(ctx, cmd, s, objects); err != nil {
+					piped := slices.Contains(files.files, "-")
+					if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, objects); err != nil {
 						return err
 					}
 				}
