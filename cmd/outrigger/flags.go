@@ -12,6 +12,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
 	"github.com/outrigger-mesh/outrigger/mesh"
+	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
 const upLong = `Run a mesh on this machine: one control plane, and for each workload of the mesh
@@ -88,13 +89,13 @@ func newInjectCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := in.ReadFiles(config, values, mesh, version); err != nil {
-				return err
+				return objects.Unreadable(err)
 			}
 			var from io.Reader = cmd.InOrStdin()
 			if file != "-" {
 				opened, err := os.Open(file)
 				if err != nil {
-					return err
+					return objects.Unreadable(err)
 				}
 				defer func() { _ = opened.Close() }() // only read
 				from = opened

@@ -105,6 +105,16 @@ func TestWrongCommandLine(t *testing.T) {
 		{"status --wach", `unknown flag: --wach: did you mean "watch"?`},
 		{"status --nothing-like-it", "unknown flag: --nothing-like-it: outrigger status --help lists the flags"},
 		{"version extra", "unknown command"},
+		{"validate -f /no/file", "stat /no/file: no such file"},
+		{"apply -f /no/file --store fs:///no", "stat /no/file: no such file"},
+		{"delete -f /no/file --store fs:///no", "stat /no/file: no such file"},
+		{"validate -f /proc/self/mem", "read /proc/self/mem: "},
+		{"analyze /no/file", "open /no/file: no such file"},
+		{"what-if -f /no/file", "open /no/file: no such file"},
+		{"inject -f /no/file", "open /no/file: no such file"},
+		{"inject --values /no/file", "open /no/file: no such file"},
+		{"proxy clusters -f /", "read /: is a directory"},
+		{"proxy bootstrap -f /no/file", "open /no/file: no such file"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()

@@ -97,7 +97,7 @@ func (f *adminFlags) dump(cmd *cobra.Command, args []string, name string, into p
 		raw, err = askAdmin(cmd.Context(), f.admin, http.MethodGet, "/config_dump", "", f.timeout)
 	}
 	if err != nil {
-		return f.fail(err)
+		return f.unread(err)
 	}
 	var dump struct {
 		Configs []json.RawMessage `json:"configs"`

@@ -196,11 +196,8 @@ func (f *proxyConfigFlags) readFile(in io.Reader) (raw []byte, name string, err 
 // saved reads a dump from a file.
 func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
 	raw, name, err := f.readFile(in)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nil, f.cfg.Exit(exitUsage, err)
-	}
 	if err != nil {
-		return nil, f.fail(err)
+		return nil, f.unread(err)
 	}
 	c, err := readDump(raw)
 	if err != nil {
@@ -249,6 +246,14 @@ func (f *proxyConfigFlags) given(cmd *cobra.Command, name string) (*configuratio
 		err = fmt.Errorf("the configuration of %s from %s: %w", name, a.address, err)
 	}
 	return nil, f.fail(err)
+}
+
+// unread returns the error of a file: one that cannot be read is a wrong command line.
+func (f *proxyConfigFlags) unread(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	return f.fail(err)
 }
 
 // fail returns an error for the exit code. Its text may contain texts of proxies.

@@ -26,7 +26,8 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		Long: "Check the objects of files by all rules of the control plane, and list all problems\n" +
 			"at once, with file, line, field and cure. Warnings are about objects that are valid\n" +
 			"but possibly not intended. Objects of other API groups, such as Deployments, are\n" +
-			"skipped. The exit code is 0, or 1 with errors.",
+			"skipped. The exit code is 0, 1 with errors, or 2 for a wrong command line or a file\n" +
+			"that cannot be read.",
 		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -42,7 +42,7 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 		if name == "-" {
 			data, err := readAll(ctx, func() (io.ReadCloser, error) { return io.NopCloser(f.cfg.In), nil })
 			if err != nil {
-				return nil, nil, fmt.Errorf("read standard input: %w", err)
+				return nil, nil, Unreadable(fmt.Errorf("read standard input: %w", err))
 			}
 			if err := f.take(ctx, &objects, &problems, "standard input", data); err != nil {
 				return nil, nil, err
@@ -51,12 +51,12 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 		}
 		paths, err := expand(name)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, Unreadable(err)
 		}
 		for _, path := range paths {
 			data, err := readAll(ctx, func() (io.ReadCloser, error) { return os.Open(path) })
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, Unreadable(err)
 			}
 			if err := f.take(ctx, &objects, &problems, path, data); err != nil {
 				return nil, nil, err

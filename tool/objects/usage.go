@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,15 @@ import (
 
 // usage returns an error about the command line.
 func usage(err error) error { return &ExitError{exitUsage, err} }
+
+// Unreadable returns an error about the command line if err means that a file that it names cannot be
+// read, and err otherwise.
+func Unreadable(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return usage(err)
+	}
+	return err
+}
 
 // strict makes wrong arguments of a command and its subcommands errors about the command line.
 func strict(cmd *cobra.Command) {
