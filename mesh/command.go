@@ -66,15 +66,14 @@ func Up(ctx context.Context, cfg Config, host Host) error {
 	return m.Run(ctx)
 }
 
-// findEnvoy returns the absolute path of a sufficiently new Envoy from the flag, the environment,
-// this program's directory, or PATH.
-func findEnvoy(ctx context.Context, host Host, programs string) (string, error) {
-	path, err := "", error(nil)
+// LookEnvoy returns the absolute path of the Envoy from a flag, the environment, the directory of this
+// program, or PATH.
+func LookEnvoy(flag, variable, programs string) (path string, err error) {
 	switch {
-	case host.EnvoyFlag != "":
-		path, err = exec.LookPath(host.EnvoyFlag)
-	case host.EnvoyVariable != "":
-		path, err = exec.LookPath(host.EnvoyVariable)
+	case flag != "":
+		path, err = exec.LookPath(flag)
+	case variable != "":
+		path, err = exec.LookPath(variable)
 	default:
 		if path, err = exec.LookPath(filepath.Join(programs, "envoy")); err != nil {
 			path, err = exec.LookPath("envoy")
@@ -85,6 +84,15 @@ func findEnvoy(ctx context.Context, host Host, programs string) (string, error) 
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return "", fmt.Errorf("find Envoy: %w", err)
+	}
+	return path, nil
+}
+
+// findEnvoy returns the absolute path of a sufficiently new Envoy.
+func findEnvoy(ctx context.Context, host Host, programs string) (string, error) {
+	path, err := LookEnvoy(host.EnvoyFlag, host.EnvoyVariable, programs)
+	if err != nil {
+		return "", err
 	}
 	if _, err := envoy.CheckVersion(ctx, path, host.AllowUnsafeEnvoy); err != nil {
 		return "", err

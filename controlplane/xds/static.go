@@ -13,6 +13,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -46,6 +47,16 @@ func Static(set func(typeURL string) *Set, extension func(*Resource) (*anypb.Any
 		}}},
 		"static_resources": map[string]any{"clusters": clusters, "listeners": listeners},
 	})
+}
+
+// WithoutModules returns the configuration of an extension; nil for those of Wasm, whose modules only
+// agents have.
+func WithoutModules(r *Resource) (*anypb.Any, error) {
+	config, err := ExtensionConfig(r)
+	if err != nil || config.MessageIs(&httpwasmv3.Wasm{}) {
+		return nil, err
+	}
+	return config, nil
 }
 
 type static struct {

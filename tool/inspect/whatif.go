@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/tool/deep"
 )
 
 const (
@@ -30,8 +30,6 @@ const (
 	maxProposed = 2 << 20
 	// maxValidated is how many different configurations an Envoy validates.
 	maxValidated = 20
-	// maxValidation is how long one validation may take.
-	maxValidation = 2 * time.Minute
 )
 
 // whatIfFlags are the flags of what-if.
@@ -210,11 +208,6 @@ func distinctProblems(list []report.Problem) []report.Problem {
 
 // validate lets Envoy validate each different configuration.
 func (p *proposal) validate(ctx context.Context) error {
-	dir, err := os.MkdirTemp("", "outrigger-what-if-") // mode 0700
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // what is left is in the directory of temporary files
 	index := map[string]int{}
 	for _, a := range p.sum.Proxies {
 		if i, ok := index[a.Digest]; ok {
@@ -226,7 +219,7 @@ func (p *proposal) validate(ctx context.Context) error {
 			continue
 		}
 		index[a.Digest] = len(p.sum.Verdicts)
-		text, err := p.verdict(ctx, dir, a.Proxy)
+		text, err := p.verdict(ctx, a.Proxy)
 		if err != nil {
 			return err
 		}
@@ -236,7 +229,7 @@ func (p *proposal) validate(ctx context.Context) error {
 }
 
 // verdict returns why Envoy refuses the configuration of a proxy; empty if it accepts it.
-func (p *proposal) verdict(ctx context.Context, dir, proxy string) (string, error) {
+func (p *proposal) verdict(ctx context.Context, proxy string) (string, error) {
 	p.fields.Set("proxyID", proxy)
 	a := ask[report.WhatIf](ctx, []string{p.at[proxy]}, question{path: "whatif", fields: p.fields, form: true}, p.flags.timeout)[0]
 	switch {
@@ -245,33 +238,11 @@ func (p *proposal) verdict(ctx context.Context, dir, proxy string) (string, erro
 	case len(a.value.Static) == 0:
 		return "", fmt.Errorf("%s is not connected to %s any more: repeat the command", proxy, a.address)
 	}
-	file := filepath.Join(dir, "envoy.json")
-	if err := os.WriteFile(file, a.value.Static, 0o600); err != nil {
-		return "", err
-	}
-	binary, err := filepath.Abs(p.flags.envoy)
+	text, err := deep.Envoy(ctx, p.flags.envoy, a.value.Static)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("validate the configuration of %s: %w", proxy, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxValidation)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "--mode", "validate", "-c", file, "--concurrency", "1", "--log-level", "error", "--disable-hot-restart")
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	switch {
-	case ctx.Err() != nil:
-		return "", fmt.Errorf("validate the configuration of %s: %w", proxy, ctx.Err())
-	case errors.As(err, &exit):
-		text := string(out)
-		if _, reason, ok := strings.Cut(text, filepath.Base(file)+"': "); ok {
-			text = reason
-		}
-		return plain(strings.TrimSpace(text[:min(len(text), maxTrialLog)])), nil
-	case err != nil:
-		return "", fmt.Errorf("start Envoy: %w; name its program with --envoy", err)
-	}
-	return "", nil
+	return plain(text), nil
 }
 
 // whatIf prints what a change would do.

@@ -20,6 +20,7 @@ import (
 func newValidateCommand(cfg Config) *cobra.Command {
 	files := fileFlags{cfg: cfg}
 	strict := false
+	deep := deepFlags{cfg: cfg}
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check files without a store",
@@ -27,11 +28,15 @@ func newValidateCommand(cfg Config) *cobra.Command {
 			"at once, with file, line, field and cure. Warnings are about objects that are valid\n" +
 			"but possibly not intended. Objects of other API groups, such as Deployments, are\n" +
 			"skipped. The exit code is 0, 1 with errors, or 2 for a wrong command line or a file\n" +
-			"that cannot be read.",
-		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict",
+			"that cannot be read.\n\n" +
+			"With --deep, a real Envoy also validates what the proxies would have: those of the\n" +
+			"Pods, Deployments, WorkloadEntries and WorkloadGroups in the files, and one for each\n" +
+			"selector that selects none of them, as of an EnvoyFilter. Nothing is connected to, and\n" +
+			"Lua is compiled, but does not run. Secrets and modules of Wasm are not validated.",
+		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict\n  outrigger validate -f config/ --deep",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files.skips = !strict
+			files.skips, files.keeps = !strict, deep.enabled
 			objects, problems, err := files.read(cmd.Context())
 			if err != nil {
 				return err
@@ -46,10 +51,14 @@ func newValidateCommand(cfg Config) *cobra.Command {
 				return &ExitError{exitFailed, fmt.Errorf("%s", summary)}
 			}
 			say(cmd, "%s\n", summary)
+			if deep.enabled {
+				return deep.run(cmd, files, strict)
+			}
 			return nil
 		},
 	}
 	files.add(cmd)
+	deep.add(cmd)
 	cmd.Flags().BoolVar(&strict, "strict", false, "warnings and objects of other API groups fail too")
 	return cmd
 }

@@ -31,6 +31,8 @@ type Config struct {
 	// objects of a YAML text in addition to its own. If given is true, the user named the store. It
 	// returns false if no control plane is known, or none answers. A nil Analyze means that none is known.
 	Analyze func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool)
+	// Envoy is the Envoy of the environment; empty for none.
+	Envoy string
 	// In is the input that -f - reads, and that questions are answered on.
 	In io.Reader
 	// Terminal is true if In is a terminal.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
@@ -26,6 +27,9 @@ type fileFlags struct {
 	// skips means that objects for others than the mesh are counted in skipped.
 	skips   bool
 	skipped int
+	// keeps means that the content of files is added to kept.
+	keeps bool
+	kept  []analyze.File
 }
 
 func (f *fileFlags) add(cmd *cobra.Command) {
@@ -154,6 +158,9 @@ func readAll(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, e
 
 // take adds the objects in a file. When ctx is done, it stops between two objects.
 func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems *[]model.Problem, source string, data []byte) error {
+	if f.keeps {
+		f.kept = append(f.kept, analyze.File{Source: source, Data: data})
+	}
 	decode := codec.DecodeWritten
 	if f.skips {
 		decode = func(ctx context.Context, source string, data []byte, namespace string) ([]*model.Config, []model.Problem, error) {

@@ -15,9 +15,7 @@ import (
 	"time"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
@@ -66,7 +64,7 @@ func (d debugger) whatIf() (answerOf, error) {
 		out.All++
 		after := c.proxy(st, &out)
 		if id := d.query.Get("proxyID"); id == st.Proxy.ID && out.Static == nil {
-			static, err := xds.Static(after, withoutModules)
+			static, err := xds.Static(after, xds.WithoutModules)
 			if err == nil {
 				out.Static, err = xds.WithoutScripts(static)
 			}
@@ -128,16 +126,6 @@ func (d debugger) proposal(out *report.WhatIf) (change map[model.Key]*model.Conf
 		out.Objects = append(out.Objects, p)
 	}
 	return change, warnings, nil
-}
-
-// withoutModules returns the configuration of an extension; nil for those of Wasm, whose modules only
-// agents have.
-func withoutModules(r *xds.Resource) (*anypb.Any, error) {
-	config, err := xds.ExtensionConfig(r)
-	if err != nil || config.MessageIs(&httpwasmv3.Wasm{}) {
-		return nil, err
-	}
-	return config, nil
 }
 
 // comparison compares two states of the mesh.
