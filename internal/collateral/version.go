@@ -53,6 +53,9 @@ func NewBuildVersion(program, version string) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&short, "short", "s", false, "print the version only")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "yaml or json")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
 	return cmd
 }
 

@@ -95,6 +95,7 @@ command line.`,
 	flags.BoolVarP(&f.list, "list-analyzers", "L", false, "print the table of all codes")
 	flags.BoolVarP(&f.recursed, "recursive", "R", true, "read subdirectories")
 	f.addAsked(cmd, outTable, outYAML, outJSON, outLog)
+	completeValue(cmd, "code", codes)
 	f.addWatch(cmd)
 	return cmd
 }

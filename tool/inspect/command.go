@@ -79,6 +79,7 @@ func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
 	f.outputs = outputs
 	f.addControls(cmd)
 	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
+	completeValue(cmd, "output", func() []string { return slices.Clone(outputs) })
 }
 
 // addControls adds the flags that name control planes.

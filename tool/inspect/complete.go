@@ -101,10 +101,8 @@ func completeObject(f *askFlags, proxies bool) completed {
 		}
 		out := beginningWith(beginning, kinds)
 		if proxies {
-			for _, c := range analyze.Checks() {
-				if beginning != "" && c.Absent == "" && strings.HasPrefix(c.Code, beginning) {
-					out = append(out, c.Code)
-				}
+			if beginning != "" {
+				out = append(out, beginningWith(beginning, codes())...)
 			}
 			names, _ := completeProxy(f)(cmd, args, beginning)
 			out = append(out, names...)
@@ -135,6 +133,30 @@ func (f *askFlags) objectNames(cmd *cobra.Command, kind string, within bool) (na
 		}
 	}
 	return names
+}
+
+// completeValue completes the value of a flag, or the last one of a list, by the values that it may have.
+func completeValue(cmd *cobra.Command, flag string, values func() []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
+		others := beginning[:strings.LastIndex(beginning, ",")+1]
+		for _, value := range beginningWith(beginning[len(others):], values()) {
+			out = append(out, others+value)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
+}
+
+// codes returns the codes of the findings that there may be.
+func codes() (out []string) {
+	for _, c := range analyze.Checks() {
+		if c.Absent == "" {
+			out = append(out, c.Code)
+		}
+	}
+	return out
 }
 
 // complete adds the completion of the argument, and of the flag -n if there is one.

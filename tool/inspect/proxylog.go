@@ -54,6 +54,7 @@ of the logger misc; those of an agent are the ones of its flags.`,
 	cmd.Flags().StringVar(&f.level, "level", "", "level of all loggers, or LOGGER=LEVEL; several with commas between. Levels: "+strings.Join(levels(false), ", "))
 	cmd.Flags().BoolVar(&f.reset, "reset", false, "set the levels that an agent starts Envoy with by default, or those of the agent's flags")
 	f.addAdmin(cmd, false, outTable, outYAML, outJSON)
+	completeValue(cmd, "level", func() []string { return levels(f.agent) })
 	return cmd
 }
 

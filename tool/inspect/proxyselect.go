@@ -105,8 +105,10 @@ func (s *selection) add(cmd *cobra.Command, filters []string) {
 			cmd.Flags().Uint32Var(&s.port, name, 0, "clusters, listeners and endpoints with this port")
 		case "type":
 			cmd.Flags().StringVar(&s.kind, name, "", "listeners of this type: "+oneOf(listenerTypes()))
+			completeValue(cmd, name, listenerTypes)
 		case "status":
 			cmd.Flags().StringVar(&s.status, name, "", "endpoints with this health: "+oneOf(healths())+"; healthy ones include those of unknown health")
+			completeValue(cmd, name, healths)
 		}
 	}
 }

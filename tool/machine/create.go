@@ -75,6 +75,9 @@ func newCreateCommand() *cobra.Command {
 	flags.StringVar(&request.Address, "address", "", "host:port at which the machine reaches the control plane (default: discoveryAddress of the mesh config)")
 	flags.DurationVar(&ttl, "ttl", join.DefaultTTL, "how long the token is valid, at most 24h")
 	flags.StringVarP(&output, "output", "o", "line", "what is printed: line, or token")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"line", "token"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
 	flags.StringVar(&socket, "socket", adminSocket, "admin socket of the control plane (OUTRIGGER_ADMIN_SOCKET)")
 	return cmd
 }

@@ -92,6 +92,9 @@ func newGetCommand(cfg Config) *cobra.Command {
 	store.add(cmd)
 	store.complete(cmd, &pick)
 	cmd.Flags().StringVarP(&output, "output", "o", outTable, "table, wide, yaml, json or name")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
 	return cmd
 }
 
