@@ -114,10 +114,11 @@ config: config
 func (s *shop) whatIf(policies string) {
 	s.t.Helper()
 	out, err := s.tool("what-if", "-f", policies, "--envoy", envoyBinary(s.t))
-	if err != nil {
-		s.t.Errorf("%v:\n%s", err, out)
+	if err == nil {
+		s.t.Errorf("requests would be denied, and the exit code is 0:\n%s", out)
 	}
 	wantAll(s.t, "what-if", out, []string{
+		"Now denied: GET catalog.default.svc.cluster.local:",
 		"authorizationpolicy/catalog.default created", "would receive other configuration", "catalog-v", "would close: ", "Envoy accepts the configuration of 2 proxies",
 	})
 	lua := filepath.Join(s.t.TempDir(), "lua.yaml")

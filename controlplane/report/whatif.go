@@ -3,7 +3,11 @@
 
 package report
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+)
 
 // WhatIf is what a change of objects would do.
 type WhatIf struct {
@@ -18,6 +22,11 @@ type WhatIf struct {
 	// Proxies are the proxies that receive other configuration, of all that are connected.
 	Proxies []Affected `json:"proxies"`
 	All     int        `json:"connected"`
+	// Flips are the requests whose result changes, among the number of Requests that were tried. Untried
+	// are sentences about what was not.
+	Flips    []Flipped `json:"flips"`
+	Requests int       `json:"requests"`
+	Untried  []string  `json:"untried,omitempty"`
 	// Static is a bootstrap for envoy --mode validate with the configuration of one proxy.
 	Static json.RawMessage `json:"static,omitempty"`
 	// Verdicts are what an Envoy says about the configurations.
@@ -45,6 +54,45 @@ type Affected struct {
 	// that close the connections of changed filter chains only.
 	Drained       []string `json:"drained,omitempty"`
 	ChainsDrained []string `json:"chains_drained,omitempty"`
+}
+
+// Flipped is a request whose result changes.
+type Flipped struct {
+	// Clients are the identities that send it to a server, "none" for a client without a certificate.
+	Clients []string `json:"clients,omitempty"`
+	// Routed is the route configuration with which clients route it; empty at servers.
+	Routed string `json:"routes,omitempty"`
+	Host   string `json:"host"`
+	Port   uint32 `json:"port,omitempty"` // of the workload; 0 at clients
+	// Method and Path are empty for a connection whose requests are not read.
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"`
+	// Before and After are "allowed" or "denied" at servers, and the destinations at clients.
+	Before string `json:"before"`
+	After  string `json:"after"`
+	// Fails is true for a request that succeeds now and would be denied, or lead nowhere.
+	Fails bool `json:"fails"`
+	// By, Rule and Reason say what denies it, as in Decision.
+	By     string `json:"denied_by,omitempty"`
+	Rule   *Rule  `json:"rule,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Proxies is the number of proxies at which it was tried and changes. Proxy is one of them.
+	Proxies int    `json:"proxies"`
+	Proxy   string `json:"proxy"`
+}
+
+// Compare orders requests, those that would fail first.
+func (f Flipped) Compare(g Flipped) int {
+	if f.Fails != g.Fails {
+		if f.Fails {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(
+		strings.Compare(f.Routed, g.Routed), strings.Compare(f.Host, g.Host), cmp.Compare(f.Port, g.Port), strings.Compare(f.Path, g.Path),
+		strings.Compare(f.Method, g.Method), strings.Compare(f.Before, g.Before), strings.Compare(f.After, g.After), strings.Compare(f.Proxy, g.Proxy),
+	)
 }
 
 // TypeDiff is the difference of the resources of a type.

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/tool/deep"
 )
 
@@ -47,17 +48,22 @@ func newWhatIfCommand(cfg Config) *cobra.Command {
 		Use:   "what-if -f FILE",
 		Short: "Print what a change of objects would do to the proxies",
 		Long: `Print which proxies would receive other configuration if the objects of the files
-were applied, how many bytes, which listeners would close connections, and which
-problems would appear. Nothing is applied. An object replaces the stored one with
-its name.
+were applied, how many bytes, which listeners would close connections, which problems
+would appear, and which requests would be denied, allowed or routed otherwise. Nothing
+is applied. An object replaces the stored one with its name.
+
+The control plane tries a few requests to the ports of changed proxies and to changed
+virtual hosts: GET / and the paths, methods and hosts that changed policies and routes
+name, from the identities of connected proxies and from a client without a certificate.
+Other requests, such as those with headers or tokens, may change without a notice.
 
 With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
 and what only traffic shows are not validated. Lua is compiled, but does not run.
 
 Objects of other API groups, such as Deployments, are skipped; those of the Gateway
-API are not supported. The exit code is 0, or 1 if a problem
-would appear or Envoy refuses a configuration.`,
+API are not supported. The exit code is 0, or 1 if a problem would appear, a request
+that succeeds now would be denied or lead nowhere, or Envoy refuses a configuration.`,
 		Example: "  outrigger what-if -f config/\n" +
 			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
 			"  outrigger what-if -f catalog.yaml --delete -o json",
@@ -94,7 +100,8 @@ func (f *whatIfFlags) run(cmd *cobra.Command) error {
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.whatIf(change.sum)
 	}
 	refused := slices.ContainsFunc(change.sum.Verdicts, func(v report.Verdict) bool { return v.Error != "" })
-	if err == nil && (len(change.sum.Problems) > 0 || refused) {
+	fails := slices.ContainsFunc(change.sum.Flips, func(x report.Flipped) bool { return x.Fails })
+	if err == nil && (len(change.sum.Problems) > 0 || refused || fails) {
 		err = f.cfg.Exit(exitFailed, nil)
 	}
 	return err
@@ -189,13 +196,36 @@ func (p *proposal) run(ctx context.Context) error {
 		p.sum.Proxies = append(p.sum.Proxies, a.value.Proxies...)
 		p.sum.Problems = append(p.sum.Problems, a.value.Problems...)
 		p.sum.Solved = append(p.sum.Solved, a.value.Solved...)
+		p.addFlips(a.value)
 	}
+	slices.SortFunc(p.sum.Flips, report.Flipped.Compare)
 	p.sum.Problems, p.sum.Solved = distinctProblems(p.sum.Problems), distinctProblems(p.sum.Solved)
 	slices.SortFunc(p.sum.Proxies, func(a, b report.Affected) int { return strings.Compare(a.Proxy, b.Proxy) })
 	if p.flags.envoy == "" {
 		return nil
 	}
 	return p.validate(ctx)
+}
+
+// addFlips adds the requests that another control plane tried.
+func (p *proposal) addFlips(w report.WhatIf) {
+	p.sum.Requests += w.Requests
+	p.sum.Untried = append(p.sum.Untried, w.Untried...)
+	for _, x := range w.Flips {
+		i := slices.IndexFunc(p.sum.Flips, func(y report.Flipped) bool {
+			y.Proxy = x.Proxy
+			return y.Compare(x) == 0 && y.By == x.By && (y.Rule == nil) == (x.Rule == nil) && (y.Rule == nil || *y.Rule == *x.Rule)
+		})
+		if i < 0 {
+			p.sum.Flips = append(p.sum.Flips, x)
+			continue
+		}
+		same := &p.sum.Flips[i]
+		same.Proxies += x.Proxies
+		same.Clients = append(same.Clients, x.Clients...)
+		slices.Sort(same.Clients)
+		same.Clients = slices.Compact(same.Clients)
+	}
 }
 
 // distinctProblems returns problems without those that several replicas report.
@@ -259,6 +289,9 @@ func (v view) whatIf(w report.WhatIf) error {
 			return err
 		}
 	}
+	if len(w.Proxies) > 0 {
+		v.flips(w)
+	}
 	for _, list := range []struct {
 		title    string
 		problems []report.Problem
@@ -313,4 +346,60 @@ func (v view) affected(proxies []report.Affected) error {
 		}
 	}
 	return nil
+}
+
+// flips prints the requests whose result would change.
+func (v view) flips(w report.WhatIf) {
+	v.say("\n%s tried, %s\n", count(w.Requests, "request", "requests"), count(len(w.Flips), "result would change", "results would change"))
+	shown, left := cut(v.flags, w.Flips)
+	for _, x := range shown {
+		what := strings.TrimSpace(x.Method + " " + x.Host + x.Path)
+		if x.Port > 0 {
+			what = strings.TrimSpace(fmt.Sprintf("%s %s:%d%s", x.Method, x.Host, x.Port, x.Path))
+		}
+		if x.Method == "" {
+			what = "a connection to " + what
+		}
+		title := "Changes"
+		switch {
+		case x.Routed == "" && x.Fails:
+			title = "Now denied"
+		case x.Routed == "":
+			title = "Now allowed"
+		case x.Fails:
+			title = "Now fails"
+		}
+		v.say("\n%s\n", columns.Shorten(oneLine(title+": "+what), v.flags.width()))
+		if x.Routed == "" {
+			v.field("from", few(x.Clients))
+			why := x.Reason
+			switch {
+			case x.Rule != nil:
+				why = "by " + ruleText(*x.Rule)
+			case x.By == "no-rule":
+				why = "as no rule that allows requests matches"
+			}
+			if x.Fails {
+				v.field("denied", why)
+			} else {
+				v.field("before", "denied, "+why)
+			}
+		} else {
+			v.field("before", x.Before)
+			v.field("after", x.After)
+		}
+		proxies := x.Proxy
+		if x.Proxies > 1 {
+			proxies = count(x.Proxies, "proxy", "proxies") + " such as " + proxies
+		}
+		if x.Routed != "" {
+			proxies += ", routes " + x.Routed
+		}
+		v.field("at", proxies)
+	}
+	v.more(left)
+	v.say("\nOther requests, headers and tokens were not tried\n")
+	for _, text := range w.Untried {
+		v.say("%s\n", text)
+	}
 }

@@ -33,6 +33,15 @@ func change() report.WhatIf {
 			{Proxy: "cart-2.shop", Digest: "a", Types: []report.TypeDiff{{Type: "rds", Bytes: 1, Removed: 1}}},
 			{Proxy: "reservations-and-payments-v1-7c6bdf8d9b-x4kq.international-bookings", Digest: "b", Types: []report.TypeDiff{{Type: "rds", Bytes: 1, Removed: 1}}},
 		},
+		Flips: []report.Flipped{
+			{Clients: []string{"none", "spiffe://cluster.local/ns/shop/sa/orders"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "GET", Path: "/", Before: "allowed", After: "denied", Fails: true, By: "rule", Rule: &report.Rule{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: "deny"}, Source: "deny.yaml:1"}, Proxies: 2, Proxy: "cart-1.shop"},
+			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 9090, Before: "allowed", After: "denied", Fails: true, By: "connection", Reason: "the port requires mutual TLS, and the client has no certificate", Proxies: 1, Proxy: "cart-1.shop"},
+			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v3|web.shop.svc.cluster.local (no workload belongs to it)", Fails: true, Proxies: 3, Proxy: "cart-1.shop"},
+			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "POST", Path: "/items", Before: "denied", After: "allowed", By: "no-rule", Proxies: 1, Proxy: "cart-1.shop"},
+			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/v2", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v2|web.shop.svc.cluster.local", Proxies: 1, Proxy: "cart-1.shop"},
+		},
+		Requests:    40,
+		Untried:     []string{"7 identities were not tried"},
 		Verdicts:    []report.Verdict{{Proxy: "cart-1.shop", Alike: 2}, {Proxy: "reservations", Alike: 1, Error: "Proto constraint validation failed"}},
 		Unvalidated: 3,
 	}
@@ -73,6 +82,8 @@ func TestWhatIf(t *testing.T) {
 	for want, args := range map[string][]string{
 		"ENVOY REFUSES the configuration of 1 proxy such as bad": append(at, "-f", "-", "--envoy", envoy),
 		"2 proxies of 2 would receive other":                     append(at, "-f", "-"),
+		"80 requests tried, 5 results would change":              append(at, "-f", "-", "--timeout", "1m"),
+		"4 proxies such as cart-1.shop":                          append(at, "-f", "-", "--timeout", "2m"),
 		"the form is wrong":                                      append(at, "-f", input), // another source
 		"name its program with --envoy":                          append(at, "-f", "-", "--envoy", input+".absent"),
 		"write -f FILE":                                          at,
@@ -81,6 +92,20 @@ func TestWhatIf(t *testing.T) {
 		out, errs, code := runWith(t, "an object", args...)
 		if code == 0 || !strings.Contains(out+errs, want) || strings.Count(out, "would appear") > 1 {
 			t.Errorf("%q: got exit code %d, want an error with %q:\n%s%s", args, code, want, out, errs)
+		}
+	}
+}
+
+// TestWhatIfExit checks that requests that would fail decide the exit code, and other changes do not.
+func TestWhatIfExit(t *testing.T) {
+	t.Parallel()
+	for want, flips := range map[int][]report.Flipped{0: change().Flips[3:], 1: change().Flips[2:]} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(report.WhatIf{All: 1, Proxies: change().Proxies[:1], Flips: flips}) // as above
+		}))
+		t.Cleanup(s.Close)
+		if out, errs, code := runWith(t, "an object", "what-if", "--control", strings.TrimPrefix(s.URL, "http://"), "-f", "-"); code != want {
+			t.Errorf("got exit code %d, want %d:\n%s%s", code, want, out, errs)
 		}
 	}
 }

@@ -31,6 +31,8 @@ type Config struct {
 	// Propose returns the snapshot that would follow one if objects and services of clusters changed;
 	// nil deletes one.
 	Propose func(*snapshot.Mesh, map[model.Key]*model.Config, map[model.Key]*registry.PlatformService) *snapshot.Mesh
+	// FlipTime is how long what-if tries requests; 0 means 700 ms.
+	FlipTime time.Duration
 	// Objects are the configuration.
 	Objects StoredObjects
 	// Problems lists what is wrong with objects, in the stores and in the newest

@@ -43,14 +43,14 @@ func (d debugger) whatIf() (answerOf, error) {
 	if d.mesh.Services == nil || d.cfg.Preview == nil || d.cfg.Propose == nil {
 		return answerOf{}, errors.New("there is no snapshot of services yet")
 	}
-	out := report.WhatIf{Replica: d.cfg.Replica, Objects: []report.Proposed{}, Proxies: []report.Affected{}}
+	out := report.WhatIf{Replica: d.cfg.Replica, Objects: []report.Proposed{}, Proxies: []report.Affected{}, Flips: []report.Flipped{}}
 	change, warnings, err := d.proposal(&out)
 	if err != nil {
 		return answerOf{}, err
 	}
 	c := comparison{
 		debugger: d, mesh: d.cfg.Propose(d.mesh, change, nil), preview: d.cfg.Preview(),
-		memo: map[setPair]*setDiff{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
+		memo: map[setPair]*setDiff{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
 	for _, st := range d.source.Streams() {
 		if st.Objects || !st.Follows {
@@ -74,6 +74,9 @@ func (d debugger) whatIf() (answerOf, error) {
 		}
 	}
 	slices.SortFunc(out.Proxies, func(a, b report.Affected) int { return strings.Compare(a.Proxy, b.Proxy) })
+	if err := c.addFlips(change, &out); err != nil {
+		return answerOf{}, err
+	}
 	c.addProblems(d.mesh.Problems, c.mesh.Problems)
 	c.addProblems(nil, warnings)
 	out.Problems, out.Solved = sorted(c.fresh), sorted(c.gone)
@@ -136,6 +139,11 @@ type comparison struct {
 	memo    map[setPair]*setDiff
 	// fresh are the problems that appear, and gone those that disappear.
 	fresh, gone map[problemKey]model.Problem
+	// kept are the proxies at which requests are tried, alike their number by workload, and
+	// unkept the number of other affected proxies.
+	kept   []affected
+	alike  map[string]int
+	unkept int
 }
 
 // setPair are the sets of a type before and after; many proxies share them.
@@ -160,12 +168,12 @@ func problemKeyOf(p model.Problem) problemKey { return problemKey{p.Object, p.Re
 
 // proxy compares the configuration of a proxy, and returns that after the change.
 func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) *xds.Set {
-	sets, a := map[string]*xds.Set{}, report.Affected{Proxy: st.Proxy.ID, Envoy: st.Proxy.Envoy}
+	olds, sets, a := map[string]*xds.Set{}, map[string]*xds.Set{}, report.Affected{Proxy: st.Proxy.ID, Envoy: st.Proxy.Envoy}
 	digest := fnv.New64a()
 	var clusters *setDiff // nil if they do not change
 	for _, typeURL := range comparedTypes {
 		before, after := c.source.Generate(c.debugger.mesh, st.Proxy, typeURL), c.preview.Generate(c.mesh, st.Proxy, typeURL)
-		sets[typeURL] = after
+		olds[typeURL], sets[typeURL] = before, after
 		_, _ = digest.Write([]byte(after.Version + " ")) // never fails
 		c.addProblems(before.Problems, after.Problems)
 		pair := setPair{before: before, after: after}
@@ -198,6 +206,7 @@ func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) 
 	if len(a.Types) > 0 {
 		a.Digest = strconv.FormatUint(digest.Sum64(), 16)
 		out.Proxies = append(out.Proxies, a)
+		c.keep(affected{st, olds, sets})
 	}
 	return func(typeURL string) *xds.Set { return sets[typeURL] }
 }

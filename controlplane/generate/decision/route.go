@@ -84,6 +84,12 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 	return out, fmt.Errorf("the listener %s has neither an HTTP connection manager nor a TCP proxy", l.GetName())
 }
 
+// RouteBy returns where an Envoy with a route configuration sends a request. Its path is not normalized.
+func (e *Envoy) RouteBy(config *routev3.RouteConfiguration, r Request) (out Routed, err error) {
+	err = e.route(&out, &hcmv3.HttpConnectionManager{RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}}, r, nil)
+	return out, err
+}
+
 // outbound returns the listener for connections of the application: the one with the address, or else
 // the one for all addresses of the port, or else the one that accepts redirected connections.
 func (e *Envoy) outbound(server netip.Addr, port uint32) *listenerv3.Listener {
