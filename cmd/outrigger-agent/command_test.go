@@ -47,6 +47,9 @@ func TestTolerate(t *testing.T) {
 		"completion bash --foo":                      {"completion bash --foo", ""},
 		"__complete wait --foo":                      {"__complete wait --foo", ""},
 		"version -s":                                 {"version -s", ""},
+		"--version":                                  {"--version", ""},
+		"-v":                                         {"", "-v"},
+		"proxy --version":                            {"proxy", "--version"},
 		"help proxy --foo":                           {"help proxy --foo", ""},
 		"proxy -- --foo":                             {"proxy -- --foo", ""},
 		"--help":                                     {"--help", ""},
@@ -134,7 +137,7 @@ func TestParseRole(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]int{
-		"version": exitOK, "version -s": exitOK, "version -o yaml": exitOK, "version -o xml": exitError, "--help": exitOK, "proxy --help": exitOK,
+		"version": exitOK, "version -s": exitOK, "--version": exitOK, "version -o yaml": exitOK, "version -o xml": exitError, "--help": exitOK, "proxy --help": exitOK,
 		"proxy ztunnel": exitError, "nonsense": exitError, "version --foo": exitOK, "proxy --stsPort 1": exitError, "proxy --templateFile x": exitError,
 		"proxy --log_output_level loud": exitError, "wait --periodMillis 0": exitError, "wait --timeoutSeconds 1 --url http://127.0.0.1:1/": exitError,
 	} {

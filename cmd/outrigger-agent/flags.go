@@ -60,7 +60,8 @@ func newRootCommand(p process) *cobra.Command {
 	}
 	logs := &logging.Flags{}
 	logs.Add(root.PersistentFlags())
-	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newCaptureCommand(p, logs), newCleanCommand(p, logs), newHandoverCommand(), collateral.NewBuildVersion(ownName, version), collateral.New())
+	root.AddCommand(newProxyCommand(p, logs), newWaitCommand(), newRequestCommand(p), newCaptureCommand(p, logs), newCleanCommand(p, logs), newHandoverCommand(), collateral.New())
+	collateral.AddBuildVersion(root, version)
 	if p.name != "" {
 		rename(root, p.name)
 	}

@@ -63,7 +63,8 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newInstallCommand(), collateral.NewBuildVersion("outrigger-cni", version), collateral.New())
+	root.AddCommand(newInstallCommand(), collateral.New())
+	collateral.AddBuildVersion(root, version)
 	return root
 }
 

@@ -71,7 +71,8 @@ func newRootCommand(hurry <-chan struct{}) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newDiscoveryCommand(hurry), collateral.NewBuildVersion("outrigger-control", version), collateral.New())
+	root.AddCommand(newDiscoveryCommand(hurry), collateral.New())
+	collateral.AddBuildVersion(root, version)
 	return root
 }
 

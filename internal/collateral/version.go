@@ -37,9 +37,25 @@ func NewVersion(version string) *cobra.Command {
 	}
 }
 
-// NewBuildVersion returns the command that prints the version of a program that replaces one of
-// Istio's, as that one does.
-func NewBuildVersion(program, version string) *cobra.Command {
+// AddBuildVersion adds the command that prints the version of a program that replaces one of Istio's,
+// as that one does, and the flag --version for its short form. The flag has no letter: -v is unknown to
+// Istio's programs.
+func AddBuildVersion(root *cobra.Command, version string) {
+	root.AddCommand(newBuildVersion(root.Name(), version))
+	flag := root.Flags().Bool("version", false, "print the version only")
+	root.RunE = func(cmd *cobra.Command, _ []string) error { // a template of cobra would link text/template
+		if !*flag {
+			return cmd.Help()
+		}
+		_, err := io.WriteString(cmd.OutOrStdout(), shortVersion(version))
+		return err
+	}
+}
+
+// shortVersion returns the output of version -s.
+func shortVersion(version string) string { return "client version: " + version + "\n" }
+
+func newBuildVersion(program, version string) *cobra.Command {
 	var short bool
 	var output string
 	cmd := &cobra.Command{
@@ -74,7 +90,7 @@ func printVersion(w io.Writer, info buildInfo, short bool, output string) error 
 	case output != "":
 		return fmt.Errorf("--output is %q; it must be yaml or json", output)
 	case short:
-		out = "client version: " + info.Version + "\n"
+		out = shortVersion(info.Version)
 	default:
 		out = fmt.Sprintf("client version: version.BuildInfo{Version:%q, GitRevision:%q, GolangVersion:%q, BuildStatus:%q, GitTag:%q}\n",
 			info.Version, info.GitRevision, info.GolangVersion, info.BuildStatus, info.GitTag)

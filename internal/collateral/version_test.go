@@ -6,6 +6,7 @@ package collateral
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestPrintVersion(t *testing.T) {
 func TestVersionCommand(t *testing.T) {
 	t.Parallel()
 	run := func(args ...string) (string, error) {
-		cmd := NewBuildVersion("program", "dev")
+		cmd := newBuildVersion("program", "dev")
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetArgs(args)
@@ -67,6 +68,29 @@ func TestVersionCommand(t *testing.T) {
 	}
 	if _, err := run("-o", "xml"); err == nil || err.Error() != `--output is "xml"; it must be yaml or json` {
 		t.Error(err)
+	}
+}
+
+// TestVersionFlag checks that --version prints what version -s prints, and that version -o is completed.
+func TestVersionFlag(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--version":               "client version: v1.2.3\n",
+		"version -s":              "client version: v1.2.3\n",
+		"__complete version -o j": "yaml\njson\n:4\n",
+	} {
+		root := program()
+		AddBuildVersion(root, "v1.2.3")
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(io.Discard)
+		root.SetArgs(strings.Fields(args))
+		if err := root.Execute(); err != nil || out.String() != want {
+			t.Errorf("%s: got error %v and output %q, want %q", args, err, out.String(), want)
+		}
+		if root.Flags().ShorthandLookup("v") != nil {
+			t.Error("-v is a flag, which Istio's programs do not have")
+		}
 	}
 }
 
