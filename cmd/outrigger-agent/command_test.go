@@ -147,6 +147,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestOnlyUnknownFlags checks that a command line of nothing but unknown flags prints the help.
+func TestOnlyUnknownFlags(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(os.Args[0], "-v")
+	cmd.Env = []string{"OUTRIGGER_TEST_ROLE=agent"}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Available Commands") {
+		t.Errorf("got %v, want the help:\n%s", err, out)
+	}
+}
+
 // TestClosedOutput checks that closing the reader of the log does not kill the agent.
 func TestClosedOutput(t *testing.T) {
 	t.Parallel()

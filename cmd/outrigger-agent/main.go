@@ -59,7 +59,7 @@ func run(argv, environ []string) int {
 
 	kept, dropped := tolerate(newRootCommand(process{}), args)
 	root := newRootCommand(process{name: name, environ: environ, dropped: dropped, now: now})
-	root.SetArgs(kept)
+	root.SetArgs(append([]string{}, kept...)) // nil means those of the process
 	return exitCode(name, root.ExecuteContext(ctx))
 }
 
