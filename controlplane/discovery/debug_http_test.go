@@ -99,6 +99,7 @@ func TestDebugHTTPAccess(t *testing.T) {
 		{"and the mesh", "/mesh", there, "istiod:8080", bearer("istio-system"), 200, "{", "error"},
 		{"the index is for all", "", there, "istiod:8080", nil, 200, "/debug/config_dump", "vault"},
 		{"there is no such thing", "/nonsense", here, "127.0.0.1", nil, 404, "it must be one of", ""},
+		{"Istio has it", "/cachez", here, "127.0.0.1", nil, 404, "resourcesz has their names", ""},
 		{"a proxy has to be named", "/config_dump", here, "127.0.0.1", nil, 400, "name the proxy", ""},
 	} {
 		if code, body := ask(tc.path, tc.from, tc.host, tc.headers); code != tc.code || !strings.Contains(body, tc.has) || tc.lacks != "" && strings.Contains(body, tc.lacks) {

@@ -106,6 +106,18 @@ func answers() map[string]answerer {
 	}
 }
 
+// elsewhere says where the answers are of queries that only Istio's control plane has.
+var elsewhere = map[string]string{
+	"authorizationz":   "explain has the policies of a proxy, configz?kind=AuthorizationPolicy all of them",
+	"cachez":           "proxies share resources, there is no other cache; resourcesz has their names",
+	"endpointShardz":   "endpointz has the endpoints, with the cluster of each",
+	"force_disconnect": "adsz?push=true sends everything again",
+	"inject":           "outrigger inject prints what the webhook does",
+	"mcsz":             "clusterz has the clusters, registryz the services",
+	"networkz":         "endpointz has the network of each endpoint",
+	"telemetryz":       "explain has the objects of a proxy, configz?kind=Telemetry all of them",
+}
+
 // list returns the names of the answers.
 func (d debugger) list() (answerOf, error) {
 	return answerOf{json: slices.Sorted(maps.Keys(answers()))}, nil
@@ -187,6 +199,9 @@ var (
 // ask returns the answer of a name.
 func (d debugger) ask(what string) (answerOf, error) {
 	a, ok := answers()[what]
+	if instead := elsewhere[what]; instead != "" {
+		return answerOf{}, fmt.Errorf("%q is %w here: %s", what, errUnknown, instead)
+	}
 	if !ok {
 		return answerOf{}, fmt.Errorf("%q is %w; it must be one of: %s", what, errUnknown, strings.Join(slices.Sorted(maps.Keys(answers())), ", "))
 	}
