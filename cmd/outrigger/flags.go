@@ -38,7 +38,7 @@ Envoy 1.36 or newer is taken from --envoy, ENVOY, the directory of this program
 const upExample = `  outrigger up -f examples/shop/mesh.yaml
   outrigger up -f mesh.yaml --open                # with the dashboard
   outrigger up -f mesh.yaml --verbose
-  outrigger up -f mesh.yaml --state-dir ./state   # keep logs, CA and configuration
+  outrigger up -f mesh.yaml --state-dir ./state   # keep logs, CA and objects
   sudo outrigger up -f mesh.yaml --isolate=netns  # redirect all connections
   ENVOY=/usr/local/bin/envoy outrigger up -f mesh.yaml`
 
@@ -75,7 +75,7 @@ This is what the control plane does to the pods of labeled namespaces; no cluste
 asked. Objects that receive no proxy are named on standard error, with the reason.`
 
 const injectExample = `  outrigger inject -f shop.yaml | kubectl apply -f -
-  kubectl get deployment catalog -o yaml | outrigger inject -f - | kubectl apply -f -
+  kubectl get deploy web -o yaml | outrigger inject -f - | kubectl apply -f -
   outrigger inject -f shop.yaml --values values.yaml --config templates.yaml`
 
 func newInjectCommand() *cobra.Command {

@@ -11,14 +11,18 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
+	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
 // TestMain runs the test binary as the program if requested, so that signals and exit codes are
@@ -217,4 +221,35 @@ func TestCommandLine(t *testing.T) {
 			t.Errorf("%v: output %q does not contain %q", c.args, out.String(), c.want)
 		}
 	}
+}
+
+// TestHelp checks that the help of every command fits 80 columns, and that the help of the program has
+// every command in a group.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	var walk func(cmd *cobra.Command, path []string)
+	walk = func(cmd *cobra.Command, path []string) {
+		root := newRootCommand(environment{}, nil, nil)
+		var out bytes.Buffer
+		root.SetOut(&out)
+		if err := objects.Execute(t.Context(), root, append(path, "--help")); err != nil {
+			t.Errorf("%v: %v", path, err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("outrigger %s --help: a line has %d characters: %s", strings.Join(path, " "), n, line)
+			}
+		}
+		if _, rest, _ := strings.Cut(out.String(), "Additional Commands:"); len(path) == 0 && strings.Count(rest[:strings.Index(rest, "\n\n")], "\n") != 3 {
+			t.Errorf("the help has commands without a group:\n%s", out.String())
+		}
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				walk(c, append(slices.Clone(path), c.Name()))
+			}
+		}
+	}
+	root := newRootCommand(environment{}, nil, nil)
+	root.InitDefaultCompletionCmd()
+	walk(root, nil)
 }

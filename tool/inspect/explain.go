@@ -25,7 +25,7 @@ func newExplainCommand(cfg Config) *cobra.Command {
 	f, namespace := askFlags{cfg: cfg}, ""
 	cmd := &cobra.Command{
 		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY | CODE)",
-		Short: "Print what became of an object, what decides what a proxy has, or what a code means",
+		Short: "Print why: of an object, a proxy, a request, or a code of analyze",
 		Long: `Of an object: which resources of Envoy it has a part in, which proxies have
 acknowledged its last change, which have not yet, which rejected it and with
 Envoy's words, and what is known to be wrong with it, since when.

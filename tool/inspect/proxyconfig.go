@@ -80,7 +80,7 @@ only the Envoy knows it.
 -o json and -o yaml print the selected resources. Columns without values are left
 out. The exit code is 0, or 1 if there are differences or an error.`,
 		Example: "  outrigger proxy " + name + " frontend\n  outrigger proxy " + name + " frontend --live\n  outrigger proxy " + name + " frontend.shop -o json\n" +
-			"  curl -s 127.0.0.1:15000/config_dump?include_eds | outrigger proxy " + name + " -f -\n" +
+			"  curl localhost:15000/config_dump?include_eds | outrigger proxy " + name + " -f -\n" +
 			"  outrigger proxy " + name + " frontend --diff",
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}

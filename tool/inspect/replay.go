@@ -70,16 +70,16 @@ yours do:
   accessLogFile: /dev/stdout
   accessLogEncoding: JSON
   accessLogFormat: |
-    {"method": "%REQ(:METHOD)%", "path": "%REQ(:PATH)%",
-     "authority": "%REQ(:AUTHORITY)%", "upstream_cluster": "%UPSTREAM_CLUSTER%",
-     "requested_server_name": "%REQUESTED_SERVER_NAME%",
-     "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
-     "downstream_remote_address": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
-     "downstream_peer_uri_san": "%DOWNSTREAM_PEER_URI_SAN%",
-     "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
-     "response_code_details": "%RESPONSE_CODE_DETAILS%",
-     "request_claims": "%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:payload)%",
-     "request_headers": {"x-team": "%REQ(X-TEAM)%"}}
+   {"method": "%REQ(:METHOD)%", "path": "%REQ(:PATH)%",
+   "authority": "%REQ(:AUTHORITY)%", "upstream_cluster": "%UPSTREAM_CLUSTER%",
+   "requested_server_name": "%REQUESTED_SERVER_NAME%",
+   "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+   "downstream_remote_address": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
+   "downstream_peer_uri_san": "%DOWNSTREAM_PEER_URI_SAN%",
+   "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+   "response_code_details": "%RESPONSE_CODE_DETAILS%",
+   "request_claims": "%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:payload)%",
+   "request_headers": {"x-team": "%REQ(X-TEAM)%"}}
 
 Tokens are not validated again: the claims are those of a token that Envoy accepted.
 
@@ -91,7 +91,7 @@ are printed.
 
 The exit code is 0 if no decision changes, and 1 if some do or the two do not agree.`,
 		Example: "  outrigger policy replay --to catalog -f proposed.yaml access.log\n" +
-			"  outrigger policy replay --to catalog -f proposed.yaml --envoy bin/envoy access.log\n" +
+			"  outrigger policy replay --to catalog -f new.yaml --envoy bin/envoy access.log\n" +
 			"  kubectl logs deploy/catalog -c istio-proxy | \\\n    outrigger policy replay --to catalog.shop -f proposed.yaml -",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.in = cmd.InOrStdin()

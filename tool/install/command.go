@@ -73,7 +73,7 @@ such as Istio, are not changed.`
 
 const installExample = `  outrigger install
   outrigger install --set replicaCount=2 --set 'tags={prod,stable}'
-  outrigger install --revision canary -f values.yaml   # beside another control plane
+  outrigger install --revision canary -f values.yaml   # beside another one
   outrigger install --dry-run | kubectl diff -f -      # what would change`
 
 func newInstallCommand(cfg Config) *cobra.Command {

@@ -37,7 +37,7 @@ If a WorkloadGroup has the service account, the machine registers in it and beco
 endpoint of the services that select its labels.`
 
 const createExample = `  sudo outrigger join create --namespace shop --service-account orders
-  sudo outrigger join create --namespace shop --group orders --address mesh.example.com:15012 --ttl 10m`
+  sudo outrigger join create -n shop --group orders --address mesh.example:15012`
 
 func newCreateCommand() *cobra.Command {
 	var request join.Request

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,8 @@ func Execute(ctx context.Context, root *cobra.Command, args []string) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)
+	group(root)
+	fitHelp(root, Columns(os.Stdout))
 	if err := known(root, args); err != nil {
 		return err
 	}

@@ -145,8 +145,9 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 	store, files, pick := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}, picker{}
 	ignoreMissing := false
 	cmd := &cobra.Command{
-		Use:   "delete (KIND NAME... | KIND/NAME... | KIND -l SELECTOR | -f FILE)",
-		Short: "Delete objects",
+		Use:                   "delete (KIND NAME... | KIND/NAME... | KIND -l SELECTOR | -f FILE)",
+		DisableFlagsInUseLine: true,
+		Short:                 "Delete objects",
 		Long: "Delete objects by name, by label, or all those in files. Of a file only kind,\n" +
 			"namespace and name count: its objects need not be valid, and the same object may\n" +
 			"be in several files.",
