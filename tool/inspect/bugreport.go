@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/redact"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -60,7 +59,7 @@ has the ends of the logs of the control plane and the agents. The command lists 
 it collects and what it cannot reach, and ends after the time of --within.
 
 Private keys, tokens, and the values of fields that are named like a secret are
-replaced by ` + redactedText + `. Read the archive before you send it: names of hosts and
+replaced by ` + redact.Mark + `. Read the archive before you send it: names of hosts and
 services, addresses, and what an object says in other fields stay in it.`,
 		Example: "  outrigger bug-report\n  outrigger bug-report --proxies 5 --file shop.tar.gz\n  tar -xzf outrigger-report.tar.gz",
 		Args:    cobra.NoArgs,
@@ -290,30 +289,6 @@ func metricsOf(ctx context.Context, address string, timeout time.Duration) ([]by
 	return text, err
 }
 
-// secretField is the name of a field whose value is a secret.
-var secretField = regexp.MustCompile(`(?i)(passw|secret|token|credential|private.?key|api.?key|authorization|cookie)`)
-
-// secretText is a text that is a secret wherever it is: a private key, a token, or the password in a
-// URL.
-var secretText = regexp.MustCompile(`(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))|\bey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|(?i:\b(?:bearer|basic) )[A-Za-z0-9+/._~=-]{8,}|://[^/\s:@"]*:[^/\s@"]+@`)
-
-// encodedPEM is the beginning of PEM in base64, up to its end: of "-----BEGIN ".
-var encodedPEM = regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/_-]+=*`)
-
-// withoutKeys replaces PEM in base64 if it has a private key.
-func withoutKeys(text string) string {
-	return encodedPEM.ReplaceAllStringFunc(text, func(encoded string) string {
-		plain, err := base64.RawStdEncoding.DecodeString(strings.NewReplacer("=", "", "-", "+", "_", "/").Replace(encoded))
-		if err != nil || strings.Contains(string(plain), "PRIVATE KEY") {
-			return redactedText
-		}
-		return encoded
-	})
-}
-
-// harmlessField are fields whose names look like those of secrets, but whose values are names.
-var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
-
 // withoutSecrets replaces the secrets in an answer: in JSON by the names of fields too, otherwise in
 // texts only.
 func withoutSecrets(content []byte) []byte {
@@ -321,42 +296,11 @@ func withoutSecrets(content []byte) []byte {
 	decoder := json.NewDecoder(strings.NewReader(string(content)))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil || decoder.More() {
-		return []byte(withoutKeys(secretText.ReplaceAllString(string(content), redactedText)))
+		return []byte(redact.Text(string(content)))
 	}
-	out, err := json.MarshalIndent(hideSecrets(value, false), "", " ")
+	out, err := json.MarshalIndent(redact.JSON(value), "", " ")
 	if err != nil {
-		return []byte(redactedText) // a value that was decoded can be encoded
+		return []byte(redact.Mark) // a value that was decoded can be encoded
 	}
 	return out
-}
-
-// hideSecrets replaces the secrets in a value of JSON.
-func hideSecrets(value any, secret bool) any {
-	switch v := value.(type) {
-	case map[string]any:
-		name, _ := v["name"].(string) // an environment variable, a header
-		for key, of := range v {
-			named := secretField.MatchString(key) && !harmlessField[key] && isTexts(of)
-			v[key] = hideSecrets(of, secret || named || key == "private_key" || key == "privateKey" || key == "value" && secretField.MatchString(name))
-		}
-	case []any:
-		for i := range v {
-			v[i] = hideSecrets(v[i], secret)
-		}
-	case string:
-		if secret && v != "" {
-			return redactedText
-		}
-		return withoutKeys(secretText.ReplaceAllString(v, redactedText))
-	}
-	return value
-}
-
-// isTexts reports whether a value of JSON is a text or a list of texts.
-func isTexts(value any) bool {
-	if list, ok := value.([]any); ok {
-		return !slices.ContainsFunc(list, func(v any) bool { return !isTexts(v) })
-	}
-	_, ok := value.(string)
-	return ok
 }

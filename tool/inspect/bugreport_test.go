@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outrigger-mesh/outrigger/internal/redact"
 )
 
 // filesOf returns the files of an archive.
@@ -104,7 +106,7 @@ func TestBugReport(t *testing.T) {
 	if n := len(slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "proxies/") })); n != 1 {
 		t.Errorf("proxies in the report = %d, want 1", n)
 	}
-	for _, want := range []string{"kept-region", "web-certificate", "kept-name", "spec.hosts", "kept-after", base64.StdEncoding.EncodeToString([]byte(cert)), redactedText} {
+	for _, want := range []string{"kept-region", "web-certificate", "kept-name", "spec.hosts", "kept-after", base64.StdEncoding.EncodeToString([]byte(cert)), redact.Mark} {
 		if !strings.Contains(files[dir+"configz.json"], want) {
 			t.Errorf("configz.json lacks %q:\n%s", want, files[dir+"configz.json"])
 		}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/redact"
 )
 
 // adminFlags are the flags of commands that only an Envoy can answer.
@@ -252,14 +253,14 @@ func newBootstrapCommand(cfg Config) *cobra.Command {
 		Use:     "bootstrap PROXY",
 		Aliases: []string{"b"},
 		Short:   "Print the bootstrap of an Envoy",
-		Long:    "Print the bootstrap of an Envoy. Secrets in it are replaced by " + redactedText + ".\n" + reachLong,
+		Long:    "Print the bootstrap of an Envoy. Secrets in it are replaced by " + redact.Mark + ".\n" + reachLong,
 		Example: "  outrigger proxy bootstrap frontend\n  curl -s 127.0.0.1:15000/config_dump | outrigger proxy bootstrap -f - -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d := &adminv3.BootstrapConfigDump{}
 			if err := f.dump(cmd, args, "BootstrapConfigDump", d); err != nil {
 				return err
 			}
-			redact(d.ProtoReflect(), false)
+			redactMessage(d.ProtoReflect(), false)
 			raw, err := protojson.MarshalOptions{AllowPartial: true, Resolver: &resolver{Types: protoregistry.GlobalTypes}}.Marshal(d.GetBootstrap())
 			if err != nil {
 				return f.fail(fmt.Errorf("write the bootstrap: %w", err))

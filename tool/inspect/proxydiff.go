@@ -160,8 +160,8 @@ func alike(given, has proto.Message) bool {
 		return true
 	}
 	given, has = proto.Clone(given), proto.Clone(has)
-	redact(given.ProtoReflect(), false)
-	redact(has.ProtoReflect(), false)
+	redactMessage(given.ProtoReflect(), false)
+	redactMessage(has.ProtoReflect(), false)
 	return same(given, has)
 }
 

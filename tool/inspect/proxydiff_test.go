@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/outrigger-mesh/outrigger/internal/redact"
 )
 
 func parsed(t testing.TB, text string) *configuration {
@@ -99,8 +101,8 @@ func TestProxyDiff(t *testing.T) {
 		"health, order, default weight": {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(unhealthy)}},
 		"another weight":                {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(heavy)}, want: []difference{{"endpoints", "eds", differs}}},
 		"another locality":              {given: []proto.Message{endpoints(assigned("eds", "a", "b"))}, has: []proto.Message{endpoints(moved)}, want: []difference{{"endpoints", "eds", differs}}},
-		"a secret that Envoy hides":     {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redactedText, "name"))}},
-		"a name next to a secret":       {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redactedText, "other"))}, want: []difference{{"clusters", "tls", differs}}},
+		"a secret that Envoy hides":     {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redact.Mark, "name"))}},
+		"a name next to a secret":       {given: []proto.Message{dynamic(encrypted("key", "name"))}, has: []proto.Message{dynamic(encrypted(redact.Mark, "other"))}, want: []difference{{"clusters", "tls", differs}}},
 		"no endpoints":                  {given: []proto.Message{endpoints(assigned("eds"))}},
 		"endpoints that are missing":    {given: []proto.Message{endpoints(assigned("eds", "a"))}, want: []difference{{"endpoints", "eds", onlyGiven}}},
 		"endpoints of a static cluster": {given: []proto.Message{dynamic(static)}, has: []proto.Message{dynamic(static), endpoints(assigned("own", "a"))}},

@@ -8,14 +8,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/outrigger-mesh/outrigger/internal/redact"
 )
 
-// redactedText stands for a secret in the dump of an Envoy.
-const redactedText = "[redacted]"
-
-// redact removes from a message what Envoy's admin port does not show: the fields that Envoy's API
+// redactMessage removes from a message what Envoy's admin port does not show: the fields that Envoy's API
 // marks as sensitive, also in packed messages. All of a secret message is secret.
-func redact(m protoreflect.Message, secret bool) {
+func redactMessage(m protoreflect.Message, secret bool) {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		redactPacked(packed, secret)
 		return
@@ -55,12 +54,12 @@ func redact(m protoreflect.Message, secret bool) {
 func redactedValue(field protoreflect.FieldDescriptor, v protoreflect.Value, secret bool) (protoreflect.Value, bool) {
 	switch kind := field.Kind(); {
 	case field.Message() != nil:
-		redact(v.Message(), secret)
+		redactMessage(v.Message(), secret)
 	case !secret:
 	case kind == protoreflect.StringKind:
-		return protoreflect.ValueOfString(redactedText), true
+		return protoreflect.ValueOfString(redact.Mark), true
 	case kind == protoreflect.BytesKind:
-		return protoreflect.ValueOfBytes([]byte(redactedText)), true
+		return protoreflect.ValueOfBytes([]byte(redact.Mark)), true
 	default:
 		return v, false
 	}
@@ -73,7 +72,7 @@ func redactPacked(packed *anypb.Any, secret bool) {
 	if err != nil {
 		return
 	}
-	redact(m.ProtoReflect(), secret)
+	redactMessage(m.ProtoReflect(), secret)
 	if raw, err := (proto.MarshalOptions{AllowPartial: true, Deterministic: true}).Marshal(m); err == nil {
 		packed.Value = raw
 	}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package redact
+
+import (
+	"encoding/base64"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Mark replaces a secret.
+const Mark = "[redacted]"
+
+// secretField is the name of a field whose value is a secret.
+var secretField = regexp.MustCompile(`(?i)(passw|secret|token|credential|private.?key|api.?key|authorization|cookie)`)
+
+// secretText is a text that is a secret wherever it is: a private key, a token, or the password in a
+// URL.
+var secretText = regexp.MustCompile(`(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))|\bey[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*|(?i:\b(?:bearer|basic) )[A-Za-z0-9+/._~=-]{8,}|://[^/\s:@"]*:[^/\s@"]+@`)
+
+// encodedPEM is the beginning of PEM in base64, up to its end: of "-----BEGIN ".
+var encodedPEM = regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/_-]+=*`)
+
+// withoutKeys replaces PEM in base64 if it has a private key.
+func withoutKeys(text string) string {
+	return encodedPEM.ReplaceAllStringFunc(text, func(encoded string) string {
+		plain, err := base64.RawStdEncoding.DecodeString(strings.NewReplacer("=", "", "-", "+", "_", "/").Replace(encoded))
+		if err != nil || strings.Contains(string(plain), "PRIVATE KEY") {
+			return Mark
+		}
+		return encoded
+	})
+}
+
+// harmlessField are fields whose names look like those of secrets, but whose values are names.
+var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
+
+// sentHeaders are lists of headers that proxies send to collectors and other servers, which may
+// expect a key in a header of any name.
+var sentHeaders = map[string]bool{"headers": true, "initialMetadata": true}
+
+// Text replaces the private keys, tokens and passwords in a text.
+func Text(text string) string { return withoutKeys(secretText.ReplaceAllString(text, Mark)) }
+
+// JSON replaces the secrets in a value of JSON, which it changes.
+func JSON(value any) any { return hidden(value, false) }
+
+// hidden returns a value of JSON without secrets. If secret is true, all texts in it are.
+func hidden(value any, secret bool) any {
+	switch v := value.(type) {
+	case map[string]any:
+		name, _ := v["name"].(string) // an environment variable, a header
+		for key, of := range v {
+			if list, ok := of.([]any); ok && sentHeaders[key] {
+				withoutValues(list)
+			}
+			named := secretField.MatchString(key) && !harmlessField[key] && isTexts(of)
+			v[key] = hidden(of, secret || named || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
+				key == "value" && secretField.MatchString(name))
+		}
+	case []any:
+		for i := range v {
+			v[i] = hidden(v[i], secret)
+		}
+	case string:
+		if secret && v != "" {
+			return Mark
+		}
+		return Text(v)
+	}
+	return value
+}
+
+// withoutValues replaces the values of a list of headers.
+func withoutValues(headers []any) {
+	for _, h := range headers {
+		if header, ok := h.(map[string]any); ok && isTexts(header["value"]) {
+			header["value"] = Mark
+		}
+	}
+}
+
+// isTexts reports whether a value of JSON is a text or a list of texts.
+func isTexts(value any) bool {
+	if list, ok := value.([]any); ok {
+		return !slices.ContainsFunc(list, func(v any) bool { return !isTexts(v) })
+	}
+	_, ok := value.(string)
+	return ok
+}
