@@ -286,6 +286,9 @@ func TestDashboardInBrowser(t *testing.T) {
 	if text := eval[string](b, `document.querySelector('#difference pre').innerText`); !strings.Contains(text, "-  - <b>old</b>\n+  - new") {
 		t.Errorf("the difference is\n%s", text)
 	}
+	// A finding leads to its object.
+	eval[bool](b, `document.querySelector('#found button').click(), true`)
+	b.until(`document.querySelector('#object pre').innerText.includes('virtualservice/a.shop was deleted at')`)
 	// How long an update blocks the page, for the picture and the longest table.
 	took := eval[[]float64](b, `['top', 'status'].map(name => {
 		const times = [];
@@ -308,6 +311,7 @@ func TestDashboardDifference(t *testing.T) {
 		code     int
 		has      []string
 	}{
+		{"", "b", 422, []string{"no version of virtualservice/b.shop"}},
 		{now.Add(-time.Hour).Format(time.RFC3339Nano), "a", 200, []string{"--- /dev/null", "+kind: VirtualService"}},
 		{now.Add(-time.Minute).Format(time.RFC3339Nano), "a", 200, []string{`-  - \u003cb\u003eold`, "+  - new"}},
 		{now.Add(-time.Second).Format(time.RFC3339Nano), "a", 200, []string{"+++ /dev/null", "-  - new"}},

@@ -97,6 +97,9 @@ func pictured(t *testing.T) (control string) {
 		startAgent(t, host, name)
 	}
 	object := report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "catalog"}
+	spec := func(host string) json.RawMessage {
+		return json.RawMessage(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"catalog","namespace":"shop"},"spec":{"hosts":["catalog"],"http":[{"route":[{"destination":{"host":"` + host + `"}}]}]}}`)
+	}
 	answers := map[string]any{
 		"/debug/proxies": replica,
 		"/debug/analyze": analyze.Result{Objects: 14, Findings: []analyze.Finding{{
@@ -104,8 +107,8 @@ func pictured(t *testing.T) (control string) {
 			Message: `spec.http[0].route[0].destination.host: no service has the host "catalogue.shop.svc.cluster.local".`, Cure: "Correct the host, or add a Service or ServiceEntry.",
 		}}},
 		"/debug/history": report.History{Begins: ago(time.Hour), Versions: []report.Version{
-			{Ref: object, At: ago(time.Hour), Change: report.Created, Revision: "aaaa1111", Source: "config/catalog.yaml:3"},
-			{Ref: object, At: ago(time.Minute), Change: report.Updated, Revision: "bbbb2222", Source: "config/catalog.yaml:3"},
+			{Ref: object, At: ago(time.Hour), Change: report.Created, Revision: "aaaa1111", Source: "config/catalog.yaml:3", Object: spec("catalog")},
+			{Ref: object, At: ago(time.Minute), Change: report.Updated, Revision: "bbbb2222", Source: "config/catalog.yaml:3", Object: spec("catalogue")},
 		}},
 	}
 	mesh := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -193,6 +196,17 @@ func TestDashboardPage(t *testing.T) {
 		t.Errorf("the dark page and the light one are only %.1f apart", d)
 	}
 	b.walk()
+	// What is wrong leads to the object, the change and the request, by the keyboard alone.
+	for key, want := range map[string][2]string{
+		"IST0101 VirtualService/shop/catalog": {"#object pre", "host: catalogue"},
+		"updated VirtualService/shop/catalog": {"#difference pre", "-        host: catalog\n+        host: catalogue"},
+		"requests cart → orders":              {"#answer .verdict", "Denied"},
+	} {
+		eval[bool](b, fmt.Sprintf(`document.querySelector('#wrong-list [data-key="%s"]').focus(), true`, key))
+		b.press("Enter", 13, "\r")
+		b.until(fmt.Sprintf("document.querySelector('%s').checkVisibility() && document.querySelector('%s').innerText.includes(%q)", want[0], want[0], want[1]))
+	}
+	eval[bool](b, `document.querySelector('details').open = true`)
 	t.Run("axe", func(t *testing.T) {
 		b.t = t
 		b.audit()

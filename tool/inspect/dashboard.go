@@ -115,7 +115,8 @@ func (f *dashboardFlags) handler(ctx context.Context) http.Handler {
 		mux.HandleFunc("GET /api/"+name, func(w http.ResponseWriter, _ *http.Request) { send(w, p.answer(ctx)) })
 	}
 	mux.HandleFunc("GET /api/explain", f.explain())
-	mux.HandleFunc("GET /api/difference", f.difference())
+	mux.HandleFunc("GET /api/difference", f.past(f.differenceOf))
+	mux.HandleFunc("GET /api/object", f.past(f.newest))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
 			"Content-Security-Policy":      "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",

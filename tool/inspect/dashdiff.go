@@ -18,19 +18,22 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// difference answers what a version of an object changed, as a unified diff, for one tab at a time.
-func (f *dashboardFlags) difference() http.HandlerFunc {
+// past answers what of returns about an object, for one tab at a time.
+func (f *dashboardFlags) past(of func(context.Context, report.Ref, time.Time) (string, error)) http.HandlerFunc {
 	var turn sync.Mutex
 	return func(w http.ResponseWriter, r *http.Request) {
 		turn.Lock()
 		defer turn.Unlock()
 		q := r.URL.Query()
-		at, err := time.Parse(time.RFC3339Nano, q.Get("at"))
-		if err != nil {
-			http.Error(w, fmt.Sprintf("%q is not the time of a version", q.Get("at")), http.StatusBadRequest)
-			return
+		var at time.Time
+		if text := q.Get("at"); text != "" {
+			var err error
+			if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+				http.Error(w, fmt.Sprintf("%q is not the time of a version", text), http.StatusBadRequest)
+				return
+			}
 		}
-		text, err := f.differenceOf(r.Context(), report.Ref{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")}, at)
+		text, err := of(r.Context(), report.Ref{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")}, at)
 		var raw []byte
 		if err == nil {
 			raw, err = bounded(map[string]string{"text": text})
@@ -41,6 +44,23 @@ func (f *dashboardFlags) difference() http.HandlerFunc {
 		}
 		send(w, raw)
 	}
+}
+
+// newest returns the newest version of an object as YAML.
+func (f *askFlags) newest(ctx context.Context, of report.Ref, _ time.Time) (string, error) {
+	h, err := f.history(ctx, of, url.Values{})
+	if err != nil {
+		return "", err
+	}
+	h.Versions = slices.DeleteFunc(h.Versions, func(v report.Version) bool { return v.Ref != of })
+	if len(h.Versions) == 0 {
+		return "", fmt.Errorf("the control plane has recorded no version of %s", named(of))
+	}
+	last := h.Versions[len(h.Versions)-1]
+	if last.Revision == "" {
+		return "", fmt.Errorf("%s was deleted at %s", named(of), last.At.Local().Format(time.DateTime))
+	}
+	return f.objectOf(ctx, last)
 }
 
 // differenceOf compares the version of an object that came at a time with the one before.

@@ -141,6 +141,7 @@ func (f *dashboardFlags) traffic(ctx context.Context, m *meter) (any, error) {
 	}
 	t := m.measure(ctx, proxies, others)
 	t.sort("rate")
+	slices.SortStableFunc(t.Edges, func(a, b flow) int { return cmp.Compare(b.failed/max(b.Requests, 1), a.failed/max(a.Requests, 1)) })
 	out := struct {
 		traffic
 		Omitted int    `json:"omitted,omitempty"` // edges

@@ -178,7 +178,7 @@ function draw(nodes, links, width) {
     // The label is where the curves of a node with several ones are apart, if that place is free, or the one that hides least.
     const places = [.6, .55, .5, .65, .45, .4, .7, .35, .3, .75, .25, .8, .2];
     if (outs.get(l.from) < ins.get(l.to)) places.forEach((t, i) => { places[i] = 1 - t; });
-    const w = 6.6 * Math.max(l.first.length, l.second.length * .88), h = l.second ? 32 : 18;
+    const w = 6.6 * Math.max(l.first.length * (l.level === 'bad' || l.level === 'warn' ? 1.12 : 1), l.second.length * .88) + 4, h = l.second ? 32 : 18;
     const boxes = (chain ? drawn : [drawn[1]]).flatMap(c => places.map(t => {
       const p = bezier(c, t);
       return { x: p.x - w / 2, y: p.y - h / 2, w, h };

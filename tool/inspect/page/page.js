@@ -49,18 +49,70 @@ async function poll(name) {
   }
   panel.asking = false;
   panel.timer = setTimeout(poll, next * 1000 + 50, name);
-  show(name);
+  const others = name === 'status' && (broken() || noProxies()) !== panel.was; // whose notes depend on it
+  if (name === 'status') panel.was = broken() || noProxies();
+  (others ? Object.keys(panels) : [name]).forEach(show);
 }
+
+// broken returns why there is no newer state of the proxies, which the banner says.
+function broken() {
+  const { answer, lost } = panels.status;
+  return lost ? 'The dashboard does not answer: is outrigger dashboard running?' : answer?.error ?? '';
+}
+
+const noProxies = () => panels.status.answer?.data?.control_planes.every(c => !c.error && !c.proxies?.length) ? 'No proxy is connected.' : '';
 
 function show(name) {
   const panel = panels[name], section = id(panel.section), note = section.querySelector('.note');
-  const error = panel.lost ? 'The dashboard does not answer.' : panel.answer?.error;
+  const error = panel.lost ? 'The dashboard does not answer.' : panel.answer?.error, silent = broken(), none = noProxies();
   section.classList.toggle('stale', Boolean(error));
-  note.classList.toggle('error', Boolean(error));
+  note.classList.toggle('error', Boolean(error && !silent && !none));
   note.textContent = '';
+  wrong[name] = [];
+  if (name === 'top') section.querySelector('.content').hidden = panel.answer?.data === undefined || Boolean(none);
   if (panel.answer?.data !== undefined) panel.show(panel.answer.data, note);
-  if (error) note.textContent = name === 'status' ? '' : error; // a banner shows that of the status
+  if (error) note.textContent = silent ? (panel.answer?.data === undefined ? 'No data.' : '') : none && name !== 'findings' && name !== 'history' ? none : error;
+  showWrong();
   tick();
+}
+
+// ---- what is wrong
+
+// wrong are the problems that each panel shows, the worst first: [level, what it is, what it is about, text, what a click does].
+const wrong = {}, mostWrong = 4;
+
+function showWrong() {
+  const known = Object.values(panels).every(p => p.answer?.data !== undefined || p.answer?.error);
+  const all = ['status', 'top', 'findings', 'outage'].flatMap(name => wrong[name] ?? []).sort((a, b) => (a[0] !== 'bad') - (b[0] !== 'bad'));
+  const lines = (all.length > 0 ? [...all, ...wrong.history ?? []] : [['good', 'nothing', '', 'No proxy rejects its configuration, no request fails, no certificate expires soon, and no object has an error.']]);
+  id('wrong').hidden = panels.status.answer?.data === undefined || all.length === 0 && (!known || noProxies() || broken());
+  id('wrong').classList.toggle('stale', Boolean(broken()));
+  keep(id('wrong-list'), lines.map(([level, what, about, text, act]) => {
+    if (!act) return el('li', {}, badge(what, level), text);
+    const button = el('button', { type: 'button', class: 'link', 'data-key': what + ' ' + about }, el('strong', {}, about), about && text ? ': ' + text : text);
+    button.addEventListener('click', act);
+    return el('li', {}, badge(what, level), button);
+  }));
+}
+
+// some returns the first problems of a list, and a line that says how many there are besides.
+function some(list, what, many, section) {
+  const more = list.length - mostWrong;
+  return more <= 0 ? list : [...list.slice(0, mostWrong), [list[mostWrong][0], what, '', `and ${more} more ${many}`, () => goTo(section)]];
+}
+
+function goTo(section) {
+  id(section).scrollIntoView({ block: 'start' });
+  id(section).querySelector('[tabindex]')?.focus({ preventScroll: true });
+}
+
+// keep puts nodes into a parent. Those that have not changed stay, so that only the others are laid out.
+function keep(parent, nodes) {
+  const focus = parent.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  const before = [...parent.children];
+  nodes.forEach((n, i) => { if (!before[i]) parent.append(n); else if (!before[i].isEqualNode(n)) before[i].replaceWith(n); });
+  before.slice(nodes.length).forEach(n => n.remove());
+  if (focus) [...parent.querySelectorAll('[data-key]')].find(e => e.dataset.key === focus)?.focus();
 }
 
 // ---- times
@@ -80,7 +132,7 @@ function left(ms) {
 
 // time returns an element that keeps its text up to date.
 function time(at, format) {
-  if (!at) return document.createTextNode('–');
+  if (!(Date.parse(at) > 0)) return document.createTextNode('–');
   const e = el('time', { datetime: at, title: at });
   e.format = format;
   refresh(e);
@@ -101,9 +153,9 @@ function clock(at) {
 // tick shows how old everything is.
 function tick() {
   document.querySelectorAll('time').forEach(e => e.format && refresh(e));
-  const { answer, lost } = panels.status, state = id('state'), gone = id('unreachable');
+  const { answer } = panels.status, state = id('state'), gone = id('unreachable');
   const old = answer?.at ? age(now() - Date.parse(answer.at)) : '';
-  const error = lost ? 'The dashboard does not answer: is outrigger dashboard running?' : answer?.error;
+  const error = broken();
   state.className = 'state ' + (error ? 'bad' : answer ? 'good' : '');
   state.textContent = error ? (old ? 'Data of ' + old + ' ago' : 'No data') : answer ? 'Live, ' + old + ' old' : 'Asking …';
   const text = error ? error + (old ? '\nWhat you see is older.' : '') : ''; // read aloud when it changes
@@ -133,7 +185,6 @@ function bytes(n) {
 // them; the first column names the row. Rows that the filter does not select are left out.
 function fill(name, columns, rows, words, empty) {
   const table = id(name), shown = rows.filter(r => selected(words(r)));
-  const focus = table.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   const body = el('tbody', {}), head = el('tr', {});
   for (const [title, kind] of columns) head.append(el('th', { scope: 'col', class: kind }, title));
   for (const row of shown.slice(0, maxRows)) {
@@ -145,14 +196,8 @@ function fill(name, columns, rows, words, empty) {
   if (last) body.append(el('tr', {}, el('td', { colspan: columns.length, class: 'muted' }, last)));
   table.tHead?.remove();
   if (shown.length > 0) table.caption.after(el('thead', {}, head));
-  const old = table.tBodies[0], lines = [...body.rows];
-  if (!old) table.append(body);
-  else {
-    const before = [...old.rows]; // those that have not changed stay, so that only the others are laid out
-    lines.forEach((row, i) => { if (!before[i]) old.append(row); else if (!before[i].isEqualNode(row)) before[i].replaceWith(row); });
-    before.slice(lines.length).forEach(row => row.remove());
-  }
-  if (focus) [...table.querySelectorAll('[data-key]')].find(e => e.dataset.key === focus)?.focus();
+  if (table.tBodies[0]) keep(table.tBodies[0], [...body.rows]);
+  else table.append(body);
 }
 
 function selected(words) {
@@ -208,6 +253,16 @@ function showProxies(data, message) {
     ['Envoy', 'fixed extra', p => p.envoy_version || '–'],
     ['Identity', 'name extra', p => soft(p.identity || '–')],
   ], proxies, p => [p.name, p.identity ?? '', p.state], 'No proxy is connected.');
+  const starting = p => p.state === 'NOT SENT' && !(now() - Date.parse(p.connected) > 60_000), alike = new Map();
+  for (const p of proxies.filter(p => p.state !== 'SYNCED' && !starting(p))) {
+    const key = p.state + p.reason;
+    alike.set(key, [...alike.get(key) ?? [], p]);
+  }
+  wrong.status = [
+    ...data.control_planes.filter(c => c.error).map(c => ['bad', 'control plane', c.address, 'no answer', () => goTo('status')]),
+    ...some([...alike.values()].map(([p, ...others]) => [p.state === 'REJECTED' ? 'bad' : 'warn', p.state.toLowerCase(),
+      p.name + (others.length > 0 ? ` and ${plural(others.length, 'other', 'others')}` : ''), p.reason.split('\n')[0], () => goTo('status')]), 'proxies', 'reasons', 'status'),
+  ];
   const bad = proxies.filter(p => p.state !== 'SYNCED'), all = proxies.length + (data.omitted ?? 0);
   tile('proxies', all, all === 0 ? '' : bad.length === 0 ? 'all synced' : [...new Set(bad.map(p => p.state))].map(s => `${bad.filter(p => p.state === s).length} ${s.toLowerCase()}`).join(', '), bad.some(p => p.state === 'REJECTED') ? 'bad' : bad.length > 0 ? 'warn' : '');
   id('names').replaceChildren(...proxies.slice(0, maxRows).map(p => el('option', { value: p.name })));
@@ -239,8 +294,15 @@ function showOutages(data, message) {
   whats.forEach((what, i) => head?.cells[i + 2].append(sub(thens(what))));
   for (const o of silent.slice(0, 5)) note(message, `The agent of ${o.proxy} at ${o.agent} does not answer: ${o.error}`);
   if (silent.length > 5) note(message, `and ${plural(silent.length - 5, 'other', 'others')}`);
+  const lost = good.filter(o => !o.connected), soon = good.flatMap(o => (o.parts ?? []).filter(p => p.what === 'identity' && Date.parse(p.until) - now() < 600_000).map(p => [o.proxy, p.until]));
+  const named = list => list[0] + (list.length > 1 ? ` and ${plural(list.length - 1, 'other', 'others')}` : '');
+  wrong.outage = [
+    ...soon.length > 0 ? [['bad', 'certificate', named(soon.map(s => s[0])), soon.some(s => Date.parse(s[1]) <= now()) ? 'expired' : 'expires in less than 10 minutes', () => goTo('outages')]] : [],
+    ...lost.length > 0 ? [['bad', 'lost', named(lost.map(o => o.proxy)), 'not connected to the control plane', () => goTo('outages')]] : [],
+    ...silent.length > 0 ? [['warn', 'agent', named(silent.map(o => o.proxy)), 'no answer', () => goTo('outages')]] : [],
+  ];
   const first = good.flatMap(o => (o.parts ?? []).filter(p => p.what === 'identity' && p.until).map(p => [p.until, o.proxy])).sort((a, b) => Date.parse(a[0]) - Date.parse(b[0]))[0];
-  tile('expiry', first ? time(first[0], 'left') : '–', first ? first[1] : '');
+  tile('expiry', first ? time(first[0], 'left') : '–', first ? `until ${first[1]} expires` : '');
   if (panels.status.answer) show('status');
 }
 
@@ -259,7 +321,8 @@ function showTraffic(data, message) {
   }
   for (const [key, e] of seen) if (at - e.at > idleAfter || seen.size > 2000 && e.at !== at) seen.delete(key);
   const edges = [...seen.values()].map(e => e.at === at ? e : { ...e, idle: true, requests_per_second: 0, tcp_bytes_per_second: 0, success_rate: undefined, p50_milliseconds: undefined, p95_milliseconds: undefined, p99_milliseconds: undefined });
-  edges.sort((a, b) => b.requests_per_second - a.requests_per_second || b.tcp_bytes_per_second - a.tcp_bytes_per_second || a.source.localeCompare(b.source) || a.destination.localeCompare(b.destination));
+  const order = ['bad', 'warn', ''], failing = e => order.indexOf(level(e.success_rate)), lost = e => e.requests_per_second * (1 - (e.success_rate ?? 1));
+  edges.sort((a, b) => failing(a) - failing(b) || b.requests_per_second - a.requests_per_second || b.tcp_bytes_per_second - a.tcp_bytes_per_second || a.source.localeCompare(b.source) || a.destination.localeCompare(b.destination));
   const spaces = new Set(edges.flatMap(e => [e.source_namespace, e.destination_namespace]).filter(Boolean));
   const full = (name, namespace) => namespace && spaces.size > 1 ? name + '.' + namespace : name;
   const numbers = [
@@ -267,14 +330,14 @@ function showTraffic(data, message) {
     ['Success', 'number', e => el('span', { class: level(e.success_rate) }, percent(e.success_rate))],
     ['p50', 'number extra', e => millis(e.p50_milliseconds)],
     ['p95', 'number extra', e => millis(e.p95_milliseconds)],
-    ['p99', 'number', e => millis(e.p99_milliseconds)],
+    ['p99', 'number extra', e => millis(e.p99_milliseconds)],
     ...edges.some(e => e.tcp_bytes_per_second > 0) ? [['TCP', 'number extra', e => e.tcp_bytes_per_second > 0 ? bytes(e.tcp_bytes_per_second) + '/s' : '–']] : [],
   ];
   const words = e => [full(e.source ?? '', e.source_namespace), full(e.destination, e.destination_namespace)];
   picture(edges.filter(e => selected(words(e))), data.workloads, spaces.size > 1, message); // before the tables, whose layout it would wait for
   fill('edges', [
     ['From', 'name', e => soft(words(e)[0])], ['To', 'name', e => soft(words(e)[1])], ...numbers,
-    ['Why', 'number extra', e => {
+    ['Why', 'number', e => {
       const button = el('button', { class: 'link', type: 'button', 'data-key': words(e).join(' → '), 'aria-label': 'Explain requests from ' + words(e).join(' to ') }, 'Explain');
       button.addEventListener('click', () => prefill(e));
       return button;
@@ -282,6 +345,8 @@ function showTraffic(data, message) {
   ], edges, words, data.proxies === 0 ? 'Nothing yet.' : 'No requests.');
   fill('workloads', [['Workload', 'name', e => soft(words(e)[1])], ...numbers], data.workloads, words, 'No requests.');
   if (data.omitted) note(message, `${plural(data.omitted, 'edge', 'edges')} with less traffic left out.`);
+  const worst = edges.filter(e => failing(e) < 2).sort((a, b) => failing(a) - failing(b) || lost(b) - lost(a));
+  wrong.top = some(worst.map(e => [level(e.success_rate), 'requests', words(e).join(' → '), `${percent(1 - e.success_rate)} of ${rate(e.requests_per_second)}/s fail`, () => prefill(e)]), 'requests', 'edges fail', 'top');
   const busy = edges.filter(e => !e.idle && e.requests_per_second > 0), sum = busy.reduce((n, e) => n + e.requests_per_second, 0);
   const failed = busy.reduce((n, e) => n + e.requests_per_second * (1 - (e.success_rate ?? 1)), 0), success = sum > 0 ? 1 - failed / sum : undefined;
   tile('rate', data.proxies > 0 || busy.length > 0 ? rate(sum) + '/s' : '–', sum > 0 ? percent(success) + ' success' : data.proxies > 0 ? 'idle' : data.errors ? 'no agent answers' : 'measuring', level(success));
@@ -294,7 +359,7 @@ function picture(edges, workloads, spaced, message) {
     place.replaceChildren();
     return;
   }
-  if (edges.length > maxEdges) note(message, `The picture shows the ${maxEdges} busiest of ${edges.length} edges.`);
+  if (edges.length > maxEdges) note(message, `The picture shows ${maxEdges} of ${edges.length} edges: those that fail, then the busiest. Filter by name for others.`);
   const key = (name, namespace) => name + '\0' + (namespace ?? '');
   const nodes = new Map(), received = new Map(workloads.map(w => [key(w.destination, w.destination_namespace), w]));
   const links = edges.slice(0, maxEdges).map(e => {
@@ -335,9 +400,10 @@ function showFindings(data, message) {
   const count = s => list.filter(f => f.severity === s).length;
   fill('found', [
     ['Severity', 'fixed', f => badge(f.severity, kinds[f.severity] ?? '')],
-    ['What is wrong, and the cure', 'text', f => [f.message, sub(f.cure), el('span', { class: 'sub' }, [f.code, object(f.object), ''].join(' · '), place(f.source))]],
+    ['What is wrong, and the cure', 'text', f => [f.message, sub(f.cure), el('span', { class: 'sub' }, f.code + ' · ', shows(f.object), f.source ? ' · ' : '', place(f.source))]],
   ], list, f => [f.code, object(f.object), f.message], `None in ${plural(data.objects ?? 0, 'object', 'objects')}.`);
   if (data.unlisted) note(message, `${plural(data.unlisted, 'more finding is', 'more findings are')} not listed.`);
+  wrong.findings = some(list.filter(f => f.severity === 'error').map(f => ['bad', f.code, object(f.object), f.message, () => reveal('object', object(f.object), 'object', f.object)]), 'errors', 'errors', 'findings');
   const rest = [[count('warning'), 'warning', 'warnings'], [count('info'), 'info', 'infos']].map(([n, one, many]) => plural(n, one, many)).join(', ');
   tile('findings', plural(count('error'), 'error', 'errors'), rest, count('warning') > 0 ? 'warn' : '', count('error') > 0 ? 'bad' : '');
 }
@@ -347,10 +413,11 @@ function showChanges(data, message) {
   fill('changes', [
     ['Object', 'name', v => [soft(object(v)), el('span', { class: 'sub' }, place(v.source))]],
     ['Change', 'fixed', v => v.change],
-    ['Revision', 'fixed', v => [el('code', {}, (v.revision || '–').slice(0, 8)), ' ', differs(v)]],
+    ['Revision', 'fixed', v => [el('code', { class: 'extra' }, (v.revision || '–').slice(0, 8)), ' ', differs(v)]],
     ['Time', 'fixed', v => [clock(v.at), v.unseen ? sub('or before, while it was down') : '']],
   ], list, v => [object(v), v.change], 'None.');
   if (data.omitted) note(message, `${plural(data.omitted, 'older version', 'older versions')}: outrigger history --all`);
+  wrong.history = list.filter(v => v.change !== 'found' && now() - Date.parse(v.at) < 3_600_000).slice(0, 2).map(v => ['', v.change, object(v), clock(v.at).textContent, () => difference(v)]);
 }
 
 // differs returns a button that shows what a version changed.
@@ -360,18 +427,28 @@ function differs(v) {
   return b;
 }
 
-async function difference(v) {
-  const query = new URLSearchParams({ kind: v.kind, namespace: v.namespace ?? '', name: v.name, at: v.at });
-  const place = id('difference'), title = place.querySelector('.verdict'), text = place.querySelector('pre');
+const difference = v => reveal('difference', object(v), 'difference', v);
+
+// shows returns a button that shows an object.
+function shows(o) {
+  const b = el('button', { type: 'button', class: 'link', 'data-key': object(o) }, soft(object(o)));
+  b.addEventListener('click', () => reveal('object', object(o), 'object', o));
+  return b;
+}
+
+// reveal shows what the dashboard has about an object in a place of the page.
+async function reveal(name, heading, path, { kind, namespace = '', name: of, at = '' }) {
+  const place = id(name), title = place.querySelector('.verdict'), text = place.querySelector('pre');
   let lines;
   try {
-    const response = await fetch('api/difference?' + query, { signal: AbortSignal.timeout(120_000) });
+    const response = await fetch(`api/${path}?` + new URLSearchParams({ kind, namespace, name: of, at }), { signal: AbortSignal.timeout(120_000) });
     lines = response.ok ? (await response.json()).text : await response.text();
   } catch {
     lines = 'The dashboard does not answer.';
   }
-  title.textContent = object(v);
-  text.replaceChildren(...lines.trimEnd().split('\n').map(line => el('span', { class: { '+': 'good', '-': 'bad' }[line[0]] ?? '' }, line + '\n')));
+  title.textContent = heading;
+  const kinds = path === 'difference' ? { '+': 'good', '-': 'bad' } : {};
+  text.replaceChildren(...lines.trimEnd().split('\n').map(line => el('span', { class: kinds[line[0]] ?? '' }, line + '\n')));
   place.hidden = false;
   place.scrollIntoView({ block: 'nearest' });
 }
