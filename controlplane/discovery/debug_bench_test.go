@@ -17,7 +17,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -77,10 +76,10 @@ func BenchmarkWhatIf(b *testing.B) {
 	var s *Server
 	s, objects = benchMesh(b, services, proxies, debug.Config{
 		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, change map[model.Key]*model.Config, _ map[model.Key]*registry.PlatformService) *snapshot.Mesh {
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
 			next := slices.Clone(objects)
 			for i, c := range next {
-				if changed := change[c.Key]; changed != nil {
+				if changed := p.Objects[c.Key]; changed != nil {
 					next[i] = changed
 				}
 			}

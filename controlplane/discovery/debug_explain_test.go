@@ -22,7 +22,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -201,7 +200,7 @@ func TestDebugMore(t *testing.T) {
 	objects, pushed := debugtest.Shop(), 0
 	h.server.Debug(debug.Config{
 		Objects: objects, Push: func() { pushed++ }, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, _ map[model.Key]*model.Config, _ map[model.Key]*registry.PlatformService) *snapshot.Mesh {
+		Propose: func(prev *snapshot.Mesh, _ debug.Proposal) *snapshot.Mesh {
 			return objects.Mesh(prev)
 		},
 		Changed: func(model.Key) (uint64, time.Time, bool) { return 1, time.Unix(1, 0), true },

@@ -17,7 +17,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
@@ -32,9 +31,9 @@ func TestDebugWhatIfFlips(t *testing.T) {
 	})
 	h.server.Debug(debug.Config{
 		Objects: objects, FlipTime: time.Hour, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
-		Propose: func(prev *snapshot.Mesh, change map[model.Key]*model.Config, _ map[model.Key]*registry.PlatformService) *snapshot.Mesh {
-			next := slices.DeleteFunc(slices.Clone(objects), func(c *model.Config) bool { _, ok := change[c.Key]; return ok })
-			for _, c := range change {
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+			next := slices.DeleteFunc(slices.Clone(objects), func(c *model.Config) bool { _, ok := p.Objects[c.Key]; return ok })
+			for _, c := range p.Objects {
 				if c != nil {
 					next = append(next, c)
 				}

@@ -47,11 +47,17 @@ type Settings struct {
 	Mesh     *meshv1alpha1.MeshConfig
 	Networks *meshv1alpha1.MeshNetworks
 
-	meshDocs []document
+	meshDocs, networksDocs []document
 }
 
 // Place returns where a field of the mesh config is written, as "file:line".
 func (s *Settings) Place(field string) string { return place(s.meshDocs, field) }
+
+// Sources returns the files or ConfigMaps that the mesh config and the networks were read from, without
+// those beneath; empty if there are none.
+func (s *Settings) Sources() (mesh, networks string) {
+	return lastOf(s.meshDocs), lastOf(s.networksDocs)
+}
 
 // part is the mesh config, or the networks: what is read of them, and what
 // it means.
@@ -61,6 +67,7 @@ type part struct {
 	// is from. No documents: there is nothing.
 	find  func() (docs [][]byte, from string, err error)
 	parse func(to *Settings, docs [][]byte) error
+	docs  func(of *Settings) *[]document // those that the settings were parsed from
 	// unknown is for fields that nobody knows.
 	unknown proto.Message
 
@@ -115,8 +122,8 @@ func New(ctx context.Context, cfg Config) (*Follower, error) {
 		}
 	}
 	m.parts = []*part{
-		{name: "mesh", find: m.findMesh, parse: parseMesh, unknown: &meshv1alpha1.MeshConfig{}},
-		{name: "networks", find: m.findNetworks, parse: parseNetworks, unknown: &meshv1alpha1.MeshNetworks{}},
+		{name: "mesh", find: m.findMesh, parse: parseMesh, docs: func(of *Settings) *[]document { return &of.meshDocs }, unknown: &meshv1alpha1.MeshConfig{}},
+		{name: "networks", find: m.findNetworks, parse: parseNetworks, docs: func(of *Settings) *[]document { return &of.networksDocs }, unknown: &meshv1alpha1.MeshNetworks{}},
 	}
 	for _, p := range m.parts {
 		m.rejected.WithLabelValues(p.name).Set(0)
@@ -134,10 +141,8 @@ func New(ctx context.Context, cfg Config) (*Follower, error) {
 			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 		p.taken = docs
-		m.warn(p, nil, m.documents(docs, from))
-		if p.name == "mesh" {
-			first.meshDocs = m.documents(docs, from)
-		}
+		*p.docs(first) = m.documents(docs, from)
+		m.warn(p, nil, *p.docs(first))
 	}
 	m.warnFields(meshconfig.Default(), first)
 	m.current.Store(first)
@@ -320,9 +325,7 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 		if err == nil {
 			err = p.parse(&next, docs)
 		}
-		if p.name == "mesh" {
-			next.meshDocs = m.documents(docs, from)
-		}
+		*p.docs(&next) = m.documents(docs, from)
 		if err == nil {
 			err = apply(&next, before)
 		}
@@ -332,7 +335,7 @@ func (m *Follower) look(apply func(next, before *Settings) error, done func()) {
 		}
 		m.current.Store(&next)
 		done()
-		m.warn(p, p.taken, m.documents(docs, from))
+		m.warn(p, p.taken, *p.docs(&next))
 		if p.name == "mesh" {
 			m.warnFields(before.Mesh, &next)
 		}

@@ -28,6 +28,11 @@ func place(docs []document, path string) string {
 			return docs[i].from + ":" + strconv.Itoa(line)
 		}
 	}
+	return lastOf(docs)
+}
+
+// lastOf returns where the last document is from; "" without any.
+func lastOf(docs []document) string {
 	if len(docs) == 0 {
 		return ""
 	}

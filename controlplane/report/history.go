@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// History is the versions of objects that a control plane has used.
+// History is the versions of objects, and of the mesh config, that a control plane has used.
 type History struct {
 	Replica string `json:"replica"`
 	// Begins is when the history begins: earlier versions are not known.
@@ -50,6 +50,19 @@ const (
 	Updated = "updated"
 	Deleted = "deleted"
 )
+
+// The names of versions of the kind MeshConfig: the settings of all of the mesh, and its networks.
+const (
+	MeshName     = "mesh"
+	NetworksName = "meshNetworks"
+)
+
+// Unrecorded is what is not known of a moment in the past; it is as now. The history of services of
+// clusters, or that of the mesh config, begins later; zero if it does not.
+type Unrecorded struct {
+	ServicesSince time.Time `json:"services_since,omitzero"`
+	MeshSince     time.Time `json:"mesh_since,omitzero"`
+}
 
 // Changes are the objects that differ between two moments.
 type Changes struct {

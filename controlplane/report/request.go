@@ -46,9 +46,8 @@ type Decision struct {
 	Trials []Trial `json:"dry_run,omitempty"`
 	// Skipped are filters that were not evaluated.
 	Skipped []string `json:"not_evaluated,omitempty"`
-	// ServicesSince is set if the question names a time for which the services of clusters are not
-	// known: they are those of now. Their history begins at ServicesSince.
-	ServicesSince time.Time `json:"services_since,omitzero"`
+	// Unrecorded is set if the question names a time.
+	Unrecorded
 	// TLS is how the connection to the workload is secured; nil if no workload of the mesh receives it.
 	TLS *Security `json:"tls,omitempty"`
 }

@@ -14,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 )
@@ -29,6 +32,7 @@ type day struct {
 	rand      *rand.Rand
 	now       time.Time
 	store     *store
+	mesh      *meshv1alpha1.MeshConfig
 	pods      *pods
 	restless  []model.Key // services with a Pod that crashes all the time
 	logs      []*Log      // of objects, of services
@@ -55,6 +59,7 @@ func newDay(t testing.TB, services int, size int64) *day {
 	d := &day{
 		t: t, rand: rand.New(rand.NewPCG(1, 2)), now: time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC),
 		store: &store{objects: map[model.Key]*model.Config{}}, pods: &pods{services: map[model.Key]*registry.PlatformService{}},
+		mesh: meshconfig.Default(),
 	}
 	for i := range services {
 		n := 2 + i%4 // 3.5 on average
@@ -65,7 +70,7 @@ func newDay(t testing.TB, services int, size int64) *day {
 	}
 	dir := t.TempDir()
 	d.logs = []*Log{
-		d.open(Config{Dir: filepath.Join(dir, "objects"), FileSize: size, Source: Objects(d.store)}),
+		d.open(Config{Dir: filepath.Join(dir, "objects"), FileSize: size, Source: WithMesh(Objects(d.store), func() MeshSettings { return MeshSettings{Mesh: d.mesh} })}),
 		d.open(Config{Dir: filepath.Join(dir, "services"), FileSize: size, Source: Services(d.pods)}),
 	}
 	d.due = make([]time.Time, len(d.logs))
@@ -217,7 +222,8 @@ func (d *day) pass(by time.Duration) {
 
 // run lets hours pass. A service rolls out each three minutes, Pod by Pod; an autoscaler adds or removes
 // a Pod each minute; Pods that crash go and come each 20 s; a route or a rule for destinations changes
-// each ten minutes and a policy each half hour; a release changes the objects of ten services each hour.
+// each ten minutes and a policy each half hour; a release changes the objects of ten services, and the mesh
+// config, each hour.
 func (d *day) run(hours int) {
 	keys := slices.SortedFunc(maps.Keys(d.pods.services), model.Key.Compare)
 	pick := func() model.Key { return keys[d.rand.IntN(len(keys))] }
@@ -265,8 +271,13 @@ func (d *day) run(hours int) {
 				changed = append(changed, d.configure(model.VirtualService, key.Namespace, key.Name), d.configure(model.DestinationRule, key.Namespace, key.Name))
 			}
 		}
+		what := model.NewChange(changed...)
+		if what.All = tick%360 == 0; what.All {
+			d.mesh = proto.CloneOf(d.mesh)
+			d.mesh.ProxyHttpPort++
+		}
 		if len(changed) > 0 {
-			d.note(model.NewChange(changed...))
+			d.note(what)
 		}
 		d.pass(10 * time.Second)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -77,13 +78,14 @@ func TestFullDay(t *testing.T) {
 	type moment struct {
 		at      time.Time
 		objects map[model.Key]*model.Config
+		mesh    *meshv1alpha1.MeshConfig
 	}
 	var moments []moment
 	var begins time.Time
 	replaced := 0
 	for range hours {
 		d.run(1)
-		moments = append(moments, moment{d.now, maps.Clone(d.store.objects)})
+		moments = append(moments, moment{d.now, maps.Clone(d.store.objects), d.mesh})
 		for _, l := range d.logs {
 			if n := d.size(l); n > 2*size+64<<10 {
 				t.Errorf("%s has %d bytes, want %d and one change at most", l.cfg.Dir, n, 2*size)
@@ -115,6 +117,14 @@ func TestFullDay(t *testing.T) {
 		}
 		known++
 		for _, c := range changes {
+			if c.Kind == string(model.MeshConfigKind) {
+				old, err := Mesh(*c.Before)
+				if diff := cmp.Diff(m.mesh, old, protocmp.Transform()); err != nil || diff != "" {
+					t.Errorf("mesh config at %s: %v %s", m.at, err, diff)
+				}
+				m.mesh = d.mesh
+				continue
+			}
 			old, err := Object(*c.Before)
 			if err != nil {
 				t.Fatal(err)
@@ -123,6 +133,9 @@ func TestFullDay(t *testing.T) {
 				t.Errorf("%s at %s: %s", old.Key, m.at, diff)
 			}
 			delete(m.objects, old.Key)
+		}
+		if m.mesh != d.mesh {
+			t.Errorf("the mesh config has changed since %s, but Changes has no earlier version", m.at)
 		}
 		for key, c := range m.objects {
 			if d.store.objects[key] != c {

@@ -355,6 +355,8 @@ func (l *Log) compare(key model.Key, at time.Time, first bool) (due time.Duratio
 		next.Change, next.Source, next.Created, next.Endpoints = report.Created, now.Source, now.Created, now.Endpoints
 		if existed {
 			next.Change = report.Updated
+		} else if now.Always {
+			next.Change = report.Found
 		}
 		if first {
 			next.Change, next.At = report.Found, l.begun

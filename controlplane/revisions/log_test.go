@@ -63,11 +63,12 @@ func (s *store) set(name, host string) model.Key {
 
 // rig is a log in a synctest bubble. Its clock advances only while a test sleeps.
 type rig struct {
-	t     *testing.T
-	store *store
-	dir   string
-	log   *Log
-	stop  func()
+	t      *testing.T
+	store  *store
+	source Source
+	dir    string
+	log    *Log
+	stop   func()
 }
 
 func newRig(t *testing.T, size int64) *rig {
@@ -78,7 +79,10 @@ func newRig(t *testing.T, size int64) *rig {
 
 // start runs a log, like a control plane at its start.
 func (r *rig) start(size int64) {
-	r.log = New(Config{Dir: r.dir, FileSize: size, Source: Objects(r.store), Logger: slog.New(slog.DiscardHandler)})
+	if r.source == nil {
+		r.source = Objects(r.store)
+	}
+	r.log = New(Config{Dir: r.dir, FileSize: size, Source: r.source, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.log.Run(ctx) }()

@@ -33,6 +33,8 @@ type Present struct {
 	Source    string
 	Created   time.Time
 	Endpoints *int
+	// Always is true for what exists at all times: it was not created when a log sees it first.
+	Always bool
 	// Encode returns what a version contains, in one line.
 	Encode func() ([]byte, error)
 }

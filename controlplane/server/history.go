@@ -26,7 +26,7 @@ import (
 func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 	s.history = newHistory(s.objects.exists, cfg.Version, reg)
 	dir, log := filepath.Join(filepath.Dir(cfg.stateDir()), "history"), s.log.With("component", "config")
-	s.revisions = revisions.New(revisions.Config{Dir: dir, Source: revisions.Objects(s.objects.store), Logger: log})
+	s.revisions = revisions.New(revisions.Config{Dir: dir, Source: revisions.WithMesh(revisions.Objects(s.objects.store), s.meshSettings), Logger: log})
 	var services debug.Past
 	var clusters func() []debug.ClusterState
 	if s.objects.platform != nil {
@@ -52,6 +52,14 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		},
 		Clusters: clusters, Registerer: reg, GatewaysOwnNamespace: cfg.Generate.GatewaysOwnNamespace,
 	})
+}
+
+// meshSettings returns the mesh config and the networks in force.
+func (s *Server) meshSettings() revisions.MeshSettings {
+	now := s.settings.Current()
+	out := revisions.MeshSettings{Mesh: now.Mesh, Networks: now.Networks}
+	out.MeshSource, out.NetworksSource = now.Sources()
+	return out
 }
 
 // clusters lists the Kubernetes clusters.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,12 +35,8 @@ func (s *Server) debugAnswer(t *testing.T, path string, fields url.Values, into 
 	return resp.StatusCode, string(body)
 }
 
-// TestPast checks that a control plane decides about a request as it would have before a change,
-// and that it lists the change.
-func TestPast(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write(t, map[string][]byte{filepath.Join(dir, "client.yaml"): []byte(`apiVersion: networking.istio.io/v1
+// pastClient is a service with one workload.
+const pastClient = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: client, namespace: shop}
 spec:
@@ -54,8 +51,17 @@ metadata: {name: default, namespace: shop}
 spec:
   ingress: [{port: {number: 8080, name: http, protocol: HTTP}, defaultEndpoint: 127.0.0.1:8081}]
   egress: [{hosts: ["*/*"]}]
-`)})
-	s := serve(t, func(c *Config) { c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false })
+`
+
+// servePast returns a control plane of a directory to which the workload of pastClient is connected, and
+// which knows its first objects.
+func servePast(t *testing.T, dir string, set func(*Config)) *Server {
+	t.Helper()
+	write(t, map[string][]byte{filepath.Join(dir, "client.yaml"): []byte(pastClient)})
+	s := serve(t, func(c *Config) {
+		c.ConfigDir, c.Listen.Plaintext, c.Status.On = dir, testHost+":0", false
+		set(c)
+	})
 	waitFor(t, "it is ready", s.discovery.Ready)
 	responses := deltaProxy(t, s, []string{"http_proxy"})
 	go func() { // the proxy acknowledges everything
@@ -67,33 +73,50 @@ spec:
 			}
 		}
 	}()
-	request := url.Values{"from": {"none"}, "to": {"client.shop"}, "port": {"8080"}, "path": {"/items"}}
-	allowed := func() bool {
-		var d report.Decision
-		code, _ := s.debugAnswer(t, "request", request, &d)
-		return code == http.StatusOK && d.Allowed
+	waitFor(t, "the ServiceEntry is recorded", func() bool { return len(s.pastOf(t, url.Values{"name": {"client"}}).Versions) == 1 })
+	return s
+}
+
+// pastOf returns the history of some objects.
+func (s *Server) pastOf(t *testing.T, fields url.Values) (h report.History) {
+	t.Helper()
+	s.debugAnswer(t, "history", fields, &h)
+	return h
+}
+
+// allows reports whether a request of no identity to the workload of pastClient is allowed, at a time
+// or, if it is zero, now.
+func (s *Server) allows(t *testing.T, path string, at time.Time) bool {
+	t.Helper()
+	request := url.Values{"from": {"none"}, "to": {"client.shop"}, "port": {"8080"}, "path": {path}}
+	if !at.IsZero() {
+		request.Set("at", at.Format(time.RFC3339Nano))
 	}
-	history := func(name string) (h report.History) {
-		s.debugAnswer(t, "history", url.Values{"name": {name}}, &h)
-		return h
-	}
-	waitFor(t, "the request is allowed", allowed)
-	waitFor(t, "the ServiceEntry is recorded", func() bool { return len(history("client").Versions) == 1 })
+	var d report.Decision
+	code, _ := s.debugAnswer(t, "request", request, &d)
+	return code == http.StatusOK && d.Allowed
+}
+
+// TestPast checks that a control plane decides about a request as it would have before a change,
+// and that it lists the change.
+func TestPast(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := servePast(t, dir, func(*Config) {})
+	waitFor(t, "the request is allowed", func() bool { return s.allows(t, "/items", time.Time{}) })
 	before := time.Now()
 	write(t, map[string][]byte{filepath.Join(dir, "deny.yaml"): []byte(`apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: deny-items, namespace: shop}
 spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 `)})
-	waitFor(t, "the request is denied", func() bool { return !allowed() })
-	waitFor(t, "the policy is recorded", func() bool { return len(history("deny-items").Versions) == 1 })
+	waitFor(t, "the request is denied", func() bool { return !s.allows(t, "/items", time.Time{}) })
+	waitFor(t, "the policy is recorded", func() bool { return len(s.pastOf(t, url.Values{"name": {"deny-items"}}).Versions) == 1 })
 
-	request.Set("at", before.Format(time.RFC3339Nano))
-	if !allowed() {
+	if !s.allows(t, "/items", before) {
 		t.Error("the request is denied at a time before the policy, want it allowed")
 	}
-	request.Set("at", time.Now().Format(time.RFC3339Nano))
-	if allowed() {
+	if s.allows(t, "/items", time.Now()) {
 		t.Error("the request is allowed at a time after the policy, want it denied")
 	}
 	var changes report.Changes
@@ -112,5 +135,57 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 	}
 	if code, text := s.debugAnswer(t, "changes", url.Values{"from": {"2030-01-01T00:00:00Z"}}, nil); code != http.StatusBadRequest || !strings.Contains(text, "is after to=") {
 		t.Errorf("changes from the future = %d %s, want an error", code, text)
+	}
+}
+
+// TestPastMesh checks that a control plane decides by the mesh config and the networks of then, lists their
+// changes, and says since when they are known.
+func TestPastMesh(t *testing.T) {
+	t.Parallel()
+	dir, settings := t.TempDir(), t.TempDir()
+	mesh, networks := filepath.Join(settings, "mesh"), filepath.Join(settings, "networks")
+	write(t, map[string][]byte{mesh: []byte("accessLogFile: /first\n"), filepath.Join(dir, "deny.yaml"): []byte(`apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: deny-items, namespace: mesh}
+spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
+`), filepath.Join(dir, "web.yaml"): []byte(shopService), filepath.Join(dir, "far.yaml"): []byte(farMachine)})
+	s := servePast(t, dir, func(c *Config) { c.Mesh.File, c.Mesh.NetworksFile = mesh, networks })
+	waitFor(t, "the request is allowed", func() bool { return s.allows(t, "/items", time.Time{}) })
+	versions := func() (out []string) {
+		for _, v := range s.pastOf(t, url.Values{"kind": {"MeshConfig"}}).Versions {
+			out = append(out, v.Name+" "+v.Change+" "+v.Source)
+		}
+		return out
+	}
+	first := time.Now()
+	write(t, map[string][]byte{mesh: []byte("rootNamespace: mesh\n"), networks: []byte("networks: {far: {gateways: [{address: 192.0.2.1, port: 15443}]}}\n")})
+	waitFor(t, "the request is denied", func() bool { return !s.allows(t, "/items", time.Time{}) })
+	want := []string{"mesh found " + mesh, "mesh updated " + mesh, "meshNetworks created " + networks}
+	waitFor(t, "both are recorded", func() bool { return len(versions()) == len(want) })
+	if got := versions(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("versions = %q, want %q", got, want)
+	}
+	if !s.allows(t, "/items", first) {
+		t.Error("the request is denied at a time before the change of the mesh config, want it allowed")
+	}
+	second := time.Now()
+	if s.allows(t, "/items", second) {
+		t.Error("the request is allowed at a time after the change of the mesh config, want it denied")
+	}
+	var changes report.Changes
+	s.debugAnswer(t, "changes", url.Values{"from": {first.Format(time.RFC3339Nano)}}, &changes)
+	if len(changes.Objects) != 2 || !strings.Contains(string(changes.Objects[0].Before.Object), "/first") {
+		t.Errorf("changes = %+v, want those of the mesh config and of the networks", changes.Objects)
+	}
+	for _, tc := range []struct {
+		at   time.Time
+		want string
+	}{{first, "127.77.62.103:"}, {second, "192.0.2.1:15443"}} {
+		var d report.Decision
+		fields := url.Values{"from": {"client.shop"}, "to": {"web.shop"}, "at": {tc.at.Format(time.RFC3339Nano)}}
+		code, text := s.debugAnswer(t, "request", fields, &d)
+		if code != http.StatusOK || d.Client == nil || len(d.Client.Destinations) != 1 || !strings.HasPrefix(strings.Join(d.Client.Destinations[0].Endpoints, " "), tc.want) {
+			t.Errorf("the request to a far workload = %d %s, want one to %s", code, text, tc.want)
+		}
 	}
 }

@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -21,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/denylist"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/mcpserver"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/health"
@@ -31,7 +33,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/objectstatus"
 	"github.com/outrigger-mesh/outrigger/controlplane/patch"
 	"github.com/outrigger-mesh/outrigger/controlplane/push"
-	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/replicas"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -318,10 +319,11 @@ func (s *Server) input(settings *meshsettings.Settings) snapshot.Input {
 	return in
 }
 
-// propose returns the snapshot that would follow prev if objects and services of clusters changed;
-// nil deletes one.
-func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config, services map[model.Key]*registry.PlatformService) *snapshot.Mesh {
-	in := s.input(s.settings.Current())
+// propose returns the snapshot that would follow prev after changes.
+func (s *Server) propose(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+	settings, change := *s.settings.Current(), p.Objects
+	settings.Mesh, settings.Networks = cmp.Or(p.Mesh, settings.Mesh), cmp.Or(p.Networks, settings.Networks)
+	in := s.input(&settings)
 	list, get := in.List, in.Get
 	in.List = func(kind model.Kind) []*model.Config {
 		out := slices.DeleteFunc(slices.Clone(list(kind)), func(c *model.Config) bool {
@@ -341,11 +343,12 @@ func (s *Server) propose(prev *snapshot.Mesh, change map[model.Key]*model.Config
 		}
 		return get(key)
 	}
-	if len(services) > 0 && in.Platform != nil {
-		in.Platform = pastPlatform{in.Platform, services}
+	if len(p.Services) > 0 && in.Platform != nil {
+		in.Platform = pastPlatform{in.Platform, p.Services}
 	}
-	keys := slices.Collect(maps.Keys(change))
-	next := snapshot.Build(prev, in, model.NewChange(slices.AppendSeq(keys, maps.Keys(services))...))
+	what := model.NewChange(slices.AppendSeq(slices.Collect(maps.Keys(change)), maps.Keys(p.Services))...)
+	what.All = p.Mesh != nil || p.Networks != nil // as in a change of the settings
+	next := snapshot.Build(prev, in, what)
 	next.Problems = append(s.objects.blame(next.Problems), s.uninjected()...)
 	return next
 }

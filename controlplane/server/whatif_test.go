@@ -70,7 +70,7 @@ func deltaProxy(t *testing.T, s *Server, routes []string) <-chan received {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007"})
+	meta, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "HTTP_PROXY_PORT": "15007", "NETWORK": "near"})
 	if err != nil {
 		t.Fatal(err)
 	}

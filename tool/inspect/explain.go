@@ -208,10 +208,18 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 
 // named returns the name of an object in command line syntax.
 func named(r report.Ref) string {
+	if isMesh(r) {
+		return r.Name
+	}
 	if r.Namespace == "" {
 		return kindNamed(r.Kind) + "/" + r.Name
 	}
 	return kindNamed(r.Kind) + "/" + r.Name + "." + r.Namespace
+}
+
+// isMesh reports whether a reference names the mesh config or the networks, which are in no store.
+func isMesh(r report.Ref) bool {
+	return r.Kind == string(model.MeshConfigKind) && (r.Name == report.MeshName || r.Name == report.NetworksName)
 }
 
 // kindNamed returns the name of a kind in command line syntax, with its group if the name alone

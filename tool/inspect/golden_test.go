@@ -102,7 +102,7 @@ func requests() []report.Decision {
 	allowed.Allowed, allowed.By, allowed.Rule = true, "rule", &readers
 	allowed.Matched = []report.Attribute{{Name: "principals", Value: d.Identity}, {Name: "request.headers[x-team]", Value: strings.Repeat("red ", 30)}}
 	allowed.Asked, allowed.Trials, allowed.Skipped = []report.Asked{{Provider: "oauth", Rule: &ask}}, []report.Trial{{Rule: &tried}, {}}, []string{"shop.count"}
-	allowed.ServicesSince = ago(time.Hour)
+	allowed.Unrecorded = report.Unrecorded{ServicesSince: ago(time.Hour), MeshSince: ago(2 * time.Hour)}
 	denied.By, denied.Status, denied.Rule, denied.Identity, denied.Address = "rule", 403, &admin, "", ""
 	denied.Matched = []report.Attribute{{Name: "principals"}, {Name: "paths", Value: "/items"}}
 	none.By, none.Status, none.Others = "no-rule", 403, 0
@@ -182,6 +182,7 @@ func TestGolden(t *testing.T) {
 		"history":         func(v view) error { return v.history(past()) },
 		"history-service": func(v view) error { return v.history(pastServices()) },
 		"history-object":  func(v view) error { return v.versions(past()) },
+		"history-mesh":    func(v view) error { return errors.Join(v.history(pastMesh()), v.versions(pastMesh())) },
 		"explain":         func(v view) error { return v.object(virtualService()) },
 		"explain-well":    func(v view) error { return v.object(old) },
 		"explain-none":    func(v view) error { return v.object(none) },

@@ -38,13 +38,16 @@ type historyFlags struct {
 func newHistoryCommand(cfg Config) *cobra.Command {
 	f := historyFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
-		Use:   "history [KIND/NAME[.NAMESPACE] | KIND NAME | service]",
+		Use:   "history [KIND/NAME[.NAMESPACE] | KIND NAME | service | mesh]",
 		Short: "Print which objects and services changed, and when",
 		Long: `Print the versions of all objects, or of one, that the control plane has used, with
 the newest one last. A version with the same content has the same revision.
 
 With service, print those of all services of clusters, with the number of addresses
 that receive requests. Frequent changes of one service are recorded each 30 s.
+
+With mesh, print those of the mesh config in force, with all its defaults, and of the
+networks (meshNetworks). Secrets in them are not kept.
 
 A control plane keeps 64 MiB of versions of objects, and 64 MiB of services, beside
 its state directory, also over a restart. A change that it found at its start, or
@@ -56,7 +59,7 @@ To compare two moments, use outrigger diff --from TIME; to restore a version,
 outrigger rollback.`,
 		Example: "  outrigger history --since 2h\n  outrigger history --watch\n  outrigger history vs/catalog.shop\n" +
 			"  outrigger history service --since 14:00\n  outrigger history svc/catalog.shop\n" +
-			"  outrigger history vs/catalog.shop --revision 1f3a\n" +
+			"  outrigger history vs/catalog.shop --revision 1f3a\n  outrigger history mesh\n" +
 			"  outrigger history --since 14:00 -o json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 2 {
@@ -80,6 +83,8 @@ func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 	refs := []report.Ref{{Namespace: f.namespace}}
 	if len(args) == 1 && isService(args[0]) {
 		refs[0].Kind = string(model.KubernetesService)
+	} else if len(args) == 1 && args[0] == report.MeshName {
+		refs = []report.Ref{{Kind: string(model.MeshConfigKind)}}
 	} else if len(args) > 0 {
 		var err error
 		if refs, err = candidates(args, f.namespace); err != nil {

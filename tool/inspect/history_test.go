@@ -6,6 +6,9 @@ package inspect
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +53,38 @@ func pastServices() report.History {
 	}
 	h.Versions = append(h.Versions, report.Version{Ref: h.Versions[0].Ref, At: ago(time.Minute), Change: report.Deleted})
 	return h
+}
+
+// pastMesh returns a history of the mesh config and the networks.
+func pastMesh() report.History {
+	h := report.History{Begins: ago(time.Hour)}
+	for i, revision := range []string{"1042d1a0c6f1e8b2", "2042d1a0c6f1e8b2"} {
+		h.Versions = append(h.Versions, report.Version{
+			Ref: report.Ref{Kind: "MeshConfig", Name: report.MeshName}, At: ago(time.Duration(40-i) * time.Minute), Change: []string{report.Found, report.Updated}[i],
+			Revision: revision, Source: "ConfigMap mesh/istio", Object: json.RawMessage(`{"accessLogFile":"/dev/stdout","enableTracing":true}`),
+		})
+	}
+	h.Versions = append(h.Versions, report.Version{Ref: report.Ref{Kind: "MeshConfig", Name: report.NetworksName}, At: ago(time.Minute), Change: report.Deleted})
+	return h
+}
+
+// TestHistoryOf checks which versions the arguments of history select.
+func TestHistoryOf(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"": "//", "mesh": "MeshConfig//", "svc": "Service//", "vs/catalog.shop": "VirtualService/shop/catalog", "vs catalog -n shop": "VirtualService/shop/catalog",
+	} {
+		asked := ""
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = r.FormValue("kind") + "/" + r.FormValue("namespace") + "/" + r.FormValue("name")
+			_ = json.NewEncoder(w).Encode(pastMesh()) // the test sees what is missing
+		}))
+		out, errs, code := run(t, append([]string{"history", "--control", s.URL}, strings.Fields(args)...)...)
+		s.Close()
+		if asked != want || code != 0 || !strings.Contains(out, "meshNetworks   deleted") {
+			t.Errorf("history %s asked for %s, want %s; exit code %d %s\n%s", args, asked, want, code, errs, out)
+		}
+	}
 }
 
 // TestMoment checks the ways to write a time.

@@ -63,8 +63,8 @@ tap -o json; other flags change it. The log of the client's proxy says where the
 request was sent: name the client with --from. That of the workload's proxy says who
 sent it: name the workload with --to. The proxies decide as they do now.
 
-With --at, the control plane decides by the objects of that time, and by the
-services and endpoints of then, to 30 s; the mesh config is that of now.
+With --at, the control plane decides by the objects and the mesh config of that time,
+and by the services and endpoints of then, to 30 s.
 
 The exit code is 0 if the request is allowed, and 1 if it is not, or if some fail.`,
 		Example: "  outrigger explain request --from frontend --to catalog\n" +
@@ -333,10 +333,18 @@ func (v view) decision(d report.Decision) error {
 	for _, name := range d.Skipped {
 		v.say("\nNot evaluated: %s, which may deny or change the request\n", name)
 	}
-	if !d.ServicesSince.IsZero() {
-		v.say("\nServices and endpoints are those of now: their history begins at %s\n", v.clock(d.ServicesSince))
-	}
+	v.unrecorded(d.Unrecorded)
 	return nil
+}
+
+// unrecorded prints what is as now because it is not known of the past.
+func (v view) unrecorded(u report.Unrecorded) {
+	if !u.ServicesSince.IsZero() {
+		v.say("\nServices and endpoints are those of now: their history begins at %s\n", v.clock(u.ServicesSince))
+	}
+	if !u.MeshSince.IsZero() {
+		v.say("\nThe mesh config is that of now: its history begins at %s\n", v.clock(u.MeshSince))
+	}
 }
 
 // hop prints where the proxy of a client sends a request.

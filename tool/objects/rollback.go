@@ -12,6 +12,7 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
@@ -55,16 +56,21 @@ func diffOfTimes(cmd *cobra.Command, cfg Config, files int, from, to string) err
 
 // pastDifference returns the difference of two versions as a unified diff.
 func pastDifference(c report.Changed) (string, error) {
-	text := func(v *report.Version) (label, yaml string, err error) {
+	text := func(v *report.Version) (label, content string, err error) {
 		if v == nil {
 			return "/dev/null", "", nil
+		}
+		at := "\t" + v.At.Local().Format(time.DateTime)
+		if model.Kind(v.Kind) == model.MeshConfigKind {
+			raw, err := yaml.JSONToYAML(v.Object)
+			return v.Name + at, string(raw), err
 		}
 		old, err := pastObject(*v)
 		if err != nil {
 			return "", "", err
 		}
 		raw, err := written(old)
-		return fmt.Sprintf("%s\t%s", display(old.Key), v.At.Local().Format(time.DateTime)), string(raw), err
+		return display(old.Key) + at, string(raw), err
 	}
 	fromLabel, before, err := text(c.Before)
 	if err != nil {
@@ -100,6 +106,9 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 		Example: "  outrigger rollback vs/catalog -n shop\n  outrigger rollback vs/catalog -n shop --to 1f3a\n" +
 			"  outrigger rollback vs/catalog -n shop --dry-run",
 		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 && isMesh(args[0]) {
+				return &ExitError{exitUsage, errors.New("the mesh config is in no store: copy what changed from outrigger history mesh --revision REVISION into the mesh file of outrigger up, the file of --meshConfig, or its ConfigMap")}
+			}
 			if len(args) == 0 || len(args) > 2 || len(args) == 1 && !strings.Contains(args[0], "/") {
 				return &ExitError{exitUsage, errors.New("name one object, as in vs/catalog or vs catalog")}
 			}
@@ -159,6 +168,12 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 	store.add(cmd)
 	store.complete(cmd, &pick)
 	return cmd
+}
+
+// isMesh reports whether an argument names the mesh config or the networks.
+func isMesh(arg string) bool {
+	kind, _, _ := strings.Cut(strings.ToLower(arg), "/")
+	return kind == report.MeshName || kind == strings.ToLower(string(model.MeshConfigKind)) || kind == strings.ToLower(report.NetworksName)
 }
 
 // earlier returns the version of an object with a revision, or the last one that differs from the

@@ -18,6 +18,14 @@ import (
 type past []report.Version
 
 func (p past) Changes(_ context.Context, from, to string) (report.Changes, error) {
+	mesh := report.Ref{Kind: "MeshConfig", Name: report.MeshName}
+	if from == "3h" {
+		return report.Changes{Objects: []report.Changed{{
+			Ref:    mesh,
+			Before: &report.Version{Ref: mesh, At: p[0].At, Object: []byte(`{"accessLogFile":"/dev/stdout","enableTracing":true}`)},
+			After:  &report.Version{Ref: mesh, At: p[1].At, Object: []byte(`{"enableTracing":true}`)},
+		}}}, nil
+	}
 	if from == "1h" && to == "" {
 		return report.Changes{Objects: []report.Changed{
 			{Ref: p[0].Ref, Before: &p[0], After: &p[1]}, {Ref: p[0].Ref, After: &p[0]}, {Ref: p[0].Ref, Before: &p[0]},
@@ -91,6 +99,11 @@ workloadentry/one restored to revision 10.0.0.2
 	s.want("rollback we/one --to 10.0.0.2", 0, "workloadentry/one already equals revision 10.0.0.2\n", "")
 	s.want("rollback we/one --to 11", 1, "", "outrigger: workloadentry/one has no revision 11: outrigger history lists them\n")
 	s.want("rollback we/two", 1, "", "outrigger: the control plane knows no version of workloadentry/two\n")
+	for _, name := range []string{"mesh", "MeshConfig/mesh", "meshnetworks"} {
+		if code, _, errs := s.run("rollback", name); code != exitUsage || !strings.Contains(errs, "the mesh config is in no store: ") || !strings.Contains(errs, "ConfigMap") {
+			t.Errorf("rollback %s = %d %s, want an error that names the cure", name, code, errs)
+		}
+	}
 	for _, args := range [][]string{{"rollback"}, {"rollback", "we"}, {"rollback", "we,vs/one"}, {"rollback", "we/"}, {"rollback", "nothing/one"}} {
 		if code, _, _ := s.run(args...); code != exitUsage {
 			t.Errorf("%q: got exit code %d, want %d", args, code, exitUsage)
@@ -140,6 +153,7 @@ func TestDiffOfTimes(t *testing.T) {
 	if code != exitFailed {
 		t.Errorf("diff with differences: got exit code %d, want %d", code, exitFailed)
 	}
+	s.want("diff --from 3h", exitFailed, "--- mesh\t2026-05-01 03:00:00\n+++ mesh\t2026-05-01 03:01:00\n@@ -1,2 +1 @@\n-accessLogFile: /dev/stdout\n enableTracing: true\n", "")
 	s.want("diff --from 2h", 2, "", "outrigger: unexpected times\n")
 	s.want("diff --to 2h", 2, "", "outrigger: --to needs --from: write --from TIME\n")
 	s.want("diff --from 2h -f a.yaml", 2, "", "outrigger: -f and --from exclude each other: compare files with the store, or two times\n")

@@ -39,7 +39,7 @@ func (d debugger) analyze() (answerOf, error) {
 		}
 	}
 	if len(change) > 0 && d.cfg.Propose != nil {
-		in.Mesh = d.cfg.Propose(d.mesh, change, nil)
+		in.Mesh = d.cfg.Propose(d.mesh, Proposal{Objects: change})
 	}
 	replaced := map[model.Key]bool{}
 	for _, c := range read.Objects {

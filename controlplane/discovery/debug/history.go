@@ -9,8 +9,9 @@ import (
 	"fmt"
 	"time"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
-	"github.com/outrigger-mesh/outrigger/controlplane/registry"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -102,60 +103,106 @@ func (d debugger) moment(name string, otherwise time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// inPast returns a debugger for the moment that the question names with at: objects, and services with
-// their endpoints, are as they were then; the mesh config is the present one. If the services of then
-// are not known, they are the present ones, and since is when their history begins. Without at it
+// inPast returns a debugger for the moment that the question names with at: objects, the mesh config, and
+// services with their endpoints, are as they were then, but for what is not known. Without at it
 // returns d.
-func (d debugger) inPast() (_ debugger, since time.Time, err error) {
+func (d debugger) inPast() (_ debugger, unknown report.Unrecorded, err error) {
 	if d.query.Get("at") == "" {
-		return d, since, nil
+		return d, unknown, nil
 	}
 	if !d.asker.all {
-		return d, since, fmt.Errorf("%w: the past is for callers of the namespace %s, not %s", errForbidden, rootOf(d.mesh), d.asker.name)
+		return d, unknown, fmt.Errorf("%w: the past is for callers of the namespace %s, not %s", errForbidden, rootOf(d.mesh), d.asker.name)
 	}
 	if d.cfg.Past == nil || d.cfg.Propose == nil || d.cfg.Preview == nil {
-		return d, since, errNoPast
+		return d, unknown, errNoPast
 	}
 	at, err := d.moment("at", time.Time{})
 	if err != nil {
-		return d, since, err
+		return d, unknown, err
 	}
-	change, err := before(d.cfg.Past, at, revisions.Object)
+	changes, err := d.cfg.Past.Changes(at, time.Now())
 	if err != nil {
-		return d, since, err
+		return d, unknown, err
 	}
-	for key := range change {
+	then := Proposal{}
+	if changes, unknown.MeshSince, err = then.settings(changes); err == nil {
+		err = d.convertible(then.Mesh)
+	}
+	if err != nil {
+		return d, unknown, err
+	}
+	if then.Objects, err = before(changes, revisions.Object); err != nil {
+		return d, unknown, err
+	}
+	for key := range then.Objects {
 		if !proposedKinds[key.Kind] {
-			return d, since, fmt.Errorf("%s has changed since, and the effect of earlier objects of its kind cannot be computed", key)
+			return d, unknown, fmt.Errorf("%s has changed since, and the effect of earlier objects of its kind cannot be computed", key)
 		}
 	}
-	var services map[model.Key]*registry.PlatformService
 	if d.cfg.PastServices != nil {
-		services, err = before(d.cfg.PastServices, at, revisions.Service)
+		changes, err = d.cfg.PastServices.Changes(at, time.Now())
+		if err == nil {
+			then.Services, err = before(changes, revisions.Service)
+		}
 		if early := (revisions.EarlierError{}); errors.As(err, &early) {
-			since = early.Begins
+			unknown.ServicesSince = early.Begins
 		} else if err != nil {
-			return d, since, err
+			return d, unknown, err
 		}
 	}
-	d.mesh = d.cfg.Propose(d.mesh, change, services)
+	d.mesh = d.cfg.Propose(d.mesh, then)
 	d.source = pastSource{d.source, d.cfg.Preview()}
-	d.cfg.Objects = pastObjects{d.cfg.Objects, change}
-	return d, since, nil
+	d.cfg.Objects = pastObjects{d.cfg.Objects, then.Objects}
+	return d, unknown, nil
 }
 
-// before returns what was different at a moment; nil for what did not exist.
-func before[T any](past Past, at time.Time, decode func(report.Version) (*T, error)) (map[model.Key]*T, error) {
-	changes, err := past.Changes(at, time.Now())
-	if err != nil {
-		return nil, err
+// settings takes the mesh config and the networks of before out of changes. If they are not known,
+// since is when their history begins.
+func (p *Proposal) settings(changes []report.Changed) (others []report.Changed, since time.Time, err error) {
+	for _, c := range changes {
+		switch key := keyOf(c.Ref); {
+		case key.Kind != model.MeshConfigKind:
+			others = append(others, c)
+		case key == revisions.MeshKey && c.Before != nil:
+			p.Mesh, err = revisions.Mesh(*c.Before)
+		case key == revisions.MeshKey && c.After != nil:
+			since = c.After.At // there is a mesh config at all times
+		case key == revisions.NetworksKey && c.Before != nil:
+			p.Networks, err = revisions.Networks(*c.Before)
+		case key == revisions.NetworksKey:
+			p.Networks = &meshv1alpha1.MeshNetworks{}
+		}
+		if err != nil {
+			return nil, since, err
+		}
 	}
+	if !since.IsZero() {
+		p.Networks = nil // they were not recorded either
+	}
+	return others, since, nil
+}
+
+// convertible returns an error if the mesh config of then, nil for that of now, has another effect on
+// Ingresses, which are converted for the present one.
+func (d debugger) convertible(then *meshv1alpha1.MeshConfig) error {
+	now := d.mesh.Config
+	if then == nil || then.GetIngressControllerMode() == now.GetIngressControllerMode() && then.GetIngressClass() == now.GetIngressClass() &&
+		then.GetIngressSelector() == now.GetIngressSelector() && then.GetIngressService() == now.GetIngressService() ||
+		len(d.cfg.Objects.List(model.Ingress, "")) == 0 {
+		return nil
+	}
+	return errors.New("the mesh config selected Ingresses in another way then, and their effect cannot be computed")
+}
+
+// before returns what was different before changes; nil for what did not exist.
+func before[T any](changes []report.Changed, decode func(report.Version) (*T, error)) (map[model.Key]*T, error) {
 	out := map[model.Key]*T{}
 	for _, c := range changes {
-		key := model.Key{Kind: model.Kind(c.Kind), Namespace: c.Namespace, Name: c.Name}
+		key := keyOf(c.Ref)
 		if out[key] = nil; c.Before == nil {
 			continue
 		}
+		var err error
 		if out[key], err = decode(*c.Before); err != nil {
 			return nil, err
 		}

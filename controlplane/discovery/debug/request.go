@@ -41,12 +41,12 @@ func (d debugger) request() (answerOf, error) {
 	if size > maxRequest || len(d.query.Get("jwt")) > maxRequest {
 		return answerOf{}, fmt.Errorf("a request and its token may have %d bytes each: shorten the path or the headers", maxRequest)
 	}
-	d, since, err := d.inPast()
+	d, unknown, err := d.inPast()
 	if err != nil {
 		return answerOf{}, err
 	}
 	out, err := d.decide()
-	out.ServicesSince = since
+	out.Unrecorded = unknown
 	return answerOf{json: out}, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
@@ -28,9 +29,8 @@ type Config struct {
 	Push func()
 	// Preview returns a generator for snapshots that no proxy receives; nil if there is none.
 	Preview func() Generator
-	// Propose returns the snapshot that would follow one if objects and services of clusters changed;
-	// nil deletes one.
-	Propose func(*snapshot.Mesh, map[model.Key]*model.Config, map[model.Key]*registry.PlatformService) *snapshot.Mesh
+	// Propose returns the snapshot that would follow one after changes; nil if there is none.
+	Propose func(*snapshot.Mesh, Proposal) *snapshot.Mesh
 	// FlipTime is how long what-if tries requests; 0 means 700 ms.
 	FlipTime time.Duration
 	// Objects are the configuration.
@@ -56,6 +56,15 @@ type Config struct {
 	Clusters func() []ClusterState
 	// Registerer takes metrics of the newest snapshot.
 	Registerer prometheus.Registerer
+}
+
+// Proposal is changes of objects, of services of clusters, of the mesh config and of the networks. A nil
+// object or service is deleted; a nil mesh config, and nil networks, do not change.
+type Proposal struct {
+	Objects  map[model.Key]*model.Config
+	Services map[model.Key]*registry.PlatformService
+	Mesh     *meshv1alpha1.MeshConfig
+	Networks *meshv1alpha1.MeshNetworks
 }
 
 // StoredObjects are the objects of the stores.

@@ -49,7 +49,7 @@ func (d debugger) whatIf() (answerOf, error) {
 		return answerOf{}, err
 	}
 	c := comparison{
-		debugger: d, mesh: d.cfg.Propose(d.mesh, change, nil), preview: d.cfg.Preview(),
+		debugger: d, mesh: d.cfg.Propose(d.mesh, Proposal{Objects: change}), preview: d.cfg.Preview(),
 		memo: map[setPair]*setDiff{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
 	for _, st := range d.source.Streams() {
