@@ -156,7 +156,7 @@ func startAgent(t *testing.T, host, name string) {
 
 // outline is an expression for the structure of the page: what has a name, in its order.
 const outline = `[...document.querySelectorAll('h1, h2, dt, caption, th, svg .label, input, button, summary, [role]')].filter(e => e.checkVisibility()).map(e => {
-  const of = e.getAttribute('role'), text = (e.getAttribute('aria-label') ?? document.getElementById(e.getAttribute('aria-labelledby'))?.innerText ?? e.innerText ?? e.textContent)
+  const of = e.getAttribute('role'), text = ((e.closest('#wrong-list') ? e.dataset.key : e.getAttribute('aria-label')) ?? document.getElementById(e.getAttribute('aria-labelledby'))?.innerText ?? e.innerText ?? e.textContent)
     .replaceAll(/\d{4}-\d\d-\d\dT\S+/g, 'TIME').split('\n')[0];
   return (of ? of : e.tagName.toLowerCase()) + ': ' + (text || e.labels?.[0]?.innerText || e.placeholder || e.id);
 }).join('\n') + '\n'`
