@@ -24,7 +24,7 @@ import (
 
 // benchMesh returns a server with services, a VirtualService for each, and proxies with different
 // listeners.
-func benchMesh(b *testing.B, services, proxies int, cfg debug.Config) (*Server, debugtest.Objects) {
+func benchMesh(b testing.TB, services, proxies int, cfg debug.Config) (*Server, debugtest.Objects) {
 	b.Helper()
 	objects := debugtest.Objects{}
 	for i := range services {

@@ -341,7 +341,7 @@ func (f *analyzeFlags) ask(ctx context.Context, files []analyze.File) (analyze.R
 	if err != nil {
 		return analyze.Result{}, err
 	}
-	a := ask[analyze.Result](ctx, addresses[:1], question{path: "analyze", fields: fields, form: true}, f.timeout)[0]
+	a := ask[analyze.Result](ctx, addresses[:1], question{path: "analyze", fields: fields, form: len(files) > 0 || f.memory == nil, memory: f.memory}, f.timeout)[0]
 	if a.err != nil {
 		return a.value, f.cfg.Exit(exitFailed, noAnswer(a.address, a.err))
 	}

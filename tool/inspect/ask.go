@@ -11,10 +11,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/internal/lru"
 )
 
 const (
@@ -39,6 +43,71 @@ type question struct {
 	path   string
 	fields url.Values
 	form   bool // the fields are sent in the body, because they do not belong into a URL
+	memory *memory
+}
+
+// memory are the last answers to a command that asks the same again and again. A nil *memory knows none.
+type memory struct {
+	mu    sync.Mutex
+	last  *lru.Map[string, remembered] // by address and path
+	retry time.Duration                // what a control plane that is too busy asked for since the last use
+}
+
+// maxRemembered is the limit of last answers: the addresses of forwarded ports change.
+const maxRemembered = 64
+
+func newMemory() *memory { return &memory{last: lru.New[string, remembered](maxRemembered)} }
+
+// remembered is the answer to the question at a URL, with its tag.
+type remembered struct {
+	url, tag string
+	raw      []byte
+}
+
+// of returns the last answer to a question, if it was the same one.
+func (m *memory) of(address, path, url string) (last remembered) {
+	if m == nil {
+		return last
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last, _ = m.last.Get(address + " " + path); last.url != url {
+		return remembered{}
+	}
+	return last
+}
+
+// note records an answer.
+func (m *memory) note(address, path string, next remembered) {
+	if m == nil || next.tag == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last.Put(address+" "+path, next)
+}
+
+// noteBusy records the header Retry-After of an answer.
+func (m *memory) noteBusy(after string) {
+	n, err := strconv.ParseUint(after, 10, 8)
+	if m == nil || err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.retry = max(m.retry, time.Duration(n)*time.Second)
+}
+
+// busy returns when a control plane that is too busy may be asked again; 0 if none was since the last call.
+func (m *memory) busy() time.Duration {
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	after := m.retry
+	m.retry = 0
+	return after
 }
 
 // ask queries control planes concurrently. The answers are in the order of the addresses.
@@ -82,6 +151,11 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 	if q.form {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
+	before := q.memory.of(address, q.path, u.String())
+	if before.tag != "" && !q.form { // the first answer is what is so now
+		req.Header.Set("If-None-Match", before.tag)
+		req.Header.Set("Cache-Control", "max-age=1") // shared with others that watch
+	}
 	resp, err := client.Do(req)
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -95,7 +169,10 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the response: %w", err)
+	case resp.StatusCode == http.StatusNotModified && before.tag != "":
+		raw = before.raw
 	case resp.StatusCode != http.StatusOK:
+		q.memory.noteBusy(resp.Header.Get("Retry-After"))
 		text := strings.TrimSpace(string(raw[:min(len(raw), maxErrText)]))
 		if resp.StatusCode == http.StatusNotFound && strings.HasPrefix(text, "404 page") {
 			text = "nothing at " + u.Path + ": it is not a control plane of Outrigger, or its ENABLE_DEBUG_ON_HTTP is false"
@@ -103,6 +180,8 @@ func get(ctx context.Context, client *http.Client, address string, q question, i
 		return &answerError{resp.StatusCode, text}
 	case len(raw) > maxAnswer:
 		return fmt.Errorf("the response has more than %d bytes", maxAnswer)
+	default:
+		q.memory.note(address, q.path, remembered{u.String(), resp.Header.Get("ETag"), raw})
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("read the response of %s: %w", u.Host, err)

@@ -66,6 +66,7 @@ type askFlags struct {
 	output    string
 	outputs   []string
 	all       bool
+	memory    *memory // of a command that asks again and again; else nil
 }
 
 // add adds the flags to a command with the given output formats, the default first.

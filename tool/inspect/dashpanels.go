@@ -91,6 +91,8 @@ func bounded(data any) ([]byte, error) {
 // panels returns the panels by name.
 func (f *dashboardFlags) panels() map[string]*panel {
 	m := meter{timeout: f.timeout}
+	own := *f // up asks with the same flags, and needs what is so now
+	own.memory, f = newMemory(), &own
 	of := func(intervals time.Duration, collect func(context.Context) (any, error)) *panel {
 		return &panel{every: intervals * f.interval, retry: f.interval, most: 3 * f.timeout, collect: collect}
 	}
@@ -109,7 +111,7 @@ func (f *dashboardFlags) proxies(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers := ask[report.Replica](ctx, addresses, question{path: "proxies"}, f.timeout)
+	answers := ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout)
 	var complaints bytes.Buffer
 	if complain(&complaints, answers) == len(answers) {
 		return nil, said(&complaints, nil)

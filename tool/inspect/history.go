@@ -203,7 +203,7 @@ func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Va
 		return best, err
 	}
 	found := false
-	for _, a := range ask[T](ctx, addresses, question{path: path, fields: fields}, f.timeout) {
+	for _, a := range ask[T](ctx, addresses, question{path: path, fields: fields, memory: f.memory}, f.timeout) {
 		switch said := (*answerError)(nil); {
 		case errors.As(a.err, &said):
 			err = errors.New(said.text)

@@ -66,7 +66,7 @@ func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string
 	if err != nil {
 		return nil, nil, err
 	}
-	answers := ask[report.Replica](ctx, addresses, question{path: "proxies"}, f.timeout)
+	answers := ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout)
 	if complain(complaints, answers) == len(answers) {
 		return nil, nil, f.cfg.Exit(exitFailed, nil)
 	}

@@ -92,6 +92,7 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 	display := mesh.NewDisplay(mesh.Host{Out: cmd.OutOrStdout(), Dumb: f.cfg.Dumb})
 	once := f.once || !display.Terminal || f.output != outTable
 	ctx, m := cmd.Context(), &meter{timeout: f.timeout}
+	f.memory = newMemory()
 	if err := f.begin(cmd, m, name); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -23,6 +24,8 @@ const (
 	// watchIdle is how many times longer than an answer took a command waits at least: one that watches
 	// costs a control plane at most a tenth of a processor.
 	watchIdle = 9
+	// mostBackOff limits how long a command waits for a control plane that is too busy.
+	mostBackOff = 30 * time.Second
 )
 
 // watchFlags are the flags of commands that can print again what changes.
@@ -70,10 +73,13 @@ type watcher struct {
 	begun      bool
 	last       frame
 	lost       links
+	again      time.Duration // the last back-off, without its random part
 }
 
-// newWatcher returns a watcher. If appends is true, frames only append to what was printed.
+// newWatcher returns a watcher, and makes its flags know the last answers. If appends is true, frames only
+// append to what was printed.
 func newWatcher(cmd *cobra.Command, flags *askFlags, every watchFlags, appends bool) *watcher {
+	flags.memory = newMemory()
 	w := &watcher{name: cmd.CommandPath(), flags: flags, every: every, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), lost: links{}}
 	w.terminal = mesh.NewDisplay(mesh.Host{Out: w.out, Dumb: flags.cfg.Dumb}).Terminal && !appends && flags.forReaders()
 	return w
@@ -101,7 +107,7 @@ func (w *watcher) run(ctx context.Context, look func(context.Context) (frame, er
 		if err != nil {
 			return err
 		}
-		wait := time.NewTimer(max(w.every.interval, watchIdle*time.Since(begun)))
+		wait := time.NewTimer(max(w.every.interval, watchIdle*time.Since(begun), w.backOff()))
 		select {
 		case <-ctx.Done():
 			wait.Stop()
@@ -109,6 +115,18 @@ func (w *watcher) run(ctx context.Context, look func(context.Context) (frame, er
 		case <-wait.C:
 		}
 	}
+}
+
+// backOff returns how long to wait because a control plane is too busy: twice as long each time, and not
+// as long as others that watch.
+func (w *watcher) backOff() time.Duration {
+	after := w.flags.memory.busy()
+	if after == 0 {
+		w.again = 0
+		return 0
+	}
+	w.again = min(max(after, 2*w.again), mostBackOff)
+	return w.again/2 + rand.N(w.again)
 }
 
 // end returns the exit code of the last frame.

@@ -6,6 +6,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ type replies struct {
 	proxies []report.Proxy
 	history []report.Version
 	away    bool
+	same    int // how often a client had the answer already
 }
 
 func (r *replies) set(change func(*replies)) {
@@ -80,11 +82,19 @@ func (r *replies) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		}
 		doc = h
 	}
-	if r.away {
+	raw, err := json.Marshal(doc)
+	if r.away || err != nil {
+		w.Header().Set("Retry-After", "1")
 		http.Error(w, "out of service", http.StatusServiceUnavailable)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(doc) // the client may be gone
+	tag := fmt.Sprintf(`W/"%x"`, sha256.Sum256(raw))
+	if w.Header().Set("ETag", tag); q.Header.Get("If-None-Match") == tag && q.Header.Get("Cache-Control") == "max-age=1" {
+		r.same++
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = w.Write(raw) // the client may be gone
 }
 
 // watching starts a command that watches. end ends it as SIGINT does, and returns the exit code.
@@ -132,6 +142,12 @@ func TestWatchStatus(t *testing.T) {
 	_, endDocuments := watching(t, &documents, 0, "status", "--control", s.URL, "-o", "json")
 	at := out.wait(t, 0, "2 proxies: all have what they were sent.\nControl plane istiod-0 ")
 	doc := documents.wait(t, 0, "\n]\n")
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		same := 0
+		if r.set(func(r *replies) { same = r.same }); same >= 2 {
+			break
+		}
+	}
 	r.set(func(r *replies) {
 		r.proxies[0] = report.Proxy{Name: "cart.shop", Types: types(report.Type{Name: "lds", State: report.Rejected, Since: now, Reason: "cannot bind"})}
 	})
@@ -166,6 +182,9 @@ func TestWatchStatus(t *testing.T) {
 	}
 	if all != 4 {
 		t.Errorf("got %d documents, want one for each of 4 states", all)
+	}
+	if r.same < 2 {
+		t.Error("answers that the commands have are sent again")
 	}
 	r.set(func(r *replies) { r.away = true })
 	if _, errs, code := run(t, "status", "--watch", "--control", s.URL); code != 1 || !strings.Contains(errs, "No control plane was reached") {
@@ -266,6 +285,40 @@ func TestWatchTerminal(t *testing.T) {
 	screen.wait(t, at, "its proxies are shown as they were then.")
 	if code := end(); code != 1 {
 		t.Errorf("got exit code %d although the control plane does not answer", code)
+	}
+}
+
+// TestBackOff checks how long a command waits for a control plane that is too busy.
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	busy := true
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if busy {
+			w.Header().Set("Retry-After", "2")
+			http.Error(w, "retry in 2s", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("{}")) // the client may be gone
+	}))
+	t.Cleanup(s.Close)
+	w := &watcher{flags: &askFlags{memory: newMemory()}}
+	once := func() (time.Duration, error) {
+		a := ask[report.Replica](t.Context(), []string{s.URL}, question{path: "proxies", memory: w.flags.memory}, time.Minute)
+		return w.backOff(), a[0].err
+	}
+	for _, middle := range []time.Duration{2, 4, 8, 16, 30, 30} {
+		middle *= time.Second
+		if got, err := once(); err == nil || got < middle/2 || got > middle*3/2 {
+			t.Errorf("waits %s after %v, want about %s", got, err, middle)
+		}
+	}
+	busy = false
+	if got, err := once(); err != nil || got != 0 {
+		t.Errorf("waits %s after an answer: %v", got, err)
+	}
+	busy = true
+	if got, _ := once(); got > 3*time.Second {
+		t.Errorf("waits %s after the first refusal since an answer", got)
 	}
 }
 

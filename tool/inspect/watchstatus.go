@@ -43,7 +43,7 @@ func (f *statusFlags) watchStatus(cmd *cobra.Command, name string) error {
 		return err
 	}
 	return w.run(cmd.Context(), func(ctx context.Context) (frame, error) {
-		return w.look(ctx, ask[report.Replica](ctx, addresses, question{path: "proxies"}, f.timeout))
+		return w.look(ctx, ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout))
 	})
 }
 

@@ -9,5 +9,5 @@
 // own namespace. No answer holds a key.
 //
 // A [Server] asks a [Source], which is controlplane/discovery, and changes nothing. The
-// package keeps nothing between questions and runs no goroutines.
+// package keeps only answers of the last seconds, for others that watch, and runs no goroutines.
 package debug

@@ -5,6 +5,7 @@ package debug
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -25,14 +27,19 @@ import (
 )
 
 // Answers over HTTP are bounded: so many are made at a time, others wait so long
-// for their turn, and none is larger.
+// for their turn, at most maxOpen of a kind of callers, and none is larger.
 const (
 	atOnce   = 2
 	patience = 10 * time.Second
+	maxOpen  = 128
 	maxBytes = 64 << 20
 	maxForm  = 128 << 10
-	// maxWide is the limit of a form with the records of a replay, or the objects of a change.
-	maxWide = 8 << 20
+	// maxWide is the limit of a form with the records of a replay, or the objects of a change, and
+	// maxForms that of all forms at a time.
+	maxWide  = 8 << 20
+	maxForms = 32 << 20
+	// retryAfter is when a caller without a turn may ask again.
+	retryAfter = 2 * time.Second
 	// pushEvery is how often everything is sent again because somebody asks.
 	pushEvery = time.Second
 )
@@ -46,7 +53,10 @@ var wideForm = map[string]bool{"replay": true, "whatif": true, "analyze": true}
 // stream. The index at /debug is for everybody, as with Istio's control plane.
 // Current returns the server that answers.
 func Handler(current func() *Server) http.Handler {
-	h := &handler{current: current, turns: make(chan struct{}, atOnce), pushes: rate.NewLimiter(rate.Every(pushEvery), 1)}
+	h := &handler{
+		current: current, open: map[bool]chan struct{}{true: make(chan struct{}, maxOpen), false: make(chan struct{}, maxOpen)},
+		turns: make(chan struct{}, atOnce), forms: semaphore.NewWeighted(maxForms), shared: newShared(), pushes: rate.NewLimiter(rate.Every(pushEvery), 1),
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug", index)
 	mux.HandleFunc("GET /debug/{$}", index)
@@ -75,80 +85,149 @@ func index(w http.ResponseWriter, _ *http.Request) {
 
 type handler struct {
 	current func() *Server
-	turns   chan struct{}
-	pushes  *rate.Limiter
+	// open has a token for each request of callers that see all of the mesh, and apart from these for each
+	// of others. turns has one for each request that is being answered.
+	open   map[bool]chan struct{}
+	turns  chan struct{}
+	forms  *semaphore.Weighted // the free part of maxForms
+	shared *shared
+	pushes *rate.Limiter
 }
 
 // refusal is an answer that is none.
 type refusal struct {
 	code int
 	text string
+	busy bool // a later request may get its turn
 }
 
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
-	body, no := h.answer(r)
-	if no != nil {
-		if no.code == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-		}
-		http.Error(w, no.text, no.code)
+	a, no := h.answer(r)
+	if no == nil {
+		a.send(w, r)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	if no.code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if no.busy {
+		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
+	}
+	http.Error(w, no.text, no.code)
 }
 
-func (h *handler) answer(r *http.Request) ([]byte, *refusal) {
+// busy refuses a request that gets no turn.
+func busy(what string) *refusal {
+	return &refusal{code: http.StatusServiceUnavailable, text: what + ": retry in " + retryAfter.String(), busy: true}
+}
+
+func (h *handler) answer(r *http.Request) (reply, *refusal) {
 	if err := localonly.Foreign(r); err != nil {
-		return nil, &refusal{http.StatusForbidden, err.Error()}
+		return reply{}, &refusal{code: http.StatusForbidden, text: err.Error()}
 	}
 	local := localonly.Request(r)
 	var caller *authn.Caller
 	if !local {
 		var no *refusal
 		if caller, no = h.authenticate(r); no != nil {
-			return nil, no
+			return reply{}, no
 		}
 	}
 	server := h.current()
 	mesh, _ := server.source.Snapshot()
 	if mesh == nil {
-		return nil, &refusal{http.StatusServiceUnavailable, "configuration is still loading: there is no snapshot yet"}
+		return reply{}, &refusal{code: http.StatusServiceUnavailable, text: "configuration is still loading: there is no snapshot yet"}
 	}
-	if r.Method == http.MethodPost {
-		limit := int64(maxForm)
-		if wideForm[r.PathValue("name")] && (caller == nil || askerOf(mesh, caller).all) {
-			limit = maxWide
-		}
-		r.Body = http.MaxBytesReader(nil, r.Body, limit)
-		if err := r.ParseForm(); err != nil {
-			return nil, &refusal{http.StatusBadRequest, "the form cannot be read, or has more than " + strconv.FormatInt(limit, 10) + " bytes"}
-		}
-	}
-	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
-		return nil, &refusal{http.StatusTooManyRequests, fmt.Sprintf("everything is sent again at most every %s; retry then", pushEvery)}
-	}
-	patience := time.NewTimer(patience)
-	defer patience.Stop()
-	select {
-	case h.turns <- struct{}{}:
-		defer func() { <-h.turns }()
-	case <-patience.C:
-		return nil, &refusal{http.StatusServiceUnavailable, "too many concurrent queries; retry in a moment"}
-	case <-r.Context().Done():
-		return nil, &refusal{http.StatusServiceUnavailable, errEnded.Error()}
-	}
-	return server.answerHTTP(mesh, caller, r)
-}
-
-// answerHTTP answers a question of a caller; nil is one who sees all.
-func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.Request) ([]byte, *refusal) {
 	who := asker{name: "a caller of this machine", all: true}
 	if caller != nil {
 		who = askerOf(mesh, caller)
 	}
+	select {
+	case h.open[who.all] <- struct{}{}:
+		defer func() { <-h.open[who.all] }()
+	default:
+		return reply{}, busy(fmt.Sprintf("%d queries are being answered or wait, the most that may", maxOpen))
+	}
+	release, no := h.readForm(r, who)
+	if no != nil {
+		return reply{}, no
+	}
+	defer release()
+	if r.URL.Query().Get("push") == "true" && !h.pushes.Allow() {
+		return reply{}, &refusal{code: http.StatusTooManyRequests, text: fmt.Sprintf("everything is sent again at most every %s; retry then", pushEvery)}
+	}
+	return h.make(server, who, r)
+}
+
+// make makes an answer in its turn, or returns one that others share.
+func (h *handler) make(server *Server, who asker, r *http.Request) (reply, *refusal) {
+	arrived := time.Now()
+	wait, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	zipped, kept := takesZipped(r.Header), h.shared.of(r, who)
+	if kept != nil {
+		if no := turn(wait, kept.turn); no != nil {
+			return reply{}, no
+		}
+		defer func() { <-kept.turn }()
+		if a, ok := kept.fits(arrived.Add(-accepted(r.Header)), zipped); ok {
+			return a, nil
+		}
+	}
+	if no := turn(wait, h.turns); no != nil {
+		return reply{}, no
+	}
+	defer func() { <-h.turns }()
+	began := time.Now()
+	mesh, _ := server.source.Snapshot() // after began
+	body, no := server.answerHTTP(mesh, who, r)
+	if no != nil {
+		return reply{}, no
+	}
+	return kept.keep(body, began, zipped), nil
+}
+
+// turn waits for a place in turns.
+func turn(wait context.Context, turns chan<- struct{}) *refusal {
+	select {
+	case turns <- struct{}{}:
+		return nil
+	case <-wait.Done():
+		if errors.Is(wait.Err(), context.Canceled) {
+			return &refusal{code: http.StatusServiceUnavailable, text: errEnded.Error()}
+		}
+		return busy("too many concurrent queries")
+	}
+}
+
+// readForm reads the form of a request. The caller calls release when it does not need the form any more.
+func (h *handler) readForm(r *http.Request, who asker) (release func(), _ *refusal) {
+	if r.Method != http.MethodPost {
+		return func() {}, nil
+	}
+	limit := int64(maxForm)
+	if wideForm[r.PathValue("name")] && who.all {
+		limit = maxWide
+	}
+	size := limit
+	if r.ContentLength >= 0 {
+		size = min(limit, r.ContentLength)
+	}
+	wait, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if h.forms.Acquire(wait, size) != nil {
+		return nil, busy("too many concurrent queries with large forms")
+	}
+	r.Body = http.MaxBytesReader(nil, r.Body, limit)
+	if err := r.ParseForm(); err != nil {
+		h.forms.Release(size)
+		return nil, &refusal{code: http.StatusBadRequest, text: "the form cannot be read, or has more than " + strconv.FormatInt(limit, 10) + " bytes"}
+	}
+	return func() { h.forms.Release(size) }, nil
+}
+
+// answerHTTP answers a question.
+func (s *Server) answerHTTP(mesh *snapshot.Mesh, who asker, r *http.Request) ([]byte, *refusal) {
 	query := r.URL.Query()
 	if r.Method == http.MethodPost {
 		query = r.PostForm
@@ -165,22 +244,22 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 	}
 	switch {
 	case errors.Is(err, errEnded):
-		return nil, &refusal{http.StatusServiceUnavailable, err.Error()}
+		return nil, &refusal{code: http.StatusServiceUnavailable, text: err.Error()}
 	case errors.Is(err, errForbidden):
-		return nil, &refusal{http.StatusForbidden, err.Error()}
+		return nil, &refusal{code: http.StatusForbidden, text: err.Error()}
 	case errors.Is(err, errUnknown):
-		return nil, &refusal{http.StatusNotFound, err.Error()}
+		return nil, &refusal{code: http.StatusNotFound, text: err.Error()}
 	case err != nil:
-		return nil, &refusal{http.StatusBadRequest, err.Error()}
+		return nil, &refusal{code: http.StatusBadRequest, text: err.Error()}
 	case body.Len() > maxBytes:
-		return nil, &refusal{http.StatusInsufficientStorage, fmt.Sprintf("the response has %d bytes; at most %d are returned: query one proxy or one kind", body.Len(), maxBytes)}
+		return nil, &refusal{code: http.StatusInsufficientStorage, text: fmt.Sprintf("the response has %d bytes; at most %d are returned: query one proxy or one kind", body.Len(), maxBytes)}
 	}
 	if !r.URL.Query().Has("pretty") {
 		return body.Bytes(), nil
 	}
 	var pretty bytes.Buffer
 	if err := json.Indent(&pretty, body.Bytes(), "", "  "); err != nil {
-		return nil, &refusal{http.StatusInternalServerError, err.Error()}
+		return nil, &refusal{code: http.StatusInternalServerError, text: err.Error()}
 	}
 	return pretty.Bytes(), nil
 }
@@ -190,7 +269,7 @@ func (s *Server) answerHTTP(mesh *snapshot.Mesh, caller *authn.Caller, r *http.R
 func (h *handler) authenticate(r *http.Request) (*authn.Caller, *refusal) {
 	auth := h.current().cfg.Authenticator
 	if auth == nil {
-		return nil, &refusal{http.StatusUnauthorized, "only requests from this machine are answered: no method of authentication is configured"}
+		return nil, &refusal{code: http.StatusUnauthorized, text: "only requests from this machine are answered: no method of authentication is configured"}
 	}
 	md := metadata.MD{}
 	for _, name := range []string{"authorization", "clusterid"} {
@@ -205,9 +284,9 @@ func (h *handler) authenticate(r *http.Request) (*authn.Caller, *refusal) {
 	caller, err := auth.Authenticate(grpcpeer.NewContext(metadata.NewIncomingContext(r.Context(), md), p))
 	switch {
 	case errors.Is(err, authn.ErrUnavailable):
-		return nil, &refusal{http.StatusServiceUnavailable, err.Error()}
+		return nil, &refusal{code: http.StatusServiceUnavailable, text: err.Error()}
 	case err != nil:
-		return nil, &refusal{http.StatusUnauthorized, err.Error()}
+		return nil, &refusal{code: http.StatusUnauthorized, text: err.Error()}
 	}
 	return caller, nil
 }
