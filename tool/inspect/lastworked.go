@@ -42,6 +42,18 @@ type lastWorked struct {
 	Tried int `json:"tried"`
 }
 
+// lastAllowed returns what was different when a request was allowed last; nil if it is.
+func (f *requestFlags) lastAllowed(ctx context.Context, d report.Decision) (*lastWorked, error) {
+	if succeeds(d) {
+		return nil, nil
+	}
+	fields, err := f.fields()
+	if err != nil {
+		return nil, f.cfg.Exit(exitUsage, err)
+	}
+	return f.lastWorked(ctx, d, fields), nil
+}
+
 // lastWorked finds out what was different when a request that is not allowed was allowed last. It tries
 // the state before each change, from the newest to the oldest: states between may differ in any order.
 func (f *requestFlags) lastWorked(ctx context.Context, d report.Decision, fields url.Values) *lastWorked {

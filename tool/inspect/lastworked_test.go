@@ -5,12 +5,15 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -42,6 +45,34 @@ func (v view) printWorked() error {
 	v.lastWorked(worked())
 	v.lastWorked(lastWorked{Reason: "no state of the history allows it", Tried: 3})
 	return nil
+}
+
+// TestDecisionFirst checks that a decision is printed before earlier states are tried, which may take a while.
+func TestDecisionFirst(t *testing.T) {
+	t.Parallel()
+	shown := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "history") {
+			<-shown
+			http.Error(w, "no history", http.StatusBadRequest)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(report.Decision{Proxy: "catalog-1.shop"}) // the test sees what is missing
+	}))
+	t.Cleanup(s.Close)
+	var out printed
+	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands(Config{Exit: func(code int, _ error) error { return exit{code, errors.New("")} }})...)
+	root.SetOut(&out)
+	root.SetArgs([]string{"explain", "request", "--from", "frontend", "--to", "catalog", "--control", s.URL})
+	done := make(chan error, 1)
+	go func() { done <- root.ExecuteContext(t.Context()) }()
+	at := out.wait(t, 0, "Denied")
+	close(shown)
+	out.wait(t, at, "When it was allowed last is not known: no history")
+	if err := <-done; err == nil {
+		t.Error("a request that is denied: got no error")
+	}
 }
 
 // TestLastWorked checks that the newest state that allows a request is found, although older ones do not,

@@ -152,18 +152,10 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	out := explainedRequest{Decision: d}
 	if d.TLS != nil && f.certificates && f.at == "" {
 		f.addCertificates(cmd.Context(), d.TLS)
 	}
-	if !succeeds(d) {
-		fields, err := f.fields()
-		if err != nil {
-			return f.cfg.Exit(exitUsage, err)
-		}
-		out.LastAllowed = f.lastWorked(cmd.Context(), d, fields)
-	}
-	return f.print(cmd, out)
+	return f.print(cmd, d)
 }
 
 // succeeds reports whether all requests like one are allowed.
@@ -207,23 +199,31 @@ func (f *requestFlags) decision(ctx context.Context, complaints io.Writer) (d re
 	return d, f.cfg.Exit(exitFailed, nil)
 }
 
-func (f *requestFlags) print(cmd *cobra.Command, d explainedRequest) error {
-	var err error
-	if f.output != outTable {
-		err = f.write(cmd.OutOrStdout(), d)
-	} else {
-		shortenToHere(&d.Decision)
-		v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
-		err = v.decision(d.Decision)
-		if d.LastAllowed != nil {
-			v.lastWorked(*d.LastAllowed)
+// print prints a decision, and then what was different, which may take triedFor.
+func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
+	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+	if f.output == outTable {
+		shortenToHere(&d)
+		if err := v.decision(d); err != nil {
+			return err
+		}
+	}
+	last, err := f.lastAllowed(cmd.Context(), d)
+	switch {
+	case err != nil:
+		return err
+	case f.output != outTable:
+		err = f.write(v.out, explainedRequest{d, last})
+	default:
+		if last != nil {
+			v.lastWorked(*last)
 		}
 		if f.logged != nil {
 			v.say("\n")
 			v.field("logged", f.logged.result())
 		}
 	}
-	if err == nil && !succeeds(d.Decision) {
+	if err == nil && !succeeds(d) {
 		err = f.cfg.Exit(exitFailed, nil)
 	}
 	return err
