@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +45,7 @@ func benchMesh(b testing.TB, services, proxies int, cfg debug.Config) (*Server, 
 	s.Push(objects.Mesh(nil), model.Change{All: true})
 	for i := range proxies {
 		st := &stream{server: s, proxy: &model.Proxy{
-			ID: fmt.Sprintf("p%d.default", i), Role: "sidecar", IPs: []string{fmt.Sprintf("127.77.%d.%d", i/250, i%250+1)}, Namespace: "default",
+			ID: fmt.Sprintf("p%d.default", i), Role: "sidecar", IPs: []string{fmt.Sprintf("127.77.%d.%d", i/250, i%250+1)}, Namespace: "default", ServiceAccount: fmt.Sprint("a", i),
 			Domain: "default.svc.cluster.local", Interception: model.InterceptionNone, VHDS: true,
 		}}
 		st.acks.track(&acknowledgement{typeURL: xds.TypeCluster})
@@ -69,7 +68,8 @@ func BenchmarkExplain(b *testing.B) {
 	}
 }
 
-// BenchmarkWhatIf predicts a change of a VirtualService in a mesh of 10,000 services and 1,000 proxies.
+// BenchmarkWhatIf predicts changes in a mesh of 10,000 services and 1,000 proxies: of a VirtualService,
+// and of a policy for all workloads.
 func BenchmarkWhatIf(b *testing.B) {
 	const services, proxies = 10_000, 1000
 	var objects debugtest.Objects
@@ -77,21 +77,30 @@ func BenchmarkWhatIf(b *testing.B) {
 	s, objects = benchMesh(b, services, proxies, debug.Config{
 		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
 		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			next := slices.Clone(objects)
-			for i, c := range next {
-				if changed := p.Objects[c.Key]; changed != nil {
-					next[i] = changed
-				}
-			}
-			return next.Mesh(prev)
+			return objects.Changed(p.Objects).Mesh(prev)
 		},
 	})
-	const changed = `{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "s007", "namespace": "default"},
-		"spec": {"hosts": ["s007.example.com"], "http": [{"timeout": "1s", "route": [{"destination": {"host": "s007.example.com"}}]}]}}`
-	for b.Loop() {
-		code, body := postDebug(s, "whatif", url.Values{"objects": {changed}})
-		if code != http.StatusOK || strings.Count(body, `"proxy":`) != proxies {
-			b.Fatalf("got %d %.1000s", code, body)
-		}
+	rule := func(i int) string {
+		return fmt.Sprintf(`{"from": [{"source": {"requestPrincipals": ["https://issuer.example/%d"]}}, {"source": {"namespaces": ["n%d"]}}], "to": [{"operation": {"paths": ["/%d*"]}}], "when": [{"key": "request.headers[x-%d]", "values": ["a", "b*"]}]}`, i, i, i, i)
+	}
+	rules := []string{}
+	for i := range 20 {
+		rules = append(rules, rule(i))
+	}
+	for name, changed := range map[string]string{
+		"routes": `{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "s007", "namespace": "default"},
+			"spec": {"hosts": ["s007.example.com"], "http": [{"timeout": "1s", "route": [{"destination": {"host": "s007.example.com"}}]}]}}`,
+		"policies": `{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a", "namespace": "istio-system"}, "spec": {"rules": [` + strings.Join(rules, ", ") + `]}}
+---
+{"apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication", "metadata": {"name": "a", "namespace": "istio-system"}, "spec": {"jwtRules": [{"issuer": "https://issuer.example", "jwks": "{\"keys\":[]}"}]}}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				code, body := postDebug(s, "whatif", url.Values{"objects": {changed}})
+				if code != http.StatusOK || strings.Count(body, `"digest":`) != proxies {
+					b.Fatalf("got %d %.1000s", code, body)
+				}
+			}
+		})
 	}
 }

@@ -6,6 +6,9 @@ package report
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -60,13 +63,19 @@ type Affected struct {
 type Flipped struct {
 	// Clients are the identities that send it to a server, "none" for a client without a certificate.
 	Clients []string `json:"clients,omitempty"`
-	// Routed is the route configuration with which clients route it; empty at servers.
+	// Routed is the route configuration with which clients route it, or the listener of a connection whose
+	// requests are not read; empty at servers.
 	Routed string `json:"routes,omitempty"`
 	Host   string `json:"host"`
-	Port   uint32 `json:"port,omitempty"` // of the workload; 0 at clients
+	Port   uint32 `json:"port,omitempty"` // of the workload, or of a connection of a client
 	// Method and Path are empty for a connection whose requests are not read.
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
+	// Headers, Claims of a token, SNI and Address of the client are those that rules or routes compare.
+	Headers map[string]string `json:"headers,omitempty"`
+	Claims  map[string]any    `json:"claims,omitempty"`
+	SNI     string            `json:"sni,omitempty"`
+	Address string            `json:"address,omitempty"`
 	// Before and After are "allowed" or "denied" at servers, and the destinations at clients.
 	Before string `json:"before"`
 	After  string `json:"after"`
@@ -76,9 +85,38 @@ type Flipped struct {
 	By     string `json:"denied_by,omitempty"`
 	Rule   *Rule  `json:"rule,omitempty"`
 	Reason string `json:"reason,omitempty"`
+	// Others is the number of requests that change in the same way and have more attributes.
+	Others int `json:"others,omitempty"`
 	// Proxies is the number of proxies at which it was tried and changes. Proxy is one of them.
 	Proxies int    `json:"proxies"`
 	Proxy   string `json:"proxy"`
+}
+
+// With describes the headers, the token, the SNI and the address of a request.
+func (f Flipped) With() string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(f.Headers)) {
+		out = append(out, name+": "+f.Headers[name])
+	}
+	if f.Claims != nil {
+		var claims []string
+		for _, name := range slices.Sorted(maps.Keys(f.Claims)) {
+			text, ok := f.Claims[name].(string)
+			if !ok {
+				raw, err := json.Marshal(f.Claims[name])
+				text = cmp.Or(string(raw), fmt.Sprint(err))
+			}
+			claims = append(claims, name+"="+text)
+		}
+		out = append(out, "a token with "+strings.Join(claims, " "))
+	}
+	if f.SNI != "" {
+		out = append(out, "SNI "+f.SNI)
+	}
+	if f.Address != "" {
+		out = append(out, "address "+f.Address)
+	}
+	return strings.Join(out, ", ")
 }
 
 // Compare orders requests, those that would fail first.
@@ -91,7 +129,7 @@ func (f Flipped) Compare(g Flipped) int {
 	}
 	return cmp.Or(
 		strings.Compare(f.Routed, g.Routed), strings.Compare(f.Host, g.Host), cmp.Compare(f.Port, g.Port), strings.Compare(f.Path, g.Path),
-		strings.Compare(f.Method, g.Method), strings.Compare(f.Before, g.Before), strings.Compare(f.After, g.After), strings.Compare(f.Proxy, g.Proxy),
+		strings.Compare(f.Method, g.Method), strings.Compare(f.With(), g.With()), strings.Compare(f.Before, g.Before), strings.Compare(f.After, g.After), strings.Compare(f.Proxy, g.Proxy),
 	)
 }
 

@@ -11,29 +11,31 @@ import (
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
-	"github.com/outrigger-mesh/outrigger/controlplane/generate/authorization"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// Bounds of the requests that what-if tries.
+// Bounds of the requests that what-if tries. None depends on time, so that equal questions have equal
+// answers. The limit of time is for machines that are too slow for the others.
 const (
-	flipTime       = 700 * time.Millisecond
+	flipWork       = 60_000 // units, see flips.spend
+	flipTime       = 5 * time.Second
 	maxFlips       = 100 // that fail, and as many others
 	maxFlipProxies = 200
 	maxAlike       = 2 // proxies with the same labels
 	maxClients     = 16
-	maxFlipPorts   = 8  // of a proxy
-	maxFlipHosts   = 20 // of the routes of a proxy
-	maxFlipPaths   = 8
+	maxFlipPorts   = 16  // of a proxy
+	maxFlipNames   = 8   // of the TLS servers at a port of a gateway
+	maxFlipHosts   = 20  // of the routes of a proxy
+	maxFlipStreams = 20  // listeners of a proxy for connections whose requests are not read
+	maxProbes      = 256 // requests to a port, to a virtual host, or to a listener
 	maxFlipErrors  = 5
+	leastRequests  = 100 // to a proxy whose configuration is read
 )
 
 // affected is a proxy with its sets before and after a change.
@@ -45,24 +47,39 @@ type affected struct {
 // flips tries requests before and after a change.
 type flips struct {
 	*comparison
-	change   map[model.Key]*model.Config
-	clients  []client
-	requests []decision.Request // for each client and port
-	found    map[string]*flip
-	count    map[bool]int // of found, by Fails
-	tried    int
-	// left are flips that are not listed; proxies, hosts and ports are those that are not tried, and
-	// errors say why others cannot be decided, with failed more of them.
-	left, proxies, hosts, ports, failed int
-	errors                              []string
-	inbound                             map[*xds.Resource]bool
-	routed                              map[routeSets][]report.Flipped
+	change  map[model.Key]*model.Config
+	clients []client // that send each request without a sender of its own
+	// connected are the identities of proxies, and inside one of each namespace.
+	connected map[string]client
+	inside    map[string]string
+	found     map[string]*flip
+	count     map[bool]int    // of found, by Fails
+	unlisted  map[string]bool // results that are too many
+	tried     int
+	// left is the work that remains for all proxies, and share that for the present one.
+	left, share int
+	begun       bool
+	end         time.Time
+	late        bool
+	untried     untried
+	errors      []string
+	inbound     map[*xds.Resource]bool
+	probes      map[string]*probes
+	routed      map[routeSets][]*flip
+	streams     map[streamSets][]*flip
+	envoys      map[int]*decision.Envoy // without listeners, by the version of Envoy
+	services    map[string]string       // hostnames by address; nil before it is needed
 }
+
+// untried counts what is left out: proxies, ports, virtual hosts, listeners and requests that are not
+// tried, values of rules for which no request is made, and further errors.
+type untried struct{ proxies, ports, hosts, listeners, requests, values, errors int }
 
 // flip is a request whose result changes, and all its clients and proxies.
 type flip struct {
 	report.Flipped
 	clients, proxies map[string]bool
+	others           map[*probe]bool // which change in the same way, and have more attributes
 }
 
 // keep remembers a proxy whose configuration changes, as long as there are not too many.
@@ -76,53 +93,106 @@ func (c *comparison) keep(p affected) {
 	c.kept = append(c.kept, p)
 }
 
-// addFlips adds the requests whose result changes. It stops when its time is over, but tries at least
-// one proxy and port.
+// addFlips adds the requests whose result changes. Each proxy has an equal share of the work, or what
+// reading its configuration and some requests need; what one does not need is for those after it.
 func (c *comparison) addFlips(change map[model.Key]*model.Config, out *report.WhatIf) error {
 	f := flips{
-		comparison: c, change: change, found: map[string]*flip{}, count: map[bool]int{}, proxies: c.unkept,
-		inbound: map[*xds.Resource]bool{}, routed: map[routeSets][]report.Flipped{},
+		comparison: c, change: change, found: map[string]*flip{}, unlisted: map[string]bool{}, count: map[bool]int{}, untried: untried{proxies: c.unkept},
+		connected: map[string]client{}, inside: map[string]string{}, inbound: map[*xds.Resource]bool{}, probes: map[string]*probes{},
+		routed: map[routeSets][]*flip{}, streams: map[streamSets][]*flip{}, envoys: map[int]*decision.Envoy{},
+		left: cmp.Or(c.cfg.FlipWork, flipWork), end: time.Now().Add(cmp.Or(c.cfg.FlipTime, flipTime)),
 	}
 	all := f.allClients()
 	f.clients = all[:min(len(all), maxClients+1)]
-	f.requests = f.literal()
-	limit := cmp.Or(c.cfg.FlipTime, flipTime)
-	end := time.Now().Add(limit)
 	for i, p := range c.kept {
 		select {
 		case <-c.ended:
 			return errEnded
 		default:
 		}
-		if i > 0 && time.Now().After(end) {
-			f.proxies += len(c.kept) - i
-			break
-		}
-		f.note(p, f.atServer(p, end))
-		f.note(p, f.atClient(p, end))
+		f.share = f.left / (len(c.kept) - i)
+		f.left -= f.share
+		f.note(p, f.atServer(p))
+		f.note(p, f.atClient(p))
+		f.note(p, f.atListeners(p))
+		f.left += max(f.share, 0)
 	}
 	for _, x := range f.found {
-		x.Proxies, x.Clients = len(x.proxies), slices.Sorted(maps.Keys(x.clients))
+		x.Proxies, x.Clients, x.Others = len(x.proxies), slices.Sorted(maps.Keys(x.clients)), len(x.others)
 		out.Flips = append(out.Flips, x.Flipped)
 	}
 	slices.SortFunc(out.Flips, report.Flipped.Compare)
 	out.Requests, out.Untried = f.tried, f.errors
+	f.sayUntried(out, len(all)-len(f.clients))
+	return nil
+}
+
+// sayUntried adds sentences about what was not tried.
+func (f *flips) sayUntried(out *report.WhatIf, identities int) {
+	u := f.untried
 	for _, no := range []struct {
 		n    int
 		what string
 	}{
-		{f.proxies, fmt.Sprintf("proxies were not tried: %d of one workload, %d in all and %s are the limits", maxAlike, maxFlipProxies, limit)},
-		{len(all) - len(f.clients), "identities were not tried"},
-		{f.ports, "ports were not tried"},
-		{f.hosts, "changed virtual hosts were not tried"},
-		{f.failed, "further errors"},
-		{f.left, "results that change are not listed"},
+		{u.proxies, fmt.Sprintf("proxies were not tried: %d of one workload and %d in all are the limits", maxAlike, maxFlipProxies)},
+		{identities, "identities were tried only where rules name them"},
+		{u.ports, "ports were not tried"},
+		{u.hosts, "changed virtual hosts were not tried"},
+		{u.listeners, "changed outbound listeners were not tried"},
+		{u.values, "values of rules were not tried"},
+		{u.requests, "further requests were not tried"},
+		{u.errors, "further errors"},
+		{len(f.unlisted), "results that change are not listed"},
 	} {
 		if no.n > 0 {
 			out.Untried = append(out.Untried, fmt.Sprintf("%d %s", no.n, no.what))
 		}
 	}
-	return nil
+	if f.late {
+		out.Untried = append(out.Untried, fmt.Sprintf("the time limit of %s was reached: the control plane is busy, so another run may try more", cmp.Or(f.cfg.FlipTime, flipTime)))
+	}
+}
+
+// How many bytes of configuration are read, and compared with a request, in one unit of work, which takes
+// about 5 µs.
+const (
+	readBytes    = 256
+	compareBytes = 64 << 10
+)
+
+// spend takes work from the share of the present proxy. It returns false if nothing of the share remains.
+func (f *flips) spend(units int) bool {
+	if f.late = f.late || time.Now().After(f.end); f.late || f.share <= 0 {
+		return false
+	}
+	f.share -= 1 + units
+	return true
+}
+
+// read spends the work for reading configuration of a size, if some requests can be tried then. If the
+// share of the proxy is too small, it takes from that of others. What is read first is always tried.
+func (f *flips) read(size int) bool {
+	need := size/readBytes + leastRequests
+	if !f.begun {
+		f.begun, f.share = true, max(f.share, need)
+	}
+	if more := min(f.left, need-f.share); more > 0 {
+		f.left -= more
+		f.share += more
+	}
+	return f.share >= need && f.spend(size/readBytes)
+}
+
+// request spends the work for a request that is compared with configuration of a size. It counts the
+// request as tried or as untried.
+func (f *flips) request(size int) bool {
+	ok := f.spend(size / compareBytes)
+	if ok {
+		f.tried++
+	} else {
+		f.untried.requests++
+	}
+	return ok
 }
 
 // note adds why requests of a proxy cannot be decided.
@@ -132,38 +202,52 @@ func (f *flips) note(p affected, err error) {
 	case len(f.errors) < maxFlipErrors:
 		f.errors = append(f.errors, "requests at "+p.st.Proxy.ID+" cannot be decided: "+err.Error())
 	default:
-		f.failed++
+		f.untried.errors++
 	}
 }
 
-// add adds a result that changes.
-func (f *flips) add(x report.Flipped, from string, p affected) {
-	key := fmt.Sprint(x.Routed, x.Host, " ", x.Port, x.Method, " ", x.Path, " ", x.Before, " ", x.After, " ", x.By, x.Rule)
+// add adds a result that changes. It returns nil if there are too many.
+func (f *flips) add(x report.Flipped, from string, p affected) *flip {
+	key := fmt.Sprint(x.Routed, x.Host, " ", x.Port, x.Method, " ", x.Path, " ", x.With(), x.Before, " ", x.After, " ", x.By, x.Rule)
 	if f.found[key] == nil {
 		if f.count[x.Fails] == maxFlips {
-			f.left++
-			return
+			f.unlisted[key] = true
+			return nil
 		}
 		f.count[x.Fails]++
 		x.Proxy = p.st.Proxy.ID
-		f.found[key] = &flip{x, map[string]bool{}, map[string]bool{}}
+		f.found[key] = &flip{x, map[string]bool{}, map[string]bool{}, map[*probe]bool{}}
 	}
 	f.found[key].proxies[p.st.Proxy.ID] = true
 	if from != "" {
 		f.found[key].clients[from] = true
 	}
+	return f.found[key]
 }
 
 // allClients returns a client without a certificate and one of each identity of the proxies. Those
-// that changed policies name come first.
+// that changed policies name come first, then those that other policies name.
 func (f *flips) allClients() []client {
-	named := map[string]bool{}
-	for _, spec := range f.policies() {
+	named := map[string]int{} // 1 by a policy, 2 by one that changes
+	name := func(c *model.Config, rank int) {
+		if c == nil {
+			return
+		}
+		spec, _ := c.Spec.(*securityv1beta1.AuthorizationPolicy)
 		for _, r := range spec.GetRules() {
 			for _, value := range wanted(r, "principals") {
-				named[value] = true
+				named[value] = max(named[value], rank)
 			}
 		}
+	}
+	if f.cfg.Objects != nil {
+		for _, c := range f.cfg.Objects.List(model.AuthorizationPolicy, "") {
+			name(c, 1)
+		}
+	}
+	for key, c := range f.change {
+		name(c, 2)
+		name(f.cfg.object(key), 2)
 	}
 	var out []client
 	seen := map[string]bool{}
@@ -179,173 +263,16 @@ func (f *flips) allClients() []client {
 	}
 	rank := func(c client) int {
 		p := c.stream.Proxy
-		if named[strings.TrimPrefix(c.identity, scheme)] || named[p.Namespace+"/"+p.ServiceAccount] || named[p.Namespace] {
-			return 0
-		}
-		return 1
+		return max(named[strings.TrimPrefix(c.identity, scheme)], named[p.Namespace+"/"+p.ServiceAccount], named[p.Namespace])
 	}
 	slices.SortFunc(out, func(a, b client) int {
-		return cmp.Or(rank(a)-rank(b), strings.Compare(a.identity, b.identity))
+		return cmp.Or(rank(b)-rank(a), strings.Compare(a.identity, b.identity))
 	})
+	for _, c := range out {
+		f.connected[c.identity] = c
+		if namespace := c.stream.Proxy.Namespace; f.inside[namespace] == "" {
+			f.inside[namespace] = c.identity
+		}
+	}
 	return slices.Insert(out, 0, client{})
-}
-
-// policies returns the AuthorizationPolicies of the change, as they are stored and proposed.
-func (f *flips) policies() (out []*securityv1beta1.AuthorizationPolicy) {
-	for _, key := range slices.SortedFunc(maps.Keys(f.change), model.Key.Compare) {
-		for _, c := range []*model.Config{f.cfg.Objects.Get(key), f.change[key]} {
-			if c == nil {
-				continue
-			}
-			if spec, ok := c.Spec.(*securityv1beta1.AuthorizationPolicy); ok {
-				out = append(out, spec)
-			}
-		}
-	}
-	return out
-}
-
-// literal returns GET / and the requests that the rules of changed policies name.
-func (f *flips) literal() []decision.Request {
-	out := []decision.Request{{Method: "GET", Path: "/"}}
-	add := func(r decision.Request) {
-		if len(out) < maxFlipPaths && !slices.ContainsFunc(out, func(o decision.Request) bool {
-			return o.Method == r.Method && o.Path == r.Path && o.Host == r.Host
-		}) {
-			out = append(out, r)
-		}
-	}
-	// concrete returns the values without wildcards.
-	concrete := func(values []string, otherwise string) (out []string) {
-		for _, v := range values {
-			if v = strings.TrimSuffix(v, "*"); v != "" && !strings.ContainsAny(v, "*{") {
-				out = append(out, v)
-			}
-		}
-		if len(out) == 0 {
-			out = []string{otherwise}
-		}
-		return out
-	}
-	for _, spec := range f.policies() {
-		for _, rule := range spec.GetRules() {
-			for _, to := range rule.GetTo() {
-				o := to.GetOperation()
-				for _, path := range concrete(slices.Concat(o.GetPaths(), o.GetNotPaths()), "/") {
-					for _, method := range concrete(slices.Concat(o.GetMethods(), o.GetNotMethods()), "GET") {
-						for _, host := range concrete(slices.Concat(o.GetHosts(), o.GetNotHosts()), "") {
-							if strings.HasPrefix(path, "/") {
-								add(decision.Request{Method: method, Path: path, Host: host})
-							}
-						}
-					}
-				}
-			}
-		}
-	}
-	return out
-}
-
-// server returns what decides as a server with the listeners and extensions of a proxy.
-func (f *flips) server(sets map[string]*xds.Set, p *model.Proxy) (*decision.Envoy, error) {
-	set := &xds.Set{}
-	for _, r := range sets[xds.TypeListener].Resources {
-		accepts, known := f.inbound[r]
-		if !known {
-			l := &listenerv3.Listener{}
-			if err := r.UnmarshalTo(l); err != nil {
-				return nil, err
-			}
-			accepts = l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND
-			f.inbound[r] = accepts
-		}
-		if accepts || p.Role == node.Router {
-			set.Resources = append(set.Resources, r)
-		}
-	}
-	return decision.Load(set, sets[xds.TypeExtension], p)
-}
-
-// atServer tries the requests of all clients to the ports of a proxy.
-func (f *flips) atServer(p affected, end time.Time) error {
-	proxy := p.st.Proxy
-	same := func(typeURL string) bool { return p.before[typeURL].Version == p.after[typeURL].Version }
-	if same(xds.TypeListener) && same(xds.TypeExtension) {
-		return nil
-	}
-	now, err := f.server(p.before, proxy)
-	if err != nil {
-		return err
-	}
-	then, err := f.server(p.after, proxy)
-	if err != nil {
-		return err
-	}
-	ports := slices.Concat(now.Ports(), then.Ports())
-	slices.Sort(ports)
-	ports = slices.Compact(ports)
-	for i, port := range ports {
-		if i == maxFlipPorts || i > 0 && time.Now().After(end) {
-			f.ports += len(ports) - i
-			break
-		}
-		host := proxy.ID
-		for _, instance := range f.mesh.Instances.At(proxy.IPs) {
-			if instance.Endpoint.Port == port {
-				host = instance.Service.Hostname
-				break
-			}
-		}
-		for _, from := range f.clients {
-			for _, r := range f.requests {
-				r.Host, r.Identity, r.Peer, r.Server, r.Port = cmp.Or(r.Host, host), from.identity, from.address, firstAddress(proxy), port
-				r.ALPN, r.Header, r.Now, r.Brief = sidecarALPN(), map[string][]string{}, time.Now(), true
-				if r.Identity == "" {
-					r.SNI, _, _ = strings.Cut(r.Host, ":") // as a client outside of the mesh
-				}
-				if more, err := f.decide(now, then, r, p); err != nil {
-					return err
-				} else if !more {
-					break
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// decide tries a request. It returns false if further requests to the port decide nothing else,
-// because none are read.
-func (f *flips) decide(now, then *decision.Envoy, r decision.Request, p affected) (more bool, err error) {
-	before, err := now.Decide(r)
-	if err != nil {
-		return false, err
-	}
-	after, err := then.Decide(r)
-	if err != nil {
-		return false, err
-	}
-	f.tried++
-	if more = before.HTTP || after.HTTP; before.Allowed == after.Allowed {
-		return more, nil
-	}
-	words := map[bool]string{true: "allowed", false: "denied"}
-	refused := after
-	if after.Allowed {
-		refused = before
-	}
-	x := report.Flipped{
-		Host: r.Host, Port: r.Port, Before: words[before.Allowed], After: words[after.Allowed], Fails: before.Allowed, By: string(refused.By), Reason: refused.Reason,
-	}
-	if more {
-		x.Method, x.Path = r.Method, r.Path
-	}
-	if refused.Rule != "" {
-		x.Rule, _ = f.ruleOf(refused.Rule)
-		if key, _, ok := authorization.ParseRule(refused.Rule); ok && before.Allowed && f.change[key] != nil {
-			x.Rule.Source = f.change[key].Source
-		}
-	}
-	f.add(x, cmp.Or(r.Identity, "none"), p)
-	return more, nil
 }

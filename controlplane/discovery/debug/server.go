@@ -31,7 +31,9 @@ type Config struct {
 	Preview func() Generator
 	// Propose returns the snapshot that would follow one after changes; nil if there is none.
 	Propose func(*snapshot.Mesh, Proposal) *snapshot.Mesh
-	// FlipTime is how long what-if tries requests; 0 means 700 ms.
+	// FlipWork bounds the requests that what-if tries, in units of its work, and FlipTime the time for
+	// them; 0 means 60,000 and 5 s.
+	FlipWork int
 	FlipTime time.Duration
 	// Objects are the configuration.
 	Objects StoredObjects

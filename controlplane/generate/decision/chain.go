@@ -206,6 +206,18 @@ func (e *Envoy) Ports() []uint32 {
 	return slices.Compact(out)
 }
 
+// ServerNames returns the names of the TLS servers at a port.
+func (e *Envoy) ServerNames(port uint32) (out []string) {
+	for _, l := range e.listeners {
+		if l.GetAddress().GetSocketAddress().GetPortValue() == port && (e.gateway || l.GetTrafficDirection() == corev3.TrafficDirection_INBOUND) {
+			for _, chain := range l.GetFilterChains() {
+				out = append(out, chain.GetFilterChainMatch().GetServerNames()...)
+			}
+		}
+	}
+	return out
+}
+
 // isRedirected reports whether a listener accepts redirected connections.
 func isRedirected(l *listenerv3.Listener) bool {
 	return slices.ContainsFunc(l.GetListenerFilters(), func(f *listenerv3.ListenerFilter) bool {

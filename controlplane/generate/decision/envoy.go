@@ -58,7 +58,10 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	if l == nil {
 		return Verdict{By: ByConnection, Reason: fmt.Sprintf("nothing listens on port %d", r.Port)}, nil
 	}
-	picked, _ := pick(l, r)
+	picked, tls := pick(l, r)
+	if !tls {
+		r.SNI = "" // which only a TLS handshake has
+	}
 	if picked == nil {
 		return Verdict{By: ByConnection, Reason: fmt.Sprintf("no filter chain of the listener %s accepts the connection", l.GetName())}, nil
 	}

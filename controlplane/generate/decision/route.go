@@ -17,6 +17,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	redisv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/redis_proxy/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -50,7 +51,8 @@ type Share struct {
 }
 
 // Route returns where the Envoy of a client sends a request of its application, which connects to
-// r.Server and r.Port in plaintext. It returns the zero value if no listener accepts the connection,
+// r.Server and r.Port in plaintext. A connection without requests speaks TLS if it has an SNI; if Envoy
+// would read requests on it, only the name of their routes is returned. Route returns the zero value if no listener accepts the connection,
 // which then bypasses Envoy. If no listener is for them, and proxyPort is not 0, the
 // application uses Envoy as an HTTP proxy there. routes returns a route configuration with all its
 // virtual hosts; nil if there is none.
@@ -63,7 +65,11 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 		return Routed{}, nil
 	}
 	out := Routed{Listener: l.GetName()}
-	chain := choose(l, connection{server: r.Server, port: r.Port, alpn: []string{"http/1.1"}})
+	from := connection{server: r.Server, port: r.Port, alpn: []string{"http/1.1"}}
+	if r.Method == "" {
+		from.alpn, from.tls, from.sni = nil, r.SNI != "", r.SNI
+	}
+	chain := choose(l, from)
 	if chain == nil {
 		out.Reason = "no filter chain of the listener accepts the connection"
 		return out, nil
@@ -72,6 +78,10 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 		hcm, tcp, redis := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}, &redisv3.RedisProxy{}
 		switch packed := f.GetTypedConfig(); {
 		case packed.MessageIs(hcm) && packed.UnmarshalTo(hcm) == nil:
+			if r.Method == "" {
+				out.Routes = cmp.Or(hcm.GetRds().GetRouteConfigName(), hcm.GetRouteConfig().GetName())
+				return out, nil
+			}
 			return out, e.route(&out, hcm, r, routes)
 		case packed.MessageIs(tcp) && packed.UnmarshalTo(tcp) == nil:
 			out.Clusters = sharesOf(tcp)
@@ -151,8 +161,11 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 	}
 	out.Routes = config.GetName()
 	f := &facts{request: r, path: path, header: clone(r.Header), individually: e.minor >= individuallySince}
+	if r.Claims != nil {
+		f.metadata = map[string]map[string]any{envoyconf.TokenFilter: {envoyconf.TokenPayload: r.Claims}}
+	}
 	f.header[":method"], f.header[":authority"], f.header[":path"], f.header[":scheme"] = []string{r.Method}, []string{r.Host}, []string{path}, []string{"http"}
-	host := virtualHost(config, r.Host)
+	host := VirtualHost(config, r.Host)
 	if host == nil {
 		out.Status, out.Reason = 404, "no virtual host is for the host "+r.Host
 		return nil
@@ -236,9 +249,9 @@ func (out *Routed) inject(r *routev3.Route) {
 	}
 }
 
-// virtualHost returns the virtual host for a host: by the whole name, by the longest end, by the
-// longest beginning, or the one for all hosts.
-func virtualHost(config *routev3.RouteConfiguration, host string) *routev3.VirtualHost {
+// VirtualHost returns the virtual host for a host: by the whole name, by the longest end, by the
+// longest beginning, or the one for all hosts; nil if there is none.
+func VirtualHost(config *routev3.RouteConfiguration, host string) *routev3.VirtualHost {
 	host = lower(host)
 	if config.GetIgnorePortInHostMatching() {
 		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
@@ -290,11 +303,8 @@ func (c *compiler) route(m *routev3.RouteMatch, f *facts) (bool, error) {
 		}
 	}
 	for _, d := range m.GetDynamicMetadata() {
-		if d.GetInvert() {
-			return false, fmt.Errorf("an inverted match of metadata is not supported")
-		}
-		_, test, err := c.inMetadata(d)
-		if err != nil || !test(f) {
+		_, test, err := c.inMetadata(&matcherv3.MetadataMatcher{Filter: d.GetFilter(), Path: d.GetPath(), Value: d.GetValue()})
+		if err != nil || test(f) == d.GetInvert() {
 			return false, err
 		}
 	}

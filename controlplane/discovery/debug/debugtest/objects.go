@@ -42,6 +42,17 @@ func (s Objects) List(kind model.Kind, _ string) (out []*model.Config) {
 	return out
 }
 
+// Changed returns the objects after a change; nil deletes one.
+func (s Objects) Changed(change map[model.Key]*model.Config) Objects {
+	next := slices.DeleteFunc(slices.Clone(s), func(c *model.Config) bool { _, ok := change[c.Key]; return ok })
+	for _, c := range change {
+		if c != nil {
+			next = append(next, c)
+		}
+	}
+	return next
+}
+
 // Mesh returns the snapshot of the objects that follows another one; nil for none.
 func (s Objects) Mesh(prev *snapshot.Mesh) *snapshot.Mesh {
 	settings := meshconfig.Default()
