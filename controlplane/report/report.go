@@ -28,6 +28,8 @@ const (
 	// HeldBack: it has older resources, or none, in place of those that it or
 	// another proxy of its kind refused.
 	HeldBack State = "HELD BACK"
+	// Unknown: it is not known, because the question is about the past.
+	Unknown State = "UNKNOWN"
 )
 
 // Replica is what one control plane knows of its proxies.
@@ -152,8 +154,25 @@ type Object struct {
 	// credentials that it names and that proxies are not given, and why.
 	Nobody  string   `json:"nobody,omitempty"`
 	Lacking []string `json:"lacking,omitempty"`
+	// Then is set if the question names a time: the answer is then about proxies that are connected now,
+	// which have the state Unknown, and about problems that the objects of then had with one another.
+	Then *Then `json:"then,omitempty"`
 	// Cut is true if there was more than an answer holds.
 	Cut bool `json:"cut,omitempty"`
+}
+
+// Then is the past of an object, or of what decides the configuration of a proxy.
+type Then struct {
+	At time.Time `json:"at"`
+	// Begins is when the history of the object begins.
+	Begins time.Time `json:"begins,omitzero"`
+	// Version is that of an object at this time, nil if it did not exist, and Next the one after it, nil
+	// if there is none.
+	Version *Version `json:"version,omitempty"`
+	Next    *Version `json:"next,omitempty"`
+	// NoEffect says why the effect of the object cannot be computed; empty if it was.
+	NoEffect string `json:"no_effect,omitempty"`
+	Unrecorded
 }
 
 // Resource is one resource, for all proxies that get it.
@@ -184,6 +203,8 @@ type Decided struct {
 	Proxy
 	Objects  []Part    `json:"objects"`
 	Problems []Problem `json:"problems,omitempty"` // of these objects
+	// Then is set if the question names a time: the proxy is that of now.
+	Then *Then `json:"then,omitempty"`
 	// Cut is true if there was more than an answer holds.
 	Cut bool `json:"cut,omitempty"`
 }
@@ -220,6 +241,9 @@ func Merge(all []Object) Object {
 				out.Changed, out.Started = o.Changed, o.Started
 			}
 			out.Source = cmp.Or(out.Source, o.Source)
+			if out.Then != nil && out.Then.Version == nil && o.Then != nil {
+				out.Then = o.Then // its history may reach back farther
+			}
 		}
 		for _, p := range o.Problems {
 			plain := p

@@ -225,10 +225,13 @@ func (d *day) ask(b *testing.B, prefix string) {
 			b.Fatal(len(all), err)
 		}
 		for _, c := range all {
-			if l == d.logs[0] {
-				_, err = Object(*c.Before)
-			} else {
+			switch {
+			case l == d.logs[1]:
 				_, err = Service(*c.Before)
+			case c.Kind == string(model.MeshConfigKind):
+				_, err = Mesh(*c.Before)
+			default:
+				_, err = Object(*c.Before)
 			}
 			if err != nil {
 				b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,6 +125,7 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 	if len(changes.Objects) != 1 || changes.Objects[0].Name != "deny-items" || changes.Objects[0].Before != nil || !strings.Contains(string(changes.Objects[0].After.Object), "/items") {
 		t.Errorf("changes = %+v, want the new policy", changes.Objects)
 	}
+	s.explainsPast(t, dir, before)
 	for want, fields := range map[string]url.Values{
 		"at=yesterday is not a time": {"at": {"yesterday"}},
 		"it begins at":               {"at": {"2001-02-03T04:05:06Z"}},
@@ -135,6 +137,69 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 	}
 	if code, text := s.debugAnswer(t, "changes", url.Values{"from": {"2030-01-01T00:00:00Z"}}, nil); code != http.StatusBadRequest || !strings.Contains(text, "is after to=") {
 		t.Errorf("changes from the future = %d %s, want an error", code, text)
+	}
+}
+
+// explainsPast checks what the control plane says about an object before it existed, about its first
+// version, after that was replaced and deleted, and about the objects of a proxy.
+func (s *Server) explainsPast(t *testing.T, dir string, before time.Time) {
+	t.Helper()
+	explain := func(fields url.Values, at time.Time, into any) (int, string) {
+		fields.Set("at", at.Format(time.RFC3339Nano))
+		return s.debugAnswer(t, "explain", fields, into)
+	}
+	object := url.Values{"kind": {"AuthorizationPolicy"}, "namespace": {"shop"}, "name": {"deny-items"}}
+	versions := func(n int) func() bool {
+		return func() bool { return len(s.pastOf(t, url.Values{"name": {"deny-items"}}).Versions) == n }
+	}
+	exists := time.Now()
+	file := filepath.Join(dir, "deny.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, map[string][]byte{file: []byte(strings.Replace(string(text), "/items", "/others", 1))})
+	waitFor(t, "the change is recorded", versions(2))
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the deletion is recorded", versions(3))
+	var o report.Object
+	code, body := explain(object, before, &o)
+	if code != http.StatusOK || o.Found || o.Then == nil || o.Then.Version != nil || o.Then.Next == nil || o.Then.Next.Change != report.Created {
+		t.Errorf("explain before the policy = %d %s, want that it was created later", code, body)
+	}
+	o = report.Object{}
+	code, body = explain(object, exists, &o)
+	if code != http.StatusOK || !o.Found || o.Then == nil || o.Then.Version == nil || !strings.Contains(string(o.Then.Version.Object), "/items") ||
+		o.Then.Next == nil || o.Then.Next.Change != report.Updated || o.Source == "" {
+		t.Fatalf("explain the first policy = %d %s, want its version and the next one", code, body)
+	}
+	if len(o.Resources) != 1 || o.Resources[0].Type != "lds" || len(o.Proxies) != 1 || o.Proxies[0] != (report.Standing{Proxy: "client.shop", State: report.Unknown}) {
+		t.Errorf("explain the first policy = %s, want a listener of the proxy", body)
+	}
+	o = report.Object{}
+	if code, body = explain(object, time.Now(), &o); code != http.StatusOK || o.Found || o.Then == nil || o.Then.Version != nil || o.Then.Next != nil {
+		t.Errorf("explain after the policy = %d %s, want that it does not exist", code, body)
+	}
+	for at, want := range map[time.Time]bool{before: false, exists: true} {
+		var d report.Decided
+		code, body := explain(url.Values{"proxyID": {"client.shop"}}, at, &d)
+		had := slices.ContainsFunc(d.Objects, func(p report.Part) bool { return p.Name == "deny-items" })
+		if code != http.StatusOK || had != want || d.Then == nil || d.Types != nil {
+			t.Errorf("explain client.shop = %d %s, want the policy: %v", code, body, want)
+		}
+	}
+	write(t, map[string][]byte{file: []byte("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: converted, namespace: shop}\nspec: {hostnames: [a.example.com]}\n")})
+	waitFor(t, "the HTTPRoute is recorded", func() bool { return len(s.pastOf(t, url.Values{"name": {"converted"}}).Versions) == 1 })
+	o = report.Object{}
+	code, body = explain(object, exists, &o)
+	if code != http.StatusOK || !o.Found || o.Then == nil || o.Then.Version == nil || !strings.Contains(o.Then.NoEffect, "HTTPRoute/shop/converted has changed since") {
+		t.Errorf("explain after a change that cannot be computed = %d %s, want the version without its effect", code, body)
+	}
+	begin := time.Date(2001, 2, 3, 0, 0, 0, 0, time.UTC)
+	if code, body := explain(object, begin, nil); code != http.StatusBadRequest || !strings.Contains(body, "it begins at") {
+		t.Errorf("explain before the history = %d %s, want an error", code, body)
 	}
 }
 

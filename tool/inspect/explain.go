@@ -21,8 +21,14 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
+// explainFlags are the flags of explain.
+type explainFlags struct {
+	askFlags
+	namespace, at string
+}
+
 func newExplainCommand(cfg Config) *cobra.Command {
-	f, namespace := askFlags{cfg: cfg}, ""
+	f := explainFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
 		Use:   "explain (KIND/NAME[.NAMESPACE] | KIND NAME | PROXY | CODE)",
 		Short: "Print why: of an object, a proxy, a request, or a code of analyze",
@@ -36,9 +42,16 @@ with them, and what it or another proxy of its kind rejected.
 Of a code of outrigger analyze, as IST0101: when it is reported, with an example and
 its correction.
 
-KIND is as in outrigger get, and service for those of a cluster.`,
+KIND is as in outrigger get, and service for those of a cluster.
+
+With --at, print what an object was then, and which resources of the proxies that are
+connected now it would have had a part in; or which objects would have decided what a
+proxy has. The control plane computes it from its history, see outrigger history: which
+proxies were connected then, what they acknowledged or rejected, and objects that were
+never valid are not recorded.`,
 		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
-			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
+			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain vs/catalog.shop --at 14:02\n" +
+			"  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
 				return cfg.Exit(exitUsage, errors.New("no object is named: write one, as in vs/catalog.shop or vs catalog -n shop, a proxy, as in catalog-1.shop, or a code, as in IST0101"))
@@ -46,18 +59,30 @@ KIND is as in outrigger get, and service for those of a cluster.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			fields := url.Values{}
+			if f.at != "" {
+				at, err := moment(f.at, time.Now())
+				if err != nil {
+					return cfg.Exit(exitUsage, err)
+				}
+				fields.Set("at", at.Format(time.RFC3339Nano))
+			}
 			if e, ok := analyze.Explain(strings.ToUpper(args[0])); ok && len(args) == 1 {
+				if f.at != "" {
+					return cfg.Exit(exitUsage, fmt.Errorf("--at is for objects and proxies: the code %s has no past", e.Code))
+				}
 				return f.explainCode(cmd, e)
 			}
 			if len(args) == 1 && !strings.Contains(args[0], "/") {
-				return f.explainProxy(cmd, args[0], namespace)
+				return f.explainProxy(cmd, args[0], fields)
 			}
-			return f.explainObject(cmd, args, namespace)
+			return f.explainObject(cmd, args, fields)
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
+	cmd.Flags().StringVar(&f.at, "at", "", "explain what it was at this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	f.add(cmd, outTable, outYAML, outJSON)
-	f.complete(cmd, completeObject(&f, true))
+	f.complete(cmd, completeObject(&f.askFlags, true))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }
@@ -109,8 +134,8 @@ func isService(kind string) bool {
 	return slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind))
 }
 
-func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace string) error {
-	refs, err := candidates(args, namespace)
+func (f *explainFlags) explainObject(cmd *cobra.Command, args []string, fields url.Values) error {
+	refs, err := candidates(args, f.namespace)
 	if err != nil {
 		return f.cfg.Exit(exitUsage, err)
 	}
@@ -121,7 +146,10 @@ func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace st
 	var answers []answer[report.Object]
 	var first, found *report.Object
 	for _, ref := range refs {
-		answers = ask[report.Object](cmd.Context(), addresses, question{path: "explain", fields: url.Values{"kind": {ref.Kind}, "namespace": {ref.Namespace}, "name": {ref.Name}}}, f.timeout)
+		for name, value := range map[string]string{"kind": ref.Kind, "namespace": ref.Namespace, "name": ref.Name} {
+			fields.Set(name, value)
+		}
+		answers = ask[report.Object](cmd.Context(), addresses, question{path: "explain", fields: fields}, f.timeout)
 		var all []report.Object
 		for _, a := range answers {
 			if a.err == nil {
@@ -135,7 +163,7 @@ func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace st
 		if first == nil {
 			first = &merged
 		}
-		if merged.Found || len(merged.Problems) > 0 {
+		if merged.Found || len(merged.Problems) > 0 || merged.Then != nil && merged.Then.Next != nil {
 			found = &merged
 			break
 		}
@@ -148,29 +176,32 @@ func (f *askFlags) explainObject(cmd *cobra.Command, args []string, namespace st
 	if f.output != outTable {
 		err = f.write(cmd.OutOrStdout(), shown)
 	} else {
-		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}.object(*shown)
+		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.object(*shown)
 	}
 	if err != nil {
 		return err
 	}
-	if complain(cmd.ErrOrStderr(), answers) > 0 || found == nil {
+	if complain(cmd.ErrOrStderr(), answers) > 0 || found == nil || found.Then != nil && !found.Found {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
 }
 
-func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) error {
+func (f *explainFlags) explainProxy(cmd *cobra.Command, name string, fields url.Values) error {
 	addresses, err := f.addresses()
 	if err != nil {
 		return err
 	}
-	if namespace != "" && !strings.HasSuffix(name, "."+namespace) {
-		name += "." + namespace
+	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
+		name += "." + f.namespace
 	}
 	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
 	if err := pick(answers, name); err != nil {
 		if complain(cmd.ErrOrStderr(), answers) == len(answers) {
 			return f.cfg.Exit(exitFailed, nil)
+		}
+		if f.at != "" {
+			err = fmt.Errorf("%w: --at explains proxies that are connected now", err)
 		}
 		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (for an object, also write the kind: vs/%s)", err, name))
 	}
@@ -180,7 +211,8 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 			where, name = append(where, a.address), a.value.Proxies[0].Name
 		}
 	}
-	decided := ask[report.Decided](cmd.Context(), where, question{path: "explain", fields: url.Values{"proxyID": {name}}}, f.timeout)
+	fields.Set("proxyID", name)
+	decided := ask[report.Decided](cmd.Context(), where, question{path: "explain", fields: fields}, f.timeout)
 	var all []report.Decided
 	for _, d := range decided {
 		if d.err == nil {
@@ -191,8 +223,10 @@ func (f *askFlags) explainProxy(cmd *cobra.Command, name, namespace string) erro
 		err = f.write(cmd.OutOrStdout(), all)
 	} else {
 		for _, d := range all {
-			v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}
-			if err = v.proxy(d.Proxy); err == nil {
+			v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+			if d.Then != nil {
+				err = v.decidedThen(d)
+			} else if err = v.proxy(d.Proxy); err == nil {
 				err = v.decided(d)
 			}
 		}

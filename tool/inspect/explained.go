@@ -15,6 +15,9 @@ import (
 
 // object prints the effect of an object.
 func (v view) object(o report.Object) error {
+	if o.Then != nil {
+		return v.objectThen(o)
+	}
 	title := titled(o.Ref)
 	if !o.Found {
 		v.say("There is no %s, neither in a store nor in what proxies have.\n", title)
@@ -97,7 +100,11 @@ func (v view) resources(o report.Object) error {
 		v.say("\nNo resource of the proxies that are connected comes from it.\n")
 		return nil
 	}
-	v.say("\nIt has a part in %s:\n", count(len(o.Resources), "resource", "resources"))
+	verb := "has"
+	if o.Then != nil {
+		verb = "had"
+	}
+	v.say("\nIt %s a part in %s:\n", verb, count(len(o.Resources), "resource", "resources"))
 	rows := [][]string{{"TYPE", "NAME", "PROXIES", "HELD BACK"}}
 	shown, left := cut(v.flags, o.Resources)
 	for _, r := range shown {
@@ -106,6 +113,11 @@ func (v view) resources(o report.Object) error {
 			back = fmt.Sprint(r.HeldBack)
 		}
 		rows = append(rows, []string{strings.ToUpper(r.Type), r.Name, strconv.Itoa(r.Proxies), back})
+	}
+	if o.Then != nil { // what was held back is not recorded
+		for i := range rows {
+			rows[i] = rows[i][:3]
+		}
 	}
 	if _, err := v.indented().columns(rows, "NAME"); err != nil {
 		return err

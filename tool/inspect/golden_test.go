@@ -191,6 +191,7 @@ func TestGolden(t *testing.T) {
 		"explain-nobody":  func(v view) error { return v.object(lost) },
 		"explain-gateway": func(v view) error { return v.object(front) },
 		"explain-proxy":   func(v view) error { return v.decided(decided) },
+		"explain-then":    func(v view) error { return v.printThen(decided) },
 		"request-allowed": func(v view) error { return v.decision(requests()[0]) },
 		"request-route":   func(v view) error { return v.decision(routedRequests()[0]) },
 		"request-answer":  func(v view) error { return v.decision(routedRequests()[1]) },

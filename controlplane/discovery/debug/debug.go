@@ -42,6 +42,8 @@ type debugger struct {
 	mesh   *snapshot.Mesh
 	query  url.Values
 	asker  asker
+	// then is true for the past, see inPast.
+	then bool
 	// ended is closed when nobody waits for the answer any more; nil if that is not known.
 	ended <-chan struct{}
 }
@@ -81,7 +83,7 @@ func answers() map[string]answerer {
 		"connections":         {false, debugger.connections, "the streams"},
 		"adsz":                {false, debugger.adsz, "the streams and their subscriptions; ?push=true sends everything again"},
 		"proxies":             {false, debugger.proxies, "the proxies, with the state of each type and its age; ?proxyID="},
-		"explain":             {false, debugger.explain, "the effect of an object, ?kind=&namespace=&name=; what decides the configuration of a proxy, ?proxyID="},
+		"explain":             {false, debugger.explain, "the effect of an object, ?kind=&namespace=&name=&at=TIME; what decides the configuration of a proxy, ?proxyID=&at=TIME"},
 		"request":             {false, debugger.request, "what a proxy decides about a request, ?from=&to=&port=&method=&path=&host=&header=NAME=VALUE&jwt=&at=TIME, or the same as a form that is sent by POST"},
 		"replay":              {true, debugger.replay, "what a proxy would decide about recorded requests with other policies; a form with to=, policies=, records="},
 		"whatif":              {true, debugger.whatIf, "what a change of objects would do; a form with objects=, source=, namespace=, delete=true, proxyID="},

@@ -39,6 +39,10 @@ func (d debugger) explain() (answerOf, error) {
 	if !d.asker.all && ref.Namespace != d.asker.namespace {
 		return answerOf{}, fmt.Errorf("%w: the object is in the namespace %q, and the caller is %s", errForbidden, ref.Namespace, d.asker.name)
 	}
+	if d.query.Get("at") != "" {
+		out, err := d.explainThen(keyOf(ref))
+		return answerOf{json: out}, err
+	}
 	return answerOf{json: d.explainObject(keyOf(ref))}, nil
 }
 
@@ -100,7 +104,7 @@ func (d debugger) explainObject(key model.Key) report.Object {
 		out.Found, out.Source = true, c.Source
 	}
 	sequence := d.mesh.Sequence
-	if cfg.Changed != nil {
+	if cfg.Changed != nil && !d.then {
 		sequence, out.Changed, out.Started = cfg.Changed(key)
 	}
 	out.Problems = d.problemsOf(func(k model.Key) bool { return k == key })
@@ -123,9 +127,14 @@ func (d debugger) explainObject(key model.Key) report.Object {
 			continue
 		}
 		having = append(having, st)
-		refused, waits := d.heldFrom(st)
-		refused = slices.DeleteFunc(refused, func(h heldBack) bool { return !mine[h.item] })
-		out.Proxies = append(out.Proxies, d.standingOf(st, mine, refused, waits, sequence))
+		var refused []heldBack
+		standing := report.Standing{Proxy: st.Proxy.ID, State: report.Unknown}
+		if !d.then {
+			all, waits := d.heldFrom(st)
+			refused = slices.DeleteFunc(all, func(h heldBack) bool { return !mine[h.item] })
+			standing = d.standingOf(st, mine, refused, waits, sequence)
+		}
+		out.Proxies = append(out.Proxies, standing)
 		for it := range mine {
 			r := resources[it]
 			if r == nil {
@@ -223,11 +232,23 @@ func (d debugger) problemsOf(of func(model.Key) bool) []report.Problem {
 
 // explainProxy tells which objects have a part in the resources of a proxy.
 func (d debugger) explainProxy() (answerOf, error) {
+	at, err := d.moment("at", time.Time{})
+	if err != nil {
+		return answerOf{}, err
+	}
+	d, unknown, err := d.inPast()
+	if err != nil {
+		return answerOf{}, err
+	}
 	st, err := d.subject()
 	if err != nil {
 		return answerOf{}, err
 	}
 	out := report.Decided{Proxy: d.describe(st), Objects: []report.Part{}}
+	if d.then {
+		out.Types, out.Held, out.Snapshot = nil, nil, 0 // they are of now
+		out.Then = &report.Then{At: at, Unrecorded: unknown}
+	}
 	parts := map[model.Key]*report.Part{}
 	part := func(key model.Key) *report.Part {
 		if parts[key] == nil {

@@ -111,7 +111,7 @@ func (d debugger) inPast() (_ debugger, unknown report.Unrecorded, err error) {
 		return d, unknown, nil
 	}
 	if !d.asker.all {
-		return d, unknown, fmt.Errorf("%w: the past is for callers of the namespace %s, not %s", errForbidden, rootOf(d.mesh), d.asker.name)
+		return d, unknown, d.notOfPast()
 	}
 	if d.cfg.Past == nil || d.cfg.Propose == nil || d.cfg.Preview == nil {
 		return d, unknown, errNoPast
@@ -153,7 +153,13 @@ func (d debugger) inPast() (_ debugger, unknown report.Unrecorded, err error) {
 	d.mesh = d.cfg.Propose(d.mesh, then)
 	d.source = pastSource{d.source, d.cfg.Preview()}
 	d.cfg.Objects = pastObjects{d.cfg.Objects, then.Objects}
+	d.then = true
 	return d, unknown, nil
+}
+
+// notOfPast returns the error for callers that do not see all of the mesh.
+func (d debugger) notOfPast() error {
+	return fmt.Errorf("%w: the past is for callers of the namespace %s, not %s", errForbidden, rootOf(d.mesh), d.asker.name)
 }
 
 // settings takes the mesh config and the networks of before out of changes. If they are not known,

@@ -26,10 +26,17 @@ func (cfg Config) object(key model.Key) *model.Config {
 // and what could not be made of them.
 func (d debugger) problems() []KnownProblem {
 	var out []KnownProblem
-	if d.cfg.Problems != nil {
+	if d.then {
+		for _, p := range d.mesh.Problems {
+			p.Warning = true // a snapshot contains only objects in force
+			out = append(out, KnownProblem{Problem: p})
+		}
+	} else if d.cfg.Problems != nil {
 		out = d.cfg.Problems()
 	}
-	out = append(out, d.source.Problems()...)
+	if !d.then {
+		out = append(out, d.source.Problems()...)
+	}
 	slices.SortStableFunc(out, func(a, b KnownProblem) int {
 		return cmp.Or(strings.Compare(a.Object.String(), b.Object.String()), strings.Compare(a.Reason, b.Reason))
 	})

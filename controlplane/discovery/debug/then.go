@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package debug
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+)
+
+// explainThen tells what an object was at the moment that the question names with at, and which
+// resources of the proxies that are connected now it would have had a part in.
+func (d debugger) explainThen(key model.Key) (report.Object, error) {
+	past := d.cfg.Past
+	if key.Kind == model.KubernetesService {
+		past = d.cfg.PastServices
+	}
+	if past == nil {
+		return report.Object{}, errNoPast
+	}
+	at, err := d.moment("at", time.Time{})
+	if err != nil {
+		return report.Object{}, err
+	}
+	if !d.asker.all {
+		return report.Object{}, d.notOfPast()
+	}
+	then, err := d.versionAt(past, key, at)
+	if err != nil {
+		return report.Object{}, err
+	}
+	out := report.Object{Ref: refOf(key), Replica: d.cfg.Replica, InForce: snapshot.InForce(key.Kind) || key.Kind == model.KubernetesService}
+	if then.Version != nil {
+		earlier, unknown, err := d.inPast()
+		if err == nil {
+			out = earlier.explainObject(key)
+			out.Lacking = nil // certificates are those of now
+			then.Unrecorded = unknown
+		} else {
+			then.NoEffect = err.Error() // what the object was is known
+		}
+		out.Found, out.Source = true, then.Version.Source
+	}
+	out.Then = then
+	return out, nil
+}
+
+// versionAt returns the version of an object at a moment, with its content unless it is a service, and the
+// one after it.
+func (d debugger) versionAt(past Past, key model.Key, at time.Time) (*report.Then, error) {
+	of := revisions.Filter{Kind: key.Kind, Namespace: key.Namespace, Name: key.Name}
+	h, err := past.List(of)
+	switch all := h.Versions; {
+	case err != nil:
+		return nil, err
+	case at.Before(h.Begins):
+		return nil, revisions.EarlierError{Begins: h.Begins}
+	case !h.Stopped.IsZero() && at.After(h.Stopped):
+		return nil, fmt.Errorf("nothing is recorded since %s: %s", h.Stopped.Format(time.RFC3339), h.Reason)
+	case h.Omitted > 0 && at.Before(all[0].At):
+		return nil, fmt.Errorf("%s has more than %d versions since then: name a time after %s", key, len(all), all[0].At.Format(time.RFC3339))
+	case len(all) == 0 && d.cfg.Objects != nil && d.cfg.Objects.Get(key) != nil:
+		return nil, fmt.Errorf("no versions of %s are recorded: it is too large, or a machine registered it", key)
+	}
+	out := &report.Then{At: at, Begins: h.Begins}
+	next := slices.IndexFunc(h.Versions, func(v report.Version) bool { return v.At.After(at) })
+	if next >= 0 {
+		out.Next = &h.Versions[next]
+	} else {
+		next = len(h.Versions)
+	}
+	if next == 0 || h.Versions[next-1].Change == report.Deleted {
+		return out, nil
+	}
+	out.Version = &h.Versions[next-1]
+	if key.Kind == model.KubernetesService {
+		return out, nil
+	}
+	of.Revision = out.Version.Revision
+	if h, err = past.List(of); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(h.Versions, func(v report.Version) bool { return v.Object != nil && v.Revision == of.Revision })
+	if i < 0 {
+		return nil, errors.New("the version of then was removed just now: the history begins later")
+	}
+	out.Version.Object = h.Versions[i].Object
+	return out, nil
+}
