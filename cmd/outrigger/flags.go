@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/mesh"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
@@ -52,7 +53,7 @@ func newUpCommand(env environment, kill <-chan struct{}, observe func(mesh.Watch
 		Example: upExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			host.Out = cmd.OutOrStdout()
+			host.Out = columns.Raw(cmd.OutOrStdout()) // it knows the terminal itself
 			return mesh.Up(cmd.Context(), cfg, host)
 		},
 	}
@@ -100,7 +101,7 @@ func newInjectCommand() *cobra.Command {
 				defer func() { _ = opened.Close() }() // only read
 				from = opened
 			}
-			return in.File(from, cmd.OutOrStdout(), namespace, func(line string) { cmd.PrintErrln(line) })
+			return in.File(from, columns.Raw(cmd.OutOrStdout()), namespace, func(line string) { cmd.PrintErrln(line) })
 		},
 	}
 	flags := cmd.Flags()

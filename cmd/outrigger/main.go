@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/internal/collateral"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/mesh"
 	"github.com/outrigger-mesh/outrigger/tool/inspect"
 	"github.com/outrigger-mesh/outrigger/tool/install"
@@ -56,8 +56,7 @@ func run(args []string, env environment) int {
 	defer cluster.Close()
 	root := newRootCommand(env, kill, cluster)
 	out := &objects.Output{File: os.Stdout, End: cancel}
-	root.SetOut(out)
-	err := objects.Execute(ctx, root, args)
+	err := objects.Execute(ctx, root, args, out)
 	if err == nil {
 		err = out.Failed()
 	}
@@ -68,7 +67,7 @@ func run(args []string, env environment) int {
 	case errors.As(err, &exit) && exit.Err == nil: // the command has printed it
 	case out.Closed(err):
 	default:
-		fmt.Fprintln(os.Stderr, "outrigger:", err)
+		root.PrintErrln("outrigger:", err)
 	}
 	return exit.Code
 }
@@ -93,12 +92,12 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 		cluster = nil
 	}
 	questions := inspect.Config{
-		Default: func() ([]string, error) { return inspect.Controls(env.control, cluster) }, Cluster: cluster, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: objects.Columns(os.Stdout),
+		Default: func() ([]string, error) { return inspect.Controls(env.control, cluster) }, Cluster: cluster, Exit: func(code int, err error) error { return &objects.ExitError{Code: code, Err: err} }, Dumb: env.dumb, Width: columns.OfTerminal(os.Stdout),
 	}
 	observe := func(w mesh.Watched) mesh.Observer { return inspect.Observer(questions, w) }
 	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
 	root.AddCommand(objects.Commands(objects.Config{
-		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: objects.Columns(os.Stdout),
+		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: columns.OfTerminal(os.Stdout),
 		OpenTerminal: func() (io.ReadWriteCloser, error) { return objects.OpenTerminal(os.Stdout) },
 		Analyze: func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool) {
 			if given {

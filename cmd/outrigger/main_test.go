@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,12 +17,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/tool/objects"
 )
 
@@ -223,22 +224,20 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestHelp checks that the help of every command fits 80 columns, and that the help of the program has
+// TestHelp checks that the help of every command fits terminals, and that the help of the program has
 // every command in a group.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	var walk func(cmd *cobra.Command, path []string)
 	walk = func(cmd *cobra.Command, path []string) {
-		root := newRootCommand(environment{}, nil, nil)
 		var out bytes.Buffer
-		root.SetOut(&out)
-		if err := objects.Execute(t.Context(), root, append(path, "--help")); err != nil {
-			t.Errorf("%v: %v", path, err)
-		}
-		for line := range strings.Lines(out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
-				t.Errorf("outrigger %s --help: a line has %d characters: %s", strings.Join(path, " "), n, line)
+		for _, width := range []int{40, 60, 80, 0} { // without a terminal it has 80, too
+			out.Reset()
+			root := newRootCommand(environment{}, nil, nil)
+			if err := objects.Execute(t.Context(), root, append(path, "--help"), &columns.Writer{Out: &out, Width: width}); err != nil {
+				t.Errorf("%v: %v", path, err)
 			}
+			fits(t, strings.Join(path, " ")+" --help", out.String(), cmp.Or(width, 80))
 		}
 		if _, rest, _ := strings.Cut(out.String(), "Additional Commands:"); len(path) == 0 && strings.Count(rest[:strings.Index(rest, "\n\n")], "\n") != 3 {
 			t.Errorf("the help has commands without a group:\n%s", out.String())

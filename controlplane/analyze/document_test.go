@@ -17,7 +17,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
 		e, ok := Explain(c.Code)
-		page := e.Page()
+		page := e.Page(80)
 		if c.Absent != "" {
 			if !ok || !strings.Contains(strings.ReplaceAll(page, "\n", " "), c.Absent) {
 				t.Errorf("the page of %s is\n%s", c.Code, page)
@@ -41,7 +41,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	if e, ok := Explain("IST9999"); ok {
-		t.Errorf("an unknown code has the page\n%s", e.Page())
+		t.Errorf("an unknown code has the page\n%s", e.Page(80))
 	}
 }
 

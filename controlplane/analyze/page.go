@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // examples has for each code an object with the mistake, the finding, and the object without it, and
@@ -15,9 +17,6 @@ import (
 //
 //go:embed testdata/base.yaml testdata/IST* testdata/OUT*
 var examples embed.FS
-
-// pageWidth is the width of sentences in pages, in characters.
-const pageWidth = 80
 
 // Explanation is what a code means.
 type Explanation struct {
@@ -74,21 +73,27 @@ func findingsOf(code, all string) string {
 	return b.String()
 }
 
-// Page returns the explanation in Markdown.
-func (e Explanation) Page() string {
+// Page returns the explanation in Markdown, with sentences and findings in lines of at most width
+// characters. Objects stay as they are, so that they can be copied.
+func (e Explanation) Page(width int) string {
+	const findings = "outrigger analyze prints"
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s: %s\n\n", e.Code, e.Name)
 	if e.NotReported != "" {
-		b.WriteString(Wrap("A code of istioctl analyze. It is not reported: "+e.NotReported+".", "", pageWidth))
+		b.WriteString(Wrap("A code of istioctl analyze. It is not reported: "+e.NotReported+".", "", width))
 		return b.String()
 	}
-	b.WriteString(Wrap(fmt.Sprintf("Severity: %s. It is reported when %s.", e.Severity, e.When), "", pageWidth))
+	b.WriteString(Wrap(fmt.Sprintf("Severity: %s. It is reported when %s.", e.Severity, e.When), "", width))
 	for _, part := range [][2]string{
-		{"With these objects", e.Example}, {"outrigger analyze prints", e.Findings}, {"With these it does not", e.Corrected}, {"In base.yaml, beside both", e.Beside},
+		{"With these objects", e.Example}, {findings, e.Findings}, {"With these it does not", e.Corrected}, {"In base.yaml, beside both", e.Beside},
 	} {
 		fmt.Fprintf(&b, "\n%s:\n\n", part[0])
 		for line := range strings.Lines(part[1]) {
-			b.WriteString(strings.TrimRight("    "+line, " \n") + "\n")
+			line = strings.TrimRight("    "+line, " \n") + "\n"
+			if part[0] == findings {
+				line = columns.Wrap(line, width)
+			}
+			b.WriteString(line)
 		}
 	}
 	return b.String()

@@ -5,6 +5,7 @@ package collateral
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -26,15 +27,46 @@ type buildInfo struct {
 
 // NewVersion returns the command that prints the version of a program.
 func NewVersion(version string) *cobra.Command {
-	return &cobra.Command{
+	var output format
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" {
+				return printVersion(cmd.OutOrStdout(), thisBuild(version), false, output)
+			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
 			return err
 		},
 	}
+	output.add(cmd)
+	return cmd
+}
+
+// format is the value of the flag -o.
+type format string
+
+// add adds the flag.
+func (f *format) add(cmd *cobra.Command) {
+	cmd.Flags().VarP(f, "output", "o", "yaml or json")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
+}
+
+func (f *format) String() string { return string(*f) }
+
+// Type returns the name of the type in the help.
+func (f *format) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (f *format) Set(text string) error {
+	if text != "yaml" && text != "json" {
+		return errors.New("it must be yaml or json")
+	}
+	*f = format(text)
+	return nil
 }
 
 // AddBuildVersion adds the command that prints the version of a program that replaces one of Istio's,
@@ -57,7 +89,7 @@ func shortVersion(version string) string { return "client version: " + version +
 
 func newBuildVersion(program, version string) *cobra.Command {
 	var short bool
-	var output string
+	var output format
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -68,14 +100,11 @@ func newBuildVersion(program, version string) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&short, "short", "s", false, "print the version only")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "yaml or json")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag exists, and has no other completion
-	}
+	output.add(cmd)
 	return cmd
 }
 
-func printVersion(w io.Writer, info buildInfo, short bool, output string) error {
+func printVersion(w io.Writer, info buildInfo, short bool, output format) error {
 	var out string
 	switch {
 	case output == "json":
@@ -87,8 +116,6 @@ func printVersion(w io.Writer, info buildInfo, short bool, output string) error 
 	case output == "yaml":
 		out = fmt.Sprintf("clientVersion:\n  golang_version: %s\n  revision: %s\n  status: %s\n  tag: %s\n  version: %s\n\n",
 			yamlText(info.GolangVersion), yamlText(info.GitRevision), yamlText(info.BuildStatus), yamlText(info.GitTag), yamlText(info.Version))
-	case output != "":
-		return fmt.Errorf("--output is %q; it must be yaml or json", output)
 	case short:
 		out = shortVersion(info.Version)
 	default:

@@ -34,7 +34,7 @@ func TestPrintVersion(t *testing.T) {
 		"yaml": "clientVersion:\n  golang_version: go1.26.8\n  revision: \"12e4567\"\n  status: Clean\n  tag: v1.2.3\n  version: \"1.2.3\"\n\n",
 	} {
 		var out bytes.Buffer
-		output := args
+		output := format(args)
 		if args == "short" {
 			output = ""
 		}
@@ -66,7 +66,7 @@ func TestVersionCommand(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &doc) != nil || len(doc["clientVersion"]) != 5 || doc["clientVersion"]["golang_version"] == "" {
 		t.Errorf("JSON: got %q, error %v", out, err)
 	}
-	if _, err := run("-o", "xml"); err == nil || err.Error() != `--output is "xml"; it must be yaml or json` {
+	if _, err := run("-o", "xml"); err == nil || err.Error() != `invalid argument "xml" for "-o, --output" flag: it must be yaml or json` {
 		t.Error(err)
 	}
 }

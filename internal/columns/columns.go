@@ -29,6 +29,7 @@ type Table struct {
 	Lines     []string // without line breaks
 	Missing   []string // headers of the columns that are left out
 	Shortened bool     // whether any cell is not shown in full
+	width     int
 }
 
 // Fit lays out rows, of which the first is the header, in lines of at most width characters. If they are
@@ -38,7 +39,7 @@ type Table struct {
 func Fit(rows [][]string, first string, width int) Table {
 	natural := widthsOf(rows)
 	widths, kept := fit(rows[0], natural, first, width)
-	t := Table{Missing: rows[0][kept:]}
+	t := Table{Missing: rows[0][kept:], width: width}
 	for _, r := range rows {
 		var b strings.Builder
 		space := 0
@@ -57,7 +58,7 @@ func Fit(rows [][]string, first string, width int) Table {
 func (t Table) String() string {
 	text := strings.Join(t.Lines, "\n") + "\n"
 	if len(t.Missing) > 0 {
-		text += "The terminal is too narrow for " + strings.Join(t.Missing, ", ") + ".\n"
+		text += Wrap("The terminal is too narrow for "+strings.Join(t.Missing, ", ")+".\n", t.width)
 	}
 	return text
 }

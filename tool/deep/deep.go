@@ -36,19 +36,20 @@ const (
 // Result is what an Envoy says about the proxies of a mesh.
 type Result struct {
 	// Proxies is the number of proxies, and Configurations that of the different ones they have.
-	Proxies, Configurations int
-	Refused                 []Refusal
+	Proxies        int       `json:"proxies"`
+	Configurations int       `json:"configurations"`
+	Refused        []Refusal `json:"refused,omitempty"`
 	// Left is the number of proxies that were not looked at, because of the limits.
-	Left int
+	Left int `json:"not_validated,omitempty"`
 	// Problems are those of patches, which have no effect.
-	Problems []model.Problem
+	Problems []model.Problem `json:"-"`
 }
 
 // Refusal is a configuration that Envoy refuses.
 type Refusal struct {
-	Proxy  string // one that has it
-	Alike  int    // the number of them
-	Reason string // Envoy's words
+	Proxy  string `json:"proxy"`   // one that has it
+	Alike  int    `json:"proxies"` // the number of them
+	Reason string `json:"reason"`  // Envoy's words
 }
 
 // Check validates what the proxies of an input would have with the Envoy at a path.

@@ -92,9 +92,9 @@ command line.`,
 	flags.StringVar(&f.failure, "failure-threshold", string(analyze.Error), "least severity that fails: error, warning or info")
 	flags.StringVar(&f.threshold, "output-threshold", string(analyze.Info), "least severity that is printed: error, warning or info")
 	flags.BoolVar(&f.lenient, "ignore-unknown", false, "skip documents that are no objects")
-	flags.BoolVarP(&f.list, "list-analyzers", "L", false, "print the table of all codes")
+	flags.BoolVarP(&f.list, "list-analyzers", "L", false, "print all codes")
 	flags.BoolVarP(&f.recursed, "recursive", "R", true, "read subdirectories")
-	f.addAsked(cmd, outTable, outYAML, outJSON, outLog)
+	f.addAsked(cmd, outLog)
 	completeValue(cmd, "code", codes)
 	f.addWatch(cmd)
 	return cmd
@@ -105,8 +105,7 @@ func (f *analyzeFlags) run(cmd *cobra.Command) error {
 		return f.cfg.Exit(exitUsage, err)
 	}
 	if f.list {
-		_, err := io.WriteString(cmd.OutOrStdout(), analyze.Document())
-		return err
+		return f.printCodes(cmd.OutOrStdout())
 	}
 	if f.watch {
 		return newWatcher(cmd, &f.askFlags, f.watchFlags, false).run(cmd.Context(), func(ctx context.Context) (frame, error) { return f.frame(ctx, nil) })
@@ -137,7 +136,7 @@ func (f *analyzeFlags) frame(ctx context.Context, in io.Reader) (frame, error) {
 	})
 	same, err := json.Marshal(result)
 	return frame{failed: failed, same: string(same), page: func(v view) error {
-		if f.output == outTable || f.output == outLog {
+		if f.forReaders() {
 			f.print(v.out, result)
 			return nil
 		}
@@ -147,7 +146,7 @@ func (f *analyzeFlags) frame(ctx context.Context, in io.Reader) (frame, error) {
 
 // check checks the values of flags.
 func (f *analyzeFlags) check(cmd *cobra.Command) error {
-	if err := errors.Join(f.known(), f.checkInterval()); err != nil {
+	if err := f.checkInterval(); err != nil {
 		return err
 	}
 	for _, of := range []struct{ name, value string }{{"failure-threshold", f.failure}, {"output-threshold", f.threshold}} {

@@ -74,7 +74,7 @@ func TestAnalyzeFlags(t *testing.T) {
 		"all namespaces":   {"- -n other -A", 1, "IST0101", ""},
 		"json":             {"- -o json --code IST0101", 1, `"code": "IST0101"`, "IST0174"},
 		"yaml":             {"- -o yaml --code IST0101", 1, "code: IST0101", ""},
-		"codes":            {"-L", 0, "| `OUT0002` |", ""},
+		"codes":            {"-L", 0, "OUT0002  ", ""},
 		"unknown code":     {"- --code IST9999", 2, "--code IST9999 is unknown", ""},
 		"absent code":      {"- --suppress IST0140", 2, "the code is unknown", ""},
 		"wrong object":     {"- --suppress IST0101=a/b/c/d", 2, "write CODE, or CODE=KIND/NAMESPACE/NAME", ""},

@@ -66,7 +66,7 @@ services, addresses, and what an object says in other fields stay in it.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.addControls(cmd)
-	f.output, f.outputs = outTable, []string{outTable}
+	f.output = outTable
 	cmd.Flags().StringVar(&f.file, "file", "outrigger-report.tar.gz", "file to write; it must not exist")
 	cmd.Flags().DurationVar(&f.most, "within", 2*time.Minute, "greatest time in all")
 	cmd.Flags().IntVar(&f.proxies, "proxies", 20, "number of proxies whose configuration is collected, first those that are not in sync")

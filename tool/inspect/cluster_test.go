@@ -60,7 +60,7 @@ func TestCluster(t *testing.T) {
 			t.Fatalf("control planes %q, %v", got, err)
 		}
 	}
-	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, outputs: []string{outTable}, cfg: Config{
+	f := topFlags{reachFlags: reachFlags{askFlags: askFlags{timeout: time.Minute, output: outTable, cfg: Config{
 		Cluster: c, Default: func() ([]string, error) { return c.controls() }, Exit: func(_ int, err error) error { return err },
 	}}}}
 	var complaints bytes.Buffer
@@ -133,7 +133,7 @@ func TestControlNamespace(t *testing.T) {
 	c := NewCluster(t.Context(), "")
 	f := askFlags{cfg: Config{Cluster: c, Default: func() ([]string, error) { return []string{c.namespace + ":15014"}, nil }}}
 	cmd := &cobra.Command{Use: "status"}
-	f.add(cmd, outTable, outJSON)
+	f.add(cmd)
 	if err := cmd.ParseFlags([]string{"-i", "mesh"}); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // Config configures how the commands find control planes.
@@ -40,10 +41,10 @@ const (
 
 // Output formats.
 const (
-	outTable = "table"
-	outWide  = "wide"
-	outYAML  = "yaml"
-	outJSON  = "json"
+	outTable = output.Table
+	outWide  = output.Wide
+	outYAML  = output.YAML
+	outJSON  = output.JSON
 )
 
 // defaultNamespace is the namespace of the control plane in a cluster, as with istioctl.
@@ -64,23 +65,20 @@ type askFlags struct {
 	namespace string // of the control plane
 	timeout   time.Duration
 	output    string
-	outputs   []string
 	all       bool
 	memory    *memory // of a command that asks again and again; else nil
 }
 
-// add adds the flags to a command with the given output formats, the default first.
-func (f *askFlags) add(cmd *cobra.Command, outputs ...string) {
-	f.addAsked(cmd, outputs...)
+// add adds the flags to a command.
+func (f *askFlags) add(cmd *cobra.Command) {
+	f.addAsked(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "show long lists to their end")
 }
 
-// addAsked adds the flags to a command without long lists.
-func (f *askFlags) addAsked(cmd *cobra.Command, outputs ...string) {
-	f.outputs = outputs
+// addAsked adds the flags to a command without long lists, with more formats of the output than a table has.
+func (f *askFlags) addAsked(cmd *cobra.Command, more ...string) {
 	f.addControls(cmd)
-	cmd.Flags().StringVarP(&f.output, "output", "o", outputs[0], oneOf(outputs))
-	completeValue(cmd, "output", func() []string { return slices.Clone(outputs) })
+	output.Add(cmd, &f.output, more...)
 }
 
 // addControls adds the flags that name control planes.
@@ -95,33 +93,25 @@ func (f *askFlags) addNamespace(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.namespace, "istioNamespace", "i", f.cfg.Cluster.controlNamespace(), "namespace of the control plane in the cluster of kubectl (environment: ISTIOCTL_ISTIONAMESPACE)")
 }
 
-// width returns the greatest width of tables, in characters: that of the terminal.
+// width returns the greatest width of tables, in characters: that of the terminal. Wide ones, and those
+// for files and pipes, have no limit.
 func (f *askFlags) width() int {
-	if f == nil || f.cfg.Width <= 0 {
-		return tableWidth
+	if f.cfg.Width <= 0 || f.output == outWide {
+		return columns.Unlimited
 	}
 	return max(f.cfg.Width, leastWidth)
 }
 
-// oneOf lists alternatives: "a, b or c".
-func oneOf(list []string) string {
-	last := len(list) - 1
-	return strings.Join(list[:last], ", ") + " or " + list[last]
-}
-
-// known returns an error if the output format is unknown.
-func (f *askFlags) known() error {
-	if !slices.Contains(f.outputs, f.output) {
-		return fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs))
+// textWidth is like width for sentences, which files and pipes have in lines, too.
+func (f *askFlags) textWidth() int {
+	if f.cfg.Width <= 0 && f.output != outWide {
+		return tableWidth
 	}
-	return nil
+	return f.width()
 }
 
 // addresses returns the addresses of the control planes to query.
 func (f *askFlags) addresses() ([]string, error) {
-	if err := f.known(); err != nil {
-		return nil, f.cfg.Exit(exitUsage, err)
-	}
 	list := f.controls
 	if len(list) == 0 {
 		if f.namespace != "" {
@@ -151,20 +141,7 @@ func (f *askFlags) addresses() ([]string, error) {
 }
 
 // write prints an answer as JSON or YAML.
-func (f *askFlags) write(out io.Writer, answer any) error {
-	raw, err := json.MarshalIndent(answer, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the response: %w", err)
-	}
-	raw = append(raw, '\n')
-	if f.output == outYAML {
-		if raw, err = yaml.JSONToYAML(raw); err != nil {
-			return fmt.Errorf("write the response as YAML: %w", err)
-		}
-	}
-	_, err = out.Write(raw)
-	return err
-}
+func (f *askFlags) write(out io.Writer, answer any) error { return output.Write(out, f.output, answer) }
 
 // cut returns the beginning of a list and the number of omitted entries.
 func cut[T any](f *askFlags, list []T) (shown []T, left int) {

@@ -25,7 +25,6 @@ type completed = func(cmd *cobra.Command, args []string, beginning string) ([]st
 // askQuietly asks the control planes, and returns nil without an answer: a completion has no place for
 // errors.
 func askQuietly[T any](cmd *cobra.Command, f *askFlags, q question) (out []T) {
-	f.output = f.outputs[0]
 	f.cfg.Cluster.hurry(completionTimeout)
 	addresses, err := f.addresses()
 	if err != nil {

@@ -40,7 +40,7 @@ type dashboardFlags struct {
 }
 
 func newDashboardCommand(cfg Config) *cobra.Command {
-	f := dashboardFlags{topFlags: topFlags{reachFlags: reachFlags{askFlags: askFlags{cfg: cfg, output: outTable, outputs: []string{outTable}}}}}
+	f := dashboardFlags{topFlags: topFlags{reachFlags: reachFlags{askFlags: askFlags{cfg: cfg, output: outTable}}}}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page that shows the running mesh",

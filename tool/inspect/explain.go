@@ -19,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // explainFlags are the flags of explain.
@@ -81,20 +82,17 @@ never valid are not recorded.`,
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
 	cmd.Flags().StringVar(&f.at, "at", "", "explain what it was at this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	f.complete(cmd, completeObject(&f.askFlags, true))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }
 
 func (f *askFlags) explainCode(cmd *cobra.Command, e analyze.Explanation) error {
-	if err := f.known(); err != nil {
-		return f.cfg.Exit(exitUsage, err)
-	}
-	if f.output != outTable {
+	if !f.forReaders() {
 		return f.write(cmd.OutOrStdout(), e)
 	}
-	_, err := io.WriteString(cmd.OutOrStdout(), e.Page())
+	_, err := io.WriteString(columns.Raw(cmd.OutOrStdout()), e.Page(f.textWidth()))
 	return err
 }
 
@@ -173,7 +171,7 @@ func (f *explainFlags) explainObject(cmd *cobra.Command, args []string, fields u
 		complain(cmd.ErrOrStderr(), answers)
 		return f.cfg.Exit(exitFailed, nil)
 	}
-	if f.output != outTable {
+	if !f.forReaders() {
 		err = f.write(cmd.OutOrStdout(), shown)
 	} else {
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.object(*shown)
@@ -219,7 +217,7 @@ func (f *explainFlags) explainProxy(cmd *cobra.Command, name string, fields url.
 			all = append(all, d.value)
 		}
 	}
-	if f.output != outTable && len(all) > 0 {
+	if !f.forReaders() && len(all) > 0 {
 		err = f.write(cmd.OutOrStdout(), all)
 	} else {
 		for _, d := range all {

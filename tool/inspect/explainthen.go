@@ -14,10 +14,7 @@ import (
 )
 
 // notRecorded says what no history has.
-const notRecorded = `
-It is not recorded which proxies were connected then, and which of them acknowledged or
-rejected it.
-`
+const notRecorded = "\nIt is not recorded which proxies were connected then, and which of them acknowledged or rejected it.\n"
 
 // objectThen prints what an object was at a time, and its effect on the proxies that are connected now.
 func (v view) objectThen(o report.Object) error {

@@ -64,7 +64,7 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 	counts := map[analyze.Severity]int{}
 	for _, n := range r.Findings {
 		counts[n.Severity]++
-		_, _ = io.WriteString(out, n.Text(f.width())) // the terminal may be closed
+		_, _ = io.WriteString(out, n.Text(f.textWidth())) // the terminal may be closed
 	}
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) } // the terminal may be closed
 	if len(r.Findings) > 0 {
@@ -74,11 +74,32 @@ func (f *analyzeFlags) print(out io.Writer, r analyze.Result) {
 		say("%s not listed: correct the others first\n", count(r.Unlisted, "finding is", "findings are"))
 	}
 	for _, text := range r.Unchecked {
-		say("%s", analyze.Wrap("Not checked: "+text+".", "", f.width()))
+		say("%s", analyze.Wrap("Not checked: "+text+".", "", f.textWidth()))
 	}
-	say("%s, %s, %d info in %s", count(counts[analyze.Error], "error", "errors"), count(counts[analyze.Warning], "warning", "warnings"), counts[analyze.Info], count(r.Objects, "object", "objects"))
+	skipped := ""
 	if r.Skipped > 0 {
-		say("; %s skipped", count(r.Skipped, "other", "others"))
+		skipped = "; " + count(r.Skipped, "other", "others") + " skipped"
 	}
-	say("\n")
+	say("%s, %s, %d info in %s%s\n", count(counts[analyze.Error], "error", "errors"), count(counts[analyze.Warning], "warning", "warnings"), counts[analyze.Info], count(r.Objects, "object", "objects"), skipped)
+}
+
+// printCodes prints what each code means, a line for each.
+func (f *analyzeFlags) printCodes(out io.Writer) error {
+	list := []analyze.Explanation{}
+	for _, c := range analyze.Checks() {
+		list = append(list, analyze.Explanation{Code: c.Code, Name: c.Name, Severity: c.Severity, When: c.About, NotReported: c.Absent})
+	}
+	if !f.forReaders() {
+		return f.write(out, list)
+	}
+	for _, e := range list {
+		severity, text := string(e.Severity), e.When
+		if e.NotReported != "" {
+			severity, text = "-", "not reported: "+e.NotReported
+		}
+		if _, err := fmt.Fprintf(out, "%-7s  %-7s  %s: %s\n", e.Code, severity, e.Name, text); err != nil {
+			return err
+		}
+	}
+	return nil
 }

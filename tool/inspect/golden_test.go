@@ -15,12 +15,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -202,20 +204,43 @@ func TestGolden(t *testing.T) {
 		"request-worked":  func(v view) error { return v.printWorked() },
 		"request-replay":  func(v view) error { return v.replay(replays()) },
 	} {
+		checkPrinted(t, name, print)
+	}
+}
+
+// checkPrinted compares what is printed on a terminal with 80 columns with a file of testdata. It checks
+// that other terminals have no longer lines, and that without a terminal nothing is missing.
+func checkPrinted(t *testing.T, name string, print func(view) error) {
+	t.Helper()
+	printed := func(width int, form string) string {
 		var out bytes.Buffer
-		flags := &askFlags{}
-		if strings.HasSuffix(name, "-wide") {
-			flags.output = outWide
-		}
-		if err := print(view{out: &out, now: now, flags: flags}); err != nil {
+		v := view{out: &columns.Writer{Out: &out, Width: width}, now: now, flags: &askFlags{cfg: Config{Width: width}, output: form}}
+		if err := print(v); err != nil {
 			t.Fatal(err)
 		}
-		for line := range strings.Lines(out.String()) {
-			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > tableWidth && strings.HasPrefix(name, "request") {
-				t.Errorf("%s: a line has %d characters, want at most the width of a table: %s", name, n, line)
-			}
+		return out.String()
+	}
+	if strings.HasSuffix(name, "-wide") {
+		golden(t, name, printed(tableWidth, outWide))
+		return
+	}
+	golden(t, name, printed(tableWidth, outTable))
+	for _, width := range []int{40, 60, tableWidth} {
+		fits(t, name, printed(width, outTable), width)
+	}
+	if text := printed(0, outTable); strings.Contains(text, "…") && !strings.Contains(text, "… and") || strings.Contains(text, "too narrow") {
+		t.Errorf("%s: without a terminal something is shortened:\n%s", name, text)
+	}
+}
+
+// fits checks that the lines of a text fit a terminal. A single word may be longer, so that it can be copied.
+func fits(t *testing.T, name, text string, width int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if n := utf8.RuneCountInString(line); n > width && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("%s: on a terminal with %d columns a line has %d characters: %s", name, width, n, line)
 		}
-		golden(t, name, out.String())
 	}
 }
 

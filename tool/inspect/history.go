@@ -23,6 +23,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // revisionWidth is the number of digits of a revision in a table. A beginning is enough to name one.
@@ -72,7 +73,7 @@ outrigger rollback.`,
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only objects in this namespace")
 	cmd.Flags().StringVar(&f.since, "since", "", "only versions since then: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	cmd.Flags().StringVar(&f.revision, "revision", "", "print the objects with this revision, or with one that begins like this")
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	f.addWatch(cmd)
 	f.complete(cmd, completeObject(&f.askFlags, false))
 	return cmd
@@ -110,7 +111,7 @@ func (f *historyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
 	switch {
-	case f.output != outTable:
+	case !f.forReaders():
 		return f.write(cmd.OutOrStdout(), h)
 	case f.revision != "":
 		return v.versions(h)
@@ -154,7 +155,7 @@ func (f *historyFlags) follow(cmd *cobra.Command, refs []report.Ref, fields url.
 			})
 		})
 		next := frame{same: w.last.same, page: func(v view) error {
-			if f.output != outTable {
+			if !f.forReaders() {
 				return f.write(v.out, h)
 			}
 			return v.history(h)
@@ -169,7 +170,7 @@ func (f *historyFlags) follow(cmd *cobra.Command, refs []report.Ref, fields url.
 		// What stays are the versions that align the next ones, and those that the next answer repeats.
 		shown := slices.Concat(before.Versions, h.Versions)
 		before = report.History{Versions: shown[max(0, len(shown)-maxAligned-len(h.Versions)):]}
-		if f.output == outTable && known > 0 {
+		if f.forReaders() && known > 0 {
 			next.changes = func(v view) error {
 				rows, last := v.historyRows(shown)
 				lines, _, _ := v.lines(rows, last)
@@ -290,7 +291,7 @@ func (v view) versions(h report.History) error {
 			return err
 		}
 		v.say("# %s, revision %s, %s at %s\n", named(one.Ref), one.Revision, one.Change, v.clock(one.At))
-		_, _ = fmt.Fprintf(v.out, "%s---\n", text) // the terminal may be closed
+		_, _ = fmt.Fprintf(columns.Raw(v.out), "%s---\n", text) // the terminal may be closed
 	}
 	if len(seen) == 0 {
 		return v.flags.cfg.Exit(exitFailed, errors.New("there is no such revision: outrigger history lists them"))
@@ -339,7 +340,7 @@ func moment(text string, now time.Time) (time.Time, error) {
 type Past struct{ Config Config }
 
 func (p Past) flags() *askFlags {
-	return &askFlags{cfg: p.Config, timeout: defaultTimeout, output: outTable, outputs: []string{outTable}}
+	return &askFlags{cfg: p.Config, timeout: defaultTimeout, output: outTable}
 }
 
 // Changes returns the objects that differ between two moments, which are written like those of

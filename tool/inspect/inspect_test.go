@@ -195,6 +195,7 @@ func runWith(t *testing.T, in string, args ...string) (out, errs string, code in
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(Commands(Config{
+		Width:   tableWidth,
 		Default: func() ([]string, error) { return nil, errors.New("name one with --control") },
 		Exit: func(code int, err error) error {
 			if err == nil {
@@ -203,6 +204,7 @@ func runWith(t *testing.T, in string, args ...string) (out, errs string, code in
 			return exit{code, err}
 		},
 	})...)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit{exitUsage, err} }) // as main does
 	var stdout, stderr bytes.Buffer
 	root.SetIn(strings.NewReader(in))
 	root.SetOut(&stdout)
@@ -244,8 +246,8 @@ func TestCommands(t *testing.T) {
 		{[]string{"status", "--control", one.http, "--control", nobody}, 1, "web-1.shop|did not respond: its proxies are missing here|error: control plane " + nobody},
 		{[]string{"status", "--control", nobody}, 1, "No control plane was reached"},
 		{[]string{"status", "-o", "xml", "--control", one.http}, 2, "write table, wide, yaml or json"},
-		{[]string{"explain", "se/web.shop", "-o", "wide", "--control", one.http}, 2, "write table, yaml or json"},
-		{[]string{"explain", "IST0112", "-o", "wide"}, 2, "write table, yaml or json"},
+		{[]string{"explain", "se/web.shop", "-o", "name", "--control", one.http}, 2, "write table, wide, yaml or json"},
+		{[]string{"explain", "IST0112", "-o", "log"}, 2, "write table, wide, yaml or json"},
 		{[]string{"explain", "ist0112", "-o", "yaml"}, 0, "code: IST0112|severity: error|when: a route of a gateway"},
 		{[]string{"explain", "IST0112"}, 0, "error IST0112 VirtualService/shop/edge IST0112.yaml:34|Write port.number.|name: web"},
 		{[]string{"explain", "IST0001"}, 0, "It is not reported: a fault of the analysis"},

@@ -43,7 +43,7 @@ type observer struct {
 func Observer(cfg Config, watched mesh.Watched) mesh.Observer {
 	return &observer{
 		dashboardFlags: dashboardFlags{topFlags: topFlags{interval: defaultInterval, reachFlags: reachFlags{askFlags: askFlags{
-			cfg: cfg, output: outTable, outputs: []string{outTable}, controls: []string{watched.Control}, timeout: liveTimeout,
+			cfg: cfg, output: outTable, controls: []string{watched.Control}, timeout: liveTimeout,
 		}}}},
 		service: watched.Service, meter: meter{timeout: liveTimeout}, longest: map[string]time.Duration{},
 	}

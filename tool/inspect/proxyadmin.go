@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/outrigger-mesh/outrigger/certs"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 	"github.com/outrigger-mesh/outrigger/internal/redact"
 )
 
@@ -30,13 +31,13 @@ type adminFlags struct {
 }
 
 // addAdmin adds the flags. readsFile is true for a command that also reads a saved answer.
-func (f *adminFlags) addAdmin(cmd *cobra.Command, readsFile bool, outputs ...string) {
+func (f *adminFlags) addAdmin(cmd *cobra.Command, readsFile bool) {
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	if readsFile {
 		cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with the answer of /config_dump of Envoy's admin port, or - for standard input, to read instead")
 	}
-	f.addAsked(cmd, outputs...)
+	f.addControls(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
 }
 
@@ -50,9 +51,6 @@ func (f *adminFlags) asked(args []string) error {
 	}
 	if len(args) > 1 || named != 1 {
 		return f.cfg.Exit(exitUsage, errors.New("write PROXY, as in frontend.shop, or --admin HOST:PORT of an Envoy, or -f FILE with its config_dump, where the command has it"))
-	}
-	if err := f.known(); err != nil {
-		return f.cfg.Exit(exitUsage, err)
 	}
 	return nil
 }
@@ -144,10 +142,10 @@ a certificate that is not valid yet. The exit code is 0, or 1 if one is not ACTI
 			}
 			list := secretsOf(d, time.Now())
 			var err error
-			if f.output == outTable || f.output == outWide {
+			if f.forReaders() {
 				err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.secrets(list)
 			} else {
-				err = f.writeVisible(cmd.OutOrStdout(), list)
+				err = f.write(cmd.OutOrStdout(), list)
 			}
 			if err == nil && slices.ContainsFunc(list, func(s secret) bool { return s.Status != "ACTIVE" }) {
 				err = f.cfg.Exit(exitFailed, nil)
@@ -155,7 +153,8 @@ a certificate that is not valid yet. The exit code is 0, or 1 if one is not ACTI
 			return err
 		},
 	}
-	f.addAdmin(cmd, true, outTable, outWide, outYAML, outJSON)
+	f.addAdmin(cmd, true)
+	output.Add(cmd, &f.output)
 	return cmd
 }
 
@@ -265,10 +264,11 @@ func newBootstrapCommand(cfg Config) *cobra.Command {
 			if err != nil {
 				return f.fail(fmt.Errorf("write the bootstrap: %w", err))
 			}
-			return f.writeVisible(cmd.OutOrStdout(), json.RawMessage(raw))
+			return f.write(cmd.OutOrStdout(), json.RawMessage(raw))
 		},
 	}
-	f.addAdmin(cmd, true, outYAML, outJSON)
+	f.addAdmin(cmd, true)
+	output.AddOnly(cmd, &f.output, outYAML, outJSON)
 	return cmd
 }
 

@@ -90,7 +90,7 @@ out. The exit code is 0, or 1 if there are differences or an error.`,
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
 	cmd.Flags().BoolVar(&f.live, "live", false, "print what the Envoy of PROXY has, not what the control plane gave")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of PROXY or --admin has")
-	f.addAsked(cmd, outTable, outWide, outYAML, outJSON)
+	f.addAsked(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
 }
@@ -113,7 +113,7 @@ func (f *proxyConfigFlags) check(args []string) error {
 	case f.diff && f.selection.status != "":
 		return errors.New("--diff does not compare the health of endpoints: leave out --status")
 	}
-	return errors.Join(f.known(), f.selection.known())
+	return f.selection.known()
 }
 
 func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
@@ -161,7 +161,7 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string) error {
 	for _, p := range f.parts {
 		given.keep(p, f.selection)
 	}
-	if f.output == outTable || f.output == outWide {
+	if f.forReaders() {
 		return v.configuration(given, f.parts)
 	}
 	if err := f.writeResources(v.out, given); err != nil {

@@ -287,7 +287,7 @@ func TestProxyCommand(t *testing.T) {
 		{append([]string{"endpoints", "web", "--cluster", "none"}, at...), 0, "No endpoints.", "CLUSTER"},
 		{append([]string{"clusters", "api-1"}, at...), 1, "the configuration of api-1.shop~no proxy", "SERVICE"},
 		{append([]string{"clusters", "none"}, at...), 1, `no proxy "none" is connected`, "SERVICE"},
-		{append([]string{"clusters", "web", "-o", "xml"}, at...), 2, "-o xml is unknown", "SERVICE"},
+		{append([]string{"clusters", "web", "-o", "xml"}, at...), 2, "write table, wide, yaml or json", "SERVICE"},
 		{[]string{"clusters", "web"}, 2, "name one with --control", "SERVICE"},
 		{[]string{"clusters", "web", "--control", listenNowhere(t)}, 1, "No control plane was reached", "SERVICE"},
 		{[]string{"clusters"}, 2, "no proxy is named", "SERVICE"},

@@ -48,8 +48,8 @@ func (f *proxyConfigFlags) compare(v view, given, has *configuration) error {
 		list, compared = append(list, found...), compared+len(ours)
 	}
 	var err error
-	if f.output != outTable && f.output != outWide {
-		err = f.writeVisible(v.out, list)
+	if !f.forReaders() {
+		err = f.write(v.out, list)
 		v.out = f.complaints
 	} else {
 		err = v.differences(list, given, has, compared)

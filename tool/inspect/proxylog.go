@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // levels returns the levels that loggers of Envoy have, or those of an agent.
@@ -53,7 +55,8 @@ of the logger misc; those of an agent are the ones of its flags.`,
 	cmd.Flags().BoolVar(&f.agent, "agent", false, "the levels of the agent instead: "+strings.Join(levels(true), ", "))
 	cmd.Flags().StringVar(&f.level, "level", "", "level of all loggers, or LOGGER=LEVEL; several with commas between. Levels: "+strings.Join(levels(false), ", "))
 	cmd.Flags().BoolVar(&f.reset, "reset", false, "set the levels that an agent starts Envoy with by default, or those of the agent's flags")
-	f.addAdmin(cmd, false, outTable, outYAML, outJSON)
+	f.addAdmin(cmd, false)
+	output.Add(cmd, &f.output)
 	completeValue(cmd, "level", func() []string { return levels(f.agent) })
 	return cmd
 }
@@ -177,8 +180,8 @@ func (f *logFlags) loggers(cmd *cobra.Command, query url.Values) (map[string]str
 
 // printLevels prints the levels of loggers.
 func (f *logFlags) printLevels(out io.Writer, has map[string]string) error {
-	if f.output != outTable {
-		return f.writeVisible(out, has)
+	if !f.forReaders() {
+		return f.write(out, has)
 	}
 	rows := [][]string{{"LOGGER", "LEVEL"}}
 	for _, name := range slices.Sorted(maps.Keys(has)) {

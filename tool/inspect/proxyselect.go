@@ -15,6 +15,8 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"github.com/spf13/cobra"
+
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // part is a part of the configuration of a proxy.
@@ -104,10 +106,10 @@ func (s *selection) add(cmd *cobra.Command, filters []string) {
 		case "port":
 			cmd.Flags().Uint32Var(&s.port, name, 0, "clusters, listeners and endpoints with this port")
 		case "type":
-			cmd.Flags().StringVar(&s.kind, name, "", "listeners of this type: "+oneOf(listenerTypes()))
+			cmd.Flags().StringVar(&s.kind, name, "", "listeners of this type: "+output.OneOf(listenerTypes()))
 			completeValue(cmd, name, listenerTypes)
 		case "status":
-			cmd.Flags().StringVar(&s.status, name, "", "endpoints with this health: "+oneOf(healths())+"; healthy ones include those of unknown health")
+			cmd.Flags().StringVar(&s.status, name, "", "endpoints with this health: "+output.OneOf(healths())+"; healthy ones include those of unknown health")
 			completeValue(cmd, name, healths)
 		}
 	}
@@ -126,7 +128,7 @@ func (s selection) known() error {
 		values      []string
 	}{{"type", s.kind, listenerTypes()}, {"status", s.status, healths()}} {
 		if of.value != "" && !slices.Contains(of.values, strings.ToLower(of.value)) {
-			return fmt.Errorf("--%s %s is unknown: write %s", of.name, of.value, oneOf(of.values))
+			return fmt.Errorf("--%s %s is unknown: write %s", of.name, of.value, output.OneOf(of.values))
 		}
 	}
 	return nil

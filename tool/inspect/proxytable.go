@@ -4,7 +4,6 @@
 package inspect
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
@@ -85,8 +83,12 @@ func without(rows [][]string, columns ...string) [][]string {
 // out columns, the last one first.
 func (v view) columns(rows [][]string, first string) (shortened bool, err error) {
 	lines, missing, shortened := v.lines(rows, first)
+	out := v.out
+	if v.flags.output == outWide {
+		out = columns.Raw(out)
+	}
 	for _, line := range lines {
-		if _, err := io.WriteString(v.out, line); err != nil {
+		if _, err := io.WriteString(out, line); err != nil {
 			return shortened, err
 		}
 	}
@@ -113,9 +115,7 @@ func (v view) lines(rows [][]string, first string) (lines []string, missing stri
 		}
 	}
 	width := v.flags.width() - utf8.RuneCountInString(v.indent)
-	if v.flags.output == outWide {
-		width = columns.Unlimited
-	} else if columns.Width(table) > width {
+	if columns.Width(table) > width {
 		shortened = true
 		for _, r := range table {
 			for i := range r {
@@ -148,32 +148,5 @@ func (f *proxyConfigFlags) writeResources(out io.Writer, c *configuration) error
 	if len(f.parts) == 1 {
 		answer = lists[f.parts[0].name]
 	}
-	return f.writeVisible(out, answer)
-}
-
-// writeVisible prints an answer as JSON or YAML without characters that control terminals.
-func (f *askFlags) writeVisible(out io.Writer, answer any) error {
-	raw, err := json.MarshalIndent(answer, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the resources: %w", err)
-	}
-	text := visibleLines(raw)
-	if f.output == outYAML {
-		if raw, err = yaml.JSONToYAML([]byte(text)); err != nil {
-			return fmt.Errorf("write the resources as YAML: %w", err)
-		}
-		text = visibleLines(raw)
-	}
-	_, err = io.WriteString(out, text)
-	return err
-}
-
-// visibleLines escapes the characters in lines of JSON or YAML that control terminals.
-func visibleLines(raw []byte) string {
-	var b strings.Builder
-	for line := range bytes.Lines(raw) {
-		b.WriteString(visible(bytes.TrimSuffix(line, []byte("\n"))))
-		b.WriteByte('\n')
-	}
-	return b.String()
+	return f.write(out, answer)
 }

@@ -15,6 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // maxCapture is how long requests are recorded at most.
@@ -29,7 +32,7 @@ type recordFlags struct {
 }
 
 func newRecordCommand(cfg Config) *cobra.Command {
-	f := recordFlags{reachFlags: reachFlags{askFlags: askFlags{cfg: cfg, outputs: []string{""}}}}
+	f := recordFlags{reachFlags: reachFlags{askFlags: askFlags{cfg: cfg}}}
 	cmd := &cobra.Command{
 		Use:   "record --to PROXY | --agent HOST:PORT",
 		Short: "Record the requests to a workload for a replay",
@@ -73,7 +76,7 @@ func (f *recordFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
+	out := columns.Raw(cmd.OutOrStdout())
 	var file *os.File
 	if f.file != "" {
 		if file, err = os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
@@ -132,6 +135,6 @@ func (r *recording) write(line []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.written++
-	_, err := fmt.Fprintf(r.out, "%s\n", visible(line))
+	_, err := fmt.Fprintf(r.out, "%s\n", output.Visible(string(line)))
 	return err
 }

@@ -102,7 +102,7 @@ The exit code is 0 if no decision changes, and 1 if some do or the two do not ag
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a service or proxy that is named without one")
 	cmd.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "file with proposed policies; can be repeated")
 	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that also decides; use the version of the proxy")
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	return cmd
 }
 
@@ -136,7 +136,7 @@ func (f *replayFlags) run(cmd *cobra.Command, logs []string) error {
 		return f.cfg.Exit(exitFailed, err)
 	}
 	slices.SortStableFunc(r.sum.Flips, func(a, b report.Flip) int { return cmp.Compare(b.Count, a.Count) })
-	if f.output != outTable {
+	if !f.forReaders() {
 		err = f.write(cmd.OutOrStdout(), r.sum)
 	} else {
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.replay(r.sum)
@@ -371,7 +371,7 @@ func (v view) replay(r report.Replay) error {
 // second prints what an Envoy decides.
 func (v view) second(s report.Second) {
 	if s.Unsent > 0 {
-		v.say("\n%s not sent to Envoy: no client can send such requests over HTTP/1.1,\nor a token was refused\n", count(s.Unsent, "record was", "records were"))
+		v.say("\n%s not sent to Envoy: no client can send such requests over HTTP/1.1, or a token was refused\n", count(s.Unsent, "record was", "records were"))
 	}
 	if s.Disputes == 0 {
 		v.say("\nEnvoy decides the same about %s\n", count(s.Distinct, "different request", "different requests"))

@@ -95,7 +95,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not, or if some fai
 	flags.StringVar(&f.log, "log", "", "file whose first line is the request, in the form of an access log in JSON, or - for standard input")
 	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates, unless --at is given")
 	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	for _, name := range []string{"from", "to"} {
 		if err := cmd.RegisterFlagCompletionFunc(name, completeProxy(&f.askFlags)); err != nil {
 			panic(err) // the flag exists, and has no other completion
@@ -202,7 +202,7 @@ func (f *requestFlags) decision(ctx context.Context, complaints io.Writer) (d re
 // print prints a decision, and then what was different, which may take triedFor.
 func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
 	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
-	if f.output == outTable {
+	if f.forReaders() {
 		shortenToHere(&d)
 		if err := v.decision(d); err != nil {
 			return err
@@ -212,7 +212,7 @@ func (f *requestFlags) print(cmd *cobra.Command, d report.Decision) error {
 	switch {
 	case err != nil:
 		return err
-	case f.output != outTable:
+	case !f.forReaders():
 		err = f.write(v.out, explainedRequest{d, last})
 	default:
 		if last != nil {
@@ -309,11 +309,11 @@ func (v view) decision(d report.Decision) error {
 		v.secured(*d.TLS)
 	}
 	for _, a := range d.Asked {
-		v.say("\nThe provider %s is asked", a.Provider)
+		by := ""
 		if a.Rule != nil {
-			v.say(", by %s", ruleText(*a.Rule))
+			by = ", by " + ruleText(*a.Rule)
 		}
-		v.say("\n")
+		v.say("\nThe provider %s is asked%s\n", a.Provider, by)
 	}
 	if len(d.Candidates) > 0 {
 		v.say("\nRules that allow requests, and what does not match:\n")

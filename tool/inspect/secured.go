@@ -97,11 +97,10 @@ func (v view) secured(s report.Security) {
 	if s.Mutual {
 		with = "Mutual TLS"
 	}
-	v.say("\n%s", with)
 	if s.Reason != "" {
-		v.say(": %s", s.Reason)
+		with += ": " + s.Reason
 	}
-	v.say("\n")
+	v.say("\n%s\n", with)
 	v.origins(s.Objects)
 	v.field("port", map[string]string{
 		"STRICT": "accepts mutual TLS only", "PERMISSIVE": "accepts mutual TLS and plaintext", "DISABLE": "accepts plaintext only",

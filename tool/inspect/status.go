@@ -10,14 +10,12 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
-	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -76,7 +74,7 @@ answer without a token only on their own machine.`,
 			return f.run(cmd, args)
 		},
 	}
-	f.add(cmd, outTable, outWide, outYAML, outJSON)
+	f.add(cmd)
 	f.addAgents(cmd)
 	f.addWatch(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
@@ -90,7 +88,7 @@ type statusFlags struct {
 }
 
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
-	if err := errors.Join(f.known(), f.checkInterval()); err != nil {
+	if err := f.checkInterval(); err != nil {
 		return f.cfg.Exit(exitUsage, err)
 	}
 	switch {
@@ -143,7 +141,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 		v.agents = agentsOf(cmd.Context(), answers, min(f.timeout, agentTimeout))
 	}
 	switch {
-	case f.output != outTable && f.output != outWide:
+	case !f.forReaders():
 		err = f.write(cmd.OutOrStdout(), askedOf(answers, v.agents))
 	case len(args) == 1:
 		err = v.proxies(answers)
@@ -266,8 +264,6 @@ func (v view) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(v.out, format, args...) // the terminal may be closed
 }
 
-func (v view) tabs() *tabwriter.Writer { return tabwriter.NewWriter(v.out, 0, 0, columns.Gap, ' ', 0) }
-
 // summary prints the state of the proxies in one sentence.
 func (v view) summary(proxies []report.Proxy) {
 	states := map[report.State]int{}
@@ -378,20 +374,6 @@ func (v view) denyList(r report.Replica) {
 
 // oneLine sanitizes text from others: a single line without terminal control characters.
 func oneLine(s string) string { return plain(strings.TrimSpace(s)) }
-
-// visible escapes the characters in a line of JSON that control terminals, which may be in texts of
-// clients. What is not UTF-8 is replaced.
-func visible(line []byte) string {
-	var b strings.Builder
-	for _, r := range string(line) {
-		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
-			fmt.Fprintf(&b, `\u%04x`, r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
 
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {

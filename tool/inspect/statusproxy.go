@@ -7,9 +7,11 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // proxies prints the details of the selected proxies.
@@ -30,8 +32,7 @@ func (v view) proxies(answers []answer[report.Replica]) error {
 
 // proxy prints the details of one proxy.
 func (v view) proxy(p report.Proxy) error {
-	w := v.tabs()
-	for _, row := range [][2]string{
+	rows := [][]string{
 		{"Name", p.Name},
 		{"Namespace", p.Namespace},
 		{"Cluster", p.Cluster},
@@ -41,16 +42,13 @@ func (v view) proxy(p report.Proxy) error {
 		{"Versions", versions(p)},
 		{"Certificate", v.certificate()},
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
-	} {
-		if row[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", row[0], oneLine(row[1])) // Flush returns the error
-		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
+	for _, row := range rows {
+		v.say("%-*s%s\n", len("Certificate:")+columns.Gap, row[0]+":", oneLine(row[1]))
 	}
 	v.say("\n")
-	rows := [][]string{{"TYPE", "STATE", "SINCE", "RESOURCES", "REASON"}}
+	rows = [][]string{{"TYPE", "STATE", "SINCE", "RESOURCES", "REASON"}}
 	for _, t := range p.Types {
 		resources := "-"
 		if t.Resources > 0 {

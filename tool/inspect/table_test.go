@@ -5,12 +5,14 @@ package inspect
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // TestTableWidth checks that the table fits a terminal of 80 columns for any names and states, and
@@ -55,7 +57,7 @@ func TestTableWidth(t *testing.T) {
 				t.Errorf("%v: a wide terminal does not show the whole name:\n%s", err, &out)
 			}
 			out.Reset()
-			v.flags = &askFlags{}
+			v.flags = &askFlags{cfg: Config{Width: tableWidth}}
 			if err := v.statusTable([]report.Proxy{{Name: name, Types: list}, {Name: "other", Types: list}}); err != nil {
 				t.Fatal(err)
 			}
@@ -87,8 +89,8 @@ func TestProxyWithoutTypesHasRow(t *testing.T) {
 	}
 }
 
-// TestNarrowTerminal checks that the rows of all tables fit narrow terminals, and that a table says
-// which columns are missing.
+// TestNarrowTerminal checks that all output fits very narrow terminals, and that a table says which
+// columns are missing.
 func TestNarrowTerminal(t *testing.T) {
 	t.Parallel()
 	long, success := strings.Repeat("name-", 30), 0.5
@@ -97,41 +99,21 @@ func TestNarrowTerminal(t *testing.T) {
 	proxies := []report.Proxy{{Name: long, Types: types(report.Type{Name: "lds", State: report.HeldBack, Since: ago(time.Hour)})}}
 	for _, width := range []int{leastWidth, 33, 47, 59, 60} {
 		var out bytes.Buffer
-		flags := askFlags{cfg: Config{Width: width}}
-		(&topFlags{reachFlags: reachFlags{askFlags: flags}}).tables(&out, traffic{Workloads: []flow{{Destination: long, Requests: 1, Success: &success}}, Edges: []flow{{Source: long, Destination: long, Requests: 1}}}, 0)
+		writer, flags := &columns.Writer{Out: &out, Width: width}, askFlags{cfg: Config{Width: width}}
+		(&topFlags{reachFlags: reachFlags{askFlags: flags}}).tables(writer, traffic{Workloads: []flow{{Destination: long, Requests: 1, Success: &success}}, Edges: []flow{{Source: long, Destination: long, Requests: 1}}}, 0)
 		for _, several := range []bool{false, true} {
-			tapping := &tap{out: &out, several: several, width: flags.width()}
+			tapping := &tap{out: writer, several: several, width: flags.width()}
 			tapping.head()
 			if err := tapping.row(proxy{name: long, namespace: "shop"}, tapped{Source: long, Method: "GET", Path: "/" + long, Status: 503, Flags: "UF,URX", Duration: 1e9, Sent: 1e9}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		v := view{out: &out, now: now, flags: &flags}
-		narrow := func(print func(view) error) { // the sentences around a table may be longer
-			var page bytes.Buffer
-			v := v
-			v.out = &page
-			if err := print(v); err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(page.String()) {
-				if strings.Contains(line, "   ") && !strings.HasPrefix(line, "    ") {
-					out.WriteString(line)
-				}
-			}
+		v := view{out: writer, now: now, flags: &flags}
+		err := errors.Join(v.decision(requests()[1]), v.statusTable(proxies), v.resources(object), v.standings(object), v.outages(testOutages()[:1]), v.affected(change().Proxies), v.history(past()))
+		if err != nil {
+			t.Fatal(err)
 		}
-		narrow(func(v view) error { return v.decision(requests()[1]) })
-		narrow(func(v view) error { return v.statusTable(proxies) })
-		narrow(func(v view) error { return v.resources(object) })
-		narrow(func(v view) error { return v.standings(object) })
-		narrow(func(v view) error { return v.outages(testOutages()[:1]) })
-		narrow(func(v view) error { return v.affected(change().Proxies) })
-		narrow(func(v view) error { return v.history(past()) })
-		for line := range strings.Lines(out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
-				t.Errorf("a line has %d characters, want at most %d: %s", n, width, line)
-			}
-		}
+		fits(t, "all", out.String(), width)
 		var page bytes.Buffer
 		v.out = &page
 		if err := v.statusTable(proxies); err != nil {

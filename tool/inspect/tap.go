@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // maxTapped is how many proxies are tapped at once.
@@ -55,7 +56,7 @@ Agents answer only on their own machine. ` + reachCure + `.`,
 			"  outrigger tap catalog --sample 1 --max-rate 10 -o json\n  outrigger tap --agent 127.0.0.1:15020 --for 30s",
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
-	f.addAsked(cmd, outTable, outWide, outJSON)
+	f.addAsked(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
 	f.addAgents(cmd)
 	flags := cmd.Flags()
@@ -76,8 +77,6 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 		return f.cfg.Exit(exitUsage, errors.New("whose requests? Write outrigger tap PROXY, as in outrigger tap catalog, or --agent HOST:PORT"))
 	case f.length <= 0 || f.length > maxCapture:
 		return f.cfg.Exit(exitUsage, fmt.Errorf("--for %s must be more than 0 and at most %s", f.length, maxCapture))
-	case !slices.Contains(f.outputs, f.output):
-		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
 	}
 	ctx := cmd.Context()
 	proxies, _, err := f.find(ctx, cmd.ErrOrStderr(), strings.Join(args, ""))
@@ -122,7 +121,7 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// tapped is a request in the JSON output.
+// tapped is a request in the JSON and YAML output.
 type tapped struct {
 	Proxy       string    `json:"proxy"`
 	Time        time.Time `json:"time"`
@@ -205,12 +204,17 @@ func (t *tap) line(from proxy, line []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.printed++
-	if t.output == outJSON {
-		text, err := json.Marshal(one)
-		if err != nil {
-			return err
+	switch t.output {
+	case outYAML:
+		if t.printed > 1 {
+			_, _ = io.WriteString(t.out, "---\n") // the terminal may be closed
 		}
-		_, err = fmt.Fprintf(t.out, "%s\n", visible(text))
+		return output.Write(t.out, outYAML, one)
+	case outJSON: // a line for each
+		text, err := json.Marshal(one)
+		if err == nil {
+			_, err = fmt.Fprintf(columns.Raw(t.out), "%s\n", output.Visible(string(text)))
+		}
 		return err
 	}
 	return t.row(from, one)
@@ -218,7 +222,7 @@ func (t *tap) line(from proxy, line []byte) error {
 
 // head prints the names of the columns.
 func (t *tap) head() {
-	if t.output != outJSON {
+	if output.ForReaders(t.output) {
 		_ = t.cells("TIME", "DIR", "PROXY", "PEER", "REQUEST", "STATUS", "MS", "BYTES") // the terminal may be closed
 	}
 }
@@ -250,7 +254,6 @@ func tapColumns() (widths, dropped []int) {
 }
 
 // cells prints a row that fits the terminal. There is a column for the proxy if there are several.
-// The wide output shortens nothing.
 func (t *tap) cells(cells ...string) error {
 	widths, dropped := tapColumns()
 	drop := func(i int) {
@@ -279,7 +282,7 @@ func (t *tap) cells(cells ...string) error {
 	}
 	for i, cell := range cells {
 		cell = oneLine(cell)
-		if t.output != outWide {
+		if t.width != columns.Unlimited {
 			cell = columns.Shorten(cell, widths[i])
 		}
 		space := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell)))
@@ -287,6 +290,6 @@ func (t *tap) cells(cells ...string) error {
 			cells[i] = space + cell
 		}
 	}
-	_, err := fmt.Fprintln(t.out, strings.TrimRight(strings.Join(cells, " "), " "))
+	_, err := fmt.Fprintln(columns.Raw(t.out), strings.TrimRight(strings.Join(cells, " "), " "))
 	return err
 }

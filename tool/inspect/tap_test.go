@@ -71,7 +71,7 @@ func TestTap(t *testing.T) {
 		"as in outrigger tap catalog":  {"a", "b"},
 		", or --agent HOST:PORT":       {"a", "--agent", good},
 		"at most 10m0s":                {"--agent", good, "--for", "11m"},
-		"write table, wide or json":    {"--agent", good, "-o", "yaml"},
+		"wide, yaml or json":           {"--agent", good, "-o", "xml"},
 		"it ended the recording early": {"--agent", agentOf("", received)},
 		"read a request":               {"--agent", agentOf("0", "hello\n")},
 		"too long":                     {"--agent", agentOf("0", strings.Repeat("x", 2*maxRecord))},

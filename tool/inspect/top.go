@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -67,30 +68,26 @@ The agents answer at port 15020. ` + reachCure + `.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, strings.Join(args, "")) },
 	}
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	f.addAgents(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "ask the proxies of this namespace only")
 	f.complete(cmd, completeProxy(&f.askFlags))
 	flags.DurationVar(&f.interval, "interval", defaultInterval, "time between two samples, from "+minInterval.String()+" to "+maxInterval.String()+"; Envoy updates latencies every 5s")
 	flags.BoolVar(&f.once, "once", false, "print once and end, as without a terminal")
-	flags.StringVar(&f.order, "sort", "rate", oneOf(slices.Sorted(maps.Keys(sorters()))))
+	flags.StringVar(&f.order, "sort", "rate", output.OneOf(slices.Sorted(maps.Keys(sorters()))))
 	return cmd
 }
 
 func (f *topFlags) run(cmd *cobra.Command, name string) error {
-	orders := slices.Sorted(maps.Keys(sorters()))
-	switch {
-	case !slices.Contains(f.outputs, f.output):
-		return f.cfg.Exit(exitUsage, fmt.Errorf("-o %s is unknown: write %s", f.output, oneOf(f.outputs)))
-	case !slices.Contains(orders, f.order):
-		return f.cfg.Exit(exitUsage, fmt.Errorf("--sort %s is not known: write %s", f.order, oneOf(orders)))
+	if orders := slices.Sorted(maps.Keys(sorters())); !slices.Contains(orders, f.order) {
+		return f.cfg.Exit(exitUsage, fmt.Errorf("--sort %s is not known: write %s", f.order, output.OneOf(orders)))
 	}
 	if err := f.check(name); err != nil {
 		return err
 	}
 	display := mesh.NewDisplay(mesh.Host{Out: cmd.OutOrStdout(), Dumb: f.cfg.Dumb})
-	once := f.once || !display.Terminal || f.output != outTable
+	once := f.once || !display.Terminal || !f.forReaders()
 	ctx, m := cmd.Context(), &meter{timeout: f.timeout}
 	f.memory = newMemory()
 	if err := f.begin(cmd, m, name); err != nil {
@@ -119,6 +116,8 @@ func (f *topFlags) run(cmd *cobra.Command, name string) error {
 		if once {
 			return f.last(cmd, t)
 		}
+		display = mesh.NewDisplay(mesh.Host{Out: cmd.OutOrStdout(), Dumb: f.cfg.Dumb}) // it may have changed
+		f.cfg.Width = display.Width
 		f.tables(&page, t, (display.Height-8)/2)
 		for _, text := range t.Errors {
 			_, _ = fmt.Fprintln(&page, "error:", text) // cannot fail
@@ -158,7 +157,7 @@ func (f *topFlags) begin(cmd *cobra.Command, m *meter, name string) error {
 // last prints the only page.
 func (f *topFlags) last(cmd *cobra.Command, t traffic) error {
 	var err error
-	if f.output == outTable {
+	if f.forReaders() {
 		f.tables(cmd.OutOrStdout(), t, 0)
 	} else {
 		err = f.write(cmd.OutOrStdout(), t)
@@ -226,7 +225,7 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 		case t.old != "":
 			v.say("Metrics need Envoy 1.37 or newer: %s.\n", t.old)
 		case !t.counting:
-			v.say("They have counted none since they started: send some, or select the provider\nprometheus in defaultProviders.metrics or in a Telemetry object.\n")
+			v.say("They have counted none since they started: send some, or select the provider prometheus in defaultProviders.metrics or in a Telemetry object.\n")
 		}
 		return
 	}
@@ -246,13 +245,17 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 		if len(list) == 0 {
 			continue
 		}
-		v.row([]string{"WORKLOAD", "EDGE"}[i], "REQ/S", "SUCCESS", "P50", "P95", "P99", "TCP/S")
 		shown, left := cut(&f.askFlags, list)
 		if most > 0 && !f.all && len(shown) > most {
 			shown, left = list[:most], len(list)-most
 		}
+		longest := len("WORKLOAD")
 		for _, one := range shown {
-			width, _ := v.namesWidth()
+			longest = max(longest, utf8.RuneCountInString(full(one.Source, one.SourceNamespace)+arrow+full(one.Destination, one.DestinationNamespace)))
+		}
+		width, numbers := v.namesWidth(longest)
+		v.row(width, []string{"WORKLOAD", "EDGE"}[i], []string{"REQ/S", "SUCCESS", "P50", "P95", "P99", "TCP/S"}[:numbers])
+		for _, one := range shown {
 			name := columns.Shorten(full(one.Destination, one.DestinationNamespace), width)
 			if one.Source != "" {
 				name = between(full(one.Source, one.SourceNamespace), full(one.Destination, one.DestinationNamespace), width)
@@ -264,7 +267,7 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 			if one.Success != nil {
 				success = fmt.Sprintf("%.2f%%", *one.Success*100)
 			}
-			v.row(name, perSecond(one.Rate), success, millis(one.P50), millis(one.P95), millis(one.P99), moved)
+			v.row(width, name, []string{perSecond(one.Rate), success, millis(one.P50), millis(one.P95), millis(one.P99), moved}[:numbers])
 		}
 		v.more(left)
 		v.say("\n")
@@ -272,19 +275,21 @@ func (f *topFlags) tables(out io.Writer, t traffic, most int) {
 	v.say("%s in %.1f s.\n", count(t.Proxies, "proxy", "proxies"), t.Seconds)
 }
 
-// row prints the columns that the terminal has space for.
-func (v view) row(name string, cells ...string) {
-	width, numbers := v.namesWidth()
+// row prints a name in a width, and numbers.
+func (v view) row(width int, name string, numbers []string) {
 	text := name + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(name)))
-	for i, cell := range cells[:numbers] {
+	for i, cell := range numbers {
 		text += fmt.Sprintf("%*s", numberWidths[i], cell)
 	}
-	v.say("%s\n", text)
+	_, _ = fmt.Fprintln(columns.Raw(v.out), plain(text)) // the terminal may be closed
 }
 
-// namesWidth returns the width of the column of names, and the number of columns behind it.
-func (v view) namesWidth() (width, numbers int) {
-	width = v.flags.width()
+// namesWidth returns the width of the column of names, and the number of columns behind it. A terminal is
+// filled; without a limit, the longest name fits.
+func (v view) namesWidth(longest int) (width, numbers int) {
+	if width = v.flags.width(); width == columns.Unlimited {
+		return longest, len(numberWidths)
+	}
 	for numbers < len(numberWidths) && width-numberWidths[numbers] >= columns.Least {
 		width -= numberWidths[numbers]
 		numbers++
@@ -292,15 +297,18 @@ func (v view) namesWidth() (width, numbers int) {
 	return width, numbers
 }
 
+// arrow is between the names of an edge.
+const arrow = " → "
+
 // between returns the names of an edge in a width. It shortens the longer one, or both.
 func between(from, to string, width int) string {
-	width -= 3
+	width -= utf8.RuneCountInString(arrow)
 	a, b := utf8.RuneCountInString(from), utf8.RuneCountInString(to)
 	if a+b > width {
 		half := width / 2
 		from, to = columns.Shorten(from, max(half, width-b)), columns.Shorten(to, max(width-half, width-a))
 	}
-	return from + " → " + to
+	return from + arrow + to
 }
 
 // perSecond formats a rate.

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // pages serves one page after another, and then repeats the last one.
@@ -224,11 +226,13 @@ func TestTopTables(t *testing.T) {
 	}
 	var b bytes.Buffer
 	f := &topFlags{}
-	f.tables(&b, traffic{Seconds: 5.04, Proxies: 2, Workloads: []flow{one, huge, {Destination: "db", DestinationNamespace: "shop", Bytes: 1536}}, Edges: []flow{edge(one, "web", "shop"), edge(huge, long, "shop"), edge(huge, "web", "shop")}}, 0)
+	f.cfg.Width = tableWidth
+	w := &columns.Writer{Out: &b, Width: tableWidth}
+	f.tables(w, traffic{Seconds: 5.04, Proxies: 2, Workloads: []flow{one, huge, {Destination: "db", DestinationNamespace: "shop", Bytes: 1536}}, Edges: []flow{edge(one, "web", "shop"), edge(huge, long, "shop"), edge(huge, "web", "shop")}}, 0)
 	b.WriteString("--\n")
-	f.tables(&b, traffic{Seconds: 5, Proxies: 1, Workloads: []flow{one, one, one}, Edges: []flow{edge(one, "web\x1b[2J", "default")}}, 2)
+	f.tables(w, traffic{Seconds: 5, Proxies: 1, Workloads: []flow{one, one, one}, Edges: []flow{edge(one, "web\x1b[2J", "default")}}, 2)
 	b.WriteString("--\n")
-	f.tables(&b, traffic{Seconds: 5, Proxies: 1}, 0)
+	f.tables(w, traffic{Seconds: 5, Proxies: 1}, 0)
 	for line := range strings.Lines(b.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth || strings.Contains(line, "\x1b") {
 			t.Errorf("a line has %d characters or an escape character: %q", n, line)
@@ -267,7 +271,7 @@ func TestTop(t *testing.T) {
 	defer redirects.Close()
 	for want, args := range map[string][]string{
 		"want at most one proxy":               {"a", "b"},
-		"write table, yaml or json":            {"-o", "wide"},
+		"write table, wide, yaml or json":      {"-o", "xml"},
 		"write name, p99, rate, success or":    {"--sort", "x"},
 		"must be from 1s to 10m0s":             {"--interval", "1ms"},
 		"leave out PROXY and -n":               {"--agent", good, "-n", "shop"},

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 	"github.com/outrigger-mesh/outrigger/mesh"
 )
 
@@ -86,7 +88,7 @@ func newWatcher(cmd *cobra.Command, flags *askFlags, every watchFlags, appends b
 }
 
 // forReaders reports whether the output is text for readers.
-func (f *askFlags) forReaders() bool { return f.output != outYAML && f.output != outJSON }
+func (f *askFlags) forReaders() bool { return output.ForReaders(f.output) }
 
 // run prints the frames that look returns. An error of the first look ends it; later ones are printed
 // instead of a frame.
@@ -184,7 +186,7 @@ func (w *watcher) note(what string, err error, now time.Time) {
 // repaint replaces what is on a terminal by the lines of a page that it has space for.
 func repaint(out io.Writer, page string, dumb bool) error {
 	d := mesh.NewDisplay(mesh.Host{Out: out, Dumb: dumb})
-	_, err := io.WriteString(out, painting(page, d.Height, d.Width))
+	_, err := io.WriteString(columns.Raw(out), painting(page, d.Height, d.Width))
 	return err
 }
 
@@ -193,6 +195,9 @@ func repaint(out io.Writer, page string, dumb bool) error {
 func painting(page string, height, width int) string {
 	var b strings.Builder
 	b.WriteString("\x1b[H")
+	if width > 0 {
+		page = columns.Wrap(page, width)
+	}
 	lines := strings.Split(strings.TrimSuffix(page, "\n"), "\n")
 	for i, line := range lines {
 		rows := 1

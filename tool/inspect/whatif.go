@@ -74,7 +74,7 @@ that succeeds now would be denied or lead nowhere, or Envoy refuses a configurat
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 	cmd.Flags().BoolVar(&f.remove, "delete", false, "the objects would be deleted")
 	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that validates the configurations")
-	f.add(cmd, outTable, outYAML, outJSON)
+	f.add(cmd)
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func (f *whatIfFlags) run(cmd *cobra.Command) error {
 	if err := change.run(cmd.Context()); err != nil {
 		return f.cfg.Exit(exitFailed, err)
 	}
-	if f.output != outTable {
+	if !f.forReaders() {
 		err = f.write(cmd.OutOrStdout(), change.sum)
 	} else {
 		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.whatIf(change.sum)

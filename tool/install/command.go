@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // Config configures how the commands find the cluster.
@@ -101,7 +103,7 @@ func newInstallCommand(cfg Config) *cobra.Command {
 				return err
 			}
 			if f.dryRun {
-				return print(cmd.OutOrStdout(), objects)
+				return print(columns.Raw(cmd.OutOrStdout()), objects)
 			}
 			i, err := f.installer(cfg, cmd.OutOrStdout())
 			if err != nil {

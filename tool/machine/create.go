@@ -20,6 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/join"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // adminSocket is where the service of the control plane serves administrators.
@@ -41,7 +43,7 @@ const createExample = `  sudo outrigger join create --namespace shop --service-a
 
 func newCreateCommand() *cobra.Command {
 	var request join.Request
-	var socket, output string
+	var socket, form string
 	ttl := join.DefaultTTL
 	cmd := &cobra.Command{
 		Use: "create --namespace NAMESPACE", Short: "Create a token for a machine", Long: createLong, Example: createExample, Args: cobra.NoArgs,
@@ -54,16 +56,20 @@ func newCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if output == "token" {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), answer.Token)
+			out := columns.Raw(cmd.OutOrStdout()) // to copy
+			switch form {
+			case "token":
+				_, err = fmt.Fprintln(out, answer.Token)
 				return err
+			case output.YAML, output.JSON:
+				return output.Write(out, form, answer)
 			}
 			group := ""
 			if answer.Group != "" {
 				group = ", WorkloadGroup " + answer.Group
 			}
 			cmd.PrintErrf("Run this line on the machine until %s. It makes it %s%s.\n", answer.Expires.Format(time.RFC3339), answer.Identity, group)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "echo %s | sudo outrigger join -\n", answer.Token)
+			_, err = fmt.Fprintf(out, "echo %s | sudo outrigger join -\n", answer.Token)
 			return err
 		},
 	}
@@ -74,10 +80,7 @@ func newCreateCommand() *cobra.Command {
 	flags.StringVar(&request.Group, "group", "", "WorkloadGroup of the machine (default: the only one of the service account, or none)")
 	flags.StringVar(&request.Address, "address", "", "host:port at which the machine reaches the control plane (default: discoveryAddress of the mesh config)")
 	flags.DurationVar(&ttl, "ttl", join.DefaultTTL, "how long the token is valid, at most 24h")
-	flags.StringVarP(&output, "output", "o", "line", "what is printed: line, or token")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"line", "token"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag exists, and has no other completion
-	}
+	output.AddOnly(cmd, &form, "line", "token", output.YAML, output.JSON)
 	flags.StringVar(&socket, "socket", adminSocket, "admin socket of the control plane (OUTRIGGER_ADMIN_SOCKET)")
 	return cmd
 }

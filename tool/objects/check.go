@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
@@ -15,12 +16,16 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
+	"github.com/outrigger-mesh/outrigger/tool/deep"
 )
 
 func newValidateCommand(cfg Config) *cobra.Command {
 	files := fileFlags{cfg: cfg}
-	strict := false
-	deep := deepFlags{cfg: cfg}
+	strict, form := false, ""
+	thorough := deepFlags{cfg: cfg}
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check files without a store",
@@ -36,31 +41,79 @@ func newValidateCommand(cfg Config) *cobra.Command {
 		Example: "  outrigger validate -f config/\n  kustomize build . | outrigger validate -f - --strict\n  outrigger validate -f config/ --deep",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files.skips, files.keeps = !strict, deep.enabled
+			files.skips, files.keeps = !strict, thorough.enabled
 			objects, problems, err := files.read(cmd.Context())
 			if err != nil {
 				return err
 			}
-			failed := sayProblems(cmd.ErrOrStderr(), problems)
-			warnings := model.CountProblems(problems) - failed
-			summary := fmt.Sprintf("%s valid, %s, %s", count(len(objects), "object"), count(failed, "error"), count(warnings, "warning"))
-			if files.skipped > 0 {
-				summary += fmt.Sprintf("; %s for others skipped", count(files.skipped, "object"))
+			v := validated{Valid: len(objects), Skipped: files.skipped, Problems: []report.Problem{}}
+			v.add(problems)
+			failed := v.Errors > 0 || strict && v.Warnings > 0
+			if output.ForReaders(form) {
+				sayProblems(cmd.ErrOrStderr(), problems)
+				if failed {
+					return &ExitError{exitFailed, errors.New(v.summary())}
+				}
+				say(cmd, "%s\n", v.summary())
 			}
-			if failed > 0 || strict && warnings > 0 {
-				return &ExitError{exitFailed, fmt.Errorf("%s", summary)}
+			if thorough.enabled && !failed {
+				result, err := thorough.check(cmd, files)
+				if err != nil {
+					return err
+				}
+				if output.ForReaders(form) {
+					return sayDeep(cmd, result, strict)
+				}
+				v.add(result.Problems)
+				v.Envoy, failed = &result, len(result.Refused) > 0 || strict && len(result.Problems) > 0
 			}
-			say(cmd, "%s\n", summary)
-			if deep.enabled {
-				return deep.run(cmd, files, strict)
+			if output.ForReaders(form) {
+				return nil
 			}
-			return nil
+			if err := output.Write(cmd.OutOrStdout(), form, v); err != nil || !failed {
+				return err
+			}
+			return &ExitError{Code: exitFailed}
 		},
 	}
 	files.add(cmd)
-	deep.add(cmd)
+	thorough.add(cmd)
+	output.Add(cmd, &form)
 	cmd.Flags().BoolVar(&strict, "strict", false, "warnings and objects of other API groups fail too")
 	return cmd
+}
+
+// validated is what validate finds, as JSON and YAML have it.
+type validated struct {
+	Valid    int              `json:"valid"`
+	Errors   int              `json:"errors"`
+	Warnings int              `json:"warnings"`
+	Skipped  int              `json:"skipped"`
+	Problems []report.Problem `json:"problems"`
+	// Envoy is the result of --deep.
+	Envoy *deep.Result `json:"envoy,omitempty"`
+}
+
+// add adds problems.
+func (v *validated) add(problems []model.Problem) {
+	for _, p := range problems {
+		if p.Warning {
+			v.Warnings += p.Count()
+		} else {
+			v.Errors += p.Count()
+		}
+		ref := report.Ref{Kind: string(p.Object.Kind), Namespace: p.Object.Namespace, Name: p.Object.Name}
+		v.Problems = append(v.Problems, report.Problem{Object: ref, Source: p.Source, Reason: p.Reason, Warning: p.Warning})
+	}
+}
+
+// summary returns the numbers as a sentence.
+func (v *validated) summary() string {
+	text := fmt.Sprintf("%s valid, %s, %s", count(v.Valid, "object"), count(v.Errors, "error"), count(v.Warnings, "warning"))
+	if v.Skipped > 0 {
+		text += fmt.Sprintf("; %s for others skipped", count(v.Skipped, "object"))
+	}
+	return text
 }
 
 func newDiffCommand(cfg Config) *cobra.Command {
@@ -94,7 +147,7 @@ func newDiffCommand(cfg Config) *cobra.Command {
 						return err
 					}
 					differs = differs || text != ""
-					say(cmd, "%s", text)
+					_, _ = io.WriteString(columns.Raw(cmd.OutOrStdout()), text) // the terminal may be closed
 				}
 				return nil
 			})

@@ -27,7 +27,7 @@ func TestComplete(t *testing.T) {
 		"get we -n |":           "default shop",
 		"delete -n s|":          "shop",
 		"get nothing |":         "",
-		"get we -o |":           "table wide yaml json name",
+		"get we -o |":           "json name table wide yaml",
 		"get workloadentry/on|": "workloadentry/one",
 	} {
 		text, _ := strings.CutSuffix(line, "|")

@@ -30,27 +30,28 @@ func (f *deepFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.meshConfig, "meshConfigFile", "", "mesh config for --deep (default: that of Istio)")
 }
 
-// run prints what an Envoy says about the proxies of files.
-func (f *deepFlags) run(cmd *cobra.Command, files fileFlags, strict bool) error {
+// check returns what an Envoy says about the proxies of files.
+func (f *deepFlags) check(cmd *cobra.Command, files fileFlags) (result deep.Result, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return result, err
 	}
 	binary, err := mesh.LookEnvoy(f.envoy, f.cfg.Envoy, filepath.Dir(self))
 	if err != nil {
-		return &ExitError{exitUsage, err}
+		return result, &ExitError{exitUsage, err}
 	}
 	settings, err := f.settings()
 	if err != nil {
-		return &ExitError{exitUsage, err}
+		return result, &ExitError{exitUsage, err}
 	}
 	read := analyze.Read(cmd.Context().Done(), files.kept, files.namespace, false)
 	in := analyze.Input{Objects: read.Objects, Manifests: read.Manifests}
 	in.Build(settings)
-	result, err := deep.Check(cmd.Context(), binary, in)
-	if err != nil {
-		return err
-	}
+	return deep.Check(cmd.Context(), binary, in)
+}
+
+// sayDeep prints what an Envoy says.
+func sayDeep(cmd *cobra.Command, result deep.Result, strict bool) error {
 	sayProblems(cmd.ErrOrStderr(), result.Problems)
 	refused := 0
 	for _, r := range result.Refused {

@@ -4,39 +4,29 @@
 package objects
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
-// Output formats.
-const (
-	outTable = "table"
-	outWide  = "wide"
-	outYAML  = "yaml"
-	outJSON  = "json"
-	outName  = "name"
-)
-
-var outputs = []string{outTable, outWide, outYAML, outJSON, outName}
+// outName is the output format of names only.
+const outName = "name"
 
 func newGetCommand(cfg Config) *cobra.Command {
 	store, pick := storeFlags{cfg: cfg}, picker{}
-	output := ""
+	form := ""
 	cmd := &cobra.Command{
 		Use:   "get (KIND | KIND NAME... | KIND/NAME...)",
 		Short: "Print objects",
@@ -48,11 +38,8 @@ func newGetCommand(cfg Config) *cobra.Command {
 		Example: "  outrigger get virtualservices -A\n  outrigger get vs,dr -n shop\n  outrigger get vs catalog -o yaml\n" +
 			"  outrigger get all -A -l team=web",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0:
+			if len(args) == 0 {
 				return &ExitError{exitUsage, fmt.Errorf("no kind is named: write %s, or all", kindsForPeople())}
-			case !slices.Contains(outputs, output):
-				return &ExitError{exitUsage, fmt.Errorf("-o %s is unknown: write %s", output, strings.Join(outputs, ", "))}
 			}
 			of, err := kindsOf(args)
 			if err != nil {
@@ -74,10 +61,12 @@ func newGetCommand(cfg Config) *cobra.Command {
 				}
 				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
 					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
-					return nil
+					if form != output.YAML && form != output.JSON {
+						return nil
+					}
 				}
 				alone := len(args) == 2 && len(found) == 1 || len(args) == 1 && strings.Contains(args[0], "/")
-				if err := write(cmd.OutOrStdout(), found, output, pick.all, alone, cfg.Width); err != nil {
+				if err := write(cmd.OutOrStdout(), found, form, pick.all, alone, cfg.Width); err != nil {
 					return err
 				}
 				if r.failed > 0 {
@@ -91,10 +80,7 @@ func newGetCommand(cfg Config) *cobra.Command {
 	pick.add(cmd)
 	store.add(cmd)
 	store.complete(cmd, &pick)
-	cmd.Flags().StringVarP(&output, "output", "o", outTable, "table, wide, yaml, json or name")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag exists, and has no other completion
-	}
+	output.Add(cmd, &form, outName)
 	return cmd
 }
 
@@ -109,8 +95,10 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 			}
 		}
 		return nil
-	case outTable, outWide:
-		if form == outWide || width == 0 {
+	case output.Wide:
+		return writeTables(columns.Raw(out), objects, namespaces, columns.Unlimited)
+	case output.Table:
+		if width == 0 {
 			width = columns.Unlimited
 		}
 		return writeTables(out, objects, namespaces, width)
@@ -119,19 +107,7 @@ func write(out io.Writer, objects []*model.Config, form string, namespaces, alon
 	if err != nil {
 		return err
 	}
-	if form == outYAML {
-		raw, err = yaml.JSONToYAML(raw)
-	} else {
-		var b bytes.Buffer
-		err = json.Indent(&b, raw, "", "  ")
-		b.WriteByte('\n')
-		raw = b.Bytes()
-	}
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(raw)
-	return err
+	return output.Write(out, form, json.RawMessage(raw))
 }
 
 // named returns the name of an object in the syntax of get and delete.

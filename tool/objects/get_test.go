@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -39,5 +40,18 @@ func TestNarrowTerminal(t *testing.T) {
 	s.width = 0
 	if _, out, _ := s.run("get", "all", "-A"); strings.Count(out, long) != 2 {
 		t.Errorf("without a terminal get prints\n%s", out)
+	}
+}
+
+// TestDocuments checks JSON and YAML of commands that find nothing, or what is wrong.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("good.yaml", entry)
+	s.file("bad.yaml", mistaken)
+	s.want("get all -A -o yaml", 0, "apiVersion: v1\nitems: []\nkind: List\n", "no objects found\n")
+	s.want("validate -f DIR/good.yaml -o json", 0, "{\n  \"valid\": 2,\n  \"errors\": 0,\n  \"warnings\": 0,\n  \"skipped\": 0,\n  \"problems\": []\n}\n", "")
+	if code, out, errs := s.run("validate", "-f", filepath.Join(s.dir, "bad.yaml"), "-o", "yaml"); code != 1 || errs != "" || !strings.Contains(out, "\n  source: bad.yaml:4\n") || !strings.Contains(out, "did you mean") {
+		t.Errorf("validate -o yaml: got exit code %d\n%s%s", code, out, errs)
 	}
 }

@@ -6,14 +6,11 @@ package objects
 import (
 	"cmp"
 	"io"
-	"regexp"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // groups are the titles under which the help of the program lists its commands, whose names are the IDs.
@@ -41,45 +38,10 @@ func group(root *cobra.Command) {
 // widestHelp is the width of help in characters where there is more space or none is known.
 const widestHelp = 80
 
-// listName matches the name in a line of a list, with the spaces around it.
-var listName = regexp.MustCompile(`^  [a-zA-Z ]*[a-zA-Z-]+ {2,}`)
-
-// fitHelp makes the lines of help at most as long as those of a terminal. The width is 0 if there is
-// none. Examples stay as they are, so that they can be copied.
-func fitHelp(root *cobra.Command, width int) {
-	width = min(cmp.Or(width, widestHelp), widestHelp)
-	flags := regexp.MustCompile(`(Local|Inherited)Flags\.FlagUsages`)
-	template := flags.ReplaceAllString(root.UsageTemplate(), "${0}Wrapped "+strconv.Itoa(width))
-	root.SetUsageTemplate(strings.ReplaceAll(template, " for more information about a command.", " for more."))
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		text := reflow(cmp.Or(cmd.Long, cmd.Short), width) + "\n"
-		for line := range strings.Lines(cmd.UsageString()) {
-			text += fold(line, width)
-		}
-		_, _ = io.WriteString(cmd.OutOrStdout(), text) // a failure is known to the output
-	})
-}
-
-// reflow wraps the paragraphs of a text at width characters. Lines with an indent remain lines.
-func reflow(text string, width int) string {
-	var out, paragraph string
-	for line := range strings.Lines(text + "\n\n") {
-		if strings.TrimSpace(line) != "" && line[0] != ' ' {
-			paragraph += line
-			continue
-		}
-		out += analyze.Wrap(paragraph, "", width) + fold(line, width)
-		paragraph = ""
-	}
-	return strings.TrimRight(out, "\n") + "\n"
-}
-
-// fold wraps a line of a list at width characters, below the text behind its name.
-func fold(line string, width int) string {
-	name := listName.FindString(line)
-	if name == "" || utf8.RuneCountInString(line) <= width+1 {
-		return line
-	}
-	indent := strings.Repeat(" ", len(name))
-	return name + strings.TrimPrefix(analyze.Wrap(line[len(name):], indent, width), indent)
+// help prints the help of a command.
+func help(cmd *cobra.Command, _ []string) {
+	out := cmd.OutOrStdout()
+	width := min(cmp.Or(columns.OfTerminal(out), widestHelp), widestHelp)
+	text := columns.Fill(strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)), width) + "\n\n" + cmd.UsageString()
+	_, _ = io.WriteString(out, columns.Wrap(text, width)) // a failure is known to the output
 }

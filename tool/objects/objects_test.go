@@ -116,6 +116,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
 	root.SetArgs(args)
+	root.SetFlagErrorFunc(WrongFlag)
 	exit := &ExitError{Code: 1}
 	switch err := root.ExecuteContext(s.t.Context()); {
 	case err == nil:
@@ -447,7 +448,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"apply x.yaml":                   `apply takes no arguments, but got "x.yaml": name files with -f`,
 		"get":                            "no kind is named",
 		"get sirvices":                   `kind "sirvices" is unknown`,
-		"get vs -o xml":                  "-o xml is unknown: write table, wide, yaml, json, name",
+		"get vs -o xml":                  `"xml" for "-o, --output" flag: write table, wide, yaml, json or name`,
 		"get vs -l =":                    "-l =: ",
 		"get vs a -A":                    "-A and names exclude each other",
 		"delete":                         "nothing to do",

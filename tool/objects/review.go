@@ -170,12 +170,3 @@ func OpenTerminal(out *os.File) (io.ReadWriteCloser, error) {
 	}
 	return os.OpenFile("/dev/tty", os.O_RDWR, 0)
 }
-
-// Columns returns the width of a terminal in characters; 0 for a file that is none, or does not know it.
-func Columns(f *os.File) int {
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
-	}
-	return int(size.Col)
-}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // Past answers about versions of objects that a control plane has used.
@@ -46,7 +48,7 @@ func diffOfTimes(cmd *cobra.Command, cfg Config, files int, from, to string) err
 		if err != nil {
 			return &ExitError{exitUsage, err}
 		}
-		say(cmd, "%s", text)
+		_, _ = io.WriteString(columns.Raw(cmd.OutOrStdout()), text) // the terminal may be closed
 	}
 	if len(changes.Objects) > 0 {
 		return &ExitError{Code: exitFailed}
@@ -136,7 +138,7 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				say(cmd, "%s", text)
+				_, _ = io.WriteString(columns.Raw(cmd.OutOrStdout()), text) // the terminal may be closed
 				address, err := store.url()
 				if err != nil {
 					return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/config/field"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // usage returns an error about the command line.
@@ -45,13 +47,15 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// Execute executes a command line, whose errors have exit codes. The output of root must be set.
-func Execute(ctx context.Context, root *cobra.Command, args []string) error {
+// Execute executes a command line, whose errors have exit codes, with out as the standard output.
+func Execute(ctx context.Context, root *cobra.Command, args []string, out io.Writer) error {
+	root.SetOut(&columns.Writer{Out: out})
+	root.SetErr(&columns.Writer{Out: os.Stderr})
+	root.SetHelpFunc(help)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)
 	group(root)
-	fitHelp(root, Columns(os.Stdout))
 	if err := known(root, args); err != nil {
 		return err
 	}
@@ -80,6 +84,14 @@ func known(root *cobra.Command, args []string) error {
 func WrongFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
+		switch reason := WithoutOutput(cmd.CommandPath()); unknown.GetSpecifiedName() {
+		case "o", "output":
+			if reason != "" {
+				return usage(fmt.Errorf("%s has no -o: %s", cmd.CommandPath(), reason))
+			}
+		case "w", "watch":
+			return usage(fmt.Errorf("%s has no --watch: %s have it", cmd.CommandPath(), strings.Join(watching(cmd.Root()), ", ")))
+		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		if hint := field.DidYouMean(unknown.GetSpecifiedName(), names); strings.Contains(hint, "did you mean") {
@@ -88,4 +100,46 @@ func WrongFlag(cmd *cobra.Command, err error) error {
 		err = fmt.Errorf("%w: %s --help lists the flags", err, cmd.CommandPath())
 	}
 	return usage(err)
+}
+
+// watching returns the commands that have --watch.
+func watching(cmd *cobra.Command) (paths []string) {
+	if cmd.Flags().Lookup("watch") != nil {
+		paths = append(paths, cmd.CommandPath())
+	}
+	for _, c := range cmd.Commands() {
+		paths = append(paths, watching(c)...)
+	}
+	return paths
+}
+
+// WithoutOutput returns why a command, which is named with its path, has no flag -o; "" for one that
+// has it.
+func WithoutOutput(path string) string {
+	_, name, _ := strings.Cut(path, " ")
+	switch name {
+	case "create", "apply", "replace", "delete", "rollback", "migrate":
+		return "it prints a line for each object; outrigger get -o yaml prints objects"
+	case "describe":
+		return "it is for readers; outrigger get -o yaml prints objects"
+	case "diff":
+		return "it prints a unified diff, as diff -u does"
+	case "inject":
+		return "it prints the objects as YAML"
+	case "install", "uninstall":
+		return "it prints what it does; the objects are those of --dry-run, as YAML"
+	case "join", "leave", "backup save", "backup restore":
+		return "it prints what it does"
+	case "bug-report":
+		return "it writes an archive"
+	case "dashboard":
+		return "it serves a page; outrigger top -o json and outrigger status -o json have the data"
+	case "policy record":
+		return "it prints a line of JSON for each request"
+	case "up":
+		return "it prints the lines of the workloads; outrigger status -o json has the state"
+	case "help", "completion bash", "completion fish", "completion powershell", "completion zsh":
+		return "it prints text for a terminal or a shell"
+	}
+	return ""
 }
