@@ -63,8 +63,8 @@ func flipTexts(answer report.WhatIf) (got []string) {
 		if x.Rule != nil {
 			text += fmt.Sprintf(" %s[%d]", x.Rule.Name, x.Rule.Index)
 		}
-		if with := x.With(); with != "" {
-			text += " with " + with
+		if with := x.With(); len(with) > 0 {
+			text += " with " + strings.Join(with, ", ")
 		}
 		if len(x.Clients) > 0 {
 			text += " from " + strings.Join(x.Clients, "+")

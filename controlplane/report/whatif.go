@@ -92,9 +92,8 @@ type Flipped struct {
 	Proxy   string `json:"proxy"`
 }
 
-// With describes the headers, the token, the SNI and the address of a request.
-func (f Flipped) With() string {
-	var out []string
+// With returns the headers, the token, the SNI and the address of a request.
+func (f Flipped) With() (out []string) {
 	for _, name := range slices.Sorted(maps.Keys(f.Headers)) {
 		out = append(out, name+": "+f.Headers[name])
 	}
@@ -116,7 +115,7 @@ func (f Flipped) With() string {
 	if f.Address != "" {
 		out = append(out, "address "+f.Address)
 	}
-	return strings.Join(out, ", ")
+	return out
 }
 
 // Compare orders requests, those that would fail first.
@@ -129,7 +128,7 @@ func (f Flipped) Compare(g Flipped) int {
 	}
 	return cmp.Or(
 		strings.Compare(f.Routed, g.Routed), strings.Compare(f.Host, g.Host), cmp.Compare(f.Port, g.Port), strings.Compare(f.Path, g.Path),
-		strings.Compare(f.Method, g.Method), strings.Compare(f.With(), g.With()), strings.Compare(f.Before, g.Before), strings.Compare(f.After, g.After), strings.Compare(f.Proxy, g.Proxy),
+		strings.Compare(f.Method, g.Method), slices.Compare(f.With(), g.With()), strings.Compare(f.Before, g.Before), strings.Compare(f.After, g.After), strings.Compare(f.Proxy, g.Proxy),
 	)
 }
 

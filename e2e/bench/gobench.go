@@ -50,7 +50,7 @@ func (b *bench) stores(ctx context.Context) {
 func (b *bench) whatIf(ctx context.Context) {
 	b.say("what-if: 10,000 services, 1,000 proxies")
 	d := b.goBench(ctx, "./controlplane/discovery", "WhatIf", fmt.Sprintf("%dx", b.rounds))
-	b.add(figure{Name: "change predicted, 10,000 services, 1,000 proxies", Unit: seconds, Ours: d.of("WhatIf ns/op") / 1e9, Target: 2})
+	b.add(figure{Name: "change predicted, 10,000 services, 1,000 proxies", Unit: seconds, Ours: max(d.of("WhatIf/routes ns/op"), d.of("WhatIf/policies ns/op")) / 1e9, Target: 2})
 	v := b.goBench(ctx, "./tool/objects", "Validate", fmt.Sprintf("%dx", b.rounds))
 	b.add(figure{Name: "10,000 objects validated", Unit: seconds, Ours: v.of("Validate ns/op") / 1e9, Target: 1})
 }

@@ -109,7 +109,7 @@ func TestNarrowTerminal(t *testing.T) {
 			}
 		}
 		v := view{out: writer, now: now, flags: &flags}
-		err := errors.Join(v.decision(requests()[1]), v.statusTable(proxies), v.resources(object), v.standings(object), v.outages(testOutages()[:1]), v.affected(change().Proxies), v.history(past()))
+		err := errors.Join(v.decision(requests()[1]), v.statusTable(proxies), v.resources(object), v.standings(object), v.outages(testOutages()[:1]), v.whatIf(change()), v.history(past()))
 		if err != nil {
 			t.Fatal(err)
 		}

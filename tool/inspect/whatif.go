@@ -14,14 +14,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
-	"github.com/outrigger-mesh/outrigger/internal/columns"
 	"github.com/outrigger-mesh/outrigger/tool/deep"
 )
 
@@ -40,7 +38,19 @@ type whatIfFlags struct {
 	namespace string
 	remove    bool
 	envoy     string
+	failOn    []string
 }
+
+// What --fail-on names.
+const (
+	failChanges = "changes"
+	failDenied  = "denied"
+	failBroken  = "broken"
+	failNone    = "none"
+)
+
+// failures are the values of --fail-on. It is never written to.
+var failures = []string{failChanges, failDenied, failBroken, failNone}
 
 func newWhatIfCommand(cfg Config) *cobra.Command {
 	f := whatIfFlags{askFlags: askFlags{cfg: cfg}}
@@ -52,21 +62,33 @@ were applied, how many bytes, which listeners would close connections, which pro
 would appear, and which requests would be denied, allowed or routed otherwise. Nothing
 is applied. An object replaces the stored one with its name.
 
-The control plane tries a few requests to the ports of changed proxies and to changed
-virtual hosts: GET / and the paths, methods and hosts that changed policies and routes
-name, from the identities of connected proxies and from a client without a certificate.
-Other requests, such as those with headers or tokens, may change without a notice.
+The control plane tries requests to the ports of changed proxies, to changed virtual
+hosts and to changed TCP and TLS listeners: GET /, and for each rule and route, before
+and after the change, a request that matches it and others that differ in one value.
+They have the paths, methods, hosts, headers, parameters, tokens, senders, addresses,
+ports and SNI that rules and routes name; of a regular expression, one example. Senders
+are clients with the identities of proxies, and one without a certificate. Metadata of
+filters and requests that nothing names are not tried. The number of requests is
+bounded, in a fixed order; what is left out is counted.
 
 With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins
 and what only traffic shows are not validated. Lua is compiled, but does not run.
 
 Objects of other API groups, such as Deployments, are skipped; those of the Gateway
-API are not supported. The exit code is 0, or 1 if a problem would appear, a request
-that succeeds now would be denied or lead nowhere, or Envoy refuses a configuration.`,
+API are not supported.
+
+The exit code is as with kubectl diff: 0 if nothing that --fail-on names happens, 1 if
+it does, and 2 if there is no answer. --fail-on takes several of these:
+  changes   a proxy would receive other configuration
+  denied    a request that is allowed now would be denied
+  broken    a request would lead nowhere, a problem would appear, or Envoy refuses a
+            configuration
+  none      nothing`,
 		Example: "  outrigger what-if -f config/\n" +
 			"  kustomize build . | outrigger what-if -f - --envoy bin/envoy\n" +
-			"  outrigger what-if -f catalog.yaml --delete -o json",
+			"  outrigger what-if -f catalog.yaml --delete -o json\n" +
+			"  outrigger what-if -f deny.yaml --fail-on broken   # a denial is intended",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
@@ -74,13 +96,24 @@ that succeeds now would be denied or lead nowhere, or Envoy refuses a configurat
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of objects that name none (default \"default\")")
 	cmd.Flags().BoolVar(&f.remove, "delete", false, "the objects would be deleted")
 	cmd.Flags().StringVar(&f.envoy, "envoy", "", "program of an Envoy that validates the configurations")
+	cmd.Flags().StringSliceVar(&f.failOn, "fail-on", []string{failDenied, failBroken}, "what the exit code 1 is for: changes, denied, broken or none")
+	completeValue(cmd, "fail-on", func() []string { return slices.Clone(failures) })
 	f.add(cmd)
 	return cmd
 }
 
+// run prints the answer. Like kubectl diff, it returns the exit code 1 for what --fail-on names only.
 func (f *whatIfFlags) run(cmd *cobra.Command) error {
 	if len(f.files) == 0 {
 		return f.cfg.Exit(exitUsage, errors.New("write -f FILE with the objects"))
+	}
+	for _, name := range f.failOn {
+		if !slices.Contains(failures, name) {
+			return f.cfg.Exit(exitUsage, fmt.Errorf("--fail-on %s is unknown: write one or several of %s, as in --fail-on denied,broken", name, strings.Join(failures, ", ")))
+		}
+		if name == failNone && len(f.failOn) > 1 {
+			return f.cfg.Exit(exitUsage, errors.New("--fail-on none excludes other values: write it alone"))
+		}
 	}
 	fields, err := f.fields(cmd.InOrStdin())
 	if err != nil {
@@ -88,23 +121,40 @@ func (f *whatIfFlags) run(cmd *cobra.Command) error {
 	}
 	addresses, err := f.addresses()
 	if err != nil {
-		return err
+		return f.cfg.Exit(exitUsage, err)
 	}
 	change := proposal{flags: f, fields: fields, addresses: addresses}
 	if err := change.run(cmd.Context()); err != nil {
-		return f.cfg.Exit(exitFailed, err)
+		return f.cfg.Exit(exitUsage, err)
 	}
+	failed := f.failed(change.sum)
 	if !f.forReaders() {
 		err = f.write(cmd.OutOrStdout(), change.sum)
 	} else {
-		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.whatIf(change.sum)
+		v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
+		if err = v.whatIf(change.sum); len(failed) > 0 {
+			v.say("\nThe exit code is 1 (--fail-on): %s\n", strings.Join(failed, ", "))
+		}
 	}
-	refused := slices.ContainsFunc(change.sum.Verdicts, func(v report.Verdict) bool { return v.Error != "" })
-	fails := slices.ContainsFunc(change.sum.Flips, func(x report.Flipped) bool { return x.Fails })
-	if err == nil && (len(change.sum.Problems) > 0 || refused || fails) {
-		err = f.cfg.Exit(exitFailed, nil)
+	switch {
+	case err != nil:
+		return f.cfg.Exit(exitUsage, err)
+	case len(failed) > 0:
+		return f.cfg.Exit(exitFailed, nil)
 	}
-	return err
+	return nil
+}
+
+// failed returns what happens of that which --fail-on names.
+func (f *whatIfFlags) failed(w report.WhatIf) []string {
+	fails := func(routed bool) bool {
+		return slices.ContainsFunc(w.Flips, func(x report.Flipped) bool { return x.Fails && (x.Routed != "") == routed })
+	}
+	refused := slices.ContainsFunc(w.Verdicts, func(v report.Verdict) bool { return v.Error != "" })
+	happens := map[string]bool{
+		failChanges: len(w.Proxies) > 0, failDenied: fails(false), failBroken: fails(true) || refused || len(w.Problems) > 0,
+	}
+	return slices.DeleteFunc(slices.Clone(failures), func(name string) bool { return !happens[name] || !slices.Contains(f.failOn, name) })
 }
 
 // fields returns the form with the objects.
@@ -222,6 +272,7 @@ func (p *proposal) addFlips(w report.WhatIf) {
 		}
 		same := &p.sum.Flips[i]
 		same.Proxies += x.Proxies
+		same.Others = max(same.Others, x.Others)
 		same.Clients = append(same.Clients, x.Clients...)
 		slices.Sort(same.Clients)
 		same.Clients = slices.Compact(same.Clients)
@@ -273,133 +324,4 @@ func (p *proposal) verdict(ctx context.Context, proxy string) (string, error) {
 		return "", fmt.Errorf("validate the configuration of %s: %w", proxy, err)
 	}
 	return plain(text), nil
-}
-
-// whatIf prints what a change would do.
-func (v view) whatIf(w report.WhatIf) error {
-	for _, o := range w.Objects {
-		v.say("%s %s\n", named(o.Ref), o.Action)
-	}
-	if w.Skipped > 0 {
-		v.say("%s for others skipped\n", count(w.Skipped, "object", "objects"))
-	}
-	v.say("\n%s of %d would receive other configuration\n", count(len(w.Proxies), "proxy", "proxies"), w.All)
-	if len(w.Proxies) > 0 {
-		if err := v.affected(w.Proxies); err != nil {
-			return err
-		}
-	}
-	if len(w.Proxies) > 0 {
-		v.flips(w)
-	}
-	for _, list := range []struct {
-		title    string
-		problems []report.Problem
-	}{{"would appear", w.Problems}, {"would disappear", w.Solved}} {
-		if len(list.problems) == 0 {
-			continue
-		}
-		v.say("\n%s %s:\n", count(len(list.problems), "problem", "problems"), list.title)
-		shown, left := cut(v.flags, list.problems)
-		for _, p := range shown {
-			v.say("  %s: %s\n", named(p.Object), oneLine(p.Reason))
-		}
-		v.more(left)
-	}
-	accepted := 0
-	for _, e := range w.Verdicts {
-		if e.Error == "" {
-			accepted += e.Alike
-			continue
-		}
-		v.say("\nENVOY REFUSES the configuration of %s: %s\n", count(e.Alike, "proxy", "proxies")+" such as "+e.Proxy, e.Error)
-	}
-	if accepted > 0 {
-		v.say("\nEnvoy accepts the configuration of %s\n", count(accepted, "proxy", "proxies"))
-	}
-	if w.Unvalidated > 0 {
-		v.say("The configuration of %s was not validated: only %d different ones are\n", count(w.Unvalidated, "proxy", "proxies"), maxValidated)
-	}
-	return nil
-}
-
-// affected prints a row for each proxy and type.
-func (v view) affected(proxies []report.Affected) error {
-	v.say("\n")
-	shown, left := cut(v.flags, proxies)
-	rows := [][]string{{"PROXY", "TYPE", "ADDED", "CHANGED", "REMOVED", "BYTES"}}
-	for _, p := range shown {
-		for _, t := range p.Types {
-			rows = append(rows, []string{p.Proxy, strings.ToUpper(t.Type), strconv.Itoa(t.Added), strconv.Itoa(t.Changed), strconv.Itoa(t.Removed), strconv.Itoa(t.Bytes)})
-		}
-	}
-	if _, err := v.columns(rows, "PROXY"); err != nil {
-		return err
-	}
-	v.more(left)
-	for _, p := range shown {
-		if len(p.Drained) > 0 {
-			v.say("\n%s: all connections of these listeners would close: %s\n", p.Proxy, few(p.Drained))
-		}
-		if len(p.ChainsDrained) > 0 {
-			v.say("\n%s: connections of changed filter chains would close: %s\n", p.Proxy, few(p.ChainsDrained))
-		}
-	}
-	return nil
-}
-
-// flips prints the requests whose result would change.
-func (v view) flips(w report.WhatIf) {
-	v.say("\n%s tried, %s\n", count(w.Requests, "request", "requests"), count(len(w.Flips), "result would change", "results would change"))
-	shown, left := cut(v.flags, w.Flips)
-	for _, x := range shown {
-		what := strings.TrimSpace(x.Method + " " + x.Host + x.Path)
-		if x.Port > 0 {
-			what = strings.TrimSpace(fmt.Sprintf("%s %s:%d%s", x.Method, x.Host, x.Port, x.Path))
-		}
-		if x.Method == "" {
-			what = "a connection to " + what
-		}
-		title := "Changes"
-		switch {
-		case x.Routed == "" && x.Fails:
-			title = "Now denied"
-		case x.Routed == "":
-			title = "Now allowed"
-		case x.Fails:
-			title = "Now fails"
-		}
-		v.say("\n%s\n", columns.Shorten(oneLine(title+": "+what), v.flags.width()))
-		if x.Routed == "" {
-			v.field("from", few(x.Clients))
-			why := x.Reason
-			switch {
-			case x.Rule != nil:
-				why = "by " + ruleText(*x.Rule)
-			case x.By == "no-rule":
-				why = "as no rule that allows requests matches"
-			}
-			if x.Fails {
-				v.field("denied", why)
-			} else {
-				v.field("before", "denied, "+why)
-			}
-		} else {
-			v.field("before", x.Before)
-			v.field("after", x.After)
-		}
-		proxies := x.Proxy
-		if x.Proxies > 1 {
-			proxies = count(x.Proxies, "proxy", "proxies") + " such as " + proxies
-		}
-		if x.Routed != "" {
-			proxies += ", routes " + x.Routed
-		}
-		v.field("at", proxies)
-	}
-	v.more(left)
-	v.say("\nOther requests, headers and tokens were not tried\n")
-	for _, text := range w.Untried {
-		v.say("%s\n", text)
-	}
 }

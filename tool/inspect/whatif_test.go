@@ -4,6 +4,7 @@
 package inspect
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // change returns the effect of a change on three proxies, two of which are alike.
@@ -37,7 +39,8 @@ func change() report.WhatIf {
 			{Clients: []string{"none", "spiffe://cluster.local/ns/shop/sa/orders"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "GET", Path: "/", Before: "allowed", After: "denied", Fails: true, By: "rule", Rule: &report.Rule{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: "deny"}, Source: "deny.yaml:1"}, Proxies: 2, Proxy: "cart-1.shop"},
 			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 9090, Before: "allowed", After: "denied", Fails: true, By: "connection", Reason: "the port requires mutual TLS, and the client has no certificate", Proxies: 1, Proxy: "cart-1.shop"},
 			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v3|web.shop.svc.cluster.local (no workload belongs to it)", Fails: true, Proxies: 3, Proxy: "cart-1.shop"},
-			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "POST", Path: "/items", Before: "denied", After: "allowed", By: "no-rule", Proxies: 1, Proxy: "cart-1.shop"},
+			{Routed: "240.0.9.1_3306", Host: "db.shop.svc.cluster.local", Port: 3306, SNI: "db.example.com", Before: "outbound|3306||db.shop.svc.cluster.local", After: "no filter chain of the listener accepts the connection", Fails: true, Proxies: 1, Proxy: "cart-1.shop"},
+			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "POST", Path: "/items", Headers: map[string]string{"x-team": "red"}, Claims: map[string]any{"iss": "https://issuer.example", "groups": []any{"admin"}}, Address: "10.1.0.1", Others: 3, Before: "denied", After: "allowed", By: "no-rule", Proxies: 1, Proxy: "cart-1.shop"},
 			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/v2", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v2|web.shop.svc.cluster.local", Proxies: 1, Proxy: "cart-1.shop"},
 		},
 		Requests:    40,
@@ -82,7 +85,7 @@ func TestWhatIf(t *testing.T) {
 	for want, args := range map[string][]string{
 		"ENVOY REFUSES the configuration of 1 proxy such as bad": append(at, "-f", "-", "--envoy", envoy),
 		"2 proxies of 2 would receive other":                     append(at, "-f", "-"),
-		"80 requests tried, 5 results would change":              append(at, "-f", "-", "--timeout", "1m"),
+		"80 requests tried, 6 results would change":              append(at, "-f", "-", "--timeout", "1m"),
 		"4 proxies such as cart-1.shop":                          append(at, "-f", "-", "--timeout", "2m"),
 		"the form is wrong":                                      append(at, "-f", input), // another source
 		"name its program with --envoy":                          append(at, "-f", "-", "--envoy", input+".absent"),
@@ -96,16 +99,52 @@ func TestWhatIf(t *testing.T) {
 	}
 }
 
-// TestWhatIfExit checks that requests that would fail decide the exit code, and other changes do not.
+// TestWhatIfNarrow checks that a narrow terminal shows all numbers.
+func TestWhatIfNarrow(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	v := view{out: &columns.Writer{Out: &out, Width: 48}, now: now, flags: &askFlags{cfg: Config{Width: 48}}}
+	if err := v.whatIf(change()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "what-if-narrow", out.String())
+}
+
+// TestWhatIfExit checks what decides the exit code.
 func TestWhatIfExit(t *testing.T) {
 	t.Parallel()
-	for want, flips := range map[int][]report.Flipped{0: change().Flips[3:], 1: change().Flips[2:]} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(report.WhatIf{All: 1, Proxies: change().Proxies[:1], Flips: flips}) // as above
-		}))
-		t.Cleanup(s.Close)
-		if out, errs, code := runWith(t, "an object", "what-if", "--control", strings.TrimPrefix(s.URL, "http://"), "-f", "-"); code != want {
-			t.Errorf("got exit code %d, want %d:\n%s%s", code, want, out, errs)
-		}
+	flips := change().Flips
+	denied, broken, allowed := flips[:2], flips[2:4], flips[4:]
+	for name, c := range map[string]struct {
+		answer report.WhatIf
+		args   []string
+		code   int
+		want   string
+	}{
+		"denied":                 {report.WhatIf{Flips: denied}, nil, 1, "The exit code is 1 (--fail-on): denied\n"},
+		"broken":                 {report.WhatIf{Flips: broken}, nil, 1, "The exit code is 1 (--fail-on): broken\n"},
+		"both":                   {report.WhatIf{Flips: flips}, nil, 1, "The exit code is 1 (--fail-on): denied, broken\n"},
+		"a problem":              {report.WhatIf{Problems: change().Problems}, nil, 1, "The exit code is 1 (--fail-on): broken\n"},
+		"allowed":                {report.WhatIf{Flips: allowed}, nil, 0, ""},
+		"an intended denial":     {report.WhatIf{Flips: denied}, []string{"--fail-on", "broken"}, 0, "Now denied"},
+		"broken by the way":      {report.WhatIf{Flips: flips}, []string{"--fail-on", "broken"}, 1, "(--fail-on): broken\n"},
+		"none":                   {report.WhatIf{Flips: flips, Problems: change().Problems}, []string{"--fail-on", "none"}, 0, "Now denied"},
+		"changes":                {report.WhatIf{Flips: allowed}, []string{"--fail-on=changes,denied"}, 1, "(--fail-on): changes\n"},
+		"JSON":                   {report.WhatIf{Flips: denied}, []string{"-o", "json"}, 1, `"fails": true`},
+		"an unknown value":       {report.WhatIf{}, []string{"--fail-on", "warnings"}, 2, "--fail-on warnings is unknown: write one or several of changes, denied, broken, none"},
+		"none and another value": {report.WhatIf{}, []string{"--fail-on", "none,denied"}, 2, "write it alone"},
+		"no control plane":       {report.WhatIf{}, []string{"--control", "127.0.0.1:1"}, 2, "127.0.0.1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.answer.All, c.answer.Proxies = 1, change().Proxies[:1]
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(c.answer) })) // as above
+			t.Cleanup(s.Close)
+			args := append([]string{"what-if", "-f", "-", "--control", strings.TrimPrefix(s.URL, "http://")}, c.args...)
+			out, errs, code := runWith(t, "an object", args...)
+			if code != c.code || !strings.Contains(out+errs, c.want) || code == 0 && strings.Contains(out, "--fail-on") {
+				t.Errorf("got exit code %d, want %d and %q:\n%s%s", code, c.code, c.want, out, errs)
+			}
+		})
 	}
 }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Outrigger Authors
+
+package inspect
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
+)
+
+// whatIf prints what a change would do.
+func (v view) whatIf(w report.WhatIf) error {
+	for _, o := range w.Objects {
+		v.say("%s %s\n", named(o.Ref), o.Action)
+	}
+	if w.Skipped > 0 {
+		v.say("%s for others skipped\n", count(w.Skipped, "object", "objects"))
+	}
+	v.say("\n%s of %d would receive other configuration\n", count(len(w.Proxies), "proxy", "proxies"), w.All)
+	if len(w.Proxies) > 0 {
+		if err := v.affected(w.Proxies); err != nil {
+			return err
+		}
+	}
+	if len(w.Proxies) > 0 {
+		v.flips(w)
+	}
+	for _, list := range []struct {
+		title    string
+		problems []report.Problem
+	}{{"would appear", w.Problems}, {"would disappear", w.Solved}} {
+		if len(list.problems) == 0 {
+			continue
+		}
+		v.say("\n%s %s:\n", count(len(list.problems), "problem", "problems"), list.title)
+		shown, left := cut(v.flags, list.problems)
+		for _, p := range shown {
+			v.say("  %s: %s\n", named(p.Object), oneLine(p.Reason))
+		}
+		v.more(left)
+	}
+	accepted := 0
+	for _, e := range w.Verdicts {
+		if e.Error == "" {
+			accepted += e.Alike
+			continue
+		}
+		v.say("\nENVOY REFUSES the configuration of %s: %s\n", count(e.Alike, "proxy", "proxies")+" such as "+e.Proxy, e.Error)
+	}
+	if accepted > 0 {
+		v.say("\nEnvoy accepts the configuration of %s\n", count(accepted, "proxy", "proxies"))
+	}
+	if w.Unvalidated > 0 {
+		v.say("The configuration of %s was not validated: only %d different ones are\n", count(w.Unvalidated, "proxy", "proxies"), maxValidated)
+	}
+	return nil
+}
+
+// narrowWidth is the width of terminals below which one column has the resources that are added, changed
+// and removed.
+const narrowWidth = 60
+
+// affected prints a row for each proxy and type.
+func (v view) affected(proxies []report.Affected) error {
+	v.say("\n")
+	shown, left := cut(v.flags, proxies)
+	number := strconv.Itoa
+	rows := [][]string{{"PROXY", "TYPE", "ADDED", "CHANGED", "REMOVED", "BYTES"}}
+	narrow := v.flags.width() < narrowWidth
+	if narrow {
+		rows = [][]string{{"PROXY", "TYPE", "CHANGES", "BYTES"}}
+	}
+	for _, p := range shown {
+		for _, t := range p.Types {
+			row := []string{p.Proxy, strings.ToUpper(t.Type), number(t.Added), number(t.Changed), number(t.Removed), number(t.Bytes)}
+			if narrow {
+				row = []string{row[0], row[1], fmt.Sprintf("+%d ~%d -%d", t.Added, t.Changed, t.Removed), row[5]}
+			}
+			rows = append(rows, row)
+		}
+	}
+	if _, err := v.columns(rows, "PROXY"); err != nil {
+		return err
+	}
+	v.more(left)
+	for _, p := range shown {
+		if len(p.Drained) > 0 {
+			v.say("\n%s: all connections of these listeners would close: %s\n", p.Proxy, few(p.Drained))
+		}
+		if len(p.ChainsDrained) > 0 {
+			v.say("\n%s: connections of changed filter chains would close: %s\n", p.Proxy, few(p.ChainsDrained))
+		}
+	}
+	return nil
+}
+
+// flips prints the requests whose result would change.
+func (v view) flips(w report.WhatIf) {
+	v.say("\n%s tried, %s\n", count(w.Requests, "request", "requests"), count(len(w.Flips), "result would change", "results would change"))
+	shown, left := cut(v.flags, w.Flips)
+	for _, x := range shown {
+		what := strings.TrimSpace(x.Method + " " + x.Host + x.Path)
+		if x.Port > 0 {
+			what = strings.TrimSpace(fmt.Sprintf("%s %s:%d%s", x.Method, x.Host, x.Port, x.Path))
+		}
+		if x.Method == "" {
+			what = "a connection to " + what
+		}
+		title := "Changes"
+		switch {
+		case x.Routed == "" && x.Fails:
+			title = "Now denied"
+		case x.Routed == "":
+			title = "Now allowed"
+		case x.Fails:
+			title = "Now fails"
+		}
+		v.say("\n")
+		for i, line := range broken(oneLine(title+": "+what), v.flags.width()-2) {
+			v.say("%s%s\n", strings.Repeat(" ", min(2*i, 2)), line)
+		}
+		for _, with := range x.With() {
+			v.whole("with", with)
+		}
+		if x.Routed == "" {
+			v.whole("from", few(x.Clients))
+			why := x.Reason
+			switch {
+			case x.Rule != nil:
+				why = "by " + ruleText(*x.Rule)
+			case x.By == "no-rule":
+				why = "as no rule that allows requests matches"
+			}
+			if x.Fails {
+				v.whole("denied", why)
+			} else {
+				v.whole("before", "denied, "+why)
+			}
+		} else {
+			v.whole("before", x.Before)
+			v.whole("after", x.After)
+		}
+		proxies := x.Proxy
+		if x.Proxies > 1 {
+			proxies = count(x.Proxies, "proxy", "proxies") + " such as " + proxies
+		}
+		switch {
+		case x.Routed != "" && x.Method == "":
+			proxies += ", listener " + x.Routed
+		case x.Routed != "":
+			proxies += ", routes " + x.Routed
+		}
+		v.whole("at", proxies)
+		if x.Others > 0 {
+			v.whole("also", count(x.Others, "request", "requests")+" with more attributes")
+		}
+	}
+	v.more(left)
+	v.say("\nRequests that no rule or route names were not tried\n")
+	for _, text := range w.Untried {
+		v.say("%s\n", text)
+	}
+}
+
+// whole is field for a value of which no part is left out: two values may differ in the middle.
+func (v view) whole(name, value string) {
+	const indent = 11
+	for _, line := range broken(oneLine(value), v.flags.width()-indent) {
+		v.field(name, line)
+		name = ""
+	}
+}
+
+// broken returns a text as lines of at most width characters, which end with a space or a mark if
+// possible.
+func broken(text string, width int) (lines []string) {
+	rest := []rune(text)
+	for len(rest) > width {
+		end := width
+		for i := width; i > width/2; i-- {
+			if strings.ContainsRune(" |/.,:;=", rest[i-1]) {
+				end = i
+				break
+			}
+		}
+		lines, rest = append(lines, strings.TrimRight(string(rest[:end]), " ")), rest[end:]
+	}
+	return append(lines, string(rest))
+}
