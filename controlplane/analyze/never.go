@@ -154,7 +154,7 @@ func (a *analysis) unrequired() {
 		}
 	})
 	each(a, model.RequestAuthentication, func(c *model.Config, spec *securityv1beta1.RequestAuthentication) {
-		if selector, selects := selectorOf(c); selects && !byClaims {
+		if selector, selects := SelectorOf(c); selects && !byClaims {
 			for _, w := range a.selected(a.scope(c), selector) {
 				a.steps++
 				if !slices.ContainsFunc(a.Mesh.AuthorizationPolicies.For(w.Namespace, w.Labels, nil), func(p *snapshot.AuthorizationPolicy) bool { return !p.DryRun && asksForTokens(p.Spec) }) {

@@ -29,7 +29,7 @@ func (a *analysis) authorizationPolicies() {
 			return
 		}
 		a.sourceNamespaces(c, spec)
-		if labels, selects := selectorOf(c); selects && len(spec.GetRules()) > 0 {
+		if labels, selects := SelectorOf(c); selects && len(spec.GetRules()) > 0 {
 			workloads := a.selected(a.scope(c), labels)
 			a.unreadRules(c, spec, workloads)
 			a.neverMatches(c, spec, workloads)

@@ -57,7 +57,7 @@ func (in Input) Proxies() []*model.Proxy {
 		add(*w)
 	}
 	for _, c := range in.Objects {
-		labels, ok := selectorOf(c)
+		labels, ok := SelectorOf(c)
 		if spec, gateway := c.Spec.(*networkingv1alpha3.Gateway); gateway {
 			labels, ok = spec.GetSelector(), true
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
-// selectorOf returns the selector of the workloads of an object; ok is false for kinds without.
-func selectorOf(c *model.Config) (labels map[string]string, ok bool) {
+// SelectorOf returns the selector of the workloads of an object; ok is false for kinds without.
+func SelectorOf(c *model.Config) (labels map[string]string, ok bool) {
 	switch s := c.Spec.(type) {
 	case *securityv1beta1.AuthorizationPolicy:
 		return s.GetSelector().GetMatchLabels(), len(s.GetTargetRefs()) == 0 && s.GetTargetRef() == nil
@@ -48,7 +48,7 @@ func (a *analysis) selectors() {
 		return
 	}
 	for _, c := range a.Objects {
-		labels, ok := selectorOf(c)
+		labels, ok := SelectorOf(c)
 		if !ok || len(labels) == 0 {
 			continue
 		}
@@ -131,7 +131,7 @@ func (a *analysis) oneOfNamespace() {
 		byLabels := map[objectName]*model.Config{}
 		byWorkload := map[*Workload]*model.Config{}
 		for _, c := range a.kinds[kind.kind] {
-			labels, ok := selectorOf(c)
+			labels, ok := SelectorOf(c)
 			switch {
 			case !ok:
 			case len(labels) == 0:
@@ -256,7 +256,7 @@ func (a *analysis) telemetries() {
 // namesProvider reports whether a wider Telemetry object may name a provider that one inherits.
 func (a *analysis) namesProvider(c *model.Config) bool {
 	return slices.ContainsFunc(a.kinds[model.Telemetry], func(o *model.Config) bool {
-		labels, _ := selectorOf(o)
+		labels, _ := SelectorOf(o)
 		wider := o != c && len(labels) == 0 && (o.Namespace == a.root() || o.Namespace == c.Namespace)
 		spec := specOf[telemetryv1alpha1.Telemetry](o)
 		if !wider || spec == nil {

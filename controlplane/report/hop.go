@@ -28,6 +28,14 @@ type Hop struct {
 	Status   uint32 `json:"status,omitempty"`
 	Location string `json:"location,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+	// Tried are the first routes that do not match, and what differs.
+	Tried []Unmatched `json:"tried,omitempty"`
+}
+
+// Unmatched is a route that does not match a request.
+type Unmatched struct {
+	Route   string `json:"route,omitempty"`
+	Differs string `json:"differs"`
 }
 
 // Origin is an object with its place.
@@ -51,6 +59,8 @@ type Destination struct {
 	// true for a cluster whose connections are encrypted by a DestinationRule.
 	MutualTLS int  `json:"mutual_tls"`
 	TLS       bool `json:"tls,omitempty"`
+	// Anonymous is true if such connections have no certificate of the client.
+	Anonymous bool `json:"anonymous,omitempty"`
 	// Reason says why no endpoint receives requests. Lost is true if they fail.
 	Reason string `json:"reason,omitempty"`
 	Lost   bool   `json:"lost,omitempty"`

@@ -19,6 +19,8 @@ type Decision struct {
 	// Client is where the proxy of the client sends the request; nil if the client has none, or if the
 	// request is sent to a proxy directly.
 	Client *Hop `json:"client,omitempty"`
+	// Gateway is what a gateway decides that the request passes: then Client is where it sends the request.
+	Gateway *Decision `json:"gateway,omitempty"`
 	// HTTP is false for a port whose requests are not read. Path is the path that rules see.
 	HTTP   bool   `json:"http"`
 	Method string `json:"method,omitempty"`
@@ -28,7 +30,7 @@ type Decision struct {
 	Allowed bool `json:"allowed"`
 	// Status is that of the response if a request is refused; 0 if the connection is closed.
 	Status int `json:"status,omitempty"`
-	// By says what decides: route, connection, path, token, rule, no-rule or nothing. It is empty if no
+	// By says what decides: route, tls, connection, path, token, rule, no-rule or nothing. It is empty if no
 	// proxy of the mesh receives the request.
 	By string `json:"decided_by"`
 	// Rule decides, because of the attributes in Matched.
@@ -50,6 +52,14 @@ type Decision struct {
 	Unrecorded
 	// TLS is how the connection to the workload is secured; nil if no workload of the mesh receives it.
 	TLS *Security `json:"tls,omitempty"`
+	// Unused are objects for the host of the request that do not decide about it.
+	Unused []Unused `json:"unused,omitempty"`
+}
+
+// Unused is an object without effect on a request, and why.
+type Unused struct {
+	Origin
+	Reason string `json:"reason"`
 }
 
 // Security is how the connection to a workload is secured.

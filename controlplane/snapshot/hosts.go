@@ -7,6 +7,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // resolveHost returns the full name of a host. "*", addresses and names with a dot are returned
@@ -42,6 +46,18 @@ func visible(exportTo []string, owner, viewer string) bool {
 	return slices.ContainsFunc(exportTo, func(to string) bool {
 		return to == "*" || to == viewer || to == "." && owner == viewer
 	})
+}
+
+// Exported reports whether the namespace viewer can see a VirtualService or a DestinationRule.
+func (m *Mesh) Exported(c *model.Config, viewer string) bool {
+	set := m.settings()
+	switch spec := c.Spec.(type) {
+	case *networkingv1alpha3.VirtualService:
+		return visible(exportTo(spec.GetExportTo(), set.exportRoutes), c.Namespace, viewer)
+	case *networkingv1alpha3.DestinationRule:
+		return visible(exportTo(spec.GetExportTo(), set.exportRules), c.Namespace, viewer)
+	}
+	return true
 }
 
 // mostSpecific compares hosts for matching: exact hosts come before wildcards, longer wildcards

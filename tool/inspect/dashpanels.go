@@ -227,11 +227,13 @@ func (f *dashboardFlags) explain() http.HandlerFunc {
 			return
 		}
 		shortenToHere(&d)
-		err = view{out: &text, now: time.Now(), flags: &of.askFlags}.decision(d)
+		v := view{out: &text, now: time.Now(), flags: &of.askFlags}
+		err = v.decision(d.Decision)
+		v.related(d)
 		raw, tooLong := bounded(struct {
 			Decision report.Decision `json:"decision"`
 			Text     string          `json:"text"`
-		}{d, text.String()})
+		}{d.Decision, text.String()})
 		if err = cmp.Or(err, tooLong); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -27,8 +27,10 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
+	"github.com/outrigger-mesh/outrigger/controlplane/discovery/secrets"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -74,7 +76,13 @@ type control struct {
 
 func startControl(t *testing.T, name string) *control {
 	t.Helper()
-	s, err := discovery.New(discovery.Config{Generator: generate.New(generate.Config{}), Workers: 1})
+	return startControlWith(t, name, nil)
+}
+
+// startControlWith starts a control plane that knows Secrets, which may be nil.
+func startControlWith(t *testing.T, name string, secretSource credentials.Source) *control {
+	t.Helper()
+	s, err := discovery.New(discovery.Config{Generator: generate.New(generate.Config{}), Workers: 1, Secrets: secrets.Config{Source: secretSource}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +138,12 @@ func (c *control) push() {
 // requests.
 func (c *control) proxy(t *testing.T, name, words string) {
 	t.Helper()
+	c.join(t, "sidecar~127.77.51.22~"+name+".shop~shop.svc.cluster.local", map[string]any{"INTERCEPTION_MODE": "NONE"}, words)
+}
+
+// join opens the stream of a proxy with a node id and metadata, as proxy does.
+func (c *control) join(t *testing.T, id string, metadata map[string]any, words string) {
+	t.Helper()
 	conn, err := grpc.NewClient(c.ads, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +153,9 @@ func (c *control) proxy(t *testing.T, name, words string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	md, err := structpb.NewStruct(map[string]any{"NAMESPACE": "shop", "INTERCEPTION_MODE": "NONE", "CLUSTER_ID": "east", "ISTIO_VERSION": "1.18.0"})
+	_, namespace, _ := strings.Cut(strings.Split(id, "~")[2], ".")
+	metadata["NAMESPACE"], metadata["CLUSTER_ID"], metadata["ISTIO_VERSION"] = namespace, "east", "1.18.0"
+	md, err := structpb.NewStruct(metadata)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +165,7 @@ func (c *control) proxy(t *testing.T, name, words string) {
 			t.Fatal(err)
 		}
 	}
-	send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: &corev3.Node{Id: "sidecar~127.77.51.22~" + name + ".shop~shop.svc.cluster.local", Metadata: md}})
+	send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, Node: &corev3.Node{Id: id, Metadata: md}})
 	r, err := s.Recv()
 	if err != nil {
 		t.Fatal(err)

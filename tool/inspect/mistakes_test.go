@@ -6,6 +6,7 @@ package inspect
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,9 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/credentials"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
-	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
 // TestMistakes plants common mistakes, one at a time, and checks that outrigger analyze names each: its
@@ -23,10 +26,7 @@ import (
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	sections := sectionsOf(t, "mistakes.txt")
-	cert, key := keyPair(t, 1, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
-	_, other := keyPair(t, 2, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
-	code := base64.StdEncoding.EncodeToString
-	keys := strings.NewReplacer("CRT", code([]byte(cert)), "KEY", code([]byte(key)), "OTHER", code([]byte(other)))
+	keys := plantedKeys(t)
 	settings := filepath.Join(t.TempDir(), "mesh.yaml")
 	if err := os.WriteFile(settings, []byte("accessLogFile: /dev/stdout\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -61,6 +61,15 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// plantedKeys replaces the names of certificates and keys in planted Secrets.
+func plantedKeys(t *testing.T) *strings.Replacer {
+	t.Helper()
+	cert, key := keyPair(t, 1, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	_, other := keyPair(t, 2, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	code := base64.StdEncoding.EncodeToString
+	return strings.NewReplacer("CRT", code([]byte(cert)), "KEY", code([]byte(key)), "OTHER", code([]byte(other)))
+}
+
 // sectionsOf returns the sections of a file of testdata, beginning with the text of the one named base.
 func sectionsOf(t *testing.T, name string) []string {
 	t.Helper()
@@ -72,31 +81,105 @@ func sectionsOf(t *testing.T, name string) []string {
 	return strings.Split(base, "\n-- ")
 }
 
-// TestMistakenRequests plants mistakes because of which a request fails, and checks that outrigger explain
-// request names the cause with its object and line.
+// TestMistakenRequests plants mistakes because of which a request fails, or goes elsewhere, and checks that
+// outrigger explain request names the cause with its object and line.
 func TestMistakenRequests(t *testing.T) {
 	t.Parallel()
+	keys, shared := plantedKeys(t), map[string]string{}
+	for _, section := range sectionsOf(t, "mistakes.txt")[1:] {
+		name, rest, _ := strings.Cut(section, " --\n")
+		_, shared[name], _ = strings.Cut(rest, "\n")
+	}
 	sections := sectionsOf(t, "mistaken-requests.txt")
+	if len(sections) < 51 {
+		t.Errorf("%d mistakes, want 50 or more", len(sections)-1)
+	}
 	for _, section := range sections[1:] {
 		name, rest, _ := strings.Cut(section, " --\n")
-		lines := strings.SplitN(rest, "\n", 3)
+		lines := strings.SplitN(rest+"\n", "\n", 3)
+		planted := lines[2]
+		if strings.TrimSpace(planted) == "" {
+			planted = keys.Replace(shared[name])
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			read := analyze.Read(nil, []analyze.File{{Source: "a.yaml", Data: []byte(sections[0] + "\n---\n" + lines[2])}}, "", false)
-			if slices.ContainsFunc(read.Problems, func(p model.Problem) bool { return !p.Warning }) {
-				t.Fatal(read.Problems)
-			}
-			c := startControl(t, "one")
-			c.objects = shelf(read.Objects)
-			c.Debug(debug.Config{Replica: "one", Objects: c.objects})
-			c.push()
-			c.proxy(t, "web-1", "")
-			out, errs, _ := run(t, append([]string{"explain", "request", "--control", c.http}, strings.Fields(lines[0])...)...)
+			c := mistakenMesh(t, sections[0], planted)
+			out, errs, code := run(t, append([]string{"explain", "request", "--control", c.http, "--certificates=false"}, strings.Fields(lines[0])...)...)
+			flat := strings.Join(strings.Fields(out), " ")
 			for want := range strings.SplitSeq(lines[1], "~") {
-				if !strings.Contains(out, want) {
-					t.Errorf("%s lacks %q:\n%s%s", lines[0], want, out, errs)
+				if want == "Allowed" && !strings.HasPrefix(out, "Allowed\n") || !strings.Contains(flat, strings.Join(strings.Fields(want), " ")) {
+					t.Errorf("%s lacks %q, exit code %d:\n%s%s", lines[0], want, code, out, errs)
 				}
+			}
+			if allowed := strings.HasPrefix(out, "Allowed\n") || strings.HasPrefix(out, "Allowed, unless") || strings.Contains(out, "responds with status 3"); allowed != (code == 0) {
+				t.Errorf("exit code %d:\n%s", code, out)
 			}
 		})
 	}
+}
+
+// plantedSecrets are the Secrets of planted objects.
+type plantedSecrets struct{ data map[string]map[string][]byte }
+
+func (p *plantedSecrets) Get(namespace, name string) (*credentials.Credential, error) {
+	data, ok := p.data[namespace+"/"+name]
+	if !ok {
+		return nil, fmt.Errorf("%w: there is no Secret %s/%s", credentials.ErrNotFound, namespace, name)
+	}
+	return credentials.Parse(namespace, name, data)
+}
+
+func (*plantedSecrets) OnChange(func(namespace, name string)) {}
+
+func (*plantedSecrets) Synced() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// secretsIn returns the Secrets among objects; nil if there are none.
+func secretsIn(t *testing.T, objects string) credentials.Source {
+	t.Helper()
+	out := &plantedSecrets{map[string]map[string][]byte{}}
+	for text := range strings.SplitSeq(objects, "\n---\n") {
+		var secret struct {
+			Kind     string
+			Metadata struct{ Namespace, Name string }
+			Data     map[string][]byte
+		}
+		if err := yaml.Unmarshal([]byte(text), &secret); err != nil || secret.Kind != "Secret" {
+			continue // other kinds are read elsewhere
+		}
+		out.data[secret.Metadata.Namespace+"/"+secret.Metadata.Name] = secret.Data
+	}
+	if len(out.data) == 0 {
+		return nil
+	}
+	return out
+}
+
+// mistakenMesh starts a control plane with planted objects, and connects the proxies of the base to it.
+func mistakenMesh(t *testing.T, base, planted string) *control {
+	t.Helper()
+	files := []analyze.File{{Source: "base.yaml", Data: []byte(base)}, {Source: "a.yaml", Data: []byte(planted)}}
+	read := analyze.Read(nil, files, "", false)
+	c := startControlWith(t, "one", secretsIn(t, planted))
+	c.objects = shelf(read.Objects)
+	c.Debug(debug.Config{Replica: "one", Objects: c.objects, Problems: func() (out []debug.KnownProblem) {
+		for _, p := range read.Problems {
+			out = append(out, debug.KnownProblem{Problem: p})
+		}
+		return out
+	}})
+	c.push()
+	for id, app := range map[string]string{
+		"sidecar~127.77.51.22~web-1.shop~shop.svc.cluster.local":    "web",
+		"sidecar~127.77.51.24~db-1.shop~shop.svc.cluster.local":     "db",
+		"sidecar~127.77.51.25~orders-1.shop~shop.svc.cluster.local": "orders",
+		"sidecar~127.77.51.26~batch-1.edge~edge.svc.cluster.local":  "batch",
+		"router~127.77.51.23~ingress-1.edge~edge.svc.cluster.local": "ingress",
+	} {
+		c.join(t, id, map[string]any{"LABELS": map[string]any{"app": app, "istio": app, "version": "v1"}, "SERVICE_ACCOUNT": app}, "")
+	}
+	return c
 }

@@ -16,11 +16,13 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -30,20 +32,10 @@ const forwards = "the proxy forwards the connection to its original destination"
 // maxEndpoints is how many addresses of a cluster an answer contains.
 const maxEndpoints = 5
 
-// hop computes where the proxy of a client sends a request to a port of a service. It returns nil if the
-// connection bypasses the proxy.
-func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Request) (*report.Hop, error) {
-	sets := d.givenTo(st)
-	set := func(typeURL string) *xds.Set {
-		if given := sets[slices.Index(xds.Types, typeURL)]; given != nil && len(given.Resources) > 0 {
-			return given
-		}
-		return d.source.Generate(d.mesh, st.Proxy, typeURL)
-	}
-	envoy, err := decision.Load(set(xds.TypeListener), d.source.Generate(d.mesh, st.Proxy, xds.TypeExtension), st.Proxy)
-	if err != nil {
-		return nil, err
-	}
+// hop computes where the proxy of a client sends a request to a port of a service, and the request as it is
+// sent. It returns nil if the connection bypasses the proxy.
+func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Request) (*report.Hop, decision.Request, error) {
+	host := r.Host
 	r.Server, r.Port = netip.Addr{}, port
 	for _, text := range svc.AddressesFor(st.Proxy) {
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -54,19 +46,47 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 	if !r.Server.IsValid() { // an application finds the addresses of the endpoints
 		r.Server = netip.IPv4Unspecified()
 	}
+	proxyPort := uint32(0)
+	if i := slices.IndexFunc(svc.Ports, func(p model.Port) bool { return p.Number == port }); i >= 0 {
+		switch protocol := svc.Ports[i].Protocol; {
+		case protocol.IsTLS():
+			r.TLS = true
+			r.SNI = cmp.Or(r.SNI, host)
+		case protocol.IsHTTP():
+			proxyPort = cmp.Or(st.Proxy.HTTPProxyPort, uint32(max(d.mesh.Config.GetProxyHttpPort(), 0)))
+		}
+	}
 	if !strings.Contains(r.Host, ":") && port != 80 {
 		r.Host = net.JoinHostPort(r.Host, strconv.FormatUint(uint64(port), 10))
 	}
-	proxyPort := uint32(0)
-	if slices.ContainsFunc(svc.Ports, func(p model.Port) bool { return p.Number == port && p.Protocol.IsHTTP() }) {
-		proxyPort = cmp.Or(st.Proxy.HTTPProxyPort, uint32(max(d.mesh.Config.GetProxyHttpPort(), 0)))
+	written := r.Host
+	out, r, err := d.sentBy(st, r, proxyPort)
+	if r.Host == written {
+		r.Host = host
+	}
+	return out, r, err
+}
+
+// sentBy computes where a proxy sends a request that it receives, and the request as it is sent. It returns
+// nil if none of its listeners accepts it.
+func (d debugger) sentBy(st *Stream, r decision.Request, proxyPort uint32) (*report.Hop, decision.Request, error) {
+	sets := d.givenTo(st)
+	set := func(typeURL string) *xds.Set {
+		if given := sets[slices.Index(xds.Types, typeURL)]; given != nil && len(given.Resources) > 0 {
+			return given
+		}
+		return d.source.Generate(d.mesh, st.Proxy, typeURL)
+	}
+	envoy, err := decision.Load(set(xds.TypeListener), d.source.Generate(d.mesh, st.Proxy, xds.TypeExtension), st.Proxy)
+	if err != nil {
+		return nil, r, err
 	}
 	routed, err := envoy.Route(r, proxyPort, func(name string) *routev3.RouteConfiguration { return routesOf(set, name) })
 	if err != nil {
-		return nil, fmt.Errorf("route as the proxy %s: %w", st.Proxy.ID, err)
+		return nil, r, fmt.Errorf("route as the proxy %s: %w", st.Proxy.ID, err)
 	}
 	if routed.Listener == "" {
-		return nil, nil
+		return nil, r, nil
 	}
 	routed.VirtualHost = strings.TrimPrefix(routed.VirtualHost, routed.Routes+"/") // of VHDS
 	out := &report.Hop{
@@ -79,6 +99,9 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 	if retries := routed.Action.GetRetryPolicy(); retries != nil {
 		out.Retries = max(retries.GetNumRetries().GetValue(), 1)
 	}
+	for _, t := range routed.Tried {
+		out.Tried = append(out.Tried, report.Unmatched(t))
+	}
 	if routed.VirtualHost != "" {
 		if routes := set(xds.TypeRoute).Get(routed.Routes); routes != nil {
 			out.Objects = d.virtualServicesOf(set, routes, routed)
@@ -88,7 +111,7 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 	for _, share := range routed.Clusters {
 		to, err := d.destination(set, share)
 		if err != nil {
-			return nil, err
+			return nil, r, err
 		}
 		if to.Lost {
 			lost += to.Percent
@@ -96,7 +119,8 @@ func (d debugger) hop(st *Stream, svc *model.Service, port uint32, r decision.Re
 		out.Destinations = append(out.Destinations, to)
 	}
 	out.Failing = routed.Aborts + (1-routed.Aborts/100)*lost
-	return out, nil
+	r.Path, r.Host, r.TLS = cmp.Or(routed.Path, r.Path), cmp.Or(routed.Host, r.Host), routed.TLS
+	return out, r, nil
 }
 
 // routesOf returns a route configuration with all its virtual hosts; nil if there is none.
@@ -130,18 +154,29 @@ func (d debugger) virtualServicesOf(set func(string) *xds.Set, routes *xds.Resou
 	if err != nil {
 		host = routed.VirtualHost
 	}
+	best := ""
 	for _, key := range slices.Compact(keys) {
 		c := d.cfg.object(key)
 		if c == nil {
 			continue
 		}
 		spec, ok := c.Spec.(*networkingv1alpha3.VirtualService)
-		if !ok || !slices.ContainsFunc(spec.GetHosts(), func(h string) bool {
-			return h == host || !strings.Contains(h, ".") && strings.HasPrefix(host, h+"."+c.Namespace+".")
-		}) {
+		if !ok {
 			continue
 		}
-		out = append(out, report.Origin{Ref: refOf(key), Source: c.Source})
+		for _, h := range spec.GetHosts() {
+			if !strings.ContainsAny(h, ".*") && strings.HasPrefix(host, h+"."+c.Namespace+".") {
+				h = host
+			}
+			switch {
+			case !snapshot.HostMatches(h, host) || len(h) < len(best):
+				continue
+			case len(h) > len(best):
+				best, out = h, nil
+			}
+			out = append(out, origins(c)...)
+			break
+		}
 	}
 	return out
 }
@@ -162,7 +197,11 @@ func (d debugger) destination(set func(string) *xds.Set, share decision.Share) (
 			out.Objects = append(out.Objects, report.Origin{Ref: refOf(key), Source: obj.Source})
 		}
 	}
-	out.TLS = c.GetTransportSocket() != nil
+	tls := &tlsv3.UpstreamTlsContext{}
+	if out.TLS = c.GetTransportSocket() != nil; out.TLS && c.GetTransportSocket().GetTypedConfig().UnmarshalTo(tls) == nil {
+		common := tls.GetCommonTlsContext()
+		out.Anonymous = len(common.GetTlsCertificateSdsSecretConfigs())+len(common.GetTlsCertificates()) == 0
+	}
 	assignment := c.GetLoadAssignment()
 	switch c.GetType() {
 	case clusterv3.Cluster_EDS:
@@ -223,7 +262,7 @@ func (d debugger) arrives(hop *report.Hop) (target, bool) {
 			switch {
 			case i < 0:
 			case out.stream == nil:
-				out.plaintext = to.MutualTLS == 0 && !to.TLS
+				out.plaintext, out.sent = to.MutualTLS == 0 && !to.TLS || to.Anonymous, to
 				out.stream, out.address, out.port = proxies[i], at.Addr(), uint32(at.Port())
 			default:
 				out.others++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
 // target is the workload that a request is sent to.
@@ -23,8 +24,10 @@ type target struct {
 	address netip.Addr
 	port    uint32 // of the workload; 0 if it is not known
 	host    string
-	// plaintext is true if the proxy of the client connects without TLS.
+	// plaintext is true if the proxy of the client connects without a certificate, and sent is where it
+	// sends the request.
 	plaintext bool
+	sent      report.Destination
 	// service is that with the name, and servicePort its port; nil for the name of a proxy.
 	service     *model.Service
 	servicePort uint32

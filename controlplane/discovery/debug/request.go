@@ -45,113 +45,48 @@ func (d debugger) request() (answerOf, error) {
 	if err != nil {
 		return answerOf{}, err
 	}
-	out, err := d.decide()
+	decided, err := d.decide()
+	if err != nil {
+		return answerOf{}, err
+	}
+	out := explainedRequest{Decision: decided}
 	out.Unrecorded = unknown
-	return answerOf{json: out}, err
+	if d.asker.all && d.cfg.Objects != nil && d.query.Get("findings") == "true" {
+		out.Unused = d.unused(decided)
+		if out.Findings, err = d.related(decided); err != nil {
+			return answerOf{}, err
+		}
+	}
+	return answerOf{json: out}, nil
 }
 
 // decide returns what the proxies decide about the request of the question.
 func (d debugger) decide() (report.Decision, error) {
-	target, unreachable := d.target(d.query.Get("to"))
-	if unreachable != nil && target.service == nil {
+	to, unreachable := d.target(d.query.Get("to"))
+	if unreachable != nil && to.service == nil {
 		return report.Decision{}, unreachable
 	}
 	from, err := d.client(d.query.Get("from"))
 	if err != nil {
 		return report.Decision{}, err
 	}
-	var hop *report.Hop
-	if from.stream != nil && target.service != nil {
-		sent, err := d.composed(from, target)
-		if err == nil {
-			hop, err = d.hop(from.stream, target.service, target.servicePort, sent)
-		}
+	r, err := d.composed(from, to)
+	if err != nil {
+		return report.Decision{}, err
+	}
+	if from.stream != nil && to.service != nil {
+		hop, sent, err := d.hop(from.stream, to.service, to.servicePort, r)
 		if err != nil {
 			return report.Decision{}, err
 		}
 		if hop != nil {
-			arrival, ok := d.arrives(hop)
-			if i := slices.IndexFunc(hop.Destinations, func(to report.Destination) bool { return to.Reason == forwards }); !ok && i >= 0 && unreachable == nil {
-				arrival, ok = target, true // one of the addresses that the application may choose
-				arrival.plaintext = !hop.Destinations[i].TLS
-			}
-			if !ok {
-				return d.notReceived(hop, from, target.service, sent), nil
-			}
-			arrival.host = target.host
-			if arrival.plaintext {
-				from.identity = "" // the server sees no certificate
-			}
-			target, unreachable = arrival, nil
+			return d.passed(passage{from: from, hop: hop, service: to.service, request: sent}, to)
 		}
 	}
 	if unreachable != nil {
 		return report.Decision{}, unreachable
 	}
-	envoy, listeners, err := d.envoyOf(target.stream)
-	if err != nil {
-		return report.Decision{}, err
-	}
-	if target.port == 0 {
-		ports := envoy.Ports()
-		if len(ports) != 1 {
-			return report.Decision{}, fmt.Errorf("%s has the ports %s: choose one with --port", target.stream.Proxy.ID, numbers(ports))
-		}
-		target.port = ports[0]
-	}
-	r, err := d.composed(from, target)
-	if err != nil {
-		return report.Decision{}, err
-	}
-	v, err := envoy.Decide(r)
-	if err != nil {
-		return report.Decision{}, fmt.Errorf("decide as the proxy %s: %w", target.stream.Proxy.ID, err)
-	}
-	out := report.Decision{
-		Replica: d.cfg.Replica, Proxy: target.stream.Proxy.ID, Others: target.others, Identity: r.Identity, Port: r.Port,
-		Client: hop, HTTP: v.HTTP, Method: r.Method, Host: r.Host, Path: cmp.Or(v.Path, r.Path),
-		Allowed: v.Allowed, Status: v.Status, By: string(v.By), Reason: v.Reason, Skipped: v.Skipped,
-	}
-	if r.Peer.IsValid() {
-		out.Address = r.Peer.String()
-	}
-	d.addRules(&out, v)
-	out.Objects, out.TLS = d.deciding(v, target.stream.Proxy, r), d.secured(from, hop, target, r.Identity)
-	if v.By == decision.ByNoRule {
-		d.addUnable(&out, listeners)
-	}
-	return out, nil
-}
-
-// notReceived returns the answer about a request that no proxy of the mesh receives: the proxy of the
-// client responds itself, or sends it elsewhere.
-func (d debugger) notReceived(hop *report.Hop, from client, svc *model.Service, r decision.Request) report.Decision {
-	out := report.Decision{
-		Replica: d.cfg.Replica, Proxy: hop.Proxy, Identity: from.identity, Client: hop, Port: r.Port,
-		HTTP: hop.Routes != "", Method: r.Method, Host: r.Host, Path: r.Path, Allowed: true,
-	}
-	if from.address.IsValid() {
-		out.Address = from.address.String()
-	}
-	sent := slices.ContainsFunc(hop.Destinations, func(to report.Destination) bool { return !to.Lost })
-	switch {
-	case len(hop.Destinations) == 0:
-		out.By, out.Status, out.Reason = "route", int(hop.Status), hop.Reason
-		out.Allowed = hop.Status > 0 && hop.Status < 400
-	case !sent:
-		out.By, out.Reason, out.Allowed = "route", hop.Destinations[0].Reason, false
-		if out.HTTP {
-			out.Status = 503
-		}
-	default:
-		out.Reason = "no proxy of the mesh receives it"
-		sidecar := sidecarOf(d.mesh, from.stream.Proxy)
-		if imported := func(to report.Destination) bool { return strings.HasSuffix(to.Cluster, "|"+svc.Hostname) }; sidecar != nil && !slices.ContainsFunc(hop.Destinations, imported) && !sidecar.Imports(svc.Namespace, svc.Hostname) {
-			out.Reason = "the Sidecar of the client does not import the service"
-			out.Objects = origins(sidecar.Config)
-		}
-	}
-	return out
+	return d.received(passage{from: from, request: r}, to)
 }
 
 // deciding returns the objects behind a verdict that no rule decides.
@@ -212,7 +147,12 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 		Method: cmp.Or(d.query.Get("method"), "GET"), Host: cmp.Or(d.query.Get("host"), to.host), Path: cmp.Or(d.query.Get("path"), "/"),
 		Header: map[string][]string{}, Now: time.Now(),
 	}
-	if r.SNI == "" && r.Identity == "" {
+	switch {
+	case r.SNI == "none":
+		r.SNI = ""
+	case r.SNI != "":
+		r.TLS = from.identity == "" || from.stream != nil
+	case r.Identity == "":
 		r.SNI, _, _ = strings.Cut(r.Host, ":") // as a client outside of the mesh
 	}
 	if !strings.HasPrefix(r.Path, "/") {
@@ -287,6 +227,10 @@ func (d debugger) addRules(out *report.Decision, v decision.Verdict) {
 	}
 	for _, c := range v.Candidates {
 		r, spec := d.ruleOf(c.Rule)
+		if c.Name == "" {
+			out.Candidates = append(out.Candidates, report.Candidate{Rule: *r, Reason: "no request to this port can match it"})
+			continue
+		}
 		out.Candidates = append(out.Candidates, report.Candidate{
 			Rule: *r, Attribute: report.Attribute(c.Attribute), Excluded: c.Excluded, Wanted: wanted(spec, c.Name),
 		})

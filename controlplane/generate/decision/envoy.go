@@ -63,7 +63,7 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 		r.SNI = "" // which only a TLS handshake has
 	}
 	if picked == nil {
-		return Verdict{By: ByConnection, Reason: fmt.Sprintf("no filter chain of the listener %s accepts the connection", l.GetName())}, nil
+		return Verdict{By: ByConnection, Reason: r.unaccepted(l)}, nil
 	}
 	c, err := e.chain(picked)
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	if c.tls != nil && c.tls.asked {
 		f.identity = r.Identity
 	}
-	out := Verdict{HTTP: c.hcm != nil, Allowed: true, By: ByNothing, Skipped: c.skipped}
+	out := Verdict{HTTP: c.hcm != nil, Allowed: true, By: ByNothing, Skipped: c.skipped, Plaintext: c.tls == nil}
 	if c.hcm == nil {
 		out.run(c.stream, f)
 		return out, nil
@@ -92,6 +92,7 @@ func (e *Envoy) Decide(r Request) (Verdict, error) {
 	f.header[":method"], f.header[":authority"], f.header[":path"] = []string{r.Method}, []string{r.Host}, []string{f.path}
 	f.client = clientOf(c.hcm, r)
 	out.run(c.http, f)
+	out.metadata = f.metadata
 	return out, nil
 }
 
@@ -104,12 +105,25 @@ func (e *Envoy) ReadsClaim(name string) bool { return e.compiler.claims[name] }
 
 // pick returns the chain of a listener for a request, and whether the client speaks TLS.
 func pick(l *listenerv3.Listener, r Request) (picked *listenerv3.FilterChain, tls bool) {
-	tls = r.Identity != "" || r.Method == "" && r.SNI != ""
+	tls = r.Identity != "" || r.TLS || r.Method == "" && r.SNI != ""
 	picked = choose(l, r.connection(tls))
 	if !tls && (picked == nil || picked.GetTransportSocket() != nil) { // the client speaks TLS where the port requires it
 		return choose(l, r.connection(true)), true
 	}
 	return picked, tls
+}
+
+// unaccepted says that no filter chain of a listener is for the connection of a request.
+func (r Request) unaccepted(l *listenerv3.Listener) string {
+	byName := slices.ContainsFunc(l.GetFilterChains(), func(c *listenerv3.FilterChain) bool { return len(c.GetFilterChainMatch().GetServerNames()) > 0 })
+	out := fmt.Sprintf("no filter chain of the listener %s accepts the connection", l.GetName())
+	switch {
+	case byName && r.SNI == "":
+		out += ": the client sends no server name"
+	case byName:
+		out += ": none is for the server name " + r.SNI
+	}
+	return out
 }
 
 // connection returns the attributes of the request's connection, with or without TLS.

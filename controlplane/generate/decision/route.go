@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,7 +16,6 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	redisv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/redis_proxy/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
@@ -42,6 +40,12 @@ type Routed struct {
 	Aborts float64
 	// Reason says why nothing receives the request.
 	Reason string
+	// Tried are the first routes of the virtual host that do not match, in their order.
+	Tried []Tried
+	// Path and Host are those of the request that is sent on. TLS is true if TLS is sent on, which the
+	// Envoy does not end.
+	Path, Host string
+	TLS        bool
 }
 
 // Share is a share of the requests that match a route.
@@ -51,13 +55,17 @@ type Share struct {
 }
 
 // Route returns where the Envoy of a client sends a request of its application, which connects to
-// r.Server and r.Port in plaintext. A connection without requests speaks TLS if it has an SNI; if Envoy
-// would read requests on it, only the name of their routes is returned. Route returns the zero value if no listener accepts the connection,
-// which then bypasses Envoy. If no listener is for them, and proxyPort is not 0, the
+// r.Server and r.Port, or where a gateway sends a request that arrives there. A connection without requests
+// speaks TLS if it has an SNI; if Envoy would read requests on it, only the name of their routes is returned.
+// Route returns the zero value if no listener accepts the connection, which then bypasses Envoy. If no listener is for them, and proxyPort is not 0, the
 // application uses Envoy as an HTTP proxy there. routes returns a route configuration with all its
 // virtual hosts; nil if there is none.
 func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *routev3.RouteConfiguration) (Routed, error) {
-	l := e.outbound(r.Server, r.Port)
+	find := e.outbound
+	if e.gateway {
+		find = e.listener
+	}
+	l := find(r.Server, r.Port)
 	if l == nil && proxyPort != 0 {
 		l = e.outbound(netip.Addr{}, proxyPort)
 	}
@@ -65,23 +73,27 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 		return Routed{}, nil
 	}
 	out := Routed{Listener: l.GetName()}
-	from := connection{server: r.Server, port: r.Port, alpn: []string{"http/1.1"}}
-	if r.Method == "" {
-		from.alpn, from.tls, from.sni = nil, r.SNI != "", r.SNI
+	chain, tls := choose(l, r.application()), r.TLS
+	if e.gateway && r.Method != "" {
+		chain, tls = pick(l, r)
 	}
-	chain := choose(l, from)
 	if chain == nil {
 		out.Reason = "no filter chain of the listener accepts the connection"
 		return out, nil
 	}
+	out.Path, out.Host, out.TLS = r.Path, r.Host, tls && chain.GetTransportSocket() == nil
 	for _, f := range chain.GetFilters() {
 		hcm, tcp, redis := &hcmv3.HttpConnectionManager{}, &tcpproxyv3.TcpProxy{}, &redisv3.RedisProxy{}
 		switch packed := f.GetTypedConfig(); {
+		case packed.MessageIs(hcm) && packed.UnmarshalTo(hcm) == nil && r.Method == "":
+			out.Routes = cmp.Or(hcm.GetRds().GetRouteConfigName(), hcm.GetRouteConfig().GetName())
+			return out, nil
 		case packed.MessageIs(hcm) && packed.UnmarshalTo(hcm) == nil:
-			if r.Method == "" {
-				out.Routes = cmp.Or(hcm.GetRds().GetRouteConfigName(), hcm.GetRouteConfig().GetName())
+			if tls && chain.GetTransportSocket() == nil {
+				out.Status, out.Reason = 400, "the proxy reads HTTP at this port, and the client sends TLS"
 				return out, nil
 			}
+			r.TLS = tls
 			return out, e.route(&out, hcm, r, routes)
 		case packed.MessageIs(tcp) && packed.UnmarshalTo(tcp) == nil:
 			out.Clusters = sharesOf(tcp)
@@ -96,6 +108,7 @@ func (e *Envoy) Route(r Request, proxyPort uint32, routes func(name string) *rou
 
 // RouteBy returns where an Envoy with a route configuration sends a request. Its path is not normalized.
 func (e *Envoy) RouteBy(config *routev3.RouteConfiguration, r Request) (out Routed, err error) {
+	r.Brief = true
 	err = e.route(&out, &hcmv3.HttpConnectionManager{RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}}, r, nil)
 	return out, err
 }
@@ -160,29 +173,40 @@ func (e *Envoy) route(out *Routed, hcm *hcmv3.HttpConnectionManager, r Request, 
 		return nil
 	}
 	out.Routes = config.GetName()
-	f := &facts{request: r, path: path, header: clone(r.Header), individually: e.minor >= individuallySince}
-	if r.Claims != nil {
+	f := &facts{request: r, path: path, header: clone(r.Header), metadata: r.metadata, individually: e.minor >= individuallySince}
+	if f.metadata == nil && r.Claims != nil {
 		f.metadata = map[string]map[string]any{envoyconf.TokenFilter: {envoyconf.TokenPayload: r.Claims}}
 	}
-	f.header[":method"], f.header[":authority"], f.header[":path"], f.header[":scheme"] = []string{r.Method}, []string{r.Host}, []string{path}, []string{"http"}
+	f.header[":method"], f.header[":authority"], f.header[":path"], f.header[":scheme"] = []string{r.Method}, []string{r.Host}, []string{path}, []string{map[bool]string{false: "http", true: "https"}[r.TLS]}
 	host := VirtualHost(config, r.Host)
 	if host == nil {
 		out.Status, out.Reason = 404, "no virtual host is for the host "+r.Host
 		return nil
 	}
 	out.VirtualHost = host.GetName()
+	if host.GetRequireTls() == routev3.VirtualHost_ALL && !r.TLS && routes != nil { // RouteBy compares routes
+		out.Status, out.Location, out.Reason = 301, "https://"+r.Host+path, "the virtual host is for TLS only"
+		return nil
+	}
 	for _, one := range host.GetRoutes() {
-		matches, err := e.compiler.route(one.GetMatch(), f)
+		differs, err := e.compiler.route(one.GetMatch(), f)
 		if err != nil {
 			return fmt.Errorf("route %s of the virtual host %s: %w", one.GetName(), host.GetName(), err)
 		}
-		if matches {
+		if differs == nil {
 			out.Route = one.GetName()
 			out.take(one, f)
+			out.rewrite(one)
 			return nil
+		}
+		if len(out.Tried) < maxTried && !r.Brief {
+			out.Tried = append(out.Tried, Tried{one.GetName(), f.differs(differs)})
 		}
 	}
 	out.Status, out.Reason = 404, "no route of the virtual host matches the request"
+	if len(host.GetRoutes()) == 0 {
+		out.Reason = "no route is for the host " + r.Host
+	}
 	return nil
 }
 
@@ -281,105 +305,4 @@ func VirtualHost(config *routev3.RouteConfiguration, host string) *routev3.Virtu
 		}
 	}
 	return found
-}
-
-// route reports whether a request matches.
-func (c *compiler) route(m *routev3.RouteMatch, f *facts) (bool, error) {
-	if m.GetRuntimeFraction() != nil || m.GetGrpc() != nil || m.GetTlsContext() != nil || len(m.GetFilterState()) > 0 {
-		return false, fmt.Errorf("a match by something else than path, headers, parameters and metadata is not supported")
-	}
-	is, err := c.path(m, f)
-	if err != nil || !is {
-		return false, err
-	}
-	for _, h := range m.GetHeaders() {
-		if is, err := c.routeHeader(h, f); err != nil || !is {
-			return false, err
-		}
-	}
-	for _, q := range m.GetQueryParameters() {
-		if is, err := c.parameter(q, f); err != nil || !is {
-			return false, err
-		}
-	}
-	for _, d := range m.GetDynamicMetadata() {
-		_, test, err := c.inMetadata(&matcherv3.MetadataMatcher{Filter: d.GetFilter(), Path: d.GetPath(), Value: d.GetValue()})
-		if err != nil || test(f) == d.GetInvert() {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// path reports whether the path of a request matches.
-func (c *compiler) path(m *routev3.RouteMatch, f *facts) (bool, error) {
-	fold := func(s string) string { return s }
-	if m.GetCaseSensitive() != nil && !m.GetCaseSensitive().GetValue() {
-		fold = lower
-	}
-	path := withoutQuery(f.path)
-	switch of := m.GetPathSpecifier().(type) {
-	case *routev3.RouteMatch_Prefix:
-		return f.request.Method != "CONNECT" && strings.HasPrefix(fold(path), fold(of.Prefix)), nil
-	case *routev3.RouteMatch_Path:
-		return fold(path) == fold(of.Path), nil
-	case *routev3.RouteMatch_PathSeparatedPrefix:
-		rest, ok := strings.CutPrefix(fold(path), fold(of.PathSeparatedPrefix))
-		return ok && (rest == "" || rest[0] == '/'), nil
-	case *routev3.RouteMatch_SafeRegex:
-		p, err := c.pattern(of.SafeRegex.GetRegex())
-		return err == nil && p.matches(path), err
-	case *routev3.RouteMatch_ConnectMatcher_:
-		return f.request.Method == "CONNECT", nil
-	default:
-		return false, fmt.Errorf("the path matcher %T is not supported", of)
-	}
-}
-
-// routeHeader reports whether a header of a request matches. Unlike the headers of policies, it may be
-// inverted.
-func (c *compiler) routeHeader(m *routev3.HeaderMatcher, f *facts) (bool, error) {
-	values := f.header[lower(m.GetName())]
-	switch of := m.GetHeaderMatchSpecifier().(type) {
-	case *routev3.HeaderMatcher_PresentMatch:
-		return ((len(values) > 0) == of.PresentMatch) != m.GetInvertMatch(), nil
-	case *routev3.HeaderMatcher_StringMatch:
-		test, err := c.string(of.StringMatch)
-		switch {
-		case err != nil:
-			return false, err
-		case len(values) == 0 && !m.GetTreatMissingHeaderAsEmpty():
-			return false, nil
-		case len(values) == 0:
-			values = []string{""}
-		case !f.individually:
-			values = []string{joined(values)}
-		}
-		return slices.ContainsFunc(values, test) != m.GetInvertMatch(), nil
-	default:
-		return false, fmt.Errorf("the matcher %T of the header %s is not supported", of, m.GetName())
-	}
-}
-
-// parameter reports whether a parameter of the query of a request matches. The first value counts.
-func (c *compiler) parameter(m *routev3.QueryParameterMatcher, f *facts) (bool, error) {
-	_, query, _ := strings.Cut(f.path, "?")
-	query, _, _ = strings.Cut(query, "#")
-	value, present := "", false
-	for pair := range strings.SplitSeq(query, "&") {
-		name, text, _ := strings.Cut(pair, "=")
-		if name == m.GetName() && pair != "" { // Envoy decodes neither names nor values
-			value, present = text, true
-			break
-		}
-	}
-	switch of := m.GetQueryParameterMatchSpecifier().(type) {
-	case *routev3.QueryParameterMatcher_PresentMatch:
-		return present == of.PresentMatch, nil
-	case *routev3.QueryParameterMatcher_StringMatch:
-		test, err := c.string(of.StringMatch)
-		return err == nil && present && test(value), err
-	default:
-		return present, nil
-	}
 }

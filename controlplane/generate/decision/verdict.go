@@ -17,6 +17,9 @@ type Request struct {
 	// offers.
 	SNI  string
 	ALPN []string
+	// TLS is true if a client without an identity of the mesh speaks TLS, and if an application sends TLS
+	// to its proxy.
+	TLS bool
 	// Peer is the address of the client, or the zero value if it is unknown. No range of addresses
 	// contains an unknown address. Server and Port are those that the client connects to.
 	Peer, Server netip.Addr
@@ -29,9 +32,17 @@ type Request struct {
 	// nil without one. Refused is true if Envoy refused a token of the request.
 	Claims  map[string]any
 	Refused bool
-	// Brief leaves out of the verdict why rules match or do not match, which takes most of the time if
+	// Brief leaves out why rules and routes match or do not match, which takes most of the time if
 	// there are many rules.
 	Brief bool
+
+	metadata map[string]map[string]any // for routes that compare claims
+}
+
+// After returns the request as the routes of the Envoy with a verdict see it.
+func (r Request) After(v Verdict) Request {
+	r.metadata = v.metadata
+	return r
 }
 
 // By says what decides about a request.
@@ -61,6 +72,8 @@ type Verdict struct {
 	// HTTP is true if the port reads requests, and Path is the normalized path, without its query.
 	HTTP bool
 	Path string
+	// Plaintext is true if the port does not end TLS.
+	Plaintext bool
 	// Asked are the external authorizers that are asked. Each of them may still refuse the request.
 	Asked []Asked
 	// Candidates are rules that would allow the request, and why they do not match.
@@ -69,6 +82,8 @@ type Verdict struct {
 	Trials []Trial
 	// Skipped are the names of filters that are not evaluated, and may refuse or change the request.
 	Skipped []string
+
+	metadata map[string]map[string]any // what the filters have written
 }
 
 // Attribute is an attribute of a request, by its name in policies, and its value.
