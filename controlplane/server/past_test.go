@@ -242,6 +242,14 @@ spec: {action: DENY, rules: [{to: [{operation: {paths: [/items]}}]}]}
 	if len(changes.Objects) != 2 || !strings.Contains(string(changes.Objects[0].Before.Object), "/first") {
 		t.Errorf("changes = %+v, want those of the mesh config and of the networks", changes.Objects)
 	}
+	for at, want := range map[time.Time]string{first: `"accessLogFile":"/first"`, second: `"rootNamespace":"mesh"`} {
+		var o report.Object
+		fields := url.Values{"kind": {"MeshConfig"}, "name": {"mesh"}, "at": {at.Format(time.RFC3339Nano)}}
+		code, text := s.debugAnswer(t, "explain", fields, &o)
+		if code != http.StatusOK || !o.Found || o.Source != mesh || o.Then.NoEffect != "" || !strings.Contains(string(o.Then.Version.Object), want) {
+			t.Errorf("explain the mesh config = %d %s, want %s", code, text, want)
+		}
+	}
 	for _, tc := range []struct {
 		at   time.Time
 		want string

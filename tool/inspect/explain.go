@@ -45,11 +45,11 @@ its correction.
 
 KIND is as in outrigger get, and service for those of a cluster.
 
-With --at, print what an object was then, and which resources of the proxies that are
-connected now it would have had a part in; or which objects would have decided what a
-proxy has. The control plane computes it from its history, see outrigger history: which
-proxies were connected then, what they acknowledged or rejected, and objects that were
-never valid are not recorded.`,
+With --at, print what an object, or the mesh config (mesh), was then, and which
+resources of the proxies that are connected now it would have had a part in; or which
+objects would have decided what a proxy has. The control plane computes it from its
+history, see outrigger history: which proxies were connected then, what they
+acknowledged or rejected, and objects that were never valid are not recorded.`,
 		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
 			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain vs/catalog.shop --at 14:02\n" +
 			"  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
@@ -73,6 +73,9 @@ never valid are not recorded.`,
 					return cfg.Exit(exitUsage, fmt.Errorf("--at is for objects and proxies: the code %s has no past", e.Code))
 				}
 				return f.explainCode(cmd, e)
+			}
+			if f.at != "" && len(args) == 1 && args[0] == report.MeshName {
+				return f.explainRefs(cmd, []report.Ref{{Kind: string(model.MeshConfigKind), Name: report.MeshName}}, fields)
 			}
 			if len(args) == 1 && !strings.Contains(args[0], "/") {
 				return f.explainProxy(cmd, args[0], fields)
@@ -137,6 +140,11 @@ func (f *explainFlags) explainObject(cmd *cobra.Command, args []string, fields u
 	if err != nil {
 		return f.cfg.Exit(exitUsage, err)
 	}
+	return f.explainRefs(cmd, refs, fields)
+}
+
+// explainRefs explains the first one of some objects that exists.
+func (f *explainFlags) explainRefs(cmd *cobra.Command, refs []report.Ref, fields url.Values) error {
 	addresses, err := f.addresses()
 	if err != nil {
 		return err
@@ -199,7 +207,7 @@ func (f *explainFlags) explainProxy(cmd *cobra.Command, name string, fields url.
 			return f.cfg.Exit(exitFailed, nil)
 		}
 		if f.at != "" {
-			err = fmt.Errorf("%w: --at explains proxies that are connected now", err)
+			err = fmt.Errorf("%w; others have no past", err)
 		}
 		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (for an object, also write the kind: vs/%s)", err, name))
 	}
@@ -279,6 +287,9 @@ func listing(kind string) string {
 
 // titled returns the name of an object for use in a sentence.
 func titled(r report.Ref) string {
+	if isMesh(r) {
+		return "Mesh config"
+	}
 	title := r.Kind
 	if sch, ok := schema.Of(model.Kind(r.Kind)); ok && sch.Name != r.Kind {
 		title = sch.Name + " (" + sch.Group + ")"

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 // notRecorded says what no history has.
@@ -49,10 +50,12 @@ func (v view) objectThen(o report.Object) error {
 		}
 		v.say("\n")
 		for line := range strings.Lines(string(text)) {
-			_, _ = fmt.Fprint(v.out, "  ", line) // the terminal may be closed
+			_, _ = fmt.Fprint(columns.Raw(v.out), "  ", line) // the terminal may be closed
 		}
 	}
 	switch {
+	case isMesh(o.Ref):
+		return nil
 	case then.NoEffect != "":
 		v.say("\nIts effect then cannot be computed: %s\n", oneLine(then.NoEffect))
 		return nil

@@ -33,11 +33,14 @@ func explainedThen() []report.Object {
 	blind.Then = &report.Then{At: o.Then.At, Version: &version, Next: &past().Versions[21], NoEffect: "HTTPRoute/shop/web has changed since, and the effect of earlier objects of its kind cannot be computed"}
 	early, gone, service := report.Object{Ref: o.Ref, Then: &report.Then{At: ago(51 * time.Minute), Next: &past().Versions[21]}}, report.Object{Ref: o.Ref}, report.Object{}
 	gone.Then = &report.Then{At: ago(time.Minute), Begins: ago(time.Hour)}
+	mesh := o
+	mesh.Ref = report.Ref{Kind: "MeshConfig", Name: report.MeshName}
+	mesh.Then = &report.Then{At: o.Then.At, Version: &pastMesh().Versions[0], Next: &pastMesh().Versions[1]}
 	service = report.Object{
 		Ref: report.Ref{Kind: "Service", Namespace: "shop", Name: "catalog"}, Replica: "istiod-0", Found: true, InForce: true, Others: 3,
 		Then: &report.Then{At: ago(10 * time.Minute), Version: &pastServices().Versions[2]},
 	}
-	return []report.Object{o, blind, early, gone, service}
+	return []report.Object{o, blind, early, gone, service, mesh}
 }
 
 // printThen prints the past of objects, and of a proxy.
@@ -63,7 +66,7 @@ func TestExplainThen(t *testing.T) {
 				return
 			}
 			o := explainedThen()[0]
-			if o.Ref = (report.Ref{Kind: r.FormValue("kind"), Namespace: r.FormValue("namespace"), Name: r.FormValue("name")}); o.Namespace != "shop" {
+			if o.Ref = (report.Ref{Kind: r.FormValue("kind"), Namespace: r.FormValue("namespace"), Name: r.FormValue("name")}); o.Namespace != "shop" && o.Kind != "MeshConfig" {
 				o = report.Object{Ref: o.Ref, Then: &report.Then{At: at, Begins: at}}
 			}
 			o.Then.At = at
@@ -82,7 +85,8 @@ func TestExplainThen(t *testing.T) {
 		"vs web -n shop --at 2h":                    {0, "  - web\n"},
 		"vs/web.other --at 2001-02-03T04:05":        {1, "There was no VirtualService web in namespace other at Feb 03 04:05:00.\n"},
 		"catalog-1 -n shop --at 2001-02-03T04:05":   {0, "catalog-1.shop, as it is connected now, with what was in force at Feb 03 04:05:00:\n"},
-		"orders-1.shop --at 2h":                     {1, "--at explains proxies that are connected now"},
+		"mesh --at 2001-02-03T04:05":                {0, "Mesh config, from config/web.yaml:3, at Feb 03 04:05:00.\n"},
+		"orders-1.shop --at 2h":                     {1, "; others have no past"},
 		"IST0101 --at 2h":                           {2, "--at is for objects and proxies: the code IST0101 has no past"},
 		"vs/web.shop --at noon":                     {2, `"noon" is not a time`},
 		"vs/web.shop --at 2001-02-03T04:05 -o json": {0, `"at": "2001-02-03T04:05:00`},

@@ -98,16 +98,18 @@ func TestLastWorked(t *testing.T) {
 		tried   int
 		decides int // the version of an object that decides about the request
 		failing float64
+		mesh    bool // all versions are of the mesh config
 	}{
-		"the last change":              {[][2]int{{5, 40}}, "", 0, "v40.shop", 1, 0, 0},
-		"allowed, denied, allowed":     {[][2]int{{3, 8}, {20, 25}, {30, 38}}, "", 0, "v38.shop", 3, 0, 0},
-		"at an earlier time":           {[][2]int{{3, 8}, {30, 38}}, at(29).Format(time.RFC3339), 0, "v8.shop", 22, 0, 0},
-		"too long ago":                 {[][2]int{{3, 8}}, "", 0, "none of the 30 states before allows it; there are older ones", 30, 0, 0},
-		"never":                        {nil, at(20).Format(time.RFC3339), 0, "no state of the history allows it", 20, 0, 0},
-		"before the workload was gone": {[][2]int{{18, 19}}, at(30).Format(time.RFC3339), 18, "v19.shop", 12, 0, 0},
-		"changed again":                {[][2]int{{5, 38}}, "", 0, "; then, and later, this changed:\n  updated  ap/v39.shop, at ", 3, 39, 0},
-		"some fail":                    {[][2]int{{5, 40}}, "", 0, "Allowed, but 12.5 % of such requests fail at the proxy of the client\n", 1, 0, 12.5},
-		"the workload did not exist":   {nil, at(20).Format(time.RFC3339), 18, "no state of the history allows it", 20, 0, 0},
+		"the last change":              {[][2]int{{5, 40}}, "", 0, "v40.shop", 1, 0, 0, false},
+		"the mesh config":              {[][2]int{{5, 40}}, "", 0, "  updated  mesh\n    -", 1, 0, 0, true},
+		"allowed, denied, allowed":     {[][2]int{{3, 8}, {20, 25}, {30, 38}}, "", 0, "v38.shop", 3, 0, 0, false},
+		"at an earlier time":           {[][2]int{{3, 8}, {30, 38}}, at(29).Format(time.RFC3339), 0, "v8.shop", 22, 0, 0, false},
+		"too long ago":                 {[][2]int{{3, 8}}, "", 0, "none of the 30 states before allows it; there are older ones", 30, 0, 0, false},
+		"never":                        {nil, at(20).Format(time.RFC3339), 0, "no state of the history allows it", 20, 0, 0, false},
+		"before the workload was gone": {[][2]int{{18, 19}}, at(30).Format(time.RFC3339), 18, "v19.shop", 12, 0, 0, false},
+		"changed again":                {[][2]int{{5, 38}}, "", 0, "; then, and later, this changed:\n  updated  ap/v39.shop, at ", 3, 39, 0, false},
+		"some fail":                    {[][2]int{{5, 40}}, "", 0, "Allowed, but 12.5 % of such requests fail at the proxy of the client\n", 1, 0, 12.5, false},
+		"the workload did not exist":   {nil, at(20).Format(time.RFC3339), 18, "no state of the history allows it", 20, 0, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +124,10 @@ func TestLastWorked(t *testing.T) {
 					h := report.History{Begins: begin}
 					for n := range 41 {
 						v := report.Version{Ref: report.Ref{Kind: "AuthorizationPolicy", Namespace: "shop", Name: fmt.Sprintf("v%d", n)}, At: at(n), Change: report.Updated, Revision: fmt.Sprint(n)}
-						if v.Object = json.RawMessage(`{"spec":{"action":"DENY"}}`); n == 0 {
+						if tc.mesh {
+							v.Ref = report.Ref{Kind: "MeshConfig", Name: report.MeshName}
+						}
+						if v.Object = fmt.Appendf(nil, `{"spec":{"action":"DENY%d"}}`, n); n == 0 {
 							v.Change = report.Found
 						}
 						if name := r.Form.Get("name"); (name == "" || name == v.Name) && strings.HasPrefix(v.Revision, r.Form.Get("revision")) {

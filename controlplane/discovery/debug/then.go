@@ -36,8 +36,11 @@ func (d debugger) explainThen(key model.Key) (report.Object, error) {
 	if err != nil {
 		return report.Object{}, err
 	}
+	if key == revisions.MeshKey && then.Version == nil && then.Next != nil {
+		return report.Object{}, revisions.EarlierError{Begins: then.Next.At} // there is a mesh config at all times
+	}
 	out := report.Object{Ref: refOf(key), Replica: d.cfg.Replica, InForce: snapshot.InForce(key.Kind) || key.Kind == model.KubernetesService}
-	if then.Version != nil {
+	if then.Version != nil && key.Kind != model.MeshConfigKind {
 		earlier, unknown, err := d.inPast()
 		if err == nil {
 			out = earlier.explainObject(key)
@@ -46,9 +49,10 @@ func (d debugger) explainThen(key model.Key) (report.Object, error) {
 		} else {
 			then.NoEffect = err.Error() // what the object was is known
 		}
+	}
+	if out.Then = then; then.Version != nil {
 		out.Found, out.Source = true, then.Version.Source
 	}
-	out.Then = then
 	return out, nil
 }
 
