@@ -5,14 +5,12 @@ package discovery
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
@@ -427,68 +425,6 @@ func TestRejectedWithoutGood(t *testing.T) {
 				if got := h.server.Rejected(); len(got) != left {
 					t.Errorf("rejected: %+v", got)
 				}
-			})
-		}
-	}
-}
-
-// A proxy that rejected its first listener, and has none, receives the removal of the listener when
-// it is deleted, and not before. Until then the status calls it REJECTED.
-func TestRejectedWithdrawn(t *testing.T) {
-	t.Parallel()
-	for _, delta := range []bool{false, true} {
-		for _, alone := range []bool{false, true} {
-			t.Run(fmt.Sprintf("delta %t, alone %t", delta, alone), func(t *testing.T) {
-				t.Parallel()
-				h := startCanary(t)
-				h.set(xds.TypeListener, map[string]string{"l": "l=1"})
-				h.set(xds.TypeRoute, nil)
-				h.push()
-				states := func() (out []report.State) {
-					var replica report.Replica
-					debugGet(t, h.server, "proxies", &replica)
-					for _, p := range replica.Proxies {
-						i := slices.IndexFunc(p.Types, func(t report.Type) bool { return t.Name == "lds" })
-						out = append(out, p.Types[i].State)
-					}
-					return out
-				}
-				var all []*peer
-				for i := range 2 {
-					p := h.connectAs(t, delta, i+1)
-					p.subscribe(xds.TypeCluster)
-					p.wantAck("cds a=1 b=1")
-					p.subscribe(xds.TypeListener)
-					p.want("lds l=1")
-					p.nack(xds.TypeListener, "Error adding/updating listener(s) l: no")
-					p.quiet()
-					if all = append(all, p); alone {
-						break
-					}
-				}
-				if got := states(); slices.Contains(got, report.Synced) || !slices.Contains(got, report.Rejected) {
-					t.Errorf("the states of the proxies are %v", got)
-				}
-				change := func(typeURL string, to map[string]string, inDelta, sotw string) {
-					t.Helper()
-					h.set(typeURL, to)
-					h.push()
-					order := all
-					if to != nil { // removals are not sent to one proxy first
-						first, others := canary(t, all)
-						order = append([]*peer{first}, others...)
-					}
-					for _, p := range order {
-						p.wantAck(p.line(inDelta, sotw))
-						p.quiet()
-					}
-				}
-				change(xds.TypeCluster, map[string]string{"a": "a=1", "b": "b=2"}, "cds b=2", "cds a=1 b=2")
-				change(xds.TypeListener, nil, "lds -l", "lds")
-				if got := states(); slices.ContainsFunc(got, func(s report.State) bool { return s != report.Synced }) {
-					t.Errorf("after the deletion the states of the proxies are %v", got)
-				}
-				change(xds.TypeListener, map[string]string{"l": "l=2"}, "lds l=2", "lds l=2")
 			})
 		}
 	}

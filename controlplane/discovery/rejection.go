@@ -38,11 +38,10 @@ func (s *stream) give() error {
 		return nil
 	}
 	decision := s.member.Place(made, s.mesh.Sequence, s.returned)
-	if g.Spared != nil || decision.Spared != nil {
-		for _, typeURL := range xds.Types {
-			if sub := s.subs[typeURL]; sub != nil {
-				sub.comparedWith = nil // other resources are left out of the same set
-			}
+	spared := g.Spared != nil || decision.Spared != nil // other resources are left out of the same set
+	for _, typeURL := range xds.Types {
+		if sub := s.subs[typeURL]; sub != nil && (spared || len(sub.rejected) > 0) {
+			sub.comparedWith = nil
 		}
 	}
 	*g = given{s.mesh, s.returned, decision}
@@ -181,27 +180,29 @@ func (s *stream) rejectedBy(sub *subscription, q *request) {
 // previous version, if any.
 func (s *subscription) keepPrevious(name string, had resourceState) {
 	s.override(name, had)
-	if s.wildcard && !had.has {
-		if s.rejectedNew == nil {
-			s.rejectedNew = map[string]bool{}
+	if s.wildcard || had.has {
+		if s.rejected == nil {
+			s.rejected = map[string]bool{}
 		}
-		s.rejectedNew[name] = true
+		s.rejected[name] = true
 	}
 }
 
-// withdraw makes the next difference tell the proxy which of the resources that it
-// rejected and never had do not exist any more: its agent waits for them.
+// withdraw makes the next difference contain the resources whose rejected version does
+// not exist any more, even if the proxy has what exists now: Envoy drops the version
+// that it warms or whose rejection its agent reports, and acknowledges the response.
 func (s *stream) withdraw(sub *subscription, set *xds.Set) {
 	i := slices.Index(xds.Types, sub.typeURL)
 	if i < 0 {
 		return
 	}
-	for name := range sub.rejectedNew {
+	for name := range sub.rejected {
+		had := sub.state(name)
 		switch {
-		case set.Get(name) != nil: // it learns of another version
-			delete(sub.rejectedNew, name)
-		case s.given.Made[i].Get(name) == nil:
-			delete(sub.rejectedNew, name)
+		case stateOf(set.Get(name)) != had: // it learns of another version
+			delete(sub.rejected, name)
+		case stateOf(s.given.Made[i].Get(name)) == had:
+			delete(sub.rejected, name)
 			sub.override(name, resourceState{has: true})
 		}
 	}

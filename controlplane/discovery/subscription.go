@@ -49,9 +49,9 @@ type subscription struct {
 	// what the subscriber had before it.
 	last     update
 	previous previous
-	// rejectedNew are the resources that a wildcard subscriber rejected and of
-	// which it has no earlier version.
-	rejectedNew map[string]bool
+	// rejected are the names of resources that the subscriber rejected and of which it
+	// keeps what it had; see withdraw.
+	rejected map[string]bool
 	// answerDue is true until a new or extended subscription is answered: it gets
 	// a response even if nothing differs.
 	answerDue bool

@@ -149,7 +149,7 @@ func TestHostsRefused(t *testing.T) {
 	p.quiet()
 	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=1", "r/n": "n=1"})
 	h.push()
-	p.quiet() // it has that
+	p.wantAck("vhds x=1") // it has that, and acknowledges it
 	h.set(xds.TypeVirtualHost, map[string]string{"r/x": "x=2", "r/n": "n=1"})
 	h.push()
 	p.wantAck("vhds x=2")
