@@ -108,7 +108,7 @@ func fit(header []string, natural []int, first string, most int) (widths []int, 
 					reduced = i
 				}
 			}
-			if before >= 0 && before < kept && widths[before] > least[before] {
+			if before >= 0 && before < kept && widths[before] > max(Least, least[before]) {
 				reduced = before
 			}
 			if reduced < 0 {

@@ -135,7 +135,7 @@ func wrapLine(line string, width int) string {
 	case strings.HasPrefix(text, "# "):
 		return fill(text, lead, lead+"# ", "", width)
 	case column <= len(lead):
-	case column <= width/2:
+	case column <= width/2 && column+longestWord(line[column:]) <= width:
 		return fill(text, lead, strings.Repeat(" ", column), "", width)
 	case text[0] == '-': // a flag
 		return strings.TrimRight(line[:column], " ") + "\n" + fill(line[column:], lead+"    ", lead+"    ", "", width)
@@ -166,6 +166,14 @@ func lastColumn(line string) int {
 		return 0
 	}
 	return i + len("  ")
+}
+
+// longestWord returns the number of characters of the longest word of a text.
+func longestWord(text string) (most int) {
+	for word := range strings.FieldsSeq(text) {
+		most = max(most, visible(word))
+	}
+	return most
 }
 
 // breakOf returns the position of the space to break a line at, if it has more than width characters: the

@@ -17,7 +17,6 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
-	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 const (
@@ -231,6 +230,6 @@ func (v view) lastWorked(l lastWorked) {
 	}
 	v.more(left)
 	for _, line := range l.Lines {
-		v.say("    %s\n", columns.Shorten(line, v.flags.width()-4))
+		v.say("    %s\n", line)
 	}
 }

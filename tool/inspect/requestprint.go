@@ -6,12 +6,12 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
-	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
@@ -227,19 +227,10 @@ func (v view) hop(h report.Hop) {
 	}
 }
 
-// field prints a name and its value.
+// field prints a name and its value, shortened if it is very long.
 func (v view) field(name, value string) {
 	const indent = 11
-	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), columns.Shorten(oneLine(value), v.flags.width()-indent))
-}
-
-// wrapped prints a name and its value, which may need several lines.
-func (v view) wrapped(name, value string) {
-	const indent = 11
-	for line := range strings.Lines(analyze.Wrap(oneLine(value), "", v.flags.width()-indent)) {
-		v.field(name, strings.TrimRight(line, "\n"))
-		name = ""
-	}
+	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), columns.Shorten(oneLine(value), maxErrText))
 }
 
 // because prints what decides.
@@ -258,7 +249,7 @@ func (v view) because(d report.Decision) {
 	case d.By == "nothing":
 		v.field("because", "no policy denies the request, and none allows requests")
 	case d.Reason != "":
-		v.wrapped("because", d.Reason)
+		v.field("because", d.Reason)
 	}
 	v.origins(d.Objects)
 }
@@ -279,7 +270,7 @@ func (v view) related(d explainedRequest) {
 	unused, left := cut(v.flags, d.Unused)
 	for _, o := range unused {
 		v.say("  %s\n", strings.TrimSuffix(briefly(o.Ref)+", "+o.Source, ", "))
-		v.paragraph(analyze.Wrap(oneLine(o.Reason), "    ", v.flags.width()))
+		v.say("    %s\n", oneLine(o.Reason))
 	}
 	v.more(left)
 	if len(d.Findings) > 0 {
@@ -287,7 +278,7 @@ func (v view) related(d explainedRequest) {
 	}
 	findings, left := cut(v.flags, d.Findings)
 	for _, f := range findings {
-		v.paragraph(f.Text(v.flags.width()))
+		_, _ = io.WriteString(v.out, f.Text(v.flags.textWidth())) // the terminal may be closed
 	}
 	v.more(left)
 }
@@ -328,7 +319,7 @@ func valueText(a report.Attribute) string {
 }
 
 func (v view) candidate(c report.Candidate) {
-	v.say("  %s\n", columns.Shorten(oneLine(ruleText(c.Rule)), v.flags.width()-2))
+	v.say("  %s\n", oneLine(ruleText(c.Rule)))
 	const most = 5
 	text := c.Reason
 	if text == "" {
@@ -342,12 +333,5 @@ func (v view) candidate(c report.Candidate) {
 			text += ", not " + strings.Join(c.Wanted, ", ")
 		}
 	}
-	v.paragraph(analyze.Wrap(oneLine(text), "    ", v.flags.width()))
-}
-
-// paragraph prints lines.
-func (v view) paragraph(text string) {
-	for line := range strings.Lines(text) {
-		v.say("%s\n", strings.TrimRight(line, "\n"))
-	}
+	v.say("    %s\n", oneLine(text))
 }

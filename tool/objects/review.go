@@ -5,6 +5,7 @@ package objects
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,13 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
 
 const (
 	// maxReviewed is how many findings of a change are printed.
 	maxReviewed = 10
-	// findingWidth is the width of a finding in characters.
+	// findingWidth is the width of a finding in characters, where there is no terminal.
 	findingWidth = 80
 )
 
@@ -54,7 +56,7 @@ func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, o
 			_, _ = fmt.Fprintf(out, "%s not listed: outrigger analyze lists all\n", count(len(added)-i, "more finding")) // the terminal may be closed
 			break
 		}
-		_, _ = io.WriteString(out, f.Text(findingWidth)) // as above
+		_, _ = io.WriteString(out, f.Text(cmp.Or(columns.OfTerminal(out), findingWidth))) // as above
 	}
 	if r.yes || !slices.ContainsFunc(added, analyze.Finding.DeniesAll) {
 		return nil
