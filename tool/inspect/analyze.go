@@ -5,7 +5,6 @@ package inspect
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -107,17 +106,7 @@ func (f *analyzeFlags) run(cmd *cobra.Command) error {
 	if f.list {
 		return f.printCodes(cmd.OutOrStdout())
 	}
-	if f.watch {
-		return newWatcher(cmd, &f.askFlags, f.watchFlags, false).run(cmd.Context(), func(ctx context.Context) (frame, error) { return f.frame(ctx, nil) })
-	}
-	one, err := f.frame(cmd.Context(), cmd.InOrStdin())
-	if err == nil {
-		err = one.page(view{out: cmd.OutOrStdout()})
-	}
-	if err == nil && one.failed {
-		return f.cfg.Exit(exitFailed, nil)
-	}
-	return err
+	return f.show(cmd, f.watchFlags, func(ctx context.Context, _ *watcher) (frame, error) { return f.frame(ctx, cmd.InOrStdin()) })
 }
 
 // frame returns what the analysis finds now.
@@ -134,21 +123,16 @@ func (f *analyzeFlags) frame(ctx context.Context, in io.Reader) (frame, error) {
 		failed = failed || n.Severity.Rank() <= analyze.Severity(f.failure).Rank()
 		return n.Severity.Rank() > analyze.Severity(f.threshold).Rank()
 	})
-	same, err := json.Marshal(result)
-	return frame{failed: failed, same: string(same), page: func(v view) error {
-		if f.forReaders() {
-			f.print(v.out, result)
-			return nil
-		}
-		return f.write(v.out, result)
-	}}, err
+	next, err := f.frameOf(result, func(v view) error {
+		f.print(v.out, result)
+		return nil
+	})
+	next.failed = failed
+	return next, err
 }
 
 // check checks the values of flags.
 func (f *analyzeFlags) check(cmd *cobra.Command) error {
-	if err := f.checkInterval(); err != nil {
-		return err
-	}
 	for _, of := range []struct{ name, value string }{{"failure-threshold", f.failure}, {"output-threshold", f.threshold}} {
 		if analyze.Severity(of.value).Rank() < 0 {
 			return fmt.Errorf("--%s %s is unknown: write error, warning or info", of.name, of.value)

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 // explainFlags are the flags of explain.
 type explainFlags struct {
 	askFlags
+	watchFlags
 	namespace, at string
 }
 
@@ -44,6 +46,9 @@ Of a code of outrigger analyze, as IST0101: when it is reported, with an example
 its correction.
 
 KIND is as in outrigger get, and service for those of a cluster.
+
+With --watch, print an object or a proxy again when it changes, as while proxies
+acknowledge a change.
 
 With --at, print what an object, or the mesh config (mesh), was then, and which
 resources of the proxies that are connected now it would have had a part in; or which
@@ -69,23 +74,36 @@ acknowledged or rejected, and objects that were never valid are not recorded.`,
 				fields.Set("at", at.Format(time.RFC3339Nano))
 			}
 			if e, ok := analyze.Explain(strings.ToUpper(args[0])); ok && len(args) == 1 {
-				if f.at != "" {
-					return cfg.Exit(exitUsage, fmt.Errorf("--at is for objects and proxies: the code %s has no past", e.Code))
+				if f.at != "" || f.watch {
+					return cfg.Exit(exitUsage, fmt.Errorf("--at and --watch are for objects and proxies: the code %s does not change", e.Code))
 				}
 				return f.explainCode(cmd, e)
 			}
-			if f.at != "" && len(args) == 1 && args[0] == report.MeshName {
-				return f.explainRefs(cmd, []report.Ref{{Kind: string(model.MeshConfigKind), Name: report.MeshName}}, fields)
+			if f.watch && f.at != "" {
+				return cfg.Exit(exitUsage, errors.New("--watch prints what changes, and the past does not: leave out --at"))
 			}
-			if len(args) == 1 && !strings.Contains(args[0], "/") {
-				return f.explainProxy(cmd, args[0], fields)
+			meshThen := f.at != "" && len(args) == 1 && args[0] == report.MeshName
+			if len(args) == 1 && !strings.Contains(args[0], "/") && !meshThen {
+				return f.show(cmd, f.watchFlags, func(ctx context.Context, w *watcher) (frame, error) {
+					return f.explainProxy(ctx, cmd, w, args[0], fields)
+				})
 			}
-			return f.explainObject(cmd, args, fields)
+			refs := []report.Ref{{Kind: string(model.MeshConfigKind), Name: report.MeshName}}
+			if !meshThen {
+				var err error
+				if refs, err = candidates(args, f.namespace); err != nil {
+					return cfg.Exit(exitUsage, err)
+				}
+			}
+			return f.show(cmd, f.watchFlags, func(ctx context.Context, w *watcher) (frame, error) {
+				return f.explainObject(ctx, cmd, w, refs, fields)
+			})
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the object (default \"default\") or of the proxy")
 	cmd.Flags().StringVar(&f.at, "at", "", "explain what it was at this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	f.add(cmd)
+	f.addWatch(cmd)
 	f.complete(cmd, completeObject(&f.askFlags, true))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
@@ -135,19 +153,11 @@ func isService(kind string) bool {
 	return slices.Contains([]string{"service", "services", "svc"}, strings.ToLower(kind))
 }
 
-func (f *explainFlags) explainObject(cmd *cobra.Command, args []string, fields url.Values) error {
-	refs, err := candidates(args, f.namespace)
-	if err != nil {
-		return f.cfg.Exit(exitUsage, err)
-	}
-	return f.explainRefs(cmd, refs, fields)
-}
-
-// explainRefs explains the first one of some objects that exists.
-func (f *explainFlags) explainRefs(cmd *cobra.Command, refs []report.Ref, fields url.Values) error {
+// explainObject returns what became of the first one of some objects that exists.
+func (f *explainFlags) explainObject(ctx context.Context, cmd *cobra.Command, w *watcher, refs []report.Ref, fields url.Values) (next frame, err error) {
 	addresses, err := f.addresses()
 	if err != nil {
-		return err
+		return next, err
 	}
 	var answers []answer[report.Object]
 	var first, found *report.Object
@@ -155,7 +165,7 @@ func (f *explainFlags) explainRefs(cmd *cobra.Command, refs []report.Ref, fields
 		for name, value := range map[string]string{"kind": ref.Kind, "namespace": ref.Namespace, "name": ref.Name} {
 			fields.Set(name, value)
 		}
-		answers = ask[report.Object](cmd.Context(), addresses, question{path: "explain", fields: fields}, f.timeout)
+		answers = ask[report.Object](ctx, addresses, question{path: "explain", fields: fields}, f.timeout)
 		var all []report.Object
 		for _, a := range answers {
 			if a.err == nil {
@@ -176,40 +186,37 @@ func (f *explainFlags) explainRefs(cmd *cobra.Command, refs []report.Ref, fields
 	}
 	shown := cmp.Or(found, first)
 	if shown == nil {
-		complain(cmd.ErrOrStderr(), answers)
-		return f.cfg.Exit(exitFailed, nil)
+		return next, nobody(&f.askFlags, cmd, w, answers)
 	}
-	if !f.forReaders() {
-		err = f.write(cmd.OutOrStdout(), shown)
-	} else {
-		err = view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}.object(*shown)
+	if next, err = f.frameOf(shown, func(v view) error { return v.object(*shown) }); err != nil {
+		return next, err
 	}
-	if err != nil {
-		return err
-	}
-	if complain(cmd.ErrOrStderr(), answers) > 0 || found == nil || found.Then != nil && !found.Found {
-		return f.cfg.Exit(exitFailed, nil)
-	}
-	return nil
+	next.failed = found == nil || found.Then != nil && !found.Found
+	missing(&next, w, answers)
+	return next, nil
 }
 
-func (f *explainFlags) explainProxy(cmd *cobra.Command, name string, fields url.Values) error {
+// explainProxy returns what decides what a proxy has.
+func (f *explainFlags) explainProxy(ctx context.Context, cmd *cobra.Command, w *watcher, name string, fields url.Values) (next frame, err error) {
 	addresses, err := f.addresses()
 	if err != nil {
-		return err
+		return next, err
 	}
 	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
 		name += "." + f.namespace
 	}
-	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
+	answers := ask[report.Replica](ctx, addresses, question{path: "proxies"}, f.timeout)
+	if !slices.ContainsFunc(answers, func(a answer[report.Replica]) bool { return a.err == nil }) {
+		return next, nobody(&f.askFlags, cmd, w, answers)
+	}
 	if err := pick(answers, name); err != nil {
-		if complain(cmd.ErrOrStderr(), answers) == len(answers) {
-			return f.cfg.Exit(exitFailed, nil)
-		}
 		if f.at != "" {
 			err = fmt.Errorf("%w; others have no past", err)
 		}
-		return f.cfg.Exit(exitFailed, fmt.Errorf("%w (for an object, also write the kind: vs/%s)", err, name))
+		if w == nil || !w.begun {
+			complain(cmd.ErrOrStderr(), answers)
+		}
+		return next, f.cfg.Exit(exitFailed, fmt.Errorf("%w (for an object, also write the kind: vs/%s)", err, name))
 	}
 	var where []string
 	for _, a := range answers {
@@ -218,32 +225,29 @@ func (f *explainFlags) explainProxy(cmd *cobra.Command, name string, fields url.
 		}
 	}
 	fields.Set("proxyID", name)
-	decided := ask[report.Decided](cmd.Context(), where, question{path: "explain", fields: fields}, f.timeout)
+	decided := ask[report.Decided](ctx, where, question{path: "explain", fields: fields}, f.timeout)
 	var all []report.Decided
 	for _, d := range decided {
 		if d.err == nil {
 			all = append(all, d.value)
 		}
 	}
-	if !f.forReaders() && len(all) > 0 {
-		err = f.write(cmd.OutOrStdout(), all)
-	} else {
+	if len(all) == 0 {
+		return next, nobody(&f.askFlags, cmd, w, decided)
+	}
+	next, err = f.frameOf(all, func(v view) (err error) {
 		for _, d := range all {
-			v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: &f.askFlags}
 			if d.Then != nil {
 				err = v.decidedThen(d)
 			} else if err = v.proxy(d.Proxy); err == nil {
 				err = v.decided(d)
 			}
 		}
-	}
-	if err != nil {
 		return err
-	}
-	if complain(cmd.ErrOrStderr(), answers)+complain(cmd.ErrOrStderr(), decided) > 0 {
-		return f.cfg.Exit(exitFailed, nil)
-	}
-	return nil
+	})
+	missing(&next, w, answers)
+	missing(&next, w, decided)
+	return next, err
 }
 
 // named returns the name of an object in command line syntax.

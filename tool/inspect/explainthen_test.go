@@ -87,7 +87,7 @@ func TestExplainThen(t *testing.T) {
 		"catalog-1 -n shop --at 2001-02-03T04:05":   {0, "catalog-1.shop, as it is connected now, with what was in force at Feb 03 04:05:00:\n"},
 		"mesh --at 2001-02-03T04:05":                {0, "Mesh config, from config/web.yaml:3, at Feb 03 04:05:00.\n"},
 		"orders-1.shop --at 2h":                     {1, "; others have no past"},
-		"IST0101 --at 2h":                           {2, "--at is for objects and proxies: the code IST0101 has no past"},
+		"IST0101 --at 2h":                           {2, "are for objects and proxies: the code IST0101 does not change"},
 		"vs/web.shop --at noon":                     {2, `"noon" is not a time`},
 		"vs/web.shop --at 2001-02-03T04:05 -o json": {0, `"at": "2001-02-03T04:05:00`},
 	} {

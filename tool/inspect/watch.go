@@ -6,6 +6,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -129,6 +130,62 @@ func (w *watcher) backOff() time.Duration {
 	}
 	w.again = min(max(after, 2*w.again), mostBackOff)
 	return w.again/2 + rand.N(w.again)
+}
+
+// show prints what look returns once, or with --watch what changes.
+func (f *askFlags) show(cmd *cobra.Command, every watchFlags, look func(context.Context, *watcher) (frame, error)) error {
+	if err := every.checkInterval(); err != nil {
+		return f.cfg.Exit(exitUsage, err)
+	}
+	if every.watch {
+		w := newWatcher(cmd, f, every, false)
+		return w.run(cmd.Context(), func(ctx context.Context) (frame, error) { return look(ctx, w) })
+	}
+	one, err := look(cmd.Context(), nil)
+	if err == nil {
+		err = one.page(view{out: cmd.OutOrStdout(), now: time.Now(), flags: f})
+	}
+	for _, text := range one.troubles {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "error: %s\n", oneLine(text)) // the terminal may be closed
+	}
+	if err == nil && one.failed {
+		return f.cfg.Exit(exitFailed, nil)
+	}
+	return err
+}
+
+// frameOf returns the frame of an answer, which page prints for readers.
+func (f *askFlags) frameOf(answer any, page func(view) error) (frame, error) {
+	same, err := json.Marshal(answer)
+	return frame{same: string(same), page: func(v view) error {
+		if f.forReaders() {
+			return page(v)
+		}
+		return f.write(v.out, answer)
+	}}, err
+}
+
+// missing adds the control planes that do not answer to a frame. A watcher, which may be nil, says it.
+func missing[T any](next *frame, w *watcher, answers []answer[T]) {
+	for _, a := range answers {
+		what := "control plane " + a.address
+		if w != nil {
+			w.note(what, a.err, time.Now())
+		}
+		if a.err != nil {
+			next.failed, next.troubles = true, append(next.troubles, what+": "+a.err.Error())
+		}
+	}
+}
+
+// nobody returns the error of a command that no control plane answers. A watcher that has printed a frame
+// goes on.
+func nobody[T any](f *askFlags, cmd *cobra.Command, w *watcher, answers []answer[T]) error {
+	if w != nil && w.begun {
+		return noAnswer(answers[0].address, answers[0].err)
+	}
+	complain(cmd.ErrOrStderr(), answers)
+	return f.cfg.Exit(exitFailed, nil)
 }
 
 // end returns the exit code of the last frame.

@@ -58,6 +58,7 @@ type replies struct {
 	mu      sync.Mutex
 	proxies []report.Proxy
 	history []report.Version
+	object  report.Object
 	away    bool
 	same    int // how often a client had the answer already
 }
@@ -81,6 +82,10 @@ func (r *replies) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			}
 		}
 		doc = h
+	} else if strings.HasSuffix(q.URL.Path, "explain") {
+		if doc = r.object; q.URL.Query().Has("proxyID") {
+			doc = report.Decided{Proxy: r.proxies[0]}
+		}
 	}
 	raw, err := json.Marshal(doc)
 	if r.away || err != nil {
@@ -192,6 +197,39 @@ func TestWatchStatus(t *testing.T) {
 	}
 	if _, errs, code := run(t, "status", "--watch", "--interval", "1ms"); code != 2 || !strings.Contains(errs, "must be from 1s to 10m0s") {
 		t.Errorf("got exit code %d: %s", code, errs)
+	}
+}
+
+// TestWatchExplain checks that explain --watch prints an object and a proxy again once they change.
+func TestWatchExplain(t *testing.T) {
+	t.Parallel()
+	standing := func(state report.State) report.Object {
+		return report.Object{
+			Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "web"}, Found: true, InForce: true, Changed: now,
+			Resources: []report.Resource{{Type: "rds", Name: "http_proxy", Proxies: 1}}, Proxies: []report.Standing{{Proxy: "cart.shop", State: state, Since: now}},
+		}
+	}
+	r := &replies{object: standing(report.Stale), proxies: []report.Proxy{{Name: "cart.shop", Types: types(report.Type{Name: "lds", State: report.Stale})}}}
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	var object, proxy printed
+	notes, endObject := watching(t, &object, 0, "explain", "vs/web.shop", "--control", s.URL)
+	_, endProxy := watching(t, &proxy, 0, "explain", "cart", "--control", s.URL, "-o", "yaml")
+	at, of := object.wait(t, 0, "0 of 1 proxy has it in force"), proxy.wait(t, 0, "state: STALE")
+	r.set(func(r *replies) { r.away = true })
+	notes.wait(t, 0, "it returned 503: out of service; asking again\n")
+	r.set(func(r *replies) {
+		r.away, r.object, r.proxies = false, standing(report.Synced), []report.Proxy{{Name: "cart.shop", Types: types()}}
+	})
+	at = object.wait(t, at, "1 of 1 proxy has it in force.\n")
+	proxy.wait(t, of, "---\n")
+	if codes := []int{endObject(), endProxy()}; codes[0] != 0 || codes[1] != 0 || object.text.Len() != at {
+		t.Errorf("got the exit codes %d:\n%s", codes, &object.text)
+	}
+	for _, args := range []string{"IST0101 --watch", "vs/web --watch --at 1h", "vs/web --watch --interval 1ms"} {
+		if _, errs, code := run(t, append([]string{"explain"}, strings.Fields(args)...)...); code != exitUsage {
+			t.Errorf("%s: got exit code %d: %s", args, code, errs)
+		}
 	}
 }
 
