@@ -28,7 +28,7 @@ type requestFlags struct {
 	port                             uint16
 	headers                          []string
 	jwt                              string
-	log                              string
+	log, id                          string
 	logged                           *logged // the line of the log; may be nil
 	certificates                     bool
 }
@@ -53,12 +53,14 @@ services changed that. At most 30 earlier states are tried, for 10 s.
 
 CLIENT is a service or a proxy, as in frontend.shop, a service account, as in
 shop/frontend, an identity, as in spiffe://cluster.local/ns/shop/sa/frontend, or
-none for a client without mutual TLS. WORKLOAD is a service or a proxy.
+none for a client without mutual TLS. WORKLOAD is a service or a proxy. A
+gateway sends the request on: name it, or its service, with the --host of the request.
 
-With --log, the request is the first line of an access log in JSON, or of outrigger
-tap -o json; other flags change it. The log of the client's proxy says where the
-request was sent: name the client with --from. That of the workload's proxy says who
-sent it: name the workload with --to. The proxies decide as they do now.
+With --log, the request is the first line of an access log, in JSON or in the text
+format of Istio or Envoy, or of outrigger tap -o json; other flags change it. Client
+and workload are those with its addresses. If an address is not one of a single proxy,
+or the line has none, as in Envoy's format, name them with --from and --to. The
+proxies decide as they do now.
 
 With --at, the control plane decides by the objects and the mesh config of that time,
 and by the services and endpoints of then, to 30 s.
@@ -89,9 +91,10 @@ The exit code is 0 if the request is allowed, and 1 if it is not, or if some fai
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as NAME=VALUE; several times for several")
 	flags.StringVar(&f.jwt, "jwt", "", "token for the header Authorization, or a file with the token")
 	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
-	flags.StringVar(&f.log, "log", "", "file whose first line is the request, in the form of an access log in JSON, or - for standard input")
+	flags.StringVar(&f.log, "log", "", "file whose first line is the request, as access logs and outrigger tap -o json have it, or - for standard input")
+	flags.StringVar(&f.id, "id", "", "take the line of --log with this x-request-id, or the beginning of it, instead of the first one")
 	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates, unless --at is given")
-	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the client")
+	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the application or of a client without identity; none for no name")
 	f.add(cmd)
 	for _, name := range []string{"from", "to"} {
 		if err := cmd.RegisterFlagCompletionFunc(name, completeProxy(&f.askFlags)); err != nil {
@@ -140,7 +143,7 @@ func (f *requestFlags) fields() (url.Values, error) {
 func (f *requestFlags) run(cmd *cobra.Command) error {
 	if f.log != "" {
 		var err error
-		if f.logged, err = readLogged(f.log, cmd.InOrStdin()); err != nil {
+		if f.logged, err = readLogged(f.log, f.id, cmd.InOrStdin()); err != nil {
 			return f.cfg.Exit(exitUsage, err)
 		}
 		f.logged.complete(f, cmd.Flags().Changed)
@@ -169,7 +172,7 @@ type explainedRequest struct {
 
 // decision asks control planes. It prints which ones do not answer if none does.
 func (f *requestFlags) decision(ctx context.Context, complaints io.Writer) (d explainedRequest, err error) {
-	if f.from == "" || f.to == "" {
+	if (f.from == "" || f.to == "") && (f.logged == nil || !f.logged.located) {
 		return d, f.cfg.Exit(exitUsage, errors.New("client and workload are missing: write --from CLIENT --to WORKLOAD, as in --from frontend --to catalog"))
 	}
 	fields, err := f.fields()

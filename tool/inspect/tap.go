@@ -123,6 +123,7 @@ func (f *tapFlags) run(cmd *cobra.Command, args []string) error {
 
 // tapped is a request in the JSON and YAML output.
 type tapped struct {
+	ID          string    `json:"request_id,omitempty"`
 	Proxy       string    `json:"proxy"`
 	Time        time.Time `json:"time"`
 	Direction   string    `json:"direction"`
@@ -136,6 +137,8 @@ type tapped struct {
 	Duration    float64   `json:"duration_milliseconds"`
 	Received    uint64    `json:"bytes_received"`
 	Sent        uint64    `json:"bytes_sent"`
+	Local       string    `json:"downstream_local_address,omitempty"`
+	Remote      string    `json:"downstream_remote_address,omitempty"`
 }
 
 // tap prints the requests of several proxies.
@@ -171,6 +174,9 @@ func (t *tap) drop(name string, n int) {
 func (t *tap) line(from proxy, line []byte) error {
 	var r struct {
 		Dropped   *int      `json:"dropped"`
+		ID        string    `json:"request_id"`
+		Local     string    `json:"downstream_local_address"`
+		Remote    string    `json:"downstream_remote_address"`
 		Start     time.Time `json:"start_time"`
 		Outbound  bool      `json:"sent"`
 		Method    string    `json:"method"`
@@ -193,7 +199,7 @@ func (t *tap) line(from proxy, line []byte) error {
 	}
 	one := tapped{
 		Proxy: from.name, Time: r.Start, Direction: "inbound", Source: r.Peer, Method: r.Method, Authority: r.Authority, Path: r.Path, Status: r.Code, Flags: r.Flags,
-		Duration: r.Duration, Received: r.Received, Sent: r.Sent,
+		Duration: r.Duration, Received: r.Received, Sent: r.Sent, ID: r.ID, Local: r.Local, Remote: r.Remote,
 	}
 	if r.Outbound {
 		one.Direction, one.Source = "outbound", ""

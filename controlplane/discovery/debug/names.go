@@ -7,11 +7,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
@@ -189,6 +192,47 @@ func (d debugger) ofService(svc *model.Service, port uint32, proxies []*Stream) 
 		return out, fmt.Errorf("the service %s is %w: none of its workloads has a proxy that is connected", svc.Hostname, errUnknown)
 	}
 	return out, nil
+}
+
+// located names the client and the workload of a logged request by its addresses, where the question does
+// not name them.
+func (d debugger) located() debugger {
+	local, err := netip.ParseAddrPort(d.query.Get("local"))
+	if err != nil {
+		return d
+	}
+	with := func(a netip.Addr) *Stream {
+		proxies := d.followers()
+		if i := slices.IndexFunc(proxies, func(st *Stream) bool { return slices.Contains(st.Proxy.IPs, a.Unmap().String()) }); i >= 0 {
+			return proxies[i]
+		}
+		return nil
+	}
+	q, at := maps.Clone(d.query), with(local.Addr())
+	d.query = q
+	inbound := at != nil && (q.Get("to") == "" || q.Get("from") == "" && at.Proxy.Role == node.Router)
+	switch host, port, err := net.SplitHostPort(q.Get("host")); {
+	case inbound:
+		q.Set("to", at.Proxy.ID)
+		q.Set("port", strconv.Itoa(int(local.Port())))
+	case q.Get("to") == "" && err == nil:
+		q.Set("to", host)
+		q.Set("port", port)
+	case q.Get("to") == "":
+		q.Set("to", q.Get("host"))
+	}
+	remote, err := netip.ParseAddrPort(q.Get("remote"))
+	switch st := with(remote.Addr()); {
+	case q.Get("from") != "":
+	case err == nil && st != nil:
+		q.Set("from", st.Proxy.ID)
+		if !inbound {
+			q.Del("address") // that of the application
+		}
+	case inbound:
+		q.Set("from", "none")
+	}
+	return d
 }
 
 const scheme = "spiffe://"

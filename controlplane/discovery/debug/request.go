@@ -45,6 +45,7 @@ func (d debugger) request() (answerOf, error) {
 	if err != nil {
 		return answerOf{}, err
 	}
+	d = d.located()
 	decided, err := d.decide()
 	if err != nil {
 		return answerOf{}, err
@@ -151,7 +152,7 @@ func (d debugger) composed(from client, to target) (decision.Request, error) {
 	case r.SNI == "none":
 		r.SNI = ""
 	case r.SNI != "":
-		r.TLS = from.identity == "" || from.stream != nil
+		r.TLS = from.identity == "" || from.stream != nil && to.service != nil // else that of the client's proxy
 	case r.Identity == "":
 		r.SNI, _, _ = strings.Cut(r.Host, ":") // as a client outside of the mesh
 	}
