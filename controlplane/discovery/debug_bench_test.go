@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -65,6 +67,41 @@ func BenchmarkExplain(b *testing.B) {
 	}
 	for b.Loop() {
 		debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007", &got)
+	}
+}
+
+// onePast is the history of an object that has just been created.
+type onePast report.Version
+
+func (p onePast) List(revisions.Filter) (report.History, error) {
+	return report.History{Versions: []report.Version{report.Version(p)}}, nil
+}
+
+func (p onePast) Changes(time.Time, time.Time) ([]report.Changed, error) {
+	return []report.Changed{{Ref: p.Ref, Before: (*report.Version)(&p)}}, nil
+}
+
+// BenchmarkExplainThen explains a VirtualService of a mesh of 10,000 services and 1,000 proxies as it was
+// before a change.
+func BenchmarkExplainThen(b *testing.B) {
+	const services, proxies = 10_000, 1000
+	ref := report.Ref{Kind: "VirtualService", Namespace: "default", Name: "s007"}
+	const object = `{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"s007","namespace":"default"},"spec":{"hosts":["s007.example.com"],"http":[{"timeout":"1s","route":[{"destination":{"host":"s007.example.com"}}]}]}}`
+	var objects debugtest.Objects
+	var s *Server
+	s, objects = benchMesh(b, services, proxies, debug.Config{
+		Preview: func() debug.Generator { return generate.New(generate.Config{}) },
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+			return objects.Changed(p.Objects).Mesh(prev)
+		},
+		Past: onePast{Ref: ref, Change: report.Updated, Revision: "1", Object: []byte(object)},
+	})
+	for b.Loop() {
+		var got report.Object
+		debugGet(b, s, "explain?kind=VirtualService&namespace=default&name=s007&at=2026-05-01T03:00:00Z", &got)
+		if got.Then == nil || got.Then.NoEffect != "" || len(got.Proxies) != proxies {
+			b.Fatalf("got %d resources of %d proxies, %+v", len(got.Resources), len(got.Proxies), got.Then)
+		}
 	}
 }
 
