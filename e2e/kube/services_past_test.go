@@ -87,4 +87,10 @@ func TestServicesPast(t *testing.T) {
 	w.must(c.Admin().CoreV1().Services("shop").Delete(ctx, "catalog", *metav1.NewDeleteOptions(0)))
 	eventually(t, ctx, "the deletion is recorded", recorded("2", "0", "1", "-"))
 	check("after the deletion")
+	out := ask("explain", "svc/catalog.shop", "--at", both)
+	for _, want := range []string{"Requests were received at 2 addresses.", "; updated at ", "outbound|80||catalog.shop", "connected now, 1 would have received it:\n  client.shop\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("explain of the Service that was deleted lacks %q:\n%s", want, out)
+		}
+	}
 }

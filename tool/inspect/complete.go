@@ -75,7 +75,7 @@ func completeNamespace(f *askFlags) completed {
 }
 
 // completeObject completes KIND/NAME.NAMESPACE, or KIND and then NAME. With proxies it also completes
-// codes of findings and the names of proxies.
+// codes of findings and the names of proxies; without, what else has a history.
 func completeObject(f *askFlags, proxies bool) completed {
 	return func(cmd *cobra.Command, args []string, beginning string) ([]string, cobra.ShellCompDirective) {
 		kind, name, slash := strings.Cut(beginning, "/")
@@ -97,6 +97,9 @@ func completeObject(f *askFlags, proxies bool) completed {
 				kinds = append(kinds, s.Short+"/")
 			}
 			kinds = append(kinds, kindNamed(string(s.Kind))+"/")
+		}
+		if !proxies {
+			kinds = append(kinds, "service", report.MeshName)
 		}
 		out := beginningWith(beginning, kinds)
 		if proxies {

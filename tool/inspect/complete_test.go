@@ -25,6 +25,7 @@ func TestComplete(t *testing.T) {
 		"explain IST014|":                   "IST0144 IST0145 IST0146 IST0147 IST0149",
 		"history serviceentry |":            "web",
 		"history se/w|":                     "se/web.shop",
+		"history me|":                       "mesh",
 		"explain nothing/|":                 "",
 		"top -n |":                          "shop",
 		"status -o |":                       "json table wide yaml",

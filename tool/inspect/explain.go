@@ -30,6 +30,9 @@ type explainFlags struct {
 	namespace, at string
 }
 
+// errOlder is the error of an answer about the present to a question about the past.
+var errOlder = errors.New("it is older than this tool, and does not explain the past: upgrade it")
+
 func newExplainCommand(cfg Config) *cobra.Command {
 	f := explainFlags{askFlags: askFlags{cfg: cfg}}
 	cmd := &cobra.Command{
@@ -167,8 +170,10 @@ func (f *explainFlags) explainObject(ctx context.Context, cmd *cobra.Command, w 
 		}
 		answers = ask[report.Object](ctx, addresses, question{path: "explain", fields: fields}, f.timeout)
 		var all []report.Object
-		for _, a := range answers {
-			if a.err == nil {
+		for i, a := range answers {
+			if a.err == nil && f.at != "" && a.value.Then == nil {
+				answers[i].err = errOlder
+			} else if a.err == nil {
 				all = append(all, a.value)
 			}
 		}
@@ -227,8 +232,10 @@ func (f *explainFlags) explainProxy(ctx context.Context, cmd *cobra.Command, w *
 	fields.Set("proxyID", name)
 	decided := ask[report.Decided](ctx, where, question{path: "explain", fields: fields}, f.timeout)
 	var all []report.Decided
-	for _, d := range decided {
-		if d.err == nil {
+	for i, d := range decided {
+		if d.err == nil && f.at != "" && d.value.Then == nil {
+			decided[i].err = errOlder
+		} else if d.err == nil {
 			all = append(all, d.value)
 		}
 	}

@@ -56,9 +56,9 @@ func (v view) printThen(proxy report.Decided) (err error) {
 // TestExplainThen checks what explain asks for with --at, and its exit codes.
 func TestExplainThen(t *testing.T) {
 	t.Parallel()
-	proxy := report.Proxy{Name: "catalog-1.shop", Namespace: "shop"}
+	proxy, older := report.Proxy{Name: "catalog-1.shop", Namespace: "shop"}, report.Proxy{Name: "older-1.shop", Namespace: "shop"}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var doc any = report.Replica{Name: "istiod-0", Proxies: []report.Proxy{proxy}}
+		var doc any = report.Replica{Name: "istiod-0", Proxies: []report.Proxy{proxy, older}}
 		if strings.HasSuffix(r.URL.Path, "explain") {
 			at, err := time.Parse(time.RFC3339Nano, r.FormValue("at"))
 			if err != nil {
@@ -72,6 +72,9 @@ func TestExplainThen(t *testing.T) {
 			o.Then.At = at
 			if doc = o; r.FormValue("proxyID") != "" {
 				doc = report.Decided{Proxy: proxy, Then: &report.Then{At: at}}
+			}
+			if o.Name == "older" || r.FormValue("proxyID") == older.Name { // an older control plane does not know the field
+				doc = report.Object{Ref: o.Ref, Found: true}
 			}
 		}
 		_ = json.NewEncoder(w).Encode(doc) // the test sees what is missing
@@ -88,6 +91,8 @@ func TestExplainThen(t *testing.T) {
 		"mesh --at 2001-02-03T04:05":                {0, "Mesh config, from config/web.yaml:3, at Feb 03 04:05:00.\n"},
 		"orders-1.shop --at 2h":                     {1, "; others have no past"},
 		"IST0101 --at 2h":                           {2, "are for objects and proxies: the code IST0101 does not change"},
+		"vs/older.shop --at 2h":                     {1, "it is older than this tool"},
+		"older-1.shop --at 2h":                      {1, "it is older than this tool"},
 		"vs/web.shop --at noon":                     {2, `"noon" is not a time`},
 		"vs/web.shop --at 2001-02-03T04:05 -o json": {0, `"at": "2001-02-03T04:05:00`},
 	} {

@@ -28,14 +28,10 @@ var errNoPast = errors.New("this control plane records no versions of objects")
 
 // history returns the versions of objects, or of services.
 func (d debugger) history() (answerOf, error) {
-	past, kind := d.cfg.Past, model.Kind(d.query.Get("kind"))
-	if kind == model.KubernetesService {
-		if past = d.cfg.PastServices; past == nil {
-			return answerOf{}, errors.New("this control plane reads no services of clusters; a ServiceEntry is an object")
-		}
-	}
-	if past == nil {
-		return answerOf{}, errNoPast
+	kind := model.Kind(d.query.Get("kind"))
+	past, err := d.pastOf(kind)
+	if err != nil {
+		return answerOf{}, err
 	}
 	since, err := d.moment("since", time.Time{})
 	if err != nil {
@@ -50,6 +46,19 @@ func (d debugger) history() (answerOf, error) {
 		err = errors.Join(err, readable(out.Versions))
 	}
 	return answerOf{json: out}, err
+}
+
+// pastOf returns the versions of the objects of a kind.
+func (d debugger) pastOf(kind model.Kind) (Past, error) {
+	switch {
+	case kind == model.KubernetesService && d.cfg.PastServices == nil:
+		return nil, errors.New("this control plane reads no services of clusters; a ServiceEntry is an object")
+	case kind == model.KubernetesService:
+		return d.cfg.PastServices, nil
+	case d.cfg.Past == nil:
+		return nil, errNoPast
+	}
+	return d.cfg.Past, nil
 }
 
 // readable replaces the compressed services of versions by plain ones.

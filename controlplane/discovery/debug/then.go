@@ -18,12 +18,9 @@ import (
 // explainThen tells what an object was at the moment that the question names with at, and which
 // resources of the proxies that are connected now it would have had a part in.
 func (d debugger) explainThen(key model.Key) (report.Object, error) {
-	past := d.cfg.Past
-	if key.Kind == model.KubernetesService {
-		past = d.cfg.PastServices
-	}
-	if past == nil {
-		return report.Object{}, errNoPast
+	past, err := d.pastOf(key.Kind)
+	if err != nil {
+		return report.Object{}, err
 	}
 	at, err := d.moment("at", time.Time{})
 	if err != nil {
