@@ -256,6 +256,16 @@ func TestScreenInPlace(t *testing.T) {
 	if got := out.String(); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+	out = &safeBuffer{}
+	s = newScreen(Display{Out: out, Terminal: true, Color: true, size: func() (int, int) { return 24, 40 }}, []string{"web"})
+	s.track("web", roleApp, roleAgent)
+	s.progress("web", roleApp, "ready in 0.10 s")
+	s.settle()
+	s.say("", "a line of outrigger up that a terminal has no place for")
+	want = "  web        application ready in 0.10 …\n" + "a line of outrigger up that a terminal\n  has no place for\n"
+	if got := out.String(); got != want {
+		t.Errorf("on a narrow terminal: got  %q\nwant %q", got, want)
+	}
 }
 
 // TestMakesTheConfigDirectory runs a mesh whose configuration directory does not exist.

@@ -136,9 +136,14 @@ func (s *screen) end() {
 	s.status, s.ended = nil, true
 }
 
-// say shows a line of outrigger itself.
+// say shows a line of outrigger itself, in lines that fit the terminal.
 func (s *screen) say(color, format string, args ...any) {
-	s.line(s.paint(color, fmt.Sprintf(format, args...)))
+	text := fmt.Sprintf(format, args...)
+	if s.display.Terminal {
+		_, width := s.size()
+		text = columns.Wrap(text, width)
+	}
+	s.line(s.paint(color, text))
 }
 
 // child shows a line of a part's output.
@@ -240,19 +245,25 @@ func (s *screen) clear() {
 	}
 }
 
-// draw writes the progress lines to the terminal. The caller holds mu.
+// draw writes the progress lines to the terminal, each cut to its width. The caller holds mu.
 func (s *screen) draw() {
+	_, columns := s.size()
 	var b strings.Builder
 	for _, r := range s.rows {
-		fmt.Fprintf(&b, "  %-*s", s.width, r.name)
+		plain := fmt.Sprintf("  %-*s", s.width, r.name)
+		painted := plain
 		for i, step := range r.steps {
 			state := fmt.Sprintf("%-14s", r.states[i])
+			plain += fmt.Sprintf("  %s %s", step, state)
 			if strings.HasPrefix(r.states[i], "ready") {
 				state = s.paint(colorGreen, state)
 			}
-			fmt.Fprintf(&b, "  %s %s", step, state)
+			painted += fmt.Sprintf("  %s %s", step, state)
 		}
-		b.WriteByte('\n')
+		if short := shorten(plain, columns); short != plain {
+			painted = short
+		}
+		b.WriteString(painted + "\n")
 	}
 	s.write(b.String())
 	s.drawn = len(s.rows)
