@@ -6,8 +6,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,7 +17,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/outrigger-mesh/outrigger/e2e/ownnet"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
@@ -161,20 +158,8 @@ func TestOutputFails(t *testing.T) {
 // TestQuestionOnTerminal pipes a policy to apply on a terminal, which asks there.
 func TestQuestionOnTerminal(t *testing.T) {
 	t.Parallel()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminal can be opened: %v", err)
-	}
-	defer func() { _ = master.Close() }() // nothing is left to read
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)); err != nil {
-		t.Skipf("no terminal can be opened: %v", err)
-	}
 	for _, answer := range []string{"n", "y"} {
-		terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-		if err != nil {
-			t.Skipf("no terminal can be opened: %v", err)
-		}
+		master, terminal := openTerminal(t)
 		dir := t.TempDir()
 		cmd := exec.Command(os.Args[0], "apply", "-f", "-", "--store", "fs://"+dir)
 		cmd.Env = append(os.Environ(), "OUTRIGGER_TEST_ROLE=outrigger")
@@ -184,8 +169,8 @@ func TestQuestionOnTerminal(t *testing.T) {
 		if _, err := master.WriteString(answer + "\n"); err != nil {
 			t.Fatal(err)
 		}
-		err = cmd.Run()
-		_ = terminal.Close() // see above
+		err := cmd.Run()
+		_, _ = terminal.Close(), master.Close() // nothing is left to read
 		files, dirErr := os.ReadDir(dir)
 		if dirErr != nil || (err == nil) != (answer == "y") || (len(files) > 0) != (answer == "y") {
 			t.Errorf("%s: got %v and the files %v, %v", answer, err, files, dirErr)

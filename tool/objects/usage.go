@@ -49,11 +49,12 @@ func strict(cmd *cobra.Command) {
 
 // Execute executes a command line, whose errors have exit codes, with out as the standard output.
 func Execute(ctx context.Context, root *cobra.Command, args []string, out io.Writer) error {
+	root.SetOut(out)
+	root.InitDefaultCompletionCmd() // its scripts stay as they are
 	root.SetOut(&columns.Writer{Out: out})
 	root.SetErr(&columns.Writer{Out: os.Stderr})
 	root.SetHelpFunc(help)
 	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
 	strict(root)
 	group(root)
 	if err := known(root, args); err != nil {
