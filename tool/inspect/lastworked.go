@@ -30,7 +30,8 @@ const (
 // lastWorked is the newest state in the history of a control plane that allows a request.
 type lastWorked struct {
 	// Until is when the request stopped being allowed; zero if no state that allows it was found, for a
-	// Reason. Changes are the versions that came then, and later ones of objects that decide about it.
+	// Reason. Changes are the versions that came then, and later ones of objects that decide about it and
+	// of the mesh config.
 	Until   time.Time        `json:"until,omitzero"`
 	Changes []report.Version `json:"changes,omitempty"`
 	// Lines are those that differ in the first of these objects, if it was updated, and decides about the
@@ -100,7 +101,7 @@ func (f *requestFlags) lastWorked(ctx context.Context, d report.Decision, fields
 			out.Lines = f.linesOf(ctx, d, out.Changes)
 			return out
 		}
-		later = append(slices.DeleteFunc(slices.Clone(changes), func(v report.Version) bool { return !decidedBy(d, v.Ref) }), later...)
+		later = append(slices.DeleteFunc(slices.Clone(changes), func(v report.Version) bool { return !decidedBy(d, v.Ref) && !isMesh(v.Ref) }), later...)
 	}
 	out.Reason = "no state of the history allows it"
 	return out

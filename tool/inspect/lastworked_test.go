@@ -102,6 +102,7 @@ func TestLastWorked(t *testing.T) {
 	}{
 		"the last change":              {[][2]int{{5, 40}}, "", 0, "v40.shop", 1, 0, 0, false},
 		"the mesh config":              {[][2]int{{5, 40}}, "", 0, "  updated  mesh\n    -", 1, 0, 0, true},
+		"the mesh config, again":       {[][2]int{{5, 38}}, "", 0, "; then, and later, this changed:\n  updated  mesh\n  updated  mesh, at ", 3, 0, 0, true},
 		"allowed, denied, allowed":     {[][2]int{{3, 8}, {20, 25}, {30, 38}}, "", 0, "v38.shop", 3, 0, 0, false},
 		"at an earlier time":           {[][2]int{{3, 8}, {30, 38}}, at(29).Format(time.RFC3339), 0, "v8.shop", 22, 0, 0, false},
 		"too long ago":                 {[][2]int{{3, 8}}, "", 0, "none of the 30 states before allows it; there are older ones", 30, 0, 0, false},

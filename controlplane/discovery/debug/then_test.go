@@ -4,14 +4,19 @@
 package debug
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/revisions"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // fixedPast is a history of one object.
@@ -91,5 +96,63 @@ func TestVersionAt(t *testing.T) {
 	}
 	if then, err := (debugger{}).versionAt(none, model.Key{Kind: model.Sidecar, Name: "other"}, at(50)); err != nil || then.Version != nil || then.Next != nil {
 		t.Errorf("an object that never existed: got %+v, %v", then, err)
+	}
+}
+
+// TestPastSettings checks which mesh config and networks of the past are known, and when they cannot be used.
+func TestPastSettings(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC)
+	changed := func(name, before string) report.Changed {
+		c := report.Changed{Ref: report.Ref{Kind: "MeshConfig", Name: name}, After: &report.Version{At: at, Object: []byte("{}")}}
+		if before != "" {
+			c.Before = &report.Version{Object: []byte(before)}
+		}
+		return c
+	}
+	object := report.Changed{Ref: report.Ref{Kind: "Sidecar", Name: "a"}}
+	known, unknown := changed(report.MeshName, `{"ingressClass":"nginx"}`), changed(report.MeshName, "")
+	for name, tc := range map[string]struct {
+		changes  []report.Changed
+		class    string // of Ingresses, in the mesh config of then
+		networks string // of then
+		since    time.Time
+		fails    bool
+	}{
+		"nothing":                 {changes: nil, networks: "now"},
+		"the mesh config":         {changes: []report.Changed{known, object}, class: "nginx", networks: "now"},
+		"no networks before":      {changes: []report.Changed{changed(report.NetworksName, "")}, networks: ""},
+		"other networks":          {changes: []report.Changed{object, changed(report.NetworksName, `{"networks":{"far":{}}}`)}, networks: "far"},
+		"both":                    {changes: []report.Changed{known, changed(report.NetworksName, "")}, class: "nginx", networks: ""},
+		"nothing is known":        {changes: []report.Changed{unknown}, networks: "now", since: at},
+		"nothing, with networks":  {changes: []report.Changed{changed(report.NetworksName, ""), unknown}, networks: "now", since: at},
+		"a field that is unknown": {changes: []report.Changed{changed(report.MeshName, `{"later":1}`)}, networks: "now"},
+		"damaged":                 {changes: []report.Changed{changed(report.MeshName, `{"ingressClass":1}`)}, fails: true},
+	} {
+		var p Proposal
+		others, since, err := p.settings(tc.changes)
+		if tc.fails {
+			if err == nil || !strings.Contains(err.Error(), "of the mesh config: ") {
+				t.Errorf("%s: got error %v, want one about the mesh config", name, err)
+			}
+			continue
+		}
+		networks := "now"
+		if p.Networks != nil {
+			networks = strings.Join(slices.Collect(maps.Keys(p.Networks.GetNetworks())), " ")
+		}
+		if err != nil || p.Mesh.GetIngressClass() != tc.class || networks != tc.networks || !since.Equal(tc.since) ||
+			len(others) > 0 != slices.ContainsFunc(tc.changes, func(c report.Changed) bool { return c.Kind == object.Kind }) {
+			t.Errorf("%s: got %v, networks %q, since %s, others %v, %v", name, p.Mesh, networks, since, others, err)
+		}
+		for _, ingresses := range []bool{false, true} {
+			d := debugger{mesh: &snapshot.Mesh{Config: &meshv1alpha1.MeshConfig{}}, cfg: Config{Objects: debugtest.Shop()}}
+			if ingresses {
+				d.cfg.Objects = append(debugtest.Shop(), debugtest.Stored(model.Ingress, "shop", "a", nil))
+			}
+			if err := d.convertible(p.Mesh); err == nil == (ingresses && tc.class != "") {
+				t.Errorf("%s, Ingresses: %v: got error %v", name, ingresses, err)
+			}
+		}
 	}
 }
