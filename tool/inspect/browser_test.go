@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +28,8 @@ type browser struct {
 	from    *bufio.Reader
 	session string
 	last    int
+
+	requests []string // the URLs that the browser has asked for
 }
 
 // startBrowser opens a page.
@@ -68,10 +71,12 @@ func startBrowser(t *testing.T, page string) *browser {
 		_ = mine.Close()
 	})
 	var target struct{ TargetID string }
-	b.call("Target.createTarget", map[string]any{"url": page}, &target)
+	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
 	var attached struct{ SessionID string }
 	b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
 	b.session = attached.SessionID
+	b.call("Network.enable", nil, nil)
+	b.call("Page.navigate", map[string]any{"url": page}, nil)
 	return b
 }
 
@@ -105,11 +110,16 @@ func (b *browser) try(method string, params, result any) error {
 		}
 		var answer struct {
 			ID     int
+			Method string
+			Params struct{ Request struct{ URL string } }
 			Error  *struct{ Message string }
 			Result json.RawMessage
 		}
 		if err := json.Unmarshal(raw[:len(raw)-1], &answer); err != nil {
 			b.t.Fatal(err)
+		}
+		if answer.Method == "Network.requestWillBeSent" {
+			b.requests = append(b.requests, answer.Params.Request.URL)
 		}
 		if answer.ID != b.last {
 			continue
@@ -193,8 +203,12 @@ func manyServices(t *testing.T, n int) (control, agent string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/stats/prometheus", func(w http.ResponseWriter, _ *http.Request) {
 		count := 10 * asked.Add(1)
-		for i := range n {
-			_, _ = fmt.Fprintf(w, "istio_requests_total{reporter=\"source\",source_workload=\"service-%d\",source_workload_namespace=\"shop\",destination_workload=\"service-%d\",destination_workload_namespace=\"shop\",response_code=\"200\"} %d\n", i/4, i, count+int64(i))
+		for i := range 4 * n { // each calls four, and some fail
+			code := 200
+			if i%(n/5+1) == 3 {
+				code = 503
+			}
+			_, _ = fmt.Fprintf(w, "istio_requests_total{reporter=\"source\",source_workload=\"service-%d\",source_workload_namespace=\"shop\",destination_workload=\"service-%d\",destination_workload_namespace=\"shop\",response_code=\"%d\"} %d\n", i/4, (i+1+i%4*i%97)%n, code, count+int64(i))
 		}
 	})
 	mux.HandleFunc("/debug/outage", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(testOutages()[0]) })
@@ -233,7 +247,8 @@ const faintTexts = `(() => {
 func TestDashboardInBrowser(t *testing.T) {
 	t.Parallel()
 	control, agent := manyServices(t, 1000)
-	b := startBrowser(t, startDashboard(t, "--control", control, "--agent", agent, "--interval", "1s"))
+	page := startDashboard(t, "--control", control, "--agent", agent, "--interval", "1s")
+	b := startBrowser(t, page)
 	b.until(`document.querySelectorAll('#edges tbody tr').length > 100 && document.querySelectorAll('#proxies tbody tr').length > 100 && document.querySelectorAll('#changes button').length === 3`)
 
 	b.call("Accessibility.enable", nil, nil)
@@ -289,6 +304,7 @@ func TestDashboardInBrowser(t *testing.T) {
 	// A finding leads to its object.
 	eval[bool](b, `document.querySelector('#found button').click(), true`)
 	b.until(`document.querySelector('#object pre').innerText.includes('virtualservice/a.shop was deleted at')`)
+	b.chart()
 	// How long an update blocks the page, for the picture and the longest table.
 	took := eval[[]float64](b, `['top', 'status'].map(name => {
 		const times = [];
@@ -296,9 +312,84 @@ func TestDashboardInBrowser(t *testing.T) {
 		return times.sort((a, b) => a - b)[2];
 	})`)
 	t.Logf("with 1,000 services an update of the traffic takes %.0f ms, of the proxies %.0f ms; tasks that took more than 50 ms: %.0f ms", took[0], took[1], b.longTasks())
-	if external := eval[[]string](b, `performance.getEntriesByType('resource').map(r => r.name).filter(n => !n.startsWith(location.origin))`); len(external) > 0 {
-		t.Errorf("the page loads %q", external)
+	if n := eval[int](b, `document.querySelectorAll('*').length`); n > 6000 {
+		t.Errorf("the page of 1,000 services has %d elements, want 6,000 or fewer", n)
 	}
+	// The page asks its own server only, and may ask no other.
+	others := eval[[]string](b, `(window.refused = [], addEventListener('securitypolicyviolation', e => refused.push(e.effectiveDirective)),
+		fetch('http://127.0.0.1:9/').catch(() => {}), document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:9/a.png', alt: ''})),
+		new Promise(done => setTimeout(done, 300)).then(() => performance.getEntriesByType('resource').map(r => r.name).filter(n => !n.startsWith(location.origin + '/') && !n.startsWith('http://127.0.0.1:9/'))))`)
+	b.until(`refused.includes('connect-src') && refused.includes('img-src')`)
+	for _, request := range b.requests {
+		if !strings.HasPrefix(request, page) && !strings.HasPrefix(request, "data:") && request != "http://127.0.0.1:9/" && request != "http://127.0.0.1:9/a.png" {
+			others = append(others, request)
+		}
+	}
+	if len(others) > 0 || len(b.requests) < 8 {
+		t.Errorf("of %d requests these go elsewhere: %q", len(b.requests), others)
+	}
+}
+
+// chart uses the map of a large mesh with the mouse and the keyboard, and logs the times between frames.
+func (b *browser) chart() {
+	b.t.Helper()
+	b.until(`document.querySelector('#map canvas').checkVisibility() && document.getElementById('legend-map').textContent.startsWith('1000 services, 3969 edges; requests to 19 services fail.')`)
+	at := eval[[]float64](b, `(() => { const c = document.querySelector('#map canvas'); c.scrollIntoView({block: 'center'}); c.focus(); const r = c.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()`)
+	pixels := func() string {
+		return eval[string](b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(document.querySelector('#map canvas').toDataURL()))))`)
+	}
+	mouse := func(kind string, x, y float64, more map[string]any) {
+		of := map[string]any{"type": kind, "x": x, "y": y, "button": "left", "buttons": 1, "clickCount": 1}
+		maps.Copy(of, more)
+		b.call("Input.dispatchMouseEvent", of, nil)
+	}
+	eval[bool](b, `window.frames = [], window.going = true, (function f(t) { frames.push(t); if (going) requestAnimationFrame(f); })(performance.now()), true`)
+	x, y := at[0]+at[2]/2, at[1]+at[3]/2
+	whole := pixels()
+	steps := []struct {
+		name string
+		do   func()
+	}{
+		{"drag", func() {
+			mouse("mousePressed", x, y, nil)
+			for i := range 40 {
+				mouse("mouseMoved", x+float64(2*i), y+float64(i), nil)
+			}
+			mouse("mouseReleased", x+78, y+39, nil)
+		}},
+		{"wheel", func() {
+			for range 10 {
+				mouse("mouseWheel", x, y, map[string]any{"deltaX": 0, "deltaY": -40, "modifiers": 2, "button": "none", "buttons": 0})
+			}
+		}},
+		{"arrow", func() { b.press("ArrowLeft", 37, "") }},
+		{"plus", func() { b.press("+", 187, "+") }},
+	}
+	for before, i := whole, 0; i < len(steps); i++ {
+		steps[i].do()
+		after := pixels()
+		if after == before {
+			b.t.Errorf("%s changes nothing on the map", steps[i].name)
+		}
+		before = after
+	}
+	b.press("0", 48, "0")
+	b.t.Logf("with 1,000 services and 3,969 edges the time between frames is %s", eval[string](b, `(() => {
+		going = false;
+		const times = frames.slice(1).map((t, i) => t - frames[i]).sort((a, b) => a - b), of = p => times[Math.floor(times.length * p)].toFixed(0) + ' ms';
+		return of(.5) + ' (median), ' + of(.95) + ' (95 %), ' + times.at(-1).toFixed(0) + ' ms (most) of ' + times.length + ' while the map moves';
+	})()`))
+	// A click on a service shows its edges only.
+	for range 20 { // an update may move the map at that moment
+		spot := eval[[]float64](b, `(([x, y], box) => [x + box.x, y + box.y])(theMap.spot('service-13'), document.querySelector('#map canvas').getBoundingClientRect())`)
+		mouse("mousePressed", spot[0], spot[1], nil)
+		mouse("mouseReleased", spot[0], spot[1], nil)
+		if eval[string](b, `id('filter').value`) == "service-13" {
+			break
+		}
+	}
+	b.until(`id('filter').value === 'service-13' && document.querySelectorAll('#edges tbody tr').length < 20 && document.querySelectorAll('#picture .node').length > 1`)
+	eval[bool](b, `(id('filter').value = '', Object.keys(panels).forEach(show), true)`)
 }
 
 // TestDashboardDifference asks for differences of versions.

@@ -155,7 +155,7 @@ func TestDashboard(t *testing.T) {
 	if policy := header.Get("Content-Security-Policy"); code != 200 || !strings.Contains(body, `src="page.js"`) || !strings.HasPrefix(policy, "default-src 'self';") || strings.Contains(policy, "unsafe") {
 		t.Errorf("the page: status %d, policy %q\n%s", code, policy, body)
 	}
-	for _, name := range []string{"page.js", "graph.js", "page.css", "icon.svg"} {
+	for _, name := range []string{"page.js", "graph.js", "map.js", "page.css", "icon.svg"} {
 		if code, body, header := load(t, page+name, nil); code != 200 || body == "" || header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: status %d", name, code)
 		}
@@ -401,7 +401,7 @@ func TestPageFiles(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || n != 5 {
+	if err != nil || n != 6 {
 		t.Errorf("%d files, error %v", n, err)
 	}
 }

@@ -24,8 +24,9 @@ import (
 
 // Bounds of the lists of the dashboard. The page says how many entries are omitted.
 const (
-	maxShown   = 1000 // proxies, workloads, edges
-	maxFound   = 500  // findings
+	maxShown   = 1000 // proxies, workloads
+	maxEdges   = 5000
+	maxFound   = 500 // findings
 	maxChanges = 100
 	maxUnasked = 20 // proxies that do not answer
 )
@@ -154,8 +155,8 @@ func (f *dashboardFlags) traffic(ctx context.Context, m *meter) (any, error) {
 		f.tables(&note, t, 0)
 		out.Note = note.String()
 	}
-	out.Omitted = max(0, len(t.Edges)-maxShown)
-	out.Workloads, out.Edges = t.Workloads[:min(len(t.Workloads), maxShown)], t.Edges[:min(len(t.Edges), maxShown)]
+	out.Omitted = max(0, len(t.Edges)-maxEdges)
+	out.Workloads, out.Edges = t.Workloads[:min(len(t.Workloads), maxShown)], t.Edges[:min(len(t.Edges), maxEdges)]
 	if left := len(t.Errors) - maxUnasked; left > 0 {
 		out.Errors = append(t.Errors[:maxUnasked:maxUnasked], fmt.Sprintf("and %d more proxies", left))
 	}

@@ -5,7 +5,7 @@
 // is put into the page as text nodes only.
 'use strict';
 
-const maxRows = 200, maxEdges = 80, idleAfter = 60_000;
+const maxRows = 100, maxEdges = 80, idleAfter = 60_000;
 
 const id = name => document.getElementById(name);
 
@@ -308,6 +308,8 @@ function showOutages(data, message) {
 
 // ---- traffic
 
+let theMap; // once there is one
+
 const seen = new Map(); // edges by their ends, with the time when they had traffic last
 
 function showTraffic(data, message) {
@@ -316,13 +318,13 @@ function showTraffic(data, message) {
   if (data.note) note(message, data.note);
   for (const text of data.errors ?? []) note(message, text);
   for (const e of data.edges) {
-    const key = JSON.stringify([e.source, e.source_namespace, e.destination, e.destination_namespace]);
+    const key = [e.source, e.source_namespace, e.destination, e.destination_namespace].join('\0');
     seen.set(key, { ...e, at });
   }
-  for (const [key, e] of seen) if (at - e.at > idleAfter || seen.size > 2000 && e.at !== at) seen.delete(key);
+  for (const [key, e] of seen) if (at - e.at > idleAfter || seen.size > 10_000 && e.at !== at) seen.delete(key);
   const edges = [...seen.values()].map(e => e.at === at ? e : { ...e, idle: true, requests_per_second: 0, tcp_bytes_per_second: 0, success_rate: undefined, p50_milliseconds: undefined, p95_milliseconds: undefined, p99_milliseconds: undefined });
   const order = ['bad', 'warn', ''], failing = e => order.indexOf(level(e.success_rate)), lost = e => e.requests_per_second * (1 - (e.success_rate ?? 1));
-  edges.sort((a, b) => failing(a) - failing(b) || b.requests_per_second - a.requests_per_second || b.tcp_bytes_per_second - a.tcp_bytes_per_second || a.source.localeCompare(b.source) || a.destination.localeCompare(b.destination));
+  edges.sort((a, b) => failing(a) - failing(b) || b.requests_per_second - a.requests_per_second || b.tcp_bytes_per_second - a.tcp_bytes_per_second || (a.source + '\0' + a.destination < b.source + '\0' + b.destination ? -1 : 1));
   const spaces = new Set(edges.flatMap(e => [e.source_namespace, e.destination_namespace]).filter(Boolean));
   const full = (name, namespace) => namespace && spaces.size > 1 ? name + '.' + namespace : name;
   const numbers = [
@@ -334,7 +336,12 @@ function showTraffic(data, message) {
     ...edges.some(e => e.tcp_bytes_per_second > 0) ? [['TCP', 'number extra', e => e.tcp_bytes_per_second > 0 ? bytes(e.tcp_bytes_per_second) + '/s' : '–']] : [],
   ];
   const words = e => [full(e.source ?? '', e.source_namespace), full(e.destination, e.destination_namespace)];
-  picture(edges.filter(e => selected(words(e))), data.workloads, spaces.size > 1, message); // before the tables, whose layout it would wait for
+  const wanted = id('filter').value.trim().toLowerCase(), exact = edges.some(e => words(e).some(w => w.toLowerCase() === wanted)); // it was chosen on the map
+  const chosen = edges.filter(e => exact ? words(e).some(w => w.toLowerCase() === wanted) : selected(words(e)));
+  const large = edges.length > maxEdges, drawn = large && !wanted ? edges.filter(e => failing(e) < 2) : chosen;
+  id('map').hidden = !large;
+  if (large) chart(edges, data.workloads, full);
+  picture(drawn, data.workloads, spaces.size > 1, message); // before the tables, whose layout it would wait for
   fill('edges', [
     ['From', 'name', e => soft(words(e)[0])], ['To', 'name', e => soft(words(e)[1])], ...numbers,
     ['Why', 'number', e => {
@@ -342,14 +349,42 @@ function showTraffic(data, message) {
       button.addEventListener('click', () => prefill(e));
       return button;
     }],
-  ], edges, words, data.proxies === 0 ? 'Nothing yet.' : 'No requests.');
-  fill('workloads', [['Workload', 'name', e => soft(words(e)[1])], ...numbers], data.workloads, words, 'No requests.');
+  ], chosen, exact ? () => [wanted] : words, data.proxies === 0 ? 'Nothing yet.' : 'No requests.');
+  if (id('workloads').closest('details').open) fill('workloads', [['Workload', 'name', e => soft(words(e)[1])], ...numbers], data.workloads, words, 'No requests.');
   if (data.omitted) note(message, `${plural(data.omitted, 'edge', 'edges')} with less traffic left out.`);
   const worst = edges.filter(e => failing(e) < 2).sort((a, b) => failing(a) - failing(b) || lost(b) - lost(a));
   wrong.top = some(worst.map(e => [level(e.success_rate), 'requests', words(e).join(' → '), `${percent(1 - e.success_rate)} of ${rate(e.requests_per_second)}/s fail`, () => prefill(e)]), 'requests', 'edges fail', 'top');
   const busy = edges.filter(e => !e.idle && e.requests_per_second > 0), sum = busy.reduce((n, e) => n + e.requests_per_second, 0);
   const failed = busy.reduce((n, e) => n + e.requests_per_second * (1 - (e.success_rate ?? 1)), 0), success = sum > 0 ? 1 - failed / sum : undefined;
   tile('rate', data.proxies > 0 || busy.length > 0 ? rate(sum) + '/s' : '–', sum > 0 ? percent(success) + ' success' : data.proxies > 0 ? 'idle' : data.errors ? 'no agent answers' : 'measuring', level(success));
+}
+
+// chart shows all services on the map. They have what the worst requests to them have.
+function chart(edges, workloads, full) {
+  theMap ??= meshMap(document.querySelector('#map canvas'), n => {
+    id('filter').value = n.label;
+    Object.keys(panels).forEach(show);
+  }, n => { id('legend-map').textContent = n ? n.title : about; });
+  const nodes = new Map();
+  const add = (name, namespace, worst, e) => {
+    const key = full(name, namespace), n = nodes.get(key) ?? { id: key, label: key, level: '', calls: 0, called: 0 };
+    if (worst === 'bad' || worst === 'warn' && n.level === '') n.level = worst;
+    n[e] += 1;
+    nodes.set(key, n);
+    return key;
+  };
+  const links = edges.map(e => ({ from: add(e.source, e.source_namespace, '', 'calls'), to: add(e.destination, e.destination_namespace, level(e.success_rate), 'called'), level: e.idle ? 'idle' : level(e.success_rate) }));
+  const received = new Map(workloads.map(w => [full(w.destination, w.destination_namespace), w]));
+  for (const n of nodes.values()) {
+    const w = received.get(n.id);
+    n.title = `${n.label}: ${w ? `${rate(w.requests_per_second)}/s · ${percent(w.success_rate)}, ` : ''}called by ${n.called}, calls ${n.calls}`;
+  }
+  const bad = [...nodes.values()].filter(n => n.level).length;
+  const about = `${nodes.size} services, ${edges.length} edges; requests to ${bad} services fail. Drag to move; + and − zoom, and so does the wheel with Ctrl. Choose a service to see its edges.`;
+  const canvas = document.querySelector('#map canvas');
+  canvas.setAttribute('aria-label', `Map: ${nodes.size} services, ${edges.length} edges; requests to ${bad} services fail. Arrow keys move it, plus and minus zoom, 0 shows all.`);
+  if (!canvas.matches(':hover')) id('legend-map').textContent = about;
+  theMap.show([...nodes.values()], links);
 }
 
 function picture(edges, workloads, spaced, message) {
@@ -359,7 +394,7 @@ function picture(edges, workloads, spaced, message) {
     place.replaceChildren();
     return;
   }
-  if (edges.length > maxEdges) note(message, `The picture shows ${maxEdges} of ${edges.length} edges: those that fail, then the busiest. Filter by name for others.`);
+  if (edges.length > maxEdges) note(message, `The picture shows ${maxEdges} of ${edges.length} edges: those that fail, then the busiest.`);
   const key = (name, namespace) => name + '\0' + (namespace ?? '');
   const nodes = new Map(), received = new Map(workloads.map(w => [key(w.destination, w.destination_namespace), w]));
   const links = edges.slice(0, maxEdges).map(e => {
@@ -376,7 +411,7 @@ function picture(edges, workloads, spaced, message) {
   const list = [...nodes.entries()].sort((a, b) => a[0] < b[0] ? -1 : 1).map(([nodeID, [name, namespace]]) => {
     const w = received.get(nodeID), lines = spaced && namespace ? [namespace] : [];
     lines.push(w && w.requests_per_second > 0 ? `${rate(w.requests_per_second)}/s · ${percent(w.success_rate)}` : links.some(l => l.to === nodeID && l.level !== 'idle') ? 'not measured' : links.some(l => l.to === nodeID) ? 'idle' : 'client');
-    return { id: nodeID, label: name, lines, level: name === 'unknown' ? 'outside' : level(w?.success_rate), title: [name, namespace].filter(Boolean).join('.') };
+    return { id: nodeID, label: name, lines, level: name === 'unknown' ? 'outside' : w ? level(w.success_rate) : ['bad', 'warn'].find(of => links.some(l => l.to === nodeID && l.level === of)) ?? '', title: [name, namespace].filter(Boolean).join('.') };
   });
   links.sort((a, b) => a.from + a.to < b.from + b.to ? -1 : 1); // so that the layout stays the same
   const { scrollLeft, scrollTop } = place;
@@ -491,8 +526,14 @@ form.addEventListener('submit', event => {
   event.preventDefault();
   explain();
 });
-id('filter').addEventListener('input', () => Object.keys(panels).forEach(show));
+let typing;
+id('filter').addEventListener('input', () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => Object.keys(panels).forEach(show), 120);
+});
 document.addEventListener('visibilitychange', () => Object.keys(panels).forEach(poll));
+document.querySelectorAll('[data-press]').forEach(b => b.addEventListener('click', () => theMap.press(b.dataset.press)));
+document.querySelector('details').addEventListener('toggle', () => show('top'));
 let width = innerWidth;
 addEventListener('resize', () => {
   if (innerWidth !== width) show('top');
