@@ -257,3 +257,97 @@ func TestDebugWhatIfBounds(t *testing.T) {
 		t.Errorf("one unit of work: got %d requests, %d results, %q", got.Requests, len(got.Flips), got.Untried)
 	}
 }
+
+// TestDebugWhatIfOrder checks that the same proxies of many are tried each time.
+func TestDebugWhatIfOrder(t *testing.T) {
+	t.Parallel()
+	var objects debugtest.Objects
+	var s *Server
+	s, objects = benchMesh(t, 3, 300, debug.Config{
+		FlipTime: time.Hour, FlipWork: 3000, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+			return objects.Changed(p.Objects).Mesh(prev)
+		},
+	})
+	form := url.Values{"namespace": {"default"}, "objects": {`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a"}, "spec": {"action": "DENY", "rules": [{"to": [{"operation": {"paths": ["/a", "/b"]}}]}]}}`}}
+	var first []string
+	for range 3 {
+		_, body := postDebug(s, "whatif", form)
+		var answer report.WhatIf
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatal(err)
+		}
+		got := append(flipTexts(answer), answer.Untried...)
+		for _, x := range answer.Flips {
+			got = append(got, x.Proxy)
+		}
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) || len(answer.Untried) < 2 || answer.Requests == 0 || answer.Requests > 3000 {
+			t.Errorf("%d requests; other results (-first +now): %.2000s", answer.Requests, cmp.Diff(first, got))
+		}
+	}
+}
+
+// TestDebugWhatIfGateway checks requests to a gateway: the names of its TLS servers, routes by claims, and
+// TLS that it passes through.
+func TestDebugWhatIfGateway(t *testing.T) {
+	t.Parallel()
+	h := startDebug(t, true)
+	server := func(number uint32, protocol, host string, mode networkingv1alpha3.ServerTLSSettings_TLSmode) *networkingv1alpha3.Server {
+		s := &networkingv1alpha3.Server{Port: &networkingv1alpha3.Port{Number: number, Name: strings.ToLower(protocol) + host[:1], Protocol: protocol}, Hosts: []string{host}}
+		if protocol != "HTTP" {
+			s.Tls = &networkingv1alpha3.ServerTLSSettings{Mode: mode, CredentialName: "shop"}
+		}
+		return s
+	}
+	objects := append(debugtest.Shop()[:6], debugtest.Stored(model.Gateway, "default", "front", &networkingv1alpha3.Gateway{Servers: []*networkingv1alpha3.Server{
+		server(8081, "HTTP", "*.example.com", 0), server(8443, "HTTPS", "a.example.com", networkingv1alpha3.ServerTLSSettings_SIMPLE),
+		server(8443, "HTTPS", "b.example.com", networkingv1alpha3.ServerTLSSettings_SIMPLE), server(9443, "TLS", "c.example.com", networkingv1alpha3.ServerTLSSettings_PASSTHROUGH),
+	}}))
+	h.server.Debug(debug.Config{
+		Objects: objects, FlipTime: time.Hour, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
+		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
+			return objects.Changed(p.Objects).Mesh(prev)
+		},
+	})
+	h.server.Push(objects.Mesh(nil), model.Change{All: true})
+	const both = " from none+spiffe://cluster.local/ns/default/sa/shop"
+	h.joinAs(t, "router~127.1.0.3~front-1.default~default.svc.cluster.local", "default", "NONE")
+	route := func(spec string) string {
+		return `{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "front", "namespace": "default"}, "spec": {"hosts": ["a.example.com", "c.example.com"], "gateways": ["front"], ` + spec + `}}`
+	}
+	for name, c := range map[string]struct {
+		object string
+		want   []string
+	}{
+		"policy": {`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a", "namespace": "default"}, "spec": {"action": "DENY", "rules": [{"to": [{"operation": {"hosts": ["b.example.com"]}}]}]}}`, []string{
+			"!GET b.example.com:8081/ allowed > denied rule a[0]" + both, "!GET b.example.com:8443/ allowed > denied rule a[0]" + both,
+		}},
+		"claims": {route(`"http": [{"match": [{"headers": {"@request.auth.claims.group": {"exact": "admin"}}}], "route": [{"destination": {"host": "web"}}]}, {"match": [{"withoutHeaders": {"@request.auth.claims.group": {"exact": "guest"}}}], "directResponse": {"status": 201}}, {"directResponse": {"status": 202}}]`), []string{
+			"GET a.example.com/ status 404 > status 201 ",
+			"GET a.example.com/ status 404 > outbound|80||web.default.svc.cluster.local  with a token with group=admin",
+			"GET a.example.com/ status 404 > status 202  with a token with group=guest",
+			"GET c.example.com/ status 404 > status 201 ",
+			"GET c.example.com/ status 404 > outbound|80||web.default.svc.cluster.local  with a token with group=admin",
+			"GET c.example.com/ status 404 > status 202  with a token with group=guest",
+			"GET a.example.com/ status 404 > status 201 ", // over TLS
+			"GET a.example.com/ status 404 > outbound|80||web.default.svc.cluster.local  with a token with group=admin",
+			"GET a.example.com/ status 404 > status 202  with a token with group=guest",
+		}},
+		"TLS": {route(`"tls": [{"match": [{"port": 9443, "sniHosts": ["c.example.com"]}], "route": [{"destination": {"host": "web"}}]}]`), []string{
+			" c.example.com:9443 denied > allowed connection" + both,
+			" c.example.com:9443 no listener of the proxy accepts it > outbound|80||web.default.svc.cluster.local  with SNI c.example.com",
+		}},
+	} {
+		_, body := postDebug(h.server, "whatif", url.Values{"objects": {c.object}})
+		var answer report.WhatIf
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, body)
+		}
+		if diff := cmp.Diff(c.want, flipTexts(answer)); diff != "" || len(answer.Untried) > 0 {
+			t.Errorf("%s: %d requests, untried %q (-want +got):\n%s", name, answer.Requests, answer.Untried, diff)
+		}
+	}
+}

@@ -61,10 +61,16 @@ func (h *debugHarness) join(t *testing.T, name, namespace string) *peer {
 // joinWith is join for a proxy that intercepts connections in a mode.
 func (h *debugHarness) joinWith(t *testing.T, name, namespace, mode string) *peer {
 	t.Helper()
+	return h.joinAs(t, fmt.Sprintf("sidecar~127.1.0.2~%s.%s~%s.svc.cluster.local", name, namespace, namespace), namespace, mode)
+}
+
+// joinAs is joinWith for a proxy with an id.
+func (h *debugHarness) joinAs(t *testing.T, id, namespace, mode string) *peer {
+	t.Helper()
 	h.auth.now.Store(&authn.Caller{ID: certs.ID{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: "shop"}})
 	p := h.connect(t, h.delta)
 	p.node = shopNode(t, map[string]any{"NAMESPACE": namespace, "CLUSTER_ID": "here", "INTERCEPTION_MODE": mode})
-	p.node.Id = fmt.Sprintf("sidecar~127.1.0.2~%s.%s~%s.svc.cluster.local", name, namespace, namespace)
+	p.node.Id = id
 	p.describer = func(*testing.T, *anypb.Any) string { return "" }
 	p.subscribe(xds.TypeCluster)
 	p.any()

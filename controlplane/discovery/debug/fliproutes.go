@@ -95,7 +95,6 @@ func (f *flips) atClient(p affected) error {
 			}
 		}
 		if size > 0 && !f.read(size) {
-			f.untried.proxies++
 			return nil
 		}
 		changes := hostChanges(p)

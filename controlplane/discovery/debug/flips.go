@@ -32,7 +32,7 @@ const (
 	maxFlipPorts   = 16  // of a proxy
 	maxFlipNames   = 8   // of the TLS servers at a port of a gateway
 	maxFlipHosts   = 20  // of the routes of a proxy
-	maxFlipStreams = 20  // listeners of a proxy for connections whose requests are not read
+	maxFlipStreams = 256 // changed listeners of a proxy
 	maxProbes      = 256 // requests to a port, to a virtual host, or to a listener
 	maxFlipErrors  = 5
 	leastRequests  = 100 // to a proxy whose configuration is read
@@ -58,7 +58,9 @@ type flips struct {
 	tried     int
 	// left is the work that remains for all proxies, and share that for the present one.
 	left, share int
-	begun       bool
+	begun       bool // something was read
+	fresh       bool // nothing of the present proxy was read
+	short       bool // the share does not suffice for reading all configuration of the present proxy
 	end         time.Time
 	late        bool
 	untried     untried
@@ -66,7 +68,7 @@ type flips struct {
 	inbound     map[*xds.Resource]bool
 	probes      map[string]*probes
 	routed      map[routeSets][]*flip
-	streams     map[streamSets][]*flip
+	connections map[streamSets][]*flip
 	envoys      map[int]*decision.Envoy // without listeners, by the version of Envoy
 	services    map[string]string       // hostnames by address; nil before it is needed
 }
@@ -99,7 +101,7 @@ func (c *comparison) addFlips(change map[model.Key]*model.Config, out *report.Wh
 	f := flips{
 		comparison: c, change: change, found: map[string]*flip{}, unlisted: map[string]bool{}, count: map[bool]int{}, untried: untried{proxies: c.unkept},
 		connected: map[string]client{}, inside: map[string]string{}, inbound: map[*xds.Resource]bool{}, probes: map[string]*probes{},
-		routed: map[routeSets][]*flip{}, streams: map[streamSets][]*flip{}, envoys: map[int]*decision.Envoy{},
+		routed: map[routeSets][]*flip{}, connections: map[streamSets][]*flip{}, envoys: map[int]*decision.Envoy{},
 		left: cmp.Or(c.cfg.FlipWork, flipWork), end: time.Now().Add(cmp.Or(c.cfg.FlipTime, flipTime)),
 	}
 	all := f.allClients()
@@ -112,10 +114,14 @@ func (c *comparison) addFlips(change map[model.Key]*model.Config, out *report.Wh
 		}
 		f.share = f.left / (len(c.kept) - i)
 		f.left -= f.share
+		f.fresh, f.short = true, false
 		f.note(p, f.atServer(p))
 		f.note(p, f.atClient(p))
 		f.note(p, f.atListeners(p))
 		f.left += max(f.share, 0)
+		if f.short {
+			f.untried.proxies++
+		}
 	}
 	for _, x := range f.found {
 		x.Proxies, x.Clients, x.Others = len(x.proxies), slices.Sorted(maps.Keys(x.clients)), len(x.others)
@@ -134,7 +140,7 @@ func (f *flips) sayUntried(out *report.WhatIf, identities int) {
 		n    int
 		what string
 	}{
-		{u.proxies, fmt.Sprintf("proxies were not tried: %d of one workload and %d in all are the limits", maxAlike, maxFlipProxies)},
+		{u.proxies, fmt.Sprintf("proxies were not tried, or in part: %d of one workload and %d in all are the limits", maxAlike, maxFlipProxies)},
 		{identities, "identities were tried only where rules name them"},
 		{u.ports, "ports were not tried"},
 		{u.hosts, "changed virtual hosts were not tried"},
@@ -169,18 +175,25 @@ func (f *flips) spend(units int) bool {
 	return true
 }
 
-// read spends the work for reading configuration of a size, if some requests can be tried then. If the
-// share of the proxy is too small, it takes from that of others. What is read first is always tried.
+// read spends the work for reading configuration of a size. For what is read first of a proxy, it takes
+// from the share of others if some requests could not be tried otherwise. What is read first of all is
+// always tried.
 func (f *flips) read(size int) bool {
-	need := size/readBytes + leastRequests
-	if !f.begun {
-		f.begun, f.share = true, max(f.share, need)
+	need := size / readBytes
+	if f.fresh {
+		need += leastRequests
+		more := min(f.left, need-f.share)
+		if !f.begun {
+			more = need - f.share
+		}
+		if more > 0 {
+			f.left, f.share = max(0, f.left-more), f.share+more
+		}
+		f.begun, f.fresh = true, false
 	}
-	if more := min(f.left, need-f.share); more > 0 {
-		f.left -= more
-		f.share += more
-	}
-	return f.share >= need && f.spend(size/readBytes)
+	ok := f.share >= need && f.spend(size/readBytes)
+	f.short = f.short || !ok
+	return ok
 }
 
 // request spends the work for a request that is compared with configuration of a size. It counts the
@@ -251,8 +264,8 @@ func (f *flips) allClients() []client {
 	}
 	var out []client
 	seen := map[string]bool{}
-	for _, st := range f.source.Streams() {
-		if st.Objects || !st.Follows || st.Proxy.Role == node.Router && st.Proxy.ServiceAccount == "" {
+	for _, st := range f.streams {
+		if st.Proxy.Role == node.Router && st.Proxy.ServiceAccount == "" {
 			continue
 		}
 		c := client{identity: f.identityOf(st), address: firstAddress(st.Proxy), stream: st}

@@ -66,7 +66,6 @@ func (f *flips) atServer(p affected) error {
 		sets[i], s.size = set, s.size+size
 	}
 	if !f.read(s.size) {
-		f.untried.proxies++
 		return nil
 	}
 	var err error

@@ -4,6 +4,7 @@
 package debug
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,12 +35,8 @@ var catching = [...]string{"virtualOutbound", "0.0.0.0_", "[::]_"}
 // are not read.
 func (f *flips) atListeners(p affected) error {
 	names := differing(p, xds.TypeListener)
-	tried := 0
-	for i, name := range names {
-		if tried == maxFlipStreams {
-			f.untried.listeners += len(names) - i
-			return nil
-		}
+	f.untried.listeners += max(0, len(names)-maxFlipStreams)
+	for _, name := range names[:min(len(names), maxFlipStreams)] {
 		key := streamSets{sets: routeKey(p)}
 		outbound, size := false, 0
 		for side, set := range []*xds.Set{p.before[xds.TypeListener], p.after[xds.TypeListener]} {
@@ -52,21 +49,17 @@ func (f *flips) atListeners(p affected) error {
 		if !outbound {
 			continue
 		}
-		list, known := f.streams[key]
+		list, known := f.connections[key]
 		if !known {
 			if !f.read(size) {
-				f.untried.listeners += len(names) - i
 				return nil
 			}
 			c := f.newClientFlips(p)
-			if err := c.connections(p.st.Proxy, name, key.listeners); err != nil {
+			if err := c.connect(p.st.Proxy, name, key.listeners); err != nil {
 				return err
 			}
 			list = c.results()
-			f.streams[key] = list
-		}
-		if len(list) > 0 {
-			tried++
+			f.connections[key] = list
 		}
 		f.addAll(list, p)
 	}
@@ -87,8 +80,8 @@ func catchersOf(set *xds.Set, name string, r *xds.Resource) (out [len(catching) 
 	return out
 }
 
-// connections tries connections to each filter chain of a listener that forwards them unread.
-func (c *clientFlips) connections(p *model.Proxy, name string, resources [2][len(catching) + 1]*xds.Resource) error {
+// connect tries connections to each filter chain of a listener that forwards them unread.
+func (c *clientFlips) connect(p *model.Proxy, name string, resources [2][len(catching) + 1]*xds.Resource) error {
 	var envoys [2]*decision.Envoy
 	var requests []decision.Request
 	size := 0
@@ -128,7 +121,11 @@ func (c *clientFlips) connections(p *model.Proxy, name string, resources [2][len
 				return err
 			}
 		}
-		x := report.Flipped{Routed: name, Host: c.nameOf(r.Server), Port: r.Port, SNI: r.SNI}
+		host := c.nameOf(r.Server)
+		if r.Server.IsUnspecified() {
+			host = cmp.Or(r.SNI, p.ID)
+		}
+		x := report.Flipped{Routed: name, Host: host, Port: r.Port, SNI: r.SNI}
 		if err := c.compare(&probe{Request: r}, x, routed); err != nil {
 			return err
 		}

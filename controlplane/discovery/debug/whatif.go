@@ -52,10 +52,11 @@ func (d debugger) whatIf() (answerOf, error) {
 		debugger: d, mesh: d.cfg.Propose(d.mesh, Proposal{Objects: change}), preview: d.cfg.Preview(),
 		memo: map[setPair]*setDiff{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
-	for _, st := range d.source.Streams() {
-		if st.Objects || !st.Follows {
-			continue
-		}
+	c.streams = slices.DeleteFunc(d.source.Streams(), func(st *Stream) bool { return st.Objects || !st.Follows })
+	slices.SortFunc(c.streams, func(a, b *Stream) int {
+		return cmp.Or(strings.Compare(a.Proxy.ID, b.Proxy.ID), cmp.Compare(a.Number, b.Number))
+	})
+	for _, st := range c.streams {
 		select {
 		case <-d.ended: // thousands of proxies take seconds
 			return answerOf{}, errEnded
@@ -136,6 +137,7 @@ type comparison struct {
 	debugger
 	mesh    *snapshot.Mesh // that would follow
 	preview Generator
+	streams []*Stream // of proxies, by name
 	memo    map[setPair]*setDiff
 	// fresh are the problems that appear, and gone those that disappear.
 	fresh, gone map[problemKey]model.Problem
