@@ -54,9 +54,11 @@ type Affected struct {
 	Digest string     `json:"digest"`
 	Types  []TypeDiff `json:"types"`
 	// Drained are listeners that close their connections after the drain time, and ChainsDrained those
-	// that close the connections of changed filter chains only.
-	Drained       []string `json:"drained,omitempty"`
-	ChainsDrained []string `json:"chains_drained,omitempty"`
+	// that close the connections of changed filter chains only: the first ones, with the numbers of all.
+	Drained          []string `json:"drained,omitempty"`
+	DrainedAll       int      `json:"drained_all,omitempty"`
+	ChainsDrained    []string `json:"chains_drained,omitempty"`
+	ChainsDrainedAll int      `json:"chains_drained_all,omitempty"`
 }
 
 // Flipped is a request whose result changes.

@@ -238,11 +238,15 @@ func pickAll(answers []answer[report.Replica], name string) ([]string, error) {
 }
 
 // few formats a list for a message and shortens it if necessary.
-func few(list []string) string {
-	if len(list) > 10 {
-		return fmt.Sprintf("%s and %d more", oneLine(strings.Join(list[:10], ", ")), len(list)-10)
+func few(list []string) string { return fewOf(list, len(list)) }
+
+// fewOf is few for a list that has only the first ones of all.
+func fewOf(list []string, all int) string {
+	shown := list[:min(len(list), 10)]
+	if left := max(all, len(list)) - len(shown); left > 0 {
+		return fmt.Sprintf("%s and %d more", oneLine(strings.Join(shown, ", ")), left)
 	}
-	return oneLine(strings.Join(list, ", "))
+	return oneLine(strings.Join(shown, ", "))
 }
 
 // view prints answers as text.

@@ -88,10 +88,10 @@ func (v view) affected(proxies []report.Affected) error {
 	v.more(left)
 	for _, p := range shown {
 		if len(p.Drained) > 0 {
-			v.say("\n%s: all connections of these listeners would close: %s\n", p.Proxy, few(p.Drained))
+			v.say("\n%s: all connections of these listeners would close: %s\n", p.Proxy, fewOf(p.Drained, p.DrainedAll))
 		}
 		if len(p.ChainsDrained) > 0 {
-			v.say("\n%s: connections of changed filter chains would close: %s\n", p.Proxy, few(p.ChainsDrained))
+			v.say("\n%s: connections of changed filter chains would close: %s\n", p.Proxy, fewOf(p.ChainsDrained, p.ChainsDrainedAll))
 		}
 	}
 	return nil

@@ -24,7 +24,8 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// maxDiffNames is how many names of resources an answer contains for each proxy and type.
+// maxDiffNames is how many names of resources, or of listeners that drain, an answer contains for each
+// proxy and type.
 const maxDiffNames = 50
 
 // comparedTypes are the types that what-if compares.
@@ -50,7 +51,7 @@ func (d debugger) whatIf() (answerOf, error) {
 	}
 	c := comparison{
 		debugger: d, mesh: d.cfg.Propose(d.mesh, Proposal{Objects: change}), preview: d.cfg.Preview(),
-		memo: map[setPair]*setDiff{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
+		memo: map[setPair]*setDiff{}, chains: map[[2]*xds.Resource]bool{}, alike: map[string]int{}, fresh: map[problemKey]model.Problem{}, gone: map[problemKey]model.Problem{},
 	}
 	c.streams = slices.DeleteFunc(d.source.Streams(), func(st *Stream) bool { return st.Objects || !st.Follows })
 	slices.SortFunc(c.streams, func(a, b *Stream) int {
@@ -139,6 +140,7 @@ type comparison struct {
 	preview Generator
 	streams []*Stream // of proxies, by name
 	memo    map[setPair]*setDiff
+	chains  map[[2]*xds.Resource]bool // whether two listeners differ in filter chains only
 	// fresh are the problems that appear, and gone those that disappear.
 	fresh, gone map[problemKey]model.Problem
 	// kept are the proxies at which requests are tried, alike their number by workload, and
@@ -186,7 +188,7 @@ func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) 
 			continue
 		}
 		if c.memo[pair] == nil {
-			c.memo[pair] = newDiff(typeURL, pair)
+			c.memo[pair] = c.newDiff(typeURL, pair)
 		}
 		diff := *c.memo[pair]
 		if typeURL == xds.TypeCluster {
@@ -195,7 +197,10 @@ func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) 
 		if diff.Added+diff.Changed+diff.Removed+diff.Repeated == 0 {
 			continue
 		}
-		a.Drained, a.ChainsDrained = append(a.Drained, diff.whole...), append(a.ChainsDrained, diff.chains...)
+		if typeURL == xds.TypeListener {
+			a.Drained, a.DrainedAll = diff.whole[:min(len(diff.whole), maxDiffNames)], len(diff.whole)
+			a.ChainsDrained, a.ChainsDrainedAll = diff.chains[:min(len(diff.chains), maxDiffNames)], len(diff.chains)
+		}
 		diff.Type = cmp.Or(st.nameOf(typeURL), diff.Type)
 		if !st.Delta {
 			diff.Bytes = 0
@@ -214,7 +219,7 @@ func (c *comparison) proxy(st *Stream, out *report.WhatIf) func(typeURL string) 
 }
 
 // newDiff compares two sets.
-func newDiff(typeURL string, pair setPair) *setDiff {
+func (c *comparison) newDiff(typeURL string, pair setPair) *setDiff {
 	before, after := pair.before, pair.after
 	d := &setDiff{TypeDiff: report.TypeDiff{Type: typeURL[strings.LastIndexByte(typeURL, '.')+1:], Names: []string{}}}
 	name := func(sign, name string) {
@@ -236,7 +241,7 @@ func newDiff(typeURL string, pair setPair) *setDiff {
 		name("~", r.Name)
 		switch {
 		case typeURL != xds.TypeListener:
-		case sameButChains(old, r):
+		case c.chainsOnly(old, r):
 			d.chains = append(d.chains, r.Name)
 		default:
 			d.whole = append(d.whole, r.Name)
@@ -263,6 +268,17 @@ func (d *setDiff) repeat(clusters []*xds.Resource, before, after *xds.Set) {
 			d.Bytes += len(r.Any)
 		}
 	}
+}
+
+// chainsOnly is sameButChains, computed once: many proxies share listeners.
+func (c *comparison) chainsOnly(a, b *xds.Resource) bool {
+	pair := [2]*xds.Resource{a, b}
+	same, known := c.chains[pair]
+	if !known {
+		same = sameButChains(a, b)
+		c.chains[pair] = same
+	}
+	return same
 }
 
 // sameButChains reports whether two listeners differ in filter chains only: Envoy then keeps the
