@@ -106,6 +106,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"completion bash extra", "unknown command"},
 		{"status --wach", `unknown flag: --wach: did you mean "watch"?`},
 		{"status --nothing-like-it", "unknown flag: --nothing-like-it: outrigger status --help lists the flags"},
+		{"validate -w", "outrigger validate has no --watch: outrigger analyze, "},
 		{"version extra", "unknown command"},
 		{"validate -f /no/file", "stat /no/file: no such file"},
 		{"apply -f /no/file --store fs:///no", "stat /no/file: no such file"},

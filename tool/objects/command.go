@@ -82,6 +82,8 @@ type storeFlags struct {
 	cfg     Config
 	address string
 	timeout time.Duration
+	// trouble is called with the errors of a store that is followed; nil for a command that reads once.
+	trouble func(error)
 }
 
 func (f *storeFlags) add(cmd *cobra.Command) {
@@ -117,7 +119,12 @@ func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model
 		return err
 	}
 	r := &running{done: make(chan struct{})}
-	store.SetWatchErrorHandler(func(err error) { r.trouble.Store(&err) })
+	store.SetWatchErrorHandler(func(err error) {
+		r.trouble.Store(&err)
+		if f.trouble != nil {
+			f.trouble(err)
+		}
+	})
 	ctx, cancel := context.WithCancel(cmd.Context())
 	go func() {
 		r.err = store.Run(ctx)

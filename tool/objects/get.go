@@ -26,7 +26,7 @@ const outName = "name"
 
 func newGetCommand(cfg Config) *cobra.Command {
 	store, pick := storeFlags{cfg: cfg}, picker{}
-	form := ""
+	form, watch := "", false
 	cmd := &cobra.Command{
 		Use:   "get (KIND | KIND NAME... | KIND/NAME...)",
 		Short: "Print objects",
@@ -34,7 +34,9 @@ func newGetCommand(cfg Config) *cobra.Command {
 			"short name, several with commas between, or all. Istio's Gateway goes before that\n" +
 			"of the Gateway API, which is gateways.gateway.networking.k8s.io or gtw.\n\n" +
 			"On a terminal a table fits: texts are shortened, then columns are left out, the last\n" +
-			"first, and named below the table.",
+			"first, and named below the table.\n\n" +
+			"With --watch, print the objects, then those that change: rows of the table, or a\n" +
+			"document for each with -o yaml or json.",
 		Example: "  outrigger get virtualservices -A\n  outrigger get vs,dr -n shop\n  outrigger get vs catalog -o yaml\n" +
 			"  outrigger get all -A -l team=web",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,7 +47,10 @@ func newGetCommand(cfg Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return store.with(cmd, of, func(_ context.Context, s config.ReadWriter) error {
+			if watch {
+				store.trouble = troubles(cmd)
+			}
+			return store.with(cmd, of, func(ctx context.Context, s config.ReadWriter) error {
 				found, missing, err := pick.find(s, args)
 				if err != nil {
 					return err
@@ -61,13 +66,17 @@ func newGetCommand(cfg Config) *cobra.Command {
 				}
 				if len(found) == 0 && len(missing) == 0 && r.failed == 0 {
 					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
-					if form != output.YAML && form != output.JSON {
-						return nil
-					}
 				}
 				alone := len(args) == 2 && len(found) == 1 || len(args) == 1 && strings.Contains(args[0], "/")
-				if err := write(cmd.OutOrStdout(), found, form, pick.all, alone, cfg.Width); err != nil {
+				p := printer{cmd.OutOrStdout(), cmd.ErrOrStderr(), form, pick.all, cfg.Width}
+				if err := p.print(found, alone); err != nil {
 					return err
+				}
+				if watch {
+					return p.follow(ctx, func() ([]*model.Config, error) {
+						now, _, err := pick.find(s, args)
+						return now, err
+					}, found)
 				}
 				if r.failed > 0 {
 					return &ExitError{Code: exitFailed}
@@ -81,33 +90,36 @@ func newGetCommand(cfg Config) *cobra.Command {
 	store.add(cmd)
 	store.complete(cmd, &pick)
 	output.Add(cmd, &form, outName)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print objects that change, until Ctrl-C")
 	return cmd
 }
 
-// write prints objects in one of the formats. If alone is set, a single object was requested and is
-// not printed as a list. A table has lines of at most width characters, unless that is 0.
-func write(out io.Writer, objects []*model.Config, form string, namespaces, alone bool, width int) error {
-	switch form {
+// printer prints objects in one of the formats.
+type printer struct {
+	out, notes io.Writer
+	form       string
+	namespaces bool // with a column for them
+	width      int  // of the terminal; 0 for none
+}
+
+// print prints objects. If alone is set, a single object was requested and is not printed as a list.
+func (p printer) print(objects []*model.Config, alone bool) error {
+	switch p.form {
 	case outName:
 		for _, c := range objects {
-			if _, err := fmt.Fprintln(out, named(c.Key)); err != nil {
+			if _, err := fmt.Fprintln(p.out, named(c.Key)); err != nil {
 				return err
 			}
 		}
 		return nil
-	case output.Wide:
-		return writeTables(columns.Raw(out), objects, namespaces, columns.Unlimited)
-	case output.Table:
-		if width == 0 {
-			width = columns.Unlimited
-		}
-		return writeTables(out, objects, namespaces, width)
+	case output.Table, output.Wide:
+		return p.tables(objects, nil)
 	}
 	raw, err := list(objects, alone)
 	if err != nil {
 		return err
 	}
-	return output.Write(out, form, json.RawMessage(raw))
+	return output.Write(p.out, p.form, json.RawMessage(raw))
 }
 
 // named returns the name of an object in the syntax of get and delete.
@@ -135,22 +147,37 @@ func list(objects []*model.Config, alone bool) ([]byte, error) {
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-// writeTables prints one table per kind, in lines of at most width characters.
-func writeTables(out io.Writer, objects []*model.Config, namespaces bool, width int) error {
+// tables prints one table per kind. If changed is not nil, it prints only the rows of these objects, in the
+// columns of all.
+func (p printer) tables(objects []*model.Config, changed map[model.Key]bool) error {
+	width, out := p.width, p.out
+	if p.form == output.Wide {
+		width, out = columns.Unlimited, columns.Raw(out)
+	} else if width == 0 {
+		width = columns.Unlimited
+	}
 	var b strings.Builder
 	several, shortened := len(objects) > 0 && objects[0].Kind != objects[len(objects)-1].Kind, false
 	for first, i := 0, 0; first < len(objects); first = i {
 		kind := objects[first].Kind
 		shown := columnsOf(kind)
-		rows := [][]string{row(namespaces, "NAMESPACE", "NAME", shown, func(c column) string { return c.title })}
+		rows := [][]string{row(p.namespaces, "NAMESPACE", "NAME", shown, func(c column) string { return c.title })}
 		for i = first; i < len(objects) && objects[i].Kind == kind; i++ {
 			c, name := objects[i], objects[i].Name
 			if several {
 				name = named(c.Key)
 			}
-			rows = append(rows, row(namespaces, c.Namespace, name, shown, func(of column) string { return of.value(c) }))
+			rows = append(rows, row(p.namespaces, c.Namespace, name, shown, func(of column) string { return of.value(c) }))
 		}
 		table := columns.Fit(rows, "", width)
+		if changed != nil {
+			for n, c := range objects[first:i] {
+				if changed[c.Key] {
+					b.WriteString(table.Lines[n+1] + "\n")
+				}
+			}
+			continue
+		}
 		if first > 0 {
 			b.WriteByte('\n')
 		}
