@@ -6,6 +6,7 @@ package generate
 import (
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -133,5 +134,98 @@ func TestRouted(t *testing.T) {
 		if seen[name] == 0 {
 			t.Errorf("no request had the route %q: %v", name, seen)
 		}
+	}
+}
+
+// TestRoutedGateway checks that the response that is computed for requests to a gateway is that of the real
+// Envoy.
+func TestRoutedGateway(t *testing.T) {
+	t.Parallel()
+	const address = "127.81.0.8"
+	binary := envoytest.Binary(t)
+	ports := freePorts(t, address, 2)
+	mesh := snapshot.Build(nil, inputOf(decode(t, strings.NewReplacer("PORT_HTTP", ports[0], "PORT_MOVED", ports[1]).Replace(`
+kind: Gateway
+metadata: {name: edge, namespace: default}
+spec:
+  selector: {app: edge}
+  servers:
+  - {port: {number: PORT_HTTP, name: http, protocol: HTTP}, hosts: [shop.example, "other/hidden.example", "*.wild.example"]}
+  - {port: {number: PORT_MOVED, name: http, protocol: HTTP}, tls: {httpsRedirect: true}, hosts: [shop.example]}
+---
+kind: VirtualService
+metadata: {name: shop, namespace: default}
+spec:
+  hosts: [shop.example, hidden.example, a.wild.example]
+  gateways: [edge]
+  http:
+  - {match: [{uri: {exact: /items}}], directResponse: {status: 207}}
+  - {match: [{headers: {x-team: {exact: red}}}], directResponse: {status: 202}}
+  - {match: [{queryParams: {q: {exact: "1"}}}], directResponse: {status: 203}}
+  - {match: [{uri: {prefix: /gone}}], route: [{destination: {host: gone.example}}]}
+`)), meshconfig.Default()), model.Change{All: true})
+	proxy := &model.Proxy{ID: "edge.default", Role: "router", IPs: []string{address}, Namespace: "default", Labels: map[string]string{"app": "edge"}}
+	runEnvoy(t, binary, staticBootstrap(t, mesh, proxy), address+":"+ports[0])
+	g, envoy := New(Config{}), decider(t, mesh, proxy)
+	routes := func(name string) *routev3.RouteConfiguration {
+		config := &routev3.RouteConfiguration{}
+		if r := g.Generate(mesh, proxy, xds.TypeRoute).Get(name); r == nil || r.UnmarshalTo(config) != nil {
+			return nil
+		}
+		return config
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	seen := map[int]bool{}
+	for _, port := range ports {
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []string{"shop.example", "shop.example:" + port, "hidden.example", "a.wild.example", "b.wild.example", "other.example"} {
+			for _, path := range []string{"/items", "/items/", "/?q=1", "/?q=2", "/gone/x"} {
+				for _, team := range []string{"", "red", "Red"} {
+					q := decision.Request{Server: netip.MustParseAddr(address), Port: uint32(number), Method: "GET", Host: host, Path: path, Header: map[string][]string{}}
+					req := &http.Request{Method: "GET", Host: host, Header: http.Header{}, URL: &url.URL{Scheme: "http", Host: address + ":" + port, Opaque: path}}
+					if team != "" {
+						q.Header["x-team"] = []string{team}
+						req.Header.Set("X-Team", team)
+					}
+					resp, err := client.Do(req.WithContext(t.Context()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = resp.Body.Close() // only the status counts
+					got, err := envoy.Route(q, 0, routes)
+					if err != nil {
+						t.Fatal(err)
+					}
+					status := int(got.Status)
+					if len(got.Clusters) > 0 {
+						status = http.StatusServiceUnavailable // there is no such cluster
+					}
+					if status != resp.StatusCode || got.Location != resp.Header.Get("Location") {
+						t.Errorf("port %s, host %s, %s, x-team %q: computed %d %s (%s), want %d %s", port, host, path, team, status, got.Location, got.Reason, resp.StatusCode, resp.Header.Get("Location"))
+					}
+					seen[status] = true
+				}
+			}
+		}
+	}
+	if len(seen) != 6 {
+		t.Errorf("responses %v, want six", seen)
+	}
+	conn, err := net.Dial("tcp", address+":"+ports[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // the response is read
+	if _, err := conn.Write([]byte("\x16\x03\x01\x00\x05hello")); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	number, _ := strconv.Atoi(ports[0]) // it was one above
+	got, routeErr := envoy.Route(decision.Request{Server: netip.MustParseAddr(address), Port: uint32(number), Method: "GET", Host: "shop.example", Path: "/", SNI: "shop.example", TLS: true}, 0, routes)
+	if err != nil || routeErr != nil || got.Status != 400 || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("TLS to a port for HTTP: got %q, computed %+v, %v, %v", answer, got, err, routeErr)
 	}
 }

@@ -6,11 +6,14 @@ package generate
 import (
 	"cmp"
 	"fmt"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
 
@@ -134,6 +137,9 @@ func (w *traffic) check(t *testing.T, r *routing, q *request) {
 	if q.to != "" {
 		tries = cmp.Or(q.tries, 1)
 	}
+	w.checkRouted(t, q, decision.Request{
+		Server: netip.MustParseAddr("240.1.2.3"), Port: 80, Method: method, Host: host, Path: path, Header: lowered(header),
+	}, resp)
 	arrived := w.journal.wait(t, t.Name(), tries+len(q.copies))
 	copies, own := partition(arrived)
 	if got := names(copies); !slices.Equal(got, q.copies) {
@@ -164,6 +170,32 @@ func (w *traffic) check(t *testing.T, r *routing, q *request) {
 		t.Errorf("host %q, want %q", last.host, want)
 	}
 	checkHeaders(t, "request", last.header, q.arrives)
+}
+
+// lowered returns a header with the names in lower case.
+func lowered(h http.Header) map[string][]string {
+	out := map[string][]string{}
+	for name, values := range h {
+		out[strings.ToLower(name)] = values
+	}
+	return out
+}
+
+// checkRouted checks that the computed route of a request is what the Envoy did.
+func (w *traffic) checkRouted(t *testing.T, q *request, r decision.Request, resp *http.Response) {
+	t.Helper()
+	got, err := w.routed(r)
+	switch {
+	case err != nil:
+		t.Errorf("compute the route: %v", err)
+	case len(got.Faults) > 0 && got.Aborts < 100: // by chance
+	case q.to != "":
+		if path, host := cmp.Or(q.path, r.Path), cmp.Or(q.asked, r.Host); len(got.Clusters) == 0 || got.Path != path || got.Host != host {
+			t.Errorf("computed the host %q, the path %q and clusters %v, want %q, %q and a cluster", got.Host, got.Path, got.Clusters, host, path)
+		}
+	case len(got.Clusters) == 0 && int(got.Status) != resp.StatusCode:
+		t.Errorf("computed the status %d (%s), want %d", got.Status, got.Reason, resp.StatusCode)
+	}
 }
 
 // partition returns the mirrored requests, sorted, and the request itself.

@@ -19,11 +19,14 @@ import (
 	"testing"
 	"time"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
+	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
 )
 
@@ -127,6 +130,8 @@ type traffic struct {
 	journal *journal
 	client  *http.Client
 	proxy   string // address at which the Envoy accepts requests
+	// routed computes where the Envoy sends a request.
+	routed func(decision.Request) (decision.Routed, error)
 }
 
 // newTraffic runs applications on loopback addresses, and an Envoy with the rules before them.
@@ -158,6 +163,22 @@ func newTraffic(t *testing.T, address string, vhds bool, rules []routing) *traff
 		runEnvoy(t, envoytest.Binary(t), staticBootstrap(t, mesh, proxy), w.proxy)
 	}
 	w.client = w.through(t, "")
+	var mu sync.Mutex // guards envoy
+	plain := *proxy
+	plain.VHDS = false // the routes are the same
+	envoy := decider(t, mesh, &plain)
+	routes := New(Config{}).Generate(mesh, &plain, xds.TypeRoute)
+	w.routed = func(r decision.Request) (decision.Routed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return envoy.Route(r, proxy.HTTPProxyPort, func(name string) *routev3.RouteConfiguration {
+			config := &routev3.RouteConfiguration{}
+			if r := routes.Get(name); r == nil || r.UnmarshalTo(config) != nil {
+				return nil
+			}
+			return config
+		})
+	}
 	return w
 }
 

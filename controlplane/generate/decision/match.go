@@ -143,6 +143,12 @@ func (c *compiler) routeHeader(m *routev3.HeaderMatcher, f *facts) (bool, error)
 
 // rewrite changes path and host as the action of a route does.
 func (out *Routed) rewrite(r *routev3.Route) {
+	most := uint32(0)
+	for _, c := range out.Action.GetWeightedClusters().GetClusters() { // that of the largest share
+		if c.GetHostRewriteLiteral() != "" && c.GetWeight().GetValue() > most {
+			most, out.Host = c.GetWeight().GetValue(), c.GetHostRewriteLiteral()
+		}
+	}
 	if literal := out.Action.GetHostRewriteLiteral(); literal != "" {
 		out.Host = literal
 	}
@@ -151,7 +157,7 @@ func (out *Routed) rewrite(r *routev3.Route) {
 	case prefix != "":
 		m := r.GetMatch()
 		matched := cmp.Or(m.GetPrefix(), m.GetPathSeparatedPrefix())
-		if m.GetPath() != "" || len(matched) > len(path) {
+		if m.GetPath() != "" || m.GetSafeRegex() != nil || len(matched) > len(path) {
 			matched = path
 		}
 		path = prefix + path[len(matched):]
