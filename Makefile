@@ -48,6 +48,10 @@ FORCE:
 envoy: ## get Envoy to bin/envoy, unless ENVOY or PATH has one
 	@scripts/get-envoy $(BIN)
 
+.PHONY: chromium
+chromium: ## get a browser for tests to bin/chromium, unless PATH has one
+	@scripts/get-chromium $(BIN)
+
 # Images are made of programs for each architecture and the Envoy that is pinned
 # first. Two builds of one commit are equal.
 IMAGE_ARCHES ?= amd64 arm64
@@ -95,11 +99,11 @@ kube-node: kube
 	@[[ $$(id -u) != 0 ]] || { cd e2e/kube && CGO_ENABLED=0 nice -n 5 go run -tags grpcnotrace -trimpath ./parts/get node; }
 
 .PHONY: test
-test: build envoy ## run all tests that need no cluster, with the real Envoy
+test: build envoy chromium ## run all tests that need no cluster, with the real Envoy
 	@$(MAKE) --no-print-directory -j2 -k e2e test-packages
 
 .PHONY: test-packages
-test-packages: build envoy
+test-packages: build envoy chromium
 	@$(GOTEST) packages $(GOFLAGS_TEST) -- $$(go list ./... | grep -v /e2e)
 
 # Suites mostly wait, for leases, timeouts and the like: more of them run at once than there are
