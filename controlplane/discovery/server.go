@@ -121,6 +121,7 @@ type Server struct {
 	// onHealth may be nil.
 	onHealth func(proxy *model.Proxy, healthy bool, message string)
 	onGone   func(proxy *model.Proxy) // may be nil
+	gone     gone
 	// onUnknownKey may be nil.
 	onUnknownKey func(sources []jwks.Source)
 	presence     PresenceConfig
@@ -320,6 +321,7 @@ func (s *Server) enter(st *stream) {
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
 	s.metrics.connected.Inc()
+	s.gone.remove(st.proxy.ID)
 	st.log.Info("proxy connected")
 	if st.objects == nil && s.mesh.Load().denied.serials > 0 && ignoresSerials(st.proxy) {
 		st.log.Warn("the proxy ignores the serial numbers of the deny list: it needs Envoy 1."+strconv.Itoa(serialsFrom), "version", st.proxy.Envoy)
@@ -361,6 +363,9 @@ func (s *Server) remove(st *stream) {
 		st.member.Leave()
 	}
 	st.objects.Closed()
+	if st.objects == nil && !st.leaving.Load() { // one that moves to another replica is not lost
+		s.gone.add(st)
+	}
 	s.notifyGone(st.proxy)
 	s.progressed()
 	s.metrics.connected.Dec()

@@ -28,6 +28,8 @@ const (
 	// HeldBack: it has older resources, or none, in place of those that it or
 	// another proxy of its kind refused.
 	HeldBack State = "HELD BACK"
+	// Gone: its connection has ended, so that what it has is not known.
+	Gone State = "GONE"
 	// Unknown: it is not known, because the question is about the past.
 	Unknown State = "UNKNOWN"
 )
@@ -45,6 +47,9 @@ type Replica struct {
 	// DenyList is nil if there is none, or if the caller may not know of it.
 	DenyList *DenyList `json:"deny_list,omitempty"`
 	Proxies  []Proxy   `json:"proxies"`
+	// Gone are the proxies whose connection has ended and that have not come back. They have
+	// one type, "-".
+	Gone []Proxy `json:"gone,omitempty"`
 }
 
 // DenyList is how far a deny list is in force.
@@ -150,6 +155,8 @@ type Object struct {
 	// Proxies are those that have such resources; Others is how many have none.
 	Proxies []Standing `json:"proxies,omitempty"`
 	Others  int        `json:"other_proxies"`
+	// Gone are proxies that are not connected any more: whether they have it is not known.
+	Gone []string `json:"gone_proxies,omitempty"`
 	// Nobody says why there are no Proxies, where that is known. Lacking are
 	// credentials that it names and that proxies are not given, and why.
 	Nobody  string   `json:"nobody,omitempty"`
@@ -266,9 +273,16 @@ func Merge(all []Object) Object {
 			byName[key] = &r
 		}
 		out.Proxies = append(out.Proxies, o.Proxies...)
+		if i > 0 {
+			out.Gone = append(out.Gone, o.Gone...)
+		}
 		lacking = append(lacking, o.Lacking...)
 		out.Nobody = cmp.Or(out.Nobody, o.Nobody)
 	}
+	slices.Sort(out.Gone)
+	out.Gone = slices.DeleteFunc(slices.Compact(out.Gone), func(name string) bool {
+		return slices.ContainsFunc(out.Proxies, func(p Standing) bool { return p.Proxy == name })
+	})
 	slices.Sort(lacking)
 	if out.Lacking = slices.Compact(lacking); len(out.Proxies) > 0 {
 		out.Nobody = "" // those of another replica have it

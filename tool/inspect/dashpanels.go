@@ -112,7 +112,7 @@ func (f *dashboardFlags) proxies(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers := ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout)
+	answers := withGone(ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout))
 	var complaints bytes.Buffer
 	if complain(&complaints, answers) == len(answers) {
 		return nil, said(&complaints, nil)

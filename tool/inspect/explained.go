@@ -154,6 +154,9 @@ func (v view) standings(o report.Object) error {
 		}
 	}
 	v.say("\n%s.%s\n", strings.Join(words, ", "), others(o.Others))
+	if len(o.Gone) > 0 {
+		v.say("What %s that lost the connection %s is not known: %s\n", count(len(o.Gone), "proxy", "proxies"), hasHave(len(o.Gone)), few(o.Gone))
+	}
 	if len(behind) == 0 {
 		return nil
 	}

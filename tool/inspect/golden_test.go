@@ -173,6 +173,19 @@ func TestGolden(t *testing.T) {
 			}
 			return v.table([]answer[report.Replica]{long})
 		},
+		"status-gone": func(v view) error {
+			lost := report.Proxy{Name: "b.shop", Role: "sidecar", Addresses: []string{"10.0.0.8"}, Types: []report.Type{{Name: "-", State: report.Gone, Since: ago(time.Minute)}}}
+			back := report.Proxy{Name: "a.shop", Types: lost.Types}
+			answers := withGone([]answer[report.Replica]{
+				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), Proxies: []report.Proxy{{Name: "a.shop", Types: types()}}, Gone: []report.Proxy{lost}}},
+				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), Gone: []report.Proxy{back}}},
+				{address: "127.0.0.1:15214", err: errors.New("timeout")},
+			})
+			if err := v.table(answers); err != nil || allWell(answers) {
+				return fmt.Errorf("well: %t, %w", allWell(answers), err)
+			}
+			return v.proxy(lost)
+		},
 		"status-nobody": func(v view) error { return v.table([]answer[report.Replica]{{address: "127.0.0.1:15014"}}) },
 		"status-proxy": func(v view) error {
 			v.agents = testOutages()[:1]

@@ -70,6 +70,9 @@ func (f *reachFlags) find(ctx context.Context, complaints io.Writer, name string
 	if complain(complaints, answers) == len(answers) {
 		return nil, nil, f.cfg.Exit(exitFailed, nil)
 	}
+	if name != "" {
+		answers = withGone(answers) // its agent may answer
+	}
 	all := proxiesOf(answers)
 	if len(all) == 0 {
 		return nil, nil, f.cfg.Exit(exitFailed, errors.New("no proxy is connected to these control planes: name others with --control"))

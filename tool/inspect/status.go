@@ -33,6 +33,8 @@ when.
   REJECTED   the proxy rejected the last response, and keeps its previous version
   HELD BACK  another proxy rejected it: it was not sent to this one
   NOT SENT   no resource of this type exists, or the proxy did not ask for it
+  GONE       the connection of the proxy ended within the last hour, and its
+             workload exists as far as is known; its Envoy keeps what it had
 
 With PROXY, as name.namespace or the beginning of it, print the details of one proxy,
 and the expiry of its certificate, for which its agent is asked.
@@ -131,7 +133,7 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	answers := ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout)
+	answers := withGone(ask[report.Replica](cmd.Context(), addresses, question{path: "proxies"}, f.timeout))
 	v := view{out: cmd.OutOrStdout(), now: time.Now(), flags: f}
 	if len(args) == 1 {
 		if err := pick(answers, args[0]); err != nil {
@@ -155,6 +157,33 @@ func (f *askFlags) status(cmd *cobra.Command, args []string) error {
 		return f.cfg.Exit(exitFailed, nil)
 	}
 	return nil
+}
+
+// withGone adds the proxies that are gone to the others, unless another control plane has them.
+func withGone(answers []answer[report.Replica]) []answer[report.Replica] {
+	since := map[string]time.Time{} // the newest end of a connection of each; the zero time if there is one
+	for _, a := range answers {
+		for _, p := range a.value.Gone {
+			if at := p.Types[0].Since; at.After(since[p.Name]) {
+				since[p.Name] = at
+			}
+		}
+	}
+	for _, a := range answers {
+		for _, p := range a.value.Proxies {
+			delete(since, p.Name)
+		}
+	}
+	for i := range answers {
+		r := &answers[i].value
+		for _, p := range r.Gone {
+			if at, ok := since[p.Name]; ok && at.Equal(p.Types[0].Since) {
+				r.Proxies = append(r.Proxies, p)
+			}
+		}
+		r.Gone = nil
+	}
+	return answers
 }
 
 // allWell reports whether every proxy is up to date.
@@ -225,6 +254,13 @@ func pickAll(answers []answer[report.Replica], name string) ([]string, error) {
 	exact = slices.Compact(exact)
 	slices.Sort(all)
 	all = slices.Compact(all)
+	for _, a := range answers {
+		for _, p := range a.value.Gone {
+			if len(exact) == 0 && strings.HasPrefix(p.Name, name) {
+				return nil, fmt.Errorf("%s is not connected: its connection ended %s ago; see outrigger status %[1]s", oneLine(p.Name), age(p.Types[0].Since, time.Now()))
+			}
+		}
+	}
 	switch {
 	case len(exact) == 0 && len(all) == 0:
 		return nil, fmt.Errorf("no proxy is connected, so there is no %q", name)
@@ -269,8 +305,9 @@ func (v view) say(format string, args ...any) {
 }
 
 // summary prints the state of the proxies in one sentence.
-func (v view) summary(proxies []report.Proxy) {
+func (v view) summary(proxies []report.Proxy, answers []answer[report.Replica]) {
 	states := map[report.State]int{}
+	silent := slices.ContainsFunc(answers, func(a answer[report.Replica]) bool { return a.err != nil || a.stale != nil })
 	begun := 0
 	for _, p := range proxies {
 		states[worst(p)]++
@@ -283,6 +320,7 @@ func (v view) summary(proxies []report.Proxy) {
 		state report.State
 		text  string
 	}{
+		{report.Gone, "lost the connection"},
 		{report.Rejected, "rejected something"},
 		{report.HeldBack, "had something held back that another one rejected"},
 		{report.Stale, "not answered yet"},
@@ -295,8 +333,12 @@ func (v view) summary(proxies []report.Proxy) {
 		words = append(words, fmt.Sprintf("%d %s not requested listeners yet", begun, hasHave(begun)))
 	}
 	switch {
+	case len(proxies) == 0 && silent:
+		v.say("Whether proxies are connected is not known.\n")
 	case len(proxies) == 0:
 		v.say("No proxy is connected.\n")
+	case len(words) == 0 && silent:
+		v.say("%s: all have what they were sent, as far as control planes responded.\n", count(len(proxies), "proxy", "proxies"))
 	case len(words) == 0:
 		v.say("%s: all have what they were sent.\n", count(len(proxies), "proxy", "proxies"))
 	default:

@@ -43,6 +43,9 @@ func (v view) proxy(p report.Proxy) error {
 		{"Certificate", v.certificate()},
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
 	}
+	if worst(p) == report.Gone {
+		rows[len(rows)-1][1] = "no, since " + age(p.Types[0].Since, v.now)
+	}
 	rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
 	for _, row := range rows {
 		v.say("%-*s%s\n", len("Certificate:")+columns.Gap, row[0]+":", oneLine(row[1]))
@@ -79,6 +82,8 @@ func reasonOf(p report.Proxy, t report.Type) string {
 			}
 		}
 		return "another proxy rejected it"
+	case report.Gone:
+		return "lost; its Envoy keeps what it had"
 	case report.NotSent:
 		if t.Name == "lds" && starting(p) {
 			return "not requested: clusters are incomplete"

@@ -31,7 +31,7 @@ func (v view) table(answers []answer[report.Replica]) error {
 		}
 		v.say("\n")
 	}
-	v.summary(proxies)
+	v.summary(proxies, answers)
 	v.asked(answers)
 	v.rejected(proxies)
 	return nil
@@ -147,5 +147,5 @@ func worst(p report.Proxy) report.State {
 
 // severity returns the position of a state among all, the worst last, or -1 for an unknown one.
 func severity(s report.State) int {
-	return slices.Index([]report.State{report.NotSent, report.Synced, report.Stale, report.HeldBack, report.Rejected}, s)
+	return slices.Index([]report.State{report.NotSent, report.Synced, report.Stale, report.HeldBack, report.Rejected, report.Gone}, s)
 }

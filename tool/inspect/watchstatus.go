@@ -19,9 +19,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
-// gone is the state of a proxy that is not connected any more, in a table that is watched.
-const gone = "GONE"
-
 // watched are the states of a mesh that a command watches.
 type watched struct {
 	*watcher
@@ -43,7 +40,7 @@ func (f *statusFlags) watchStatus(cmd *cobra.Command, name string) error {
 		return err
 	}
 	return w.run(cmd.Context(), func(ctx context.Context) (frame, error) {
-		return w.look(ctx, ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout))
+		return w.look(ctx, withGone(ask[report.Replica](ctx, addresses, question{path: "proxies", memory: f.memory}, f.timeout)))
 	})
 }
 
@@ -173,7 +170,7 @@ func (w *watched) addChanges(next *frame, answers []answer[report.Replica]) {
 		}
 		for _, name := range left {
 			row := slices.Repeat([]string{"-"}, len(table.header))
-			row[0], row[table.state] = name, gone
+			row[0], row[table.state] = name, string(report.Gone)
 			rows = append(rows, row)
 		}
 		lines, _, _ := v.lines(rows, table.header[0])

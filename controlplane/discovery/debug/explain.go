@@ -147,6 +147,9 @@ func (d debugger) explainObject(key model.Key) report.Object {
 			}
 		}
 	}
+	for _, g := range d.gone() {
+		out.Gone = append(out.Gone, g.Proxy.ID)
+	}
 	for _, r := range resources {
 		out.Resources = append(out.Resources, *r)
 	}

@@ -66,10 +66,29 @@ func (d debugger) proxies() (answerOf, error) {
 			out.Proxies = append(out.Proxies, d.describe(st))
 		}
 	}
-	if id != "" && len(out.Proxies) == 0 {
+	for _, g := range d.gone() {
+		if id == "" || id == g.Proxy.ID {
+			out.Gone = append(out.Gone, report.Proxy{
+				Name: g.Proxy.ID, Namespace: g.Proxy.Namespace, Cluster: g.Proxy.ClusterID, Role: g.Proxy.Role, Addresses: g.Proxy.IPs,
+				Identity: g.Identity, Envoy: g.Proxy.Envoy, Agent: g.Proxy.Agent, Replica: cfg.Replica,
+				Types: []report.Type{{Name: "-", State: report.Gone, Since: g.Since}},
+			})
+		}
+	}
+	if id != "" && len(out.Proxies)+len(out.Gone) == 0 {
 		return answerOf{}, fmt.Errorf("%w: no proxy %q is connected that %s may query", errUnknown, id, d.asker.name)
 	}
 	return answerOf{json: out}, nil
+}
+
+// gone returns the proxies that are not connected any more and that the caller may query, by id.
+func (d debugger) gone() []Gone {
+	if d.then {
+		return nil
+	}
+	out := slices.DeleteFunc(d.source.Gone(), func(g Gone) bool { return !d.asker.all && g.Proxy.Namespace != d.asker.namespace })
+	slices.SortFunc(out, func(a, b Gone) int { return strings.Compare(a.Proxy.ID, b.Proxy.ID) })
+	return out
 }
 
 // describe tells how far one proxy is.

@@ -97,6 +97,8 @@ type Source interface {
 	// first.
 	Snapshot() (*snapshot.Mesh, time.Time)
 	Streams() []*Stream
+	// Gone are the proxies whose connection has ended and that have not come back.
+	Gone() []Gone
 	Generate(mesh *snapshot.Mesh, proxy *model.Proxy, typeURL string) *xds.Set
 	// Problems are those that appeared when resources were generated.
 	Problems() []KnownProblem
@@ -110,6 +112,13 @@ type Source interface {
 	DenyList(problem string) *report.DenyList
 	// CredentialFault returns why a proxy does not get a certificate; nil if it does.
 	CredentialFault(mesh *snapshot.Mesh, st *Stream, name string) error
+}
+
+// Gone is a proxy whose connection ended.
+type Gone struct {
+	Proxy    *model.Proxy
+	Identity string
+	Since    time.Time
 }
 
 // Stream is the state of a stream at one moment.

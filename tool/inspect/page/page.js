@@ -218,8 +218,8 @@ const note = (element, text) => { element.textContent += (element.textContent ? 
 
 // ---- proxies
 
-const states = ['NOT SENT', 'SYNCED', 'STALE', 'HELD BACK', 'REJECTED'];
-const stateLevel = { SYNCED: 'good', STALE: 'warn', 'HELD BACK': 'warn', REJECTED: 'bad' };
+const states = ['NOT SENT', 'SYNCED', 'STALE', 'HELD BACK', 'REJECTED', 'GONE'];
+const stateLevel = { SYNCED: 'good', STALE: 'warn', 'HELD BACK': 'warn', REJECTED: 'bad', GONE: 'bad' };
 
 // stateOf returns the worst state of a proxy, with its types and the time of the last one.
 function stateOf(proxy) {
@@ -260,11 +260,11 @@ function showProxies(data, message) {
   }
   wrong.status = [
     ...data.control_planes.filter(c => c.error).map(c => ['bad', 'control plane', c.address, 'no answer', () => goTo('status')]),
-    ...some([...alike.values()].map(([p, ...others]) => [p.state === 'REJECTED' ? 'bad' : 'warn', p.state.toLowerCase(),
+    ...some([...alike.values()].map(([p, ...others]) => [stateLevel[p.state] ?? 'warn', p.state.toLowerCase(),
       p.name + (others.length > 0 ? ` and ${plural(others.length, 'other', 'others')}` : ''), p.reason.split('\n')[0], () => goTo('status')]), 'proxies', 'reasons', 'status'),
   ];
   const bad = proxies.filter(p => p.state !== 'SYNCED'), all = proxies.length + (data.omitted ?? 0);
-  tile('proxies', all, all === 0 ? '' : bad.length === 0 ? 'all synced' : [...new Set(bad.map(p => p.state))].map(s => `${bad.filter(p => p.state === s).length} ${s.toLowerCase()}`).join(', '), bad.some(p => p.state === 'REJECTED') ? 'bad' : bad.length > 0 ? 'warn' : '');
+  tile('proxies', all, all === 0 ? '' : bad.length === 0 ? 'all synced' : [...new Set(bad.map(p => p.state))].map(s => `${bad.filter(p => p.state === s).length} ${s.toLowerCase()}`).join(', '), bad.some(p => stateLevel[p.state] === 'bad') ? 'bad' : bad.length > 0 ? 'warn' : '');
   id('names').replaceChildren(...proxies.slice(0, maxRows).map(p => el('option', { value: p.name })));
 }
 
