@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug/debugtest"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate"
@@ -306,13 +308,22 @@ func TestDebugWhatIfGateway(t *testing.T) {
 		server(8081, "HTTP", "*.example.com", 0), server(8443, "HTTPS", "a.example.com", networkingv1alpha3.ServerTLSSettings_SIMPLE),
 		server(8443, "HTTPS", "b.example.com", networkingv1alpha3.ServerTLSSettings_SIMPLE), server(9443, "TLS", "c.example.com", networkingv1alpha3.ServerTLSSettings_PASSTHROUGH),
 	}}))
+	settings := meshconfig.Default()
+	settings.ExtensionProviders = append(settings.ExtensionProviders, &meshv1alpha1.MeshConfig_ExtensionProvider{
+		Name: "guard", Provider: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExtAuthzGrpc{
+			EnvoyExtAuthzGrpc: &meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationGrpcProvider{Service: "web.default.svc.cluster.local", Port: 80},
+		},
+	})
+	mesh := func(objects debugtest.Objects, prev *snapshot.Mesh) *snapshot.Mesh {
+		return snapshot.Build(prev, snapshot.Input{Mesh: settings, List: func(k model.Kind) []*model.Config { return objects.List(k, "") }, Get: objects.Get}, model.Change{All: true})
+	}
 	h.server.Debug(debug.Config{
 		Objects: objects, FlipTime: time.Hour, Preview: func() debug.Generator { return generate.New(generate.Config{}) },
 		Propose: func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
-			return objects.Changed(p.Objects).Mesh(prev)
+			return mesh(objects.Changed(p.Objects), prev)
 		},
 	})
-	h.server.Push(objects.Mesh(nil), model.Change{All: true})
+	h.server.Push(mesh(objects, nil), model.Change{All: true})
 	const both = " from none+spiffe://cluster.local/ns/default/sa/shop"
 	h.joinAs(t, "router~127.1.0.3~front-1.default~default.svc.cluster.local", "default", "NONE")
 	route := func(spec string) string {
@@ -322,6 +333,9 @@ func TestDebugWhatIfGateway(t *testing.T) {
 		object string
 		want   []string
 	}{
+		"authorizer": {`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a", "namespace": "default"}, "spec": {"action": "CUSTOM", "provider": {"name": "guard"}, "rules": [{"to": [{"operation": {"paths": ["/admin"], "ports": ["8081"]}}]}]}}`, []string{
+			"GET front-1.default:8081/admin allowed > allowed if guard allows it " + both,
+		}},
 		"policy": {`{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "a", "namespace": "default"}, "spec": {"action": "DENY", "rules": [{"to": [{"operation": {"hosts": ["b.example.com"]}}]}]}}`, []string{
 			"!GET b.example.com:8081/ allowed > denied rule a[0]" + both, "!GET b.example.com:8443/ allowed > denied rule a[0]" + both,
 		}},

@@ -78,7 +78,8 @@ type Flipped struct {
 	Claims  map[string]any    `json:"claims,omitempty"`
 	SNI     string            `json:"sni,omitempty"`
 	Address string            `json:"address,omitempty"`
-	// Before and After are "allowed" or "denied" at servers, and the destinations at clients.
+	// Before and After are "allowed", "allowed if NAME allows it" for an external authorizer, or "denied" at
+	// servers, and the destinations at clients.
 	Before string `json:"before"`
 	After  string `json:"after"`
 	// Fails is true for a request that succeeds now and would be denied, or lead nowhere.

@@ -68,8 +68,8 @@ and after the change, a request that matches it and others that differ in one va
 They have the paths, methods, hosts, headers, parameters, tokens, senders, addresses,
 ports and SNI that rules and routes name; of a regular expression, one example. Senders
 are clients with the identities of proxies, and one without a certificate. Metadata of
-filters and requests that nothing names are not tried. The number of requests is
-bounded, in a fixed order; what is left out is counted.
+filters and requests that nothing names are not tried, and external authorizers are not
+asked. The number of requests is bounded, in a fixed order; what is left out is counted.
 
 With --envoy, a real Envoy on this machine validates the configuration that each
 proxy would have; use the version of the proxies. Secrets, modules of WasmPlugins

@@ -41,6 +41,7 @@ func change() report.WhatIf {
 			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v3|web.shop.svc.cluster.local (no workload belongs to it)", Fails: true, Proxies: 3, Proxy: "cart-1.shop"},
 			{Routed: "240.0.9.1_3306", Host: "db.shop.svc.cluster.local", Port: 3306, SNI: "db.example.com", Before: "outbound|3306||db.shop.svc.cluster.local", After: "no filter chain of the listener accepts the connection", Fails: true, Proxies: 1, Proxy: "cart-1.shop"},
 			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "POST", Path: "/items", Headers: map[string]string{"x-team": "red"}, Claims: map[string]any{"iss": "https://issuer.example", "groups": []any{"admin"}}, Address: "10.1.0.1", Others: 3, Before: "denied", After: "allowed", By: "no-rule", Proxies: 1, Proxy: "cart-1.shop"},
+			{Clients: []string{"none"}, Host: "cart.shop.svc.cluster.local", Port: 8080, Method: "GET", Path: "/admin", Before: "allowed", After: "allowed if guard allows it", Proxies: 1, Proxy: "cart-1.shop"},
 			{Routed: "80", Host: "web.shop.svc.cluster.local", Method: "GET", Path: "/v2", Before: "outbound|80||web.shop.svc.cluster.local", After: "outbound|80|v2|web.shop.svc.cluster.local", Proxies: 1, Proxy: "cart-1.shop"},
 		},
 		Requests:    40,
@@ -85,7 +86,7 @@ func TestWhatIf(t *testing.T) {
 	for want, args := range map[string][]string{
 		"ENVOY REFUSES the configuration of 1 proxy such as bad": append(at, "-f", "-", "--envoy", envoy),
 		"2 proxies of 2 would receive other":                     append(at, "-f", "-"),
-		"80 requests tried, 6 results would change":              append(at, "-f", "-", "--timeout", "1m"),
+		"80 requests tried, 7 results would change":              append(at, "-f", "-", "--timeout", "1m"),
 		"4 proxies such as cart-1.shop":                          append(at, "-f", "-", "--timeout", "2m"),
 		"the form is wrong":                                      append(at, "-f", input), // another source
 		"name its program with --envoy":                          append(at, "-f", "-", "--envoy", input+".absent"),

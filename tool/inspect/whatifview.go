@@ -109,11 +109,12 @@ func (v view) flips(w report.WhatIf) {
 		if x.Method == "" {
 			what = "a connection to " + what
 		}
+		denied := x.Routed == "" && x.Before == "denied" // now
 		title := "Changes"
 		switch {
 		case x.Routed == "" && x.Fails:
 			title = "Now denied"
-		case x.Routed == "":
+		case denied:
 			title = "Now allowed"
 		case x.Fails:
 			title = "Now fails"
@@ -127,19 +128,20 @@ func (v view) flips(w report.WhatIf) {
 		}
 		if x.Routed == "" {
 			v.whole("from", few(x.Clients))
-			why := x.Reason
-			switch {
-			case x.Rule != nil:
-				why = "by " + ruleText(*x.Rule)
-			case x.By == "no-rule":
-				why = "as no rule that allows requests matches"
-			}
-			if x.Fails {
-				v.whole("denied", why)
-			} else {
-				v.whole("before", "denied, "+why)
-			}
-		} else {
+		}
+		why := x.Reason
+		switch {
+		case x.Rule != nil:
+			why = "by " + ruleText(*x.Rule)
+		case x.By == "no-rule":
+			why = "as no rule that allows requests matches"
+		}
+		switch {
+		case x.Routed == "" && x.Fails:
+			v.whole("denied", why)
+		case denied && x.After == "allowed":
+			v.whole("before", "denied, "+why)
+		default:
 			v.whole("before", x.Before)
 			v.whole("after", x.After)
 		}

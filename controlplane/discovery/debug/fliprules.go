@@ -174,6 +174,7 @@ func (f *flips) probesOf(before, after *xds.Set) *probes {
 	}
 	if f.probes[name] == nil {
 		f.probes[name] = f.newProbes(specs)
+		f.untried.values += f.probes[name].left
 	}
 	return f.probes[name]
 }
@@ -326,7 +327,7 @@ func (s *probes) operation(o *securityv1beta1.Operation) []dimension {
 	return []dimension{
 		valued(o.GetHosts(), o.GetNotHosts(), func(q *probe, v string) { q.Host = concrete(v) }),
 		valued(o.GetPorts(), o.GetNotPorts(), setPort),
-		valued(besides(o.GetMethods(), o.GetNotMethods(), "GET", "POST"), o.GetNotMethods(), func(q *probe, v string) { q.Method = strings.TrimSuffix(cmp.Or(strings.Trim(v, "*"), "GET"), "*") }),
+		valued(besides(o.GetMethods(), o.GetNotMethods(), "GET", "POST"), o.GetNotMethods(), func(q *probe, v string) { q.Method = cmp.Or(strings.Trim(v, "*"), "GET") }),
 		valued(besides(o.GetPaths(), o.GetNotPaths(), "/", "/other"), o.GetNotPaths(), func(q *probe, v string) {
 			if path := concrete(v); strings.HasPrefix(path, "/") {
 				q.Path = path

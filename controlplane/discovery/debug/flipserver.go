@@ -84,7 +84,6 @@ const fewClients = 3
 // run tries requests, each at all ports before the next one, so that a limit leaves out the special
 // ones: at last, most clients.
 func (s *serverFlips) run(list *probes) error {
-	s.untried.values += list.left
 	ports, names := s.ports(list), map[uint32][]string{}
 	for _, port := range ports {
 		names[port] = s.hostsAt(port)
@@ -199,22 +198,37 @@ func (s *serverFlips) try(q *probe, from client, port uint32, host string) error
 		return err
 	}
 	s.opaque[key] = !before.HTTP && !after.HTTP
-	if before.Allowed != after.Allowed {
+	if outcome(before) != outcome(after) {
 		s.list(q, r, before, after)
 	}
 	return nil
 }
 
+// outcome describes what a server decides about a request.
+func outcome(v decision.Verdict) string {
+	switch {
+	case !v.Allowed:
+		return "denied"
+	case len(v.Asked) == 0:
+		return "allowed"
+	}
+	var names []string
+	for _, a := range v.Asked {
+		names = append(names, cmp.Or(a.Provider, a.Cluster))
+	}
+	return "allowed if " + strings.Join(names, " and ") + " allows it"
+}
+
 // list adds a result that changes, unless a listed request with fewer attributes changes in the same
 // way.
 func (s *serverFlips) list(q *probe, r decision.Request, before, after decision.Verdict) {
-	words := map[bool]string{true: "allowed", false: "denied"}
-	refused := after
-	if after.Allowed {
-		refused = before
+	decides := after
+	if !before.Allowed {
+		decides = before
 	}
-	x := report.Flipped{
-		Host: r.Host, Port: r.Port, Before: words[before.Allowed], After: words[after.Allowed], Fails: before.Allowed, By: string(refused.By), Reason: refused.Reason,
+	x := report.Flipped{Host: r.Host, Port: r.Port, Before: outcome(before), After: outcome(after), Fails: before.Allowed && !after.Allowed}
+	if !before.Allowed || !after.Allowed {
+		x.By, x.Reason = string(decides.By), decides.Reason
 	}
 	if before.HTTP || after.HTTP {
 		x.Method, x.Path = r.Method, r.Path
@@ -223,15 +237,15 @@ func (s *serverFlips) list(q *probe, r decision.Request, before, after decision.
 		q = &probe{Request: decision.Request{SNI: q.SNI, Peer: q.Peer, Port: q.Port}}
 		q.describe(&x)
 	}
-	if refused.Rule != "" {
-		x.Rule, _ = s.ruleOf(refused.Rule)
-		if key, _, ok := authorization.ParseRule(refused.Rule); ok && before.Allowed && s.change[key] != nil {
+	if x.By != "" && decides.Rule != "" {
+		x.Rule, _ = s.ruleOf(decides.Rule)
+		if key, _, ok := authorization.ParseRule(decides.Rule); ok && before.Allowed && s.change[key] != nil {
 			x.Rule.Source = s.change[key].Source
 		}
 	}
 	at := sender{port: r.Port, identity: r.Identity}
 	for _, same := range s.listed[at] {
-		if q.extends(same.probe) && same.After == x.After && same.By == x.By && same.Reason == x.Reason && (same.Rule == nil) == (x.Rule == nil) && (x.Rule == nil || *same.Rule == *x.Rule) {
+		if q.extends(same.probe) && same.Before == x.Before && same.After == x.After && same.By == x.By && same.Reason == x.Reason && (same.Rule == nil) == (x.Rule == nil) && (x.Rule == nil || *same.Rule == *x.Rule) {
 			same.others[q] = true
 			return
 		}
