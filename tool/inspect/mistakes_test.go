@@ -7,6 +7,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +97,13 @@ func TestMistakenRequests(t *testing.T) {
 	sections := sectionsOf(t, "mistaken-requests.txt")
 	if len(sections) < 51 {
 		t.Errorf("%d mistakes, want 50 or more", len(sections)-1)
+	}
+	c := mistakenMesh(t, sections[0], "")
+	for _, to := range []string{"web.shop", "db.shop"} {
+		out, errs, code := run(t, "explain", "request", "--control", c.http, "--certificates=false", "--from", "orders-1.shop", "--to", to)
+		if !strings.HasPrefix(out, "Allowed\n") || strings.Contains(out, "effect") || strings.Contains(out, "analyze") || code != 0 {
+			t.Errorf("without a mistake: exit code %d\n%s%s", code, out, errs)
+		}
 	}
 	for _, section := range sections[1:] {
 		name, rest, _ := strings.Cut(section, " --\n")
@@ -182,4 +193,38 @@ func mistakenMesh(t *testing.T, base, planted string) *control {
 		c.join(t, id, map[string]any{"LABELS": map[string]any{"app": app, "istio": app, "version": "v1"}, "SERVICE_ACCOUNT": app}, "")
 	}
 	return c
+}
+
+// TestRefusedConnections checks that explain request says that the application of a workload refuses
+// connections, and that endpoints are ejected.
+func TestRefusedConnections(t *testing.T) {
+	t.Parallel()
+	c := mistakenMesh(t, sectionsOf(t, "mistaken-requests.txt")[0], "")
+	for address, text := range map[string]string{
+		"127.77.51.24": "inbound|54320||::127.0.0.1:54320::cx_connect_fail::9\ninbound|5432||::[::1]:5432::cx_connect_fail::3\ninbound|5432||::[::1]:5432::cx_total::4\n",
+		"127.77.51.25": "outbound|5432||db.shop.svc.cluster.local::default_priority::max_connections::5\noutbound|5432||db.shop.svc.cluster.local::127.77.51.24:5432::health_flags::/failed_outlier_check\n",
+	} {
+		listener, err := net.Listen("tcp", address+":"+adminPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/clusters" {
+				_, _ = io.WriteString(w, text) // the test sees what is missing
+				return
+			}
+			_, _ = io.WriteString(w, `{"configs":[{"name":"default","secret":{"name":"default"}}]}`)
+		})}}
+		admin.Start()
+		t.Cleanup(admin.Close)
+	}
+	out, errs, _ := run(t, "explain", "request", "--control", c.http, "--from", "orders-1.shop", "--to", "db.shop")
+	for _, want := range []string{
+		"db-1.shop: 3 of 4 connections to its application at [::1]:5432 failed",
+		"orders-1.shop: outlier detection has ejected 127.77.51.24:5432 of outbound|5432||db.shop.svc.cluster.local",
+	} {
+		if !strings.Contains(out, want) || strings.Contains(out, "9 of") {
+			t.Errorf("lacks %q:\n%s%s", want, out, errs)
+		}
+	}
 }

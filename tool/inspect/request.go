@@ -93,7 +93,7 @@ The exit code is 0 if the request is allowed, and 1 if it is not, or if some fai
 	flags.StringVar(&f.address, "address", "", "address of the client (default: that of the workload, if it is one)")
 	flags.StringVar(&f.log, "log", "", "file whose first line is the request, as access logs and outrigger tap -o json have it, or - for standard input")
 	flags.StringVar(&f.id, "id", "", "take the line of --log with this x-request-id, or the beginning of it, instead of the first one")
-	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates, unless --at is given")
+	flags.BoolVar(&f.certificates, "certificates", true, "ask the proxies of both sides for their certificates and failed connections, unless --at is given")
 	flags.StringVar(&f.sni, "sni", "", "server name in the TLS handshake of the application or of a client without identity; none for no name")
 	f.add(cmd)
 	for _, name := range []string{"from", "to"} {
@@ -154,6 +154,7 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 	}
 	if out.TLS != nil && f.certificates && f.at == "" {
 		f.addCertificates(cmd.Context(), out.TLS)
+		f.addTroubles(cmd.Context(), &out)
 	}
 	return f.print(cmd, out)
 }
@@ -166,6 +167,8 @@ type explainedRequest struct {
 	report.Decision
 	// Findings are about objects that have to do with the request.
 	Findings []analyze.Finding `json:"findings,omitempty"`
+	// Troubles are those of the proxies of both sides with endpoints, now.
+	Troubles []string `json:"troubles,omitempty"`
 	// LastAllowed is nil if all requests are allowed.
 	LastAllowed *lastWorked `json:"last_allowed,omitempty"`
 }

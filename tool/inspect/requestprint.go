@@ -264,6 +264,12 @@ func (v view) origins(list []report.Origin) {
 // related prints the objects without effect on a request, and the findings about objects that have to do
 // with it.
 func (v view) related(d explainedRequest) {
+	if len(d.Troubles) > 0 {
+		v.say("\nThe proxies say now:\n")
+	}
+	for _, text := range d.Troubles {
+		v.say("  %s\n", oneLine(text))
+	}
 	if len(d.Unused) > 0 {
 		v.say("\nWithout effect on this request:\n")
 	}

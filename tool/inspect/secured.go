@@ -24,6 +24,9 @@ import (
 // workloadSecret is the name of the secret with the certificate of a workload.
 const workloadSecret = "default"
 
+// noCertificate is the error for an Envoy that has not been given a certificate.
+const noCertificate = "its Envoy has no certificate"
+
 // addCertificates asks the proxies of both sides which certificates they have now.
 func (f *requestFlags) addCertificates(ctx context.Context, s *report.Security) {
 	var both errgroup.Group
@@ -31,11 +34,7 @@ func (f *requestFlags) addCertificates(ctx context.Context, s *report.Security) 
 		if c == nil || c.Address == "" {
 			continue
 		}
-		host := c.Address
-		if addresses, err := f.addresses(); err == nil && len(addresses) == 1 && isolated(addresses[0]) {
-			host = published(host, addresses[0])
-		}
-		p := proxy{name: c.Proxy, namespace: c.Namespace, agent: net.JoinHostPort(host, agentPort)}
+		p := f.proxyOf(c)
 		both.Go(func() error {
 			if err := p.certificate(ctx, c, min(f.timeout, agentTimeout)); err != nil {
 				c.Error = err.Error()
@@ -44,6 +43,15 @@ func (f *requestFlags) addCertificates(ctx context.Context, s *report.Security) 
 		})
 	}
 	_ = both.Wait() // each certificate has its own error
+}
+
+// proxyOf returns the proxy of a certificate.
+func (f *requestFlags) proxyOf(c *report.Certificate) proxy {
+	host := c.Address
+	if addresses, err := f.addresses(); err == nil && len(addresses) == 1 && isolated(addresses[0]) {
+		host = published(host, addresses[0])
+	}
+	return proxy{name: c.Proxy, namespace: c.Namespace, agent: net.JoinHostPort(host, agentPort)}
 }
 
 // certificate adds what the Envoy of a proxy says about its certificate.
@@ -88,7 +96,7 @@ func (p proxy) certificate(ctx context.Context, c *report.Certificate, timeout t
 			return nil
 		}
 	}
-	return errors.New("its Envoy has no certificate")
+	return errors.New(noCertificate)
 }
 
 // secured prints how the connection of a request is secured.

@@ -5,17 +5,54 @@ package debug
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/node"
 	"github.com/outrigger-mesh/outrigger/controlplane/generate/decision"
+	"github.com/outrigger-mesh/outrigger/controlplane/generate/envoyconf"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
+
+// blocked returns the decision about a request to a host that no service has, if the proxy of the client
+// allows requests to known hosts only, and unreachable as the error if not.
+func (d debugger) blocked(unreachable error) (report.Decision, error) {
+	from, err := d.client(d.query.Get("from"))
+	if err != nil || from.stream == nil || !errors.Is(unreachable, errUnknown) {
+		return report.Decision{}, unreachable
+	}
+	port, protocol := uint32(80), model.ProtocolHTTP
+	if n, err := strconv.ParseUint(d.query.Get("port"), 10, 16); err == nil {
+		port = uint32(n)
+	}
+	if port == 443 {
+		protocol = model.ProtocolHTTPS
+	}
+	svc := &model.Service{ServiceKey: model.ServiceKey{Hostname: d.query.Get("to")}, Ports: []model.Port{{Number: port, Protocol: protocol}}}
+	r, err := d.composed(from, target{host: svc.Hostname, service: svc})
+	if err != nil {
+		return report.Decision{}, err
+	}
+	hop, sent, err := d.hop(from.stream, svc, port, r)
+	blackHole := func(to report.Destination) bool { return to.Cluster == envoyconf.BlackHoleCluster }
+	if err != nil || hop == nil || hop.VirtualHost != "block_all" && !slices.ContainsFunc(hop.Destinations, blackHole) {
+		return report.Decision{}, unreachable
+	}
+	hop.Destinations = nil // it is none
+	out := d.notReceived(passage{from: from, hop: hop, request: sent})
+	out.Reason = "no service has the host, and outboundTrafficPolicy of the mesh config is REGISTRY_ONLY: add a ServiceEntry for it"
+	if sidecar := sidecarOf(d.mesh, from.stream.Proxy); sidecar != nil && sidecar.Spec.GetOutboundTrafficPolicy() != nil {
+		out.Reason = "no service has the host, and outboundTrafficPolicy of the Sidecar is REGISTRY_ONLY: add a ServiceEntry for it"
+		out.Objects = origins(sidecar.Config)
+	}
+	return out, nil
+}
 
 // passage is a request on its way.
 type passage struct {

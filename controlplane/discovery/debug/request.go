@@ -65,7 +65,7 @@ func (d debugger) request() (answerOf, error) {
 func (d debugger) decide() (report.Decision, error) {
 	to, unreachable := d.target(d.query.Get("to"))
 	if unreachable != nil && to.service == nil {
-		return report.Decision{}, unreachable
+		return d.blocked(unreachable)
 	}
 	from, err := d.client(d.query.Get("from"))
 	if err != nil {
