@@ -37,7 +37,10 @@ func flipWorld(t *testing.T, cfg debug.Config, more ...*model.Config) func(form 
 		return c.Kind == model.AuthorizationPolicy || c.Kind == model.RequestAuthentication
 	})
 	objects = append(objects, more...)
-	cfg.Objects, cfg.FlipTime, cfg.Preview = objects, time.Hour, func() debug.Generator { return generate.New(generate.Config{}) }
+	if cfg.FlipTime == 0 {
+		cfg.FlipTime = time.Hour
+	}
+	cfg.Objects, cfg.Preview = objects, func() debug.Generator { return generate.New(generate.Config{}) }
 	cfg.Propose = func(prev *snapshot.Mesh, p debug.Proposal) *snapshot.Mesh {
 		return objects.Changed(p.Objects).Mesh(prev)
 	}
@@ -257,6 +260,9 @@ func TestDebugWhatIfBounds(t *testing.T) {
 	}
 	if got := answers[1]; got.Requests == 0 || len(got.Flips) == 0 || !slices.Equal(got.Untried, []string{values, fmt.Sprint(all-got.Requests, " further requests were not tried")}) {
 		t.Errorf("one unit of work: got %d requests, %d results, %q", got.Requests, len(got.Flips), got.Untried)
+	}
+	if got := flipWorld(t, debug.Config{FlipTime: 1})(form()); got.Requests > 0 || !slices.ContainsFunc(got.Untried, func(s string) bool { return strings.HasPrefix(s, "the time limit of 1ns was reached: ") }) {
+		t.Errorf("no time: got %d requests, %q", got.Requests, got.Untried)
 	}
 }
 
