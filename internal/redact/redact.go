@@ -37,6 +37,13 @@ func withoutKeys(text string) string {
 // harmlessField are fields whose names look like those of secrets, but whose values are names.
 var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
 
+// conditionField is the name of a field with a text to compare, and valueField one with the value of
+// what another field names.
+var (
+	conditionField = regexp.MustCompile(`^(exact|prefix|suffix|regex|safeRegex|contains|ignoreCase)$`)
+	valueField     = regexp.MustCompile(`^([vV]alues?|notValues|rawValue|(string|exact|prefix|suffix|contains|safeRegex|range|present)_?[mM]atch)$`)
+)
+
 // sentHeaders are lists of headers that proxies send to collectors and other servers, which may
 // expect a key in a header of any name.
 var sentHeaders = map[string]bool{"headers": true, "initialMetadata": true}
@@ -51,14 +58,16 @@ func JSON(value any) any { return hidden(value, false) }
 func hidden(value any, secret bool) any {
 	switch v := value.(type) {
 	case map[string]any:
-		name, _ := v["name"].(string) // an environment variable, a header
+		name, _ := v["name"].(string) // an environment variable, a header that is matched
+		sent, _ := v["key"].(string)  // a header that is set, an attribute
+		named := secretField.MatchString(name) || secretField.MatchString(sent)
 		for key, of := range v {
 			if list, ok := of.([]any); ok && sentHeaders[key] {
 				withoutValues(list)
 			}
-			named := secretField.MatchString(key) && !harmlessField[key] && isTexts(of)
-			v[key] = hidden(of, secret || named || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
-				key == "value" && secretField.MatchString(name))
+			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || isMatch(of))
+			v[key] = hidden(of, secret || holds || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
+				named && valueField.MatchString(key))
 		}
 	case []any:
 		for i := range v {
@@ -80,6 +89,15 @@ func withoutValues(headers []any) {
 			header["value"] = Mark
 		}
 	}
+}
+
+// isMatch reports whether a value of JSON is a condition for a text, as {"exact": "a"}.
+func isMatch(value any) bool {
+	conditions, ok := value.(map[string]any)
+	for key := range conditions {
+		ok = ok && conditionField.MatchString(key)
+	}
+	return ok && len(conditions) > 0
 }
 
 // isTexts reports whether a value of JSON is a text or a list of texts.

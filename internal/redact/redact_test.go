@@ -18,6 +18,12 @@ func TestJSON(t *testing.T) {
 		`{"includeAdditionalHeadersInCheck":{"x-team":"a"}}`:                 `{"includeAdditionalHeadersInCheck":{"x-team":"[redacted]"}}`,
 		`{"headers":{"request":{"set":{"x-team":"a"}}}}`:                     `{"headers":{"request":{"set":{"x-team":"a"}}}}`,
 		`{"proxyMetadata":{"DB_PASSWORD":"a","ISTIO_META_DNS_CAPTURE":"b"}}`: `{"proxyMetadata":{"DB_PASSWORD":"[redacted]","ISTIO_META_DNS_CAPTURE":"b"}}`,
+		`{"header":{"key":"x-password","value":"a"},"append":"b"}`:           `{"append":"b","header":{"key":"x-password","value":"[redacted]"}}`,
+		`{"name":"x-api-key","stringMatch":{"exact":"a"}}`:                   `{"name":"x-api-key","stringMatch":{"exact":"[redacted]"}}`,
+		`{"name":"x-team","stringMatch":{"exact":"a"}}`:                      `{"name":"x-team","stringMatch":{"exact":"a"}}`,
+		`{"headers":{"x-api-key":{"prefix":"a"},"x-team":{"exact":"b"}}}`:    `{"headers":{"x-api-key":{"prefix":"[redacted]"},"x-team":{"exact":"b"}}}`,
+		`{"key":"request.headers[x-token]","values":["a"]}`:                  `{"key":"request.headers[x-token]","values":["[redacted]"]}`,
+		`{"name":"tokens","typedConfig":{"cluster":"a"}}`:                    `{"name":"tokens","typedConfig":{"cluster":"a"}}`,
 		`["http://me:a@example.com", "Bearer abcdefghijk", ""]`:              `["http[redacted]example.com","[redacted]",""]`,
 		`{"credentials":["a","b"],"tokens":{"a":"b"},"headers":[1,null]}`:    `{"credentials":["[redacted]","[redacted]"],"headers":[1,null],"tokens":{"a":"b"}}`,
 	} {
