@@ -42,6 +42,9 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 			return nil, err
 		}
 	}
+	if b.parts.envoy != nil {
+		b.parts.credentials = newCredentials(ctx, b.admin(), b.cfg.env.Workload.Namespace, b.socks.external)
+	}
 	b.registry.MustRegister(outageCollector{b.holdings})
 	b.parts.manager, b.parts.state = b.cfg.env.Manager, b.state
 	if b.socks.status == nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ type outage struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 	Parts     []lasting `json:"parts"`
+	// Credentials are Envoy's other secrets, those that end first.
+	Credentials []lasting `json:"credentials,omitempty"`
 }
 
 // lasting is one thing that the workload has, and how long it works without renewal.
@@ -32,10 +35,13 @@ type lasting struct {
 	What string `json:"what"`
 	// Until is zero if there is no limit, or nothing that could expire.
 	Until time.Time `json:"until,omitzero"`
-	// Missing is true if there is nothing.
+	// Missing is true if there is nothing. Unknown is true, too, if it is not known whether there is.
 	Missing bool `json:"missing,omitempty"`
+	Unknown bool `json:"unknown,omitempty"`
 	// Then is what happens at Until, or what the outage means if there is no limit.
 	Then string `json:"then"`
+	// By says who must renew it; empty if the agent or the control plane does.
+	By string `json:"by,omitempty"`
 }
 
 // holdings are the facts that an outage depends on.
@@ -46,6 +52,9 @@ type holdings struct {
 	lastGood   time.Time // when the last good configuration is too old; zero if there is none
 	names      bool      // the DNS proxy has names
 	relay      xdsproxy.Status
+	// credentials are Envoy's other secrets; unknown is why they are not known.
+	credentials []credential
+	unknown     error
 }
 
 // outageHandler serves how long the workload keeps working in an outage.
@@ -62,6 +71,7 @@ func (b *builder) holdings() holdings {
 	h := b.kept()
 	h.relay = b.parts.relay.Status()
 	h.names = b.parts.dns != nil && b.parts.dns.Ready()
+	h.credentials, h.unknown = b.parts.credentials.all()
 	return h
 }
 
@@ -95,7 +105,8 @@ func (c outageCollector) Describe(ch chan<- *prometheus.Desc) { ch <- outageDesc
 // Collect implements prometheus.Collector.
 func (c outageCollector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
-	for _, p := range c.holdings().outage(now).Parts {
+	all := c.holdings().outage(now)
+	for _, p := range slices.Concat(all.Parts, all.Credentials) {
 		left := math.Inf(1)
 		if !p.Until.IsZero() {
 			left = p.Until.Sub(now).Seconds()
@@ -122,12 +133,16 @@ func (h holdings) outage(now time.Time) outage {
 		add("identity", h.identity, h.identity.IsZero(), "new connections fail")
 	}
 	if !h.revocation.IsZero() {
-		add("revocations", h.revocation, false, "covered peers are refused")
+		add("revocations", h.revocation, false, coveredRefused)
 	}
 	configured := !h.relay.LastResponse.IsZero() || h.relay.LastGood
 	add("configuration", time.Time{}, !configured, "changes are missing")
 	add("last good", h.lastGood, h.lastGood.IsZero(), "a new Envoy stays empty")
 	add("token keys", time.Time{}, !configured, "new keys are missing")
 	add("names", time.Time{}, !h.names, "changes are missing")
+	out.Credentials = lastingOf(h.credentials, now)
+	if h.unknown != nil {
+		out.Credentials = append(out.Credentials, lasting{What: "credentials", Missing: true, Unknown: true, Then: h.unknown.Error()})
+	}
 	return out
 }

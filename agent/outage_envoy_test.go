@@ -21,9 +21,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +30,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/certs"
 	"github.com/outrigger-mesh/outrigger/e2e/envoytest"
+	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/sds"
 	"github.com/outrigger-mesh/outrigger/xdsproxy"
 	"github.com/outrigger-mesh/outrigger/xdsproxy/dns"
@@ -61,9 +60,11 @@ type outageEnvoy struct {
 	names     *dns.Server
 	crlFile   string
 	token     string
+	gateway   gatewaySecrets
 	admin     string
-	inbound   string // requires mutual TLS
-	web       string // requires a token, and has /names, which is sent to a name
+	// listeners are addresses: inbound requires mutual TLS, web a token, and has /names, which is sent to
+	// a name; gateway and files are those of gatewaySecrets.
+	listeners map[string]string
 }
 
 const outageConfig = `
@@ -137,7 +138,7 @@ static_resources:
 // newOutageEnvoy starts an Envoy with all that it has from an agent.
 func newOutageEnvoy(t *testing.T) *outageEnvoy {
 	t.Helper()
-	binary, dir := envoytest.Binary(t), t.TempDir()
+	dir := t.TempDir()
 	e := &outageEnvoy{t: t, authority: newSigner(t), crlFile: filepath.Join(dir, "crl.pem")}
 	must := func(err error) {
 		t.Helper()
@@ -174,25 +175,9 @@ func newOutageEnvoy(t *testing.T) *outageEnvoy {
 	must(err)
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public()}}})
 	must(err)
-	config, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
-	must(os.WriteFile(config, fmt.Appendf(nil, outageConfig, socket.Addr(), sockets[0].UDP.LocalAddr().(*net.UDPAddr).Port, backend.Listener.Addr().(*net.TCPAddr).Port, keys), 0o600))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, binary, "-c", config, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warn")
-	var output strings.Builder
-	cmd.Stdout, cmd.Stderr = &output, &output
-	must(cmd.Start())
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("Envoy wrote:\n%s", output.String())
-		}
-	})
-	e.eventually("Envoy's listeners", func() bool {
-		address, err := os.ReadFile(admin)
-		e.admin = string(address)
-		return err == nil && len(address) > 0 && e.listeners()
-	})
+	e.gateway.init(t, dir, e.authority)
+	config := fmt.Sprintf(outageConfig, socket.Addr(), sockets[0].UDP.LocalAddr().(*net.UDPAddr).Port, backend.Listener.Addr().(*net.TCPAddr).Port, keys) + e.gateway.listeners()
+	e.admin, e.listeners = envoytest.Start(t, config, "inbound", "web", "gateway", "files")
 	return e
 }
 
@@ -250,18 +235,6 @@ func (e *outageEnvoy) get(address, path string) (string, error) {
 	return string(body), err
 }
 
-// listeners reads the addresses of Envoy's listeners.
-func (e *outageEnvoy) listeners() bool {
-	text, err := e.get(e.admin, "/listeners")
-	addresses := map[string]string{}
-	for line := range strings.Lines(text) {
-		name, address, _ := strings.Cut(strings.TrimSpace(line), "::")
-		addresses[name] = address
-	}
-	e.inbound, e.web = addresses["inbound"], addresses["web"]
-	return err == nil && e.inbound != "" && e.web != ""
-}
-
 // resolved returns how often Envoy has resolved the name.
 func (e *outageEnvoy) resolved() (n int) {
 	text, err := e.get(e.admin, "/stats?filter=cluster.names.update_success")
@@ -278,10 +251,10 @@ func (e *outageEnvoy) resolved() (n int) {
 // end of the first one that was refused.
 type bracket struct{ accepted, refused time.Time }
 
-// connect lets a client with a certificate send a request to the listener with mutual TLS.
-func (e *outageEnvoy) connect(cert *tls.Certificate, b *bracket) {
+// connect lets a client with a certificate send a request to a listener with mutual TLS.
+func (e *outageEnvoy) connect(listener string, cert *tls.Certificate, b *bracket) {
 	began := time.Now()
-	conn, err := tls.Dial("tcp", e.inbound, &tls.Config{Certificates: []tls.Certificate{*cert}, InsecureSkipVerify: true}) // Envoy verifies
+	conn, err := tls.Dial("tcp", e.listeners[listener], &tls.Config{Certificates: []tls.Certificate{*cert}, InsecureSkipVerify: true}) // Envoy verifies
 	var resp *http.Response
 	if err == nil {
 		defer func() { _ = conn.Close() }()                                // the response has been read
@@ -289,23 +262,41 @@ func (e *outageEnvoy) connect(cert *tls.Certificate, b *bracket) {
 		resp, err = http.ReadResponse(bufio.NewReader(conn), nil)
 	}
 	var refusal *net.OpError
+	b.add(e.t, began, err == nil && resp.StatusCode == http.StatusOK, errors.As(err, &refusal) && refusal.Op == "remote error")
+}
+
+// add adds an attempt, which was accepted, refused, or neither.
+func (b *bracket) add(t *testing.T, began time.Time, accepted, refused bool) {
 	switch {
-	case err == nil && resp.StatusCode == http.StatusOK:
+	case accepted:
 		if b.accepted = began; !b.refused.IsZero() {
-			e.t.Error("Envoy accepts a connection after it has refused one")
+			t.Error("a connection is accepted after one has been refused")
 		}
-	case b.refused.IsZero() && errors.As(err, &refusal) && refusal.Op == "remote error":
+	case b.refused.IsZero() && refused:
 		b.refused = time.Now()
 	}
 }
 
-// TestOutageEnvoy compares the clock with what Envoy does while control plane, authority and issuer are
-// away. It refuses the workload's certificate, and what a revocation list covers, within 2 s of the
-// announced moments; the keys of issuers, the names and the configuration, which have no limit, work
-// for longer than three of the times after which they would have been renewed.
+// clock returns the collector of what the workload web and Envoy have.
+func (e *outageEnvoy) clock(web *sds.Workload) outageCollector {
+	own, peer := &builder{cfg: &settings{}, parts: &parts{workload: web}}, &builder{cfg: &settings{}, parts: &parts{workload: e.peer}}
+	secrets := newCredentials(e.t.Context(), envoy.NewAdmin(e.admin), "default", false)
+	return outageCollector{func() holdings {
+		h := own.kept()
+		h.revocation, h.names, h.relay = peer.kept().revocation, e.names.Ready(), xdsproxy.Status{LastResponse: time.Now()}
+		h.credentials, h.unknown = secrets.all()
+		return h
+	}}
+}
+
+// TestOutageEnvoy compares the clock with what happens in handshakes with Envoy while control plane,
+// authority and issuer are away. Within 2 s of the announced moments, Envoy refuses the workload's
+// certificate, what the revocation lists of mesh and gateway cover, and clients below a root in a file;
+// clients refuse the gateway's certificates from a Secret and from files. The keys of issuers, the names
+// and the configuration, which have no limit, work for longer than three of the times after which they
+// would have been renewed.
 func TestOutageEnvoy(t *testing.T) {
 	t.Parallel()
-	const exact = 2 * time.Second
 	e := newOutageEnvoy(t)
 	revoked := e.workload(sds.WorkloadConfig{TTL: time.Hour}).Certificate()
 	for life := 4 * time.Second; ; life *= 4 { // a busy machine may not be ready within a short life
@@ -316,49 +307,70 @@ func TestOutageEnvoy(t *testing.T) {
 		if err := os.WriteFile(e.crlFile, e.authority.crl(t, life+time.Second, revoked.Leaf.SerialNumber), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		e.eventually("Envoy has the revocation list", func() bool {
+		below := e.gateway.renew(t, life)
+		clock := e.clock(web)
+		e.eventually("Envoy has the revocation list, and the secrets of the gateway", func() bool {
 			var revocation, other bracket
-			e.connect(revoked, &revocation)
-			e.connect(e.peer.Certificate(), &other)
-			return !revocation.refused.IsZero() && !other.accepted.IsZero() || time.Now().After(begun.Add(2*life))
+			e.connect("inbound", revoked, &revocation)
+			e.connect("inbound", e.peer.Certificate(), &other)
+			return !revocation.refused.IsZero() && !other.accepted.IsZero() && e.gateway.used(clock) || time.Now().After(begun.Add(2*life))
 		})
-		cert, own := web.Certificate(), &builder{cfg: &settings{}, parts: &parts{workload: web}}
+		cert := web.Certificate()
 		if cert == nil {
 			continue
 		}
-		peer := &builder{cfg: &settings{}, parts: &parts{workload: e.peer}}
-		clock := outageCollector{func() holdings {
-			h := own.kept()
-			h.revocation, h.names, h.relay = peer.kept().revocation, e.names.Ready(), xdsproxy.Status{LastResponse: time.Now()}
-			return h
-		}}
 		said, began, resolved := gathered(t, clock), time.Now(), e.resolved()
-		var identity, revocations bracket
+		files := e.gateway.files
+		brackets := map[string]*bracket{}
+		for _, part := range []string{"identity", "revocations", "certificate_shop-tls", "revocations_shop-tls-cacert", "certificate_" + files.chain, "roots_" + files.roots} {
+			brackets[part] = &bracket{}
+		}
 		e.eventually("refusals, and four resolutions of the name", func() bool {
-			e.connect(cert, &identity)
-			e.connect(e.peer.Certificate(), &revocations)
+			e.connect("inbound", cert, brackets["identity"])
+			e.connect("inbound", e.peer.Certificate(), brackets["revocations"])
+			e.connect("gateway", e.peer.Certificate(), brackets["revocations_shop-tls-cacert"])
+			e.connect("files", below, brackets["roots_"+files.roots])
+			e.verify("gateway", brackets["certificate_shop-tls"])
+			e.verify("files", brackets["certificate_"+files.chain])
 			for _, path := range []string{"/keys", "/names"} {
-				if body, err := e.get(e.web, path); err != nil || body != "hello" {
+				if body, err := e.get(e.listeners["web"], path); err != nil || body != "hello" {
 					t.Fatalf("%s: got %q, %v %s after the outage began", path, body, err, time.Since(began))
 				}
 			}
-			return !identity.refused.IsZero() && !revocations.refused.IsZero() && e.resolved() >= resolved+4
+			done := e.resolved() >= resolved+4
+			for _, b := range brackets {
+				done = done && !b.refused.IsZero()
+			}
+			return done
 		})
-		if identity.accepted.IsZero() || revocations.accepted.IsZero() || !web.Current().NotAfter.Equal(cert.Leaf.NotAfter) {
+		if !e.compare(said, began, brackets) || !web.Current().NotAfter.Equal(cert.Leaf.NotAfter) {
 			continue // too late, or a renewal was under way when the authority went away
-		}
-		for what, b := range map[string]bracket{"identity": identity, "revocations": revocations} {
-			end := began.Add(time.Duration(said[what] * float64(time.Second)))
-			if b.accepted.After(end.Add(exact)) || b.refused.Before(end.Add(-exact)) {
-				t.Errorf("%s: announced for %s, accepted at %s, refused at %s", what, end, b.accepted, b.refused)
-			}
-			t.Logf("%s: accepted %s before the announced moment, refused %s after it", what, end.Sub(b.accepted), b.refused.Sub(end))
-		}
-		for _, what := range []string{"configuration", "token_keys", "names"} {
-			if !math.IsInf(said[what], 1) {
-				t.Errorf("%s last %v s, want no limit", what, said[what])
-			}
 		}
 		return
 	}
+}
+
+// compare compares the clock with what happened. It returns false if something had ended before the first
+// attempt.
+func (e *outageEnvoy) compare(said map[string]float64, began time.Time, brackets map[string]*bracket) bool {
+	const exact = 2 * time.Second
+	for _, b := range brackets {
+		if b.accepted.IsZero() {
+			return false
+		}
+	}
+	for what, b := range brackets {
+		left, known := said[what]
+		end := began.Add(time.Duration(left * float64(time.Second)))
+		if !known || b.accepted.After(end.Add(exact)) || b.refused.Before(end.Add(-exact)) {
+			e.t.Errorf("%s: announced for %s, accepted at %s, refused at %s; the clock is %v", what, end, b.accepted, b.refused, said)
+		}
+		e.t.Logf("%s: accepted %s before the announced moment, refused %s after it", what, end.Sub(b.accepted), b.refused.Sub(end))
+	}
+	for _, what := range []string{"configuration", "token_keys", "names"} {
+		if !math.IsInf(said[what], 1) {
+			e.t.Errorf("%s last %v s, want no limit", what, said[what])
+		}
+	}
+	return true
 }

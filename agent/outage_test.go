@@ -50,27 +50,27 @@ func TestOutage(t *testing.T) {
 		"all": {
 			holdings{identity: now.Add(1), revocation: now.Add(2), lastGood: now.Add(3), names: true, relay: xdsproxy.Status{LastResponse: now}},
 			[]lasting{
-				{"identity", now.Add(1), false, fail},
-				{"revocations", now.Add(2), false, "covered peers are refused"},
-				{"configuration", time.Time{}, false, missing},
-				{"last good", now.Add(3), false, empty},
-				{"token keys", time.Time{}, false, keys},
-				{"names", time.Time{}, false, missing},
+				{What: "identity", Until: now.Add(1), Then: fail},
+				{What: "revocations", Until: now.Add(2), Then: "covered peers are refused"},
+				{What: "configuration", Then: missing},
+				{What: "last good", Until: now.Add(3), Then: empty},
+				{What: "token keys", Then: keys},
+				{What: "names", Then: missing},
 			},
 		},
 		"nothing": {holdings{}, []lasting{
-			{"identity", time.Time{}, true, fail},
-			{"configuration", time.Time{}, true, missing},
-			{"last good", time.Time{}, true, empty},
-			{"token keys", time.Time{}, true, keys},
-			{"names", time.Time{}, true, missing},
+			{What: "identity", Missing: true, Then: fail},
+			{What: "configuration", Missing: true, Then: missing},
+			{What: "last good", Missing: true, Then: empty},
+			{What: "token keys", Missing: true, Then: keys},
+			{What: "names", Missing: true, Then: missing},
 		}},
 		"last good, the identity elsewhere": {holdings{external: true, relay: xdsproxy.Status{LastGood: true}}, []lasting{
-			{"identity", time.Time{}, true, "another SDS server manages it"},
-			{"configuration", time.Time{}, false, missing},
-			{"last good", time.Time{}, true, empty},
-			{"token keys", time.Time{}, false, keys},
-			{"names", time.Time{}, true, missing},
+			{What: "identity", Missing: true, Then: "another SDS server manages it"},
+			{What: "configuration", Then: missing},
+			{What: "last good", Missing: true, Then: empty},
+			{What: "token keys", Then: keys},
+			{What: "names", Missing: true, Then: missing},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,14 +89,17 @@ type signer struct {
 	away atomic.Bool
 }
 
-func newSigner(t *testing.T) *signer {
+func newSigner(t *testing.T) *signer { return newSignerFor(t, 1000*time.Hour) }
+
+// newSignerFor returns an authority whose root is valid for a time.
+func newSignerFor(t *testing.T, life time.Duration) *signer {
 	t.Helper()
 	key, err := certs.NewKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
 	}
 	root := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, SubjectKeyId: []byte{1},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)

@@ -29,26 +29,27 @@ import (
 
 // parts are the components of the agent.
 type parts struct {
-	files    *sds.Files       // nil if another server manages the identity
-	ca       *caclient.Client // nil if the identity is in files
-	workload *sds.Workload    // nil if another server manages the identity
-	secrets  *sds.Server      // nil without Envoy, or if another server serves it
-	output   *sds.Output      // nil without OUTPUT_CERTS
-	relay    *xdsproxy.Proxy
-	lastGood *lastgood.Store // nil when nothing is kept
-	keeps    bool            // the identity is kept too
-	debug    *xdsproxy.Debug // nil when the debug port is off
-	dns      *dns.Server     // nil without a DNS proxy
-	wasm     *wasm.Cache     // nil when modules are left to Envoy
-	health   *health.Checker // nil if a kubelet probes the application
-	status   *status.Server  // nil when the status port is off
-	envoy    *envoy.Process  // nil with DISABLE_ENVOY
-	manager  sdnotify.Manager
-	state    sdnotify.Check // for the manager
-	binary   string
-	unsafe   bool // an Envoy with known bypasses of authorization is allowed
-	hot      bool // SIGHUP triggers a hot restart
-	limited  bool // the agent limits its memory: the user has not tuned Go
+	files       *sds.Files       // nil if another server manages the identity
+	ca          *caclient.Client // nil if the identity is in files
+	workload    *sds.Workload    // nil if another server manages the identity
+	secrets     *sds.Server      // nil without Envoy, or if another server serves it
+	output      *sds.Output      // nil without OUTPUT_CERTS
+	relay       *xdsproxy.Proxy
+	lastGood    *lastgood.Store // nil when nothing is kept
+	keeps       bool            // the identity is kept too
+	debug       *xdsproxy.Debug // nil when the debug port is off
+	dns         *dns.Server     // nil without a DNS proxy
+	wasm        *wasm.Cache     // nil when modules are left to Envoy
+	health      *health.Checker // nil if a kubelet probes the application
+	status      *status.Server  // nil when the status port is off
+	envoy       *envoy.Process  // nil with DISABLE_ENVOY
+	credentials *credentials    // nil with DISABLE_ENVOY
+	manager     sdnotify.Manager
+	state       sdnotify.Check // for the manager
+	binary      string
+	unsafe      bool // an Envoy with known bypasses of authorization is allowed
+	hot         bool // SIGHUP triggers a hot restart
+	limited     bool // the agent limits its memory: the user has not tuned Go
 
 	socks *sockets
 	// kept are copies of the sockets while another agent replaces this one, else nil.

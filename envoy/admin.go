@@ -118,23 +118,34 @@ func ignored(listener string, ports []int) bool {
 	return false
 }
 
-func (a *Admin) do(ctx context.Context, method, path, query string) (string, error) {
+// ask sends a request and returns a response with status 200, whose body the caller must close.
+func (a *Admin) ask(ctx context.Context, method, path, query string) (*http.Response, error) {
 	target := url.URL{Scheme: "http", Host: a.address, Path: path, RawQuery: query}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
-		return "", fmt.Errorf("ask envoy's admin port: %w", err)
+		return nil, fmt.Errorf("ask envoy's admin port: %w", err)
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("ask envoy's admin port: %w", err)
+		return nil, fmt.Errorf("ask envoy's admin port: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer func() { _ = resp.Body.Close() }()                       // read-only: closing cannot lose data
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, adminMaxBody)) // a part is better than nothing
+		return nil, fmt.Errorf("envoy's admin port at %s answered %s to %s: %s", a.address, resp.Status, path, clip.Text(strings.TrimSpace(string(body)), maxOutput))
+	}
+	return resp, nil
+}
+
+func (a *Admin) do(ctx context.Context, method, path, query string) (string, error) {
+	resp, err := a.ask(ctx, method, path, query)
+	if err != nil {
+		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }() // read-only: closing cannot lose data
 	body, err := io.ReadAll(io.LimitReader(resp.Body, adminMaxBody))
 	if err != nil {
 		return "", fmt.Errorf("read the answer of envoy's admin port to %s: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("envoy's admin port at %s answered %s to %s: %s", a.address, resp.Status, path, clip.Text(strings.TrimSpace(string(body)), maxOutput))
 	}
 	return string(body), nil
 }

@@ -5,16 +5,10 @@ package sds_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,10 +25,9 @@ import (
 //   - after a renewal, new handshakes use the new certificate.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	binary := envoytest.Binary(t)
 	a := newAuthority(t)
 	r := newRig(t, a)
-	address := startEnvoy(t, binary, r.socket)
+	address := startEnvoy(t, r.socket)
 
 	first := requestOverTLS(t, a, address)
 	if got := first.URIs[0].String(); got != web().String() {
@@ -52,7 +45,7 @@ func TestEnvoy(t *testing.T) {
 	// Use certificates that expire within seconds, so that a renewal follows soon.
 	short := newAuthority(t)
 	short.set(nil, 4*time.Second)
-	address = startEnvoy(t, binary, newRig(t, short).socket)
+	address = startEnvoy(t, newRig(t, short).socket)
 	old := requestOverTLS(t, short, address)
 	eventually(t, "Envoy presents the renewed certificate", func() bool {
 		return !requestOverTLS(t, short, address).Equal(old)
@@ -64,7 +57,6 @@ func TestEnvoy(t *testing.T) {
 //   - a client whose certificate has been revoked is rejected.
 func TestEnvoyWithFiles(t *testing.T) {
 	t.Parallel()
-	binary := envoytest.Binary(t)
 	a, v := newAuthority(t), &volume{t: t, dir: t.TempDir()}
 	r := &rig{authority: a, log: &syncBuffer{}}
 	files, revoked := newFiles(t, r.logger(), nil), filepath.Join(t.TempDir(), "crl.pem")
@@ -78,7 +70,7 @@ func TestEnvoyWithFiles(t *testing.T) {
 	}
 	rotate()
 	name := "file-cert:" + v.path(chainFile) + "~" + v.path(keyFile)
-	address := startEnvoy(t, binary, r.socket, func(config string) string {
+	address := startEnvoy(t, r.socket, func(config string) string {
 		return strings.Replace(config, "name: default\n", "name: "+name+"\n", 1)
 	})
 	requestOverTLS(t, a, address)
@@ -117,65 +109,14 @@ func TestEnvoyWithFiles(t *testing.T) {
 
 // startEnvoy runs an Envoy that receives its secrets from the socket, and returns the address of
 // its listener.
-func startEnvoy(t *testing.T, binary, socket string, changes ...func(config string) string) string {
+func startEnvoy(t *testing.T, socket string, changes ...func(config string) string) string {
 	t.Helper()
-	dir := t.TempDir()
-	config, adminFile := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
 	text := fmt.Sprintf(envoyConfig, socket)
 	for _, change := range changes {
 		text = change(text)
 	}
-	write(t, config, []byte(text))
-	var output syncBuffer
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, binary, "-c", config, "--admin-address-path", adminFile,
-		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warn")
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // it was killed, so an error is expected
-		if t.Failed() {
-			t.Logf("Envoy wrote:\n%s", output.String())
-		}
-	})
-	var listeners struct {
-		Statuses []struct {
-			Address struct {
-				Socket struct {
-					Address string `json:"address"`
-					Port    int    `json:"port_value"`
-				} `json:"socket_address"`
-			} `json:"local_address"`
-		} `json:"listener_statuses"`
-	}
-	eventually(t, "Envoy's listener", func() bool {
-		admin, err := os.ReadFile(adminFile)
-		if err != nil || len(admin) == 0 {
-			return false
-		}
-		body, err := get(ctx, "http://"+string(admin)+"/listeners?format=json")
-		return err == nil && json.Unmarshal(body, &listeners) == nil && len(listeners.Statuses) == 1
-	})
-	s := listeners.Statuses[0].Address.Socket
-	return net.JoinHostPort(s.Address, fmt.Sprint(s.Port))
-}
-
-func get(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	return body, err
+	_, addresses := envoytest.Start(t, text, "inbound")
+	return addresses["inbound"]
 }
 
 // requestOverTLS makes a request with a client certificate of the authority and returns the

@@ -93,9 +93,9 @@ func systemFileRoots(contents [][]byte) (*material, error) {
 	return newValidation(contents[0], nil, time.Time{}), nil
 }
 
-// parseCRL checks lists of revoked certificates. It returns the earliest time of the next
-// update of a list, or zero if none has one.
-func parseCRL(data []byte) (next time.Time, err error) {
+// NextUpdate checks lists of revoked certificates, in PEM. It returns the earliest time of the
+// next update of a list, or zero if none has one.
+func NextUpdate(data []byte) (next time.Time, err error) {
 	begun, n := bytes.Count(data, []byte("-----BEGIN ")), 0
 	for {
 		block, rest := pem.Decode(data)

@@ -54,7 +54,7 @@ func TestParseCRL(t *testing.T) {
 		"other":     {data: []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), wantErr: "not X509 CRL"},
 		"broken":    {data: []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), wantErr: "list 1"},
 	} {
-		next, err := parseCRL(tc.data)
+		next, err := NextUpdate(tc.data)
 		if tc.wantErr != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("%s: got error %v, want one with %q", name, err, tc.wantErr)
@@ -69,8 +69,8 @@ func FuzzParseCRL(f *testing.F) {
 	f.Add(newCRL(f))
 	f.Add([]byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n-----BEGIN X"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, err := parseCRL(data); err == nil {
-			if _, err := parseCRL(slices.Concat(data, []byte("\n"), data)); err != nil {
+		if _, err := NextUpdate(data); err == nil {
+			if _, err := NextUpdate(slices.Concat(data, []byte("\n"), data)); err != nil {
 				t.Fatalf("two copies of an accepted list are rejected: %v", err)
 			}
 		}

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// Names of the workload's own secrets.
+// Names of secrets that every workload has.
 const (
-	NameDefault = "default" // chain and key of the workload
-	NameRoots   = "ROOTCA"  // roots of the mesh
+	NameDefault = "default"                 // chain and key of the workload
+	NameRoots   = "ROOTCA"                  // roots of the mesh
+	NameSystem  = prefixRoots + systemRoots // roots of the operating system
 )
 
 const (
@@ -54,7 +55,7 @@ func parseName(name string) (resource, error) {
 		return resource{kind: kindLeaf}, nil
 	case NameRoots, builtinRoots:
 		return resource{kind: kindRoots}, nil
-	case prefixRoots + systemRoots:
+	case NameSystem:
 		return resource{kind: kindSystemRoots}, nil
 	}
 	if rest, ok := strings.CutPrefix(name, prefixCert); ok {
@@ -68,6 +69,18 @@ func parseName(name string) (resource, error) {
 		return filesOf(kindFileRoots, path)
 	}
 	return resource{}, errors.New("only default, ROOTCA and names with file-cert and file-root are served")
+}
+
+// OwnSecret reports whether a secret is the workload's identity or the roots of the mesh.
+func OwnSecret(name string) bool {
+	r, err := parseName(name)
+	return err == nil && !r.ofFiles()
+}
+
+// FilesOf returns the files that a secret names, or none.
+func FilesOf(name string) []string {
+	r, _ := parseName(name) // without paths after an error
+	return r.paths
 }
 
 func filesOf(k kind, paths ...string) (resource, error) {

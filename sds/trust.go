@@ -48,7 +48,7 @@ func (w *Workload) followCRL(files *Files, path string) {
 	files.follow(&group{
 		paths: []string{path}, optional: true,
 		take: func(contents [][]byte) error {
-			next, err := parseCRL(contents[0])
+			next, err := NextUpdate(contents[0])
 			if err != nil {
 				return err
 			}

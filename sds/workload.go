@@ -84,7 +84,7 @@ func (w *Workload) RevocationEnd() time.Time {
 	w.mu.Lock()
 	crl := w.in.crl
 	w.mu.Unlock()
-	next, err := parseCRL(crl)
+	next, err := NextUpdate(crl)
 	if err != nil {
 		return time.Time{} // only lists that can be parsed are in force
 	}

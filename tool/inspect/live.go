@@ -148,6 +148,12 @@ func (o *observer) certificates(outages []outage, proxies []proxy) (list []mesh.
 	longest := map[string]time.Duration{}
 	for i, out := range outages {
 		one := mesh.Trouble{Workload: strings.TrimSuffix(proxies[i].name, "."+proxies[i].namespace)}
+		for _, c := range out.Credentials {
+			if !c.Until.IsZero() && !c.Until.After(out.Now) {
+				text := fmt.Sprintf("%s: expired at %s: %s", oneLine(c.What), c.Until.Local().Format(time.TimeOnly), oneLine(c.Then))
+				list = append(list, mesh.Trouble{Workload: one.Workload, Text: text, Cure: c.renewed()})
+			}
+		}
 		if out.Error != "" {
 			one.Text = "the agent does not answer: " + oneLine(out.Error)
 			list = append(list, one)

@@ -47,7 +47,7 @@ func TestObserve(t *testing.T) {
 		_, _ = io.WriteString(w, requestsOf("destination", "web", "catalog-v1", well, badly)+requestsOf("destination", "web", "catalog-v2", well, 0)) // see above
 	})
 	mux.HandleFunc("/debug/outage", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(outage{Now: clock, Parts: []lasting{{What: identity, Until: expires, Then: "x"}}}) // see above
+		_ = json.NewEncoder(w).Encode(outage{Now: clock, Parts: []lasting{{What: identity, Until: expires, Then: "x"}}, Credentials: []lasting{{What: "certificate shop-tls", Until: expires, Then: "peers refuse it", By: "its owner"}}}) // see above
 	})
 	listener, err := net.Listen("tcp", host+":"+agentPort)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestObserve(t *testing.T) {
 	until := expires.Local().Format(time.TimeOnly)
 	check("it is not renewed", mesh.Observation{Troubles: []mesh.Trouble{{Warning: true, Workload: "web", Text: "the certificate of the workload has not been renewed and expires at " + until}}})
 	clock = expires
-	check("it has expired", mesh.Observation{Troubles: []mesh.Trouble{{Workload: "web", Text: "the certificate of the workload expired at " + until}}})
+	check("it has expired", mesh.Observation{Troubles: []mesh.Trouble{{Workload: "web", Text: "certificate shop-tls: expired at " + until + ": peers refuse it", Cure: "Renewed by its owner."}, {Workload: "web", Text: "the certificate of the workload expired at " + until}}})
 	expires = expires.Add(time.Hour)
 	check("renewed", mesh.Observation{})
 	if analyzed != 3 {

@@ -31,6 +31,8 @@ type outage struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"` // when the control plane came or went
 	Parts     []lasting `json:"parts,omitempty"`
+	// Credentials are other secrets of the proxy, those that end first.
+	Credentials []lasting `json:"credentials,omitempty"`
 }
 
 // agentTimeout is how long the agent of a proxy may take to say when its certificate expires.
@@ -53,9 +55,10 @@ func agentsOf(ctx context.Context, answers []answer[report.Replica], timeout tim
 // identity is the name that agents have for the certificate among what lasts.
 const identity = "identity"
 
-// expired reports whether the certificate of a workload has expired, or there is none.
+// expired reports whether the certificate of a workload, or one of its credentials, has expired.
 func (o outage) expired() bool {
-	return slices.ContainsFunc(o.Parts, func(p lasting) bool { return p.What == identity && !p.Until.IsZero() && !p.Until.After(o.Now) })
+	ended := func(p lasting) bool { return !p.Until.IsZero() && !p.Until.After(o.Now) }
+	return slices.ContainsFunc(o.Credentials, ended) || slices.ContainsFunc(o.Parts, func(p lasting) bool { return p.What == identity && ended(p) })
 }
 
 // certificate returns until when the certificate of a proxy is valid; "" if no agent was asked.
@@ -71,9 +74,34 @@ func (v view) certificate() string {
 	case i < 0 || o.Parts[i].Missing:
 		return "none"
 	}
-	lasts, until := o.Parts[i].lasts(o.Now)
-	if lasts == "expired" {
+	return o.Parts[i].left(o.Now)
+}
+
+// credential returns the credential of a proxy that ends first; "" if it has none.
+func (v view) credential() string {
+	if len(v.agents) == 0 || len(v.agents[0].Credentials) == 0 {
+		return ""
+	}
+	o := v.agents[0]
+	first := o.Credentials[0]
+	text := first.What + ": " + first.left(o.Now)
+	if first.Unknown {
+		return text + ": " + first.Then
+	}
+	if len(o.Credentials) > 1 {
+		text += "; others later"
+	}
+	return text
+}
+
+// left returns how long a certificate lasts, as a part of a sentence.
+func (p lasting) left(now time.Time) string {
+	lasts, until := p.lasts(now)
+	switch lasts {
+	case "expired":
 		return "expired at " + until
+	case "unknown":
+		return lasts
 	}
 	return lasts + " left, until " + until
 }
@@ -83,7 +111,9 @@ type lasting struct {
 	What    string    `json:"what"`
 	Until   time.Time `json:"until,omitzero"` // zero: no limit
 	Missing bool      `json:"missing,omitempty"`
+	Unknown bool      `json:"unknown,omitempty"`
 	Then    string    `json:"then"`
+	By      string    `json:"by,omitempty"` // who must renew it, if not the mesh
 }
 
 // outage prints how long the workloads of agents last. It asks no control plane.
@@ -189,13 +219,41 @@ func (v view) outages(list []outage) error {
 		if _, err := v.columns(rows, "THEN"); err != nil {
 			return err
 		}
+		v.credentials(o)
 	}
 	return nil
+}
+
+// credentials prints the credentials of an agent's answer.
+func (v view) credentials(o outage) {
+	if len(o.Credentials) > 0 {
+		v.say("\nCredentials, which the mesh does not renew:\n")
+	}
+	for _, p := range o.Credentials {
+		then := ", then "
+		if p.Unknown || !p.Until.After(o.Now) {
+			then = ": "
+		}
+		v.say("  %s: %s%s%s\n", p.What, p.left(o.Now), then, p.Then)
+		if text := p.renewed(); text != "" {
+			v.say("    %s\n", text)
+		}
+	}
+}
+
+// renewed returns a sentence that says who must renew a credential; "" if that is not known.
+func (p lasting) renewed() string {
+	if p.By == "" {
+		return ""
+	}
+	return "Renewed by " + oneLine(p.By) + "."
 }
 
 // lasts returns the columns LASTS and UNTIL.
 func (p lasting) lasts(now time.Time) (lasts, until string) {
 	switch left := p.Until.Sub(now); {
+	case p.Unknown:
+		return "unknown", "-"
 	case p.Missing:
 		return "none", "-"
 	case p.Until.IsZero():

@@ -27,9 +27,16 @@ func testOutages() []outage {
 			{What: "last good", Until: now.Add(72 * time.Hour), Then: "a new Envoy stays empty"},
 			{What: "token keys", Then: "new keys are missing"},
 			{What: "names", Missing: true, Then: "changes are missing"},
+		}, Credentials: []lasting{
+			{What: "revocations shop-tls-cacert", Until: ago(time.Minute), Then: "covered peers are refused", By: "the owner of Secret shop/shop-tls-cacert or shop/shop-tls"},
+			{What: "certificate /etc/certs/tls.crt", Until: now.Add(time.Hour), Then: "peers refuse it", By: "the program that writes /etc/certs/tls.crt and /etc/certs/tls.key"},
+			{What: "other credentials", Until: now.Add(72 * time.Hour), Then: "the first of 4 ends"},
 		}},
 		{Agent: "10.0.0.8:15020", Error: "connection refused"},
-		{Agent: "10.0.0.9:15020", Now: now, Parts: []lasting{{What: "identity", Until: ago(time.Second), Then: "\x1b[31mred\n"}}},
+		{
+			Agent: "10.0.0.9:15020", Now: now, Parts: []lasting{{What: "identity", Until: ago(time.Second), Then: "\x1b[31mred\n"}},
+			Credentials: []lasting{{What: "credentials", Missing: true, Unknown: true, Then: "envoy does not answer"}},
+		},
 		{Agent: "10.0.0.10:15020", Now: now, Since: ago(time.Hour), Connected: true, Parts: []lasting{{What: "identity", Until: now.Add(59 * time.Second), Then: fails}}},
 	}
 }

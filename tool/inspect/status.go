@@ -41,8 +41,9 @@ and the expiry of its certificate, for which its agent is asked.
 ` + reachLong + `
 
 With --agent, print how long a workload keeps working while control plane,
-certificate authority and token issuers stay away. The agent answers, so this also
-works while no control plane does. ` + reachCure + `.
+certificate authority and token issuers stay away, when its other certificates,
+roots and revocation lists end, such as those of gateways, and who renews them. The
+agent answers, so this also works while no control plane does. ` + reachCure + `.
 
 The exit code is 0 if every proxy shown is up to date; 1 if one is not, has an expired
 certificate, or a control plane does not answer; 2 for a wrong command line.

@@ -41,6 +41,7 @@ func (v view) proxy(p report.Proxy) error {
 		{"Identity", p.Identity},
 		{"Versions", versions(p)},
 		{"Certificate", v.certificate()},
+		{"Credentials", v.credential()},
 		{"Connected", fmt.Sprintf("%s ago, to control plane %s", age(p.Connected, v.now), cmp.Or(p.Replica, "without a name"))},
 	}
 	if worst(p) == report.Gone {

@@ -185,7 +185,7 @@ func keyOf(agents []outage) string {
 	var b strings.Builder
 	for _, o := range agents {
 		fmt.Fprintln(&b, o.Agent, o.Error, o.Connected, o.Since)
-		for _, p := range o.Parts {
+		for _, p := range slices.Concat(o.Parts, o.Credentials) {
 			fmt.Fprintln(&b, p, !p.Until.After(o.Now))
 		}
 	}

@@ -283,26 +283,30 @@ function showOutages(data, message) {
     const p = (o.parts ?? []).find(p => p.what === what);
     return !p || p.missing ? 'none' : p.until ? time(p.until, 'left') : 'no limit';
   };
+  const credential = p => el('div', { title: [p.then, p.by && p.by + ' renews it'].filter(Boolean).join('; ') }, p.what, ' ', p.unknown ? 'unknown' : time(p.until, 'left'));
   const thens = what => data.flatMap(o => o.parts ?? []).find(p => p.what === what)?.then ?? '';
   const good = data.filter(o => !o.error), silent = data.filter(o => o.error);
   fill('clocks', [
     ['Proxy', 'name', o => soft(o.proxy)],
     ['Control plane', 'fixed', o => o.connected ? badge('connected', 'good') : o.since ? [badge('lost', 'bad'), ' ', time(o.since, 'age')] : badge('never reached', 'bad')],
     ...whats.map(what => [what[0]?.toUpperCase() + what.slice(1), 'fixed', o => part(o, what)]),
+    ...(good.some(o => o.credentials?.length) ? [['Credentials', 'name', o => (o.credentials ?? []).slice(0, 3).map(credential)]] : []),
   ], good, o => [o.proxy], 'No agent answers.');
   const head = id('clocks').tHead?.rows[0];
   whats.forEach((what, i) => head?.cells[i + 2].append(sub(thens(what))));
   for (const o of silent.slice(0, 5)) note(message, `The agent of ${o.proxy} at ${o.agent} does not answer: ${o.error}`);
   if (silent.length > 5) note(message, `and ${plural(silent.length - 5, 'other', 'others')}`);
-  const lost = good.filter(o => !o.connected), soon = good.flatMap(o => (o.parts ?? []).filter(p => p.what === 'identity' && Date.parse(p.until) - now() < 600_000).map(p => [o.proxy, p.until]));
+  const certificates = o => [...(o.parts ?? []).filter(p => p.what === 'identity'), ...(o.credentials ?? [])].filter(p => p.until)
+    .map(p => [p.what === 'identity' ? o.proxy : `${p.what} of ${o.proxy}`, p.until]);
+  const lost = good.filter(o => !o.connected), soon = good.flatMap(certificates).filter(c => Date.parse(c[1]) - now() < 600_000);
   const named = list => list[0] + (list.length > 1 ? ` and ${plural(list.length - 1, 'other', 'others')}` : '');
   wrong.outage = [
     ...soon.length > 0 ? [['bad', 'certificate', named(soon.map(s => s[0])), soon.some(s => Date.parse(s[1]) <= now()) ? 'expired' : 'expires in less than 10 minutes', () => goTo('outages')]] : [],
     ...lost.length > 0 ? [['bad', 'lost', named(lost.map(o => o.proxy)), 'not connected to the control plane', () => goTo('outages')]] : [],
     ...silent.length > 0 ? [['warn', 'agent', named(silent.map(o => o.proxy)), 'no answer', () => goTo('outages')]] : [],
   ];
-  const first = good.flatMap(o => (o.parts ?? []).filter(p => p.what === 'identity' && p.until).map(p => [p.until, o.proxy])).sort((a, b) => Date.parse(a[0]) - Date.parse(b[0]))[0];
-  tile('expiry', first ? time(first[0], 'left') : '–', first ? `until ${first[1]} expires` : '');
+  const first = good.flatMap(certificates).sort((a, b) => Date.parse(a[1]) - Date.parse(b[1]))[0];
+  tile('expiry', first ? time(first[1], 'left') : '–', first ? `until ${first[0]} expires` : '');
   if (panels.status.answer) show('status');
 }
 
