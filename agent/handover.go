@@ -31,7 +31,6 @@ const (
 	// namesPatience is how long lookups wait for the first names after a handover. It is shorter than
 	// the five seconds after which resolvers give up.
 	namesPatience = 4 * time.Second
-	namesPoll     = 10 * time.Millisecond
 )
 
 // replaced returns the path of the agent's program if another file is there than the one that runs,
@@ -91,13 +90,21 @@ func (p *parts) exec(ctx context.Context, log *slog.Logger, environ []string) er
 	return p.envoy.Exec(ctx, path, os.Args, environ)
 }
 
-// serveDNS runs the DNS proxy. After a handover, requests wait in its sockets until there are names:
-// without them it would deny those of the mesh.
+// serveDNS runs the DNS proxy.
 func (p *parts) serveDNS(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, namesPatience)
-	defer cancel()
-	for p.socks.inherited && !p.dns.Ready() && waiting.Err() == nil {
-		time.Sleep(namesPoll)
-	}
+	p.awaitNames(ctx)
 	return p.dns.Run(ctx)
+}
+
+// awaitNames waits for the first names after a handover. Requests wait in the sockets of the DNS proxy
+// meanwhile: without names, it would deny those of the mesh.
+func (p *parts) awaitNames(ctx context.Context) {
+	if !p.socks.inherited {
+		return
+	}
+	select {
+	case <-p.dns.Named():
+	case <-time.After(namesPatience):
+	case <-ctx.Done():
+	}
 }

@@ -255,7 +255,13 @@ func TestUpdate(t *testing.T) {
 	if r := exchange(t, s, "udp", request("reviews.", miekg.TypeA, 0)); r.Rcode != miekg.RcodeNameError {
 		t.Errorf("got %v", r)
 	}
+	select {
+	case <-s.Named():
+		t.Error("it is named without a table")
+	default:
+	}
 	s.Update(hosts())
+	<-s.Named()
 	if !s.Ready() || len(s.Table().Hosts) != len(hosts().Hosts) {
 		t.Error("it is not ready with a table")
 	}

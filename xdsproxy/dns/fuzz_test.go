@@ -19,7 +19,7 @@ func offline(t testing.TB, table *nds.Table) *Server {
 	t.Helper()
 	z := newZone("shop.svc.cluster.local", "shop", search)
 	s := &Server{
-		log: discard(), zone: z, metrics: newMetrics(prometheus.NewRegistry()), slots: make(chan struct{}, maxForwards),
+		log: discard(), zone: z, named: make(chan struct{}), metrics: newMetrics(prometheus.NewRegistry()), slots: make(chan struct{}, maxForwards),
 		flights: flights{byKey: map[flightKey]*flight{}}, sent: sentIDs{ids: map[sentID]int{}}, stale: newStaleAnswers(0),
 	}
 	s.Update(table)

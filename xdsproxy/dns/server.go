@@ -65,6 +65,7 @@ type Server struct {
 	upstream atomic.Pointer[resolvers]
 	building sync.Mutex // guards zone; held while a table is built
 	zone     zone
+	named    chan struct{} // closed with the first table
 
 	table  atomic.Pointer[table]  // nil before the first one
 	source atomic.Pointer[[]byte] // the source of the table, encoded, which takes a third of the memory
@@ -99,7 +100,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.MaxStale = defaultMaxStale
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger,
+		cfg: cfg, log: cfg.Logger, named: make(chan struct{}),
 		metrics: newMetrics(cfg.Registerer), slots: make(chan struct{}, maxForwards),
 		flights: flights{byKey: map[flightKey]*flight{}}, sent: sentIDs{ids: map[sentID]int{}}, stale: newStaleAnswers(cfg.MaxStale),
 	}
@@ -120,10 +121,12 @@ func (s *Server) Update(from *nds.Table) {
 	s.log.Debug("the name table has changed", "count", len(from.Hosts))
 }
 
-// build builds the lookup structure of a table.
+// build builds the lookup structure of a table. The caller must hold building.
 func (s *Server) build(from *nds.Table) {
 	t, unusable := s.zone.build(from)
-	s.table.Store(t)
+	if s.table.Swap(t) == nil {
+		close(s.named)
+	}
 	s.metrics.hosts.Set(float64(len(from.Hosts) - unusable))
 	if unusable > 0 {
 		s.log.Debug("hosts without a usable name or address are left to upstream", "count", unusable)
@@ -132,6 +135,9 @@ func (s *Server) build(from *nds.Table) {
 
 // Ready reports whether there is a table.
 func (s *Server) Ready() bool { return s.table.Load() != nil }
+
+// Named returns a channel that is closed once there is a table.
+func (s *Server) Named() <-chan struct{} { return s.named }
 
 // Table returns the table as received, or nil before the first one.
 func (s *Server) Table() *nds.Table {
