@@ -105,7 +105,7 @@ type Files struct {
 // the default one. It ends early when done, which may be nil, is closed. If lenient is set, documents
 // that are no objects are skipped.
 func Read(done <-chan struct{}, files []File, in string, lenient bool) Files {
-	f := Files{Manifests: &Manifests{secrets: map[objectName]*secret{}}}
+	f := Files{Manifests: ReadManifests(nil, in)}
 	seen := map[model.Key]string{}
 	for _, file := range files {
 		objects, problems, skipped := codec.DecodeManifests(done, file.Source, file.Data, in)
@@ -127,18 +127,32 @@ func Read(done <-chan struct{}, files []File, in string, lenient bool) Files {
 			seen[c.Key] = c.Source
 			f.Objects = append(f.Objects, c)
 		}
-		r := &manifestReader{source: file.Source, namespace: cmp.Or(in, schema.DefaultNamespace), out: f.Manifests}
-		if len(file.Data) <= codec.MaxFileSize {
-			for doc := range codec.Documents(file.Data) {
-				for _, n := range doc.Nodes() {
-					r.document(n, true)
-				}
-			}
-		}
-		f.Skipped += max(0, skipped-r.used)
+		f.Skipped += max(0, skipped-f.Manifests.read(file, in))
 	}
 	f.Problems = append(f.Problems, f.Manifests.problems...)
 	return f
+}
+
+// ReadManifests reads the objects of Kubernetes in files, as Read does.
+func ReadManifests(files []File, in string) *Manifests {
+	m := &Manifests{secrets: map[objectName]*secret{}}
+	for _, file := range files {
+		m.read(file, in)
+	}
+	return m
+}
+
+// read adds the objects of Kubernetes in a file, and returns their number.
+func (m *Manifests) read(file File, in string) (used int) {
+	r := &manifestReader{source: file.Source, namespace: cmp.Or(in, schema.DefaultNamespace), out: m}
+	if len(file.Data) <= codec.MaxFileSize {
+		for doc := range codec.Documents(file.Data) {
+			for _, n := range doc.Nodes() {
+				r.document(n, true)
+			}
+		}
+	}
+	return r.used
 }
 
 // manifestReader reads the objects of one file.

@@ -57,7 +57,7 @@ func newValidateCommand(cfg Config) *cobra.Command {
 				say(cmd, "%s\n", v.summary())
 			}
 			if thorough.enabled && !failed {
-				result, err := thorough.check(cmd, files)
+				result, err := thorough.check(cmd, files, objects)
 				if err != nil {
 					return err
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/bootstrap/meshconfig"
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/mesh"
 	"github.com/outrigger-mesh/outrigger/tool/deep"
 )
@@ -31,7 +32,7 @@ func (f *deepFlags) add(cmd *cobra.Command) {
 }
 
 // check returns what an Envoy says about the proxies of files.
-func (f *deepFlags) check(cmd *cobra.Command, files fileFlags) (result deep.Result, err error) {
+func (f *deepFlags) check(cmd *cobra.Command, files fileFlags, objects []*model.Config) (result deep.Result, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return result, err
@@ -44,8 +45,7 @@ func (f *deepFlags) check(cmd *cobra.Command, files fileFlags) (result deep.Resu
 	if err != nil {
 		return result, &ExitError{exitUsage, err}
 	}
-	read := analyze.Read(cmd.Context().Done(), files.kept, files.namespace, false)
-	in := analyze.Input{Objects: read.Objects, Manifests: read.Manifests}
+	in := analyze.Input{Objects: objects, Manifests: analyze.ReadManifests(files.kept, files.namespace)}
 	in.Build(settings)
 	return deep.Check(cmd.Context(), binary, in)
 }
