@@ -228,10 +228,10 @@ func (v view) hop(h report.Hop) {
 }
 
 // field prints a name and its value, shortened if it is very long.
-func (v view) field(name, value string) {
-	const indent = 11
-	v.say("  %s%s%s\n", name, strings.Repeat(" ", max(1, indent-2-len(name))), columns.Shorten(oneLine(value), maxErrText))
-}
+func (v view) field(name, value string) { v.line(name, columns.Shorten(oneLine(value), maxErrText)) }
+
+// line prints a name and its value.
+func (v view) line(name, value string) { v.say("  %-8s %s\n", name, value) }
 
 // because prints what decides.
 func (v view) because(d report.Decision) {

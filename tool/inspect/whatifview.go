@@ -171,7 +171,7 @@ func (v view) flips(w report.WhatIf) {
 func (v view) whole(name, value string) {
 	const indent = 11
 	for _, line := range broken(oneLine(value), v.flags.width()-indent) {
-		v.field(name, line)
+		v.line(name, line)
 		name = ""
 	}
 }
