@@ -214,6 +214,17 @@ func TestProxyTables(t *testing.T) {
 			}
 		}
 	}
+	c, err := readDump([]byte(savedDump()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var piped bytes.Buffer
+	if err := (view{out: &piped, flags: &askFlags{}}).configuration(c, parts()); err != nil {
+		t.Fatal(err)
+	}
+	if text := piped.String(); strings.Contains(text, "…") || strings.Contains(text, " +") || strings.Contains(text, "too narrow") {
+		t.Errorf("without a terminal something is left out:\n%s", text)
+	}
 }
 
 // clustersOfEnvoy is what Envoy's admin port returns for /clusters?format=json if 10.0.0.7 is ejected.

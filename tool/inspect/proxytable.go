@@ -23,7 +23,7 @@ const commonDomain = ".svc.cluster.local"
 
 // configuration prints a table for each part.
 func (v view) configuration(c *configuration, list []part) error {
-	all, shortened := v.flags.output == outWide, false
+	all, shortened := v.flags.width() == columns.Unlimited, false
 	for i, p := range list {
 		if i > 0 {
 			v.say("\n")

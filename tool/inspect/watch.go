@@ -156,13 +156,13 @@ func (f *askFlags) show(cmd *cobra.Command, every watchFlags, look func(context.
 
 // frameOf returns the frame of an answer, which page prints for readers.
 func (f *askFlags) frameOf(answer any, page func(view) error) (frame, error) {
-	same, err := json.Marshal(answer)
-	return frame{same: string(same), page: func(v view) error {
-		if f.forReaders() {
-			return page(v)
-		}
-		return f.write(v.out, answer)
-	}}, err
+	if !f.forReaders() {
+		same, err := json.Marshal(answer)
+		return frame{same: string(same), page: func(v view) error { return f.write(v.out, answer) }}, err
+	}
+	var same bytes.Buffer
+	err := page(view{out: &same, flags: f}) // without a clock there are no ages
+	return frame{same: same.String(), page: page}, err
 }
 
 // missing adds the control planes that do not answer to a frame. A watcher, which may be nil, says it.

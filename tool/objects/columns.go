@@ -22,21 +22,21 @@ type column struct {
 	value func(*model.Config) string
 }
 
-// columnsOf returns the columns of a kind after the name. They match the printer columns in the
-// definitions of the kinds.
-func columnsOf(kind model.Kind) []column {
+// columnsOf returns the columns of a kind after the name, with all values in a cell, or few. They match the
+// printer columns in the definitions of the kinds.
+func columnsOf(kind model.Kind, all bool) []column {
 	old := column{"AGE", func(c *model.Config) string { return age(c.Created) }}
 	switch kind {
 	case model.VirtualService:
 		return []column{
-			of("GATEWAYS", func(s *networkingv1alpha3.VirtualService) string { return few(s.GetGateways()) }),
-			of("HOSTS", func(s *networkingv1alpha3.VirtualService) string { return few(s.GetHosts()) }), old,
+			of("GATEWAYS", func(s *networkingv1alpha3.VirtualService) string { return few(s.GetGateways(), all) }),
+			of("HOSTS", func(s *networkingv1alpha3.VirtualService) string { return few(s.GetHosts(), all) }), old,
 		}
 	case model.DestinationRule:
 		return []column{of("HOST", (*networkingv1alpha3.DestinationRule).GetHost), old}
 	case model.ServiceEntry:
 		return []column{
-			of("HOSTS", func(s *networkingv1alpha3.ServiceEntry) string { return few(s.GetHosts()) }),
+			of("HOSTS", func(s *networkingv1alpha3.ServiceEntry) string { return few(s.GetHosts(), all) }),
 			of("LOCATION", func(s *networkingv1alpha3.ServiceEntry) string { return s.GetLocation().String() }),
 			of("RESOLUTION", func(s *networkingv1alpha3.ServiceEntry) string { return s.GetResolution().String() }), old,
 		}
@@ -53,16 +53,16 @@ func columnsOf(kind model.Kind) []column {
 	case model.KubernetesGateway:
 		return []column{of("CLASS", func(s *gatewayv1.GatewaySpec) string { return string(s.GatewayClassName) }), old}
 	case model.HTTPRoute:
-		return []column{of("HOSTNAMES", func(s *gatewayv1.HTTPRouteSpec) string { return hostnames(s.Hostnames) }), old}
+		return []column{of("HOSTNAMES", func(s *gatewayv1.HTTPRouteSpec) string { return hostnames(s.Hostnames, all) }), old}
 	case model.GRPCRoute:
-		return []column{of("HOSTNAMES", func(s *gatewayv1.GRPCRouteSpec) string { return hostnames(s.Hostnames) }), old}
+		return []column{of("HOSTNAMES", func(s *gatewayv1.GRPCRouteSpec) string { return hostnames(s.Hostnames, all) }), old}
 	case model.Ingress:
 		return []column{of("HOSTS", func(s *kubenetworkingv1.IngressSpec) string {
 			var hosts []string
 			for _, r := range s.Rules {
 				hosts = append(hosts, r.Host)
 			}
-			return few(hosts)
+			return few(hosts, all)
 		}), old}
 	}
 	return []column{old}
@@ -82,19 +82,19 @@ func of[T any](title string, text func(*T) string) column {
 	}}
 }
 
-func hostnames(list []gatewayv1.Hostname) string {
+func hostnames(list []gatewayv1.Hostname, all bool) string {
 	texts := make([]string, len(list))
 	for i, h := range list {
 		texts[i] = string(h)
 	}
-	return few(texts)
+	return few(texts, all)
 }
 
-// mostShown is the maximum number of values in a table cell.
+// mostShown is the maximum number of values in a cell of a table that fits a terminal.
 const mostShown = 3
 
-func few(list []string) string {
-	if len(list) > mostShown {
+func few(list []string, all bool) string {
+	if !all && len(list) > mostShown {
 		return fmt.Sprintf("%s +%d more", strings.Join(list[:mostShown], ","), len(list)-mostShown)
 	}
 	return strings.Join(list, ",")

@@ -160,7 +160,7 @@ func (p printer) tables(objects []*model.Config, changed map[model.Key]bool) err
 	several, shortened := len(objects) > 0 && objects[0].Kind != objects[len(objects)-1].Kind, false
 	for first, i := 0, 0; first < len(objects); first = i {
 		kind := objects[first].Kind
-		shown := columnsOf(kind)
+		shown := columnsOf(kind, width == columns.Unlimited)
 		rows := [][]string{row(p.namespaces, "NAMESPACE", "NAME", shown, func(c column) string { return c.title })}
 		for i = first; i < len(objects) && objects[i].Kind == kind; i++ {
 			c, name := objects[i], objects[i].Name

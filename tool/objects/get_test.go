@@ -15,7 +15,7 @@ func TestNarrowTerminal(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	long := "a." + strings.Repeat("long.", 12) + "example"
-	file := s.file("two.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: outside}\nspec: {hosts: ["+long+"], ports: [{number: 80, name: http}], resolution: DNS}\n---\n"+
+	file := s.file("two.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: outside}\nspec: {hosts: ["+long+", b.example, c.example, d.example], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS}\n---\n"+
 		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: outside}\nspec: {host: "+long+"}\n")
 	if code, _, errs := s.run("apply", "-f", file); code != 0 {
 		t.Fatal(errs)
@@ -38,7 +38,7 @@ func TestNarrowTerminal(t *testing.T) {
 		}
 	}
 	s.width = 0
-	if _, out, _ := s.run("get", "all", "-A"); strings.Count(out, long) != 2 {
+	if _, out, _ := s.run("get", "all", "-A"); strings.Count(out, long) != 2 || !strings.Contains(out, "d.example") {
 		t.Errorf("without a terminal get prints\n%s", out)
 	}
 }
