@@ -190,3 +190,19 @@ func TestMistakenLogs(t *testing.T) {
 		})
 	}
 }
+
+func FuzzLogged(f *testing.F) {
+	f.Add(`[t] "GET /a b HTTP/1.1" 503 UF 0 0 1 - "-" "a b" "7f" "catalog:80" "10.0.0.1:80"`)
+	f.Add(envoyconf.TextFormat)
+	f.Add(`{"direction":"inbound","downstream_local_address":"x"}`)
+	f.Fuzz(func(t *testing.T, line string) {
+		l, err := parseLogged([]byte(line))
+		if err != nil {
+			return
+		}
+		l.complete(&requestFlags{}, func(string) bool { return false })
+		if l.result() == "" {
+			t.Error("no result")
+		}
+	})
+}

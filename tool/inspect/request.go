@@ -160,7 +160,17 @@ func (f *requestFlags) run(cmd *cobra.Command) error {
 }
 
 // succeeds reports whether all requests like one are allowed.
-func succeeds(d report.Decision) bool { return d.Allowed && (d.Client == nil || d.Client.Failing == 0) }
+func succeeds(d report.Decision) bool { return d.Allowed && failingAt(d) == nil }
+
+// failingAt returns the decision whose request fails in part at the proxy that sends it; nil if there is none.
+func failingAt(d report.Decision) *report.Decision {
+	for one := &d; one != nil; one = one.Gateway {
+		if one.Client != nil && one.Client.Failing > 0 {
+			return one
+		}
+	}
+	return nil
+}
 
 // explainedRequest is a request in the JSON and YAML output.
 type explainedRequest struct {

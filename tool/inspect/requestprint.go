@@ -88,7 +88,11 @@ func (v view) decision(d report.Decision) error {
 	case !d.Allowed:
 		verdict = "Denied: the connection is closed"
 	case !succeeds(d):
-		verdict = fmt.Sprintf("Allowed, but %.3g %% of such requests fail at %s", d.Client.Failing, sender)
+		at := failingAt(d)
+		if at.Gateway == nil {
+			sender = "the proxy of the client"
+		}
+		verdict = fmt.Sprintf("Allowed, but %.3g %% of such requests fail at %s", at.Client.Failing, sender)
 	case len(d.Asked) > 0:
 		verdict = "Allowed, unless an external authorizer denies it"
 	}

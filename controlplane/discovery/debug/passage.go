@@ -171,7 +171,9 @@ func (d debugger) behind(p passage, at report.Decision, gateway *Stream, r decis
 		sent.Header["x-forwarded-for"] = append(slices.Clone(sent.Header["x-forwarded-for"]), sent.Peer.String())
 	}
 	sent.Peer = from.address
-	return d.passed(passage{from: from, hop: hop, request: sent, through: &at, passed: p.passed + 1}, target{})
+	out, err := d.passed(passage{from: from, hop: hop, request: sent, through: &at, passed: p.passed + 1}, target{})
+	out.Asked, out.Skipped, out.Trials = slices.Concat(at.Asked, out.Asked), slices.Concat(at.Skipped, out.Skipped), slices.Concat(at.Trials, out.Trials)
+	return out, err
 }
 
 // misunderstood returns why the two sides of a connection do not understand each other; "" if they do.
