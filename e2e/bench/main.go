@@ -117,6 +117,7 @@ func parts() []part {
 		{"stores", (*bench).stores, false},
 		{"what-if", (*bench).whatIf, false},
 		{"history", (*bench).history, false},
+		{"tools", (*bench).tools, false},
 		{"policies", (*bench).policies, false},
 		{"telemetry", (*bench).telemetry, false},
 		{"pushcurve", (*bench).pushCurve, true},
