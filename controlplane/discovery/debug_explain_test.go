@@ -131,7 +131,7 @@ func TestExplain(t *testing.T) {
 	if got := strings.Join(words, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if len(d.Held) != 1 || d.Held[0].Name != "http_proxy" || len(d.Problems) != 1 {
+	if len(d.Held) != 1 || d.Held[0].Name != "http_proxy" || len(d.Held[0].Objects) != 1 || d.Held[0].Objects[0].Source != "shop.yaml:1" || len(d.Problems) != 1 {
 		t.Errorf("got %+v, %+v", d.Held, d.Problems)
 	}
 	replica := eventually(t, h.server, "proxies", "there is a state", func(r report.Replica) bool { return len(r.Proxies) == 1 })

@@ -112,6 +112,14 @@ type Held struct {
 	// LastGood is true if an older version is given instead, false if the
 	// resource is left out.
 	LastGood bool `json:"last_good"`
+	// Objects are those of which the resource is made and that changed with it.
+	Objects []Cause `json:"objects,omitempty"`
+}
+
+// Cause is an object that contributes to a resource.
+type Cause struct {
+	Ref
+	Source string `json:"source,omitempty"`
 }
 
 // Ref names an object.

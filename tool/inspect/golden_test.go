@@ -51,7 +51,9 @@ func types(other ...report.Type) (list []report.Type) {
 const envoysWords = "Error adding/updating listener(s) 10.0.0.7_8080: error adding listener:\n\tcannot bind"
 
 func testMesh() []answer[report.Replica] {
-	held := report.Held{Type: "rds", Name: "http_proxy", By: "cart-1.shop", Reason: "Error adding/updating route(s) http_proxy: regex '(' is bad", Since: ago(90 * time.Second), LastGood: true}
+	held := report.Held{Type: "rds", Name: "http_proxy", By: "cart-1.shop", Reason: "Error adding/updating route(s) http_proxy: regex '(' is bad", Since: ago(90 * time.Second), LastGood: true, Objects: []report.Cause{
+		{Ref: report.Ref{Kind: "VirtualService", Namespace: "shop", Name: "catalog"}, Source: "config/shop/catalog.yaml:3"},
+	}}
 	proxy := func(name, replica string, list ...report.Type) report.Proxy {
 		return report.Proxy{
 			Name: name + ".shop", Namespace: "shop", Cluster: "east", Role: "sidecar", Addresses: []string{"10.0.0.7", "fd00::7"}, Identity: "spiffe://cluster.local/ns/shop/sa/" + name,

@@ -131,10 +131,20 @@ func rejections(proxies []report.Proxy) (list []mesh.Trouble) {
 		workload := strings.TrimSuffix(oneLine(p.Name), "."+p.Namespace)
 		for _, t := range p.Types {
 			if t.State == report.Rejected {
-				list = append(list, mesh.Trouble{Workload: workload, Text: "Envoy refuses " + strings.ToUpper(t.Name) + ": " + oneLine(t.Reason)})
+				refusal := mesh.Trouble{Workload: workload, Text: "Envoy refuses " + strings.ToUpper(t.Name) + ": " + oneLine(t.Reason)}
+				for _, h := range p.Held {
+					if h.Type == t.Name && len(h.Objects) > 0 {
+						o := h.Objects[0]
+						refusal.Kind, refusal.Namespace, refusal.Name, refusal.Source = oneLine(o.Kind), oneLine(o.Namespace), oneLine(o.Name), oneLine(o.Source)
+					}
+				}
+				list = append(list, refusal)
 			}
 		}
 		for _, h := range p.Held {
+			if h.By == p.Name {
+				continue // see above
+			}
 			list = append(list, mesh.Trouble{Warning: true, Workload: workload, Text: fmt.Sprintf("%s %s is held back, because %s refused it: %s", strings.ToUpper(h.Type), oneLine(h.Name), oneLine(h.By), oneLine(h.Reason))})
 		}
 	}

@@ -88,8 +88,11 @@ func TestObserve(t *testing.T) {
 	broken, result.Findings = false, nil
 	replica.Snapshot++
 	replica.Proxies[0].Types = []report.Type{{Name: "cds", State: report.Synced}, {Name: "lds", State: report.Rejected, Reason: "no\x1b[1m"}}
-	replica.Proxies[0].Held = []report.Held{{Type: "rds", Name: "80", By: "other", Reason: "bad"}}
-	check("a rejection", mesh.Observation{Troubles: []mesh.Trouble{{Workload: "web", Text: "Envoy refuses LDS: no [1m"}, {Warning: true, Workload: "web", Text: "RDS 80 is held back, because other refused it: bad"}}})
+	replica.Proxies[0].Held = []report.Held{
+		{Type: "rds", Name: "80", By: "other", Reason: "bad"},
+		{Type: "lds", Name: "l", By: replica.Proxies[0].Name, Reason: "no", Objects: []report.Cause{{Ref: report.Ref{Kind: "EnvoyFilter", Namespace: "shop", Name: "lua"}, Source: "lua.yaml:1"}}},
+	}
+	check("a rejection", mesh.Observation{Troubles: []mesh.Trouble{{Workload: "web", Kind: "EnvoyFilter", Namespace: "shop", Name: "lua", Source: "lua.yaml:1", Text: "Envoy refuses LDS: no [1m"}, {Warning: true, Workload: "web", Text: "RDS 80 is held back, because other refused it: bad"}}})
 	replica.Proxies[0].Types, replica.Proxies[0].Held = nil, nil
 	clock = now.Add(55 * time.Minute)
 	until := expires.Local().Format(time.TimeOnly)

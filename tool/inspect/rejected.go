@@ -83,6 +83,21 @@ func (v view) held(h report.Held) {
 		instead = "the last valid one stays in force"
 	}
 	v.say("  %s %s, by %s %s ago; %s\n    Envoy says: %s\n", h.Type, h.Name, h.By, age(h.Since, v.now), instead, oneLine(h.Reason))
+	for _, o := range h.Objects {
+		v.say("    Made from: %s\n", causeText(o))
+	}
+}
+
+// causeText returns the name of an object as the arguments of commands have it, and its place.
+func causeText(o report.Cause) string {
+	text := strings.ToLower(o.Kind) + "/" + o.Name
+	if o.Namespace != "" {
+		text += "." + o.Namespace
+	}
+	if o.Source != "" {
+		text += " from " + o.Source
+	}
+	return oneLine(text)
 }
 
 func (v view) more(left int) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/quarantine"
+	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
@@ -48,10 +49,39 @@ func (d debugger) heldFrom(st *Stream) (list []heldBack, waits bool) {
 	for _, w := range all {
 		list = append(list, heldBack{
 			item: item{w.Type, w.Name}, made: w.Made,
-			Held: report.Held{Type: st.nameOf(xds.Types[w.Type]), Name: w.Name, By: w.By, Reason: w.Reason, Since: w.Since, LastGood: w.LastGood},
+			Held: report.Held{Type: st.nameOf(xds.Types[w.Type]), Name: w.Name, By: w.By, Reason: w.Reason, Since: w.Since, LastGood: w.LastGood, Objects: d.causes(w)},
 		})
 	}
 	return list, waits
+}
+
+// maxCauses is how many objects are named for a rejected resource.
+const maxCauses = 5
+
+// causes returns the objects of which a rejected resource is made: those that changed with it, or
+// if none did, such as for a new proxy, all.
+func (d debugger) causes(w quarantine.Withheld) (out []report.Cause) {
+	if w.Made == nil {
+		return nil
+	}
+	keys := w.Made.Sources.Keys()
+	if d.cfg.Changed != nil {
+		changed := slices.DeleteFunc(slices.Clone(keys), func(key model.Key) bool {
+			sequence, _, first := d.cfg.Changed(key)
+			return first || sequence <= w.After || sequence > w.UpTo
+		})
+		if len(changed) > 0 {
+			keys = changed
+		}
+	}
+	for _, key := range keys[:min(len(keys), maxCauses)] {
+		cause := report.Cause{Ref: refOf(key)}
+		if c := d.cfg.object(key); c != nil {
+			cause.Source = c.Source
+		}
+		out = append(out, cause)
+	}
+	return out
 }
 
 // item is a resource: its type, as an index of explained, and its name.
