@@ -306,7 +306,7 @@ function showOutages(data, message) {
     ...silent.length > 0 ? [['warn', 'agent', named(silent.map(o => o.proxy)), 'no answer', () => goTo('outages')]] : [],
   ];
   const first = good.flatMap(certificates).sort((a, b) => Date.parse(a[1]) - Date.parse(b[1]))[0];
-  tile('expiry', first ? time(first[1], 'left') : '–', first ? `until ${first[0]} expires` : '');
+  tile('expiry', first ? time(first[1], 'left') : '–', first ? first[0] : '');
   if (panels.status.answer) show('status');
 }
 
@@ -323,7 +323,9 @@ function showTraffic(data, message) {
   for (const text of data.errors ?? []) note(message, text);
   for (const e of data.edges) {
     const key = [e.source, e.source_namespace, e.destination, e.destination_namespace].join('\0');
-    seen.set(key, { ...e, at });
+    const before = seen.get(key), timed = e.p50_milliseconds !== undefined; // Envoy publishes latencies every 5 s, which may be rarer
+    const last = !timed && before && at - before.timed < 15_000 ? { p50_milliseconds: before.p50_milliseconds, p95_milliseconds: before.p95_milliseconds, p99_milliseconds: before.p99_milliseconds } : {};
+    seen.set(key, { ...e, ...last, at, timed: timed ? at : before?.timed });
   }
   for (const [key, e] of seen) if (at - e.at > idleAfter || seen.size > 10_000 && e.at !== at) seen.delete(key);
   const edges = [...seen.values()].map(e => e.at === at ? e : { ...e, idle: true, requests_per_second: 0, tcp_bytes_per_second: 0, success_rate: undefined, p50_milliseconds: undefined, p95_milliseconds: undefined, p99_milliseconds: undefined });
