@@ -106,6 +106,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"completion bash extra", "unknown command"},
 		{"status --wach", `unknown flag: --wach: did you mean "watch"?`},
 		{"status --nothing-like-it", "unknown flag: --nothing-like-it: outrigger status --help lists the flags"},
+		{"top -w", "outrigger top has no --watch: it goes on until Ctrl-C"},
 		{"validate -w", "outrigger validate has no --watch: outrigger analyze, "},
 		{"version extra", "unknown command"},
 		{"validate -f /no/file", "stat /no/file: no such file"},

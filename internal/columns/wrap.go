@@ -104,9 +104,9 @@ func visible(text string) int {
 }
 
 // Wrap breaks the lines of a text that have more than width characters between words. What follows is
-// indented like the last column of the line, such as the meaning of a flag, or by two spaces. Commands remain commands: a
-// backslash ends what continues, and a comment goes before them. A word that is longer than a line stays
-// whole, so that it can be copied.
+// indented like the last column of the line, such as the meaning of a flag, or by two spaces. A command
+// remains one: a backslash ends the lines that continue, and its comment goes before it. A word that is
+// longer than a line stays whole, so that it can be copied.
 func Wrap(text string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -91,6 +92,9 @@ func WrongFlag(cmd *cobra.Command, err error) error {
 				return usage(fmt.Errorf("%s has no -o: %s", cmd.CommandPath(), reason))
 			}
 		case "w", "watch":
+			if slices.Contains([]string{"top", "tap", "dashboard", "up"}, cmd.Name()) {
+				return usage(fmt.Errorf("%s has no --watch: it goes on until Ctrl-C", cmd.CommandPath()))
+			}
 			return usage(fmt.Errorf("%s has no --watch: %s have it", cmd.CommandPath(), strings.Join(watching(cmd.Root()), ", ")))
 		}
 		var names []string
