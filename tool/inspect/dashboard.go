@@ -45,10 +45,10 @@ func newDashboardCommand(cfg Config) *cobra.Command {
 		Use:   "dashboard",
 		Short: "Serve a page that shows the running mesh",
 		Long: `Serve a page that shows the running mesh to the browsers of this machine, until
-Ctrl-C: proxies with their state and how long they last in an outage, a picture of
-who calls whom with rates, success and latency, findings, the last changes and what
-they changed, and a form that explains a request. It shows what status, top, analyze,
-history, diff and explain request print.
+Ctrl-C: what is wrong, proxies with their state and how long they last in an outage,
+who calls whom with rates, success and latency as a picture and a map, findings with
+their objects, the last changes and what they changed, and a form that explains a
+request. It shows what status, top, analyze, history, diff and explain request print.
 
 The page changes nothing, and loads nothing from elsewhere. While a tab shows it,
 the mesh is asked once in each interval, for all tabs together; otherwise it is not
