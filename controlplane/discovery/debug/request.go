@@ -54,8 +54,10 @@ func (d debugger) request() (answerOf, error) {
 	out.Unrecorded = unknown
 	if d.asker.all && d.cfg.Objects != nil && d.query.Get("findings") == "true" {
 		out.Unused = d.unused(decided)
-		if out.Findings, err = d.related(decided); err != nil {
-			return answerOf{}, err
+		if !d.then { // what the stores refused in the past is not known
+			if out.Findings, err = d.related(decided); err != nil {
+				return answerOf{}, err
+			}
 		}
 	}
 	return answerOf{json: out}, nil
