@@ -119,6 +119,8 @@ type Problem struct {
 	Line int
 	// Text is a sentence that names the field, the value and the cure.
 	Text string
+	// Err is why the mesh file cannot be read; nil for other problems.
+	Err error
 }
 
 // Invalid is the error for a mesh that cannot be started. Its text lists all problems.
@@ -143,6 +145,16 @@ func (e *Invalid) Error() string {
 		b.WriteString(p.Text)
 	}
 	return b.String()
+}
+
+// Unwrap returns why the mesh file cannot be read, if that is the problem.
+func (e *Invalid) Unwrap() (list []error) {
+	for _, p := range e.Problems {
+		if p.Err != nil {
+			list = append(list, p.Err)
+		}
+	}
+	return list
 }
 
 // maxMeshFile is the maximum size of a mesh file in bytes, much larger than any handwritten file.
@@ -171,7 +183,7 @@ func load(path string, isolated bool) (*meshFile, []Problem) {
 	}
 	data, err := readLimited(abs)
 	if err != nil {
-		return nil, []Problem{{Text: fmt.Sprintf("%v; name a mesh file with -f, for example -f examples/shop/mesh.yaml", err)}}
+		return nil, []Problem{{Text: fmt.Sprintf("%v; name a mesh file with -f, for example -f examples/shop/mesh.yaml", err), Err: err}}
 	}
 	m, problems := decode(data)
 	if m == nil {

@@ -116,7 +116,7 @@ func (f *storeFlags) url() (string, error) {
 func (f *storeFlags) withStore(cmd *cobra.Command, address string, kinds []model.Kind, use func(context.Context, config.ReadWriter) error) error {
 	store, err := f.cfg.Open(address, kinds)
 	if err != nil {
-		return err
+		return usage(err) // it has not been connected to
 	}
 	r := &running{done: make(chan struct{})}
 	store.SetWatchErrorHandler(func(err error) {

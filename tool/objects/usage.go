@@ -10,8 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -62,7 +64,43 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, out io.Wri
 		return err
 	}
 	root.SetArgs(args)
-	return root.ExecuteContext(ctx)
+	return wrongFile(root.ExecuteContext(ctx), args)
+}
+
+// wrongFile returns an error about the command line, with a cure, if err means that a file that args
+// name cannot be opened or read, and err otherwise.
+func wrongFile(err error, args []string) error {
+	var path *fs.PathError
+	if !errors.As(err, &path) || !slices.ContainsFunc(args, func(arg string) bool { return namesFile(arg, path.Path) }) {
+		return err
+	}
+	cure := ""
+	switch {
+	case errors.Is(path.Err, fs.ErrNotExist):
+		cure = "name one that exists"
+	case errors.Is(path.Err, fs.ErrPermission):
+		cure = "allow this user to read it, or name another one"
+	case errors.Is(path.Err, syscall.EISDIR):
+		cure = "name a file in it"
+	}
+	if text := err.Error(); cure != "" && strings.HasSuffix(text, path.Err.Error()) {
+		err = fmt.Errorf("%w; %s", err, cure)
+	}
+	return usage(err)
+}
+
+// namesFile reports whether an argument, such as --file=a,b, names a file, or the directory of it.
+func namesFile(arg, path string) bool {
+	if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+		arg = value
+	}
+	return slices.ContainsFunc(strings.Split(arg, ","), func(name string) bool {
+		if name == "" {
+			return false
+		}
+		full, err := filepath.Abs(name)
+		return name == path || err == nil && full == path
+	})
 }
 
 // known returns an error if args name a command that does not exist. Instead of an unknown subcommand,
