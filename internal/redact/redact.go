@@ -37,9 +37,10 @@ func withoutKeys(text string) string {
 // harmlessField are fields whose names look like those of secrets, but whose values are names.
 var harmlessField = map[string]bool{"credentialName": true, "credentialNames": true, "secretName": true, "fromCookies": true, "tokenAudience": true}
 
-// conditionField is the name of a field with a text to compare, and valueField one with the value of
-// what another field names.
+// conditionField is the name of a field with a text to compare, inlineField one of Envoy with a text in
+// the configuration itself, and valueField one with the value of what another field names.
 var (
+	inlineField    = regexp.MustCompile(`^inline(_s|S|_b|B)(tring|ytes)$`)
 	conditionField = regexp.MustCompile(`^(exact|prefix|suffix|regex|safeRegex|contains|ignoreCase)$`)
 	valueField     = regexp.MustCompile(`^([vV]alues?|notValues|rawValue|(string|exact|prefix|suffix|contains|safeRegex|range|present)_?[mM]atch)$`)
 )
@@ -60,13 +61,14 @@ func hidden(value any, secret bool) any {
 	case map[string]any:
 		name, _ := v["name"].(string) // an environment variable, a header that is matched
 		sent, _ := v["key"].(string)  // a header that is set, an attribute
+		object := v["kind"] == "Secret"
 		named := secretField.MatchString(name) || secretField.MatchString(sent)
 		for key, of := range v {
 			if list, ok := of.([]any); ok && sentHeaders[key] {
 				withoutValues(list)
 			}
-			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || isMatch(of))
-			v[key] = hidden(of, secret || holds || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
+			holds := secretField.MatchString(key) && !harmlessField[key] && (isTexts(of) || onlyHas(of, conditionField) || onlyHas(of, inlineField))
+			v[key] = hidden(of, secret || holds || object && (key == "data" || key == "stringData") || key == "private_key" || key == "privateKey" || key == "includeAdditionalHeadersInCheck" ||
 				named && valueField.MatchString(key))
 		}
 	case []any:
@@ -91,13 +93,13 @@ func withoutValues(headers []any) {
 	}
 }
 
-// isMatch reports whether a value of JSON is a condition for a text, as {"exact": "a"}.
-func isMatch(value any) bool {
-	conditions, ok := value.(map[string]any)
-	for key := range conditions {
-		ok = ok && conditionField.MatchString(key)
+// onlyHas reports whether a value of JSON is an object with such fields only, as {"exact": "a"}.
+func onlyHas(value any, names *regexp.Regexp) bool {
+	fields, ok := value.(map[string]any)
+	for key := range fields {
+		ok = ok && names.MatchString(key)
 	}
-	return ok && len(conditions) > 0
+	return ok && len(fields) > 0
 }
 
 // isTexts reports whether a value of JSON is a text or a list of texts.

@@ -27,12 +27,22 @@ func TestJSON(t *testing.T) {
 		`["http://me:a@example.com", "Bearer abcdefghijk", ""]`:              `["http[redacted]example.com","[redacted]",""]`,
 		`{"credentials":["a","b"],"tokens":{"a":"b"},"headers":[1,null]}`:    `{"credentials":["[redacted]","[redacted]"],"headers":[1,null],"tokens":{"a":"b"}}`,
 	} {
-		var value any
-		if err := json.Unmarshal([]byte(text), &value); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := json.Marshal(JSON(value)); err != nil || string(got) != want {
-			t.Errorf("JSON(%s) = %s, %v, want %s", text, got, err, want)
+		if got := jsonOf(t, text); got != want {
+			t.Errorf("JSON(%s) = %s, want %s", text, got, want)
 		}
 	}
+}
+
+// jsonOf returns a text of JSON without secrets.
+func jsonOf(t *testing.T, text string) string {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(JSON(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(got)
 }

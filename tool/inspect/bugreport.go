@@ -296,7 +296,7 @@ func withoutSecrets(content []byte) []byte {
 	decoder := json.NewDecoder(strings.NewReader(string(content)))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil || decoder.More() {
-		return []byte(redact.Text(string(content)))
+		return []byte(redact.Log(string(content)))
 	}
 	out, err := json.MarshalIndent(redact.JSON(value), "", " ")
 	if err != nil {

@@ -64,7 +64,7 @@ func TestBugReport(t *testing.T) {
 		"text":           "before\n" + key + "after", "other": base64.StdEncoding.EncodeToString([]byte(key)), "header": "Authorization: Bearer " + token, "loose": "x=" + token,
 		"legacy": "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nplanted-5\n-----END RSA PRIVATE KEY-----\nkept-after",
 		"bundle": base64.StdEncoding.EncodeToString([]byte(cert + key)), "certificate": base64.StdEncoding.EncodeToString([]byte(cert)),
-		"ssh": ssh,
+		"ssh": ssh, "generic_secret": map[string]any{"secret": map[string]any{"inline_string": "planted-10"}},
 		"cut": "-----BEGIN EC PRIVATE KEY-----\nplanted-7", "redis": "redis://:planted-8@redis:6379",
 		"url": "https://user:planted-4@example.com/a", "tlsCertificateSdsSecretConfigs": []any{map[string]any{"name": "kept-name"}},
 	}
@@ -75,7 +75,7 @@ func TestBugReport(t *testing.T) {
 		case "/debug/mesh":
 			http.Error(w, "not now", http.StatusServiceUnavailable)
 		case "/metrics":
-			_, _ = io.WriteString(w, "pilot_xds 3\n# Bearer "+token+"\n")
+			_, _ = io.WriteString(w, "pilot_xds 3\n# Bearer "+token+"\n# authorization: planted-9\n")
 		default:
 			_ = json.NewEncoder(w).Encode(planted)
 		}
