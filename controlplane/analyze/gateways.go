@@ -180,6 +180,10 @@ func (a *analysis) reachedPorts() map[string]map[uint32]bool {
 				out[key] = map[uint32]bool{}
 			}
 			out[key][ep.Port] = true
+			// The control plane translates the ports of Services in the namespace of the gateway.
+			if _, off := svc.Labels[model.NoPortTranslation]; !off && svc.Namespace == ep.Namespace {
+				out[key][ep.ServicePort] = true
+			}
 		}
 	}
 	return out
@@ -196,7 +200,7 @@ func (a *analysis) gatewayPorts(c *model.Config, spec *networkingv1alpha3.Gatewa
 		}
 		if reachable && !ok {
 			a.report("IST0162", c, fmt.Sprintf("spec.servers[%d].port: no Service leads to the port %d of the gateway.", i, s.GetPort().GetNumber()),
-				"Write the number of a target port of its Service, or add a port to the Service.")
+				"Write a port of its Service or the target port, or add a port to the Service.")
 		}
 	}
 }

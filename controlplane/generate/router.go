@@ -24,10 +24,6 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
 )
 
-// noPortTranslation is the label of a Service whose target ports do not apply to the gateways
-// behind it.
-const noPortTranslation = "experimental.istio.io/disable-gateway-port-translation"
-
 // routerKey determines the listeners of a gateway, together with outboundKey.
 type routerKey struct {
 	labels    string // all labels, because Gateways and VirtualServices may select by any of them
@@ -103,7 +99,7 @@ type targetPort struct {
 func (r *router) targets() []targetPort {
 	var out []targetPort
 	for _, i := range r.instances() {
-		_, off := i.Service.Labels[noPortTranslation]
+		_, off := i.Service.Labels[model.NoPortTranslation]
 		if off || i.Service.Namespace != r.proxy.Namespace || i.Endpoint.Port == 0 || i.Endpoint.Port == i.Endpoint.ServicePort {
 			continue
 		}

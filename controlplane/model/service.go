@@ -95,6 +95,10 @@ func ParseDistribution(s string) (d Distribution, ok bool) {
 	return "", false
 }
 
+// NoPortTranslation is the label of a Service whose target ports do not apply to the gateways
+// behind it.
+const NoPortTranslation = "experimental.istio.io/disable-gateway-port-translation"
+
 // Service is one hostname that is served by workloads or by servers outside of the mesh.
 type Service struct {
 	ServiceKey
