@@ -144,6 +144,7 @@ type analysis struct {
 	// Indexes that are made when they are first needed.
 	httpRouted map[hostPort]bool
 	ports      map[string][]workloadPort
+	reasons    map[Object][]string
 	// steps counts the entries of indexes that the checks looked at.
 	steps int
 }

@@ -23,6 +23,15 @@ func TestCases(t *testing.T) {
 		return "apiVersion: " + group + "\nkind: " + kind + "\nmetadata: {name: a, namespace: shop}\nspec: " + spec + "\n"
 	}
 	const networking, security, api = "networking.istio.io/v1", "security.istio.io/v1", "gateway.networking.k8s.io/v1"
+	const edge = "apiVersion: v1\nkind: Service\nmetadata: {name: edge, namespace: shop}\nspec: {selector: {app: edge}, ports: [{name: http-web, port: 80, targetPort: 8080}]}\n---\n" +
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: edge, namespace: shop, labels: {app: edge}}\nspec: {containers: [{name: app, image: a}]}\n---\n"
+	entry := func(namespace, spec string) string {
+		return "apiVersion: " + networking + "\nkind: ServiceEntry\nmetadata: {name: a, namespace: " + namespace + "}\nspec: " + spec + "\n---\n"
+	}
+	analyzed := func(reason string) string {
+		return object(networking, "VirtualService", "{hosts: [web], http: [{route: [{destination: {host: web}}], match: [{uri: {prefix: \"\"}}]}]}") +
+			"status: {conditions: [{type: PassedAnalysis, status: \"False\", reason: ProblemsFound, message: \"" + reason + "\"}]}\n"
+	}
 	strict := object(security, "PeerAuthentication", "{mtls: {mode: STRICT}}") + "---\n"
 	for name, c := range map[string]struct{ text, code, says string }{
 		"a Gateway that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gone}]}"), "IST0101", "there is no Gateway shop/gone"},
@@ -45,6 +54,15 @@ func TestCases(t *testing.T) {
 		"a port of a rule":              {object(networking, "DestinationRule", "{host: web, trafficPolicy: {portLevelSettings: [{port: {number: 81}, connectionPool: {tcp: {maxConnections: 1}}}]}}"), "OUT0007", "has no port 81"},
 		"a policy of a dry run":         {strings.Replace(object(security, "AuthorizationPolicy", "{action: DENY, rules: [{}]}"), "{name: a", "{annotations: {istio.io/dry-run: \"true\"}, name: a", 1), "OUT0002", ""},
 		"a List":                        {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: more, namespace: shop}\n  spec: {ports: [{name: x, port: 80}]}\n", "IST0118", `The name "x"`},
+		"a port that is translated":     {edge + object(networking, "Gateway", "{selector: {app: edge}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [\"*\"]}]}"), "IST0162", ""},
+		"a port that is not":            {strings.Replace(edge, "name: edge", "labels: {experimental.istio.io/disable-gateway-port-translation: \"true\"}, name: edge", 1) + object(networking, "Gateway", "{selector: {app: edge}, servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [\"*\"]}]}"), "IST0162", "the port 80"},
+		"a problem of its own":          {analyzed("spec.http[0].match[0].uri.prefix is empty and matches every path: write a prefix, or remove uri; and 1 more"), "IST0171", ""},
+		"a problem of the past":         {analyzed("was false"), "IST0171", "was false"},
+		"a disabled revision":           {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: disabled, istio.io/rev: new}}\n", "IST0123", ""},
+		"a port of Istio":               {"apiVersion: v1\nkind: Service\nmetadata: {name: edge, namespace: istio-system}\nspec: {ports: [{name: status, port: 15021}]}\n", "IST0118", ""},
+		"private entries":               {entry("shop", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: HTTP}]}") + entry("other", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: TCP}]}"), "IST0177", ""},
+		"a private and a public entry":  {entry("shop", "{hosts: [x.example.com], exportTo: [.], ports: [{number: 80, name: p, protocol: HTTP}]}") + entry("other", "{hosts: [x.example.com], ports: [{number: 80, name: p, protocol: TCP}]}"), "IST0177", "is HTTP here and TCP in the older ServiceEntry other/a"},
+		"an entry without a protocol":   {entry("other", "{hosts: [x.example.com], ports: [{number: 80, name: p, protocol: HTTP}]}") + entry("shop", "{hosts: [x.example.com], ports: [{number: 80, name: p}]}"), "IST0177", "without a protocol"},
 		"an object that is no Pod":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop}\nspec: {containers: 1}\n", "IST0106", "the object cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,9 @@ package analyze
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	metav1alpha1 "istio.io/api/meta/v1alpha1"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/outrigger-mesh/outrigger/controlplane/gatewayapi"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/clip"
 )
 
 // defaultClass is the GatewayClass that the control plane creates.
@@ -151,7 +154,43 @@ func (a *analysis) conditions() {
 	each(a, model.Ingress, a.ingress)
 }
 
+// passedAnalysis is the condition that lists the problems of an object, each with maxReason bytes at most,
+// as package objectstatus writes it.
+const (
+	passedAnalysis = "PassedAnalysis"
+	maxReason      = 600
+)
+
+// listed matches what is left of the message of a condition without the reasons that it lists.
+var listed = regexp.MustCompile(`^(?:; |and \d+ more)*$`)
+
+// reported reports whether the control plane made a condition from problems of an object, which have
+// findings of their own.
+func (a *analysis) reported(o Object, v verdict) bool {
+	if v.kind != passedAnalysis {
+		return false
+	}
+	if a.reasons == nil {
+		problems := slices.Clone(a.Problems)
+		if !a.Partial {
+			problems = append(problems, a.Mesh.Problems...)
+		}
+		a.reasons = map[Object][]string{}
+		for _, p := range problems {
+			a.reasons[ObjectOf(p.Object)] = append(a.reasons[ObjectOf(p.Object)], p.Reason)
+		}
+	}
+	rest := v.message
+	for _, reason := range a.reasons[o] {
+		rest = strings.Replace(rest, clip.Text(reason, maxReason), "", 1)
+	}
+	return listed.MatchString(rest)
+}
+
 func (a *analysis) negative(o Object, source string, v verdict) {
+	if a.reported(o, v) {
+		return
+	}
 	a.add("IST0171", o, source, sentence(fmt.Sprintf("status: the condition %s is False (%s): %s", v.kind, v.reason, plain(v.message))), "Correct what the condition names.")
 }
 

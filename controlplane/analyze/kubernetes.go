@@ -45,10 +45,10 @@ func (a *analysis) namespaces() {
 		populated[p.namespace] = true
 	}
 	for _, n := range a.Manifests.namespaces {
-		_, injection := n.labels[injectionLabel]
+		injection := n.labels[injectionLabel]
 		_, revision := n.labels[revisionLabel]
 		switch {
-		case injection && revision:
+		case injection != "" && injection != "disabled" && revision:
 			a.add("IST0123", n.Object, n.source, fmt.Sprintf("The namespace has both labels %s and %s, and only the first counts.", injectionLabel, revisionLabel), "Remove one of them.")
 		case system(n.Name) || n.Name == a.root() || !populated[n.Name]:
 		default:
@@ -145,7 +145,9 @@ func (a *analysis) services() {
 		if system(s.Object.Namespace) {
 			continue
 		}
-		a.portNames(s)
+		if s.Object.Namespace != a.root() {
+			a.portNames(s)
+		}
 		if len(s.Spec.Selector) == 0 {
 			continue
 		}
