@@ -46,7 +46,9 @@ type Replica struct {
 	Problems int `json:"problems"`
 	// DenyList is nil if there is none, or if the caller may not know of it.
 	DenyList *DenyList `json:"deny_list,omitempty"`
-	Proxies  []Proxy   `json:"proxies"`
+	// History is what is wrong with the recorded versions of objects, if the caller may know of it.
+	History string  `json:"history_problem,omitempty"`
+	Proxies []Proxy `json:"proxies"`
 	// Gone are the proxies whose connection has ended and that have not come back. They have
 	// one type, "-".
 	Gone []Proxy `json:"gone,omitempty"`

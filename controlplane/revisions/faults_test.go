@@ -6,6 +6,7 @@ package revisions
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +82,9 @@ func TestDamagedFiles(t *testing.T) {
 				h, err := r.log.List(Filter{})
 				if err != nil || h.Damaged != tc.damaged || h.Begins.IsZero() {
 					t.Errorf("List = %d damaged lines, begins at %s, %v; want %d", h.Damaged, h.Begins, err, tc.damaged)
+				}
+				if got := r.log.Problem(); (tc.damaged > 0) != strings.Contains(got, fmt.Sprintf("damaged lines of its files: %d;", tc.damaged)) {
+					t.Errorf("Problem = %q", got)
 				}
 				h, err = r.log.List(Filter{Name: "c"})
 				if err != nil || h.Damaged != tc.damaged || len(h.Versions) != 1 {

@@ -69,6 +69,7 @@ type Log struct {
 	all     time.Time // when any object may have changed; zero if that is not so
 	fault   error     // why versions are not recorded
 	stopped time.Time // when the fault began
+	damaged int       // lines of the files that cannot be read, when they were read last
 
 	files sync.Mutex // held while the files are replaced or opened
 
@@ -248,6 +249,7 @@ func (l *Log) open() error {
 	if err := l.file.Truncate(l.size); err != nil { // a crash or a full disk has cut the last line
 		return fmt.Errorf("open the versions of objects: %w", err)
 	}
+	l.found(files.damaged)
 	if files.damaged > 0 {
 		l.cfg.Logger.Warn("damaged versions of objects are left out", "path", l.cfg.Dir, "count", files.damaged)
 	}

@@ -56,6 +56,26 @@ func (f Filter) selects(v report.Version) bool {
 		(f.Name == "" || v.Name == f.Name) && !v.At.Before(f.Since) && strings.HasPrefix(v.Revision, f.Revision)
 }
 
+// found sets the number of damaged lines.
+func (l *Log) found(damaged int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.damaged = damaged
+}
+
+// Problem returns what is wrong with the log, with the cure; "" if all is well.
+func (l *Log) Problem() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.fault != nil:
+		return fmt.Sprintf("changes since %s are not recorded: %v", l.stopped.UTC().Format(time.RFC3339), l.fault)
+	case l.damaged > 0:
+		return fmt.Sprintf("damaged lines of its files: %d; versions may be missing until newer ones have replaced them. Check the disk of %s", l.damaged, l.cfg.Dir)
+	}
+	return ""
+}
+
 // List returns the versions that a filter selects, at most 1000.
 func (l *Log) List(f Filter) (report.History, error) {
 	l.wait()
@@ -98,6 +118,9 @@ func (l *Log) List(f Filter) (report.History, error) {
 	})
 	slices.SortStableFunc(out.Versions, func(a, b report.Version) int { return a.At.Compare(b.At) })
 	out.Begins, out.Damaged = files.begins, files.damaged
+	if f == (Filter{}) && err == nil {
+		l.found(files.damaged)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fault != nil {

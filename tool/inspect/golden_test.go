@@ -163,7 +163,7 @@ func TestGolden(t *testing.T) {
 				{address: "127.0.0.1:15014", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{
 					Version: "3f2a9c", Entries: 3, Serials: 1, Since: ago(time.Minute), Acknowledged: 2, Missing: []string{"a.shop", "b.shop"}, Ignoring: []string{"old.shop"},
 				}}},
-				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}}},
+				{address: "127.0.0.1:15114", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Since: ago(time.Hour), Acknowledged: 1}, History: "damaged lines of its files: 3; versions may be missing"}},
 				{address: "127.0.0.1:15214", value: report.Replica{Pushed: ago(time.Minute), DenyList: &report.DenyList{Problem: "line 1: no"}}},
 			})
 		},

@@ -392,6 +392,9 @@ func (v view) asked(answers []answer[report.Replica]) {
 			v.say("Each workload has its own network namespace on this machine.\n")
 		}
 		v.denyList(r)
+		if r.History != "" {
+			v.say("The history of objects has a problem: %s.\n", r.History)
+		}
 	}
 }
 

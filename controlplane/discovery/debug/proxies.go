@@ -59,6 +59,9 @@ func (d debugger) proxies() (answerOf, error) {
 			problem = ask()
 		}
 		out.DenyList = d.source.DenyList(problem)
+		if ask := cfg.PastProblem; ask != nil {
+			out.History = ask()
+		}
 	}
 	id := d.query.Get("proxyID")
 	for _, st := range d.visible() {

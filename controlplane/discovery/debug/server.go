@@ -51,6 +51,8 @@ type Config struct {
 	// DenyListProblem returns why the newest text of the deny list is not in force;
 	// empty if it is.
 	DenyListProblem func() string
+	// PastProblem returns what is wrong with the recorded versions; empty if all is well.
+	PastProblem func() string
 	// Past is the versions of objects, and PastServices those of services of clusters; nil if they are
 	// not recorded.
 	Past, PastServices Past
