@@ -6,9 +6,11 @@ package analyze
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
@@ -269,8 +271,18 @@ func (a *analysis) report(code string, c *model.Config, message, cure string) {
 	a.add(code, ObjectOf(c.Key), c.Source, message, cure)
 }
 
-// add adds a finding. The severity is that of its code.
+// path matches the field that a message begins with.
+var path = regexp.MustCompile(`^spec(?:\.\w+|\[[^\]]*\])+`)
+
+// add adds a finding. The severity is that of its code, the source that of the field that the message
+// begins with, if it is known.
 func (a *analysis) add(code string, o Object, source, message, cure string) {
+	if n := a.Manifests.nodes[place{o, source}]; n != nil {
+		if at := path.FindString(message); at != "" {
+			file, _ := splitSource(source)
+			source = fmt.Sprintf("%s:%d", file, codec.Line(n, at))
+		}
+	}
 	a.found = append(a.found, Finding{Code: code, Severity: severityOf(code), Object: o, Source: source, Message: message, Cure: cure})
 }
 

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,6 +33,8 @@ type Manifests struct {
 	webhooks   []*webhook
 	conditions []condition
 	problems   []model.Problem
+	// nodes are the objects of the mesh, to find the lines of their fields.
+	nodes map[place]*yaml.Node
 }
 
 type objectName struct{ namespace, name string }
@@ -135,7 +138,7 @@ func Read(done <-chan struct{}, files []File, in string, lenient bool) Files {
 
 // ReadManifests reads the objects of Kubernetes in files, as Read does.
 func ReadManifests(files []File, in string) *Manifests {
-	m := &Manifests{secrets: map[objectName]*secret{}}
+	m := &Manifests{secrets: map[objectName]*secret{}, nodes: map[place]*yaml.Node{}}
 	for _, file := range files {
 		m.read(file, in)
 	}
@@ -194,6 +197,7 @@ func (r *manifestReader) document(n *yaml.Node, lists bool) {
 	}
 	at := place{Object{h.Kind, cmp.Or(h.Metadata.Namespace, r.namespace), h.Metadata.Name}, fmt.Sprintf("%s:%d", r.source, n.Line)}
 	if schema.OfMesh(h.APIVersion) {
+		r.out.nodes[at] = n
 		for _, c := range h.Status.Conditions {
 			if c.Status == "False" {
 				r.out.conditions = append(r.out.conditions, condition{at, verdict{c.Type, c.Reason, c.Message}})
@@ -320,6 +324,7 @@ func (p *pod) containers() []corev1.Container {
 func (m *Manifests) Add(o *Manifests) {
 	m.pods, m.services, m.namespaces = append(m.pods, o.pods...), append(m.services, o.services...), append(m.namespaces, o.namespaces...)
 	m.webhooks, m.conditions = append(m.webhooks, o.webhooks...), append(m.conditions, o.conditions...)
+	maps.Copy(m.nodes, o.nodes)
 	for name, s := range o.secrets {
 		if m.secrets[name] == nil {
 			m.secrets[name] = s

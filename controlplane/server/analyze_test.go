@@ -62,7 +62,7 @@ func TestAnalyze(t *testing.T) {
 		"a replacement": {strings.Replace(route, ", subset: v2", "", 1), []string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1"}},
 		"an addition": {
 			"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web, subsets: [{name: v2, labels: {version: v2}}]}\n",
-			[]string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0173 web new.yaml:1"},
+			[]string{"IST0106 invalid invalid.yaml:4", "IST0101 edge gateway.yaml:1", "IST0162 edge gateway.yaml:1", "OUT0011 edge gateway.yaml:1", "IST0173 web new.yaml:4"},
 		},
 	} {
 		got := ask(url.Values{"objects": {c.objects}, "source": {"new.yaml"}})

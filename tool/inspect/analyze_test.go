@@ -60,7 +60,7 @@ func TestAnalyzeFlags(t *testing.T) {
 		has    string
 		hasNot string
 	}{
-		"stdin":            {"-", 1, "ERROR IST0101 VirtualService/shop/web  standard input:10", ""},
+		"stdin":            {"-", 1, "ERROR IST0101 VirtualService/shop/web  standard input:15", ""},
 		"a file":           {"-f " + file, 1, "1 error, 1 warning, 1 info in 3 objects; 1 other skipped", ""},
 		"a directory":      {filepath.Dir(file) + " --recursive=false", 1, "1 error, 1 warning, 1 info in 3", ""},
 		"subdirectories":   {filepath.Dir(file), 1, "2 errors, 1 warning, 1 info in 3", ""},

@@ -265,7 +265,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"explain", "se/web.shop", "-o", "name", "--control", one.http}, 2, "write table, wide, yaml or json"},
 		{[]string{"explain", "IST0112", "-o", "log"}, 2, "write table, wide, yaml or json"},
 		{[]string{"explain", "ist0112", "-o", "yaml"}, 0, "code: IST0112|severity: error|when: a route of a gateway"},
-		{[]string{"explain", "IST0112"}, 0, "error IST0112 VirtualService/shop/edge IST0112.yaml:34|Write port.number.|name: web"},
+		{[]string{"explain", "IST0112"}, 0, "error IST0112 VirtualService/shop/edge IST0112.yaml:41|Write port.number.|name: web"},
 		{[]string{"explain", "IST0001"}, 0, "It is not reported: a fault of the analysis"},
 		{[]string{"status", "a", "b"}, 2, "one proxy"},
 		{[]string{"status"}, 2, "name one with --control"},

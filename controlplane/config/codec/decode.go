@@ -321,6 +321,10 @@ func (b *builder) validate(c *model.Config, sch schema.Schema, specNode, object 
 	b.warnings, b.unlistedWarnings = append(b.warnings, place(found.Warnings)...), b.unlistedWarnings+found.UnlistedWarnings
 }
 
+// Line returns the line of a field of an object, such as spec.http[0].match[1], or of the deepest one on
+// the way that exists.
+func Line(object *yaml.Node, path string) int { return locate(object, "."+path).Line }
+
 // locate finds the node of a field path such as spec.http[0].match[1], or
 // the deepest node on the way that exists.
 func locate(spec *yaml.Node, path string) *yaml.Node {
