@@ -5,6 +5,7 @@ package analyze
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -64,6 +65,9 @@ type Finding struct {
 func (f Finding) Same(o Finding) bool {
 	return f.Code == o.Code && f.Object == o.Object && f.Message == o.Message
 }
+
+// ErrNoControl means that no control plane is known that could analyze objects.
+var ErrNoControl = errors.New("no control plane is known")
 
 // DeniesAll reports whether the finding is about a policy that lets no request through.
 func (f Finding) DeniesAll() bool { return f.Code == "OUT0002" || f.Code == "OUT0003" }

@@ -35,7 +35,11 @@ func (a *analysis) authorizationPolicies() {
 			a.neverMatches(c, spec, workloads)
 		}
 		if i := slices.IndexFunc(spec.GetRules(), matchesAll); i >= 0 && spec.GetAction() == securityv1beta1.AuthorizationPolicy_DENY {
-			a.report("OUT0002", c, fmt.Sprintf("spec.rules[%d] has no condition, so the policy denies every request to %s.", i, a.target(c, spec)),
+			why := "has no condition"
+			if proto.Size(spec.GetRules()[i]) > 0 {
+				why = "accepts all values in its conditions"
+			}
+			a.report("OUT0002", c, fmt.Sprintf("spec.rules[%d] %s, so the policy denies every request to %s.", i, why, a.target(c, spec)),
 				"Add from, to or when to the rule, unless this is meant.")
 		}
 		if spec.GetAction() != securityv1beta1.AuthorizationPolicy_ALLOW || len(spec.GetRules()) > 0 || len(spec.GetTargetRefs()) > 0 || spec.GetTargetRef() != nil {
@@ -54,8 +58,29 @@ func (a *analysis) authorizationPolicies() {
 	})
 }
 
-// matchesAll reports whether a rule matches every request.
-func matchesAll(r *securityv1beta1.Rule) bool { return proto.Size(r) == 0 }
+// matchesAll reports whether a rule matches every request: each of its conditions accepts all values.
+// One on identities does not, because clients may have none.
+func matchesAll(r *securityv1beta1.Rule) bool {
+	from := slices.ContainsFunc(r.GetFrom(), func(f *securityv1beta1.Rule_From) bool {
+		s := proto.CloneOf(f.GetSource())
+		for _, blocks := range []*[]string{&s.IpBlocks, &s.RemoteIpBlocks} {
+			if slices.Contains(*blocks, "0.0.0.0/0") && slices.Contains(*blocks, "::/0") {
+				*blocks = nil
+			}
+		}
+		return proto.Size(s) == 0
+	})
+	to := slices.ContainsFunc(r.GetTo(), func(t *securityv1beta1.Rule_To) bool {
+		o := proto.CloneOf(t.GetOperation())
+		for _, values := range []*[]string{&o.Paths, &o.Methods, &o.Hosts} {
+			if slices.Contains(*values, "*") || values == &o.Paths && slices.Contains(*values, "/*") {
+				*values = nil
+			}
+		}
+		return proto.Size(o) == 0
+	})
+	return len(r.GetWhen()) == 0 && (from || len(r.GetFrom()) == 0) && (to || len(r.GetTo()) == 0)
+}
 
 // target names the workloads of a policy.
 func (a *analysis) target(c *model.Config, spec *securityv1beta1.AuthorizationPolicy) string {

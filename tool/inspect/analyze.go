@@ -332,19 +332,25 @@ func (f *analyzeFlags) ask(ctx context.Context, files []analyze.File) (analyze.R
 }
 
 // quickTimeout is the timeout of an analysis that a command makes in passing.
-const quickTimeout = 5 * time.Second
+const quickTimeout = 3 * time.Second
 
 // AnalyzeStore returns the analysis of the running control plane that uses the store at a URL, with
 // the objects of a YAML text. It asks the control plane of outrigger up, or the first of named. It
-// returns false if none is known, or none answers.
-func AnalyzeStore(ctx context.Context, named, store, text string) (analyze.Result, bool) {
+// returns ErrNoControl if none is known.
+func AnalyzeStore(ctx context.Context, named, store, text string) (analyze.Result, error) {
 	control, err := mesh.RunningControl(os.TempDir(), store)
 	if control == "" {
 		control, _, _ = strings.Cut(named, ",")
 	}
-	if err != nil || control == "" || len(text) > maxProposed {
-		return analyze.Result{}, false
+	switch {
+	case err != nil || control == "":
+		return analyze.Result{}, analyze.ErrNoControl
+	case len(text) > maxProposed:
+		return analyze.Result{}, fmt.Errorf("the objects have %d bytes, at most %d are analyzed", len(text), maxProposed)
 	}
 	a := ask[analyze.Result](ctx, []string{control}, question{path: "analyze", fields: url.Values{"objects": {text}}, form: true}, quickTimeout)[0]
-	return a.value, a.err == nil
+	if a.err != nil {
+		return a.value, fmt.Errorf("the control plane at %s did not answer: %w", control, a.err)
+	}
+	return a.value, nil
 }

@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -198,10 +199,10 @@ func TestAnalyzeRunning(t *testing.T) {
 			t.Errorf("%q: code %d\n%s%s", args, code, out, errs)
 		}
 	}
-	if r, ok := AnalyzeStore(t.Context(), at+",127.0.0.1:1", "fs:///absent", "an object"); ok || len(r.Findings) > 0 {
+	if r, err := AnalyzeStore(t.Context(), at+",127.0.0.1:1", "fs:///absent", "an object"); err == nil || errors.Is(err, analyze.ErrNoControl) || len(r.Findings) > 0 {
 		t.Error("an error of the control plane is an analysis")
 	}
-	if _, ok := AnalyzeStore(t.Context(), "", "fs:///absent", ""); ok {
+	if _, err := AnalyzeStore(t.Context(), "", "fs:///absent", ""); !errors.Is(err, analyze.ErrNoControl) {
 		t.Error("no control plane analyzes")
 	}
 	if _, errs, code := run(t, "analyze", "--control", at); code != 1 || !strings.Contains(errs, "the form is wrong") {

@@ -29,8 +29,8 @@ type Config struct {
 	Past Past
 	// Analyze returns the analysis of the running control plane that uses the store at a URL, with the
 	// objects of a YAML text in addition to its own. If given is true, the user named the store. It
-	// returns false if no control plane is known, or none answers. A nil Analyze means that none is known.
-	Analyze func(ctx context.Context, store string, given bool, text string) (analyze.Result, bool)
+	// returns ErrNoControl if no control plane is known. A nil Analyze means that none is known.
+	Analyze func(ctx context.Context, store string, given bool, text string) (analyze.Result, error)
 	// Envoy is the Envoy of the environment; empty for none.
 	Envoy string
 	// In is the input that -f - reads, and that questions are answered on.

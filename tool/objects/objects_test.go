@@ -41,7 +41,7 @@ type shell struct {
 	// terminal is the terminal while files are read from standard input; nil for none.
 	terminal *terminal
 	// analyze answers for a running control plane; optional.
-	analyze func(text string) (analyze.Result, bool)
+	analyze func(text string) (analyze.Result, error)
 	// width is that of the terminal; 0 for none.
 	width int
 	// open opens a store; optional.
@@ -105,9 +105,9 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 			}
 			return s.terminal, nil
 		},
-		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, bool) {
+		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, error) {
 			if s.analyze == nil || store != "memory://" || given {
-				return analyze.Result{}, false
+				return analyze.Result{}, analyze.ErrNoControl
 			}
 			return s.analyze(text)
 		},

@@ -46,11 +46,31 @@ type review struct {
 // run prints the findings that objects bring. Before a change that denies all requests to a workload,
 // it asks whether to go on; an error means no.
 func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, objects []*model.Config) error {
-	added, err := r.added(ctx, s, objects)
+	out := cmd.ErrOrStderr()
+	added, err := r.added(ctx, out, s, objects)
 	if err != nil {
 		return err
 	}
-	out := cmd.ErrOrStderr()
+	return r.ask(ctx, out, added)
+}
+
+// runWithout is run for the deletion of objects. Only objects of the same kinds are compared.
+func (r *review) runWithout(ctx context.Context, cmd *cobra.Command, s config.Reader, keys []model.Key) error {
+	stored := map[model.Key]*model.Config{}
+	for _, key := range keys {
+		for _, c := range s.List(key.Kind, "") {
+			stored[c.Key] = c
+		}
+	}
+	before := partial(stored)
+	for _, key := range keys {
+		delete(stored, key)
+	}
+	return r.ask(ctx, cmd.ErrOrStderr(), partial(stored).Added(before))
+}
+
+// ask prints findings, and asks whether to go on if one says that all requests are denied.
+func (r *review) ask(ctx context.Context, out io.Writer, added []analyze.Finding) error {
 	for i, f := range added {
 		if i == maxReviewed {
 			_, _ = fmt.Fprintf(out, "%s not listed: outrigger analyze lists all\n", count(len(added)-i, "more finding")) // the terminal may be closed
@@ -73,7 +93,7 @@ func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, o
 	case r.piped || !r.cfg.Terminal:
 		return nil
 	}
-	_, _ = fmt.Fprint(out, "The change denies all requests to a workload. Apply it? [y/N] ") // as above
+	_, _ = fmt.Fprint(out, "The change denies all requests to a workload. Make it? [y/N] ") // as above
 	answer, err := readLine(ctx, in)
 	if err != nil {
 		return err
@@ -86,7 +106,7 @@ func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, o
 
 // added returns the findings that objects bring, the worst first. The running control plane knows
 // services and workloads. Without one, only objects of the same kinds are compared.
-func (r *review) added(ctx context.Context, s config.Reader, objects []*model.Config) ([]analyze.Finding, error) {
+func (r *review) added(ctx context.Context, out io.Writer, s config.Reader, objects []*model.Config) ([]analyze.Finding, error) {
 	if r.cfg.Analyze != nil {
 		var text strings.Builder
 		sources := map[analyze.Object]string{}
@@ -99,8 +119,13 @@ func (r *review) added(ctx context.Context, s config.Reader, objects []*model.Co
 			text.Write(raw)
 			sources[analyze.ObjectOf(c.Key)] = c.Source
 		}
-		before, ok := r.cfg.Analyze(ctx, r.store, r.given, "")
-		if after, too := r.cfg.Analyze(ctx, r.store, r.given, text.String()); ok && too {
+		var after analyze.Result
+		before, err := r.cfg.Analyze(ctx, r.store, r.given, "")
+		if err == nil {
+			after, err = r.cfg.Analyze(ctx, r.store, r.given, text.String())
+		}
+		switch {
+		case err == nil:
 			added := after.Added(before)
 			for i, f := range added {
 				if source, ok := sources[f.Object]; ok {
@@ -108,6 +133,8 @@ func (r *review) added(ctx context.Context, s config.Reader, objects []*model.Co
 				}
 			}
 			return added, nil
+		case !errors.Is(err, analyze.ErrNoControl):
+			_, _ = fmt.Fprintf(out, "not checked: hosts, workloads and other objects that the change refers to, because %v\n", err) // the terminal may be closed
 		}
 	}
 	stored := map[model.Key]*model.Config{}

@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ const (
   workloads of shop.
   Add from, to or when to the rule, unless this is meant.
 `
-	question = "The change denies all requests to a workload. Apply it? [y/N] "
+	question = "The change denies all requests to a workload. Make it? [y/N] "
 )
 
 func TestApplyAsks(t *testing.T) {
@@ -117,7 +118,7 @@ func TestApplyShowsFindings(t *testing.T) {
 func TestApplyAsksControlPlane(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	s.analyze = func(text string) (analyze.Result, bool) {
+	s.analyze = func(text string) (analyze.Result, error) {
 		old := analyze.Finding{Code: "IST0101", Severity: analyze.Error, Object: analyze.Object{Kind: "VirtualService", Namespace: "shop", Name: "old"}, Message: "Old."}
 		r := analyze.Result{Findings: []analyze.Finding{old}}
 		if strings.Contains(text, "name: a\n") {
@@ -127,7 +128,7 @@ func TestApplyAsksControlPlane(t *testing.T) {
 				r.Findings = append(r.Findings, f)
 			}
 		}
-		return r, true
+		return r, nil
 	}
 	s.file("file.yaml", strings.Replace(web, "NAME", "a", 1))
 	code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml")
@@ -135,8 +136,49 @@ func TestApplyAsksControlPlane(t *testing.T) {
 	if code != 0 || strings.Count(errs, "ERROR IST0101 VirtualService/shop/a  file.yaml:1") != maxReviewed || !strings.Contains(errs, "2 more findings not listed") || strings.Contains(errs, "Old") {
 		t.Errorf("code %d:\n%s", code, errs)
 	}
+	s.analyze = func(string) (analyze.Result, error) { return analyze.Result{}, errors.New("it is away") }
+	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml"); code != 0 || errs != "not checked: hosts, workloads and other objects that the change refers to, because it is away\n" {
+		t.Errorf("code %d:\n%s", code, errs)
+	}
 	// Another store is not that of the control plane.
 	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml", "--store", "memory://other"); code != 0 || errs != "" {
 		t.Errorf("code %d:\n%s", code, errs)
+	}
+}
+
+// TestDeleteAsks deletes the policy that allows requests beside one that allows none.
+func TestDeleteAsks(t *testing.T) {
+	t.Parallel()
+	for answer, code := range map[string]int{"y\n": 0, "n\n": 1} {
+		s := newShell(t)
+		s.file("a.yaml", nothing+"---\n"+some)
+		if code, _, errs := s.run("apply", "-f", s.dir+"/a.yaml"); code != 0 || errs != "" {
+			t.Fatalf("code %d: %s", code, errs)
+		}
+		s.answer = answer
+		got, _, errs := s.run("delete", "authorizationpolicy", "some", "-n", "shop")
+		exists := s.store("memory://").Get(model.Key{Kind: model.AuthorizationPolicy, Namespace: "shop", Name: "some"}) != nil
+		if got != code || exists != (code == 1) || !strings.Contains(errs, "OUT0003") || !strings.Contains(errs, question) {
+			t.Errorf("%q: code %d, exists: %v\n%s", answer, got, exists, errs)
+		}
+	}
+}
+
+// TestCreateAsks checks that create and replace ask, too, also for conditions that accept everything.
+func TestCreateAsks(t *testing.T) {
+	t.Parallel()
+	const wide = `{to: [{operation: {paths: ["*"]}}], from: [{source: {ipBlocks: [0.0.0.0/0, "::/0"]}}]}`
+	s := newShell(t)
+	s.answer = "n\n"
+	s.file("stop.yaml", strings.Replace(stop, "{}", wide, 1))
+	if code, _, errs := s.run("create", "-f", s.dir+"/stop.yaml"); code != 1 || !strings.Contains(errs, "accepts all values") || !strings.Contains(errs, question) {
+		t.Errorf("create: code %d: %s", code, errs)
+	}
+	s.file("start.yaml", strings.Replace(stop, "{}", `{to: [{operation: {paths: ["*"], methods: [GET]}}]}`, 1))
+	if code, _, errs := s.run("create", "-f", s.dir+"/start.yaml"); code != 0 || strings.Contains(errs, "OUT0002") {
+		t.Errorf("create: code %d: %s", code, errs)
+	}
+	if code, _, errs := s.run("replace", "-f", s.dir+"/stop.yaml"); code != 1 || !strings.Contains(errs, question) {
+		t.Errorf("replace: code %d: %s", code, errs)
 	}
 }

@@ -21,37 +21,37 @@ type verb struct {
 	name, past  string
 	short, long string
 	write       func(ctx context.Context, s config.ReadWriter, c *model.Config) (changed bool, err error)
-	// reviewed means that the findings of the change are printed first.
-	reviewed bool
 }
+
+// reviewed is the part of the help about the review of a change.
+const reviewed = "\n\nMistakes that the change brings are printed, as outrigger analyze finds them. A\n" +
+	"change that denies all requests to a workload asks first on a terminal, also with\n" +
+	"-f -. Without a terminal, it is made."
 
 var (
 	createVerb = verb{
 		"create", "created", "Create objects from files",
-		"Create the objects of the files. An object that already exists is an error.",
+		"Create the objects of the files. An object that already exists is an error." + reviewed,
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Create(ctx, c)
 			return true, err
-		}, false,
+		},
 	}
 	applyVerb = verb{
 		"apply", "applied", "Create or change objects from files",
 		"Make the stored objects equal to those of the files: create those that do not\n" +
 			"exist, replace labels, annotations and spec of the others. An object with a\n" +
-			"metadata.resourceVersion is written only if it has not changed since.\n\n" +
-			"Mistakes that the change brings are printed, as outrigger analyze finds them. A\n" +
-			"change that denies all requests to a workload asks first on a terminal, also with\n" +
-			"-f -. Without a terminal, it is applied.",
-		apply, true,
+			"metadata.resourceVersion is written only if it has not changed since." + reviewed,
+		apply,
 	}
 	replaceVerb = verb{
 		"replace", "replaced", "Replace objects by those of files",
 		"Replace labels, annotations and spec of objects that exist. An object with a\n" +
-			"metadata.resourceVersion is written only if it has not changed since.",
+			"metadata.resourceVersion is written only if it has not changed since." + reviewed,
 		func(ctx context.Context, s config.ReadWriter, c *model.Config) (bool, error) {
 			_, err := s.Update(ctx, c)
 			return true, err
-		}, false,
+		},
 	}
 )
 
@@ -102,15 +102,13 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 			}
 			return store.with(cmd, kindsIn(objects), func(ctx context.Context, s config.ReadWriter) error {
 				r := &outcome{out: cmd.ErrOrStderr()}
-				if v.reviewed {
-					address, err := store.url()
-					if err != nil {
-						return err
-					}
-					piped := slices.Contains(files.files, "-")
-					if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, objects); err != nil {
-						return err
-					}
+				address, err := store.url()
+				if err != nil {
+					return err
+				}
+				piped := slices.Contains(files.files, "-")
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, objects); err != nil {
+					return err
 				}
 				for _, c := range objects {
 					if err := r.interrupted(ctx, len(objects)); err != nil {
@@ -135,22 +133,22 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 	files.add(cmd)
 	store.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check the files, without a store")
-	if v.reviewed {
-		cmd.Flags().BoolVar(&yes, "yes", false, "apply without a question, also what denies all requests to a workload")
-	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "ask nothing, also before what denies all requests to a workload")
 	return cmd
 }
 
 func newDeleteCommand(cfg Config) *cobra.Command {
 	store, files, pick := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}, picker{}
-	ignoreMissing := false
+	ignoreMissing, yes := false, false
 	cmd := &cobra.Command{
 		Use:                   "delete (KIND NAME... | KIND/NAME... | KIND -l SELECTOR | -f FILE)",
 		DisableFlagsInUseLine: true,
 		Short:                 "Delete objects",
 		Long: "Delete objects by name, by label, or all those in files. Of a file only kind,\n" +
 			"namespace and name count: its objects need not be valid, and the same object may\n" +
-			"be in several files.",
+			"be in several files.\n\n" +
+			"If all requests to a workload would be denied without the objects, the command asks\n" +
+			"first on a terminal.",
 		Example: "  outrigger delete virtualservice catalog -n shop\n  outrigger delete vs -l team=web -A\n" +
 			"  outrigger delete -f route.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -195,6 +193,9 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 				if len(keys) == 0 && pick.selector != "" {
 					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
 				}
+				if err := (&review{cfg: cfg, yes: yes, piped: slices.Contains(files.files, "-")}).runWithout(ctx, cmd, s, keys); err != nil {
+					return err
+				}
 				for _, key := range keys {
 					if err := r.interrupted(ctx, len(keys)); err != nil {
 						return err
@@ -216,6 +217,7 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 	pick.add(cmd)
 	store.add(cmd)
 	store.complete(cmd, &pick)
+	cmd.Flags().BoolVar(&yes, "yes", false, "ask nothing, also before what denies all requests to a workload")
 	cmd.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "an object that does not exist is no error")
 	return cmd
 }
