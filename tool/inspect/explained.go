@@ -40,7 +40,8 @@ func (v view) object(o report.Object) error {
 	default:
 		v.say("Its last change went out %s ago.\n", age(o.Changed, v.now))
 	}
-	if len(o.Problems) > 0 || len(o.Lacking) == 0 {
+	refused := slices.ContainsFunc(o.Proxies, func(s report.Standing) bool { return s.State == report.Rejected || s.State == report.HeldBack })
+	if len(o.Problems) > 0 || len(o.Lacking) == 0 && !refused {
 		v.problems(o.Problems)
 	}
 	v.lacking(o.Lacking)
@@ -155,7 +156,7 @@ func (v view) standings(o report.Object) error {
 	}
 	v.say("\n%s.%s\n", strings.Join(words, ", "), others(o.Others))
 	if len(o.Gone) > 0 {
-		v.say("What %s that lost the connection %s is not known: %s\n", count(len(o.Gone), "proxy", "proxies"), hasHave(len(o.Gone)), few(o.Gone))
+		v.say("%s lost the connection, so what they have is not known: %s\n", countHave(len(o.Gone)), few(o.Gone))
 	}
 	if len(behind) == 0 {
 		return nil
