@@ -314,9 +314,10 @@ func TestValidate(t *testing.T) {
 		!strings.Contains(errs, "outrigger: 2 objects valid, ") {
 		t.Errorf("validate: got exit code %d\n%s%s", code, out, errs)
 	}
-	s.file("others.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n---\n"+entry)
-	s.want("validate -f DIR/others.yaml", 0, "2 objects valid, 0 errors, 0 warnings; 2 objects for others skipped\n", "")
-	if code, out, errs := s.run("validate", "--strict", "-f", filepath.Join(s.dir, "others.yaml")); code != 1 || strings.Count(errs, "is unknown") != 2 {
+	s.file("others.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n---\n"+
+		"apiVersion: install.istio.io/v1alpha1\nkind: IstioOperator\nmetadata: {name: a}\n---\n"+entry)
+	s.want("validate -f DIR/others.yaml", 0, "2 objects valid, 0 errors, 0 warnings; 3 objects for others skipped\n", "")
+	if code, out, errs := s.run("validate", "--strict", "-f", filepath.Join(s.dir, "others.yaml")); code != 1 || strings.Count(errs, "is unknown") != 3 {
 		t.Errorf("validate --strict: got exit code %d\n%s%s", code, out, errs)
 	}
 	if err := os.Remove(filepath.Join(s.dir, "others.yaml")); err != nil {

@@ -235,10 +235,11 @@ func For(apiVersion, name string) (Schema, bool) {
 	return schemas[at], true
 }
 
-// OfMesh reports whether all kinds of the API group in an apiVersion are for the mesh.
+// OfMesh reports whether all kinds of the API group in an apiVersion are for the mesh. Those of
+// install.istio.io are for an installer.
 func OfMesh(apiVersion string) bool {
 	group, _, _ := strings.Cut(apiVersion, "/")
-	return group == GroupGateway || strings.HasSuffix(group, ".istio.io")
+	return group == GroupGateway || strings.HasSuffix(group, ".istio.io") && group != "install.istio.io"
 }
 
 // Named returns the kind that a person names on a command line: kind,
