@@ -4,12 +4,14 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/internal/filetree"
 )
 
 // fileFlags are the flags of the commands that read files.
@@ -53,7 +56,7 @@ func (f *fileFlags) read(ctx context.Context) (objects []*model.Config, problems
 			}
 			continue
 		}
-		paths, err := expand(name)
+		paths, err := expand(ctx, name)
 		if err != nil {
 			return nil, nil, Unreadable(err)
 		}
@@ -179,7 +182,7 @@ func (f *fileFlags) take(ctx context.Context, objects *[]*model.Config, problems
 
 // expand returns the YAML and JSON files in a directory, or the named file. Files that are not
 // regular, such as pipes, are included only if named explicitly.
-func expand(name string) ([]string, error) {
+func expand(ctx context.Context, name string) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -188,26 +191,21 @@ func expand(name string) ([]string, error) {
 		return []string{name}, nil
 	}
 	var paths []string
-	root := filepath.Clean(name) + string(filepath.Separator) // the target directory of a link
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		hidden := strings.HasPrefix(d.Name(), ".") && path != root
-		switch ext := filepath.Ext(path); {
-		case hidden && d.IsDir():
-			return filepath.SkipDir
-		case !hidden && !d.IsDir() && (ext == ".yaml" || ext == ".yml" || ext == ".json"):
-			info, err := os.Stat(path)
-			if err != nil {
-				return err
-			}
-			if info.Mode().IsRegular() {
-				paths = append(paths, path)
-			}
-		}
-		return nil
-	})
+	walk := filetree.Walk{
+		// Unlike a store, commands follow links to everywhere: the user can read what they lead to.
+		Boundary: filetree.Boundary{Root: filepath.Clean(name), Also: []string{"/"}},
+		Wanted: func(name string) bool {
+			return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
+		},
+		File: func(path string, _ fs.FileInfo) { paths = append(paths, path) },
+		Trouble: func(path, reason string) {
+			err = cmp.Or(err, fmt.Errorf("%s: %s", path, reason))
+		},
+	}
+	if _, stopped := walk.Run(ctx); stopped != nil {
+		return nil, stopped
+	}
+	slices.Sort(paths)
 	if err == nil && len(paths) == 0 {
 		err = fmt.Errorf("%s contains no .yaml, .yml or .json file", name)
 	}

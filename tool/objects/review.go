@@ -133,6 +133,8 @@ func (r *review) added(ctx context.Context, out io.Writer, s config.Reader, obje
 				}
 			}
 			return added, nil
+		case ctx.Err() != nil:
+			return nil, errInterrupted
 		case !errors.Is(err, analyze.ErrNoControl):
 			_, _ = fmt.Fprintf(out, "not checked: hosts, workloads and other objects that the change refers to, because %v\n", err) // the terminal may be closed
 		}

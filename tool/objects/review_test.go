@@ -5,6 +5,7 @@ package objects
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -180,5 +181,21 @@ func TestCreateAsks(t *testing.T) {
 	}
 	if code, _, errs := s.run("replace", "-f", s.dir+"/stop.yaml"); code != 1 || !strings.Contains(errs, question) {
 		t.Errorf("replace: code %d: %s", code, errs)
+	}
+}
+
+// TestLinks checks that links to directories are followed, and that loops end.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.file("config/.hidden/a.yaml", strings.Replace(web, "NAME", "a", 1))
+	if err := os.Symlink(".hidden", s.dir+"/config/in"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("..", s.dir+"/config/.hidden/loop"); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := s.run("validate", "-f", s.dir+"/config"); code != 0 || !strings.HasPrefix(out, "1 object valid") {
+		t.Errorf("code %d: %s%s", code, out, errs)
 	}
 }
