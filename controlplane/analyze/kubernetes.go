@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"istio.io/api/annotation"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/inject"
@@ -78,9 +79,10 @@ func (a *analysis) pods() {
 		if asked == "" {
 			asked = p.annotations[injectLabel]
 		}
-		yes, decided := false, false
-		if n := of[p.namespace]; n != nil {
-			yes, decided = n.injects()
+		yes := false
+		n := of[p.namespace]
+		if n != nil {
+			yes, _ = n.injects()
 		}
 		wants := asked == "true" || asked != "false" && yes
 		switch {
@@ -90,7 +92,7 @@ func (a *analysis) pods() {
 		case !p.template && p.annotations[statusAnnotated] == "":
 			a.add("IST0103", p.Object, p.source, fmt.Sprintf("The pod has no container %s, although its labels and namespace ask for a proxy.", proxyContainer), "Restart the pod, so that it passes the webhook.")
 		}
-		a.autoImage(p, wants || !decided && asked != "false")
+		a.autoImage(p, wants || n == nil && asked != "false")
 		a.user(p)
 	}
 }
@@ -231,7 +233,7 @@ func (a *analysis) annotations() {
 func (a *analysis) annotationNames(at place, kind string, annotations map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
 		domain, _, ok := strings.Cut(name, "/")
-		if !ok || domain != "istio.io" && !strings.HasSuffix(domain, ".istio.io") || strings.HasPrefix(domain, "internal.") {
+		if name != annotation.IoKubernetesIngressClass.Name && (!ok || domain != "istio.io" && !strings.HasSuffix(domain, ".istio.io") || strings.HasPrefix(domain, "internal.")) {
 			continue
 		}
 		known := istioAnnotation(name)

@@ -137,9 +137,20 @@ func (a *analysis) sourceNamespaces(c *model.Config, spec *securityv1beta1.Autho
 	}
 	for i, r := range spec.GetRules() {
 		for j, f := range r.GetFrom() {
+			check := func(list, value, name string) {
+				if !strings.Contains(value, "*") && !known[name] {
+					a.report("IST0101", c, fmt.Sprintf("spec.rules[%d].from[%d].source.%s: there is no namespace %q.", i, j, list, name), "Correct the name.")
+				}
+			}
 			for _, name := range f.GetSource().GetNamespaces() {
-				if !strings.Contains(name, "*") && !known[name] {
-					a.report("IST0101", c, fmt.Sprintf("spec.rules[%d].from[%d].source.namespaces: there is no namespace %q.", i, j, name), "Correct the name.")
+				check("namespaces", name, name)
+			}
+			for _, name := range f.GetSource().GetNotNamespaces() {
+				check("notNamespaces", name, name)
+			}
+			for _, principal := range f.GetSource().GetPrincipals() {
+				if parts := strings.Split(principal, "/"); len(parts) == 5 && parts[0] == defaultDomain && parts[1] == "ns" {
+					check("principals", principal, parts[2])
 				}
 			}
 		}

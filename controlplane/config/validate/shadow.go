@@ -23,17 +23,22 @@ type shadows interface {
 	// covering returns the index of the first match that was added and takes
 	// all requests of match i.
 	covering(i int) (at int, ok bool)
+	// coveringAll returns the index of the first match that was added and
+	// takes all requests.
+	coveringAll() (at int, ok bool)
 }
 
 // shadowedRoutes warns of routes and matches that no request reaches, because
 // earlier ones take all of theirs.
 func (c *checker) shadowedRoutes(vs *networkingv1alpha3.VirtualService) {
 	http := make([][]*networkingv1alpha3.HTTPMatchRequest, len(vs.GetHttp()))
+	delegates := false
 	for i, r := range vs.GetHttp() {
 		http[i] = r.GetMatch()
+		delegates = delegates || r.GetDelegate() != nil
 	}
 	shadowed(c, "spec.http", http, func(all []*networkingv1alpha3.HTTPMatchRequest) shadows {
-		return &httpShadows{matches: all, equal: firsts[string]{}, anyPath: firsts[string]{}, prefixes: firsts[httpPrefix]{}, lengths: map[string][]int{}}
+		return &httpShadows{matches: all, equal: firsts[string]{}, anyPath: firsts[string]{}, prefixes: firsts[httpPrefix]{}, lengths: map[string][]int{}, delegates: delegates}
 	})
 	tls := make([][]*networkingv1alpha3.TLSMatchAttributes, len(vs.GetTls()))
 	for i, r := range vs.GetTls() {
@@ -77,6 +82,11 @@ func (s *equalShadows[M]) covering(i int) (int, bool) {
 	return s.seen.earliest(matchText(s.matches[i]))
 }
 
+func (s *equalShadows[M]) coveringAll() (int, bool) {
+	at, ok := s.seen.earliest("")
+	return at, ok && s.emptyTakesAll
+}
+
 // httpShadows knows that a prefix takes longer paths, if the rest of the match
 // is empty or the same.
 type httpShadows struct {
@@ -87,6 +97,8 @@ type httpShadows struct {
 	prefixes       firsts[httpPrefix]
 	// lengths are those of the prefixes beside each rest.
 	lengths map[string][]int
+	// delegates means that routes may leave requests to later ones.
+	delegates bool
 }
 
 // httpPrefix is a prefix of paths and what else a match asks for.
@@ -151,6 +163,11 @@ func (s *httpShadows) covering(i int) (int, bool) {
 	return at, ok
 }
 
+func (s *httpShadows) coveringAll() (int, bool) {
+	at, ok := s.anyPath.earliest("")
+	return at, ok && !s.delegates
+}
+
 // shadowed warns of the routes of a list, given by their matches; a route
 // without any takes everything.
 func shadowed[M proto.Message](c *checker, path string, routes [][]M, newShadows func([]M) shadows) {
@@ -160,6 +177,9 @@ func shadowed[M proto.Message](c *checker, path string, routes [][]M, newShadows
 	for i, matches := range routes {
 		at := field.Index(path, i)
 		if len(matches) == 0 {
+			if by, ok := before.coveringAll(); ok {
+				c.warnf(at, "is never reached: %s comes first and takes all requests; write it last", places[by])
+			}
 			if i+1 < len(routes) {
 				c.warnf(field.Index(path, i+1), "is never reached: %s has no match and takes all requests; write it last", at)
 			}
