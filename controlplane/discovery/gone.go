@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/discovery/debug"
 )
 
@@ -20,7 +21,13 @@ const (
 // still serve requests, with the configuration that it had.
 type gone struct {
 	mu   sync.Mutex // guards byID
-	byID map[string]debug.Gone
+	byID map[string]lost
+}
+
+// lost is a proxy whose connection has ended.
+type lost struct {
+	debug.Gone
+	caller *authn.Caller // nil on a port without authentication
 }
 
 // add adds the proxy of a stream that has ended. If there are too many, it removes the oldest.
@@ -28,13 +35,13 @@ func (g *gone) add(st *stream) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.byID == nil {
-		g.byID = map[string]debug.Gone{}
+		g.byID = map[string]lost{}
 	}
-	g.byID[st.proxy.ID] = debug.Gone{Proxy: st.proxy, Identity: st.identity(), Since: time.Now()}
+	g.byID[st.proxy.ID] = lost{debug.Gone{Proxy: st.proxy, Identity: st.identity(), Since: time.Now()}, st.caller}
 	if len(g.byID) <= maxGone {
 		return
 	}
-	oldest := debug.Gone{Since: time.Now()}
+	oldest := lost{Gone: debug.Gone{Since: time.Now()}}
 	for _, p := range g.byID {
 		if !p.Since.After(oldest.Since) {
 			oldest = p
@@ -50,7 +57,8 @@ func (g *gone) remove(id string) {
 	delete(g.byID, id)
 }
 
-// list returns the proxies that are not connected, and whose workload exists as far as is known.
+// list returns the proxies that may connect and are not connected, and whose workload exists as far as is
+// known.
 func (g *gone) list(s *Server, now time.Time) (out []debug.Gone) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -60,8 +68,10 @@ func (g *gone) list(s *Server, now time.Time) (out []debug.Gone) {
 			delete(g.byID, id)
 		case s.presence.Registered && s.presence.Labels(p.Proxy) == nil: // the workload is gone, too
 			delete(g.byID, id)
+		case s.denied != nil && p.caller != nil && s.denied(p.caller) != nil: // the server ended the connection
+			delete(g.byID, id)
 		default:
-			out = append(out, p)
+			out = append(out, p.Gone)
 		}
 	}
 	return out

@@ -4,12 +4,14 @@
 package discovery
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/authn"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/controlplane/xds"
@@ -22,10 +24,15 @@ func TestGone(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta %t", delta), func(t *testing.T) {
 			t.Parallel()
-			var exists atomic.Bool
+			var exists, denied atomic.Bool
 			exists.Store(true)
 			h := &harness{table: &table{}}
-			h.serve(t, Config{Generator: h.table, Workers: 2, Presence: PresenceConfig{Registered: true, Labels: func(*model.Proxy) map[string]string {
+			h.serve(t, Config{Generator: h.table, Workers: 2, Denied: func(*authn.Caller) error {
+				if denied.Load() {
+					return errors.New("it is denied")
+				}
+				return nil
+			}, Presence: PresenceConfig{Registered: true, Labels: func(*model.Proxy) map[string]string {
 				if exists.Load() {
 					return map[string]string{"app": "shop"}
 				}
@@ -56,6 +63,12 @@ func TestGone(t *testing.T) {
 			exists.Store(false)
 			want("its workload is gone", 0)
 			exists.Store(true)
+			p = join()
+			p.leave(h)
+			want("the proxy is gone once more", 1)
+			denied.Store(true)
+			want("it is denied", 0)
+			denied.Store(false)
 			p = join()
 			h.server.mu.Lock()
 			for st := range h.server.streams {

@@ -58,6 +58,8 @@ func runWireEnvoy(t *testing.T, w *wireMesh, api, ip string) *wireEnvoy {
 			"metadata": object{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"},
 		},
 		"admin": object{"address": at(e.admin)},
+		// As in the bootstrap of agents: Envoy before 1.38 limits regular expressions to 100.
+		"layered_runtime": object{"layers": []any{object{"name": "global", "static_layer": object{"re2.max_program_size.error_level": "32768"}}}},
 		"dynamic_resources": object{
 			"lds_config": ads, "cds_config": ads,
 			"ads_config": object{"api_type": api, "transport_api_version": "V3", "grpc_services": []any{object{"envoy_grpc": object{"cluster_name": "control"}}}},
