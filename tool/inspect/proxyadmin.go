@@ -35,7 +35,7 @@ func (f *adminFlags) addAdmin(cmd *cobra.Command, readsFile bool) {
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
 	if readsFile {
-		cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with the answer of /config_dump of Envoy's admin port, or - for standard input, to read instead")
+		cmd.Flags().StringVarP(&f.file, "file", "f", "", "file with the answer of /config_dump of Envoy's admin port, or - for standard input, to read instead")
 	}
 	f.addControls(cmd)
 	f.complete(cmd, completeProxy(&f.askFlags))
@@ -154,7 +154,7 @@ a certificate that is not valid yet. The exit code is 0, or 1 if one is not ACTI
 		},
 	}
 	f.addAdmin(cmd, true)
-	output.Add(cmd, &f.output)
+	output.Add(cmd, &f.output, "short")
 	return cmd
 }
 
@@ -188,7 +188,7 @@ func secretsOf(d *adminv3.SecretsConfigDump, now time.Time) []secret {
 			list = list[:1]
 		}
 		for _, c := range list {
-			one := secret{Name: name, Type: kind, Status: status, Issuer: c.Issuer.String(), Serial: fmt.Sprintf("%x", c.SerialNumber), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC()}
+			one := secret{Name: name, Type: kind, Status: status, Issuer: c.Issuer.String(), Serial: fmt.Sprintf("%x", c.SerialNumber.Bytes()), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC()}
 			if len(c.URIs) > 0 {
 				one.Identity = c.URIs[0].String()
 			}

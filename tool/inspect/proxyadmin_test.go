@@ -91,9 +91,9 @@ func TestProxyAdmin(t *testing.T) {
 		code int
 		has  string // texts, separated by ~
 	}{
-		{"secrets", 1, "RESOURCE NAME   TYPE         STATUS    SERIAL NUMBER   NOT AFTER~ROOTCA          CA           EXPIRED   def ~default         Cert Chain   ACTIVE    abc "},
+		{"secrets", 1, "RESOURCE NAME   TYPE         STATUS    SERIAL NUMBER   NOT AFTER~ROOTCA          CA           EXPIRED   0def ~default         Cert Chain   ACTIVE    0abc "},
 		{"secret -o wide", 1, "IDENTITY~spiffe://cluster.local/ns/shop/sa/web"},
-		{"secrets -o json", 1, `"name": "default"~"serial_number": "abc"~"status": "EXPIRED"`},
+		{"secrets -o json", 1, `"name": "default"~"serial_number": "0abc"~"status": "EXPIRED"`},
 		{"bootstrap", 0, "portValue: 0~name: ROOTCA~[redacted]"},
 		{"bootstrap -o json", 0, `"portValue": 0`},
 		{"log", 0, "LOGGER ~\nrbac ~warning~\nmisc "},

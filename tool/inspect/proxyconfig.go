@@ -74,7 +74,8 @@ not request yet are no differences. Of endpoints, the address, weight, locality 
 priority are compared.
 ` + reachLong + `
 
-Each filter selects in the tables that it belongs to. Names are compared in full.
+Each filter selects in the tables that it belongs to. Names are compared in
+full, except by --fqdn.
 OUTLIER CHECK is FAILED for an endpoint that the outlier detection of the Envoy ejected;
 only the Envoy knows it.
 -o json and -o yaml print the selected resources. Columns without values are left
@@ -86,11 +87,11 @@ out. The exit code is 0, or 1 if there are differences or an error.`,
 	}
 	f.selection.add(cmd, filters)
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of a proxy that is named without one")
-	cmd.Flags().StringVarP(&f.file, "filename", "f", "", "file with a config_dump, or - for standard input, to read instead")
+	cmd.Flags().StringVarP(&f.file, "file", "f", "", "file with a config_dump, or - for standard input, to read instead")
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin port of an Envoy to ask instead, as host:port")
 	cmd.Flags().BoolVar(&f.live, "live", false, "print what the Envoy of PROXY has, not what the control plane gave")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "compare with what the Envoy of PROXY or --admin has")
-	f.addAsked(cmd)
+	f.addAsked(cmd, "short") // the name that istioctl has for the table
 	f.complete(cmd, completeProxy(&f.askFlags))
 	return cmd
 }
@@ -209,6 +210,9 @@ func (f *proxyConfigFlags) saved(in io.Reader) (*configuration, error) {
 
 // named returns the name of a proxy with the namespace of the flag.
 func (f *proxyConfigFlags) named(name string) string {
+	for _, kind := range []string{"pod/", "deploy/", "deployment/"} { // as istioctl; the name of a Deployment begins those of its Pods
+		name = strings.TrimPrefix(name, kind)
+	}
 	if f.namespace != "" && !strings.HasSuffix(name, "."+f.namespace) {
 		name += "." + f.namespace
 	}

@@ -92,11 +92,12 @@ func (s *selection) add(cmd *cobra.Command, filters []string) {
 	for _, name := range filters {
 		switch name {
 		case "fqdn":
-			cmd.Flags().StringVar(&s.fqdn, name, "", "clusters of the service with this name")
+			cmd.Flags().StringVar(&s.fqdn, name, "", "clusters of services with this text in their name")
 		case "subset":
 			cmd.Flags().StringVar(&s.subset, name, "", "clusters of this subset")
 		case "direction":
-			cmd.Flags().StringVar(&s.direction, name, "", "clusters of this direction, inbound or outbound")
+			cmd.Flags().StringVar(&s.direction, name, "", "clusters of this direction: "+output.OneOf(directions()))
+			completeValue(cmd, name, directions)
 		case "name":
 			cmd.Flags().StringVar(&s.name, name, "", "listeners and routes with this name")
 		case "cluster":
@@ -118,6 +119,9 @@ func (s *selection) add(cmd *cobra.Command, filters []string) {
 // listenerTypes returns the types of listeners, by what their filter chains contain.
 func listenerTypes() []string { return []string{"http", "tcp", "http+tcp", "unknown"} }
 
+// directions returns the directions of clusters.
+func directions() []string { return []string{"inbound", "outbound"} }
+
 // healths returns the values that select endpoints.
 func healths() []string { return []string{"healthy", "degraded", "unhealthy", "draining", "timeout"} }
 
@@ -126,7 +130,7 @@ func (s selection) known() error {
 	for _, of := range []struct {
 		name, value string
 		values      []string
-	}{{"type", s.kind, listenerTypes()}, {"status", s.status, healths()}} {
+	}{{"type", s.kind, listenerTypes()}, {"status", s.status, healths()}, {"direction", s.direction, directions()}} {
 		if of.value != "" && !slices.Contains(of.values, strings.ToLower(of.value)) {
 			return fmt.Errorf("--%s %s is unknown: write %s", of.name, of.value, output.OneOf(of.values))
 		}
@@ -171,7 +175,7 @@ func clusterName(name string) clusterParts {
 
 func (s selection) keepCluster(r resource) bool {
 	c := clusterName(r.name)
-	return (s.fqdn == "" || s.fqdn == c.host) && (s.subset == "" || s.subset == c.subset) &&
+	return strings.Contains(c.host, s.fqdn) && (s.subset == "" || s.subset == c.subset) &&
 		(s.direction == "" || strings.EqualFold(s.direction, c.direction)) && (s.port == 0 || s.port == c.port)
 }
 

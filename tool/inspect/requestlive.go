@@ -98,9 +98,9 @@ func (p proxy) hosts(ctx context.Context, clusters []string, timeout time.Durati
 		if name < 0 {
 			continue
 		}
-		i := slices.IndexFunc(out, func(h hostState) bool { return h.cluster == cluster && h.address == rest[:name] })
-		if i < 0 {
-			i = len(out)
+		i := len(out) - 1
+		if i < 0 || out[i].cluster != cluster || out[i].address != rest[:name] { // the lines of an endpoint follow each other
+			i++
 			out = append(out, hostState{cluster: cluster, address: rest[:name]})
 		}
 		n, _ := strconv.ParseUint(rest[value+2:], 10, 64) // 0 for a text
