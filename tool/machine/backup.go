@@ -123,7 +123,8 @@ func (d backupDirs) save(version string) ([]byte, int, error) {
 	}
 	m := manifest{Format: backupFormat, Version: version, Files: map[string]backupEntry{}}
 	total := int64(0)
-	for name, dir := range d.named() {
+	for _, name := range []string{"settings", "state"} {
+		dir := d.named()[name]
 		err := filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
 			if err != nil {
 				return err
