@@ -57,7 +57,12 @@ func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, o
 // runWithout is run for the deletion of objects. Only objects of the same kinds are compared.
 func (r *review) runWithout(ctx context.Context, cmd *cobra.Command, s config.Reader, keys []model.Key) error {
 	stored := map[model.Key]*model.Config{}
+	listed := map[model.Kind]bool{}
 	for _, key := range keys {
+		if listed[key.Kind] {
+			continue
+		}
+		listed[key.Kind] = true
 		for _, c := range s.List(key.Kind, "") {
 			stored[c.Key] = c
 		}
