@@ -34,10 +34,6 @@ import (
 
 const class = "istio"
 
-// serviceTypes is the test that writes the port of a Pod into an EndpointSlice, so an echo server
-// must have this port.
-const serviceTypes = "HTTPRouteServiceTypes"
-
 // only is the variable with the name of the only test to run; empty runs all.
 const only = "OUTRIGGER_CONFORMANCE_TEST"
 
@@ -82,10 +78,6 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := slices.DeleteFunc(slices.Clone(tests.ConformanceTests), func(test suite.ConformanceTest) bool {
-		if test.ShortName == serviceTypes && !w.ownsPort {
-			t.Logf("%s is not run: another program of this machine has port %d", serviceTypes, podPort)
-			return true
-		}
 		return !s.SupportedFeatures.HasAll(test.Features...) || !strings.HasPrefix(test.ShortName, os.Getenv(only))
 	})
 	s.Setup(t, list)

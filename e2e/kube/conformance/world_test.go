@@ -44,10 +44,8 @@ type world struct {
 	client  client.WithWatch
 	dir     string
 	envoy   string // path of the program
-	node    string // address of the machine: loopback may not be an endpoint
+	node    string // an address that is not loopback, which kube-apiserver rejects as an endpoint
 	roots   string
-	// ownsPort reports whether podPort is also free on this machine.
-	ownsPort bool
 
 	mu    sync.Mutex
 	taken int // addresses of gateways
@@ -60,22 +58,27 @@ type world struct {
 
 func newWorld(t *testing.T, cluster *kube.Cluster) *world {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "outrigger-conf-") // the path of a Unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, cluster: cluster, scheme: newScheme(t), dir: dir, taken: 1, running: map[string]*exec.Cmd{}}
+	w := &world{t: t, cluster: cluster, scheme: newScheme(t), dir: os.Getenv(directory), taken: 1, running: map[string]*exec.Cmd{}}
 	t.Cleanup(w.end)
+	var err error
 	if w.client, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: w.scheme}); err != nil {
 		t.Fatal(err)
 	}
 	if w.node = machine(); w.node == "" {
 		t.Skip("this machine has only loopback addresses, which kube-apiserver rejects as endpoints")
 	}
-	if l, err := net.Listen("tcp", fmt.Sprintf(":%d", podPort)); err == nil {
-		w.ownsPort = l.Close() == nil
+	for _, name := range []string{os.Getenv("ENVOY"), "../../../bin/envoy", "envoy"} {
+		if path, err := exec.LookPath(name); err == nil {
+			w.envoy, err = filepath.Abs(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
 	}
-	w.build()
+	if w.envoy == "" {
+		t.Fatal("no Envoy: run make envoy, or set ENVOY")
+	}
 	return w
 }
 
@@ -90,40 +93,6 @@ func machine() string {
 	return ""
 }
 
-// build builds the programs of this repository as a user does, and the echo server.
-func (w *world) build() {
-	w.t.Helper()
-	for _, args := range [][]string{
-		{"make", "-s", "-C", "../../..", "build", "envoy"},
-		{"go", "build", "-o", filepath.Join(w.dir, "echo-basic"), "sigs.k8s.io/gateway-api/conformance/echo-basic"},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			w.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	for _, name := range []string{os.Getenv("ENVOY"), "../../../bin/envoy", "envoy"} {
-		if path, err := exec.LookPath(name); err == nil {
-			w.envoy, err = filepath.Abs(path)
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			break
-		}
-	}
-	if w.envoy == "" {
-		w.t.Fatal("no Envoy: run make envoy, or set ENVOY")
-	}
-	for _, name := range []string{"outrigger-control", "outrigger-agent"} {
-		path, err := filepath.Abs(filepath.Join("../../../bin", name))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(w.dir, name)); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-}
-
 // end kills all programs.
 func (w *world) end() {
 	w.mu.Lock()
@@ -135,9 +104,7 @@ func (w *world) end() {
 	w.mu.Unlock()
 	if w.t.Failed() {
 		w.t.Logf("the logs are in %s", w.dir)
-		return
 	}
-	_ = os.RemoveAll(w.dir) // the test has ended
 }
 
 // run starts a program.
@@ -201,11 +168,7 @@ func (w *world) install() {
 	w.t.Helper()
 	ctx := w.t.Context()
 	w.kubelet()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.cluster.ApplyCRDs(ctx, filepath.Join(strings.TrimSpace(string(out)), "config/crd/experimental")); err != nil {
+	if err := w.cluster.ApplyCRDs(ctx, os.Getenv(definitions)); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, file := range []string{"rbac.yaml", "rbac-config.yaml", "rbac-credentials.yaml", "rbac-services.yaml", "rbac-webhook.yaml", "rbac-inject.yaml", "rbac-gateways.yaml"} {
