@@ -99,11 +99,11 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 	root.AddCommand(objects.Commands(objects.Config{
 		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: columns.OfTerminal(os.Stdout),
 		OpenTerminal: func() (io.ReadWriteCloser, error) { return objects.OpenTerminal(os.Stdout) },
-		Analyze: func(ctx context.Context, store string, given bool, text string) (analyze.Result, error) {
+		Analyze: func(ctx context.Context, store string, given bool, change analyze.Change) (analyze.Result, error) {
 			if given {
-				return inspect.AnalyzeStore(ctx, "", store, text)
+				return inspect.AnalyzeChange(ctx, "", nil, store, change)
 			}
-			return inspect.AnalyzeStore(ctx, env.control, store, text)
+			return inspect.AnalyzeChange(ctx, env.control, cluster, store, change)
 		},
 	})...)
 	root.AddCommand(install.Commands(install.Config{Cluster: stores.Cluster, Version: imageTag()})...)

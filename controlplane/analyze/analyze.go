@@ -61,9 +61,18 @@ type Finding struct {
 	Cure    string `json:"cure"`
 }
 
-// Same reports whether two findings are about the same, wherever their objects come from.
-func (f Finding) Same(o Finding) bool {
-	return f.Code == o.Code && f.Object == o.Object && f.Message == o.Message
+// about is what two findings about the same have in common, wherever their objects come from.
+type about struct {
+	code, message string
+	object        Object
+}
+
+func (f Finding) about() about { return about{f.Code, f.Message, f.Object} }
+
+// Change is a change of stored objects.
+type Change struct {
+	Objects string // those that are written, as YAML
+	Deleted []model.Key
 }
 
 // ErrNoControl means that no control plane is known that could analyze objects.
@@ -72,27 +81,11 @@ var ErrNoControl = errors.New("no control plane is known")
 // DeniesAll reports whether the finding is about a policy that lets no request through.
 func (f Finding) DeniesAll() bool { return f.Code == "OUT0002" || f.Code == "OUT0003" }
 
-// Added returns the findings of a result that another, earlier one does not have.
-func (r Result) Added(before Result) (out []Finding) {
-	type about struct {
-		code, message string
-		object        Object
-	}
-	known := map[about]bool{}
-	for _, f := range before.Findings {
-		known[about{f.Code, f.Message, f.Object}] = true
-	}
-	for _, f := range r.Findings {
-		if !known[about{f.Code, f.Message, f.Object}] {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 // Result is the result of an analysis.
 type Result struct {
 	Findings []Finding `json:"findings"`
+	// Compared means that the findings are those of a change, see [Compare].
+	Compared bool `json:"compared,omitempty"`
 	// Unlisted is the number of findings above [MaxFindings], and Errors, Warnings and Infos are those
 	// of all of them by severity.
 	Unlisted int `json:"unlisted,omitempty"`
@@ -128,6 +121,8 @@ type Input struct {
 	Manifests *Manifests
 	// AssumedMesh means that the mesh config of Mesh is a guess, so that providers are unknown.
 	AssumedMesh bool
+	// Complete means that an object, a service or a workload that is not in the input does not exist.
+	Complete bool
 	// Partial means that Objects are all objects of some kinds only: nothing is known about services,
 	// workloads, Gateways and settings.
 	Partial bool
@@ -159,7 +154,22 @@ type analysis struct {
 func Run(in Input) Result {
 	a := newAnalysis(in)
 	a.run()
-	return a.result()
+	return a.result(nil)
+}
+
+// Compare analyzes the state that follows a change. The findings are those that the state before the
+// change does not have.
+func Compare(before, after Input) Result {
+	a, b := newAnalysis(after), newAnalysis(before)
+	a.run()
+	b.run()
+	known := map[about]bool{}
+	for _, f := range b.found {
+		known[f.about()] = true
+	}
+	r := a.result(known)
+	r.Compared = true
+	return r
 }
 
 func newAnalysis(in Input) *analysis {
@@ -227,20 +237,23 @@ func (a *analysis) gaps() {
 
 // servicesKnown reports whether a host without a service is a mistake, and not only a service that
 // the input leaves out.
-func (a *analysis) servicesKnown() bool { return !a.Partial && len(a.Mesh.Services.Sorted) > 0 }
+func (a *analysis) servicesKnown() bool {
+	return !a.Partial && (a.Complete || len(a.Mesh.Services.Sorted) > 0)
+}
 
 // gatewaysKnown reports whether a Gateway that is not there is a mistake.
 func (a *analysis) gatewaysKnown() bool {
 	return !a.Partial && (a.servicesKnown() || len(a.kinds[model.Gateway]) > 0 || len(a.kinds[model.VirtualService]) == 0)
 }
 
-// result sorts the findings and drops those that are there twice.
-func (a *analysis) result() Result {
+// result sorts the findings and drops those that are known, or there twice.
+func (a *analysis) result(known map[about]bool) Result {
+	a.found = slices.DeleteFunc(a.found, func(f Finding) bool { return known[f.about()] })
 	slices.SortStableFunc(a.found, func(x, y Finding) int {
 		return cmp.Or(cmp.Compare(x.Severity.Rank(), y.Severity.Rank()), compareSources(x.Source, y.Source),
 			strings.Compare(x.Object.String(), y.Object.String()), strings.Compare(x.Code, y.Code), strings.Compare(x.Message, y.Message))
 	})
-	a.found = slices.CompactFunc(a.found, Finding.Same)
+	a.found = slices.CompactFunc(a.found, func(x, y Finding) bool { return x.about() == y.about() })
 	r := Result{Findings: a.found, Objects: len(a.Objects) + a.Manifests.size(), Unchecked: a.unchecked}
 	if r.Findings == nil {
 		r.Findings = []Finding{}

@@ -171,7 +171,7 @@ func (a *analysis) destination(c *model.Config, at string, d *networkingv1alpha3
 		a.report("IST0101", c, fmt.Sprintf("%s.subset: no DestinationRule for %q has the subset %q, so requests of the route are answered with 503.", at, host, subset),
 			"Correct the name, or add the subset to a DestinationRule.")
 	}
-	if a.workloads.size() > 0 && !svc.External && svc.Resolution == model.ResolutionStatic && !svc.Passthrough && len(a.endpoints(svc)) == 0 {
+	if (a.Complete || a.workloads.size() > 0) && !svc.External && svc.Resolution == model.ResolutionStatic && !svc.Passthrough && len(a.endpoints(svc)) == 0 {
 		a.report("OUT0008", c, fmt.Sprintf("%s.host: the service %q has no endpoints, so requests of the route are answered with 503.", at, host),
 			"Correct the selector of the service or the labels of its workloads, or start them.")
 	}

@@ -37,7 +37,7 @@ func TestNearLinear(t *testing.T) {
 		in.Build(nil)
 		a := newAnalysis(in)
 		a.run()
-		if got := len(a.result().Findings); got < n {
+		if got := len(a.result(nil).Findings); got < n {
 			t.Errorf("%d findings, want one for each of %d policies at least", got, n)
 		}
 		return a.steps

@@ -334,23 +334,41 @@ func (f *analyzeFlags) ask(ctx context.Context, files []analyze.File) (analyze.R
 // quickTimeout is the timeout of an analysis that a command makes in passing.
 const quickTimeout = 3 * time.Second
 
-// AnalyzeStore returns the analysis of the running control plane that uses the store at a URL, with
-// the objects of a YAML text. It asks the control plane of outrigger up, or the first of named. It
-// returns ErrNoControl if none is known.
-func AnalyzeStore(ctx context.Context, named, store, text string) (analyze.Result, error) {
+// AnalyzeChange returns the findings that a change of the store at a URL brings, as the control plane that
+// uses the store knows them: that of outrigger up, the first of named, or that of the cluster, which may
+// be nil, for its own store. It returns ErrNoControl if none is known.
+func AnalyzeChange(ctx context.Context, named string, cluster *Cluster, store string, change analyze.Change) (analyze.Result, error) {
 	control, err := mesh.RunningControl(os.TempDir(), store)
 	if control == "" {
 		control, _, _ = strings.Cut(named, ",")
 	}
+	if err == nil && control == "" && store == "k8s://" && cluster.usable() {
+		cluster.hurry(quickTimeout)
+		pods, err := cluster.replicas()
+		if err == nil {
+			control, err = cluster.to(cluster.namespace, pods[0], controlPort, quickTimeout)
+		}
+		if err != nil {
+			return analyze.Result{}, fmt.Errorf("the control plane of the cluster is not reached: %w", err)
+		}
+	}
+	fields, size := url.Values{"objects": {change.Objects}, "compare": {"true"}}, len(change.Objects)
+	for _, key := range change.Deleted {
+		fields.Add("deleted", key.String())
+		size += len(key.String())
+	}
 	switch {
 	case err != nil || control == "":
 		return analyze.Result{}, analyze.ErrNoControl
-	case len(text) > maxProposed:
-		return analyze.Result{}, fmt.Errorf("the objects have %d bytes, at most %d are analyzed", len(text), maxProposed)
+	case size > maxProposed:
+		return analyze.Result{}, fmt.Errorf("the change has %d bytes, and at most %d are analyzed", size, maxProposed)
 	}
-	a := ask[analyze.Result](ctx, []string{control}, question{path: "analyze", fields: url.Values{"objects": {text}}, form: true}, quickTimeout)[0]
-	if a.err != nil {
+	a := ask[analyze.Result](ctx, []string{control}, question{path: "analyze", fields: fields, form: true}, quickTimeout)[0]
+	switch {
+	case a.err != nil:
 		return a.value, fmt.Errorf("the control plane at %s did not answer: %w", control, a.err)
+	case !a.value.Compared:
+		return a.value, fmt.Errorf("the control plane at %s is older and does not compare", control)
 	}
 	return a.value, nil
 }

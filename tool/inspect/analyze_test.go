@@ -199,10 +199,11 @@ func TestAnalyzeRunning(t *testing.T) {
 			t.Errorf("%q: code %d\n%s%s", args, code, out, errs)
 		}
 	}
-	if r, err := AnalyzeStore(t.Context(), at+",127.0.0.1:1", "fs:///absent", "an object"); err == nil || errors.Is(err, analyze.ErrNoControl) || len(r.Findings) > 0 {
+	change := analyze.Change{Objects: "an object"}
+	if r, err := AnalyzeChange(t.Context(), at+",127.0.0.1:1", nil, "fs:///absent", change); err == nil || errors.Is(err, analyze.ErrNoControl) || len(r.Findings) > 0 {
 		t.Error("an error of the control plane is an analysis")
 	}
-	if _, err := AnalyzeStore(t.Context(), "", "fs:///absent", ""); !errors.Is(err, analyze.ErrNoControl) {
+	if _, err := AnalyzeChange(t.Context(), "", nil, "fs:///absent", change); !errors.Is(err, analyze.ErrNoControl) {
 		t.Error("no control plane analyzes")
 	}
 	if _, errs, code := run(t, "analyze", "--control", at); code != 1 || !strings.Contains(errs, "the form is wrong") {

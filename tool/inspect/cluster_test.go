@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
 
@@ -97,6 +98,9 @@ func TestCluster(t *testing.T) {
 	}
 	if _, err := c.agents(many, time.Minute, &complaints); err == nil || !strings.Contains(err.Error(), "choose some with PROXY or -n NAMESPACE") {
 		t.Errorf("many pods: %v", err)
+	}
+	if _, err := AnalyzeChange(t.Context(), "", c, "k8s://", analyze.Change{}); err == nil || !strings.Contains(err.Error(), "the control plane at "+strings.TrimPrefix(control.URL, "http://")) {
+		t.Errorf("a control plane that does not compare: %v", err)
 	}
 	last := c.roads["shop/cart-1:15020"].way
 	c.Close()

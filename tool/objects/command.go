@@ -27,10 +27,10 @@ type Config struct {
 	Default func() (string, error)
 	// Past answers about versions of objects.
 	Past Past
-	// Analyze returns the analysis of the running control plane that uses the store at a URL, with the
-	// objects of a YAML text in addition to its own. If given is true, the user named the store. It
-	// returns ErrNoControl if no control plane is known. A nil Analyze means that none is known.
-	Analyze func(ctx context.Context, store string, given bool, text string) (analyze.Result, error)
+	// Analyze returns the findings that a change brings at the running control plane that uses the store
+	// at a URL. If given is true, the user named the store. It returns ErrNoControl if no control plane
+	// is known. A nil Analyze means that none is known.
+	Analyze func(ctx context.Context, store string, given bool, change analyze.Change) (analyze.Result, error)
 	// Envoy is the Envoy of the environment; empty for none.
 	Envoy string
 	// In is the input that -f - reads, and that questions are answered on.

@@ -41,9 +41,9 @@ type shell struct {
 	// terminal is the terminal while files are read from standard input; nil for none.
 	terminal *terminal
 	// analyze answers for a running control plane; optional.
-	analyze func(text string) (analyze.Result, error)
-	// width is that of the terminal; 0 for none.
-	width int
+	analyze func(analyze.Change) (analyze.Result, error)
+	unsaid  string // is left out of errors
+	width   int    // of the terminal; 0 for none
 	// open opens a store; optional.
 	open func(address string) (config.Store, error)
 }
@@ -62,7 +62,7 @@ func (t *terminal) Read(p []byte) (int, error) { return t.keys.Read(p) }
 func (t *terminal) Close() error { t.closed = true; return nil }
 
 func newShell(t *testing.T) *shell {
-	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir()}
+	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir(), unsaid: unchecked}
 }
 
 func (s *shell) store(address string) *memory.Store {
@@ -105,11 +105,11 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 			}
 			return s.terminal, nil
 		},
-		Analyze: func(_ context.Context, store string, given bool, text string) (analyze.Result, error) {
+		Analyze: func(_ context.Context, store string, given bool, change analyze.Change) (analyze.Result, error) {
 			if s.analyze == nil || store != "memory://" || given {
 				return analyze.Result{}, analyze.ErrNoControl
 			}
-			return s.analyze(text)
+			return s.analyze(change)
 		},
 	})...)
 	var stdout, stderr bytes.Buffer
@@ -125,7 +125,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	default:
 		fmt.Fprintln(&stderr, "outrigger:", err)
 	}
-	short := strings.NewReplacer(s.dir+"/", "")
+	short := strings.NewReplacer(s.dir+"/", "", s.unsaid, "")
 	return exit.Code, short.Replace(stdout.String()), short.Replace(stderr.String())
 }
 

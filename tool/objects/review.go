@@ -22,6 +22,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/codec"
+	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
 )
@@ -43,35 +44,14 @@ type review struct {
 	piped bool
 }
 
-// run prints the findings that objects bring. Before a change that denies all requests to a workload,
-// it asks whether to go on; an error means no.
-func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, objects []*model.Config) error {
-	out := cmd.ErrOrStderr()
-	added, err := r.added(ctx, out, s, objects)
+// run prints the findings that a change brings: objects that are written, keys that are deleted. Before a
+// change that denies all requests to a workload, it asks whether to go on; an error means no.
+func (r *review) run(ctx context.Context, cmd *cobra.Command, s config.Reader, objects []*model.Config, keys []model.Key) error {
+	added, err := r.added(ctx, cmd.ErrOrStderr(), s, objects, keys)
 	if err != nil {
 		return err
 	}
-	return r.ask(ctx, out, added)
-}
-
-// runWithout is run for the deletion of objects. Only objects of the same kinds are compared.
-func (r *review) runWithout(ctx context.Context, cmd *cobra.Command, s config.Reader, keys []model.Key) error {
-	stored := map[model.Key]*model.Config{}
-	listed := map[model.Kind]bool{}
-	for _, key := range keys {
-		if listed[key.Kind] {
-			continue
-		}
-		listed[key.Kind] = true
-		for _, c := range s.List(key.Kind, "") {
-			stored[c.Key] = c
-		}
-	}
-	before := partial(stored)
-	for _, key := range keys {
-		delete(stored, key)
-	}
-	return r.ask(ctx, cmd.ErrOrStderr(), partial(stored).Added(before))
+	return r.ask(ctx, cmd.ErrOrStderr(), added)
 }
 
 // ask prints findings, and asks whether to go on if one says that all requests are denied.
@@ -109,65 +89,108 @@ func (r *review) ask(ctx context.Context, out io.Writer, added []analyze.Finding
 	return nil
 }
 
-// added returns the findings that objects bring, the worst first. The running control plane knows
-// services and workloads. Without one, only objects of the same kinds are compared.
-func (r *review) added(ctx context.Context, out io.Writer, s config.Reader, objects []*model.Config) ([]analyze.Finding, error) {
+// added returns the findings that a change brings, the worst first. The running control plane knows all
+// services and workloads. Without one, those of the store are compared.
+func (r *review) added(ctx context.Context, out io.Writer, s config.Reader, objects []*model.Config, keys []model.Key) ([]analyze.Finding, error) {
+	objects = slices.DeleteFunc(slices.Clone(objects), func(c *model.Config) bool {
+		old := s.Get(c.Key)
+		return old != nil && config.SameContent(old, c)
+	})
+	if len(objects)+len(keys) == 0 {
+		return nil, nil
+	}
+	err := analyze.ErrNoControl
 	if r.cfg.Analyze != nil {
-		var text strings.Builder
-		sources := map[analyze.Object]string{}
-		for _, c := range objects {
-			raw, err := written(c)
-			if err != nil {
-				return nil, err
-			}
-			text.WriteString("---\n")
-			text.Write(raw)
-			sources[analyze.ObjectOf(c.Key)] = c.Source
+		change, failed := analyze.Change{Deleted: keys}, error(nil)
+		if change.Objects, failed = manifest(objects); failed != nil {
+			return nil, failed
 		}
-		var after analyze.Result
-		before, err := r.cfg.Analyze(ctx, r.store, r.given, "")
-		if err == nil {
-			after, err = r.cfg.Analyze(ctx, r.store, r.given, text.String())
-		}
-		switch {
-		case err == nil:
-			added := after.Added(before)
-			for i, f := range added {
-				if source, ok := sources[f.Object]; ok {
-					added[i].Source = source
-				}
+		var result analyze.Result
+		if result, err = r.cfg.Analyze(ctx, r.store, r.given, change); err == nil {
+			sources := map[analyze.Object]string{}
+			for _, c := range objects {
+				sources[analyze.ObjectOf(c.Key)] = c.Source
 			}
-			return added, nil
-		case ctx.Err() != nil:
-			return nil, errInterrupted
-		case !errors.Is(err, analyze.ErrNoControl):
-			_, _ = fmt.Fprintf(out, "not checked: hosts, workloads and other objects that the change refers to, because %v\n", err) // the terminal may be closed
+			for i, f := range result.Findings {
+				result.Findings[i].Source = cmp.Or(sources[f.Object], f.Source)
+			}
+			return result.Findings, nil
 		}
 	}
-	stored := map[model.Key]*model.Config{}
-	for _, kind := range kindsIn(objects) {
-		for _, c := range s.List(kind, "") {
-			stored[c.Key] = c
+	if ctx.Err() != nil {
+		return nil, errInterrupted
+	}
+	refers := slices.ContainsFunc(objects, func(c *model.Config) bool { return !defining[c.Kind] })
+	if refers || len(s.Schemas()) < len(schema.All()) || !errors.Is(err, analyze.ErrNoControl) {
+		_, _ = fmt.Fprintf(out, "not checked: services, workloads and objects that the store does not have, because %v; outrigger analyze --control ADDRESS checks them\n", err) // the terminal may be closed
+	}
+	return stored(s, objects, keys), nil
+}
+
+// defining are the kinds whose objects refer to no others. It is never written to.
+var defining = map[model.Kind]bool{model.ServiceEntry: true, model.WorkloadEntry: true, model.WorkloadGroup: true}
+
+// manifest returns objects as YAML.
+func manifest(objects []*model.Config) (string, error) {
+	var text strings.Builder
+	for _, c := range objects {
+		raw, err := written(c)
+		if err != nil {
+			return "", err
+		}
+		text.WriteString("---\n")
+		text.Write(raw)
+	}
+	return text.String(), nil
+}
+
+// stored returns the findings that a change of a store brings. What the changed objects refer to may be
+// outside of the store, so only what is wrong in themselves counts. What the other objects refer to is
+// missed only if the store had it.
+func stored(s config.Reader, objects []*model.Config, keys []model.Key) []analyze.Finding {
+	before, after := map[model.Key]*model.Config{}, map[model.Key]*model.Config{}
+	for _, sch := range s.Schemas() {
+		for _, c := range s.List(sch.Kind, "") {
+			before[c.Key], after[c.Key] = c, c
 		}
 	}
-	before, now := partial(stored), time.Now()
+	changed, now := map[analyze.Object]bool{}, time.Now()
 	for _, c := range objects {
 		next := *c
 		next.Created = now // as in a store: the order of objects depends on their age
-		if old := stored[c.Key]; old != nil {
+		if old := before[c.Key]; old != nil {
 			next.Created = old.Created
 		}
-		stored[c.Key] = &next
+		after[c.Key], changed[analyze.ObjectOf(c.Key)] = &next, true
 	}
-	return partial(stored).Added(before), nil
-}
-
-// partial analyzes all objects of some kinds.
-func partial(objects map[model.Key]*model.Config) analyze.Result {
-	list := slices.SortedFunc(maps.Values(objects), func(a, b *model.Config) int { return a.Compare(b.Key) })
-	in := analyze.Input{Objects: list, AssumedMesh: true, Partial: true}
-	in.Build(nil)
-	return analyze.Run(in)
+	for _, key := range keys {
+		delete(after, key)
+	}
+	compare := func(in analyze.Input) []analyze.Finding {
+		state := func(of map[model.Key]*model.Config) analyze.Input {
+			next := in
+			next.Objects = slices.SortedFunc(maps.Values(of), func(a, b *model.Config) int { return a.Compare(b.Key) })
+			next.Build(nil)
+			return next
+		}
+		return analyze.Compare(state(before), state(after)).Findings
+	}
+	out := compare(analyze.Input{AssumedMesh: true, Partial: true})
+	type place struct {
+		code   string
+		object analyze.Object
+	}
+	known := map[place]bool{}
+	for _, f := range out {
+		known[place{f.Code, f.Object}] = true
+	}
+	for _, f := range compare(analyze.Input{AssumedMesh: true, Complete: true}) {
+		if !changed[f.Object] && !known[place{f.Code, f.Object}] {
+			out = append(out, f)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b analyze.Finding) int { return cmp.Compare(a.Severity.Rank(), b.Severity.Rank()) })
+	return out
 }
 
 // readLine reads a line until ctx is done.

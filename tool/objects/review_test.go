@@ -6,12 +6,16 @@ package objects
 import (
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 )
+
+// unchecked is what commands say that know no control plane.
+const unchecked = "not checked: services, workloads and objects that the store does not have, because no control plane is known; outrigger analyze --control ADDRESS checks them\n"
 
 const (
 	stop    = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: stop, namespace: shop}\nspec: {action: DENY, rules: [{}]}\n"
@@ -119,30 +123,37 @@ func TestApplyShowsFindings(t *testing.T) {
 func TestApplyAsksControlPlane(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	s.analyze = func(text string) (analyze.Result, error) {
-		old := analyze.Finding{Code: "IST0101", Severity: analyze.Error, Object: analyze.Object{Kind: "VirtualService", Namespace: "shop", Name: "old"}, Message: "Old."}
-		r := analyze.Result{Findings: []analyze.Finding{old}}
-		if strings.Contains(text, "name: a\n") {
+	s.analyze = func(change analyze.Change) (r analyze.Result, err error) {
+		if strings.Contains(change.Objects, "name: a\n") {
 			for i := range maxReviewed + 2 {
-				f := old
-				f.Object.Name, f.Message = "a", strings.Repeat("New. ", i+1)
-				r.Findings = append(r.Findings, f)
+				r.Findings = append(r.Findings, analyze.Finding{
+					Code: "IST0101", Severity: analyze.Error, Object: analyze.Object{Kind: "VirtualService", Namespace: "shop", Name: "a"}, Message: strings.Repeat("New. ", i+1),
+				})
 			}
+		}
+		for _, key := range change.Deleted {
+			r.Findings = append(r.Findings, analyze.Finding{Code: "OUT0003", Severity: analyze.Warning, Source: "other.yaml:3", Message: key.String()})
 		}
 		return r, nil
 	}
 	s.file("file.yaml", strings.Replace(web, "NAME", "a", 1))
 	code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml")
 	errs = unwrapped(errs, "file.yaml")
-	if code != 0 || strings.Count(errs, "ERROR IST0101 VirtualService/shop/a  file.yaml:1") != maxReviewed || !strings.Contains(errs, "2 more findings not listed") || strings.Contains(errs, "Old") {
+	if code != 0 || strings.Count(errs, "ERROR IST0101 VirtualService/shop/a  file.yaml:1") != maxReviewed || !strings.Contains(errs, "2 more findings not listed") {
 		t.Errorf("code %d:\n%s", code, errs)
 	}
-	s.analyze = func(string) (analyze.Result, error) { return analyze.Result{}, errors.New("it is away") }
-	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml"); code != 0 || errs != "not checked: hosts, workloads and other objects that the change refers to, because it is away\n" {
+	s.answer = "n\n"
+	if code, _, errs := s.run("delete", "vs", "a", "-n", "shop"); code != 1 || !strings.HasPrefix(errs, "WARNING OUT0003   other.yaml:3\n  VirtualService/shop/a\n") || !strings.Contains(errs, question) {
+		t.Errorf("code %d:\n%s", code, errs)
+	}
+	s.file("file.yaml", strings.NewReplacer("NAME", "c", "hosts: [web]", "hosts: [c]").Replace(web))
+	s.analyze = func(analyze.Change) (analyze.Result, error) { return analyze.Result{}, errors.New("it is away") }
+	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml"); code != 0 || errs != strings.Replace(unchecked, "no control plane is known", "it is away", 1) {
 		t.Errorf("code %d:\n%s", code, errs)
 	}
 	// Another store is not that of the control plane.
-	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml", "--store", "memory://other"); code != 0 || errs != "" {
+	s.unsaid = ""
+	if code, _, errs := s.run("apply", "-f", s.dir+"/file.yaml", "--store", "memory://other"); code != 0 || errs != unchecked {
 		t.Errorf("code %d:\n%s", code, errs)
 	}
 }
@@ -197,5 +208,41 @@ func TestLinks(t *testing.T) {
 	}
 	if code, out, errs := s.run("validate", "-f", s.dir+"/config"); code != 0 || !strings.HasPrefix(out, "1 object valid") {
 		t.Errorf("code %d: %s%s", code, out, errs)
+	}
+}
+
+// TestDeleteShowsFindings deletes objects that others refer to. Without a control plane, nothing else is
+// known to have them; what was missing before, or may be outside of the store, is not said.
+func TestDeleteShowsFindings(t *testing.T) {
+	t.Parallel()
+	const network = "---\napiVersion: networking.istio.io/v1\nkind: "
+	const all = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: web, namespace: shop}\n" +
+		"spec: {hosts: [web.example.com], location: MESH_INTERNAL, resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], workloadSelector: {labels: {app: web}}}\n" +
+		network + "WorkloadEntry\nmetadata: {name: web-1, namespace: shop}\nspec: {address: 10.0.0.1, labels: {app: web}}\n" +
+		network + "DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web.example.com, subsets: [{name: v1}]}\n" +
+		network + "Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [web.example.com]}]}\n" +
+		network + "VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.example.com], gateways: [edge], http: [{delegate: {name: part}}]}\n" +
+		network + "VirtualService\nmetadata: {name: part, namespace: shop}\nspec: {http: [{route: [{destination: {host: web.example.com, subset: v1}}], mirror: {host: other}}]}\n"
+	line := regexp.MustCompile(`\s+all\.yaml:[0-9]+`) // a long path moves it to the next line
+	for key, says := range map[string]string{
+		"se/web":                           "ERROR IST0101 VirtualService/shop/part\n  all.yaml:LINE\n  spec.http[0].route[0].destination.host: no service has the host",
+		"we/web-1":                         "WARNING OUT0008 VirtualService/shop/part\n  all.yaml:LINE\n  spec.http[0].route[0].destination.host: the service \"web.example.com\" has no",
+		"dr/web":                           "ERROR IST0101 VirtualService/shop/part\n  all.yaml:LINE\n  spec.http[0].route[0].destination.subset: no DestinationRule for",
+		"gateway.networking.istio.io/edge": "ERROR IST0101 VirtualService/shop/web\n  all.yaml:LINE\n  spec.gateways[0]: there is no Gateway shop/edge",
+		"vs/part":                          "ERROR IST0101 VirtualService/shop/web\n  all.yaml:LINE\n  spec.http[0].delegate: there is no",
+		"vs/web":                           "INFO OUT0011 Gateway/shop/edge",
+	} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			s := newShell(t)
+			s.file("all.yaml", all)
+			if code, _, errs := s.run("apply", "-f", s.dir+"/all.yaml"); code != 0 || errs != "" {
+				t.Fatalf("code %d: %s", code, errs)
+			}
+			s.unsaid = ""
+			if code, out, errs := s.run("delete", key, "-n", "shop"); code != 0 || !strings.Contains(line.ReplaceAllString(errs, "\n  all.yaml:LINE"), says) || out == "" {
+				t.Errorf("code %d, want %q:\n%s%s", code, says, out, errs)
+			}
+		})
 	}
 }

@@ -143,7 +143,7 @@ func newRollbackCommand(cfg Config) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes || dryRun}).run(ctx, cmd, s, []*model.Config{c}); err != nil {
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes || dryRun}).run(ctx, cmd, s, []*model.Config{c}, nil); err != nil {
 					return err
 				}
 				if dryRun {

@@ -107,7 +107,7 @@ func newWriteCommand(cfg Config, v verb) *cobra.Command {
 					return err
 				}
 				piped := slices.Contains(files.files, "-")
-				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, objects); err != nil {
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, objects, nil); err != nil {
 					return err
 				}
 				for _, c := range objects {
@@ -147,8 +147,8 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 		Long: "Delete objects by name, by label, or all those in files. Of a file only kind,\n" +
 			"namespace and name count: its objects need not be valid, and the same object may\n" +
 			"be in several files.\n\n" +
-			"If all requests to a workload would be denied without the objects, the command asks\n" +
-			"first on a terminal.",
+			"What other objects miss without the objects is printed, as outrigger analyze finds\n" +
+			"it. If all requests to a workload would be denied, the command asks first on a terminal.",
 		Example: "  outrigger delete virtualservice catalog -n shop\n  outrigger delete vs -l team=web -A\n" +
 			"  outrigger delete -f route.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -193,7 +193,12 @@ func newDeleteCommand(cfg Config) *cobra.Command {
 				if len(keys) == 0 && pick.selector != "" {
 					_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "no objects found") // the terminal may be closed
 				}
-				if err := (&review{cfg: cfg, yes: yes, piped: slices.Contains(files.files, "-")}).runWithout(ctx, cmd, s, keys); err != nil {
+				address, err := store.url()
+				if err != nil {
+					return err
+				}
+				piped := slices.Contains(files.files, "-")
+				if err := (&review{cfg: cfg, store: address, given: store.address != "", yes: yes, piped: piped}).run(ctx, cmd, s, nil, keys); err != nil {
 					return err
 				}
 				for _, key := range keys {

@@ -5,15 +5,17 @@ package debug
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
+	"github.com/outrigger-mesh/outrigger/controlplane/snapshot"
 )
 
 // analyze analyzes the objects in force. Objects of the form are added, or replace those with their
-// names.
+// names; those in deleted are left out. With compare, only the findings that this brings are returned.
 func (d debugger) analyze() (answerOf, error) {
 	if d.mesh.Services == nil || d.cfg.Objects == nil {
 		return answerOf{}, errors.New("there is no snapshot of services yet")
@@ -27,24 +29,42 @@ func (d debugger) analyze() (answerOf, error) {
 		files = append(files, analyze.File{Source: source, Data: []byte(text)})
 	}
 	read := analyze.Read(d.ended, files, d.query.Get("namespace"), d.query.Get("lenient") == "true")
-	in := analyze.Input{Mesh: d.mesh, Manifests: read.Manifests, Objects: read.Objects, Problems: read.Problems, Credential: d.cfg.Credential}
-	change := map[model.Key]*model.Config{}
+	replaced, change := map[model.Key]bool{}, map[model.Key]*model.Config{}
 	for _, c := range read.Objects {
 		c.Created = time.Now() // as in a store: the order of objects depends on their age
 		if stored := d.cfg.Objects.Get(c.Key); stored != nil {
 			c.Created, c.From = stored.Created, stored.From
 		}
-		if proposedKinds[c.Kind] {
+		if replaced[c.Key] = true; proposedKinds[c.Kind] {
 			change[c.Key] = c
 		}
 	}
+	for _, text := range d.query["deleted"] {
+		parts := strings.SplitN(text, "/", 3)
+		if len(parts) != 3 {
+			return answerOf{}, fmt.Errorf("deleted=%q is no key: write KIND/NAMESPACE/NAME", text)
+		}
+		key := model.Key{Kind: model.Kind(parts[0]), Namespace: parts[1], Name: parts[2]}
+		if replaced[key] = true; proposedKinds[key.Kind] && d.cfg.Objects.Get(key) != nil {
+			change[key] = nil
+		}
+	}
+	in := d.analyzed(d.mesh, replaced)
 	if len(change) > 0 && d.cfg.Propose != nil {
 		in.Mesh = d.cfg.Propose(d.mesh, Proposal{Objects: change})
 	}
-	replaced := map[model.Key]bool{}
-	for _, c := range read.Objects {
-		replaced[c.Key] = true
+	in.Manifests, in.Objects, in.Problems = read.Manifests, append(in.Objects, read.Objects...), append(in.Problems, read.Problems...)
+	if d.query.Get("compare") == "true" {
+		return answerOf{json: analyze.Compare(d.analyzed(d.mesh, nil), in)}, nil
 	}
+	result := analyze.Run(in)
+	result.Skipped = read.Skipped
+	return answerOf{json: result}, nil
+}
+
+// analyzed returns the input of an analysis: the objects in force, except those that are replaced.
+func (d debugger) analyzed(mesh *snapshot.Mesh, replaced map[model.Key]bool) analyze.Input {
+	in := analyze.Input{Mesh: mesh, Problems: d.storedProblems(replaced), Credential: d.cfg.Credential, Complete: true}
 	for _, sch := range d.cfg.Objects.Schemas() {
 		for _, c := range d.cfg.Objects.List(sch.Kind, "") {
 			if !replaced[c.Key] {
@@ -52,16 +72,13 @@ func (d debugger) analyze() (answerOf, error) {
 			}
 		}
 	}
-	in.Problems = append(in.Problems, d.storedProblems(replaced)...)
 	for _, st := range d.source.Streams() {
 		if !st.Objects {
 			name := strings.TrimSuffix(st.Proxy.ID, "."+st.Proxy.Namespace)
 			in.Workloads = append(in.Workloads, analyze.Workload{Namespace: st.Proxy.Namespace, Name: name, Labels: st.Proxy.Labels})
 		}
 	}
-	result := analyze.Run(in)
-	result.Skipped = read.Skipped
-	return answerOf{json: result}, nil
+	return in
 }
 
 // storedProblems returns the problems of reading the objects that were not replaced.
