@@ -57,7 +57,11 @@ With --at, print what an object, or the mesh config (mesh), was then, and which
 resources of the proxies that are connected now it would have had a part in; or which
 objects would have decided what a proxy has. The control plane computes it from its
 history, see outrigger history: which proxies were connected then, what they
-acknowledged or rejected, and objects that were never valid are not recorded.`,
+acknowledged or rejected, and objects that were never valid are not recorded.
+
+The exit code is 0; 1 if the object does not exist, has an error, lacks a credential or
+is rejected by a proxy, or if the proxy rejects something or has an object with an
+error; 2 for a wrong command line.`,
 		Example: "  outrigger explain vs/catalog.shop\n  outrigger explain virtualservice catalog -n shop\n  outrigger explain catalog-1.shop\n" +
 			"  outrigger explain dr/catalog -n shop -o yaml\n  outrigger explain vs/catalog.shop --at 14:02\n" +
 			"  outrigger explain IST0101\n  outrigger explain request --from frontend --to catalog",
@@ -196,7 +200,7 @@ func (f *explainFlags) explainObject(ctx context.Context, cmd *cobra.Command, w 
 	if next, err = f.frameOf(shown, func(v view) error { return v.object(*shown) }); err != nil {
 		return next, err
 	}
-	next.failed = found == nil || found.Then != nil && !found.Found
+	next.failed = found == nil || found.Then != nil && !found.Found || notInForce(*shown)
 	missing(&next, w, answers)
 	return next, nil
 }
@@ -252,6 +256,7 @@ func (f *explainFlags) explainProxy(ctx context.Context, cmd *cobra.Command, w *
 		}
 		return err
 	})
+	next.failed = slices.ContainsFunc(all, func(d report.Decided) bool { return refusing(d.Proxy) || wrong(d.Problems) })
 	missing(&next, w, answers)
 	missing(&next, w, decided)
 	return next, err

@@ -40,8 +40,7 @@ func (v view) object(o report.Object) error {
 	default:
 		v.say("Its last change went out %s ago.\n", age(o.Changed, v.now))
 	}
-	refused := slices.ContainsFunc(o.Proxies, func(s report.Standing) bool { return s.State == report.Rejected || s.State == report.HeldBack })
-	if len(o.Problems) > 0 || len(o.Lacking) == 0 && !refused {
+	if len(o.Problems) > 0 || len(o.Lacking) == 0 && !rejectedOn(o.Proxies) {
 		v.problems(o.Problems)
 	}
 	v.lacking(o.Lacking)

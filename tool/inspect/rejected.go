@@ -19,6 +19,27 @@ func isPlugin(what string) bool {
 	return typ == "ecds"
 }
 
+// notInForce reports whether the newest version of an object is not in force, or not everywhere.
+func notInForce(o report.Object) bool {
+	return wrong(o.Problems) || len(o.Lacking) > 0 || rejectedOn(o.Proxies)
+}
+
+// rejectedOn reports whether a proxy does not have an object because it or another one rejected it.
+func rejectedOn(proxies []report.Standing) bool {
+	return slices.ContainsFunc(proxies, func(s report.Standing) bool { return s.State == report.Rejected || s.State == report.HeldBack })
+}
+
+// wrong reports whether there is an error among problems.
+func wrong(list []report.Problem) bool {
+	return slices.ContainsFunc(list, func(p report.Problem) bool { return !p.Warning })
+}
+
+// refusing reports whether a proxy does not have what was made for it, because it or another one
+// rejected it.
+func refusing(p report.Proxy) bool {
+	return len(p.Held) > 0 || slices.ContainsFunc(p.Types, func(t report.Type) bool { return t.State == report.Rejected || t.State == report.HeldBack })
+}
+
 // rejected lists rejections without duplicates: resources that are held back from all proxies like
 // the one that rejected them, and resources that were rejected by individual proxies.
 func (v view) rejected(proxies []report.Proxy) {
