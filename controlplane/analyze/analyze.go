@@ -79,7 +79,9 @@ type Change struct {
 var ErrNoControl = errors.New("no control plane is known")
 
 // DeniesAll reports whether the finding is about a policy that lets no request through.
-func (f Finding) DeniesAll() bool { return f.Code == "OUT0002" || f.Code == "OUT0003" }
+func (f Finding) DeniesAll() bool {
+	return f.Code == "OUT0002" || f.Code == "OUT0003" || f.Code == "OUT0020"
+}
 
 // Result is the result of an analysis.
 type Result struct {
@@ -145,6 +147,7 @@ type analysis struct {
 	// Indexes that are made when they are first needed.
 	httpRouted map[hostPort]bool
 	ports      map[string][]workloadPort
+	podPorts   map[objectName][]uint32
 	reasons    map[Object][]string
 	// steps counts the entries of indexes that the checks looked at.
 	steps int
@@ -200,6 +203,7 @@ func (a *analysis) run() {
 	a.selectors()
 	a.targets()
 	a.authorizationPolicies()
+	a.refusals()
 	a.portModes()
 	a.unrequired()
 	a.probes()

@@ -32,6 +32,7 @@ func TestCases(t *testing.T) {
 		return object(networking, "VirtualService", "{hosts: [web], http: [{route: [{destination: {host: web}}], match: [{uri: {prefix: \"\"}}]}]}") +
 			"status: {conditions: [{type: PassedAnalysis, status: \"False\", reason: ProblemsFound, message: \"" + reason + "\"}]}\n"
 	}
+	policy := func(spec string) string { return object(security, "AuthorizationPolicy", spec) }
 	strict := object(security, "PeerAuthentication", "{mtls: {mode: STRICT}}") + "---\n"
 	for name, c := range map[string]struct{ text, code, says string }{
 		"a Gateway that is no target":   {object(security, "AuthorizationPolicy", "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gone}]}"), "IST0101", "there is no Gateway shop/gone"},
@@ -70,6 +71,21 @@ func TestCases(t *testing.T) {
 		"a class of a Pod":              {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop, annotations: {kubernetes.io/ingress.class: istio}}\nspec: {containers: [{name: app, image: a}]}\n", "IST0107", "kubernetes.io/ingress.class has no effect on a Pod"},
 		"a route behind all paths":      {object(networking, "VirtualService", "{hosts: [web], http: [{match: [{uri: {prefix: /}}], route: [{destination: {host: web}}]}, {route: [{destination: {host: web}}]}]}"), "IST0130", "spec.http[1] is never reached"},
 		"a route behind a path":         {object(networking, "VirtualService", "{hosts: [web], http: [{match: [{uri: {prefix: /a}}], route: [{destination: {host: web}}]}, {route: [{destination: {host: web}}]}]}"), "IST0130", ""},
+		"all ports denied":              {policy("{action: DENY, rules: [{to: [{operation: {ports: [\"8080\"]}}]}]}"), "OUT0020", "spec.rules together deny every request to shop/web."},
+		"some ports denied":             {policy("{action: DENY, rules: [{to: [{operation: {ports: [\"8081\"]}}]}]}"), "OUT0020", ""},
+		"all methods denied":            {policy("{action: DENY, rules: [{to: [{operation: {methods: [GET, HEAD, POST]}}]}, {to: [{operation: {notMethods: [POST, GET]}}, {operation: {methods: [P*]}}]}]}"), "OUT0020", "together"},
+		"some methods denied":           {policy("{action: DENY, rules: [{to: [{operation: {methods: [GET, HEAD, POST]}}]}, {to: [{operation: {notMethods: [POST, PUT]}}]}]}"), "OUT0020", ""},
+		"all methods of clients denied": {policy("{action: DENY, rules: [{from: [{source: {namespaces: [b]}}], to: [{operation: {methods: [GET]}}]}, {to: [{operation: {notMethods: [GET]}}]}]}"), "OUT0020", ""},
+		"all hosts denied":              {policy("{action: DENY, rules: [{to: [{operation: {hosts: [\"*.Example.com\"], paths: [\"*\"]}}, {operation: {notHosts: [\"*.example.com\"]}}]}]}"), "OUT0020", "together"},
+		"a template":                    {policy("{action: DENY, rules: [{to: [{operation: {paths: [\"/a/{*}\"]}}, {operation: {notPaths: [\"/a/{*}\"]}}]}]}"), "OUT0020", ""},
+		"prefixes and suffixes":         {policy("{action: DENY, rules: [{to: [{operation: {notPaths: [\"/a*\"]}}, {operation: {paths: [\"*z\", /a]}}, {operation: {paths: [\"/a*\"], notPaths: [\"*z\"]}}]}]}"), "OUT0020", "together"},
+		"a suffix is left":              {policy("{action: DENY, rules: [{to: [{operation: {notPaths: [\"/a*\"]}}, {operation: {paths: [\"/a*\"], notPaths: [\"*z\"]}}]}]}"), "OUT0020", ""},
+		"a port that nobody has":        {policy("{rules: [{to: [{operation: {ports: [\"9999\"]}}]}]}"), "OUT0020", "spec.rules allows no request to shop/web, which has the ports 8080"},
+		"a port beside another rule":    {policy("{rules: [{to: [{operation: {ports: [\"9999\"]}}]}, {to: [{operation: {ports: [\"8080\"], methods: [GET]}}]}]}"), "OUT0020", ""},
+		"what is allowed is denied":     {policy("{rules: [{to: [{operation: {paths: [/a, /b]}}]}]}") + "---\n" + strings.Replace(policy("{action: DENY, rules: [{to: [{operation: {paths: [\"/*\"], notPaths: [/c]}}]}]}"), "name: a", "name: b", 1), "OUT0020", "The policies shop/b, shop/a together deny every request to shop/web."},
+		"some of it is denied":          {policy("{rules: [{to: [{operation: {paths: [/a, /b]}}]}]}") + "---\n" + strings.Replace(policy("{action: DENY, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "name: a", "name: b", 1), "OUT0020", ""},
+		"an unknown authorizer":         {policy("{action: CUSTOM, provider: {name: gone}, rules: [{}]}"), "OUT0020", `no extension provider "gone"`},
+		"one for some paths":            {policy("{action: CUSTOM, provider: {name: gone}, rules: [{to: [{operation: {paths: [/a]}}]}]}"), "OUT0020", ""},
 		"an object that is no Pod":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: more, namespace: shop}\nspec: {containers: 1}\n", "IST0106", "the object cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -133,4 +133,5 @@ var checks = [...]Check{
 	{"OUT0017", Warning, "FaultBeforeRetries", "a route has faults, and retries or a timeout that do not apply to them", ""},
 	{"OUT0018", Warning, "NeverMatches", "no request of the selected workloads can meet a condition", ""},
 	{"OUT0019", Info, "TokensNotRequired", "a RequestAuthentication admits requests without a token, and no policy requires one", ""},
+	{"OUT0020", Warning, "DeniesEverythingTogether", "the policies of a workload leave no request: in parts, by a port that it does not have, or by an authorizer that cannot be asked", ""},
 }

@@ -203,7 +203,8 @@ func (a *analysis) refuses(p *pod, port uint32, path string) string {
 		if policy.DryRun {
 			continue
 		}
-		matches := slices.ContainsFunc(policy.Spec.GetRules(), func(r *securityv1beta1.Rule) bool { return matchesProbe(r, port, path) })
+		allows := policy.Spec.GetAction() == securityv1beta1.AuthorizationPolicy_ALLOW
+		matches := slices.ContainsFunc(policy.Spec.GetRules(), func(r *securityv1beta1.Rule) bool { return matchesProbe(r, port, path, allows) })
 		switch policy.Spec.GetAction() {
 		case securityv1beta1.AuthorizationPolicy_DENY:
 			if matches {
@@ -224,25 +225,9 @@ func (a *analysis) refuses(p *pod, port uint32, path string) string {
 
 // matchesProbe reports whether a rule matches GET requests of a kubelet, which has no identity. A rule
 // with conditions on sources, or with when, is taken not to match.
-func matchesProbe(r *securityv1beta1.Rule, port uint32, path string) bool {
-	if len(r.GetFrom()) > 0 || len(r.GetWhen()) > 0 {
-		return false
-	}
-	if len(r.GetTo()) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(r.GetTo(), func(t *securityv1beta1.Rule_To) bool {
-		o := t.GetOperation()
-		is := func(list []string, value string) bool {
-			return len(list) == 0 || slices.ContainsFunc(list, func(p string) bool { return pattern(p, value) })
-		}
-		not := func(list []string, value string) bool {
-			return !slices.ContainsFunc(list, func(p string) bool { return pattern(p, value) })
-		}
-		number := fmt.Sprint(port)
-		return len(o.GetHosts()) == 0 && is(o.GetPorts(), number) && not(o.GetNotPorts(), number) &&
-			is(o.GetPaths(), path) && not(o.GetNotPaths(), path) && is(o.GetMethods(), "GET") && not(o.GetNotMethods(), "GET")
-	})
+func matchesProbe(r *securityv1beta1.Rule, port uint32, path string, allows bool) bool {
+	q := request{port: fmt.Sprint(port), method: "GET", path: path, host: "\x00"} // the address of the pod
+	return len(r.GetFrom())+len(r.GetWhen()) == 0 && q.meets(r, allows)
 }
 
 // pattern reports whether an exact value, a prefix*, a *suffix or * matches.

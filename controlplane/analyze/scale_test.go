@@ -58,3 +58,23 @@ func BenchmarkRun(b *testing.B) {
 		Run(in)
 	}
 }
+
+// TestRefusalsBounded checks that many rules of one workload are not all compared with each other.
+func TestRefusalsBounded(t *testing.T) {
+	t.Parallel()
+	var allow, deny strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&allow, "  - {to: [{operation: {paths: [/%d]}}]}\n", i)
+		fmt.Fprintf(&deny, "  - {to: [{operation: {paths: [/%d], methods: [GET]}}]}\n", i%400)
+	}
+	deny.WriteString("  - {to: [{operation: {notMethods: [GET]}}]}\n")
+	const head = "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: %s}\nspec:\n  action: %s\n  rules:\n%s"
+	read := Read(nil, []File{{"a.yaml", fmt.Appendf(fmt.Appendf(nil, head, "a", "ALLOW", allow.String()), head, "b", "DENY", deny.String())}}, "", false)
+	in := Input{Objects: read.Objects, Manifests: read.Manifests}
+	in.Build(nil)
+	a := newAnalysis(in)
+	a.refusals()
+	if len(a.found) > 0 || a.steps < maxSteps/2 || a.steps > 3*maxSteps {
+		t.Errorf("%d findings after %d steps, want about %d", len(a.found), a.steps, maxSteps)
+	}
+}

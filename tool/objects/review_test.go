@@ -190,6 +190,10 @@ func TestCreateAsks(t *testing.T) {
 	if code, _, errs := s.run("create", "-f", s.dir+"/start.yaml"); code != 0 || strings.Contains(errs, "OUT0002") {
 		t.Errorf("create: code %d: %s", code, errs)
 	}
+	s.file("parts.yaml", strings.Replace(stop, "{}", `{to: [{operation: {methods: [GET]}}]}, {to: [{operation: {notMethods: [GET]}}]}`, 1))
+	if code, _, errs := s.run("apply", "-f", s.dir+"/parts.yaml"); code != 1 || !strings.Contains(errs, "OUT0020") || !strings.Contains(errs, question) {
+		t.Errorf("apply of parts: code %d: %s", code, errs)
+	}
 	if code, _, errs := s.run("replace", "-f", s.dir+"/stop.yaml"); code != 1 || !strings.Contains(errs, question) {
 		t.Errorf("replace: code %d: %s", code, errs)
 	}
