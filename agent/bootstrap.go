@@ -104,19 +104,22 @@ func chooseTemplate(src sources, pc *meshv1alpha1.ProxyConfig) (path, from strin
 	return "", "", warnings
 }
 
+// systemFiles are where systems have their root certificates.
+var systemFiles = []string{
+	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora
+	"/etc/pki/tls/certs/ca-bundle.crt",                  // older ones
+	"/etc/ssl/ca-bundle.pem",                            // openSUSE
+	"/etc/ssl/cert.pem",
+}
+
 // rootsFile returns the file of the system's root certificates, or "" if no server
 // uses TLS or the file is not in any of the usual directories.
 func rootsFile(read func(string) ([]byte, error), pc *meshv1alpha1.ProxyConfig) string {
 	if pc.GetTracing().GetTlsSettings() == nil && pc.GetEnvoyMetricsService().GetTlsSettings() == nil && pc.GetEnvoyAccessLogService().GetTlsSettings() == nil {
 		return ""
 	}
-	for _, path := range []string{
-		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Alpine
-		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora
-		"/etc/pki/tls/certs/ca-bundle.crt",                  // older ones
-		"/etc/ssl/ca-bundle.pem",                            // openSUSE
-		"/etc/ssl/cert.pem",
-	} {
+	for _, path := range systemFiles {
 		if _, err := read(path); err == nil {
 			return path
 		}

@@ -43,7 +43,7 @@ func (b *builder) build(ctx context.Context) (*parts, error) {
 		}
 	}
 	if b.parts.envoy != nil {
-		b.parts.credentials = newCredentials(ctx, b.admin(), b.cfg.env.Workload.Namespace, b.socks.external)
+		b.parts.credentials = newCredentials(ctx, b.admin(), b.cfg.env.Workload.Namespace, b.socks.external, b.parts.relay.Status)
 	}
 	b.registry.MustRegister(outageCollector{b.holdings})
 	b.parts.manager, b.parts.state = b.cfg.env.Manager, b.state

@@ -17,6 +17,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/envoy"
 	"github.com/outrigger-mesh/outrigger/internal/clip"
 	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
 const (
@@ -42,6 +43,7 @@ type credential struct {
 	what, part string
 	ends       []time.Time // ascending: of the part, or of each of the roots
 	by         string      // who must renew it
+	unknown    string      // why there are no ends; "" means that the text cannot be read
 }
 
 // until returns when peers are refused because of it: of several roots, the next end from now on, or
@@ -63,7 +65,7 @@ func (c credential) lasting(now time.Time) lasting {
 	out := lasting{What: c.what, Until: c.until(now).UTC(), By: c.by}
 	switch {
 	case len(c.ends) == 0:
-		out.Until, out.Missing, out.Unknown, out.Then = time.Time{}, true, true, "its text cannot be read"
+		out.Until, out.Missing, out.Unknown, out.Then = time.Time{}, true, true, cmp.Or(c.unknown, "its text cannot be read")
 	case c.part == partCertificate:
 		out.Then = "peers refuse it"
 	case c.part == partRoots:
@@ -84,19 +86,30 @@ type credentials struct {
 	namespace string                         // of the workload
 	external  bool                           // another server manages the workload's own secrets
 
-	mu   sync.Mutex // guards the fields below, and orders the requests
-	read time.Time
-	list []credential
-	err  error
+	mu    sync.Mutex // guards the fields below, and orders the requests
+	read  time.Time
+	list  []credential
+	err   error
+	files envoyFiles
 }
 
-// newCredentials returns the credentials of the Envoy with an admin port, also once ctx is done.
-func newCredentials(ctx context.Context, admin *envoy.Admin, namespace string, external bool) *credentials {
-	return &credentials{namespace: namespace, external: external, secrets: func(fn func(envoy.Secret)) error {
+// newCredentials returns the credentials of the Envoy with an admin port, also once ctx is done. relay
+// returns when its listeners and clusters changed last.
+func newCredentials(ctx context.Context, admin *envoy.Admin, namespace string, external bool, relay func() xdsproxy.Status) *credentials {
+	within := func(ask func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), credentialsTimeout)
 		defer cancel()
-		return admin.Secrets(ctx, fn)
-	}}
+		return ask(ctx)
+	}
+	return &credentials{
+		namespace: namespace, external: external,
+		secrets: func(fn func(envoy.Secret)) error {
+			return within(func(ctx context.Context) error { return admin.Secrets(ctx, fn) })
+		},
+		files: envoyFiles{relay: relay, list: func(fn func(envoy.File)) error {
+			return within(func(ctx context.Context) error { return admin.Files(ctx, fn) })
+		}},
+	}
 }
 
 // all returns the credentials, as they were a second ago at most.
@@ -108,7 +121,16 @@ func (c *credentials) all() ([]credential, error) {
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.read) >= credentialsAge {
 		c.list = nil
-		c.err = c.secrets(func(s envoy.Secret) { c.list = append(c.list, c.of(s)...) })
+		updated := map[string]time.Time{}
+		c.err = c.secrets(func(s envoy.Secret) {
+			c.list = append(c.list, c.of(s)...)
+			updated[s.Name] = s.Updated
+		})
+		if c.err == nil {
+			var own []credential
+			own, c.err = c.files.credentials(now, updated)
+			c.list = append(c.list, own...)
+		}
 		c.read = time.Now()
 	}
 	return c.list, c.err
@@ -122,25 +144,32 @@ func (c *credentials) of(s envoy.Secret) (list []credential) {
 		return nil
 	}
 	name, by := ownerOf(s.Name, c.namespace)
-	add := func(part string, ends []time.Time) {
-		list = append(list, credential{what: clip.Text(part+" "+name, maxName), part: part, ends: ends, by: clip.Text(by, maxName)})
-	}
-	if len(s.Chain) > 0 {
-		ends := endsOf(s.Chain)
-		add(partCertificate, ends[:min(len(ends), 1)])
-	}
-	if len(s.Roots) > 0 {
-		add(partRoots, endsOf(s.Roots))
-	}
-	if len(s.CRL) > 0 {
-		switch next, err := sds.NextUpdate(s.CRL); {
-		case err != nil:
-			add(partRevocations, nil)
-		case !next.IsZero():
-			add(partRevocations, []time.Time{next})
+	for part, text := range map[string][]byte{partCertificate: s.Chain, partRoots: s.Roots, partRevocations: s.CRL} {
+		if ends, ok := partEnds(part, text); ok {
+			list = append(list, credential{what: clip.Text(part+" "+name, maxName), part: part, ends: ends, by: clip.Text(by, maxName)})
 		}
 	}
 	return list
+}
+
+// partEnds returns the ends of a part of a secret, none if its text cannot be read. It returns false for
+// what cannot expire.
+func partEnds(part string, text []byte) (ends []time.Time, ok bool) {
+	if len(text) == 0 {
+		return nil, false
+	}
+	switch part {
+	case partCertificate:
+		ends = endsOf(text)
+		return ends[:min(len(ends), 1)], true
+	case partRoots:
+		return endsOf(text), true
+	}
+	next, err := sds.NextUpdate(text)
+	if err != nil {
+		return nil, true
+	}
+	return []time.Time{next}, !next.IsZero()
 }
 
 // endsOf returns the ends of the certificates in a PEM text in ascending order. Go may be unable to parse

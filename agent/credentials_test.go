@@ -8,8 +8,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outrigger-mesh/outrigger/envoy"
+	"github.com/outrigger-mesh/outrigger/sds"
+	"github.com/outrigger-mesh/outrigger/xdsproxy"
 )
 
 func TestCredentialsOf(t *testing.T) {
@@ -100,7 +105,7 @@ func TestCredentialsFail(t *testing.T) {
 		http.Error(w, "busy", http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
-	c := newCredentials(t.Context(), envoy.NewAdmin(strings.TrimPrefix(server.URL, "http://")), "shop", false)
+	c := newCredentials(t.Context(), envoy.NewAdmin(strings.TrimPrefix(server.URL, "http://")), "shop", false, nil)
 	if _, err := c.all(); err == nil {
 		t.Fatal("there is no error")
 	}
@@ -114,4 +119,68 @@ func TestCredentialsFail(t *testing.T) {
 	if _, ok := got["credentials"]; ok || len(got) != 1 {
 		t.Errorf("the metric is %v", got)
 	}
+}
+
+// TestEnvoyFiles checks which content of a file that Envoy reads itself is announced: the one that Envoy
+// has read, as long as that is known.
+func TestEnvoyFiles(t *testing.T) {
+	t.Parallel()
+	authority, path := newSigner(t), filepath.Join(t.TempDir(), "crl.pem")
+	write := func(life time.Duration) time.Time {
+		text := authority.crl(t, life, big.NewInt(2))
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next, err := sds.NextUpdate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	asked, accepted, file := 0, time.Now(), envoy.File{Field: envoy.FileCRL, Path: path, Roots: "roots"}
+	f := envoyFiles{
+		list: func(fn func(envoy.File)) error {
+			asked++
+			fn(envoy.File{Field: envoy.FileRoots, Path: systemFiles[0]})
+			fn(file)
+			return nil
+		},
+		relay: func() xdsproxy.Status {
+			return xdsproxy.Status{Types: []xdsproxy.TypeStatus{{TypeURL: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Accepted: accepted}}}
+		},
+	}
+	loaded := func(at time.Time) { accepted, file.Loaded = accepted.Add(time.Second), at }
+	check := func(step string, until time.Time, by string, questions int, updated map[string]time.Time) {
+		t.Helper()
+		list, err := f.credentials(time.Now(), updated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := lastingOf(list, time.Now())
+		if len(got) != 1 || got[0].What != "revocations "+path || !got[0].Until.Equal(until) || got[0].Unknown != until.IsZero() || !strings.HasPrefix(got[0].By, by) || asked != questions {
+			t.Errorf("%s: got %+v after %d questions, want until %s by %q after %d", step, got, asked, until, by, questions)
+		}
+	}
+	const program, reload = "the program that writes ", "a change of its listener"
+	first, later := write(time.Hour), func() time.Time { return time.Now().Add(time.Minute) }
+	loaded(later())
+	check("read after it was written", first, program, 1, nil)
+	check("nothing changed", first, program, 1, nil)
+	loaded(time.Now().Add(-time.Hour))
+	check("changed before the first question", time.Time{}, reload, 2, nil)
+	check("the roots changed later", first, program, 2, map[string]time.Time{"roots": later()})
+	_, changed := contentOf(path)
+	loaded(changed)
+	check("loaded", first, program, 3, nil)
+	for now := changed; !now.After(changed); _, now = contentOf(path) { // times of files are coarse
+		write(2 * time.Hour)
+	}
+	check("replaced", first, reload, 3, nil)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	check("removed", first, reload, 3, nil)
+	second := write(2 * time.Hour)
+	loaded(later())
+	check("loaded again", second, program, 4, nil)
 }

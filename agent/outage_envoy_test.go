@@ -22,6 +22,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -63,7 +65,7 @@ type outageEnvoy struct {
 	gateway   gatewaySecrets
 	admin     string
 	// listeners are addresses: inbound requires mutual TLS, web a token, and has /names, which is sent to
-	// a name; gateway and files are those of gatewaySecrets.
+	// a name; gateway, files and own are those of gatewaySecrets.
 	listeners map[string]string
 }
 
@@ -177,7 +179,7 @@ func newOutageEnvoy(t *testing.T) *outageEnvoy {
 	must(err)
 	e.gateway.init(t, dir, e.authority)
 	config := fmt.Sprintf(outageConfig, socket.Addr(), sockets[0].UDP.LocalAddr().(*net.UDPAddr).Port, backend.Listener.Addr().(*net.TCPAddr).Port, keys) + e.gateway.listeners()
-	e.admin, e.listeners = envoytest.Start(t, config, "inbound", "web", "gateway", "files")
+	e.admin, e.listeners = envoytest.Start(t, config, "inbound", "web", "gateway", "files", "own")
 	return e
 }
 
@@ -280,7 +282,7 @@ func (b *bracket) add(t *testing.T, began time.Time, accepted, refused bool) {
 // clock returns the collector of what the workload web and Envoy have.
 func (e *outageEnvoy) clock(web *sds.Workload) outageCollector {
 	own, peer := &builder{cfg: &settings{}, parts: &parts{workload: web}}, &builder{cfg: &settings{}, parts: &parts{workload: e.peer}}
-	secrets := newCredentials(e.t.Context(), envoy.NewAdmin(e.admin), "default", false)
+	secrets := newCredentials(e.t.Context(), envoy.NewAdmin(e.admin), "default", false, func() xdsproxy.Status { return xdsproxy.Status{} })
 	return outageCollector{func() holdings {
 		h := own.kept()
 		h.revocation, h.names, h.relay = peer.kept().revocation, e.names.Ready(), xdsproxy.Status{LastResponse: time.Now()}
@@ -291,7 +293,8 @@ func (e *outageEnvoy) clock(web *sds.Workload) outageCollector {
 
 // TestOutageEnvoy compares the clock with what happens in handshakes with Envoy while control plane,
 // authority and issuer are away. Within 2 s of the announced moments, Envoy refuses the workload's
-// certificate, what the revocation lists of mesh and gateway cover, and clients below a root in a file;
+// certificate, what the revocation lists of mesh and gateway cover, also those in a file that Envoy reads
+// itself, and clients below a root in a file;
 // clients refuse the gateway's certificates from a Secret and from files. The keys of issuers, the names
 // and the configuration, which have no limit, work for longer than three of the times after which they
 // would have been renewed.
@@ -322,13 +325,14 @@ func TestOutageEnvoy(t *testing.T) {
 		said, began, resolved := gathered(t, clock), time.Now(), e.resolved()
 		files := e.gateway.files
 		brackets := map[string]*bracket{}
-		for _, part := range []string{"identity", "revocations", "certificate_shop-tls", "revocations_shop-tls-cacert", "certificate_" + files.chain, "roots_" + files.roots} {
+		for _, part := range []string{"identity", "revocations", "certificate_shop-tls", "revocations_shop-tls-cacert", "revocations_" + files.crl, "certificate_" + files.chain, "roots_" + files.roots} {
 			brackets[part] = &bracket{}
 		}
 		e.eventually("refusals, and four resolutions of the name", func() bool {
 			e.connect("inbound", cert, brackets["identity"])
 			e.connect("inbound", e.peer.Certificate(), brackets["revocations"])
 			e.connect("gateway", e.peer.Certificate(), brackets["revocations_shop-tls-cacert"])
+			e.connect("own", e.peer.Certificate(), brackets["revocations_"+files.crl])
 			e.connect("files", below, brackets["roots_"+files.roots])
 			e.verify("gateway", brackets["certificate_shop-tls"])
 			e.verify("files", brackets["certificate_"+files.chain])
@@ -346,7 +350,25 @@ func TestOutageEnvoy(t *testing.T) {
 		if !e.compare(said, began, brackets) || !web.Current().NotAfter.Equal(cert.Leaf.NotAfter) {
 			continue // too late, or a renewal was under way when the authority went away
 		}
+		e.replaceUnread(clock)
 		return
+	}
+}
+
+// replaceUnread replaces a revocation list that Envoy has read itself, and does not read again.
+func (e *outageEnvoy) replaceUnread(clock outageCollector) {
+	files := e.gateway.files
+	if err := os.WriteFile(files.crl, e.authority.crl(e.t, time.Hour, big.NewInt(2)), 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	e.eventually("the clock says who reads the list", func() bool {
+		return slices.ContainsFunc(clock.holdings().outage(time.Now()).Credentials, func(p lasting) bool {
+			return p.What == "revocations "+files.crl && strings.HasPrefix(p.By, "a change of its listener") && p.Until.Equal(e.gateway.ends["revocations_"+files.crl])
+		})
+	})
+	var b bracket
+	if e.connect("own", e.peer.Certificate(), &b); b.refused.IsZero() {
+		e.t.Error("Envoy has read the list again, but the clock says that it has not")
 	}
 }
 

@@ -42,18 +42,20 @@ func (s *signer) pair(t *testing.T, life time.Duration) (chain, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key
 }
 
-// gatewaySecrets are the secrets of two listeners: of gateway they are those of a Secret, and of files they
-// are in files, which the agent reads.
+// gatewaySecrets are the secrets of three listeners: of gateway they are those of a Secret, and of files they
+// are in files, which the agent reads. Of own they are those of gateway, but Envoy itself reads the
+// revocation list from a file.
 type gatewaySecrets struct {
 	authority *signer
 	dir       string
-	files     struct{ chain, key, roots string }
+	files     struct{ chain, key, roots, crl string }
 	ends      map[string]time.Time // by part of the clock
 }
 
 func (g *gatewaySecrets) init(t *testing.T, dir string, authority *signer) {
 	g.authority, g.dir = authority, dir
 	g.files.chain, g.files.key, g.files.roots = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	g.files.crl = filepath.Join(dir, "own.crl")
 	g.renew(t, time.Hour)
 }
 
@@ -70,7 +72,7 @@ func (g *gatewaySecrets) listeners() string {
           require_client_certificate: true
           common_tls_context:
             tls_certificate_sds_secret_configs: [%s]
-            validation_context_sds_secret_config: %s
+            %s
       filters:
       - name: http
         typed_config:
@@ -79,12 +81,14 @@ func (g *gatewaySecrets) listeners() string {
           route_config: *routes
           http_filters: [*router]
 `
+	const roots = "validation_context_sds_secret_config: "
 	of := func(name, file string) string {
 		return fmt.Sprintf("{name: %q, sds_config: {path_config_source: {path: %q}}}", name, filepath.Join(g.dir, file))
 	}
-	return fmt.Sprintf(listener, "gateway", of("kubernetes://shop-tls", "pair.json"), of("kubernetes://shop-tls-cacert", "roots.json")) +
+	return fmt.Sprintf(listener, "gateway", of("kubernetes://shop-tls", "pair.json"), roots+of("kubernetes://shop-tls-cacert", "roots.json")) +
+		fmt.Sprintf(listener, "own", of("kubernetes://shop-tls", "pair.json"), fmt.Sprintf("combined_validation_context: {default_validation_context: {crl: {filename: %q}}, %s}", g.files.crl, roots+of("kubernetes://own-cacert", "own.json"))) +
 		fmt.Sprintf(listener, "files", fmt.Sprintf("{name: %q, sds_config: *sds}", "file-cert:"+g.files.chain+"~"+g.files.key),
-			fmt.Sprintf("{name: %q, sds_config: *sds}", "file-root:"+g.files.roots))
+			roots+fmt.Sprintf("{name: %q, sds_config: *sds}", "file-root:"+g.files.roots))
 }
 
 // renew replaces the secrets by ones that end after life, or a second later. It returns the certificate of
@@ -117,6 +121,8 @@ func (g *gatewaySecrets) renew(t *testing.T, life time.Duration) *tls.Certificat
 	secret("pair.json", "kubernetes://shop-tls", "tls_certificate", map[string]any{"certificate_chain": inline(chain), "private_key": inline(key)})
 	secret("roots.json", "kubernetes://shop-tls-cacert", "validation_context",
 		map[string]any{"trusted_ca": inline(root(g.authority)), "crl": inline(g.authority.crl(t, time.Until(later), big.NewInt(2)))})
+	write(g.files.crl, g.authority.crl(t, time.Until(later), big.NewInt(2)))
+	secret("own.json", "kubernetes://own-cacert", "validation_context", map[string]any{"trusted_ca": inline(fmt.Appendf(root(g.authority), "# %s\n", later))}) // changed: Envoy reads the list again
 	write(g.files.key, key)
 	write(g.files.chain, chain)
 	below := newSignerFor(t, time.Until(later))
@@ -127,7 +133,7 @@ func (g *gatewaySecrets) renew(t *testing.T, life time.Duration) *tls.Certificat
 	}
 	g.ends = map[string]time.Time{
 		"certificate_shop-tls": end[0].NotAfter, "certificate_" + g.files.chain: end[0].NotAfter,
-		"revocations_shop-tls-cacert": later, "roots_" + g.files.roots: below.root.NotAfter,
+		"revocations_shop-tls-cacert": later, "revocations_" + g.files.crl: later, "roots_" + g.files.roots: below.root.NotAfter,
 	}
 	client, err := tls.X509KeyPair(below.pair(t, time.Hour))
 	if err != nil {

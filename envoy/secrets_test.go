@@ -4,11 +4,15 @@
 package envoy
 
 import (
+	"cmp"
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 const secretsText = `{"configs": [
@@ -38,7 +42,7 @@ func TestAdminSecrets(t *testing.T) {
 		if err := admin.Secrets(t.Context(), func(s Secret) { got = append(got, s) }); err != nil {
 			t.Error(err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -50,13 +54,49 @@ func TestAdminSecrets(t *testing.T) {
 	}
 }
 
-func FuzzReadSecrets(f *testing.F) {
+// TestAdminFiles reads the files of dumps as Envoy writes them.
+func TestAdminFiles(t *testing.T) {
+	t.Parallel()
+	const sockets = "last_updated,cluster.transport_socket,cluster.transport_socket_matches"
+	dumps := map[string]string{
+		"static_clusters": `{"configs": [{"cluster": {"transport_socket": {"typed_config": {"common_tls_context": {"validation_context": {"trusted_ca": {"filename": "/ca"}, "crl": {"filename": "/crl"}}}}}}, "last_updated": "2026-01-02T03:04:05.006Z"}]}`,
+		"dynamic_active_clusters": `{"configs": [{"cluster": {"transport_socket_matches": [{"transport_socket": {"typed_config": {"common_tls_context": {
+			"tls_certificates": [{"certificate_chain": {"filename": "/chain"}, "private_key": {"filename": "/key"}}]}}}}]}, "last_updated": "x"}, {"cluster": {}}]}`,
+		"static_listeners": "{}",
+		"dynamic_listeners": `{"configs": [{"name": "a", "active_state": {"listener": {"filter_chains": [{"transport_socket": {"typed_config": {"common_tls_context": {"combined_validation_context":
+			{"default_validation_context": {"crl": {"filename": "/crl"}}, "validation_context_sds_secret_config": {"name": "kubernetes://a-cacert"}}}}}}]}, "last_updated": "2026-01-02T03:04:06Z"},
+			"error_state": {"failed_configuration": {"crl": {"filename": "/refused"}}}, "draining_state": {"listener": {"crl": {"filename": "/old"}}}}]}`,
+	}
+	admin := fakeAdmin(t, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if clusters := strings.HasSuffix(q.Get("resource"), "clusters"); clusters != (q.Get("mask") == sockets) {
+			t.Errorf("asked for %s", r.URL)
+		}
+		_, _ = w.Write([]byte(dumps[q.Get("resource")]))
+	})
+	var got []File
+	if err := admin.Files(t.Context(), func(f File) { got = append(got, f) }); err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(got, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	want := []File{{FileRoots, "/ca", at, ""}, {FileChain, "/chain", time.Time{}, ""}, {FileCRL, "/crl", at, ""}, {FileCRL, "/crl", at.Add(994 * time.Millisecond), "kubernetes://a-cacert"}}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzReadDump(f *testing.F) {
 	f.Add(secretsText)
-	f.Add("{}")
+	f.Add(`{"configs": [{"crl": {"filename": "/crl"}, "last_updated": 1}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		n := 0
-		if err := readSecrets(strings.NewReader(body), func(Secret) { n++ }); n > len(body) {
-			t.Errorf("%d secrets in %d bytes, error %v", n, len(body), err)
+		err := readDump(strings.NewReader(body), func(raw json.RawMessage) error {
+			_ = readSecret(raw, func(Secret) { n++ }) // it may be no secret
+			return readFiles(raw, func(File) { n++ })
+		})
+		if n > len(body) {
+			t.Errorf("%d secrets and files in %d bytes, error %v", n, len(body), err)
 		}
 	})
 }

@@ -279,7 +279,7 @@ func readFiles(paths []string) ([][]byte, error) {
 	contents := make([][]byte, len(paths))
 	for i, p := range paths {
 		var err error
-		if contents[i], err = readFile(p); err != nil {
+		if contents[i], err = ReadFile(p); err != nil {
 			return nil, err
 		}
 	}

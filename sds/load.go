@@ -21,8 +21,8 @@ import (
 // maxFile is the size limit of a file in bytes: the roots of a system have about 250 kB.
 const maxFile = 4 << 20
 
-// readFile reads a regular file; links are followed.
-func readFile(path string) ([]byte, error) {
+// ReadFile reads a regular file of at most 4 MiB, which is not empty; links are followed.
+func ReadFile(path string) ([]byte, error) {
 	// Without the flag, opening a named pipe would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -93,7 +93,7 @@ func TestReadFileDoesNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{pipe: "not a regular file", dir: "not a regular file", large: "at most"} {
-		if _, err := readFile(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want one with %q", path, err, want)
 		}
 	}
