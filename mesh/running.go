@@ -55,6 +55,12 @@ func RunningControl(temp, store string) (string, error) {
 	return announcedBeside(temp, 0, store, 1)
 }
 
+// RunningStore returns the URL of the config store of a running mesh, by the debug address of its control
+// plane. It returns "" for other addresses, and for a mesh without a config directory.
+func RunningStore(temp, control string) (string, error) {
+	return announcedBeside(temp, 1, control, 0)
+}
+
 // RunningIsolation returns how the workloads of a running mesh are isolated, [IsolateNetns] or
 // [IsolateNone], by the debug address of its control plane. It returns "" for other addresses.
 func RunningIsolation(temp, control string) (string, error) {

@@ -39,6 +39,11 @@ func TestRunning(t *testing.T) {
 			t.Errorf("the control plane of %s is %q, %v", store, got, err)
 		}
 	}
+	for control, want := range map[string]string{"127.77.51.9:15014": "fs:///one", "127.77.51.11:15014": ""} {
+		if got, err := RunningStore(temp, control); err != nil || got != want {
+			t.Errorf("the store of %s is %q, %v", control, got, err)
+		}
+	}
 	for control, want := range map[string]string{"127.77.51.9:15014": IsolateNetns, "127.77.51.11:15014": ""} {
 		if got, err := RunningIsolation(temp, control); err != nil || got != want {
 			t.Errorf("the isolation of %s is %q, %v", control, got, err)

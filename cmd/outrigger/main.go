@@ -97,7 +97,7 @@ func newRootCommand(env environment, kill <-chan struct{}, cluster *inspect.Clus
 	observe := func(w mesh.Watched) mesh.Observer { return inspect.Observer(questions, w) }
 	root.AddCommand(newUpCommand(env, kill, observe), newInjectCommand(), machine.NewJoinCommand(), machine.NewLeaveCommand(), machine.NewBackupCommand(version), collateral.NewVersion(version), collateral.New())
 	root.AddCommand(objects.Commands(objects.Config{
-		Open: stores.Open, Default: stores.Default, Past: inspect.Past{Config: questions}, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: columns.OfTerminal(os.Stdout),
+		Open: stores.Open, Default: stores.Default, Past: func(cmd *cobra.Command) objects.Past { return inspect.PastOf(questions, cmd) }, Envoy: env.envoy, In: os.Stdin, Terminal: objects.IsTerminal(os.Stdin), Width: columns.OfTerminal(os.Stdout),
 		OpenTerminal: func() (io.ReadWriteCloser, error) { return objects.OpenTerminal(os.Stdout) },
 		Analyze: func(ctx context.Context, store string, given bool, change analyze.Change) (analyze.Result, error) {
 			if given {

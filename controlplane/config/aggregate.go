@@ -77,12 +77,15 @@ func NewAggregate(writer Store, stores ...Store) *Aggregate {
 }
 
 // Name returns the names of the stores.
-func (a *Aggregate) Name() string {
+func (a *Aggregate) Name() string { return strings.Join(a.Names(), ",") }
+
+// Names returns the name of each store, in the order of their precedence.
+func (a *Aggregate) Names() []string {
 	names := make([]string, len(a.stores))
 	for i, s := range a.stores {
 		names[i] = s.Name()
 	}
-	return strings.Join(names, ",")
+	return names
 }
 
 // Schemas returns the kinds that any of the stores serves.

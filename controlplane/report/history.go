@@ -11,6 +11,8 @@ import (
 // History is the versions of objects, and of the mesh config, that a control plane has used.
 type History struct {
 	Replica string `json:"replica"`
+	// Stores are the URLs of the config stores in the order of their precedence, without passwords.
+	Stores []string `json:"stores,omitempty"`
 	// Begins is when the history begins: earlier versions are not known.
 	Begins time.Time `json:"begins"`
 	// Versions are in the order of time, the newest last. Omitted is the number of older ones that

@@ -42,7 +42,7 @@ func (s *Server) newDebug(cfg Config, reg prometheus.Registerer) {
 		Authenticator: s.identity.auth, Replica: cfg.PodName, Version: cfg.Version,
 		Push:    func() { s.debounce.Add(model.Change{All: true}) },
 		Preview: func() debug.Generator { return generate.New(cfg.Generate) }, Propose: s.propose,
-		Objects: s.objects.store, Changed: s.history.changed, Past: s.revisions, PastServices: services,
+		Objects: s.objects.store, Stores: s.objects.store.Names(), Changed: s.history.changed, Past: s.revisions, PastServices: services,
 		Problems:    func() []debug.KnownProblem { return s.history.problems(s.objects.store.Problems()) },
 		PastProblem: s.revisions.Problem,
 		DenyListProblem: func() string {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -69,6 +70,15 @@ func AddOnly(cmd *cobra.Command, to *string, formats ...string) {
 func OneOf(list []string) string {
 	last := len(list) - 1
 	return strings.Join(list[:last], ", ") + " or " + list[last]
+}
+
+// Clock formats a time of the past in the zone of now: today's without the date.
+func Clock(at, now time.Time) string {
+	at = at.In(now.Location())
+	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format("Jan 02 15:04:05")
 }
 
 // ForReaders reports whether a format is text for readers.

@@ -83,9 +83,14 @@ func (f *askFlags) addAsked(cmd *cobra.Command, more ...string) {
 
 // addControls adds the flags that name control planes.
 func (f *askFlags) addControls(cmd *cobra.Command) {
+	f.addNamed(cmd)
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
+}
+
+// addNamed is addControls without the timeout.
+func (f *askFlags) addNamed(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.controls, "control", nil, "control plane to query, as host:port of its /debug; several times for several replicas (default: OUTRIGGER_CONTROL; else the running outrigger up; else 127.0.0.1:15014; else the cluster of kubectl)")
 	f.addNamespace(cmd)
-	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "timeout of a request to a control plane")
 }
 
 // addNamespace adds the flag that says where the control plane of a cluster is.

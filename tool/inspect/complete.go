@@ -4,6 +4,7 @@
 package inspect
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/analyze"
 	"github.com/outrigger-mesh/outrigger/controlplane/config/schema"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // completionTimeout is how long a shell waits for the answer of a control plane.
@@ -74,35 +76,52 @@ func completeNamespace(f *askFlags) completed {
 	}
 }
 
-// completeObject completes KIND/NAME.NAMESPACE, or KIND and then NAME. With proxies it also completes
-// codes of findings and the names of proxies; without, what else has a history.
-func completeObject(f *askFlags, proxies bool) completed {
+// objectForm is how the argument of a command names an object.
+type objectForm int
+
+const (
+	presentObject  objectForm = iota // NAME.NAMESPACE; also codes of findings and names of proxies
+	recordedObject                   // NAME.NAMESPACE of the past; also what else has a history
+	pastObject                       // NAME of the past, in the namespace of the flag
+)
+
+// completeObject completes KIND/NAME.NAMESPACE, or KIND and then NAME.
+func completeObject(f *askFlags, form objectForm) completed {
 	return func(cmd *cobra.Command, args []string, beginning string) ([]string, cobra.ShellCompDirective) {
 		kind, name, slash := strings.Cut(beginning, "/")
 		switch {
 		case len(args) > 1 || len(args) == 1 && strings.Contains(args[0], "/"):
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		case len(args) == 1:
-			return beginningWith(beginning, f.objectNames(cmd, args[0], false)), cobra.ShellCompDirectiveNoFileComp
+			return beginningWith(beginning, f.objectNames(cmd, args[0], form, false)), cobra.ShellCompDirectiveNoFileComp
 		case slash:
 			var out []string
-			for _, one := range beginningWith(name, f.objectNames(cmd, kind, true)) {
+			for _, one := range beginningWith(name, f.objectNames(cmd, kind, form, form != pastObject)) {
 				out = append(out, kind+"/"+one)
 			}
 			return out, cobra.ShellCompDirectiveNoFileComp
 		}
+		known := map[string]bool{} // kinds with a history; empty if it has not answered
+		if form != presentObject {
+			for _, v := range f.recorded(cmd, report.Ref{}) {
+				known[v.Kind] = true
+			}
+		}
 		var kinds []string
 		for _, s := range schema.All() {
+			if len(known) > 0 && !known[string(s.Kind)] {
+				continue
+			}
 			if s.Short != "" {
 				kinds = append(kinds, s.Short+"/")
 			}
 			kinds = append(kinds, kindNamed(string(s.Kind))+"/")
 		}
-		if !proxies {
+		if form == recordedObject {
 			kinds = append(kinds, "service", report.MeshName)
 		}
 		out := beginningWith(beginning, kinds)
-		if proxies {
+		if form == presentObject {
 			if beginning != "" {
 				out = append(out, beginningWith(beginning, codes())...)
 			}
@@ -114,10 +133,29 @@ func completeObject(f *askFlags, proxies bool) completed {
 }
 
 // objectNames returns the names of the objects of a kind, with their namespaces if within is true.
-func (f *askFlags) objectNames(cmd *cobra.Command, kind string, within bool) (names []string) {
+func (f *askFlags) objectNames(cmd *cobra.Command, kind string, form objectForm, within bool) (names []string) {
 	sch, ok := schema.Named(kind)
 	if !ok {
 		return nil
+	}
+	add := func(name, namespace string) {
+		if within && namespace != "" {
+			name += "." + namespace
+		}
+		names = append(names, oneLine(name))
+	}
+	if form != presentObject {
+		ref := report.Ref{Kind: string(sch.Kind)}
+		if form == pastObject && !sch.Cluster {
+			namespace, _ := cmd.Flags().GetString("namespace") // without it, the default
+			ref.Namespace = cmp.Or(namespace, schema.DefaultNamespace)
+		}
+		for _, v := range f.recorded(cmd, ref) {
+			add(v.Name, v.Namespace)
+		}
+		if form == pastObject || len(names) > 0 {
+			return names
+		}
 	}
 	type object struct {
 		Metadata struct {
@@ -127,28 +165,82 @@ func (f *askFlags) objectNames(cmd *cobra.Command, kind string, within bool) (na
 	}
 	for _, list := range askQuietly[[]object](cmd, f, question{path: "configz", fields: url.Values{"kind": {string(sch.Kind)}}}) {
 		for _, o := range list {
-			name := oneLine(o.Metadata.Name)
-			if within && o.Metadata.Namespace != "" {
-				name += "." + oneLine(o.Metadata.Namespace)
-			}
-			names = append(names, name)
+			add(o.Metadata.Name, o.Metadata.Namespace)
 		}
 	}
 	return names
 }
 
+// recorded returns the versions of the history of the objects that a reference names, the newest first.
+func (f *askFlags) recorded(cmd *cobra.Command, ref report.Ref) (list []report.Version) {
+	fields := url.Values{"kind": {ref.Kind}, "namespace": {ref.Namespace}, "name": {ref.Name}}
+	for _, h := range askQuietly[report.History](cmd, f, question{path: "history", fields: fields}) {
+		list = append(list, h.Versions...)
+	}
+	slices.SortStableFunc(list, func(a, b report.Version) int { return b.At.Compare(a.At) })
+	return list
+}
+
+// completeRevision completes the value of a flag by the revisions of the object that the arguments name.
+func completeRevision(f *askFlags) completed {
+	return func(cmd *cobra.Command, args []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		namespace, _ := cmd.Flags().GetString("namespace") // without it, the default
+		refs, err := candidates(args, namespace)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		seen := map[string]bool{}
+		for _, ref := range refs {
+			for _, v := range f.recorded(cmd, ref) {
+				if v.Revision == "" || seen[v.Revision] || !strings.HasPrefix(v.Revision, beginning) {
+					continue
+				}
+				seen[v.Revision] = true
+				out = append(out, oneLine(v.Revision)+"\t"+oneLine(v.Change)+" at "+output.Clock(v.At, time.Now()))
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// maxMoments is how many moments a shell shows.
+const maxMoments = 20
+
+// completeMoment completes the value of a flag by the newest moments of changes.
+func completeMoment(f *askFlags) completed {
+	return func(cmd *cobra.Command, _ []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
+		last := ""
+		for _, v := range f.recorded(cmd, report.Ref{}) {
+			at := v.At.Local().Format("2006-01-02T15:04:05")
+			if at == last || !strings.HasPrefix(at, beginning) || len(out) == maxMoments {
+				continue
+			}
+			last = at
+			out = append(out, at+"\t"+oneLine(briefly(v.Ref)+" "+v.Change))
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// completeFlag completes the value of a flag.
+func completeFlag(cmd *cobra.Command, flag string, value completed) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, value); err != nil {
+		panic(err) // the flag exists, and has no other completion
+	}
+}
+
 // completeValue completes the value of a flag, or the last one of a list, by the values that it may have.
 func completeValue(cmd *cobra.Command, flag string, values func() []string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
+	completeFlag(cmd, flag, func(_ *cobra.Command, _ []string, beginning string) (out []string, _ cobra.ShellCompDirective) {
 		others := beginning[:strings.LastIndex(beginning, ",")+1]
 		for _, value := range beginningWith(beginning[len(others):], values()) {
 			out = append(out, others+value)
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	})
-	if err != nil {
-		panic(err) // the flag exists, and has no other completion
-	}
 }
 
 // codes returns the codes of the findings that there may be.
@@ -165,8 +257,6 @@ func codes() (out []string) {
 func (f *askFlags) complete(cmd *cobra.Command, argument completed) {
 	cmd.ValidArgsFunction = argument
 	if cmd.Flags().Lookup("namespace") != nil {
-		if err := cmd.RegisterFlagCompletionFunc("namespace", completeNamespace(f)); err != nil {
-			panic(err) // the flag exists, and has no other completion
-		}
+		completeFlag(cmd, "namespace", completeNamespace(f))
 	}
 }

@@ -111,7 +111,7 @@ error; 2 for a wrong command line.`,
 	cmd.Flags().StringVar(&f.at, "at", "", "explain what it was at this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	f.add(cmd)
 	f.addWatch(cmd)
-	f.complete(cmd, completeObject(&f.askFlags, true))
+	f.complete(cmd, completeObject(&f.askFlags, presentObject))
 	cmd.AddCommand(newExplainRequestCommand(cfg))
 	return cmd
 }

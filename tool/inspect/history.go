@@ -24,6 +24,7 @@ import (
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 	"github.com/outrigger-mesh/outrigger/internal/columns"
+	"github.com/outrigger-mesh/outrigger/internal/output"
 )
 
 // revisionWidth is the number of digits of a revision in a table. A beginning is enough to name one.
@@ -75,7 +76,9 @@ outrigger rollback.`,
 	cmd.Flags().StringVar(&f.revision, "revision", "", "print the objects with this revision, or with one that begins like this")
 	f.add(cmd)
 	f.addWatch(cmd)
-	f.complete(cmd, completeObject(&f.askFlags, false))
+	f.complete(cmd, completeObject(&f.askFlags, recordedObject))
+	completeFlag(cmd, "revision", completeRevision(&f.askFlags))
+	completeFlag(cmd, "since", completeMoment(&f.askFlags))
 	return cmd
 }
 
@@ -191,33 +194,38 @@ const maxAligned = 20
 // history returns the versions that a control plane knows; of several ones, the one whose history
 // reaches back farthest.
 func (f *askFlags) history(ctx context.Context, ref report.Ref, fields url.Values) (h report.History, err error) {
+	h, _, err = f.historyFrom(ctx, ref, fields)
+	return h, err
+}
+
+// historyFrom is history with the address of the control plane.
+func (f *askFlags) historyFrom(ctx context.Context, ref report.Ref, fields url.Values) (h report.History, control string, err error) {
 	for name, value := range map[string]string{"kind": ref.Kind, "namespace": ref.Namespace, "name": ref.Name} {
 		fields.Set(name, value)
 	}
 	return askPast(ctx, f, "history", fields, func(h report.History) time.Time { return h.Begins })
 }
 
-// askPast asks all control planes, and returns the answer with the earliest time.
-func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Values, begins func(T) time.Time) (best T, err error) {
+// askPast asks all control planes, and returns the answer with the earliest time, and its address.
+func askPast[T any](ctx context.Context, f *askFlags, path string, fields url.Values, begins func(T) time.Time) (best T, control string, err error) {
 	addresses, err := f.addresses()
 	if err != nil {
-		return best, err
+		return best, "", err
 	}
-	found := false
 	for _, a := range ask[T](ctx, addresses, question{path: path, fields: fields, memory: f.memory}, f.timeout) {
 		switch said := (*answerError)(nil); {
 		case errors.As(a.err, &said):
 			err = errors.New(said.text)
 		case a.err != nil:
 			err = cmp.Or(err, noAnswer(a.address, a.err))
-		case !found || begins(a.value).Before(begins(best)):
-			best, found = a.value, true
+		case control == "" || begins(a.value).Before(begins(best)):
+			best, control = a.value, a.address
 		}
 	}
-	if found {
+	if control != "" {
 		err = nil
 	}
-	return best, err
+	return best, control, err
 }
 
 // history prints versions as a table.
@@ -300,13 +308,7 @@ func (v view) versions(h report.History) error {
 }
 
 // clock formats a time of the past: today's without the date.
-func (v view) clock(at time.Time) string {
-	at = at.In(v.now.Location())
-	if at.YearDay() == v.now.YearDay() && at.Year() == v.now.Year() {
-		return at.Format(time.TimeOnly)
-	}
-	return at.Format("Jan 02 15:04:05")
-}
+func (v view) clock(at time.Time) string { return output.Clock(at, v.now) }
 
 // moment reads a time as operators write it: a duration before now, a time of the last 24 hours, a
 // date and time, or now.
@@ -334,35 +336,4 @@ func moment(text string, now time.Time) (time.Time, error) {
 		return at, nil
 	}
 	return time.Time{}, fmt.Errorf("%q is not a time: write a duration (2h), a time of the day (14:02), a date and time (2006-01-02T15:04) or now", text)
-}
-
-// Past answers the commands of other packages about versions of objects.
-type Past struct{ Config Config }
-
-func (p Past) flags() *askFlags {
-	return &askFlags{cfg: p.Config, timeout: defaultTimeout, output: outTable}
-}
-
-// Changes returns the objects that differ between two moments, which are written like those of
-// outrigger history.
-func (p Past) Changes(ctx context.Context, from, to string) (report.Changes, error) {
-	now := time.Now()
-	begin, err := moment(from, now)
-	if err != nil {
-		return report.Changes{}, p.Config.Exit(exitUsage, err)
-	}
-	end, err := moment(cmp.Or(to, "now"), now)
-	if err != nil {
-		return report.Changes{}, p.Config.Exit(exitUsage, err)
-	}
-	f := p.flags()
-	return askPast(ctx, f, "changes", url.Values{"from": {begin.Format(time.RFC3339Nano)}, "to": {end.Format(time.RFC3339Nano)}},
-		func(c report.Changes) time.Time { return c.From })
-}
-
-// Versions returns the versions of an object, with the objects if revision is not empty.
-func (p Past) Versions(ctx context.Context, key model.Key, revision string) ([]report.Version, error) {
-	f := p.flags()
-	h, err := f.history(ctx, report.Ref{Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name}, url.Values{"revision": {revision}})
-	return h.Versions, err
 }

@@ -30,7 +30,7 @@ func BenchmarkValidate(b *testing.B) {
 	}
 	for b.Loop() {
 		root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
-		root.AddCommand(Commands(Config{})...)
+		root.AddCommand(Commands(Config{Past: past{}.of})...)
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetErr(&out)

@@ -118,19 +118,20 @@ func (v *validated) summary() string {
 
 func newDiffCommand(cfg Config) *cobra.Command {
 	store, files := storeFlags{cfg: cfg}, fileFlags{cfg: cfg}
-	from, to := "", ""
+	from, to, past := "", "", Past(nil)
 	cmd := &cobra.Command{
 		Use:   "diff (-f FILE | --from TIME)",
 		Short: "Show what apply would change, or what has changed",
 		Long: "Show, as a unified diff, what apply would change in the store. With --from, show\n" +
-			"which objects of the control plane have changed since then. The exit code is 0\n" +
-			"without differences, 1 with some, and 2 if something failed.",
+			"which objects of the control plane have changed since then: that of --control, else\n" +
+			"the one of the running outrigger up that uses --store. The exit code is 0 without\n" +
+			"differences, 1 with some, and 2 if something failed.",
 		Example: "  outrigger diff -f config/\n  outrigger diff -f route.yaml --store etcd://127.0.0.1:2379\n" +
 			"  outrigger diff --from 2h\n  outrigger diff --from 14:00 --to 14:30",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if from != "" || to != "" {
-				return diffOfTimes(cmd, cfg, len(files.files), from, to)
+				return diffOfTimes(cmd, past, store.address, len(files.files), from, to)
 			}
 			objects, err := files.readSome(cmd, "compared")
 			if exit := (*ExitError)(nil); errors.As(err, &exit) {
@@ -162,8 +163,10 @@ func newDiffCommand(cfg Config) *cobra.Command {
 	}
 	files.add(cmd)
 	store.add(cmd)
+	past = store.addPast(cmd)
 	cmd.Flags().StringVar(&from, "from", "", "compare with the objects of this time: a duration (2h), a time of the day (14:02) or a date and time (2006-01-02T15:04)")
 	cmd.Flags().StringVar(&to, "to", "", "with --from, the time to compare (default now)")
+	past.Complete()
 	return cmd
 }
 

@@ -25,8 +25,9 @@ type Config struct {
 	// Default returns the URL of the store to use without --store, or an error that says what to
 	// do.
 	Default func() (string, error)
-	// Past answers about versions of objects.
-	Past Past
+	// Past adds the flags that name control planes to a command, and returns what answers it about
+	// versions of objects.
+	Past func(*cobra.Command) Past
 	// Analyze returns the findings that a change brings at the running control plane that uses the store
 	// at a URL. If given is true, the user named the store. It returns ErrNoControl if no control plane
 	// is known. A nil Analyze means that none is known.
@@ -99,6 +100,12 @@ func (f *storeFlags) with(cmd *cobra.Command, kinds []model.Kind, use func(conte
 		return err
 	}
 	return f.withStore(cmd, address, kinds, use)
+}
+
+// addPast adds the flags that name control planes.
+func (f *storeFlags) addPast(cmd *cobra.Command) Past {
+	cmd.Flags().Lookup("timeout").Usage = "timeout of the store, and of an answer of the control plane"
+	return f.cfg.Past(cmd)
 }
 
 // url returns the URL of the store.

@@ -22,7 +22,6 @@ func TestComplete(t *testing.T) {
 		"describe we o|":        "one",
 		"describe we x|":        "",
 		"delete we -n shop |":   "two",
-		"rollback we/|":         "we/one",
 		"get we -A |":           "one two",
 		"get we -n |":           "default shop",
 		"delete -n s|":          "shop",

@@ -33,6 +33,7 @@ func TestGetWatch(t *testing.T) {
 			root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
 			root.AddCommand(Commands(Config{
 				Open:    func(string, []model.Kind) (config.Store, error) { return store, nil },
+				Past:    past{}.of,
 				Default: func() (string, error) { return "memory://", nil },
 			})...)
 			var out, errs bytes.Buffer

@@ -41,6 +41,7 @@ func (s *stopper) Create(ctx context.Context, c *model.Config) (string, error) {
 func interrupted(t *testing.T, cfg Config, ctx context.Context, args ...string) (out, errs string) {
 	t.Helper()
 	root := &cobra.Command{Use: "outrigger", SilenceErrors: true, SilenceUsage: true}
+	cfg.Past = past{}.of
 	root.AddCommand(Commands(cfg)...)
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)

@@ -62,7 +62,7 @@ func (t *terminal) Read(p []byte) (int, error) { return t.keys.Read(p) }
 func (t *terminal) Close() error { t.closed = true; return nil }
 
 func newShell(t *testing.T) *shell {
-	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir(), unsaid: unchecked}
+	return &shell{t: t, stores: map[string]*memory.Store{}, dir: t.TempDir(), unsaid: unchecked, past: past{}}
 }
 
 func (s *shell) store(address string) *memory.Store {
@@ -97,7 +97,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 			return s.store(address), nil
 		},
 		Default: func() (string, error) { return "memory://", nil },
-		Past:    s.past,
+		Past:    func(*cobra.Command) Past { return s.past },
 		In:      strings.NewReader(s.in + s.answer), Terminal: s.answer != "", Width: s.width,
 		OpenTerminal: func() (io.ReadWriteCloser, error) {
 			if s.terminal == nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/outrigger-mesh/outrigger/controlplane/model"
 	"github.com/outrigger-mesh/outrigger/controlplane/report"
 )
@@ -17,7 +19,22 @@ import (
 // past is a control plane that has versions of objects, the oldest first.
 type past []report.Version
 
-func (p past) Changes(_ context.Context, from, to string) (report.Changes, error) {
+const (
+	control    = "10.0.0.7:15014"
+	ofControl  = "history of control plane " + control + " (istiod-0)\n"
+	itsReplica = "istiod-0"
+)
+
+func (p past) Changes(_ context.Context, store, from, to string) (report.Changes, string, error) {
+	if store != "" {
+		return report.Changes{}, "", errors.New("unexpected store")
+	}
+	c, err := p.changes(from, to)
+	c.Replica = itsReplica
+	return c, control, err
+}
+
+func (p past) changes(from, to string) (report.Changes, error) {
 	mesh := report.Ref{Kind: "MeshConfig", Name: report.MeshName}
 	if from == "3h" {
 		return report.Changes{Objects: []report.Changed{{
@@ -34,18 +51,27 @@ func (p past) Changes(_ context.Context, from, to string) (report.Changes, error
 	return report.Changes{}, errors.New("unexpected times")
 }
 
-func (p past) Versions(_ context.Context, key model.Key, revision string) (out []report.Version, err error) {
+func (p past) Versions(_ context.Context, store string, key model.Key, revision string) (h report.History, _ string, err error) {
+	if store != "memory://" {
+		return h, "", errors.New("unexpected store")
+	}
+	h.Replica, h.Stores, h.Begins = itsReplica, []string{"memory://"}, time.Date(2026, 5, 1, 3, 0, 0, 0, time.Local)
 	for _, v := range p {
-		if v.Name != key.Name || v.Kind != string(key.Kind) || v.Namespace != key.Namespace || !strings.HasPrefix(v.Revision, revision) {
+		if key.Name != "" && (v.Name != key.Name || v.Kind != string(key.Kind) || v.Namespace != key.Namespace) || !strings.HasPrefix(v.Revision, revision) {
 			continue
 		}
 		if revision == "" {
 			v.Object = nil
 		}
-		out = append(out, v)
+		h.Versions = append(h.Versions, v)
 	}
-	return out, nil
+	return h, control, nil
 }
+
+func (p past) Complete() {}
+
+// of returns what answers a command.
+func (p past) of(*cobra.Command) Past { return p }
 
 // pastEntries are three versions of the entry one, which was then deleted.
 func pastEntries() past {
@@ -79,11 +105,11 @@ func TestRollback(t *testing.T) {
 +spec:
 +  address: 10.0.0.3
 workloadentry/one would be restored to revision 10.0.0.3
-`, "")
+`, ofControl)
 	if len(s.store("memory://").List(model.WorkloadEntry, "")) > 0 {
 		t.Error("rollback --dry-run wrote an object")
 	}
-	if code, _, errs := s.run("rollback", "we/one"); code != 0 || errs != "" {
+	if code, _, errs := s.run("rollback", "we/one"); code != 0 || errs != ofControl {
 		t.Errorf("rollback of a deleted object: got exit code %d: %s", code, errs)
 	}
 	s.want("rollback we one", 0, `--- stored/workloadentry/one
@@ -95,10 +121,13 @@ workloadentry/one would be restored to revision 10.0.0.3
 -  address: 10.0.0.3
 +  address: 10.0.0.2
 workloadentry/one restored to revision 10.0.0.2
-`, "")
-	s.want("rollback we/one --to 10.0.0.2", 0, "workloadentry/one already equals revision 10.0.0.2\n", "")
-	s.want("rollback we/one --to 11", 1, "", "outrigger: workloadentry/one has no revision 11: outrigger history lists them\n")
-	s.want("rollback we/two", 1, "", "outrigger: the control plane knows no version of workloadentry/two\n")
+`, ofControl)
+	s.want("rollback we/one --to 10.0.0.2", 0, "workloadentry/one already equals revision 10.0.0.2\n", ofControl)
+	s.want("rollback we/one --to 10.0", 1, "", ofControl+"outrigger: --to 10.0 is the beginning of several revisions of workloadentry/one: write more of 10.0.0.1 or 10.0.0.2\n")
+	const begins = "control plane " + control + ", which begins at May 01 03:00:00: "
+	s.want("rollback we/one --to 11", 1, "", ofControl+"outrigger: workloadentry/one has no revision 11 in the history of "+begins+"the oldest there is 10.0.0.1 of May 01 03:00:00\n")
+	s.want("rollback we/two --to 10.0.0.3", 1, "", ofControl+"outrigger: workloadentry/two has no revision 10.0.0.3 in the history of "+begins+"it is one of workloadentry/one\n")
+	s.want("rollback we/two", 1, "", ofControl+"outrigger: control plane "+control+" knows no version of workloadentry/two: its history begins at May 01 03:00:00\n")
 	for _, name := range []string{"mesh", "MeshConfig/mesh", "meshnetworks"} {
 		if code, _, errs := s.run("rollback", name); code != exitUsage || !strings.Contains(errs, "the mesh config is in no store: ") || !strings.Contains(errs, "ConfigMap") {
 			t.Errorf("rollback %s = %d %s, want an error that names the cure", name, code, errs)
@@ -153,7 +182,7 @@ func TestDiffOfTimes(t *testing.T) {
 	if code != exitFailed {
 		t.Errorf("diff with differences: got exit code %d, want %d", code, exitFailed)
 	}
-	s.want("diff --from 3h", exitFailed, "--- mesh\t2026-05-01 03:00:00\n+++ mesh\t2026-05-01 03:01:00\n@@ -1,2 +1 @@\n-accessLogFile: /dev/stdout\n enableTracing: true\n", "")
+	s.want("diff --from 3h", exitFailed, "--- mesh\t2026-05-01 03:00:00\n+++ mesh\t2026-05-01 03:01:00\n@@ -1,2 +1 @@\n-accessLogFile: /dev/stdout\n enableTracing: true\n", ofControl)
 	s.want("diff --from 2h", 2, "", "outrigger: unexpected times\n")
 	s.want("diff --to 2h", 2, "", "outrigger: --to needs --from: write --from TIME\n")
 	s.want("diff --from 2h -f a.yaml", 2, "", "outrigger: -f and --from exclude each other: compare files with the store, or two times\n")

@@ -41,7 +41,7 @@ func (d debugger) history() (answerOf, error) {
 		Kind: kind, Namespace: d.query.Get("namespace"), Name: d.query.Get("name"),
 		Since: since, Revision: d.query.Get("revision"),
 	})
-	out.Replica = d.cfg.Replica
+	out.Replica, out.Stores = d.cfg.Replica, d.cfg.Stores
 	if kind == model.KubernetesService {
 		err = errors.Join(err, readable(out.Versions))
 	}

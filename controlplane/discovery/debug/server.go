@@ -37,6 +37,8 @@ type Config struct {
 	FlipTime time.Duration
 	// Objects are the configuration.
 	Objects StoredObjects
+	// Stores are the URLs of their stores, without passwords.
+	Stores []string
 	// Problems lists what is wrong with objects, in the stores and in the newest
 	// snapshot, and since when.
 	Problems func() []KnownProblem
